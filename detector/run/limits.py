@@ -1,4 +1,4 @@
-"""Limits of the system: memory, threads, open files, the size of a file, folders that are gone.
+"""Limits of the system: memory, cores, threads, open files, the size of a file, lost folders.
 
 ``check_threads`` and ``check_memory`` refuse a run that cannot work, before a library crashes on
 it. ``blame_limit`` names the limit behind an error that no room has explained. Nothing heavy is
@@ -42,7 +42,7 @@ LEAST = {
     "torch": Least(980, 170),
 }
 LEAST_FILES = 5  # beside the standard streams; no run worked with 4
-FEW_CORES = 2
+FEW_CORES = 2  # more were not measured: there OpenCV keeps its threads
 OPENCV_THREADS = "OPENCV_FOR_THREADS_NUM"  # OpenCV reads it when it is imported
 BLAS_THREADS = 64  # the most that the wheels' OpenBLAS is built for
 NO_MEMORY = (
@@ -166,9 +166,9 @@ def opencv_threads(overlapped: bool) -> Iterator[None]:
     """In the overlapped loop on at most two cores, OpenCV works in the calling thread alone.
 
     Decoder, engine and encoder keep both cores busy there. A second thread of OpenCV's gets its
-    turn late, and the reader waits for it at every resize: without it `--engine null --save
-    overlay` took 0.92 of the CPU, in 7 of 8 pairs of runs. A number in OPENCV_FOR_THREADS_NUM
-    stands. What was set before is set again afterwards.
+    turn late, and the reader waits for it at every resize. Without it `--engine null --save
+    overlay` took 0.92 of the CPU (docs/performance.md). A number in OPENCV_FOR_THREADS_NUM stands.
+    What was set before is set again afterwards: for processes in which one loop runs at a time.
     """
     import cv2
 

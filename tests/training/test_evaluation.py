@@ -7,6 +7,7 @@ import sys
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 
+import click
 import numpy as np
 import pytest
 
@@ -31,6 +32,17 @@ def test_programs_have_help(program):
     command = [sys.executable, str(ROOT / "training" / program), "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
     assert done.stdout.startswith(f"Usage: {program} ")
+
+
+def test_a_part_of_a_mean_has_a_share(tmp_path):
+    path = tmp_path / "street.f16"
+    path.touch()
+    part = load_program("train_default").Part()
+    assert part.convert(f"{path}@0.5", None, None) == (path, 0.5)
+    with pytest.raises(
+        click.BadParameter, match=r"write its share behind it, like .*street.f16@0.5"
+    ):
+        part.convert(str(path), None, None)
 
 
 def test_a_box_that_comes_back_soon_is_the_same_object():

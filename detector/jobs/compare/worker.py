@@ -403,11 +403,13 @@ class _OpenVariant:
     ) -> Iterator[tuple[Frame, Detections]]:
         """Every frame of the source with its detections; nothing is drawn or written."""
         from detector.loop.parts import Progress
+        from detector.run.limits import opencv_threads
         from detector.run.wire import run_loop, wire_loop
         from detector.timeline import OffTimeline
 
         parts = wire_loop(config, machine, source, [])
-        yield from run_loop(parts, config, OffTimeline(), Progress())
+        with opencv_threads(overlapped=not config.loop.sync):  # as the run has it
+            yield from run_loop(parts, config, OffTimeline(), Progress())
 
     def _mark_idle(self) -> None:
         self._left = (time.perf_counter(), time.process_time())

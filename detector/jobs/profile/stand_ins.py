@@ -16,6 +16,7 @@ import numpy as np
 from detector import sources
 from detector.config.schema import Config
 from detector.loop.parts import BatchRequest, FrameSource, Outputs, Parts, Progress
+from detector.run.limits import opencv_threads
 from detector.run.outputs import OutputPlan
 from detector.run.wire import (
     first_picture_size,
@@ -112,8 +113,9 @@ def _rate(source: str, config: Config, stage: str) -> float:
             parts = replace_stage(wire_loop(config, machine, opened, sinks), stage)
             progress = Progress()
             start = time.perf_counter()
-            for _ in run_loop(parts, config, OffTimeline(), progress):
-                pass
+            with opencv_threads(overlapped=not config.loop.sync):  # as the run has it
+                for _ in run_loop(parts, config, OffTimeline(), progress):
+                    pass
             return progress.written / (time.perf_counter() - start)
         finally:
             for sink in sinks:
