@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detector.timeline import KINDS, OTHER, OffTimeline, Timeline
+from detector.timeline.rows import Column
 
 
 def span_columns(
@@ -28,30 +29,45 @@ def span_columns(
         for track in [] if isinstance(timeline, OffTimeline) else timeline.tracks.values():
             thread = _code(names["thread"], track.name)
             own = [
-                _Block(
-                    (thread, _code(names["stage"], stage), KINDS.index(kind), source),
-                    *(np.frombuffer(column, np.int64) for column in span.rows()),
-                )
+                _Block((thread, _code(names["stage"], stage), KINDS.index(kind), source), span.rows)
                 for (stage, kind), span in track.spans.items()
             ]
             calls = sum(span.calls for span in track.spans.values())
-            rows = sum(len(block.starts) for block in own)
+            rows = sum(len(block.rows) for block in own)
             seen, kept = seen + calls, kept + rows
             gaps = _gaps(np.frombuffer(track.lives, np.int64).reshape(-1, 2), own, rows == calls)
-            other = thread, -1, KINDS.index(OTHER), source
-            blocks += [*own, _Block(other, np.array(-1), gaps[:, 0], gaps[:, 1])]
+            blocks += [*own, _Block((thread, -1, KINDS.index(OTHER), source), _Gaps(gaps))]
     return _merged(blocks) | _texts(names), seen, kept
+
+
+class _Columns(Protocol):
+    """Rows that are handed out a column at a time."""
+
+    def __len__(self) -> int: ...
+
+    def column(self, name: Column) -> NDArray[np.int64]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
     """Rows of one span, or of the gaps of one track. ``codes``: thread, stage, kind and source of
-    all of them; ``indices``: of each, or one for all."""
+    all of them."""
 
     codes: tuple[int, int, int, int]
-    indices: NDArray[np.int64]
-    starts: NDArray[np.int64]
+    rows: _Columns
+
+
+@dataclass(frozen=True, slots=True)
+class _Gaps:
+    """``ends``: [G, 2] int64, start and end of each. They belong to no frame."""
+
     ends: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def column(self, name: Column) -> NDArray[np.int64]:
+        return np.full(len(self), -1) if name == "index" else self.ends[:, int(name == "end")]
 
 
 def _merged(blocks: list[_Block]) -> dict[str, NDArray[Any]]:
@@ -60,26 +76,31 @@ def _merged(blocks: list[_Block]) -> dict[str, NDArray[Any]]:
     One column is made at a time, in the type that it is stored in: a run of hours has millions of
     rows, and as one table of 64-bit numbers they took 4 kB a frame.
     """
-    sizes = [len(block.starts) for block in blocks]
-    order = np.argsort(_column(np.int64, sizes, [block.starts for block in blocks]), kind="stable")
+    sizes = [len(block.rows) for block in blocks]
+    order = np.argsort(_column(np.int64, sizes, _parts(blocks, "start")), kind="stable")
     kinds = zip(("thread", "stage", "kind", "source"), _TYPES, strict=True)
     columns: dict[str, NDArray[Any]] = {
         name: _column(dtype, sizes, [block.codes[at] for block in blocks])[order]
         for at, (name, dtype) in enumerate(kinds)
     }
-    for name, dtype, parts in (
-        ("index", np.int32, [block.indices for block in blocks]),
-        ("start_ns", np.int64, [block.starts for block in blocks]),
-        ("end_ns", np.int64, [block.ends for block in blocks]),
-    ):
-        columns[name] = _column(dtype, sizes, parts)[order]
+    stored: tuple[tuple[str, type, Column], ...] = (
+        ("index", np.int32, "index"),
+        ("start_ns", np.int64, "start"),
+        ("end_ns", np.int64, "end"),
+    )
+    for name, dtype, own in stored:
+        columns[name] = _column(dtype, sizes, _parts(blocks, own))[order]
     return columns
 
 
 _TYPES = np.uint8, np.int8, np.uint8, np.int32
 
 
-def _column(dtype: type, sizes: Sequence[int], parts: Sequence[Any]) -> NDArray[Any]:
+def _parts(blocks: Sequence[_Block], name: Column) -> Iterator[NDArray[np.int64]]:
+    return (block.rows.column(name) for block in blocks)
+
+
+def _column(dtype: type, sizes: Sequence[int], parts: Iterable[Any]) -> NDArray[Any]:
     """Each part, an array or a number for all of its rows, behind the one before."""
     column: NDArray[Any] = np.empty(sum(sizes), dtype)
     at = 0
@@ -107,8 +128,8 @@ def _gaps(lives: NDArray[np.int64], blocks: Sequence[_Block], whole: bool) -> ND
     """
     if not len(lives) or not whole:
         return np.zeros((0, 2), np.int64)
-    starts = np.concatenate([*(block.starts for block in blocks), lives[-1:, 1]])
-    ends = np.concatenate([*(block.ends for block in blocks), lives[-1:, 1]])
+    starts = np.concatenate([*_parts(blocks, "start"), lives[-1:, 1]])
+    ends = np.concatenate([*_parts(blocks, "end"), lives[-1:, 1]])
     order = np.argsort(starts, kind="stable")
     after = starts[order]
     before = np.concatenate([lives[:1, 0], np.maximum.accumulate(ends[order])[:-1]])

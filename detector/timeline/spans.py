@@ -16,6 +16,7 @@ from typing import Any
 from detector.timeline.histogram import Histogram
 from detector.timeline.native import Natives, times_of
 from detector.timeline.nvtx_ranges import ThreadRange
+from detector.timeline.rows import BLOCK, Ring, Rows
 
 # The seven stages of a frame's life. JSON, NVTX, tables and verdicts use the same names.
 READ = "read"
@@ -71,44 +72,6 @@ class Meter:
             return self.total_ns + (max(0, now - self._since) if self._inside else 0)
 
 
-# Durations go into the histogram in blocks: 0.05 us each in one numpy call for 4096 of them, 0.5 us
-# each one by one.
-BLOCK = 4096
-
-
-Rows = tuple["array[int]", "array[int]", "array[int]"]
-"""Index, start and end of calls, [N] int64 each."""
-
-
-class Ring:
-    """The last ``size`` rows. All of its memory is taken at the start: a run of months that grows
-    for its first half hour cannot be told from one that leaks.
-    """
-
-    __slots__ = ("_columns", "_next", "_size", "_whole")
-
-    def __init__(self, size: int) -> None:
-        self._columns = tuple(array("q", bytes(8 * size)) for _ in range(3))
-        self._size, self._next, self._whole = size, 0, False
-
-    def put(self, index: int, start: int, end: int) -> None:
-        at = self._next
-        indices, starts, ends = self._columns
-        indices[at], starts[at], ends[at] = index, start, end
-        self._next = at + 1
-        if self._next == self._size:
-            self._next, self._whole = 0, True
-
-    def rows(self) -> Rows:
-        """The oldest first."""
-        at = self._next
-        older = [column[at:] if self._whole else column[:0] for column in self._columns]
-        indices, starts, ends = (
-            before + column[:at] for before, column in zip(older, self._columns, strict=True)
-        )
-        return indices, starts, ends
-
-
 class Span:
     """Context manager around each call of a stage, or each wait of one kind, on one thread.
 
@@ -123,16 +86,14 @@ class Span:
     __slots__ = (
         "_cpu_clock",
         "_cpu_start",
-        "_ends",
         "_histogram",
-        "_indices",
+        "_kept",
         "_meter",
         "_outer",
         "_pending",
         "_range",
         "_ring",
         "_start",
-        "_starts",
         "_track",
         "calls",
         "cpu_ns",
@@ -167,7 +128,7 @@ class Span:
         self.inner_ns = self.inner_cpu_ns = 0
         self.room = 0 if ring else room  # rows that may still be kept
         self._ring = Ring(room) if ring else None
-        self._indices, self._starts, self._ends = array("q"), array("q"), array("q")
+        self._kept = Rows()
 
     def __enter__(self) -> None:
         track = self._track
@@ -216,21 +177,24 @@ class Span:
             self._flush()
         if self.room:
             self.room -= 1
-            self._indices.append(self.index)
-            self._starts.append(self._start)
-            self._ends.append(end)
+            kept = self._kept
+            kept.indices.append(self.index)
+            kept.starts.append(self._start)
+            kept.ends.append(end)
         elif self._ring is not None:
             self._ring.put(self.index, self._start, end)
 
-    def rows(self) -> Rows:
-        """Index, start and end of each call that was kept, [N] each, in their order."""
-        if self._ring is not None:
-            return self._ring.rows()
-        return self._indices, self._starts, self._ends
+    @property
+    def rows(self) -> Rows | Ring:
+        """Index, start and end of each call that was kept, in their order."""
+        return self._kept if self._ring is None else self._ring
 
     def _flush(self) -> None:
+        """Durations and rows are taken in blocks: 0.05 us each for 4096 of them, 0.5 us each one by
+        one."""
         self._histogram.add_many(self._pending)
         self._pending = array("q")
+        self._kept.pack()
 
     def durations(self) -> Histogram:
         """Of all calls so far. For the track's own thread, or after it has ended."""
@@ -255,9 +219,9 @@ class OffSpan:
         return None
 
 
-# Rows (index, start, end: 24 bytes) that are kept for every stage and kind of wait of a track: 7
-# MB, more than a clip of three hours needs. Sums and percentiles go on after that; the session says
-# how many rows it kept.
+# Rows (index, start, end: some 8 bytes) that are kept for every stage and kind of wait of a track:
+# 2.4 MB, more than a clip of three hours needs. Sums and percentiles go on after that; the session
+# says how many rows it kept.
 MAX_ROWS = 300_000
 
 

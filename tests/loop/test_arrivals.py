@@ -12,7 +12,6 @@ from detector.loop.overlapped import frames_overlapped
 from detector.loop.parts import Progress
 from detector.loop.sync import frames_in_turn
 from detector.timeline import WAIT_INPUT, OffTimeline, Timeline
-from detector.timeline.spans import Ring
 from detector.types import Arrival, Detections
 from tests.loop.stubs import stub_parts
 from tests.waiting import PATIENCE_S
@@ -144,30 +143,3 @@ def test_keep_and_wanted_see_the_frame(loop):
     found = [(frame.index, len(some)) for frame, some in loop(parts, OffTimeline(), Progress())]
     assert found == [(0, 0), (1, 1), (2, 0), (3, 1)]
     assert drawn == [2]
-
-
-@pytest.mark.parametrize("calls", [0, 1, 9, 10, 11, 20, 25])
-def test_a_ring_of_any_fill_is_read_in_order(calls):
-    ring = Ring(10)
-    for index in range(calls):
-        ring.put(index, 2 * index, 2 * index + 1)
-    kept = list(range(max(0, calls - 10), calls))
-    indices, starts, ends = map(list, ring.rows())
-    assert (indices, starts) == (kept, [2 * index for index in kept])
-    assert ends == [start + 1 for start in starts]
-
-
-def test_a_ring_keeps_the_last_spans():
-    timeline = Timeline(
-        clock=itertools.count().__next__, cpu_clock=int, nvtx=False, max_rows=10, ring=True
-    )
-    with timeline.track("main") as track:
-        for index in range(1000):
-            with track.span("read", index):
-                pass
-    span = track.spans["read", "work"]
-    indices, starts, ends = span.rows()
-    assert list(indices) == list(range(990, 1000))
-    assert list(ends) == sorted(ends)
-    assert all(start < end for start, end in zip(starts, ends, strict=True))
-    assert (span.calls, span.durations().count) == (1000, 1000)

@@ -133,6 +133,37 @@ def test_tracked_labels_leave_out_what_is_hidden(tmp_path):
     assert found["vehicle"] == {}
 
 
+def test_a_referee_says_what_there_is_to_find(tmp_path):
+    """A car that moves 4 pixels a frame and is missed in two of them; and a flash of two frames."""
+    import cv2
+
+    clip = tmp_path / "road.avi"
+    writer = cv2.VideoWriter(str(clip), cv2.VideoWriter_fourcc(*"MJPG"), 10, (160, 120))
+    for _ in range(20):
+        writer.write(np.zeros((120, 160, 3), np.uint8))
+    writer.release()
+    at = iter(range(20))
+
+    def referee(image):
+        frame = next(at)
+        car = np.array([4.0 * frame, 20, 4.0 * frame + 40, 50])
+        flash = np.array([0.0, 80, 20, 110])
+        seen = [0, 0.9 if 2 <= frame < 18 and frame not in (7, 8) else 0.1]
+        return np.array([car, flash]), np.array([seen, [0.8 * (5 <= frame < 7), 0]])
+
+    frames = list(steadiness.referee_clip(clip, referee, 0.4, frames=20)())
+    assert len(frames) == 20
+    assert [len(frame.boxes[1]) for frame in frames] == [0] * 2 + [1] * 16 + [0] * 2
+    assert all(not len(frame.boxes[0]) for frame in frames)  # the flash is too short
+    assert frames[7].boxes[1][0] == pytest.approx([28, 20, 68, 50])  # on the line
+    assert {name for frame in frames for name in frame.tracks[1]} == {"road.avi#0"}
+    found = steadiness.follow(
+        lambda image: (np.array([[0, 20, 40, 50]]), np.array([[0, 0.5]])), frames
+    )
+    assert list(found["vehicle"]) == ["road.avi#0"]
+    assert len(found["vehicle"]["road.avi#0"]) == 16
+
+
 def test_the_table_names_the_set_of_each_loss():
     def aim(text, value):
         return aims.Aim(text, 0.01, False, aims.Estimate(value, value, value))

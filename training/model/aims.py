@@ -159,13 +159,17 @@ def judge_aims(
     for name, limit in zip(NAMES, (0.95, 0.92), strict=True):
         text = f"street.mp4 {name}: AP50"
         aims.append(Aim(text, limit, True, absolute_ap(ours["street.mp4", name])))
-    for (clip, name), pair in clips.items():
-        text = f"{clip} {name}: flicker / yolox_nano's, at equal recall"
-        aims.append(Aim(text, 1.0, False, ratio_of_flicker(*pair)))
+    aims += [aim_of_flicker(at, pair) for at, pair in clips.items()]
     if int8 is not None:
         at, loss = worst_loss(ours, int8)
         aims.append(Aim(f"int8: largest loss of AP50 ({' '.join(at)})", INT8_LOSS, False, loss))
     return aims
+
+
+def aim_of_flicker(at: tuple[str, str], pair: tuple[Steadiness, Steadiness]) -> Aim:
+    """``at``: clip and class."""
+    text = f"{' '.join(at)}: flicker / yolox_nano's, at equal recall"
+    return Aim(text, 1.0, False, ratio_of_flicker(*pair))
 
 
 def worst_loss(ours: Results, int8: Results) -> tuple[tuple[str, str], Estimate]:

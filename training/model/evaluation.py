@@ -130,7 +130,7 @@ def open_ours(
     int8: CalibrationConfig | None = None,
     packaged: bool = False,
 ) -> Model:
-    """Open a model of detect-video with the classes person and vehicle on ONNX Runtime.
+    """Open a model of detect-video on ONNX Runtime, its classes mapped to person and vehicle.
 
     With ``int8`` it is quantised as ``--precision int8 --calibrate ...`` does. ``packaged``: by the
     calibration that the model comes with.
@@ -153,13 +153,17 @@ def open_ours(
         graph = quantised_graph(network.graph, found.ranges, kept, kind, weight_top(kind))
         proto = graph.SerializeToString()
     infer = open_session(proto, threads)
+    columns = [
+        [5 + i for i, name in enumerate(network.names) if CLASSES.get(name) == c] for c in (0, 1)
+    ]
 
     def rows(image):
         slot, fit = fit_into(image, (rules.height, rules.width), rules.geometry, rules.pad_value)
         dense = network.dense(infer(slot[None]))[0]
         half = dense[:, 2:4] / 2
         boxes = np.concatenate([dense[:, :2] - half, dense[:, :2] + half], axis=1)
-        return to_source(boxes, fit), dense[:, 4:5] * dense[:, 5:]
+        best = np.stack([dense[:, of_class].max(1) for of_class in columns], axis=1)
+        return to_source(boxes, fit), dense[:, 4:5] * best
 
     grey = np.full((1, rules.height, rules.width, 3), 99, np.uint8)
     rows.infer = lambda: infer(grey)  # type: ignore[attr-defined]

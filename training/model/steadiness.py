@@ -1,14 +1,16 @@
 """How steady the boxes of a clip are, from frame to frame.
 
 ``flicker`` needs no labels: it follows the boxes themselves. ``follow`` has labelled objects to
-follow, so two models can be compared where they find equally much of them.
+follow, so two models can be compared where they find equally much of them; ``referee_clip`` takes
+these objects from a third model.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,10 +41,26 @@ TRACKED = {**CLASSES, "pedestrian": 0}  # MOT17 calls them pedestrians
 
 @dataclass(slots=True)
 class Track:
-    box: NDArray  # in the last frame that has it
-    first: int
-    last: int
-    frames: int = 1
+    """One object: its box, xyxy [4], in each frame that has it, in order."""
+
+    seen: dict[int, NDArray]
+
+    @property
+    def first(self) -> int:
+        return next(iter(self.seen))
+
+    @property
+    def last(self) -> int:
+        return next(reversed(self.seen))
+
+    @property
+    def frames(self) -> int:
+        return len(self.seen)
+
+    def box_at(self, frame: int) -> NDArray:
+        """Between two sightings on the straight line."""
+        ends = np.array(list(self.seen.values()))
+        return np.array([np.interp(frame, list(self.seen), ends[:, i]) for i in range(4)])
 
 
 def flicker(model: Model, video: Path, frames: int) -> list[dict]:
@@ -52,12 +70,8 @@ def flicker(model: Model, video: Path, frames: int) -> list[dict]:
     after at most GAP frames is the same object. Objects with fewer than SEEN frames do not count;
     the others count from their first frame to their last. Returns one row a class.
     """
-    capture = cv2.VideoCapture(str(video))
     tracks: list[list[Track]] = [[], []]
-    for at in range(frames):
-        good, image = capture.read()
-        if not good:
-            break
+    for at, image in enumerate(islice(read_frames(video), frames)):
         rows = model(image)
         for c in (0, 1):
             kept = suppress(rows, c, rows[1][:, c] >= REPORTED, PRODUCT_NMS_IOU)
@@ -65,18 +79,28 @@ def flicker(model: Model, video: Path, frames: int) -> list[dict]:
     return [_flicker_row(video.name, *of_class) for of_class in zip(NAMES, tracks, strict=True)]
 
 
+def read_frames(video: Path) -> Iterator[NDArray[np.uint8]]:
+    """BGR."""
+    capture = cv2.VideoCapture(str(video))
+    while True:
+        good, image = capture.read()
+        if not good:
+            return
+        yield image
+
+
 def link(tracks: list[Track], boxes: NDArray, at: int) -> None:
     """Give every box to the track that it overlaps most; the remaining boxes begin new tracks."""
     recent = [track for track in tracks if at - track.last <= GAP]
-    fits = matching.overlaps(np.array([track.box for track in recent]).reshape(-1, 4), boxes)
+    last = np.array([track.seen[track.last] for track in recent]).reshape(-1, 4)
+    fits = matching.overlaps(last, boxes)
     taken = set()
     while fits.size and fits.max() >= LINK_IOU:
         i, j = np.unravel_index(fits.argmax(), fits.shape)
-        track = recent[i]
-        track.box, track.last, track.frames = boxes[j], at, track.frames + 1
+        recent[i].seen[at] = boxes[j]
         fits[i], fits[:, j] = -1, -1
         taken.add(int(j))
-    tracks += [Track(box, at, at) for j, box in enumerate(boxes) if j not in taken]
+    tracks += [Track({at: box}) for j, box in enumerate(boxes) if j not in taken]
 
 
 def _flicker_row(clip: str, name: str, tracks: list[Track]) -> dict:
@@ -152,6 +176,35 @@ def read_tracked(path: Path) -> Iterator[Frame]:
         boxes = tuple(corners([row["bbox"] for row in few], image) for few in of_class)
         tracks = tuple([f"{path.name}#{row['track_id']}" for row in few] for few in of_class)
         yield Frame(image, boxes, tracks)
+
+
+def referee_clip(
+    video: Path, referee: Model, score: float, frames: int
+) -> Callable[[], Iterator[Frame]]:
+    """Label a clip by what a third model follows, at this score; returns how to read it.
+
+    Its boxes are linked as ``flicker`` links them. An object has SEEN boxes at least; where one is
+    missing in between, it is on the line between its neighbours. So neither of the models that are
+    compared has a say in what there is to find.
+    """
+    tracks: list[list[Track]] = [[], []]
+    for at, image in enumerate(islice(read_frames(video), frames)):
+        rows = referee(image)
+        for c in (0, 1):
+            kept = suppress(rows, c, rows[1][:, c] >= score, PRODUCT_NMS_IOU)
+            link(tracks[c], kept.boxes, at)
+    named = [
+        [(f"{video.name}#{i}", track) for i, track in enumerate(few) if track.frames >= SEEN]
+        for few in tracks
+    ]
+
+    def read() -> Iterator[Frame]:
+        for at, image in enumerate(islice(read_frames(video), frames)):
+            here = [[(name, t) for name, t in few if t.first <= at <= t.last] for few in named]
+            boxes = tuple(np.array([t.box_at(at) for _, t in few]).reshape(-1, 4) for few in here)
+            yield Frame(image, boxes, tuple([name for name, _ in few] for few in here))
+
+    return read
 
 
 def corners(xywh: list[list[float]], image: NDArray[np.uint8]) -> NDArray[np.float64]:

@@ -1,0 +1,104 @@
+"""The rows of a span: kept small, read back exactly, and a ring of the last ones."""
+
+from __future__ import annotations
+
+import itertools
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from detector.timeline import Timeline
+from detector.timeline.rows import BLOCK, COLUMNS, Ring, Rows
+
+
+def kept(*calls) -> Rows:
+    """``calls``: (index, start, end). They are packed as a span packs them."""
+    rows = Rows()
+    for index, start, end in calls:
+        rows.indices.append(index)
+        rows.starts.append(start)
+        rows.ends.append(end)
+        rows.pack()
+    return rows
+
+
+def table(rows):
+    return list(zip(*(rows.column(name).tolist() for name in COLUMNS), strict=True))
+
+
+DAY = 86_400 * 10**9  # nanoseconds
+RNG = np.random.default_rng(3)
+STARTS = np.cumsum(RNG.integers(1, 10**7, 2 * BLOCK + 5)).tolist()
+KINDS = {
+    "every frame": [(i, start, start + 7) for i, start in enumerate(STARTS)],
+    "batches of 8": [(8 * i, start, start + 2**31) for i, start in enumerate(STARTS)],
+    "in turn with another request": [
+        (2 * i + int(RNG.integers(0, 2)), start, start) for i, start in enumerate(STARTS)
+    ],
+    "a day between two": [
+        (i, i * 86_400 * 10**9, i * 86_400 * 10**9 + 2**33) for i in range(BLOCK)
+    ],
+    "indices that go back": [(-i, start, start + i) for i, start in enumerate(STARTS)],
+    "one clock tick": [(0, 5, 5)] * BLOCK,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 5])
+def test_rows_are_read_back_as_they_were(kind, count):
+    calls = KINDS[kind][:count]
+    rows = kept(*calls)
+    assert table(rows) == calls
+    assert len(rows) == len(calls)
+
+
+def test_a_row_takes_few_bytes():
+    """A start and a duration of four bytes each; 24 before they are packed."""
+    calls = KINDS["every frame"][:BLOCK] * 4
+    tracemalloc.start()
+    rows = kept(*calls)
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert held / len(rows) < 9
+
+
+def test_a_span_packs_its_rows_as_it_goes():
+    timeline = Timeline(clock=itertools.count().__next__, cpu_clock=int, nvtx=False)
+    with timeline.track("main") as track:
+        for index in range(3 * BLOCK):
+            with track.span("read", index):
+                pass
+            if index == BLOCK // 2:
+                track.spans["read", "work"].durations()  # a look in between changes nothing
+    rows = track.spans["read", "work"].rows
+    assert len(rows.indices) < BLOCK
+    assert rows.column("index").tolist() == list(range(3 * BLOCK))
+    assert (np.diff(rows.column("start")) == 2).all()
+    assert (rows.column("end") - rows.column("start") == 1).all()
+
+
+@pytest.mark.parametrize("calls", [0, 1, 9, 10, 11, 20, 25])
+def test_a_ring_of_any_fill_is_read_in_order(calls):
+    ring = Ring(10)
+    for index in range(calls):
+        ring.put(index, 2 * index, 2 * index + 1)
+    indices = range(max(0, calls - 10), calls)
+    assert table(ring) == [(index, 2 * index, 2 * index + 1) for index in indices]
+    assert len(ring) == len(indices)
+
+
+def test_a_ring_keeps_the_last_spans():
+    timeline = Timeline(
+        clock=itertools.count().__next__, cpu_clock=int, nvtx=False, max_rows=10, ring=True
+    )
+    with timeline.track("main") as track:
+        for index in range(1000):
+            with track.span("read", index):
+                pass
+    span = track.spans["read", "work"]
+    indices, starts, ends = (span.rows.column(name).tolist() for name in COLUMNS)
+    assert indices == list(range(990, 1000))
+    assert ends == sorted(ends)
+    assert all(start < end for start, end in zip(starts, ends, strict=True))
+    assert (span.calls, span.durations().count) == (1000, 1000)
