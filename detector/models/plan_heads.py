@@ -191,18 +191,24 @@ def _anchor_free(outputs: Sequence[Tensor], description: Description) -> PlanHea
 
 
 def _queries(outputs: Sequence[Tensor], description: Description) -> PlanHead | None:
-    """One output [B, queries, 4 + classes] of RT-DETR.
+    """One output [B, queries, 4 + classes] of RT-DETR, or 4 + score and class.
 
     The header must name it, because with two classes it looks like finished detections.
     """
     shape = _only(outputs)
     if shape is None or not re.search(r"rt-?detr", description.about, re.IGNORECASE):
         return None
-    head = partial(queries, width=description.width, height=description.height)
-    dense = partial(queries_dense, width=description.width, height=description.height)
-    return PlanHead(
-        "queries", (outputs[0].name,), head, dense, shape[2] - 4, "stretch", needs_nms=False
-    )
+    names, at = len(description.names), (description.width, description.height)
+    if shape[2] == FINISHED and names not in (0, 2):
+        head = partial(end_to_end, form="queries", size=at)
+        dense = partial(end_to_end_dense, form="queries", size=at, classes=names)
+        classes = None
+    else:
+        head = partial(queries, width=at[0], height=at[1])
+        dense = partial(queries_dense, width=at[0], height=at[1])
+        classes = shape[2] - 4
+    own = (outputs[0].name,)
+    return PlanHead("queries", own, head, dense, classes, "stretch", needs_nms=False)
 
 
 def _corners(outputs: Sequence[Tensor], description: Description) -> PlanHead | None:

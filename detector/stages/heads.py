@@ -476,13 +476,18 @@ def _columns(outputs: list[Floats], rows: bool) -> Floats:
 #     batch-rows         [1, K, 7]  batch, x1, y1, x2, y2, class, score (YOLOv7)
 #     parts              boxes [1, K, 4], scores [1, K], classes [1, K]
 #     boxes-with-scores  [1, K, 5]  x1, y1, x2, y2, score; classes [1, K]
+#     queries            [1, K, 6]  cx, cy, w, h in 0..1 of the input, score, class
 #
-# Boxes are in network pixels. Rows that pad a list have a score of zero.
+# Other boxes are in network pixels. Rows that pad a list have a score of zero.
 
 
-def end_to_end(outputs: list[Floats], conf: float, *, form: str = "rows") -> Candidates:
-    """The detections whose score reaches ``conf``, in their order."""
-    boxes, scores, classes = _parts(outputs, form)
+@np.errstate(invalid="ignore", over="ignore")  # of a broken network; ``sound`` drops it
+def end_to_end(
+    outputs: list[Floats], conf: float, *, form: str = "rows", size: tuple[int, int] = (0, 0)
+) -> Candidates:
+    """The detections whose score reaches ``conf``, in their order. ``size``: the input's width and
+    height, for queries."""
+    boxes, scores, classes = _parts(outputs, form, size)
     keep = (
         (scores >= np.float32(conf))
         & (scores > 0)
@@ -494,9 +499,11 @@ def end_to_end(outputs: list[Floats], conf: float, *, form: str = "rows") -> Can
 
 
 @np.errstate(invalid="ignore", over="ignore")
-def end_to_end_dense(outputs: list[Floats], *, form: str = "rows", classes: int) -> Floats:
+def end_to_end_dense(
+    outputs: list[Floats], *, form: str = "rows", size: tuple[int, int] = (0, 0), classes: int
+) -> Floats:
     """[1, K, 5 + C]: the score as objectness, 1 for the row's class and 0 for the others."""
-    boxes, scores, ids = _parts(outputs, form)
+    boxes, scores, ids = _parts(outputs, form, size)
     rows = np.zeros((len(boxes), 5 + classes), np.float32)
     rows[:, :2], rows[:, 2:4] = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
     rows[:, 4] = scores
@@ -505,9 +512,13 @@ def end_to_end_dense(outputs: list[Floats], *, form: str = "rows", classes: int)
     return rows[None]
 
 
-def _parts(outputs: list[Floats], form: str) -> tuple[Floats, Floats, Floats]:
+def _parts(
+    outputs: list[Floats], form: str, size: tuple[int, int]
+) -> tuple[Floats, Floats, Floats]:
     """Boxes [K, 4], scores [K], class ids [K] as floats."""
     first = outputs[0][0]
+    if form == "queries":
+        return xyxy(first[:, :4] * np.array(size * 2, np.float32)), first[:, 4], first[:, 5]
     if form == "rows":
         return first[:, :4].copy(), first[:, 4], first[:, 5]
     if form == "batch-rows":

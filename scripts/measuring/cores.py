@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from measuring.clips import clip
+from measuring.clips import GIVEN_CLIP, clip
 from measuring.rounds import (
     OURS,
     QUICK_FRAMES,
@@ -138,7 +138,7 @@ def _freed(gains: Mapping[str, float]) -> str:
 
 
 @click.command()
-@click.option("--clip", "path", type=click.Path(path_type=Path), help="[default: 720p]")
+@click.option("--clip", "path", type=GIVEN_CLIP, help="[default: 720p]")
 @click.option("--engine", default="ort", show_default=True)
 @click.option("--precision", default="fp32", show_default=True)
 @click.option("--frames", default=300, show_default=True)

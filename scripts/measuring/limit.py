@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from measuring.clips import clip
+from measuring.clips import GIVEN_CLIP, clip
 from measuring.rounds import (
     QUICK_FRAMES,
     SHARED,
@@ -111,7 +111,7 @@ HEAD = (
 
 
 @click.command()
-@click.option("--clip", "path", type=click.Path(path_type=Path), help="[default: 720p]")
+@click.option("--clip", "path", type=GIVEN_CLIP, help="[default: 720p]")
 @click.option("--network", "networks", multiple=True, type=click.Choice(list(NETWORKS)))
 @click.option("--engines", default="ort,openvino", show_default=True)
 @click.option("--precisions", default="fp32,int8", show_default=True)

@@ -258,9 +258,9 @@ def parts(count: int = 100, **more) -> Export:
     )
 
 
-def queries(joined: bool = False, classes: int = 3, **more) -> Export:
-    """RT-DETR: boxes in 0..1 beside logits, 10 x colour - 5, or joined with probabilities, the
-    colours.
+def queries(joined: bool = False, numbered: bool = False, **more) -> Export:
+    """RT-DETR: boxes in 0..1 beside logits, 10 x colour - 5; or joined with probabilities, the
+    colours; or with the highest of them and the number of its class.
     """
     export = Export(**more)
     grid = export.const(np.zeros((1, 1, 1, 2)))
@@ -278,6 +278,13 @@ def queries(joined: bool = False, classes: int = 3, **more) -> Export:
     scores = export.scores(colours, 2, 30)
     if joined:
         return export.out("output0", export.add("Concat", boxes, scores, axis=2))
+    if numbered:
+        from onnx import TensorProto
+
+        best = export.add("ReduceMax", scores, axes=[2])
+        which = export.add("ArgMax", scores, axis=2)
+        number = export.add("Cast", which, to=TensorProto.FLOAT)
+        return export.out("output0", export.add("Concat", boxes, best, number, axis=2))
     ten = export.add("Mul", scores, export.const([10.0]))
     export.out("pred_boxes", boxes)
     return export.out("pred_logits", export.add("Sub", ten, export.const([5.0])))

@@ -355,7 +355,7 @@ def test_external_data_beside_it_is_read_and_part_of_the_digest(tmp_path):
             UsageError,
             "--family yolov99: not for m.onnx: it can be yolov4, yolov5",
         ),
-        ({"family": "rtdetr"}, ModelError, "[batch, queries, 4 + classes], or boxes"),
+        ({"family": "rtdetr"}, ModelError, "[batch, queries, 4 + classes], or 4"),
         ({"names": "two.txt"}, ModelError, "holds 2 names, but m.onnx has 3 classes"),
         ({"size": (96, 96)}, ModelError, "the file is fixed at 64x64"),
         ({"batch": 0}, ModelError, "batch 0 is out of range"),

@@ -130,6 +130,13 @@ CASES = [
         "queries",
         [("green", 0.8, box) for box in BOTH],
     ),
+    (
+        "rtdetr-numbered",
+        lambda: exports.queries(numbered=True),
+        "rtdetr",
+        "queries",
+        [("green", 0.8, box) for box in BOTH],
+    ),
 ]
 
 

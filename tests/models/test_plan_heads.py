@@ -174,6 +174,27 @@ def test_rt_detrs_queries_of_two_classes_look_finished(machine, tmp_path):
     assert found.class_ids.tolist() == [1]
 
 
+def test_rt_detrs_queries_may_end_in_score_and_class(machine, tmp_path):
+    """Where the header names another number of classes than two."""
+    answer = np.zeros((1, 300, 6), np.float32)
+    answer[0, 3] = [*(np.array(BOX) / SIDE), 0.75, 2]
+    header = {
+        **HEADER,
+        "description": "Ultralytics rtdetr-l model",
+        "names": {"0": "ant", "1": "bee", "2": "cow"},
+    }
+    network = open_network(file_of(machine, tmp_path, answer, header))
+    assert (network.family, network.needs_nms, network.input.geometry) == (
+        "plan (queries)",
+        False,
+        "stretch",
+    )
+    found = found_in(network)
+    np.testing.assert_allclose(found.boxes, [CORNERS])
+    np.testing.assert_allclose(found.scores, [0.75])
+    assert found.class_ids.tolist() == [2]
+
+
 def test_a_bare_plan_of_yolov4_has_corners_beside_scores(machine, tmp_path):
     """As trtexec builds it from an export of pytorch-YOLOv4."""
     import onnx

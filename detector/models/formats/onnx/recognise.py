@@ -192,6 +192,19 @@ class _Evidence:
         names = self.metadata.names
         return names is None or len(names) == classes or self.forced
 
+    def ends_in_class(self, name: str, columns: int) -> bool:
+        """Whether rows of six end in a score and the number of a class, not in two scores.
+
+        The file names another number of classes than two, or whole numbers become the last column.
+        """
+        if columns != 6:
+            return False
+        if not self.fits_names(2):
+            return True
+        node = self.maker(name)
+        last = self.makers.get(node.input[-1]) if node and node.op_type == "Concat" else None
+        return last is not None and last.op_type == "Cast"
+
     def has_operator(self, operator: str) -> bool:
         return any(node.op_type == operator for node in self.graph.nodes)
 
@@ -360,6 +373,8 @@ def _match_queries(evidence: _Evidence) -> Layout | None:
             and rows <= MAX_DETECTIONS
             and not evidence.pyramid(columns, 1)
         ):
+            if evidence.ends_in_class(name, columns):
+                return Layout(QUERIES, (name,), None, form="numbered")
             return Layout(QUERIES, (name,), columns - 4, form="joined")
     return None
 
@@ -475,6 +490,10 @@ def _anchor_free_head(layout: Layout, rules: InputRules, classes: int) -> tuple[
 
 
 def _queries_head(layout: Layout, rules: InputRules, classes: int) -> tuple[Head, Dense]:
+    if layout.form == "numbered":
+        size = rules.width, rules.height
+        finished = partial(heads.end_to_end, form="queries", size=size)
+        return finished, partial(heads.end_to_end_dense, form="queries", size=size, classes=classes)
     logits = layout.form == "logits"
     head = partial(heads.queries, width=rules.width, height=rules.height, logits=logits)
     dense = partial(heads.queries_dense, width=rules.width, height=rules.height, logits=logits)
@@ -520,8 +539,8 @@ LAYOUTS = {
         "[batch, 4 + classes, cells]", "yolov8", True, _match_anchor_free, _anchor_free_head
     ),
     QUERIES: LayoutRow(
-        "[batch, queries, 4 + classes], or boxes [batch, queries, 4] beside logits "
-        "[batch, queries, classes]",
+        "[batch, queries, 4 + classes], or 4 + score and class, or boxes [batch, queries, 4] "
+        "beside logits [batch, queries, classes]",
         "rtdetr",
         False,
         _match_queries,
