@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,10 +16,12 @@ from detector.timeline.rows import Column
 
 def span_columns(
     timelines: list[Timeline | OffTimeline],
-) -> tuple[dict[str, NDArray[Any]], int, int]:
-    """The columns of spans.npz, the number of spans that there were, and of those that are kept.
+) -> tuple[Iterator[tuple[str, NDArray[Any]]], int, int]:
+    """The columns of spans.npz with their names, the number of spans that there were, and of those
+    that are kept.
 
-    thread, stage and kind are codes into the columns of their names; then source, index, start_ns
+    Each column is made when it is asked for, so that one is in memory at a time. thread, stage and
+    kind are codes into the columns of their names; then source, index, start_ns
     and end_ns. Gaps between top-level spans are rows of kind "other", so that time that no stage
     claimed can be seen.
     """
@@ -37,7 +40,7 @@ def span_columns(
             seen, kept = seen + calls, kept + rows
             gaps = _gaps(np.frombuffer(track.lives, np.int64).reshape(-1, 2), own, rows == calls)
             blocks += [*own, _Block((thread, -1, KINDS.index(OTHER), source), _Gaps(gaps))]
-    return _merged(blocks) | _texts(names), seen, kept
+    return chain(_merged(blocks), _texts(names)), seen, kept
 
 
 class _Columns(Protocol):
@@ -70,30 +73,30 @@ class _Gaps:
         return np.full(len(self), -1) if name == "index" else self.ends[:, int(name == "end")]
 
 
-def _merged(blocks: list[_Block]) -> dict[str, NDArray[Any]]:
-    """All rows as columns, by their start.
-
-    One column is made at a time, in the type that it is stored in: a run of hours has millions of
-    rows, and as one table of 64-bit numbers they took 4 kB a frame.
-    """
+def _merged(blocks: list[_Block]) -> Iterator[tuple[str, NDArray[Any]]]:
+    """All rows as columns, by their start, each in the type that it is stored in: a run of hours
+    has millions of rows, and as one table of 64-bit numbers they took 4 kB a frame."""
     sizes = [len(block.rows) for block in blocks]
-    order = np.argsort(_column(np.int64, sizes, _parts(blocks, "start")), kind="stable")
-    kinds = zip(("thread", "stage", "kind", "source"), _TYPES, strict=True)
-    columns: dict[str, NDArray[Any]] = {
-        name: _column(dtype, sizes, [block.codes[at] for block in blocks])[order]
-        for at, (name, dtype) in enumerate(kinds)
-    }
-    stored: tuple[tuple[str, type, Column], ...] = (
-        ("index", np.int32, "index"),
-        ("start_ns", np.int64, "start"),
-        ("end_ns", np.int64, "end"),
-    )
-    for name, dtype, own in stored:
-        columns[name] = _column(dtype, sizes, _parts(blocks, own))[order]
-    return columns
+    starts = _column(np.int64, sizes, _parts(blocks, "start"))
+    order = np.argsort(starts, kind="stable").astype(np.uint32)
+    del starts
+    for at, (name, dtype) in enumerate(_CODES):
+        yield name, _column(dtype, sizes, [block.codes[at] for block in blocks])[order]
+    for name, dtype, own in _STORED:
+        yield name, _column(dtype, sizes, _parts(blocks, own))[order]
 
 
-_TYPES = np.uint8, np.int8, np.uint8, np.int32
+_CODES: tuple[tuple[str, type], ...] = (
+    ("thread", np.uint8),
+    ("stage", np.int8),
+    ("kind", np.uint8),
+    ("source", np.int32),
+)
+_STORED: tuple[tuple[str, type, Column], ...] = (
+    ("index", np.int32, "index"),
+    ("start_ns", np.int64, "start"),
+    ("end_ns", np.int64, "end"),
+)
 
 
 def _parts(blocks: Sequence[_Block], name: Column) -> Iterator[NDArray[np.int64]]:
@@ -110,8 +113,8 @@ def _column(dtype: type, sizes: Sequence[int], parts: Iterable[Any]) -> NDArray[
     return column
 
 
-def _texts(names: dict[str, list[str]]) -> dict[str, NDArray[Any]]:
-    return {f"{name}_names": np.array(values or [""]) for name, values in names.items()}
+def _texts(names: dict[str, list[str]]) -> Iterator[tuple[str, NDArray[Any]]]:
+    return ((f"{name}_names", np.array(values or [""])) for name, values in names.items())
 
 
 def _code(names: list[str], name: str) -> int:

@@ -14,6 +14,7 @@ import os
 import secrets
 import tempfile
 import time
+import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path, PurePath
@@ -353,8 +354,14 @@ class Session:
     def write_spans(self, timelines: list[Timeline | OffTimeline]) -> SpanCounts:
         """Writes the columns of every span that was kept, as spans.npz."""
         columns, seen, kept = span_columns(timelines)
-        with self.whole("spans.npz") as temporary:
-            np.savez_compressed(temporary, **columns)  # type: ignore[arg-type]
+        with (
+            self.whole("spans.npz") as temporary,
+            # As numpy's savez_compressed writes it, which wants all columns at once.
+            zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,
+        ):
+            for name, column in columns:
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                    np.lib.format.write_array(file, column, allow_pickle=False)
         from detector.session.document import SpanCounts
 
         return SpanCounts(seen=seen, kept=kept)
