@@ -32,6 +32,7 @@ from detector.engines.base import (
 )
 from detector.engines.layer_times import match_layers
 from detector.errors import EngineError, UsageError
+from detector.errors.machine import BF16, cpu_flags
 from detector.models.base import Network
 from detector.models.graph.build import MOVING, MULTIPLYING
 
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
     import onnx
 
 
-# int8 is in the graph, as Q/DQ nodes; what they leave in float runs as f32. The hint is never left
-# out: on a CPU with bf16 the plugin would take bf16 by itself.
+# int8 is in the graph, as Q/DQ nodes; what they leave in float runs as f32, or in bf16 (``_hint``).
+# The hint is never left out: on a CPU with bf16 the plugin would take bf16 by itself.
 HINTS = {"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "f32"}
 TYPES = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
 QUANTISED = ("u8", "i8")
@@ -99,7 +100,9 @@ class OpenvinoEngine(Engine):
     }
     own_options = {
         "mode": "throughput (default): requests of few threads side by side; "
-        "latency: one request on all threads"
+        "latency: one request on all threads",
+        "float": "what int8 leaves in float: auto (default): bf16 where the CPU has it and the "
+        "calibration says what it loses, else fp32; fp32; bf16",
     } | BF16_OPTION
 
     @classmethod
@@ -155,16 +158,16 @@ class OpenvinoEngine(Engine):
         self.concurrency = options.concurrency or self.best_concurrency(options)
         self.threads = cpu_threads(options, self.concurrency)
         self._nodes = {node.name for node in network.graph.graph.node}
-        stays = stays_fp32(network, options)
+        stays, hint = stays_fp32(network, options), _hint(network, options)
         with translated("openvino", "load the graph"):
-            self._compiled: Any = _compile(
-                network, HINTS[options.precision], stays, self.concurrency, self.threads
-            )
+            self._compiled: Any = _compile(network, hint, stays, self.concurrency, self.threads)
             _check_contract(self._compiled, network)
             self.requests: list[OpenvinoRequest] = [
                 OpenvinoRequest(self._compiled, network) for _ in range(options.requests)
             ]
-            self.notes = _notes(self._compiled, options.precision)
+            self.notes = _notes(self._compiled, options.precision, hint)
+        if options.precision == "int8" and hint != HINTS["int8"] and not self.notes:
+            self.notes = [_float_note(network)]
 
     def execution(self) -> list[LayerExecution]:
         if self._compiled is None:
@@ -194,7 +197,7 @@ class OpenvinoLayerProfiler:
     def _open(self) -> None:
         options, nodes = self._options, {node.name for node in self._network.graph.graph.node}
         with translated("openvino", "load the graph for a profile"):
-            hint, stays = HINTS[options.precision], stays_fp32(self._network, options)
+            hint, stays = _hint(self._network, options), stays_fp32(self._network, options)
             compiled = _compile(
                 self._network, hint, stays, 1, cpu_threads(options), PERF_COUNT=True
             )
@@ -277,9 +280,42 @@ def _check_contract(compiled: Any, network: Network) -> None:
         )
 
 
-def _notes(compiled: Any, precision: str) -> list[str]:
+def _hint(network: Network, options: EngineOptions) -> str:
+    """What the plugin computes in where the graph does not say.
+
+    Layers that stay float in int8 run in bf16 where that is known to be harmless: it is measured
+    when a calibration is packaged (``quantize.calibrate.HALVES``).
+    """
+    chosen = options.own.get("float", "auto")
+    if chosen not in ("auto", "fp32", "bf16"):
+        raise UsageError(
+            f"--engine-options float={chosen}: what int8 leaves in float is auto, fp32 or bf16"
+        )
+    known = _float_in_bf16(network) is not None and bool(cpu_flags() & BF16)
+    if options.precision == "int8" and (chosen == "bf16" or (chosen == "auto" and known)):
+        return HINTS["bf16"]
+    return HINTS[options.precision]
+
+
+def _float_in_bf16(network: Network) -> float | None:
+    """Agreement with fp32 of int8 whose float layers run in bf16, where the calibration has it."""
+    agreement: float | None = network.details.get("int8", {}).get("float_in_bf16")
+    return agreement
+
+
+def _float_note(network: Network) -> str:
+    agreement = _float_in_bf16(network)
+    # Rounded down, as the line on the engine's choice has it.
+    told = f"; agreement with fp32 is {int(agreement * 1000) / 1000:.3f}" if agreement else ""
+    return (
+        f"engine openvino: layers that int8 leaves in float run in bf16 on this CPU{told}; "
+        "--engine-options float=fp32 keeps them in fp32"
+    )
+
+
+def _notes(compiled: Any, precision: str, hint: str) -> list[str]:
     runs = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
-    if runs == HINTS[precision]:
+    if runs == hint:
         return []
     return [
         f"engine openvino: {precision} was asked for; on this CPU OpenVINO runs "

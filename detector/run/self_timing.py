@@ -150,14 +150,15 @@ def _at(config: Config, shape: tuple[int, int]) -> Config:
 def _agreements(calibration: Calibration) -> dict[str, float]:
     """Precision -> agreement with fp32, of those whose loss on this CPU is known."""
     from detector.models.graph.qdq import KINDS
-    from detector.run.quantize.calibrate import NARROW
+    from detector.run.quantize.calibrate import HALVES, NARROW
 
     known = {kind: result.agreement for kind, result in calibration.result.items()}
     found = {"fp32": 1.0}
     if cpu_flags() & BF16:  # else OpenVINO runs fp32 whatever it is asked for
         found["bf16"] = known.get("bf16", 0.0)
     if cpu_flags() & EXACT_INT8:
-        found["int8"] = min(known[kind] for kind in KINDS)
+        float_in_bf16 = known.get(HALVES, 1.0) if cpu_flags() & BF16 else 1.0
+        found["int8"] = min(float_in_bf16, *(known[kind] for kind in KINDS))
     elif adds_int8_in_16_bits() and NARROW in known:
         found["int8"] = known[NARROW]
     return found

@@ -245,6 +245,55 @@ def test_int8_runs_the_quantised_graph_and_tells_what_stayed_float(tmp_path):
     assert 0 < np.abs(output - wanted).mean() < 0.03 * np.abs(wanted).max()
 
 
+def test_what_int8_leaves_in_float_runs_in_bf16_where_that_is_asked_for(tmp_path, openvino):
+    if "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        pytest.skip("machine: no bf16 on this CPU")
+    int8 = quantised(small_network(tmp_path), tmp_path, keep=("4.conv",))
+    options = EngineOptions(precision="int8", own={"float": "bf16"})
+    with engines.open("openvino", int8, options) as engine:
+        assert convolutions(engine)["4.conv"] == "bf16"
+        [note] = engine.notes
+        ran = sorted((layer.type, layer.precision) for layer in engine.execution())
+    assert note.endswith("run in bf16 on this CPU; --engine-options float=fp32 keeps them in fp32")
+    timed = engines.time_layers("openvino", int8, options, [pictures(int8, 1)], runs=1)
+    assert sorted((layer.type, layer.precision) for layer in timed.layers) == ran
+
+
+@pytest.mark.parametrize(
+    ("flags", "known", "chosen", "precision", "hint"),
+    [
+        ({"avx512_bf16"}, 0.98, None, "int8", "bf16"),
+        ({"amx_bf16"}, 0.98, "auto", "int8", "bf16"),
+        ({"avx512_bf16"}, 0.98, "fp32", "int8", "f32"),
+        ({"avx512_bf16"}, None, None, "int8", "f32"),  # nobody measured what it loses
+        ({"avx512_bf16"}, None, "bf16", "int8", "bf16"),
+        ({"avx2"}, 0.98, None, "int8", "f32"),
+        ({"avx512_bf16"}, 0.98, None, "fp32", "f32"),
+    ],
+)
+def test_float_layers_of_int8_are_bf16_where_the_loss_is_known(
+    monkeypatch, flags, known, chosen, precision, hint
+):
+    monkeypatch.setattr(openvino_, "cpu_flags", lambda: frozenset(flags))
+    own = {} if chosen is None else {"float": chosen}
+    network = SimpleNamespace(details={"int8": {"float_in_bf16": known}})
+    assert openvino_._hint(network, EngineOptions(precision=precision, own=own)) == hint
+
+
+def test_the_note_tells_the_agreement_where_it_is_known():
+    network = SimpleNamespace(details={"int8": {"float_in_bf16": 0.98164}})
+    assert "run in bf16 on this CPU; agreement with fp32 is 0.981; " in openvino_._float_note(
+        network
+    )
+
+
+def test_a_type_for_float_layers_that_is_none_lists_the_types(tmp_path):
+    with pytest.raises(UsageError, match="float=half: what int8 leaves in float is auto, fp32 or"):
+        engines.open(
+            "openvino", small_network(tmp_path), EngineOptions(own={"float": "half"})
+        ).close()
+
+
 @pytest.mark.parametrize(
     ("options", "at_once"),
     [

@@ -16,7 +16,7 @@ from detector.errors import EngineError, machine
 from detector.models import ModelRequest, open_network
 from detector.run import choose, self_timing
 from detector.run.detect import Hooks, detect
-from detector.run.quantize.calibrate import NARROW, packaged
+from detector.run.quantize.calibrate import HALVES, NARROW, packaged
 from detector.run.self_timing import LIMIT_S, MOST_ROUNDS, OPENING_S, ROUNDS, SWITCH, Timing
 from detector.session.measured import Interval, MeasuredMachine
 
@@ -281,6 +281,15 @@ def test_the_agreement_of_int8_is_that_of_this_cpu(
     known = packaged(street, "street-1").result[kind].agreement
     told = {row.agreement for row in timing.measurement.rows if row.precision == "int8"}
     assert told == {known}
+
+
+@pytest.mark.parametrize(
+    ("flags", "kind"), [(["avx512_vnni"], "int8-u8"), (["avx512_vnni", "avx512_bf16"], HALVES)]
+)
+def test_the_agreement_of_int8_is_that_of_its_least_exact_form(monkeypatch, flags, kind):
+    set_flags(monkeypatch, "sse2", *flags)
+    found = packaged(open_network(ModelRequest("street")), "street")
+    assert self_timing._agreements(found)["int8"] == found.result[kind].agreement
 
 
 def test_a_comparison_goes_first(street, ticks, tmp_path):

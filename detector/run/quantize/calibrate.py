@@ -53,6 +53,9 @@ from detector.run.quantize.search import (
 SCHEMA = 1
 # A key of ``Calibration.result`` that packaged calibrations have: int8-u8 with weights of 7 bits.
 NARROW = "int8-u8, 7 bits"
+# Another one, of those that were made on a CPU with bf16: int8-u8 by OpenVINO, whose float layers
+# run in bf16. A calibration that has it says what it loses, so the engine may do it by itself.
+HALVES = "int8-u8, float in bf16"
 SUFFIX = ".calibration"  # a JSON file; its manifest, beside it, ends in .json
 UNREADABLE = (UsageError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
 
@@ -75,8 +78,8 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The document of a calibration file. ``result``: by kind of int8; ``NARROW`` and bf16 too in
-    one that is packaged."""
+    """The document of a calibration file. ``result``: by kind of int8; ``NARROW``, ``HALVES`` and
+    bf16 too in one that is packaged."""
 
     source: str
     method: str

@@ -17,7 +17,7 @@ from detector.errors import EngineError, ModelError, SourceError, UsageError
 from detector.models.base import Network
 from detector.run import quantize
 from detector.run.quantize import search
-from detector.run.quantize.calibrate import NARROW, SUFFIX, Calibration, calibrate, packaged
+from detector.run.quantize.calibrate import HALVES, NARROW, SUFFIX, Calibration, calibrate, packaged
 from detector.run.quantize.frames import hold_out
 from tests.known_answers import run_once
 from tests.networks import open_network
@@ -91,6 +91,22 @@ def test_the_packaged_calibration_tells_what_7_bits_reach(
     _, notes = quantize.quantize_network(network, "int8-u8", config(PACKAGED, "street-1"), tmp_path)
     assert f"agreement with fp32 is {found.result[NARROW].agreement:.3f}" in notes[-2]
     assert notes[-1] == "int8: this CPU has no VNNI, so weights have 7 bits"
+
+
+@pytest.mark.parametrize("model", ["street", "street-1"])
+def test_the_packaged_calibration_tells_what_bf16_for_the_rest_reaches(
+    model: str, tmp_path: Path
+) -> None:
+    """Only where it was measured; the engine reads it from the network's details."""
+    network = open_network(model)
+    found = packaged(network, model)
+    assert found is not None
+    assert (HALVES in found.result) == (model == "street")
+    int8, _ = quantize.quantize_network(network, "int8-u8", config(PACKAGED, model), tmp_path)
+    known = found.result[HALVES].agreement if HALVES in found.result else None
+    assert int8.details["int8"]["float_in_bf16"] == known
+    signed, _ = quantize.quantize_network(network, "int8-s8", config(PACKAGED, model), tmp_path)
+    assert signed.details["int8"]["float_in_bf16"] is None
 
 
 def test_what_is_kept_float_says_itself_and_shows(video: Path, tmp_path: Path) -> None:
