@@ -147,18 +147,23 @@ def _at(config: Config, shape: tuple[int, int]) -> Config:
     return replace(config, runtime=replace(config.runtime, size=f"{shape[1]}x{shape[0]}"))
 
 
-def _agreements(calibration: Calibration) -> dict[str, float]:
-    """Precision -> agreement with fp32, of those whose loss on this CPU is known."""
+Agreements = dict[str | tuple[str, str], float]
+"""Precision, or (engine, precision) where an engine differs -> agreement with fp32."""
+
+
+def _agreements(calibration: Calibration) -> Agreements:
+    """Of the precisions whose loss on this CPU is known."""
     from detector.models.graph.qdq import KINDS
     from detector.run.quantize.calibrate import HALVES, NARROW
 
     known = {kind: result.agreement for kind, result in calibration.result.items()}
-    found = {"fp32": 1.0}
+    found: Agreements = {"fp32": 1.0}
     if cpu_flags() & BF16:  # else OpenVINO runs fp32 whatever it is asked for
         found["bf16"] = known.get("bf16", 0.0)
     if cpu_flags() & EXACT_INT8:
-        float_in_bf16 = known.get(HALVES, 1.0) if cpu_flags() & BF16 else 1.0
-        found["int8"] = min(float_in_bf16, *(known[kind] for kind in KINDS))
+        found["int8"] = min(known[kind] for kind in KINDS)
+        if cpu_flags() & BF16 and HALVES in known:
+            found["openvino", "int8"] = min(found["int8"], known[HALVES])
     elif adds_int8_in_16_bits() and NARROW in known:
         found["int8"] = known[NARROW]
     return found
@@ -167,7 +172,7 @@ def _agreements(calibration: Calibration) -> dict[str, float]:
 def time_engines(
     network: Network,
     config: Config,
-    agreements: dict[str, float],
+    agreements: Agreements,
     progress: BuildProgress,
     clock: Clock = time.monotonic,
 ) -> tuple[list[MeasuredRow], int]:
@@ -203,7 +208,7 @@ def time_engines(
             executed=one.precision,
             batch=1,
             fps={"inference": _interval(one.fps), "end_to_end": None},
-            agreement=agreements[one.precision],
+            agreement=agreements.get((one.name, one.precision), agreements[one.precision]),
         )
         for one in candidates
     ]
@@ -219,7 +224,7 @@ def _is_undecided(candidates: Sequence[_Candidate]) -> bool:
     return bool(worth) and all(one.low <= first.high for one in worth)
 
 
-def _order(precisions: Collection[str], device: str) -> list[tuple[str, str]]:
+def _order(precisions: Collection[object], device: str) -> list[tuple[str, str]]:
     """(engine, precision) of what is installed, in the order in which they are opened."""
     usable = engines.usable()
     first = choose.choose_by_rank("fp32", device)[0]
