@@ -165,9 +165,7 @@ class OpenvinoEngine(Engine):
             self.requests: list[OpenvinoRequest] = [
                 OpenvinoRequest(self._compiled, network) for _ in range(options.requests)
             ]
-            self.notes = _notes(self._compiled, options.precision, hint)
-        if options.precision == "int8" and hint != HINTS["int8"] and not self.notes:
-            self.notes = [_float_note(network)]
+            self.notes = _notes(self._compiled, network, options.precision, hint)
 
     def execution(self) -> list[LayerExecution]:
         if self._compiled is None:
@@ -313,10 +311,10 @@ def _float_note(network: Network) -> str:
     )
 
 
-def _notes(compiled: Any, precision: str, hint: str) -> list[str]:
+def _notes(compiled: Any, network: Network, precision: str, hint: str) -> list[str]:
     runs = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
     if runs == hint:
-        return []
+        return [] if hint == HINTS[precision] else [_float_note(network)]
     return [
         f"engine openvino: {precision} was asked for; on this CPU OpenVINO runs "
         f"{TYPES.get(runs, runs)}"

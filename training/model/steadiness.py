@@ -70,13 +70,19 @@ def flicker(model: Model, video: Path, frames: int) -> list[dict]:
     after at most GAP frames is the same object. Objects with fewer than SEEN frames do not count;
     the others count from their first frame to their last. Returns one row a class.
     """
+    tracks = follow_boxes(model, video, REPORTED, frames)
+    return [_flicker_row(video.name, *of_class) for of_class in zip(NAMES, tracks, strict=True)]
+
+
+def follow_boxes(model: Model, video: Path, score: float, frames: int) -> list[list[Track]]:
+    """By class: the boxes of the first frames that reach this score, linked."""
     tracks: list[list[Track]] = [[], []]
     for at, image in enumerate(islice(read_frames(video), frames)):
         rows = model(image)
         for c in (0, 1):
-            kept = suppress(rows, c, rows[1][:, c] >= REPORTED, PRODUCT_NMS_IOU)
+            kept = suppress(rows, c, rows[1][:, c] >= score, PRODUCT_NMS_IOU)
             link(tracks[c], kept.boxes, at)
-    return [_flicker_row(video.name, *of_class) for of_class in zip(NAMES, tracks, strict=True)]
+    return tracks
 
 
 def read_frames(video: Path) -> Iterator[NDArray[np.uint8]]:
@@ -187,15 +193,9 @@ def referee_clip(
     missing in between, it is on the line between its neighbours. So neither of the models that are
     compared has a say in what there is to find.
     """
-    tracks: list[list[Track]] = [[], []]
-    for at, image in enumerate(islice(read_frames(video), frames)):
-        rows = referee(image)
-        for c in (0, 1):
-            kept = suppress(rows, c, rows[1][:, c] >= score, PRODUCT_NMS_IOU)
-            link(tracks[c], kept.boxes, at)
     named = [
         [(f"{video.name}#{i}", track) for i, track in enumerate(few) if track.frames >= SEEN]
-        for few in tracks
+        for few in follow_boxes(referee, video, score, frames)
     ]
 
     def read() -> Iterator[Frame]:
