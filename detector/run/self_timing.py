@@ -154,7 +154,7 @@ Agreements = dict[str | tuple[str, str], float]
 def _agreements(calibration: Calibration) -> Agreements:
     """Of the precisions whose loss on this CPU is known."""
     from detector.models.graph.qdq import KINDS
-    from detector.run.quantize.calibrate import HALVES, NARROW
+    from detector.run.quantize.calibrate import FLOAT_IN_BF16, NARROW
 
     known = {kind: result.agreement for kind, result in calibration.result.items()}
     found: Agreements = {"fp32": 1.0}
@@ -162,8 +162,8 @@ def _agreements(calibration: Calibration) -> Agreements:
         found["bf16"] = known.get("bf16", 0.0)
     if cpu_flags() & EXACT_INT8:
         found["int8"] = min(known[kind] for kind in KINDS)
-        if cpu_flags() & BF16 and HALVES in known:
-            found["openvino", "int8"] = min(found["int8"], known[HALVES])
+        if cpu_flags() & BF16 and FLOAT_IN_BF16 in known:
+            found["openvino", "int8"] = min(found["int8"], known[FLOAT_IN_BF16])
     elif adds_int8_in_16_bits() and NARROW in known:
         found["int8"] = known[NARROW]
     return found

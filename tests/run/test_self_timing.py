@@ -16,7 +16,7 @@ from detector.errors import EngineError, machine
 from detector.models import ModelRequest, open_network
 from detector.run import choose, self_timing
 from detector.run.detect import Hooks, detect
-from detector.run.quantize.calibrate import HALVES, NARROW, packaged
+from detector.run.quantize.calibrate import FLOAT_IN_BF16, NARROW, packaged
 from detector.run.self_timing import LIMIT_S, MOST_ROUNDS, OPENING_S, ROUNDS, SWITCH, Timing
 from detector.session.measured import Interval, MeasuredMachine
 
@@ -284,7 +284,8 @@ def test_the_agreement_of_int8_is_that_of_this_cpu(
 
 
 @pytest.mark.parametrize(
-    ("flags", "kind"), [(["avx512_vnni"], "int8-u8"), (["avx512_vnni", "avx512_bf16"], HALVES)]
+    ("flags", "kind"),
+    [(["avx512_vnni"], "int8-u8"), (["avx512_vnni", "avx512_bf16"], FLOAT_IN_BF16)],
 )
 def test_openvinos_int8_is_as_exact_as_its_float_layers(ticks, tmp_path, monkeypatch, flags, kind):
     """Of ONNX Runtime, which computes them in fp32, nothing changes."""

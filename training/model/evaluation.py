@@ -210,7 +210,13 @@ def package_calibration(model: str, int8: CalibrationConfig, called: str, target
     """
     from detector.errors.machine import BF16, cpu_flags
     from detector.models import ModelRequest, open_network
-    from detector.run.quantize.calibrate import HALVES, NARROW, Result, calibrate, for_packaging
+    from detector.run.quantize.calibrate import (
+        FLOAT_IN_BF16,
+        NARROW,
+        Result,
+        calibrate,
+        for_packaging,
+    )
     from detector.run.quantize.frames import read_frames
     from detector.run.quantize.search import Reference, detections, raw_outputs
 
@@ -228,7 +234,7 @@ def package_calibration(model: str, int8: CalibrationConfig, called: str, target
         NARROW: narrow_result(network, found, of_fp32),
     }
     if cpu_flags() & BF16:
-        more[HALVES] = halves_result(network, found, of_fp32, frames.held_out)
+        more[FLOAT_IN_BF16] = halves_result(network, found, of_fp32, frames.held_out)
     found = replace(found, source=called, result={**found.result, **more})
     target.write_text(for_packaging(network, found), encoding="utf-8")
     for kind, result in found.result.items():

@@ -19,7 +19,7 @@ from detector.engines.base import BuildProgress
 from detector.errors import ModelError, UsageError
 from detector.models.base import Network
 from detector.models.graph.qdq import KINDS, WEIGHT_TOP, quantised_graph, why_not_int8
-from detector.run.quantize.calibrate import HALVES, get_calibration
+from detector.run.quantize.calibrate import FLOAT_IN_BF16, get_calibration
 from detector.run.quantize.search import weight_top
 
 __all__ = ["KINDS", "quantize_network"]
@@ -61,7 +61,7 @@ def quantize_network(
     top, key = weight_top(kind), calibration.key_here(kind)
     result = calibration.result[key]
     graph = quantised_graph(network.graph, calibration.ranges, set(result.kept), kind, top)
-    halves = calibration.result.get(HALVES) if kind == "int8-u8" else None
+    halves = calibration.result.get(FLOAT_IN_BF16) if kind == "int8-u8" else None
     told = {**result.as_dict(), "float_in_bf16": halves and halves.agreement}
     details = {**network.details, "int8": told}
     variant = replace(network, graph=graph, precision=kind, path=None, details=details)

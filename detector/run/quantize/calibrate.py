@@ -55,7 +55,7 @@ SCHEMA = 1
 NARROW = "int8-u8, 7 bits"
 # Another one, of those that were made on a CPU with bf16: int8-u8 by OpenVINO, whose float layers
 # run in bf16. A calibration that has it says what it loses, so the engine may do it by itself.
-HALVES = "int8-u8, float in bf16"
+FLOAT_IN_BF16 = "int8-u8, float in bf16"
 SUFFIX = ".calibration"  # a JSON file; its manifest, beside it, ends in .json
 UNREADABLE = (UsageError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
 
@@ -78,8 +78,8 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The document of a calibration file. ``result``: by kind of int8; ``NARROW``, ``HALVES`` and
-    bf16 too in one that is packaged."""
+    """The document of a calibration file. ``result``: by kind of int8; ``NARROW``,
+    ``FLOAT_IN_BF16`` and bf16 too in one that is packaged."""
 
     source: str
     method: str

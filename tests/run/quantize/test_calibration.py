@@ -17,7 +17,14 @@ from detector.errors import EngineError, ModelError, SourceError, UsageError
 from detector.models.base import Network
 from detector.run import quantize
 from detector.run.quantize import search
-from detector.run.quantize.calibrate import HALVES, NARROW, SUFFIX, Calibration, calibrate, packaged
+from detector.run.quantize.calibrate import (
+    FLOAT_IN_BF16,
+    NARROW,
+    SUFFIX,
+    Calibration,
+    calibrate,
+    packaged,
+)
 from detector.run.quantize.frames import hold_out
 from tests.known_answers import run_once
 from tests.networks import open_network
@@ -101,9 +108,9 @@ def test_the_packaged_calibration_tells_what_bf16_for_the_rest_reaches(
     network = open_network(model)
     found = packaged(network, model)
     assert found is not None
-    assert (HALVES in found.result) == (model == "street")
+    assert (FLOAT_IN_BF16 in found.result) == (model == "street")
     int8, _ = quantize.quantize_network(network, "int8-u8", config(PACKAGED, model), tmp_path)
-    known = found.result[HALVES].agreement if HALVES in found.result else None
+    known = found.result[FLOAT_IN_BF16].agreement if FLOAT_IN_BF16 in found.result else None
     assert int8.details["int8"]["float_in_bf16"] == known
     signed, _ = quantize.quantize_network(network, "int8-s8", config(PACKAGED, model), tmp_path)
     assert signed.details["int8"]["float_in_bf16"] is None
