@@ -15,8 +15,9 @@ def main() -> NoReturn:
     import sys
 
     from detector.errors import EXIT_ENGINE, EXIT_INTERNAL, DetectVideoError
-    from detector.run.limits import LEAST_FILES, check_files
+    from detector.run.limits import LEAST_FILES, check_files, keep_blas_alone
 
+    keep_blas_alone()
     try:
         check_files(LEAST_FILES)
     except DetectVideoError as error:  # too few even to import what follows

@@ -135,6 +135,8 @@ def lay_out(width: int, height: int, detections: Detections, style: Style) -> La
     """
     size = min(max((height * width) ** 0.5, 1.0), 16384.0)
     line = style.line_width or max(1, round(size / 400))  # 2 at 1280x720, 20 at 8192x8192
+    if not len(detections.boxes) and not style.remark:
+        return Layout(line, [], [], [], [], [])
     boxes = detections.boxes.round().astype(np.int64).tolist()
     shades = (detections.class_ids % len(PALETTE)).tolist()
     layout = Layout(line, boxes, shades, [], [], [])

@@ -79,6 +79,20 @@ def test_the_threads_of_blas(monkeypatch, given, threads):
 
 
 @pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"OPENBLAS_NUM_THREADS": "1"}),
+        ({"OPENBLAS_NUM_THREADS": "3"}, {"OPENBLAS_NUM_THREADS": "3"}),
+        ({"OMP_NUM_THREADS": "2"}, {"OMP_NUM_THREADS": "2"}),
+    ],
+)
+def test_blas_starts_no_threads_unless_the_user_says_how_many(monkeypatch, given, expected):
+    monkeypatch.setattr(limits.os, "environ", dict(given))
+    limits.keep_blas_alone()
+    assert limits.os.environ == expected
+
+
+@pytest.mark.parametrize(
     ("cores", "overlapped", "given", "threads"),
     [
         (2, True, None, 1),

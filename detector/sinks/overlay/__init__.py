@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from detector.sinks.overlay.packets import Copying, Scan, SourceCopy
     from detector.stages.annotate import Style
 
+MS = Fraction(1, 1000)  # what Matroska counts time in
 CHECKED_FIRST = 250  # packets, before a model is loaded; all of them when the run begins
 CURE = "use --save video, which draws the boxes in"
 
@@ -319,7 +320,7 @@ class _File:
 
         for line in self._lines:
             packet = av.Packet(f"{self._written},{line}".encode(errors="replace"))
-            packet.time_base = Fraction(1, 1000)
+            packet.time_base = MS
             packet.pts = packet.dts = self._last_ms
             packet.duration = end_ms - self._last_ms
             packet.stream = self._track

@@ -19,7 +19,6 @@ import av
 
 from detector.errors.holding import name_to_open
 
-MS = Fraction(1, 1000)
 MOST_STREAMS = 64  # that may appear while a file is read
 REFUSED = (av.FFmpegError, OSError, ValueError)  # what PyAV raises for a stream it cannot copy
 COPIED = ("video", "audio", "subtitle")
@@ -48,7 +47,9 @@ class Scan(NamedTuple):
 
 def to_ms(ticks: int, base: Fraction) -> int:
     """As the muxer rounds: to the nearest, halves up. For times that are not negative."""
-    return int(ticks * base / MS + Fraction(1, 2))
+    # In whole numbers: a fraction costs microseconds, and every frame comes here.
+    per_second = base.denominator
+    return (2000 * ticks * base.numerator + per_second) // (2 * per_second)
 
 
 def demux(container: Any, streams: list[Any]) -> Iterator[Any]:
