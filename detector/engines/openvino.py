@@ -281,8 +281,8 @@ def _check_contract(compiled: Any, network: Network) -> None:
 def _hint(network: Network, options: EngineOptions) -> str:
     """What the plugin computes in where the graph does not say.
 
-    Layers that stay float in int8 run in bf16 where that is known to be harmless: it is measured
-    when a calibration is packaged (``quantize.calibrate.FLOAT_IN_BF16``).
+    Layers that stay float in int8 run in bf16 where that is known to be harmless: a calibration
+    measures it (``quantize.calibrate.FLOAT_IN_BF16``).
     """
     chosen = options.own.get("float", "auto")
     if chosen not in ("auto", "fp32", "bf16"):

@@ -208,15 +208,8 @@ def package_calibration(model: str, int8: CalibrationConfig, called: str, target
 
     ``called``: what the pictures are called in it.
     """
-    from detector.errors.machine import BF16, cpu_flags
     from detector.models import ModelRequest, open_network
-    from detector.run.quantize.calibrate import (
-        FLOAT_IN_BF16,
-        NARROW,
-        Result,
-        calibrate,
-        for_packaging,
-    )
+    from detector.run.quantize.calibrate import NARROW, Result, calibrate, for_packaging
     from detector.run.quantize.frames import read_frames
     from detector.run.quantize.search import Reference, detections, raw_outputs
 
@@ -233,8 +226,6 @@ def package_calibration(model: str, int8: CalibrationConfig, called: str, target
         "bf16": Result((), share, share, 0, layers, 0.0, 1),
         NARROW: narrow_result(network, found, of_fp32),
     }
-    if cpu_flags() & BF16:
-        more[FLOAT_IN_BF16] = halves_result(network, found, of_fp32, frames.held_out)
     found = replace(found, source=called, result={**found.result, **more})
     target.write_text(for_packaging(network, found), encoding="utf-8")
     for kind, result in found.result.items():
@@ -251,29 +242,6 @@ def narrow_result(network: Network, found: Calibration, of_fp32: Reference) -> R
         for kept in ((), of_u8.kept)
     )
     return replace(of_u8, plain=plain, agreement=reached, runs=2)
-
-
-def halves_result(
-    network: Network, found: Calibration, of_fp32: Reference, slots: NDArray[np.uint8]
-) -> Result:
-    """What int8-u8 reaches by OpenVINO with its float layers in bf16."""
-    from detector.models.graph.qdq import quantised_graph
-    from detector.run.quantize.search import detections, raw_outputs, weight_top
-
-    kind = "int8-u8"
-    of_u8 = found.result[kind]
-    graph = quantised_graph(network.graph, found.ranges, of_u8.kept, kind, weight_top(kind))
-    raw = raw_outputs(
-        replace(network, precision=kind),
-        graph,
-        slots,
-        "openvino",
-        precision="int8",
-        concurrency=1,
-        own={"float": "bf16"},
-    )
-    share = agreement(of_fp32.detections, detections(network, raw)).share
-    return replace(of_u8, agreement=share, runs=1)
 
 
 def agreement_of_packaged(

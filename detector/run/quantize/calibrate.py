@@ -12,18 +12,19 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from detector import sources
+from detector import engines, sources
 from detector.config.schema import PACKAGED, CalibrationConfig, Config
 from detector.engines import store
 from detector.engines.base import BuildProgress
-from detector.errors import EngineError, ModelError, UsageError
+from detector.errors import DetectVideoError, EngineError, ModelError, UsageError
 from detector.errors.guard import keep
+from detector.errors.machine import BF16, cpu_flags
 from detector.errors.parsing import parse_json
 from detector.errors.text import counted
 from detector.models.base import Network
@@ -54,8 +55,9 @@ SCHEMA = 1
 # A key of ``Calibration.result`` that packaged calibrations have: int8-u8 with weights of 7 bits.
 NARROW = "int8-u8, 7 bits"
 # Another one, of those that were made on a CPU with bf16: int8-u8 by OpenVINO, whose float layers
-# run in bf16. A calibration that has it says what it loses, so the engine may do it by itself.
+# run in bf16. A calibration has it where that stays within the budget, and then the engine does so.
 FLOAT_IN_BF16 = "int8-u8, float in bf16"
+HALVES_ENGINE = "openvino"  # the only one that mixes int8 and bf16
 SUFFIX = ".calibration"  # a JSON file; its manifest, beside it, ends in .json
 UNREADABLE = (UsageError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
 
@@ -78,8 +80,8 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The document of a calibration file. ``result``: by kind of int8; ``NARROW``,
-    ``FLOAT_IN_BF16`` and bf16 too in one that is packaged."""
+    """The document of a calibration file. ``result``: by kind of int8, and for
+    ``FLOAT_IN_BF16``; for ``NARROW`` and bf16 too in one that is packaged."""
 
     source: str
     method: str
@@ -280,6 +282,7 @@ def _key(network: Network, asked: CalibrationConfig) -> dict[str, Any]:
     return {
         **_model_key(network),
         **({} if top == WEIGHT_TOP else {"weight_top": top}),
+        **({"float_in_bf16": True} if _bf16_can_be_measured() else {}),
         "geometry": [network.input.geometry, network.input.pad_value],
         "method": asked.calibrate_method,
         "budget": asked.budget,
@@ -334,6 +337,11 @@ def calibrate(
     reference = Reference.of(network, frames.held_out)
     searched = network.random_seed is None
     budget = asked.budget if searched else 0.0  # a budget of 0 is reached without a search
+    result = _search_both_kinds(network, frames, ranges, reference, budget, progress)
+    if _bf16_can_be_measured():
+        halves = _float_in_bf16(network, ranges, result[KINDS[0]], reference)
+        if halves is not None and halves.agreement >= budget:
+            result[FLOAT_IN_BF16] = halves
     return Calibration(
         source=str(asked.calibrate),
         method=asked.calibrate_method,
@@ -345,8 +353,29 @@ def calibrate(
         searched=searched,
         detections=sum(map(len, reference.detections)),
         ranges=ranges,
-        result=_search_both_kinds(network, frames, ranges, reference, budget, progress),
+        result=result,
     )
+
+
+def _bf16_can_be_measured() -> bool:
+    return bool(cpu_flags() & BF16) and engines.is_installed(HALVES_ENGINE)
+
+
+def _float_in_bf16(
+    network: Network, ranges: Mapping[str, Range], u8: Result, reference: Reference
+) -> Result | None:
+    """What a result of int8-u8 becomes by OpenVINO with its float layers in bf16; None where
+    OpenVINO does not run the graph, which other engines may.
+    """
+    kind = KINDS[0]
+    graph = quantised_graph(network.graph, ranges, set(u8.kept), kind, weight_top(kind))
+    in_int8 = replace(reference, network=replace(network, precision=kind))
+    options = {"precision": "int8", "concurrency": 1, "own": {"float": "bf16"}}
+    try:
+        share = in_int8.agreement(graph, HALVES_ENGINE, **options)
+    except DetectVideoError:
+        return None
+    return replace(u8, agreement=share, runs=1)
 
 
 def _search_both_kinds(

@@ -115,10 +115,13 @@ class Reference:
         outputs = raw_outputs(network, network.graph, slots)
         return Reference(network, slots, outputs, detections(network, outputs))
 
-    def agreement(self, graph: onnx.ModelProto) -> float:
-        """2 x matched / (A + B) of the graph's detections with the reference's, 0..1."""
-        others = detections(self.network, raw_outputs(self.network, graph, self.slots))
-        return agreement(self.detections, others).share
+    def agreement(self, graph: onnx.ModelProto, engine: str = ENGINE, **options: Any) -> float:
+        """2 x matched / (A + B) of the graph's detections with the reference's, 0..1.
+
+        ``options``: further fields of ``EngineOptions``.
+        """
+        outputs = raw_outputs(self.network, graph, self.slots, engine, **options)
+        return agreement(self.detections, detections(self.network, outputs)).share
 
     def error(self, graph: onnx.ModelProto) -> float:
         """Noise over signal of each raw output, summed over the outputs."""

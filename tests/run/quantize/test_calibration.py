@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,13 +17,16 @@ from detector.config.schema import PACKAGED, CalibrationConfig, Config, NetworkC
 from detector.engines import store
 from detector.errors import EngineError, ModelError, SourceError, UsageError
 from detector.models.base import Network
+from detector.models.graph.qdq import KINDS
 from detector.run import quantize
+from detector.run.quantize import calibrate as calibrate_room
 from detector.run.quantize import search
 from detector.run.quantize.calibrate import (
     FLOAT_IN_BF16,
     NARROW,
     SUFFIX,
     Calibration,
+    Result,
     calibrate,
     packaged,
 )
@@ -137,7 +142,8 @@ def test_the_budget_is_kept(tmp_path: Path) -> None:
     )
     network = branched()
     found = calibrate(network, pictures, CalibrationConfig("in.mp4", budget=0.99))
-    for kind, result in found.result.items():
+    for kind in KINDS:
+        result = found.result[kind]
         assert result.agreement >= 0.99
         assert result.agreement >= result.plain
         graph = quantize.quantised_graph(network.graph, found.ranges, set(result.kept), kind)
@@ -257,7 +263,68 @@ def test_the_file_and_its_manifest(video: Path, tmp_path: Path) -> None:
     assert name.startswith(f"tiny-{SIDE}x{SIDE}-int8-")
     manifest = store.read_manifest(tmp_path / name)
     assert manifest["key"]["method"] == "minmax"
-    assert set(manifest["facts"]) == {"int8-u8", "int8-s8"}
+    assert set(manifest["facts"]) - {FLOAT_IN_BF16} == {"int8-u8", "int8-s8"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "installed", "agreement", "known"),
+    [
+        (["avx512_bf16"], True, 0.99, True),
+        (["avx512_bf16"], True, 0.5, False),  # below the budget
+        (["avx512_bf16"], False, 0.99, False),
+        ([], True, 0.99, False),
+    ],
+)
+def test_a_calibration_says_what_bf16_for_the_rest_loses_where_it_may_be_used(
+    flags: list[str],
+    installed: bool,
+    agreement: float,
+    known: bool,
+    video: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And one of another CPU, or without OpenVINO, is not taken for it."""
+
+    def measured(network: Network, ranges: object, u8: Result, reference: object) -> Result:
+        return replace(u8, agreement=agreement)
+
+    monkeypatch.setattr(calibrate_room, "cpu_flags", lambda: frozenset(flags))
+    monkeypatch.setattr(calibrate_room.engines, "is_installed", lambda name: installed)
+    monkeypatch.setattr(calibrate_room, "_float_in_bf16", measured)
+    network, _ = quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
+    assert network.details["int8"]["float_in_bf16"] == (agreement if known else None)
+    monkeypatch.setattr(calibrate_room, "cpu_flags", lambda: frozenset({"avx512_bf16"} - {*flags}))
+    quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
+    assert len(kept(tmp_path)) == (2 if installed else 1)
+
+
+def test_bf16_for_the_rest_is_measured_by_openvino(
+    video: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU without bf16, OpenVINO answers the hint with fp32; the measuring is the same."""
+    pytest.importorskip("openvino")
+    monkeypatch.setattr(calibrate_room, "cpu_flags", lambda: frozenset({"avx512_bf16"}))
+    network, _ = quantize.quantize_network(
+        branched(), "int8-u8", config(video, budget=0.0), tmp_path
+    )
+    assert 0 <= network.details["int8"]["float_in_bf16"] <= 1
+
+
+def test_a_graph_that_openvino_refuses_is_calibrated_all_the_same(
+    video: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise EngineError("engine openvino: does not run this graph")
+
+    monkeypatch.setattr(calibrate_room, "cpu_flags", lambda: frozenset({"avx512_bf16"}))
+    monkeypatch.setattr(search.engines, "open", only_for("openvino", refuse, search.engines.open))
+    network, _ = quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
+    assert network.details["int8"]["float_in_bf16"] is None
+
+
+def only_for(engine: str, instead: Callable[..., Any], usual: Callable[..., Any]) -> Any:
+    return lambda name, *rest: (instead if name == engine else usual)(name, *rest)
 
 
 def test_a_calibration_of_another_family_is_not_used(video: Path, tmp_path: Path) -> None:
