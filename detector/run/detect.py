@@ -340,7 +340,9 @@ def _run_sources(job: _Job, specs: Sequence[str]) -> list[SourceRun]:
     cpu_clock = time.process_time_ns if loop.sync else time.thread_time_ns
     for number, spec in enumerate(specs):
         timeline = (
-            Timeline(cpu_clock=cpu_clock, nvtx=loop.nvtx, natives=natives)
+            Timeline(
+                cpu_clock=cpu_clock, nvtx=loop.nvtx, natives=natives, folder=job.session.folder
+            )
             if loop.instruments
             else OffTimeline()
         )

@@ -1,14 +1,20 @@
 """The rows of a span: index, start and end of its calls.
 
-``Rows`` keeps the first ones, in some 8 bytes each; ``Ring`` the last ones. Both hand out one
-column at a time, so that whoever writes all rows of a run need not hold them twice.
+``Rows`` keeps the first ones, in some 8 bytes each, which a ``Spool`` holds on disk; ``Ring`` the
+last ones. Both hand out one column at a time, so that whoever writes all rows of a run need not
+hold them twice.
 """
 
 from __future__ import annotations
 
+import os
+import tempfile
+import threading
+import weakref
 from array import array
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import IO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,23 +25,77 @@ Column = Literal["index", "start", "end"]
 COLUMNS: tuple[Column, ...] = ("index", "start", "end")
 
 
+class Spool:
+    """Packed rows of all spans, in a file without a name: a long run holds none of them in memory.
+
+    ``folder``: where the file lies, on the disk of the run's session. It is made with the first
+    block. Where it cannot be written, or no longer, and without a folder, rows stay in memory.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._file: IO[bytes] | None = None
+        self._end = 0  # bytes that are in use
+        self._lock = threading.Lock()
+
+    def put(self, values: NDArray[np.generic]) -> NDArray[np.generic] | _Stored:
+        """``values`` in the file; itself, where that is impossible."""
+        data = values.tobytes()
+        with self._lock:
+            if self._folder is None:
+                return values
+            try:
+                if self._file is None:
+                    self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
+                    weakref.finalize(self, self._file.close)
+                if os.pwrite(self._file.fileno(), data, self._end) != len(data):
+                    raise OSError("the disk is full")
+            except OSError:
+                self._folder = None
+                return values
+            at, self._end = self._end, self._end + len(data)
+        return _Stored(self, at, len(values), values.dtype)
+
+    def read(self, at: int, size: int) -> bytes:
+        assert self._file is not None
+        data = os.pread(self._file.fileno(), size, at)
+        if len(data) != size:
+            raise OSError("rows of the timeline were cut off on disk")
+        return data
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """An array [count] that lies in a spool."""
+
+    spool: Spool
+    at: int
+    count: int
+    dtype: np.dtype[np.generic]
+
+    def __array__(self, dtype: object = None, copy: object = None) -> NDArray[np.generic]:
+        data = self.spool.read(self.at, self.count * self.dtype.itemsize)
+        return np.frombuffer(data, self.dtype)
+
+
 class Rows:
     """Rows in their order. Their span appends to ``indices``, ``starts`` and ``ends``, and calls
     ``pack`` from time to time: a run of hours would keep 24 bytes a call otherwise.
     """
 
-    __slots__ = ("_blocks", "ends", "indices", "starts")
+    __slots__ = ("_blocks", "_spool", "ends", "indices", "starts")
 
-    def __init__(self) -> None:
+    def __init__(self, spool: Spool | None = None) -> None:
         self.indices, self.starts, self.ends = array("q"), array("q"), array("q")
         self._blocks: list[_Block] = []
+        self._spool = Spool() if spool is None else spool
 
     def __len__(self) -> int:
         return sum(block.count for block in self._blocks) + len(self.indices)
 
     def pack(self) -> None:
         if len(self.indices) >= BLOCK:
-            self._blocks.append(_Block.of(self.indices, self.starts, self.ends))
+            self._blocks.append(_Block.of(self.indices, self.starts, self.ends, self._spool))
             self.indices, self.starts, self.ends = array("q"), array("q"), array("q")
 
     def column(self, name: Column) -> NDArray[np.int64]:
@@ -55,31 +115,31 @@ class _Block:
 
     count: int
     first_index: int
-    index_steps: NDArray[np.generic]  # [count - 1], or [1] if all are the same
+    index_steps: NDArray[np.generic] | _Stored  # [count - 1], or [1] if all are the same
     first_start: int
-    start_steps: NDArray[np.generic]
-    durations: NDArray[np.generic]  # [count]
+    start_steps: NDArray[np.generic] | _Stored
+    durations: NDArray[np.generic] | _Stored  # [count]
 
     @classmethod
-    def of(cls, indices: array[int], starts: array[int], ends: array[int]) -> _Block:
-        started = np.array(starts)
+    def of(cls, indices: array[int], starts: array[int], ends: array[int], spool: Spool) -> _Block:
+        started, steps = np.array(starts), _steps(np.array(indices))
         return cls(
             len(indices),
             indices[0],
-            _steps(np.array(indices)),
+            steps if len(steps) == 1 else spool.put(steps),
             starts[0],
-            _steps(started),
-            _narrow(np.array(ends) - started),
+            spool.put(_steps(started)),
+            spool.put(_narrow(np.array(ends) - started)),
         )
 
     def unpack(self, name: Column, into: NDArray[np.int64]) -> None:
         """``into``: [count]."""
         index = name == "index"
         into[0] = self.first_index if index else self.first_start
-        into[1:] = self.index_steps if index else self.start_steps
+        into[1:] = np.asarray(self.index_steps if index else self.start_steps)
         np.cumsum(into, out=into)
         if name == "end":
-            into += self.durations.astype(np.int64)
+            into += np.asarray(self.durations).astype(np.int64)
 
 
 def _steps(column: NDArray[np.int64]) -> NDArray[np.generic]:

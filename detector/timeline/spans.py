@@ -16,7 +16,7 @@ from typing import Any
 from detector.timeline.histogram import Histogram
 from detector.timeline.native import Natives, times_of
 from detector.timeline.nvtx_ranges import ThreadRange
-from detector.timeline.rows import BLOCK, Ring, Rows
+from detector.timeline.rows import BLOCK, Ring, Rows, Spool
 
 # The seven stages of a frame's life. JSON, NVTX, tables and verdicts use the same names.
 READ = "read"
@@ -116,6 +116,7 @@ class Span:
         nvtx: ThreadRange | None,
         room: int,
         ring: bool = False,
+        spool: Spool | None = None,
     ) -> None:
         self._track, self.stage, self.kind = track, stage, kind
         self._cpu_clock, self._meter, self._range = cpu_clock, meter, nvtx
@@ -128,7 +129,7 @@ class Span:
         self.inner_ns = self.inner_cpu_ns = 0
         self.room = 0 if ring else room  # rows that may still be kept
         self._ring = Ring(room) if ring else None
-        self._kept = Rows()
+        self._kept = Rows(spool)
 
     def __enter__(self) -> None:
         track = self._track
@@ -242,6 +243,7 @@ class Track:
         max_rows: int = MAX_ROWS,
         natives: Natives | None = None,
         ring: bool = False,
+        spool: Spool | None = None,
     ) -> None:
         self.name = name
         self.clock = clock
@@ -261,6 +263,7 @@ class Track:
         )
         self._natives = natives
         self._ring = ring
+        self._spool = spool
         self._start = self._cpu_start = 0
         self._ready_start: int | None = None
 
@@ -310,7 +313,9 @@ class Track:
         meter = self._meters.get(stage) if work else None
         # A wait's CPU time is not measured: the two clock reads would be most of it.
         cpu_clock = self._cpu_clock if work else None
-        return Span(self, stage, kind, cpu_clock, meter, nvtx, self._max_rows, self._ring)
+        return Span(
+            self, stage, kind, cpu_clock, meter, nvtx, self._max_rows, self._ring, self._spool
+        )
 
     def busy_ns(self) -> int:
         return sum(span.self_ns for (_, kind), span in list(self.spans.items()) if kind == WORK)

@@ -6,10 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 from detector.timeline.native import Burnt, Mark, Natives
 from detector.timeline.nvtx_ranges import open_domain
+from detector.timeline.rows import Spool
 from detector.timeline.spans import INFER, MAX_ROWS, PREPROCESS, READ, WORK, Meter, OffTrack, Track
 
 
@@ -20,7 +22,8 @@ class Timeline:
     ``cpu_clock`` is the thread's own CPU time by default. The plain loop uses
     ``time.process_time_ns``: a stage's CPU time then includes what libraries use in threads of
     their own. ``natives`` observes those threads; with None nobody does. ``max_rows`` of each stage
-    and kind of wait are kept whole: the first ones, or with ``ring`` the last ones.
+    and kind of wait are kept whole: the first ones, or with ``ring`` the last ones. The first ones
+    are kept in a file in ``folder``, where there is one.
     """
 
     def __init__(
@@ -31,6 +34,7 @@ class Timeline:
         max_rows: int = MAX_ROWS,
         natives: Natives | None = None,
         ring: bool = False,
+        folder: Path | None = None,
     ) -> None:
         self.clock = clock
         self._cpu_clock = cpu_clock
@@ -41,6 +45,7 @@ class Timeline:
         self.meters = {INFER: Meter()}
         self._natives = natives
         self._ring = ring
+        self._spool = Spool(folder)
         self._marks: list[Mark] = []
         if natives is not None:
             natives.forget_gone()
@@ -78,6 +83,7 @@ class Timeline:
                     self._max_rows,
                     self._natives,
                     self._ring,
+                    self._spool,
                 )
                 self.tracks[name] = track
             return self.tracks[name]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import os
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from detector.timeline import Timeline
-from detector.timeline.rows import BLOCK, COLUMNS, Ring, Rows
+from detector.timeline.rows import BLOCK, COLUMNS, Ring, Rows, Spool
 
 
-def kept(*calls) -> Rows:
+def kept(*calls, folder: Path | None = None) -> Rows:
     """``calls``: (index, start, end). They are packed as a span packs them."""
-    rows = Rows()
+    rows = Rows(Spool(folder))
     for index, start, end in calls:
         rows.indices.append(index)
         rows.starts.append(start)
@@ -46,9 +48,10 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("count", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 5])
-def test_rows_are_read_back_as_they_were(kind, count):
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_rows_are_read_back_as_they_were(kind, count, on_disk, tmp_path):
     calls = KINDS[kind][:count]
-    rows = kept(*calls)
+    rows = kept(*calls, folder=tmp_path if on_disk else None)
     assert table(rows) == calls
     assert len(rows) == len(calls)
 
@@ -61,6 +64,52 @@ def test_a_row_takes_few_bytes():
     held = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert held / len(rows) < 9
+
+
+def test_on_disk_they_take_no_memory_and_leave_no_file(tmp_path):
+    calls = KINDS["every frame"][:BLOCK] * 4
+    tracemalloc.start()
+    rows = kept(*calls, folder=tmp_path)
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert held / len(rows) < 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("writes", [0, 1, 2, 3])
+@pytest.mark.parametrize("short", [False, True])
+def test_a_disk_that_is_full_leaves_rows_in_memory(monkeypatch, tmp_path, writes, short):
+    pwrite, left = os.pwrite, iter(range(writes))
+
+    def until_full(file, data, at):
+        if next(left, None) is not None:
+            return pwrite(file, data, at)
+        if short:
+            return pwrite(file, data[:10], at)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", until_full)
+    calls = KINDS["every frame"]
+    assert table(kept(*calls, folder=tmp_path)) == calls
+
+
+def test_a_folder_that_is_gone_leaves_rows_in_memory(tmp_path):
+    calls = KINDS["every frame"]
+    assert table(kept(*calls, folder=tmp_path / "gone")) == calls
+
+
+def test_the_timeline_keeps_rows_in_its_folder(tmp_path):
+    timeline = Timeline(clock=itertools.count().__next__, cpu_clock=int, folder=tmp_path)
+    with timeline.track("main") as track:
+        for index in range(2 * BLOCK):
+            with track.span("read", index), track.span("infer", index):
+                pass
+    rows = [track.spans[stage, "work"].rows for stage in ("read", "infer")]
+    starts = [each.column("start") for each in rows]
+    assert (starts[1] > starts[0]).all()
+    assert all(
+        not isinstance(block.durations, np.ndarray) for each in rows for block in each._blocks
+    )
 
 
 def test_a_span_packs_its_rows_as_it_goes():
