@@ -129,8 +129,9 @@ def open_ours(
     threads: int,
     int8: CalibrationConfig | None = None,
     packaged: bool = False,
+    engine: str = "ort",
 ) -> Model:
-    """Open a model of detect-video on ONNX Runtime, its classes mapped to person and vehicle.
+    """Open a model of detect-video, its classes mapped to person and vehicle.
 
     With ``int8`` it is quantised as ``--precision int8 --calibrate ...`` does. ``packaged``: by the
     calibration that the model comes with.
@@ -138,21 +139,15 @@ def open_ours(
     from detector.models import ModelRequest, open_network
 
     network = open_network(ModelRequest(str(model), weights=weights and Path(weights), size=size))
-    rules, proto = network.input, network.graph.SerializeToString()
+    rules = network.input
     if int8 is not None:
-        from detector.models.graph.qdq import quantised_graph
         from detector.run.quantize import calibrate
-        from detector.run.quantize.search import weight_top
 
         found = calibrate.packaged(network, str(model)) if packaged else measure(network, int8)
         if found is None:
             raise SystemExit(f"{model}: comes with no calibration for {rules.width}x{rules.height}")
-        kind = "int8-u8"
-        print(*found.sentences(found.key_here(kind)), sep="\n")
-        kept = found.result[kind].kept
-        graph = quantised_graph(network.graph, found.ranges, kept, kind, weight_top(kind))
-        proto = graph.SerializeToString()
-    infer = open_session(proto, threads)
+        network = in_int8(network, found)
+    infer = open_engine(engine, network, threads)
     columns = [
         [5 + i for i, name in enumerate(network.names) if CLASSES.get(name) == c] for c in (0, 1)
     ]
@@ -168,6 +163,39 @@ def open_ours(
     grey = np.full((1, rules.height, rules.width, 3), 99, np.uint8)
     rows.infer = lambda: infer(grey)  # type: ignore[attr-defined]
     return rows
+
+
+def in_int8(network: Network, found: Calibration) -> Network:
+    """By this calibration, which is printed."""
+    from detector.models.graph.qdq import quantised_graph
+    from detector.run.quantize.calibrate import FLOAT_IN_BF16
+    from detector.run.quantize.search import weight_top
+
+    kind = "int8-u8"
+    print(*found.sentences(found.key_here(kind)), sep="\n")
+    kept = set(found.result[kind].kept)
+    graph = quantised_graph(network.graph, found.ranges, kept, kind, weight_top(kind))
+    halves = found.result.get(FLOAT_IN_BF16)
+    details = {**network.details, "int8": {"float_in_bf16": halves and halves.agreement}}
+    return replace(network, graph=graph, path=None, precision=kind, details=details)
+
+
+def open_engine(name: str, network: Network, threads: int) -> Callable:
+    """A function from a slot u8 [1, H, W, 3] to the outputs, by one request of an engine."""
+    from detector import engines
+    from detector.engines.base import EngineOptions
+
+    precision = "fp32" if network.precision == "fp32" else "int8"
+    options = EngineOptions(precision=precision, threads=threads, requests=1, concurrency=1)
+    engine = engines.open(name, network, options)
+    print(*engine.notes, sep="\n", end="\n" if engine.notes else "")
+    request = engine.requests[0]
+
+    def infer(slot):
+        request.slot[:] = slot
+        return [output.copy() for output in request.infer(1)]
+
+    return infer
 
 
 def open_by_shape(model: str, open_at: Callable[[tuple[int, int]], Model]) -> Model:
@@ -209,7 +237,15 @@ def package_calibration(model: str, int8: CalibrationConfig, called: str, target
     ``called``: what the pictures are called in it.
     """
     from detector.models import ModelRequest, open_network
-    from detector.run.quantize.calibrate import NARROW, Result, calibrate, for_packaging
+    from detector.run.quantize.calibrate import (
+        FLOAT_IN_BF16,
+        NARROW,
+        Result,
+        bf16_can_be_measured,
+        calibrate,
+        float_in_bf16,
+        for_packaging,
+    )
     from detector.run.quantize.frames import read_frames
     from detector.run.quantize.search import Reference, detections, raw_outputs
 
@@ -226,6 +262,10 @@ def package_calibration(model: str, int8: CalibrationConfig, called: str, target
         "bf16": Result((), share, share, 0, layers, 0.0, 1),
         NARROW: narrow_result(network, found, of_fp32),
     }
+    if bf16_can_be_measured():
+        halves = float_in_bf16(network, found.ranges, found.result["int8-u8"], of_fp32)
+        assert halves is not None, "OpenVINO runs the models that are packaged"
+        more[FLOAT_IN_BF16] = halves
     found = replace(found, source=called, result={**found.result, **more})
     target.write_text(for_packaging(network, found), encoding="utf-8")
     for kind, result in found.result.items():

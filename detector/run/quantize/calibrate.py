@@ -55,7 +55,8 @@ SCHEMA = 1
 # A key of ``Calibration.result`` that packaged calibrations have: int8-u8 with weights of 7 bits.
 NARROW = "int8-u8, 7 bits"
 # Another one, of those that were made on a CPU with bf16: int8-u8 by OpenVINO, whose float layers
-# run in bf16. A calibration has it where that stays within the budget, and then the engine does so.
+# run in bf16. Where a calibration has it, the engine does so. One of the user's has it within the
+# budget, a packaged one by what that loses in AP50 (docs/model-street.md).
 FLOAT_IN_BF16 = "int8-u8, float in bf16"
 HALVES_ENGINE = "openvino"  # the only one that mixes int8 and bf16
 SUFFIX = ".calibration"  # a JSON file; its manifest, beside it, ends in .json
@@ -282,7 +283,7 @@ def _key(network: Network, asked: CalibrationConfig) -> dict[str, Any]:
     return {
         **_model_key(network),
         **({} if top == WEIGHT_TOP else {"weight_top": top}),
-        **({"float_in_bf16": True} if _bf16_can_be_measured() else {}),
+        **({"float_in_bf16": True} if bf16_can_be_measured() else {}),
         "geometry": [network.input.geometry, network.input.pad_value],
         "method": asked.calibrate_method,
         "budget": asked.budget,
@@ -338,8 +339,8 @@ def calibrate(
     searched = network.random_seed is None
     budget = asked.budget if searched else 0.0  # a budget of 0 is reached without a search
     result = _search_both_kinds(network, frames, ranges, reference, budget, progress)
-    if _bf16_can_be_measured():
-        halves = _float_in_bf16(network, ranges, result[KINDS[0]], reference)
+    if bf16_can_be_measured():
+        halves = float_in_bf16(network, ranges, result[KINDS[0]], reference)
         if halves is not None and halves.agreement >= budget:
             result[FLOAT_IN_BF16] = halves
     return Calibration(
@@ -357,11 +358,11 @@ def calibrate(
     )
 
 
-def _bf16_can_be_measured() -> bool:
+def bf16_can_be_measured() -> bool:
     return bool(cpu_flags() & BF16) and engines.is_installed(HALVES_ENGINE)
 
 
-def _float_in_bf16(
+def float_in_bf16(
     network: Network, ranges: Mapping[str, Range], u8: Result, reference: Reference
 ) -> Result | None:
     """What a result of int8-u8 becomes by OpenVINO with its float layers in bf16; None where

@@ -291,7 +291,7 @@ def test_a_calibration_says_what_bf16_for_the_rest_loses_where_it_may_be_used(
 
     monkeypatch.setattr(calibrate_room, "cpu_flags", lambda: frozenset(flags))
     monkeypatch.setattr(calibrate_room.engines, "is_installed", lambda name: installed)
-    monkeypatch.setattr(calibrate_room, "_float_in_bf16", measured)
+    monkeypatch.setattr(calibrate_room, "float_in_bf16", measured)
     network, _ = quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
     assert network.details["int8"]["float_in_bf16"] == (agreement if known else None)
     monkeypatch.setattr(calibrate_room, "cpu_flags", lambda: frozenset({"avx512_bf16"} - {*flags}))
