@@ -10,7 +10,8 @@ from __future__ import annotations
 import importlib
 import sys
 import tempfile
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from xml.etree import ElementTree
@@ -84,7 +85,7 @@ class OpenvinoEngine(Engine):
     library = "openvino"
     install = "pip install 'detect-video[openvino]'"
     # In fp32 it is as fast as ONNX Runtime, which is always there and loads sooner. In fewer bits
-    # it is well ahead of ONNX Runtime, or the only one (docs/performance.md).
+    # it is well ahead of ONNX Runtime, or the only one (docs/settings.md).
     auto = AutoChoice(15, "openvino is installed")
     auto_in: ClassVar[Mapping[str, AutoChoice]] = {
         "bf16": AutoChoice(30, "the fastest in bf16 on a CPU"),
@@ -157,7 +158,7 @@ class OpenvinoEngine(Engine):
         self.precision = options.precision
         self.concurrency = options.concurrency or self.best_concurrency(options)
         self.threads = cpu_threads(options, self.concurrency)
-        self._nodes = {node.name for node in network.graph.graph.node}
+        self._graph = network.graph.graph
         stays, hint = stays_fp32(network, options), _hint(network, options)
         with translated("openvino", "load the graph"):
             self._compiled: Any = _compile(network, hint, stays, self.concurrency, self.threads)
@@ -171,7 +172,7 @@ class OpenvinoEngine(Engine):
         if self._compiled is None:
             return []
         with translated("openvino", "list the layers"):
-            return _layers(self._compiled.get_runtime_model(), self._nodes)
+            return _layers(self._compiled.get_runtime_model(), self._graph)
 
     def close(self) -> None:
         self._compiled = None
@@ -193,14 +194,14 @@ class OpenvinoLayerProfiler:
         self._open()
 
     def _open(self) -> None:
-        options, nodes = self._options, {node.name for node in self._network.graph.graph.node}
+        options = self._options
         with translated("openvino", "load the graph for a profile"):
             hint, stays = _hint(self._network, options), stays_fp32(self._network, options)
             compiled = _compile(
                 self._network, hint, stays, 1, cpu_threads(options), PERF_COUNT=True
             )
             self._request: Any = compiled.create_infer_request()
-            self._layers = _layers(compiled.get_runtime_model(), nodes)
+            self._layers = _layers(compiled.get_runtime_model(), self._network.graph.graph)
         self._names = {layer.name for layer in self._layers}
         self._sums: dict[str, float] = {}
         self._runs = 0
@@ -321,11 +322,9 @@ def _notes(compiled: Any, network: Network, precision: str, hint: str) -> list[s
     ]
 
 
-def _layers(model: Any, known: set[str]) -> list[LayerExecution]:
-    """What the plugin says that it runs.
-
-    ``known``: the graph's nodes; all others are the plugin's own.
-    """
+def _layers(model: Any, graph: onnx.GraphProto) -> list[LayerExecution]:
+    """What the plugin says that it runs. Nodes that are not of ``graph`` are the plugin's own."""
+    known = {node.name for node in graph.node}
     constant: set[str] = (
         set()
     )  # computed while compiling: constants, and what depends on nothing else
@@ -343,7 +342,30 @@ def _layers(model: Any, known: set[str]) -> list[LayerExecution]:
             layers.append(
                 LayerExecution(name, kind, _precision(kind, facts["runtimePrecision"]), nodes=nodes)
             )
-    return layers
+    return name_swallowed(layers, graph)
+
+
+def name_swallowed(
+    layers: Sequence[LayerExecution], graph: onnx.GraphProto
+) -> list[LayerExecution]:
+    """Adds each convolution that no layer names to the layer whose result it reads.
+
+    Without AVX-512 the plugin computes a depthwise convolution inside the 1x1 before it
+    (``jit_avx2_dw_1x1_f32`` of openvino 2026.4), and names neither it nor its activation.
+    """
+    layer_of = {node: at for at, layer in enumerate(layers) for node in layer.nodes}
+    makers = {name: node.name for node in graph.node for name in node.output}
+    added: dict[str, int] = {}
+    for node in graph.node:
+        maker = makers.get(node.input[0], "") if node.input else ""
+        # An activation follows its convolution; one without is left out by the plugin, not hidden.
+        follows = node.op_type == "Conv" or (node.op_type in ELEMENTWISE and maker in added)
+        if node.name not in layer_of and follows and maker in layer_of:
+            added[node.name] = layer_of[node.name] = layer_of[maker]
+    return [
+        replace(layer, nodes=(*layer.nodes, *(name for name, its in added.items() if its == at)))
+        for at, layer in enumerate(layers)
+    ]
 
 
 FACTS = ("layerType", "runtimePrecision", "originalLayersNames")
@@ -366,7 +388,7 @@ def _precision(kind: str, found: str) -> str:
 # 2. between a convolution or elementwise work and elementwise work: one rounding less, at the end
 # of the kernel.
 #
-# Measured with two requests in flight on 2 cores (docs/performance.md): 11 to 33 % less time.
+# Measured with two requests in flight on 2 cores (docs/settings.md): 11 to 33 % less time.
 
 ELEMENTWISE = (
     "Add",

@@ -91,12 +91,15 @@ def detect_video_anew(
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Interpreters that start in the block end by SIGINT, even where pytest ignores it (nohup)."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Interpreters that start in the block end by SIGINT and SIGHUP, even where pytest ignores them
+    (a job in the background, nohup): what a program handles is not inherited as ignored."""
+    interrupted = signal.signal(signal.SIGINT, signal.default_int_handler)
+    hung_up = signal.signal(signal.SIGHUP, lambda *_: None)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, interrupted)
+        signal.signal(signal.SIGHUP, hung_up)
 
 
 def heeds_signals(pid: int) -> bool:

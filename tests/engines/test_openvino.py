@@ -11,11 +11,12 @@ from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
+import onnx.helper
 import pytest
 
 from detector import engines
 from detector.engines import openvino as openvino_
-from detector.engines.base import EngineOptions
+from detector.engines.base import EngineOptions, LayerExecution
 from detector.engines.openvino import mark_precise
 from detector.engines.store import export
 from detector.errors import EngineError, UsageError
@@ -45,6 +46,24 @@ def convolutions(engine) -> dict[str, str]:
     ]
     assert len(found) == len(dict(found))
     return dict(found)
+
+
+def test_a_convolution_that_no_layer_names_belongs_to_the_one_that_it_reads():
+    """CPUs without AVX-512 compute a depthwise convolution inside the 1x1 before it."""
+    nodes = [
+        onnx.helper.make_node("Conv", ["x", "w"], ["1.conv"], "1.conv"),
+        onnx.helper.make_node("LeakyRelu", ["1.conv"], ["1.act"], "1.act"),
+        onnx.helper.make_node("Conv", ["1.act", "w"], ["2.conv"], "2.conv"),
+        onnx.helper.make_node("LeakyRelu", ["2.conv"], ["2.act"], "2.act"),
+        onnx.helper.make_node("Conv", ["2.act", "w"], ["3.conv"], "3.conv"),
+        onnx.helper.make_node("Relu", ["3.conv"], ["3.act"], "3.act"),
+    ]
+    layers = [
+        LayerExecution("1.conv/WithoutBiases", "Convolution", "fp32", nodes=("1.conv", "1.act")),
+        LayerExecution("3.conv/WithoutBiases", "Convolution", "fp32", nodes=("3.conv",)),
+    ]
+    found = openvino_.name_swallowed(layers, onnx.helper.make_graph(nodes, "g", [], []))
+    assert [layer.nodes for layer in found] == [("1.conv", "1.act", "2.conv", "2.act"), ("3.conv",)]
 
 
 def test_it_loads_the_exported_file_and_says_when_that_is_damaged(tmp_path):

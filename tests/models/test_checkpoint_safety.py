@@ -298,12 +298,28 @@ def test_newer_families_are_recognised_and_told_the_way(tmp_path, name):
     path = saved(tmp_path / "yolov8n.pt", {"model": module(name)})
     message = refusal(path)
     assert (
-        f"a model of a newer family ({name}: YOLOv8 and later, YOLOv5u) cannot be read from .pt"
-        in message
+        f"a model of a newer family ({name}: YOLOv8 and later, YOLOv5u, RT-DETR) "
+        "cannot be read from .pt" in message
     )
     assert (
         "export it with: yolo export model=yolov8n.pt format=onnx, and give --model yolov8n.onnx"
         in message
+    )
+
+
+def test_layers_that_only_a_newer_family_has_do_not_make_it_a_damaged_file(tmp_path):
+    layers = [module("torch.nn.modules.normalization.LocalResponseNorm")]
+    path = saved(
+        tmp_path / "rtdetr-l.pt",
+        {"model": module("ultralytics.nn.tasks.RTDETRDetectionModel"), "layers": layers},
+    )
+    message = refusal(path)
+    assert "(ultralytics.nn.tasks.RTDETRDetectionModel: YOLOv8 and later" in message
+    assert "yolo export model=rtdetr-l.pt format=onnx" in message
+    alone = refusal(saved(tmp_path / "other.pt", {"layers": layers}))
+    assert (
+        "its pickle names torch.nn.modules.normalization.LocalResponseNorm, which no YOLOv5"
+        in alone
     )
 
 

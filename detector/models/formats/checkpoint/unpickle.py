@@ -108,9 +108,11 @@ def is_allowed(module: str, name: str) -> bool:
 
 
 def is_of_newer_family(module: str) -> bool:
-    """YOLOv8 and later, and YOLOv5u: their classes live in the package ``ultralytics``."""
+    """YOLOv8 and later, YOLOv5u, RT-DETR: their classes live in the package ``ultralytics``."""
     return module == "ultralytics" or module.startswith("ultralytics.")
 
+
+LAYERS_OF_TORCH = ("torch.nn.", "torch._C._nn")  # and their functions
 
 # Never written by torch.save: names by number, instances of old classes, bytes from outside.
 REFUSED = {"EXT1", "EXT2", "EXT4", "INST", "OBJ", "PERSID", "NEXT_BUFFER", "READONLY_BUFFER"}
@@ -282,10 +284,14 @@ def unpickle(archive: Archive) -> Any:
 
 def refuse_other_names(archive: Archive, names: set[tuple[str, str]]) -> None:
     """Raises ModelError unless every name is allowed."""
+    newer = sorted(f"{module}.{name}" for module, name in names if is_of_newer_family(module))
     strangers = sorted(
         f"{module}.{name}"
         for module, name in names
-        if not is_allowed(module, name) and not is_of_newer_family(module)
+        if not is_allowed(module, name)
+        and not is_of_newer_family(module)
+        # What torch has and YOLOv5 lacks says nothing against a model of a newer family.
+        and not (newer and module.startswith(LAYERS_OF_TORCH))
     )
     if strangers:
         more = f" and {len(strangers) - SHOWN_NAMES} more" if len(strangers) > SHOWN_NAMES else ""
@@ -295,12 +301,11 @@ def refuse_other_names(archive: Archive, names: set[tuple[str, str]]) -> None:
             "which no YOLOv5 or YOLOv7 checkpoint needs; download the file from its source again, "
             "or export the model to ONNX"
         )
-    newer = sorted(f"{module}.{name}" for module, name in names if is_of_newer_family(module))
     if newer:
         model = next((name for name in newer if name.endswith("Model")), newer[0])
         raise ModelError(
             f"{archive.path}: a model of a newer family ({_quote(model)}: YOLOv8 and later, "
-            "YOLOv5u) cannot be read from .pt; export it with: "
+            "YOLOv5u, RT-DETR) cannot be read from .pt; export it with: "
             f"yolo export model={archive.path.name} format=onnx, and give --model "
             f"{archive.path.with_suffix('.onnx').name}"
         )
