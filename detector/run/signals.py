@@ -50,6 +50,7 @@ _CODES = {
 _WORDS = {EXIT_HUNG_UP: "hung up", EXIT_INTERRUPTED: "interrupted", EXIT_TERMINATED: "terminated"}
 # `timeout` signals its child and then the child's group; a shell repeats the terminal's SIGHUP.
 REPEAT_S = 0.2  # signals this close together are one
+AGAIN_S = 0.01  # after which a signal comes again that arrived while a library was imported
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 PARENTS_LAST_THREAD_S = 0.5
 PARENTS_LAST_PIPE_S = 0.2  # a parent that is killed may be there so long after its pipes
@@ -243,19 +244,48 @@ def command_that_ends_with_us() -> list[str]:
     return [sys.executable, "-P", "-c", code]
 
 
-def _exit(number: int, _: FrameType | None) -> None:
+def _exit(number: int, frame: FrameType | None) -> None:
+    if _is_in_extension(frame):
+        _send_again(number)
+        return
     signal.signal(number, signal.SIG_IGN)  # the next one must not end the tidying up
     _own.terminated = True
     raise SystemExit(EXIT_TERMINATED)
 
 
-def _raise(number: int, _: FrameType | None, *, writing: bool = False) -> None:
+def _raise(number: int, frame: FrameType | None, *, writing: bool = False) -> None:
+    if _is_in_extension(frame):
+        _send_again(number)
+        return
     if _seen.is_repeat():
         return
     if _seen.code is not None:
         _leave(_seen.code)
     _seen.code = _CODES[signal.Signals(number)]
     raise Stopped(_seen.code, writing=writing)
+
+
+def _is_in_extension(frame: FrameType | None) -> bool:
+    """Whether a library's C++ is being imported. Much of it makes its classes by calling Python,
+    and an exception there ends the process: by abort, or by a wrong address (seen with onnx 1.23).
+    """
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap_external>":
+            loader = frame.f_locals.get("self")
+            if type(loader).__name__ == "ExtensionFileLoader":
+                return True
+        frame = frame.f_back
+    return False
+
+
+def _send_again(number: int) -> None:
+    """The same signal in a moment. No second process hears it, and it does not count as another."""
+    again = threading.Timer(AGAIN_S, os.kill, (os.getpid(), number))
+    again.daemon = True
+    try:
+        again.start()
+    except RuntimeError:  # the system has no thread left
+        _leave(_CODES[signal.Signals(number)])
 
 
 def _leave(exit_code: int) -> NoReturn:

@@ -139,6 +139,39 @@ def sweep(
     return codes
 
 
+INSIDE_AN_EXTENSION = """
+import os, signal, time
+from detector.run import signals
+
+class ExtensionFileLoader:  # by these names the frames of Python's own are known
+    exec(compile(
+        "def exec_module(self, body): body()", "<frozen importlib._bootstrap_external>", "exec"
+    ))
+
+def initialise():
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.05)  # here the signal is handled
+    print("initialised")
+
+signals.leave_on_signals()
+try:
+    with signals.raise_on_signals():
+        ExtensionFileLoader().exec_module(initialise)
+        time.sleep(60)
+except signals.Stopped as stopped:
+    print(stopped.exit_code)
+"""
+
+
+def test_a_signal_waits_until_a_library_in_cpp_is_imported() -> None:
+    """onnx makes its enumerations by calling Python, and an exception there ended the process by
+    SIGABRT or SIGSEGV."""
+    done = subprocess.run(
+        [sys.executable, "-c", INSIDE_AN_EXTENSION], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "initialised\n143\n", "")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", CODES)
 def test_a_signal_at_any_moment_of_a_run(tmp_path, number):
