@@ -231,8 +231,10 @@ def _place_labels(
     tells the class.
     """
     ids, shades, boxes = detections.class_ids.tolist(), layout.shades, layout.boxes
-    font = style.font
-    names = [drawable(detections.name(i), class_id, font) for i, class_id in enumerate(ids)]
+    font, crowded = style.font, len(boxes) > FEW
+    first = {class_id: i for i, class_id in reversed(list(enumerate(ids)))}
+    shown = {one: drawable(detections.name(i), one, font) for one, i in first.items()}
+    names = [shown[class_id] for class_id in ids]
     nothing = [""] * len(names)
     texts = [(names, nothing)]
     if style.scores:
@@ -250,12 +252,12 @@ def _place_labels(
                 x, y, place = at
                 placed = PlacedLabel(i, level[i], ends[i], shades[i], scale, label, x, y)
                 layout.labels.append(placed)
-                corners.append(_corner(boxes[i], label, place, shades[i], layout.line))
+                if crowded:
+                    corners.append(_corner(boxes[i], label, place, shades[i], layout.line))
         bare = left
         if not bare:
             break
-    if len(boxes) > FEW:
-        layout.corners.extend(reversed(corners))
+    layout.corners.extend(reversed(corners))
     return bare
 
 
@@ -265,9 +267,10 @@ def _corner(box: Sequence[int], label: Label, place: int, shade: int, line: int)
     """
     x1, y1, x2, y2 = box
     right, bottom = CORNERS[place]
-    x, y = (x2 - 1 if right else x1), (y2 - 1 if bottom else y1)
-    arm, half = min(label.height, (x2 - x1) // 2, (y2 - y1) // 2), line + 1
-    left, top, behind, below = x - half, y - half, x + half + 1, y + half + 1
+    width, height, arm, half = (x2 - x1) // 2, (y2 - y1) // 2, label.height, line + 1
+    arm = arm if arm <= width and arm <= height else width if width < height else height
+    left, top = (x2 - 1 if right else x1) - half, (y2 - 1 if bottom else y1) - half
+    behind, below = left + 2 * half + 1, top + 2 * half + 1
     across = (left - arm, top, behind, below) if right else (left, top, behind + arm, below)
     down = (left, top - arm, behind, below) if bottom else (left, top, behind, below + arm)
     return Corner(shade, (across, down))

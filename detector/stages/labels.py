@@ -147,6 +147,7 @@ def _sample(char: str) -> Image:
 # Where a label may lie, best place first: which of ``_lefts`` and which of ``_tops``. Above the box
 # at its left or right corner, below it, beside it, then inside: the order in which people look.
 PLACES = np.array([(0, 0), (1, 0), (0, 1), (1, 1), (2, 2), (3, 2), (0, 2), (1, 2), (0, 3)])
+LEFTS, TOPS = PLACES.T
 # The box's corner that a place lies at: (right?, bottom?).
 CORNERS = tuple((left in (1, 2), top in (1, 3)) for left, top in PLACES.tolist())
 
@@ -171,11 +172,11 @@ class Places:
         heights = np.array([label.height for label in labels], np.float32)
         rows = np.asarray(which)
         lefts, tops = self._lefts(rows, widths), self._tops(rows, heights)
-        hidden = self._hides(lefts, tops, widths, heights)[:, PLACES[:, 0], PLACES[:, 1]]
+        hidden = self._hides(lefts, tops, widths, heights)[:, LEFTS, TOPS]
         # What hides nothing goes before what hides a little.
-        order = np.argsort((hidden > HIDDEN_SHARE / 4) * len(PLACES) + np.arange(len(PLACES)))
-        xs = lefts[:, PLACES[:, 0]].astype(np.int64).tolist()
-        ys = tops[:, PLACES[:, 1]].astype(np.int64).tolist()
+        order = np.argsort(hidden > HIDDEN_SHARE / 4, axis=1, kind="stable")
+        xs = lefts.astype(np.int64)[:, LEFTS].tolist()
+        ys = tops.astype(np.int64)[:, TOPS].tolist()
         fits = (hidden <= HIDDEN_SHARE).tolist()
         found: list[Position | None] = []
         for label, x, y, fit, wanted in zip(labels, xs, ys, fits, order.tolist(), strict=True):
@@ -221,14 +222,14 @@ class Places:
     def take(self, x: int, y: int, width: int, height: int) -> bool:
         """Takes the place if nothing that was drawn touches it. False where something does."""
         cell, taken = self._cell, self._taken
-        left, right = x // cell, -(-(x + width) // cell)
-        cells = ((1 << (right - left)) - 1) << left
-        rows = range(y // cell, min(-(-(y + height) // cell), len(taken)))
+        left, top = x // cell, y // cell
+        cells = ((1 << (-(-(x + width) // cell) - left)) - 1) << left
+        bottom = -(-(y + height) // cell)
+        rows = taken[top:bottom]
         for row in rows:
-            if taken[row] & cells:
+            if row & cells:
                 return False
-        for row in rows:
-            taken[row] |= cells
+        taken[top:bottom] = [row | cells for row in rows]
         return True
 
 

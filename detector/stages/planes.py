@@ -118,11 +118,14 @@ def draw_label(planes: Planes, label: Label, x: int, y: int) -> None:
     drawn = planes_of_label(label, planes.colours, x % 2, y % 2)
     height, width = planes.y.shape
     high, wide = min(label.height, height - y), min(label.width, width - x)
-    planes.y[y : y + high, x : x + wide] = drawn.y[:high, :wide]
     top, left, bottom, right = y // 2, x // 2, (y + high + 1) // 2, (x + wide + 1) // 2
-    place, part = np.s_[top:bottom, left:right], np.s_[: bottom - top, : right - left]
-    planes.u[place] = drawn.u[part]
-    planes.v[place] = drawn.v[part]
+    if high < label.height or wide < label.width:
+        halves = slice(bottom - top), slice(right - left)
+        drawn = LabelPlanes(drawn.y[:high, :wide], drawn.u[halves], drawn.v[halves])
+    planes.y[y : y + high, x : x + wide] = drawn.y
+    rows, columns = slice(top, bottom), slice(left, right)
+    planes.u[rows, columns] = drawn.u
+    planes.v[rows, columns] = drawn.v
 
 
 def pixelate_planes(planes: Planes, area: tuple[int, int, int, int], few: tuple[int, int]) -> None:
