@@ -295,7 +295,7 @@ def best_streams(options: EngineOptions) -> int:
     """How many requests of few threads each fill the cores together, for engines whose throughput
     is best that way.
 
-    Threads of one request wait for each other at every layer, requests do not (docs/performance.md
+    Threads of one request wait for each other at every layer, requests do not (docs/settings.md
     has the figures). At most 8: with more, the pictures and results of that many batches lie in
     memory, and one reader can no longer feed them.
     """

@@ -179,7 +179,7 @@ def opencv_threads(overlapped: bool) -> Iterator[None]:
 
     Decoder, engine and encoder keep both cores busy there. A second thread of OpenCV's gets its
     turn late, and the reader waits for it at every resize. Without it `--engine null --save
-    overlay` took 0.92 of the CPU (docs/performance.md). A number in OPENCV_FOR_THREADS_NUM stands.
+    overlay` took 0.92 of the CPU (docs/settings.md). A number in OPENCV_FOR_THREADS_NUM stands.
     What was set before is set again afterwards: for processes in which one loop runs at a time.
     """
     import cv2

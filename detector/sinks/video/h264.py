@@ -34,7 +34,7 @@ HUGE_PIXELS = 4096 * 4096  # beyond, x264's look-ahead would hold gigabytes of f
 MOST_THREADS = 16  # each holds a frame or two
 # What --quality asks of x264. For "balanced" its presets leave a gap. On clips of 360p to 720p it
 # takes 0.6 to 0.7 of the CPU of "superfast" at crf 23, at equal PSNR and SSIM and 0.5 to 1.2 of the
-# bytes (docs/performance.md; `scripts/bench qualities`). What costs most is left out: motion to
+# bytes (docs/settings.md; `scripts/bench qualities`). What costs most is left out: motion to
 # parts of a pixel, the look-ahead, adaptive quantisation. What costs least for its bytes stays:
 # B-frames in a fixed pattern, CABAC, the deblocking filter, transforms of 8x8.
 QUALITIES = {
