@@ -11,7 +11,8 @@ that, while a model is loaded for example, it does nothing.
 
 A second signal goes one step further: it raises while frames run, and leaves at once while a
 command unwinds. A signal that was ignored when the program began (nohup, a background job of sh)
-stays ignored. This module imports nothing heavy, because it comes first.
+stays ignored. No exception is raised while Python imports an extension module: the signal waits
+until the import is done. This module imports nothing heavy, because it comes first.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _CODES = {
 _WORDS = {EXIT_HUNG_UP: "hung up", EXIT_INTERRUPTED: "interrupted", EXIT_TERMINATED: "terminated"}
 # `timeout` signals its child and then the child's group; a shell repeats the terminal's SIGHUP.
 REPEAT_S = 0.2  # signals this close together are one
-AGAIN_S = 0.01  # after which a signal comes again that arrived while a library was imported
+AGAIN_S = 0.01  # a signal that arrives during an import of C++ is sent again after this time
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 PARENTS_LAST_THREAD_S = 0.5
 PARENTS_LAST_PIPE_S = 0.2  # a parent that is killed may be there so long after its pipes
@@ -266,8 +267,8 @@ def _raise(number: int, frame: FrameType | None, *, writing: bool = False) -> No
 
 
 def _is_in_extension(frame: FrameType | None) -> bool:
-    """Whether a library's C++ is being imported. Much of it makes its classes by calling Python,
-    and an exception there ends the process: by abort, or by a wrong address (seen with onnx 1.23).
+    """Whether Python is importing an extension module. While it starts, C++ code may call Python.
+    An exception in such a call ends the process by SIGABRT or SIGSEGV (seen with onnx 1.23).
     """
     while frame is not None:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap_external>":
@@ -279,7 +280,8 @@ def _is_in_extension(frame: FrameType | None) -> bool:
 
 
 def _send_again(number: int) -> None:
-    """The same signal in a moment. No second process hears it, and it does not count as another."""
+    """Sends this process the same signal after ``AGAIN_S``: then its handler decides again. The
+    signal that arrived too early does not count as a first one (``REPEAT_S``)."""
     again = threading.Timer(AGAIN_S, os.kill, (os.getpid(), number))
     again.daemon = True
     try:

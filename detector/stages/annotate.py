@@ -267,10 +267,9 @@ def _corner(box: Sequence[int], label: Label, place: int, shade: int, line: int)
     """
     x1, y1, x2, y2 = box
     right, bottom = CORNERS[place]
-    width, height, arm, half = (x2 - x1) // 2, (y2 - y1) // 2, label.height, line + 1
-    arm = arm if arm <= width and arm <= height else width if width < height else height
-    left, top = (x2 - 1 if right else x1) - half, (y2 - 1 if bottom else y1) - half
-    behind, below = left + 2 * half + 1, top + 2 * half + 1
+    x, y = (x2 - 1 if right else x1), (y2 - 1 if bottom else y1)
+    arm, half = min(label.height, (x2 - x1) // 2, (y2 - y1) // 2), line + 1
+    left, top, behind, below = x - half, y - half, x + half + 1, y + half + 1
     across = (left - arm, top, behind, below) if right else (left, top, behind + arm, below)
     down = (left, top - arm, behind, below) if bottom else (left, top, behind, below + arm)
     return Corner(shade, (across, down))

@@ -1,7 +1,7 @@
 """Encoders other than x264, for who names one: SVT-AV1, and those of NVIDIA's and Intel's chips.
 
 x264 stays what is taken unless --encoder names another: it is in every wheel of PyAV, needs no
-chip, and is what the figures of docs/settings.md are of. NVENC and Quick Sync were written by
+chip, and is what the figures of docs/performance.md are of. NVENC and Quick Sync were written by
 FFmpeg's documentation and have not run here: docs/gpu.md.
 """
 
