@@ -14,6 +14,7 @@ import numpy as np
 
 SIDE = 64  # pixels of the input: 84 cells at strides 8, 16 and 32
 CELLS = 84
+TINY_CELLS = 20  # at strides 16 and 32
 BOXES = ((20.0, 30.0, 10.0, 20.0), (44.0, 20.0, 16.0, 8.0))  # cx, cy, w, h
 CORNERS = ((15.0, 20.0, 25.0, 40.0), (36.0, 16.0, 52.0, 24.0))
 STATED = {"names": "{0: 'red', 1: 'green', 2: 'blue'}", "stride": "32", "task": "detect"}

@@ -307,6 +307,22 @@ def test_newer_families_are_recognised_and_told_the_way(tmp_path, name):
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [
+        ("ClassificationModel", "classify"),
+        ("OBBModel", "obb"),
+        ("PoseModel", "pose"),
+        ("SegmentationModel", "segment"),
+    ],
+)
+def test_a_newer_model_that_does_not_detect_is_not_sent_to_be_exported(tmp_path, name, task):
+    path = saved(tmp_path / "yolo11n-other.pt", {"model": module(f"ultralytics.nn.tasks.{name}")})
+    message = refusal(path)
+    assert f"yolo11n-other.pt: is a model for the task '{task}'; only detection" in message
+    assert "export it with" not in message
+
+
 def test_layers_that_only_a_newer_family_has_do_not_make_it_a_damaged_file(tmp_path):
     layers = [module("torch.nn.modules.normalization.LocalResponseNorm")]
     path = saved(

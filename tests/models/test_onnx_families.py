@@ -76,6 +76,20 @@ CASES = [
     ),
     ("m", exports.anchor_free, "yolov8", "anchor-free", [("green", 0.8, box) for box in BOTH]),
     (
+        "yolov3-tinyu",
+        lambda: exports.anchor_free(cells=exports.TINY_CELLS),
+        "yolov8",
+        "anchor-free",
+        [("green", 0.8, box) for box in BOTH],
+    ),
+    (
+        "yolov3-tiny",
+        lambda: exports.decoded(3 * exports.TINY_CELLS),
+        "yolov5",
+        "decoded",
+        [("green", 0.4, box) for box in BOTH],
+    ),
+    (
         "yolov9-rows",
         lambda: exports.anchor_free(rows=True),
         "yolov9",

@@ -113,6 +113,13 @@ def is_of_newer_family(module: str) -> bool:
 
 
 LAYERS_OF_TORCH = ("torch.nn.", "torch._C._nn")  # and their functions
+TASKS = {  # of newer families: class of a model that does not detect -> its task
+    "ClassificationModel": "classify",
+    "OBBModel": "obb",
+    "PoseModel": "pose",
+    "SegmentationModel": "segment",
+    "YOLOESegModel": "segment",
+}
 
 # Never written by torch.save: names by number, instances of old classes, bytes from outside.
 REFUSED = {"EXT1", "EXT2", "EXT4", "INST", "OBJ", "PERSID", "NEXT_BUFFER", "READONLY_BUFFER"}
@@ -303,6 +310,11 @@ def refuse_other_names(archive: Archive, names: set[tuple[str, str]]) -> None:
         )
     if newer:
         model = next((name for name in newer if name.endswith("Model")), newer[0])
+        if task := TASKS.get(model.rpartition(".")[2]):
+            raise ModelError(
+                f"{archive.path}: is a model for the task {task!r}; only detection is supported: "
+                "use one whose task is detect"
+            )
         raise ModelError(
             f"{archive.path}: a model of a newer family ({_quote(model)}: YOLOv8 and later, "
             "YOLOv5u, RT-DETR) cannot be read from .pt; export it with: "

@@ -7,7 +7,7 @@ layout       outputs                                                         hea
 decoded      [B, 3 boxes a cell, 5 + classes]  YOLOv5 and 7                  decoded
              [B, cells, 5 + classes]           YOLOv6, if named              decoded
 grid         [B, cells, 5 + classes]           YOLOX, raw                    yolox
-anchor-free  [B, 4 + classes, cells]           YOLOv8, 9, 11 and 12          anchor_free
+anchor-free  [B, 4 + classes, cells]           YOLOv3u, 8, 9, 11 and 12      anchor_free
 queries      [B, queries, 4 + classes]         RT-DETR                       queries
 end-to-end   [B, detections, 6] and the like   YOLOv10, 26, or NMS inside    end_to_end
 corners      [B, N, 1, 4] and [B, N, classes]  YOLOv4, by pytorch-YOLOv4     corners
@@ -21,7 +21,7 @@ the shapes that were seen.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -92,6 +92,8 @@ ALIASES = {"yolov11": "yolo11", "yolov12": "yolo12", "yolov26": "yolo26", "rt-de
 
 # Strides of a network's maps, from the largest map to the smallest; P2 and P6 models have one more.
 PYRAMIDS = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
+# YOLOv3-tiny has no finest map. Its rows are so few that they could be a list of detections.
+WITH_TINY = (*PYRAMIDS, (16, 32))
 
 
 def cells(height: int, width: int, strides: tuple[int, ...]) -> int:
@@ -171,9 +173,11 @@ class _Evidence:
             if len(dims) == 3 and dims[1] is not None and dims[2] is not None:
                 yield name, dims[1], dims[2]
 
-    def pyramid(self, rows: int, boxes: int) -> tuple[int, ...] | None:
+    def pyramid(
+        self, rows: int, boxes: int, among: Iterable[tuple[int, ...]] = PYRAMIDS
+    ) -> tuple[int, ...] | None:
         """The strides of the maps that give that many rows, with ``boxes`` boxes a cell."""
-        for strides in PYRAMIDS:
+        for strides in among:
             if boxes * cells(self.height, self.width, strides) == rows:
                 return strides
         return None
@@ -303,7 +307,7 @@ def _match_decoded(evidence: _Evidence) -> Layout | None:
             and not evidence.is_raw(name)
             and not evidence.looks_finished(rows, columns)
         )
-        if evidence.pyramid(rows, 3) or asked:
+        if evidence.pyramid(rows, 3, WITH_TINY) or asked:
             return Layout(DECODED, (name,), columns - 5)
         # One box a cell: YOLOX exported with its decoding inside, which has e^size in its graph, or
         # YOLOv6, which has to say so.
@@ -338,8 +342,8 @@ def _match_grid(evidence: _Evidence) -> Layout | None:
 def _match_anchor_free(evidence: _Evidence) -> Layout | None:
     """Any number of cells will do where the user names the family: the maps may be unusual."""
     for name, first, second in evidence.rank3_outputs():
-        asked = evidence.forced and second > first
-        if first >= 5 and (evidence.pyramid(second, 1) or asked) and evidence.fits_names(first - 4):
+        fits = evidence.pyramid(second, 1, WITH_TINY) or (evidence.forced and second > first)
+        if first >= 5 and fits and evidence.fits_names(first - 4):
             return Layout(ANCHOR_FREE, (name,), first - 4)
         asked = evidence.forced and first > second and not evidence.looks_finished(first, second)
         if second >= 5 and (evidence.pyramid(first, 1) or asked) and not evidence.is_raw(name):
