@@ -60,6 +60,11 @@ def whole(*numbers: int) -> np.ndarray:
     return np.array(numbers, np.int64)
 
 
+def small(*shape: int) -> np.ndarray:
+    """Whole numbers, so that sums of products are exact in any order."""
+    return np.random.default_rng(2).integers(-9, 10, shape).astype(np.float32)
+
+
 def the_places_of_the_best(sketch: Sketch) -> str:
     best = sketch.add("ReduceMax", "x", whole(3), keepdims=0)
     return sketch.add("TopK", best, whole(3), outputs=2)[1]  # [2, 4, 3]
@@ -94,6 +99,37 @@ CASES = {
     "Div": lambda s: s.add("Div", "x", np.float32(7)),
     "ArgMax": lambda s: s.add("ArgMax", "x", axis=2, keepdims=0),
     "PRelu": lambda s: s.add("PRelu", s.add("Cast", "n", to=1), np.float32([0.1, 0.2, 0.3])),
+    "Pad": lambda s: s.add("Pad", "x", whole(0, 1, 2, 0, 1, 0, 0, 3), np.float32(7)),
+    "Pad that cuts": lambda s: s.add("Pad", "x", whole(0, 0, -2, 1, 0, 0, 1, -1)),
+    "Pad of two axes": lambda s: s.add("Pad", "x", whole(1, 0, 0, 2), "", whole(-1, 2)),
+    "Xor": lambda s: s.add(
+        "Xor", s.add("Less", "n", np.array(50)), s.add("Less", "n", np.array(-20))
+    ),
+    "Gemm": lambda s: s.add(
+        "Gemm", s.add("Flatten", "x", axis=3), small(5, 3), small(5), transB=1, beta=2.0
+    ),
+    "Gemm, turned": lambda s: s.add(
+        "Gemm", s.add("Flatten", "x", axis=3), small(48, 2), alpha=2.0, transA=1
+    ),
+    "ConvTranspose": lambda s: s.add(
+        "ConvTranspose", "x", small(4, 3, 2, 2), small(3), strides=[2, 2]
+    ),
+    "ConvTranspose, groups": lambda s: s.add(
+        "ConvTranspose",
+        "x",
+        small(4, 3, 3, 2),
+        group=2,
+        strides=[2, 1],
+        pads=[1, 0, 1, 0],
+        output_padding=[1, 0],
+        dilations=[1, 2],
+    ),
+    "MaxPool, rounded up": lambda s: s.add(
+        "MaxPool", "x", kernel_shape=[3, 2], strides=[2, 2], ceil_mode=1
+    ),
+    "MaxPool, padded and rounded up": lambda s: s.add(
+        "MaxPool", "x", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1], ceil_mode=1
+    ),
     "Where": lambda s: s.add(
         "Where",
         s.add(
@@ -124,6 +160,23 @@ def test_an_operator_gives_what_onnxruntime_gives(case):
         assert ours.numpy().dtype == theirs.dtype
 
 
+@pytest.mark.parametrize("axis", [-1, 2])
+def test_layer_normalization(axis):
+    import onnxruntime as ort
+    import torch
+
+    from detector.engines.torch.graph import graph_module
+
+    sketch, shape = Sketch(), SHAPE[axis:]
+    model = sketch.model(
+        sketch.add("LayerNormalization", "x", small(*shape), small(*shape), axis=axis, epsilon=0.1)
+    )
+    given = np.random.default_rng(0).integers(0, 256, SHAPE, np.uint8)
+    [wanted] = ort.InferenceSession(model.SerializeToString()).run(None, {"images": given})
+    [ours] = graph_module(model)(torch.from_numpy(given))
+    np.testing.assert_allclose(ours.numpy(), wanted, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("corners", [0, 1])
 @pytest.mark.parametrize("mode", ["linear", "nearest"])
 def test_grid_sample(mode, corners):
@@ -140,3 +193,20 @@ def test_grid_sample(mode, corners):
     np.testing.assert_allclose(
         graph_module(model)(torch.from_numpy(given))[0].numpy(), wanted, rtol=1e-5, atol=1e-3
     )
+
+
+def test_grid_sample_of_a_bf16_map_that_is_not_contiguous():
+    """As RT-DETR has it: heads of a [batch, places, heads x channels] tensor."""
+    import torch
+
+    from detector.engines.torch.operators import OPERATORS, Node
+
+    proto = helper.make_node("GridSample", ["x", "grid"], ["y"], name="y", mode="linear")
+    module, _ = OPERATORS["GridSample"](Node(proto, {}))
+    maps = torch.rand(40, 40, 8, 32, generator=torch.manual_seed(0)).bfloat16()
+    grid = (torch.rand(8, 300, 4, 2) * 2.1 - 1.05).bfloat16()
+    sampled = module(maps.permute(2, 3, 0, 1), grid)
+    assert sampled.dtype == torch.bfloat16
+    wanted = module(maps.permute(2, 3, 0, 1).contiguous(), grid)
+    torch.testing.assert_close(sampled, wanted)
+    assert float(sampled.abs().max()) <= 1

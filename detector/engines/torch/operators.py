@@ -89,6 +89,18 @@ def of_all_inputs(function: Callable[..., Tensor]) -> Callable[[Node], Made]:
 
 
 def _conv(node: Node) -> Made:
+    return _convolution(node, nn.Conv2d)
+
+
+def _conv_transpose(node: Node) -> Made:
+    """YOLOv6 enlarges its maps with it."""
+    if "output_shape" in node.attributes:
+        raise node.error("output_shape is not supported")
+    padding = tuple(node.attributes.get("output_padding", [0, 0]))
+    return _convolution(node, nn.ConvTranspose2d, output_padding=padding)
+
+
+def _convolution(node: Node, kind: type[nn.Conv2d] | type[nn.ConvTranspose2d], **more: Any) -> Made:
     weight, bias = node.constant(1), node.constant(2)
     if weight is None or weight.ndim != 4:
         raise node.error("only convolutions over pictures are supported")
@@ -97,11 +109,11 @@ def _conv(node: Node) -> Made:
     top, left, bottom, right = node.attributes.get("pads", [0] * 4)
     if (top, left) != (bottom, right):
         raise node.error(f"unequal padding {top, left, bottom, right} is not supported")
+    channels = weight.shape[1] * groups, weight.shape[0]  # in and out, or out and in if transposed
     # Made on "meta", so that no random numbers are drawn first: that would double the time. Not by
     # nn.utils.skip_init, which imports sympy for it, 0.7 s of every run's start.
-    module = nn.Conv2d(
-        weight.shape[1] * groups,
-        weight.shape[0],
+    module = kind(
+        *(channels if kind is nn.Conv2d else channels[::-1]),
         kernel_size=tuple(weight.shape[2:]),
         stride=tuple(node.attributes.get("strides", [1, 1])),
         padding=(top, left),
@@ -110,6 +122,7 @@ def _conv(node: Node) -> Made:
         bias=bias is not None,
         dtype=torch.tensor(weight[:0]).dtype,  # half in exports of half precision
         device="meta",
+        **more,
     )
     module.weight = nn.Parameter(torch.tensor(weight))
     if bias is not None:
@@ -117,13 +130,31 @@ def _conv(node: Node) -> Made:
     return module, node.inputs[:1]
 
 
+def _pad(node: Node) -> Made:
+    """Adds a border of one value, around the axes that are named, or around all."""
+    node.refuse(mode=(b"constant",))
+    pads, value, axes = node.numbers(1), node.scalar(2) or 0.0, node.constant(3)
+    given = range(len(pads) // 2) if axes is None else [int(axis) for axis in axes.ravel()]
+
+    def pad(x: Tensor) -> Tensor:
+        widths = [0] * (2 * x.ndim)  # before and behind each axis, the last axis first
+        for at, axis in enumerate(given):
+            place = 2 * (x.ndim - 1 - axis % x.ndim)
+            widths[place : place + 2] = pads[at], pads[at + len(pads) // 2]
+        return nn.functional.pad(x, widths, value=value)
+
+    return modules.Called(pad), node.inputs[:1]
+
+
 def _maxpool(node: Node) -> Made:
-    node.refuse(auto_pad=(b"NOTSET",), ceil_mode=(0,), storage_order=(0,), dilations=([1, 1],))
+    node.refuse(auto_pad=(b"NOTSET",), storage_order=(0,), dilations=([1, 1],))
     kernel = tuple(node.attributes["kernel_shape"])
     stride = tuple(node.attributes.get("strides", [1] * len(kernel)))
+    up = bool(node.attributes.get("ceil_mode", 0))
     top, left, bottom, right = node.attributes.get("pads", [0] * 4)
     if (top, left) == (bottom, right) and 2 * top <= kernel[0] and 2 * left <= kernel[1]:
-        return nn.MaxPool2d(kernel, stride, (top, left)), node.inputs
+        return nn.MaxPool2d(kernel, stride, (top, left), ceil_mode=up), node.inputs
+    node.refuse(ceil_mode=(0,))
     return modules.PaddedMaxPool(kernel, stride, (left, right, top, bottom)), node.inputs
 
 
@@ -296,7 +327,9 @@ def _grid_sample(node: Node) -> Made:
     corners = bool(node.attributes.get("align_corners", 0))
 
     def sample(x: Tensor, grid: Tensor) -> Tensor:
-        return torch.nn.functional.grid_sample(x, grid, mode, padding, corners)
+        """In float32: of a bf16 map that is not contiguous, torch 2.13 reads other memory."""
+        sampled = nn.functional.grid_sample(x.float(), grid.float(), mode, padding, corners)
+        return sampled.to(x.dtype)
 
     return modules.Called(sample), node.inputs
 
@@ -320,6 +353,7 @@ SELECTION: dict[str, Callable[[Node], Any]] = {
     "Tile": _tile,
     "TopK": _top,
     "Where": of_all_inputs(torch.where),
+    "Xor": of_all_inputs(torch.logical_xor),
 }
 
 
@@ -431,6 +465,32 @@ def _gelu(node: Node) -> Made:
     return nn.GELU(approximate=node.attributes.get("approximate", b"none").decode()), node.inputs
 
 
+def _gemm(node: Node) -> Made:
+    alpha, beta = node.attributes.get("alpha", 1.0), node.attributes.get("beta", 1.0)
+    turned = [bool(node.attributes.get(key, 0)) for key in ("transA", "transB")]
+
+    def gemm(a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
+        a, b = (x.T if turn else x for x, turn in zip((a, b), turned, strict=True))
+        product = a @ b if alpha == 1 else alpha * (a @ b)
+        if c is None:
+            return product
+        return product + (c if beta == 1 else beta * c)
+
+    return modules.Called(gemm), [name for name in node.inputs if name]
+
+
+def _layer_norm(node: Node) -> Made:
+    node.refuse(stash_type=(1,))
+    if len([name for name in node.outputs if name]) > 1:
+        raise node.error("its mean and its deviation are not given out")
+    axis, epsilon = node.attributes.get("axis", -1), node.attributes.get("epsilon", 1e-5)
+
+    def norm(x: Tensor, scale: Tensor, bias: Tensor | None = None) -> Tensor:
+        return nn.functional.layer_norm(x, x.shape[axis:], scale, bias, epsilon)
+
+    return modules.Called(norm), [name for name in node.inputs if name]
+
+
 def _global_max(node: Node) -> Made:
     return nn.AdaptiveMaxPool2d(1), node.inputs
 
@@ -466,7 +526,9 @@ ARRAYS: dict[str, Callable[[Node], Any]] = {
     "Floor": of_all_inputs(torch.floor),
     "Gather": _gather,
     "Gelu": _gelu,
+    "Gemm": _gemm,
     "GlobalMaxPool": _global_max,
+    "LayerNormalization": _layer_norm,
     "Log": of_all_inputs(torch.log),
     "MatMul": of_all_inputs(torch.matmul),
     "Max": of_all_inputs(torch.maximum),
@@ -498,6 +560,7 @@ OPERATORS: dict[str, Callable[[Node], Made]] = (
         "Clip": _clip,
         "Concat": lambda node: (modules.Concat(node.attributes["axis"]), node.inputs),
         "Conv": _conv,
+        "ConvTranspose": _conv_transpose,
         "DequantizeLinear": _make_step(modules.Dequantize),
         "Elu": lambda node: (nn.ELU(node.attributes.get("alpha", 1.0)), node.inputs),
         "GlobalAveragePool": _plain(lambda: nn.AdaptiveAvgPool2d(1)),
@@ -506,6 +569,7 @@ OPERATORS: dict[str, Callable[[Node], Made]] = (
         "LeakyRelu": lambda node: (nn.LeakyReLU(node.attributes.get("alpha", 0.01)), node.inputs),
         "MaxPool": _maxpool,
         "Mul": _plain(modules.Product),
+        "Pad": _pad,
         "QuantizeLinear": _make_step(modules.Quantize),
         "Relu": _plain(nn.ReLU),
         "Resize": _resize,
