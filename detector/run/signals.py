@@ -51,7 +51,7 @@ _CODES = {
 _WORDS = {EXIT_HUNG_UP: "hung up", EXIT_INTERRUPTED: "interrupted", EXIT_TERMINATED: "terminated"}
 # `timeout` signals its child and then the child's group; a shell repeats the terminal's SIGHUP.
 REPEAT_S = 0.2  # signals this close together are one
-AGAIN_S = 0.01  # a signal that arrives during an import of C++ is sent again after this time
+AGAIN_S = 0.01  # a signal that arrives while an extension is imported is sent again after this
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 PARENTS_LAST_THREAD_S = 0.5
 PARENTS_LAST_PIPE_S = 0.2  # a parent that is killed may be there so long after its pipes

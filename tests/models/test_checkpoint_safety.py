@@ -314,6 +314,7 @@ def test_newer_families_are_recognised_and_told_the_way(tmp_path, name):
         ("OBBModel", "obb"),
         ("PoseModel", "pose"),
         ("SegmentationModel", "segment"),
+        ("YOLOESegModel", "segment"),
     ],
 )
 def test_a_newer_model_that_does_not_detect_is_not_sent_to_be_exported(tmp_path, name, task):

@@ -113,7 +113,7 @@ def is_of_newer_family(module: str) -> bool:
 
 
 LAYERS_OF_TORCH = ("torch.nn.", "torch._C._nn")  # and their functions
-TASKS = {  # of newer families: class of a model that does not detect -> its task
+TASKS = {  # class of a newer family's model that does not detect -> its task
     "ClassificationModel": "classify",
     "OBBModel": "obb",
     "PoseModel": "pose",

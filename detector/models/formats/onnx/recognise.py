@@ -92,7 +92,8 @@ ALIASES = {"yolov11": "yolo11", "yolov12": "yolo12", "yolov26": "yolo26", "rt-de
 
 # Strides of a network's maps, from the largest map to the smallest; P2 and P6 models have one more.
 PYRAMIDS = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
-# YOLOv3-tiny has no finest map. Its rows are so few that they could be a list of detections.
+# YOLOv3-tiny has two maps. They have so few cells that a list of detections may be as long, so only
+# layouts of another shape than such a list look for them.
 WITH_TINY = (*PYRAMIDS, (16, 32))
 
 
