@@ -55,7 +55,8 @@ def queries(height: int, width: int, form: str) -> Reading:
         return Reading(Columns(0, 0, 4), Columns(0, 4, 1), unit=unit, classes=Columns(0, 5, 1))
     if form == "joined":
         return Reading(Columns(0, 0, 4), Columns(0, 4), unit=unit)
-    return Reading(Columns(1, 0, 4), Columns(0), unit=unit, values=form)
+    # Apart, as RT-DETR's own code has them: it takes the best of all pairs of a query and a class.
+    return Reading(Columns(1, 0, 4), Columns(0), unit=unit, values=form, several=True)
 
 
 def corners(height: int, width: int) -> Reading:

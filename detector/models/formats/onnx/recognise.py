@@ -310,6 +310,18 @@ def _refuse_masks(evidence: Evidence) -> None:
         )
 
 
+def _families_of_that_shape(evidence: Evidence) -> str:
+    """The families whose outputs these may be, as words that follow a sentence."""
+    size = (evidence.height, evidence.width)
+    fitting = [
+        known.family
+        for known in families().values()
+        if known.outputs is not None
+        and not isinstance(bind(known.outputs, evidence.outputs(), size), str)
+    ]
+    return f"; they have the names and shapes of {' or '.join(fitting)}" if fitting else ""
+
+
 def _refusal(evidence: Evidence, named: str | None) -> str:
     from detector.models.formats.onnx.guess import seen_columns
 
@@ -322,7 +334,7 @@ def _refusal(evidence: Evidence, named: str | None) -> str:
     else:
         needed = (
             f"which of them are boxes, and of what kind, nothing says for sure"
-            f"{seen_columns(evidence)}. Name its family with --family (detect-video models "
+            f"{_families_of_that_shape(evidence)}{seen_columns(evidence)}. Name its family with --family (detect-video models "
             f"families lists {len(families())}), or {HOW_TO_SAY.format(graph.name + '.onnx')}"
         )
     said = f"it calls itself {named}, but " if named else "its family was not recognised: "
