@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from detector.errors import ModelError
 from detector.models.base import Head, InputRules
 from detector.models.formats.onnx.foreign import Dims, ForeignGraph, attributes_of
+from detector.models.formats.onnx.inputs import TORCH_SIZES, meaning_of
 from detector.stages import heads
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ FAMILIES = {
         Family("yolo12", (ANCHOR_FREE, END_TO_END)),
         Family("yolo26", (END_TO_END, ANCHOR_FREE)),
         Family("yolox", (GRID, DECODED, END_TO_END), "top-left-truncate", 1.0, True),
-        Family("rtdetr", (QUERIES,), "stretch"),
+        Family("rtdetr", (QUERIES, END_TO_END), "stretch"),
     )
 }
 ALIASES = {"yolov11": "yolo11", "yolov12": "yolo12", "yolov26": "yolo26", "rt-detr": "rtdetr"}
@@ -262,7 +263,13 @@ def _refuse_masks(evidence: _Evidence) -> None:
 
 
 def _named_family(graph: ForeignGraph, metadata: Metadata) -> tuple[str | None, str]:
-    """The family that the metadata's description names, else the file's name; and which of them."""
+    """The family that the metadata's description names, else the file's name; and which of them.
+
+    An input of sizes that RT-DETR and its descendants have says more than both.
+    """
+    for info in graph.sizes:
+        if meaning_of(info.name) is TORCH_SIZES:
+            return "rtdetr", f"from its input {info.name}"
     for text, where in (
         (metadata.description, "from the metadata"),
         (graph.name, "from the file's name"),
