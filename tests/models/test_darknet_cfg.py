@@ -138,7 +138,7 @@ def test_of_a_key_given_twice_the_first_counts_as_in_darknet():
         ),
         (
             NET + CONV + CONV.replace("7", "8") + "[sam]\nfrom=0\n",
-            "[sam] multiplies different shapes: layer 0 is 8x8x7, layer 1 is 8x8x8",
+            "[sam] multiplies layer 0, 8x8x7, by layer 1, 8x8x8; wanted is 8x8x7",
         ),
         (NET + CONV + "[sam]\nfrom=0,0\n", "[sam] takes from=NUMBER, one layer"),
         (NET + CONV + "[maxpool]\nsize=2\npadding=40\n", "x.cfg:9: padding=40 puts whole windows"),

@@ -247,7 +247,7 @@ def test_products_of_channels_of_places_and_of_whole_maps(cfg, engine):
         "[scale_channels]\nfrom=0\nactivation=leaky\n"  # 2: a factor for each channel
         "[convolutional]\nfilters=1\nactivation=logistic\n"  # 3
         "[scale_channels]\nfrom=2\nscale_wh=1\n"  # 4: a factor for each place
-        "[sam]\nfrom=-5\n",  # 5: times layer 0
+        "[sam]\nfrom=-5\n"  # 5: times layer 0
     )
     first, second = filters_of(path)
     pictures = picture()

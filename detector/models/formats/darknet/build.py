@@ -82,7 +82,7 @@ class DarknetGraph:
                 return self._activation(layer, layer.activation, self._shortcut(layer))
             case Product():
                 return self._activation(
-                    layer, layer.activation, self._node("Mul", layer, layer.kind)
+                    layer, layer.activation, self._node("Mul", layer, "product")
                 )
             case Upsample():
                 return self._upsample(layer)

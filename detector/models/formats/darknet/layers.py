@@ -116,11 +116,8 @@ class Shortcut(Layer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product(Layer):
-    """Product of two inputs: ``scale_channels`` and ``sam``. The second one may have one value for
-    each channel, or one for each place.
-    """
+    """Product of two inputs; the second may have one value a channel, or one a place."""
 
-    kind: str
     activation: str
 
 
@@ -540,33 +537,18 @@ def _shortcut(section: Section, architecture: Architecture) -> Shortcut:
 
 
 def _scale_channels(section: Section, architecture: Architecture) -> Product:
-    """The layer ``from`` times the layer before: one factor a channel, or with ``scale_wh`` one for
-    each place.
-    """
+    """The layer ``from`` times the layer before: a factor a channel, or a place (``scale_wh``)."""
     factors, source = _factors(section, architecture)
     by_place = section.flag("scale_wh")
     wanted = (1, source.height, source.width) if by_place else (source.channels, 1, 1)
-    if (factors.channels, factors.height, factors.width) != wanted:
-        raise section.error(
-            f"[scale_channels] multiplies layer {source.index}, {source.size}x{source.channels}, by "
-            f"layer {factors.index}, {factors.size}x{factors.channels}; wanted is "
-            f"{wanted[2]}x{wanted[1]}x{wanted[0]}",
-            "from",
-        )
-    return _product(section, architecture, "scale", source, factors)
+    return _product(section, architecture, source, factors, wanted)
 
 
 def _sam(section: Section, architecture: Architecture) -> Product:
     """The layer ``from`` times the layer before, which has the same shape."""
     factors, source = _factors(section, architecture)
-    if (factors.channels, factors.size) != (source.channels, source.size):
-        raise section.error(
-            f"[sam] multiplies different shapes: layer {source.index} is "
-            f"{source.size}x{source.channels}, layer {factors.index} is "
-            f"{factors.size}x{factors.channels}",
-            "from",
-        )
-    return _product(section, architecture, "sam", source, factors)
+    wanted = (source.channels, source.height, source.width)
+    return _product(section, architecture, source, factors, wanted)
 
 
 def _factors(section: Section, architecture: Architecture) -> tuple[Layer, Layer]:
@@ -578,8 +560,21 @@ def _factors(section: Section, architecture: Architecture) -> tuple[Layer, Layer
 
 
 def _product(
-    section: Section, architecture: Architecture, kind: str, source: Layer, factors: Layer
+    section: Section,
+    architecture: Architecture,
+    source: Layer,
+    factors: Layer,
+    wanted: tuple[int, int, int],
 ) -> Product:
+    """``wanted``: channels, height and width of the factors."""
+    if (factors.channels, factors.height, factors.width) != wanted:
+        channels, height, width = wanted
+        raise section.error(
+            f"[{section.name}] multiplies layer {source.index}, {source.size}x{source.channels}, "
+            f"by layer {factors.index}, {factors.size}x{factors.channels}; wanted is "
+            f"{width}x{height}x{channels}",
+            "from",
+        )
     return Product(
         **_place(section, architecture),
         inputs=(source.index, factors.index),
@@ -587,7 +582,6 @@ def _product(
         height=source.height,
         width=source.width,
         reduction=source.reduction,
-        kind=kind,
         activation=_activation(section, "linear"),
     )
 
