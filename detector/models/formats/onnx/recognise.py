@@ -267,9 +267,8 @@ def _named_family(graph: ForeignGraph, metadata: Metadata) -> tuple[str | None, 
 
     An input of sizes that RT-DETR and its descendants have says more than both.
     """
-    for info in graph.sizes:
-        if meaning_of(info.name) is TORCH_SIZES:
-            return "rtdetr", f"from its input {info.name}"
+    if (name := _target_sizes(graph)) is not None:
+        return "rtdetr", f"from its input {name}"
     for text, where in (
         (metadata.description, "from the metadata"),
         (graph.name, "from the file's name"),
@@ -282,6 +281,15 @@ def _named_family(graph: ForeignGraph, metadata: Metadata) -> tuple[str | None, 
             return ("yolox" if match.group() == "yolox" else "rtdetr"), where
         return (f"yolov{number}" if int(number) <= 10 else f"yolo{number}"), where
     return None, ""
+
+
+def _target_sizes(graph: ForeignGraph) -> str | None:
+    """The input by which RT-DETR, D-FINE and DEIM scale their boxes to pixels, where there is one.
+
+    What they return is then finished, in network pixels.
+    """
+    sizes = (info.name for info in graph.sizes)
+    return next((name for name in sizes if meaning_of(name) is TORCH_SIZES), None)
 
 
 def _refusal(evidence: _Evidence, named: str | None) -> str:
@@ -362,6 +370,8 @@ def _match_anchor_free(evidence: _Evidence) -> Layout | None:
 
 
 def _match_queries(evidence: _Evidence) -> Layout | None:
+    if _target_sizes(evidence.graph) is not None:
+        return None
     if (
         not evidence.has_operator("GridSample")
         and not evidence.forced
