@@ -346,8 +346,8 @@ def listed_names(description: Description) -> tuple[str, ...] | None:
     return listed[1:] if names == "coco-90" else listed
 
 
-def explicit(bound: Bound) -> OutputsDescription:
-    """What a reading says, as a description."""
+def explicit(bound: Bound, dims: Mapping[str, Dims]) -> OutputsDescription:
+    """What a reading says, as a description. ``dims``: the outputs of the graph."""
     reading, names = bound.reading, bound.outputs
 
     def part(columns: Columns) -> dict[str, Any]:
@@ -358,7 +358,13 @@ def explicit(bound: Bound) -> OutputsDescription:
         return {"tensor": names[columns.output], "columns": None if whole else span}
 
     def single(columns: Columns) -> dict[str, Any]:
-        return {"tensor": names[columns.output], "column": columns.first}
+        name = names[columns.output]
+        is_table = len(dims[name]) > 2 or (len(dims[name]) == 2 and name in bound.bare)
+        return {"tensor": name, "column": columns.first if is_table else None}
+
+    def score(columns: Columns) -> dict[str, Any]:
+        only = single(columns)
+        return {"tensor": only["tensor"], "columns": only["column"]}
 
     def axis(columns: Columns) -> Literal["first", "last"]:
         return "first" if columns.across else "last"
@@ -373,7 +379,7 @@ def explicit(bound: Bound) -> OutputsDescription:
                 "axis": axis(reading.boxes),
             },
             "scores": {
-                **part(reading.scores),
+                **(part(reading.scores) if classes is None else score(reading.scores)),
                 "values": reading.values,
                 "background": reading.background,
                 "axis": axis(reading.scores),

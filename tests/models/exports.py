@@ -17,6 +17,7 @@ CELLS = 84
 TINY_CELLS = 20  # at strides 16 and 32
 BOXES = ((20.0, 30.0, 10.0, 20.0), (44.0, 20.0, 16.0, 8.0))  # cx, cy, w, h
 CORNERS = ((15.0, 20.0, 25.0, 40.0), (36.0, 16.0, 52.0, 24.0))
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 STATED = {"names": "{0: 'red', 1: 'green', 2: 'blue'}", "stride": "32", "task": "detect"}
 
 
@@ -24,17 +25,46 @@ class Export:
     """Collects nodes; ``save`` writes the file."""
 
     def __init__(
-        self, *, batch: int | str = 1, side: int | str = SIDE, kind: str = "FLOAT", opset: int = 17
+        self,
+        *,
+        batch: int | str = 1,
+        side: int | str = SIDE,
+        kind: str = "FLOAT",
+        opset: int = 17,
+        pixels: str = "",
     ) -> None:
+        """``pixels``: "" for 0..1; "baked" scales 0..255 by 1/255 inside; "u8" and "u8-nhwc" do so
+        with bytes; "chw" has no axis for the batch; "normalised" subtracts a mean inside."""
         from onnx import TensorProto, helper
 
         self.kind = getattr(TensorProto, kind)
         self.dtype = {"FLOAT": np.float32, "FLOAT16": np.float16}[kind]
         self.opset = opset
-        self.inputs = [helper.make_tensor_value_info("images", self.kind, [batch, 3, side, side])]
+        sides = [batch, side, side, 3] if pixels == "u8-nhwc" else [batch, 3, side, side]
+        sides = sides[1:] if pixels == "chw" else sides
+        given = TensorProto.UINT8 if pixels.startswith("u8") else self.kind
+        self.inputs = [helper.make_tensor_value_info("images", given, sides)]
         self.nodes: list = []
         self.constants: list = []
         self.outputs: list = []
+        self.picture = "images"
+        if pixels == "chw":
+            self.picture = self.add("Unsqueeze", "images", self.const([0], np.int64))
+        if pixels.startswith("u8"):
+            self.picture = self.add("Cast", "images", to=self.kind)
+        if pixels == "u8-nhwc":
+            self.picture = self.add("Transpose", self.picture, perm=[0, 3, 1, 2])
+        if pixels == "baked":
+            self.picture = self.add("Mul", self.picture, self.const([1 / 255]))
+        if pixels.startswith("u8"):
+            self.picture = self.add("Div", self.picture, self.const([255.0]))
+        if pixels == "normalised":  # and undone, so that the colours are the same
+            mean, deviation = ([[[[v]] for v in (a, b, c)]] for a, b, c in IMAGENET)
+            self.picture = self.add("Sub", self.picture, self.const(mean))
+            self.picture = self.add("Div", self.picture, self.const(deviation))
+            kept = self.add("Relu", self.add("Neg", self.add("Neg", self.picture)))
+            back = self.add("Mul", kept, self.const(deviation))
+            self.picture = self.add("Add", back, self.const(mean))
 
     def const(self, values, dtype=None) -> str:
         from onnx import numpy_helper
@@ -96,7 +126,7 @@ class Export:
 
     def colours(self) -> str:
         """[B, 1, 3]: the largest red, green and blue."""
-        largest = self.add("GlobalMaxPool", "images")
+        largest = self.add("GlobalMaxPool", self.picture)
         return self.add("Reshape", largest, self.const([-1, 1, 3], np.int64))
 
     def nothing(self, colours: str) -> str:

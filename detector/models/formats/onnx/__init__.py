@@ -156,7 +156,8 @@ def describe(request: ModelRequest) -> str:
         head = f"# {exc}\n# Check the lines with a guess against what its makers say.\n"
         return head + as_yaml(made, guessed)
     head = f"# {path.name} is read as {result.description.family} ({result.why}).\n"
-    described = msgspec.structs.replace(result.description, outputs=explicit(result.bound))
+    outputs = explicit(result.bound, {name: foreign.dims[name] for name in foreign.outputs})
+    described = msgspec.structs.replace(result.description, outputs=outputs)
     return head + as_yaml(described)
 
 

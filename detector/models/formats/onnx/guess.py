@@ -157,25 +157,29 @@ def _list_in_one(tables: dict[str, Floats], size: tuple[int, int]) -> Guess | No
         rows = table[table.any(axis=1)]
         if not 6 <= table.shape[1] <= FEW or len(rows) < 2:
             continue
-        classes = [at for at in range(table.shape[1]) if _is_class(rows[:, at])]
-        scores = [at for at in range(table.shape[1]) if _is_score(rows[:, at])]
-        starts = [
-            first
-            for first in range(table.shape[1] - 3)
-            if not set(range(first, first + 4)) & {*classes[:1], *scores[:1]}
-        ]
-        if len(classes) != 1 or not scores or not starts:
-            continue
-        guess, first = Guess(), starts[0]
-        guess.guessed["classes.first"] = "1, where the first class has the number 1"
-        guess.outputs = OutputsDescription(
-            boxes=_boxes(name, rows[:, first : first + 4], size, f"{first}-{first + 3}", guess),
-            scores=ScoresDescription(tensor=name, columns=scores[0]),
-            classes=ClassesDescription(tensor=name, column=classes[0], first=0),
-            nms="inside",
-        )
-        return guess
+        starts = range(table.shape[1] - 3)
+        for first in sorted(starts, key=lambda at: (at not in (0, starts[-1]), at)):
+            others = [at for at in range(table.shape[1]) if not first <= at < first + 4]
+            scores = [at for at in others if _is_score(rows[:, at])]
+            classes = [at for at in others if _is_class(rows[:, at])]
+            box = rows[:, first : first + 4]
+            if len(scores) == len(classes) == 1 and (box[:, 2:] > 0).mean() > 0.9:
+                return _finished(name, rows, first, scores[0], classes[0], size)
     return None
+
+
+def _finished(
+    name: str, rows: Floats, first: int, score: int, number: int, size: tuple[int, int]
+) -> Guess:
+    guess, box = Guess(), rows[:, first : first + 4]
+    guess.guessed["classes.first"] = "1, where the first class has the number 1"
+    guess.outputs = OutputsDescription(
+        boxes=_boxes(name, box, size, f"{first}-{first + 3}", guess),
+        scores=ScoresDescription(tensor=name, columns=score),
+        classes=ClassesDescription(tensor=name, column=number, first=0),
+        nms="inside",
+    )
+    return guess
 
 
 def _list_in_parts(tables: dict[str, Floats], size: tuple[int, int]) -> Guess | None:

@@ -337,7 +337,8 @@ def _refusal(evidence: Evidence, named: str | None) -> str:
         needed = (
             f"which of them are boxes, and of what kind, nothing says for sure"
             f"{_families_of_that_shape(evidence)}{seen_columns(evidence)}. Name its family with "
-            f"--family (detect-video models families lists {len(families())}), or {HOW_TO_SAY.format(graph.name + '.onnx')}"
+            f"--family (detect-video models families lists {len(families())}), or "
+            f"{HOW_TO_SAY.format(graph.name + '.onnx')}"
         )
     said = f"it calls itself {named}, but " if named else "its family was not recognised: "
     return f"{graph.name}: {said}{evidence.output_shapes()}; {needed}"

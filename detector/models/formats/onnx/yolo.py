@@ -195,6 +195,8 @@ def _match_queries(evidence: Evidence) -> Layout | None:
         return None
     outputs = list(evidence.rank3_outputs())
     boxes = [(name, rows) for name, rows, columns in outputs if columns == 4]
+    if len(boxes) > 1:  # four classes
+        boxes = [(name, rows) for name, rows in boxes if "box" in name.lower()]
     if len(boxes) == 1:
         boxes_name, queries = boxes[0]
         for name, rows, columns in outputs:
