@@ -74,6 +74,7 @@ def read(request: ModelRequest) -> Network:
         names=tuple(class_names),
         sha256=_digest(path, weights),
         needs_nms=head.needs_nms,
+        watched=True,
         plan=str(path),
         warnings=warnings,
         details={"layout": head.layout, "outputs": outputs},

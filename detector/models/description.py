@@ -138,7 +138,8 @@ class Signs(_Part, frozen=True):
     """What a file of the family has, beside the outputs: all that stand here. ``words``: a regular
     expression for what the file says of itself, or for its name. ``stem``: the side of the kernels
     of the convolutions that read the picture. ``picture``: names of the picture's input.
-    ``inputs``: of its inputs beside the picture. ``classes``: how many columns there are for
+    ``inputs``: of its inputs beside the picture. ``normalises``: it subtracts a mean itself.
+    ``classes``: how many columns there are for
     classes, one for the background included. Of two families that fit, the one with more signs is
     taken.
     """
@@ -148,6 +149,7 @@ class Signs(_Part, frozen=True):
     without: tuple[str, ...] = ()
     stem: tuple[int, ...] = ()
     picture: tuple[str, ...] = ()
+    normalises: bool = False
     classes: int | None = None
     inputs: tuple[str, ...] = ()
 

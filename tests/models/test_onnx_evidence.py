@@ -218,7 +218,12 @@ REFUSED = {
     "class first, as PaddleDetection": (
         "model",
         lambda: rows_of_six("csb"),
-        ("output0 [1, 20, 6]", "boxes in output0 columns 2-5", "scores in output0 column 1", "--family"),
+        (
+            "output0 [1, 20, 6]",
+            "boxes in output0 columns 2-5",
+            "scores in output0 column 1",
+            "--family",
+        ),
     ),
     "rows in 0..1 beside a name": (
         "yolov10n",

@@ -62,6 +62,7 @@ def read(request: ModelRequest) -> Network:
         names=tuple(class_names),
         sha256=hashlib.sha256(data).hexdigest(),
         needs_nms=head.needs_nms,
+        watched=True,
         plan=str(path),
         warnings=[
             *warnings,

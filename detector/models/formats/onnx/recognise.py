@@ -171,6 +171,7 @@ def _has_signs(evidence: Evidence, known: Description) -> bool:
         and all(evidence.has_operator(operator) for operator in signs.operators)
         and not any(evidence.has_operator(operator) for operator in signs.without)
         and (not signs.stem or bool(evidence.stem() & set(signs.stem)))
+        and (not signs.normalises or evidence.inside().normalises)
         and (not signs.picture or graph.input.name in signs.picture)
         and {meaning_of(name) for name in signs.inputs}
         <= {meaning_of(info.name) for info in graph.sizes}
@@ -319,6 +320,7 @@ def _families_of_that_shape(evidence: Evidence) -> str:
         known.family
         for known in families().values()
         if known.outputs is not None
+        and not isinstance(known.outputs.boxes.tensor, int)
         and not isinstance(bind(known.outputs, evidence.outputs(), size), str)
     ]
     return f"; they have the names and shapes of {' or '.join(fitting)}" if fitting else ""

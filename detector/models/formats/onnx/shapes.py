@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.errors import ModelError
+from detector.models.formats.onnx.branches import CONTROL_FLOW, refuse_branches, taken_branch
 from detector.models.formats.onnx.foreign import (
     ForeignGraph,
     attributes_of,
@@ -64,7 +65,6 @@ GROWING = frozenset(
 )
 # ONNX's evaluator goes over the elements of all others one by one in Python.
 SLOW, SLOW_ELEMENTS = 1000, 4096
-CONTROL_FLOW = ("If", "Loop", "Scan")
 OPEN_END = np.iinfo(np.int32).max  # exporters write "to the end" as the largest int32 or int64
 # Operators that hold no sizes, beside the element-wise ones.
 SIZELESS = frozenset(
@@ -190,18 +190,9 @@ def fold(graph: ForeignGraph) -> None:
         graph.infer()
         check_operands(graph)
     except ModelError:
-        _refuse_branches(graph)  # inference fails on what is inside of them
+        refuse_branches(graph)  # inference fails on what is inside of them
         raise
-    _refuse_branches(graph)
-
-
-def _refuse_branches(graph: ForeignGraph) -> None:
-    branching = sorted({node.op_type for node in graph.nodes if node.op_type in CONTROL_FLOW})
-    if branching:
-        raise ModelError(
-            f"{graph.name}: holds {', '.join(branching)}, and the picture decides which way they "
-            "go; such control flow is not supported: export it without NMS, or with a fixed size"
-        )
+    refuse_branches(graph)
 
 
 def _fold_once(graph: ForeignGraph, work: int) -> tuple[bool, int]:
@@ -225,7 +216,7 @@ def _fold_once(graph: ForeignGraph, work: int) -> tuple[bool, int]:
             and not any(name in read for name in node.output[1:])  # the mask of a Dropout
         ):
             alias[node.output[0]] = node.input[0]
-        elif node.op_type == "If" and (branch := _taken_branch(graph, node)) is not None:
+        elif node.op_type == "If" and (branch := taken_branch(graph, node)) is not None:
             left += branch
         elif (cost := _cost(graph, node)) is not None and cost <= work:
             values = _fixed_values(graph, node)
@@ -240,25 +231,6 @@ def _fold_once(graph: ForeignGraph, work: int) -> tuple[bool, int]:
         changed = True
     graph.nodes = left
     return changed, work
-
-
-def _taken_branch(graph: ForeignGraph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-    """The nodes of the branch that an If always takes; its results get the names of the If's."""
-    from onnx import helper
-
-    condition = graph.value(node.input[0])
-    if condition is None or condition.size != 1:
-        return None
-    attributes = {attribute.name: attribute.g for attribute in node.attribute}
-    taken = attributes["then_branch" if condition.item() else "else_branch"]
-    if len(taken.output) != len(node.output):
-        return None
-    graph.constants |= {tensor.name: tensor for tensor in taken.initializer}
-    ends = [
-        helper.make_node("Identity", [info.name], [name], name=graph.fresh(f"{node.name}.end"))
-        for info, name in zip(taken.output, node.output, strict=True)
-    ]
-    return [*taken.node, *ends]
 
 
 def _make_constants(graph: ForeignGraph, node: onnx.NodeProto, values: list[NDArray[Any]]) -> None:
