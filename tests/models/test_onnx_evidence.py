@@ -129,14 +129,27 @@ def keypoints(**more) -> Export:
     return export.out("output0", export.add("Transpose", both, perm=[0, 2, 1]))
 
 
-def angles(**more) -> Export:
+def one_piece(graph):
+    """The same, where nothing shows what the columns were joined of."""
+
+    def made() -> Export:
+        export = graph()
+        last = export.nodes.pop()
+        whole = export.add("Mul", last.input[0], export.const([1.0]))
+        export.outputs.clear()
+        return export.out("output0", whole)
+
+    return made
+
+
+def angles(angle: float = -0.7, **more) -> Export:
     """YOLOv8-obb: a box, three scores, an angle."""
     export = Export(**more)
     colours = export.colours()
     table = export.table(colours, BOXES, exports.CELLS)
-    angle = export.table(colours, [(-0.7,)], exports.CELLS)
+    turned = export.table(colours, [(angle,)], exports.CELLS)
     scores = export.scores(colours, 2, exports.CELLS)
-    both = export.add("Concat", table, scores, angle, axis=2)
+    both = export.add("Concat", table, scores, turned, axis=2)
     return export.out("output0", export.add("Transpose", both, perm=[0, 2, 1]))
 
 
@@ -241,9 +254,11 @@ REFUSED = {
         ("mmdet-caffe, mmdet-resnet, mmdet-rtmdet, mmdet-yolox", "--family"),
     ),
     "two branches": ("best", lambda: two_branches(("a", "b")), ("2 branches", "--family yolov9")),
-    "keypoints": ("best", keypoints, ("yolov8", "scores of 40", "0..1", "keypoints")),
-    "turned boxes": ("yolov8n-obb", angles, ("0.7", "0..1", "angles")),
+    "keypoints": ("best", keypoints, ("yolov8", "joined of 4 + 1 + 51", "51 of them", "keypoints")),
     "keypoints, named": ("yolov8n-pose", keypoints, ("keypoints",)),
+    "keypoints in one piece": ("best", one_piece(keypoints), ("scores of 40", "0..1", "keypoints")),
+    "turned boxes": ("yolov8n-obb", angles, ("joined of 4 + 3 + 1", "an angle")),
+    "turned boxes in 0..1": ("best", lambda: angles(0.7), ("joined of 4 + 3 + 1", "an angle")),
 }
 
 
