@@ -63,10 +63,13 @@ class Sink:
     # Sinks are opened, written and closed by ascending ``order``. Cheap rows come first: the disk
     # then fills up under the video, and the rows of all of its frames are there.
     order: ClassVar[int] = 0
-    # Keywords of __init__: of config.output, or "remark", "style" (how boxes look), "program".
+    # Keywords of __init__: of config.output, or "remark", "style" (how boxes look), "program",
+    # "names" (``FrameNames``, which the sinks of a source share).
     options: ClassVar[tuple[str, ...]] = ()
     # Modules that opening and writing import at their first use.
     imports: ClassVar[tuple[str, ...]] = ()
+    # Its folder in a dataset, where outputs that have one are saved together (IN-ENGINE-dataset/).
+    dataset: ClassVar[str] = ""
     # It shows the source's own pictures, with boxes: --blur and --no-video contradict it.
     untouched: ClassVar[bool] = False
 
