@@ -20,14 +20,14 @@ from detector import sinks, sources
 from detector.config.schema import Config, OutputConfig
 from detector.errors import DetectVideoError, OutputError, SourceError, UsageError
 from detector.errors.guard import refuse_kept
-from detector.errors.writing import has_permission, is_null_device
-from detector.sinks._partial import OURS, refuse_being_written
+from detector.errors.writing import MARK, has_permission, is_null_device
+from detector.sinks._partial import refuse_being_written
 from detector.sinks.base import DRAWN, Sink
 from detector.sources._specs import NamedPictures, is_numbered
 from detector.sources._standard_input import SPEC as STANDARD_INPUT
 from detector.types import SourceInfo
 
-SETTINGS = "user.detect-video.settings"  # attribute of an output
+SETTINGS = f"{MARK}.settings"  # attribute of an output
 LONGEST_STEM = 200  # bytes of a source's name in that of its session
 MOST_NAMES = 10_000  # X, X-2, X-3...
 
@@ -89,14 +89,6 @@ def mark_settings(path: Path, settings: str) -> None:
     """Leaves ``settings`` in an extended attribute of an output, where the file system has them."""
     with suppress(OSError, AttributeError):
         os.setxattr(path, SETTINGS, settings.encode())
-
-
-def is_output(path: str) -> bool:
-    """Whether a run wrote this file, or is writing it, as far as the file system can tell."""
-    try:
-        return any(name in (SETTINGS, OURS) for name in os.listxattr(path))
-    except (OSError, AttributeError):
-        return False
 
 
 def may_replace(path: Path, settings: str) -> bool:

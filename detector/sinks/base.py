@@ -9,7 +9,7 @@ output.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -75,6 +75,7 @@ class Sink:
 
     path: Path
     notes: list[str]
+    beside: Sequence[Path] = ()  # other files that ``close`` wrote
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)

@@ -6,8 +6,9 @@ of images, some 120 bytes each, waits in memory for the end. Image ids are frame
 category ids are class ids + 1, because some readers take 0 to mean "none".
 
 ``file_name`` leads from the file's folder to a picture: to the annotated one where the run writes
-some, else to that of the source. Frames of a video that are not written are ``in.mp4#7``. A box is
-its own ``segmentation``, as ``loadRes`` of pycocotools makes it, so that ``annToMask`` works.
+some (``source`` is then what it was made of), else to that of the source. Frames of a video that
+are not written are ``in.mp4#7``. A box is its own ``segmentation``, as ``loadRes`` of pycocotools
+makes it, so that ``annToMask`` works.
 """
 
 from __future__ import annotations
@@ -133,6 +134,7 @@ class CocoSink(RowsSink):
             return
         written = self._frames.written
         if written is not None and written[0] + 1 == self._last["id"]:
+            self._last["source"] = self._last["file_name"]
             self._last["file_name"] = self._lead_to(written[1])
         self._images.append(_encode(self._last))
         self._last = None
@@ -160,7 +162,7 @@ class CocoSink(RowsSink):
 
     def close(self) -> Path:
         if self._partial is not None:
-            self._results.close()
+            self.beside = [self._results.close()]
             self._list_last()
             self._append(self._footer(len(self._images)))
             self.notes.append(f"coco: the same as a results list: {self._results.path}")

@@ -67,7 +67,10 @@ class YoloSink(FolderSink):
     def _write_names(self, names: tuple[str, ...]) -> None:
         self.add(CLASSES, utf8("".join(f"{name}\n" for name in names)))
         pictures = self._names.folder
-        if pictures is None or (pictures.parent, self.dataset) != (self.path.parent, self.path.name):
+        if pictures is None or (pictures.parent, self.dataset) != (
+            self.path.parent,
+            self.path.name,
+        ):
             self.add(DESCRIPTION, utf8(_describe(names, None)))
             return
         _refuse_foreign(self.path.parent / DESCRIPTION)
@@ -76,7 +79,8 @@ class YoloSink(FolderSink):
     def close(self) -> Path | None:
         path = super().close()
         if self._description is not None:
-            write_whole(self.path.parent / DESCRIPTION, self._description, ours=True)
+            self.beside = [self.path.parent / DESCRIPTION]
+            write_whole(self.beside[0], self._description, ours=True)
             self._description = None
         return path
 
