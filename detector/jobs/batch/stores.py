@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from detector.errors import DetectVideoError, SourceError, UsageError
 from detector.sources._addresses import MAGIC, STORES, Place, parse_address
-from detector.sources._contents import PICTURES, VIDEOS
+from detector.sources._contents import VIDEOS
 from detector.sources._left_out import suffix_of
 from detector.sources._ranges import StoredObject
 from detector.sources._storage import (
@@ -77,7 +77,7 @@ def _walk_s3(store: Any, place: Place, more: dict[str, str]) -> Iterator[tuple[s
 def find_objects(
     text: str, lists: Sequence[str], own: str, limit: int, left_out: Counter[str]
 ) -> Iterator[Named]:
-    """The videos and pictures that one SOURCE names. ``lists``: suffixes of lists, of at most
+    """The videos that one SOURCE names. ``lists``: suffixes of lists, of at most
     ``limit`` bytes. ``own``: the job's output, below which nothing is a source. ``left_out`` counts
     what is found and not taken, by suffix.
 
@@ -119,7 +119,7 @@ def _below(place: Place, own: str, left_out: Counter[str]) -> Iterator[Named]:
 
 
 def _match(place: Place, own: str, left_out: Counter[str]) -> Iterator[Named]:
-    """Objects that match, and those below folders that do. Names are relative to the folder
+    """Objects that match, and the videos below folders that do. Names are relative to the folder
     before the first sign."""
     from fsspec.utils import glob_translate
 
@@ -152,7 +152,7 @@ def _takes(relative: str, left_out: Counter[str]) -> bool:
     hidden = any(part[:1] == "." and part not in (".", "..") for part in relative.split("/"))
     if hidden or _is_name_of_folder(relative):
         return False
-    taken = relative.lower().endswith(PICTURES + VIDEOS)
+    taken = relative.lower().endswith(VIDEOS)
     left_out[suffix_of(relative)] += not taken
     return taken
 
