@@ -16,7 +16,7 @@ from pathlib import Path
 
 from detector.errors import OutputError
 from detector.errors.guard import refuse_kept
-from detector.errors.writing import utf8, write_whole
+from detector.errors.writing import sync_folder, utf8, write_whole
 from detector.sinks._folder import FolderSink
 from detector.sinks._naming import FrameNames
 from detector.types import Detections, Frame, SourceInfo
@@ -81,6 +81,7 @@ class YoloSink(FolderSink):
         if self._description is not None:
             self.beside = [self.path.parent / DESCRIPTION]
             write_whole(self.beside[0], self._description, ours=True)
+            sync_folder(self.path.parent.parent)  # in which the dataset's folder may be new
             self._description = None
         return path
 
