@@ -5,10 +5,10 @@ other, whose image and category ids are the same. Annotations go to the file as 
 of images, some 120 bytes each, waits in memory for the end. Image ids are frame numbers + 1 and
 category ids are class ids + 1, because some readers take 0 to mean "none".
 
-``file_name`` leads from the file's folder to a picture: to the annotated one where the run writes
-some (``source`` is then what it was made of), else to that of the source. Frames of a video that
-are not written are ``in.mp4#7``. A box is its own ``segmentation``, as ``loadRes`` of pycocotools
-makes it, so that ``annToMask`` works.
+``file_name`` leads from the file's folder (a picture elsewhere has its whole path) to the annotated
+picture where the run writes some (``source`` is then what it was made of), else to that of the
+source. Frames of a video that are not written are ``in.mp4#7``. A box is its own ``segmentation``,
+as ``loadRes`` of pycocotools makes it, so that ``annToMask`` works.
 """
 
 from __future__ import annotations
@@ -107,6 +107,7 @@ class CocoSink(RowsSink):
     def open(self, info: SourceInfo) -> None:
         refuse_kept(self._results.path)
         super().open(info)
+        self._frames.make_unique()  # Datumaro takes a.jpg and a.png for one picture
         try:
             self._results.open(info)
         except BaseException:
@@ -140,7 +141,10 @@ class CocoSink(RowsSink):
         self._last = None
 
     def _lead_to(self, path: str | Path) -> str:
-        return os.path.relpath(path, self._folder)
+        """From the folder of this file, or from the root: readers refuse a way through ``..``."""
+        whole = os.path.abspath(path)
+        below = os.path.relpath(whole, self._folder)
+        return whole if below.split(os.sep)[0] == os.pardir else below
 
     def rows(self, frame: Frame, detections: Detections) -> str:
         lines = []

@@ -20,6 +20,7 @@ from detector.datasets.base import Lookup
 from detector.errors import OutputError
 from detector.run.detect import Result, detect
 from detector.run.inputs import gather_sources
+from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
 
 CLIP = CHECKOUT / "videos" / "street.mp4"
@@ -122,6 +123,15 @@ def test_of_a_folder(output: str) -> None:
         )
 
 
+def test_of_equal_stems_without_labels() -> None:
+    """Datumaro, which CVAT reads with, takes a.jpg and a.png for one picture."""
+    cut_pictures("in/a.jpg", "in/a.png")
+    (source,) = run("in", save="pictures,coco").summary.each
+    names = [one["file_name"] for one in read(source.outputs["coco"])["images"]]
+    assert names == ["in-ort-detected/a.jpg", "in-ort-detected/a-2.png"]
+    assert all(Path("out", name).is_file() for name in names)
+
+
 def test_of_folders_with_equal_names() -> None:
     cut_pictures("a/x.jpg", "b/x.jpg", "b/y.jpg")
     (source,) = run("a/x.jpg", "b/x.jpg", "b/y.jpg").summary.each
@@ -156,8 +166,13 @@ def test_without_pictures_names_lead_to_the_source(place: Path) -> None:
     (place / "v.mp4").symlink_to(CLIP)
     pictures, video = run("in", "v.mp4", save="coco,yolo").summary.each
     assert [one["file_name"] for one in read(pictures.outputs["coco"])["images"]] == [
-        "../in/a.jpg",
-        "../in/b.jpg",
+        str(place / "in/a.jpg"),
+        str(place / "in/b.jpg"),
+    ]
+    (below,) = run("in", save="coco", output="here.json").summary.each
+    assert [one["file_name"] for one in read(below.outputs["coco"])["images"]] == [
+        "in/a.jpg",
+        "in/b.jpg",
     ]
     assert [one["file_name"] for one in read(video.outputs["coco"])["images"]] == [
         "v.mp4#0",
@@ -223,3 +238,23 @@ def test_names_of_classes_are_yaml(tmp_path: Path) -> None:
     names = ('a "b"', "c: d", "#e", "é 视 😀", "no", "1", "tab\tnew\nline", "\x85\x9f\u2028", "")
     assert yaml.safe_load(_describe(names, None))["names"] == dict(enumerate(names))
     assert yaml.safe_load(_describe((), "images"))["names"] == {}
+
+
+def test_of_a_batch(place: Path) -> None:
+    """In each item's folder, which is moved to its place when it is whole."""
+    cut_pictures("in/a.jpg", "in/sub/a.jpg")
+    (place / "in/v.mp4").symlink_to(CLIP)
+    Path("in/notes.txt").write_text("x")
+    job = ("batch", "in", "-o", "out", "--engine", "ort", "--conf", 0.2, "--workers", 1)
+    done = detect_video(*job, "--save", ALL, "--frames", 2, "--json", cwd=place)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["items"]["done"] == 3
+    assert result["notes"][0].startswith("1 left out: 1 .txt")
+    for name, count in (("a.jpg", 1), ("sub/a.jpg", 1), ("v.mp4", 2)):
+        folder = place / "out/files" / name
+        outputs = json.loads((folder / "done.json").read_text())["outputs"]
+        assert outputs["yolo"] == "dataset/labels"
+        assert check_all_join({kind: str(folder / at) for kind, at in outputs.items()}) == count
+        for one in read(str(folder / "detections.coco.json"))["images"]:
+            assert one["source"][0] == "v" or (folder / one["source"]).samefile(f"in/{name}")

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
-from detector import sources
+from detector import Detector, sources
 from detector.config.levels import resolve_config
 from detector.errors import SourceError
 from detector.errors.writing import is_output
@@ -19,6 +19,7 @@ from detector.run.detect import detect
 from detector.run.inputs import gather_sources
 from detector.run.outputs import SETTINGS
 from detector.sources._contents import FFMPEG_PICTURES, PICTURES, VIDEOS, is_picture, is_video
+from tests.conftest import CHECKOUT
 
 BY_NAME = "(a file is read when it is given by name)"
 
@@ -192,3 +193,23 @@ def test_nothing_is_an_output_that_no_run_wrote() -> None:
     make("a.jpg")
     assert not is_output("a.jpg")
     assert not is_output("absent")
+
+
+def test_the_documents_list_the_suffixes() -> None:
+    lines = (CHECKOUT / "docs/usage.md").read_text().splitlines()
+    rows = [line.split("|")[1:3] for line in lines if line.count("|") == 3]
+    listed = {name.strip(): suffixes.split() for name, suffixes in rows}
+    assert listed["pictures"] == sorted(PICTURES)
+    assert listed["videos"] == sorted(VIDEOS)
+
+
+@pytest.mark.slow
+def test_python_reads_the_videos_of_a_folder_too_and_warns(place: Path) -> None:
+    make("P/a.jpg", "P/n.txt", "P/s/b.jpg")
+    (place / "P/v.mp4").symlink_to(CHECKOUT / "videos/street.mp4")
+    with (
+        Detector(engine="null", frames=2) as detector,
+        pytest.warns(UserWarning, match=r"P: 1 left out: 1 \.txt .* 1 subfolder with 1 picture"),
+    ):
+        seen = [frame.source or frame.path for frame, _ in detector.stream("P")]
+    assert len(seen) == 3
