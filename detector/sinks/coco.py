@@ -142,6 +142,8 @@ class CocoSink(RowsSink):
 
     def _lead_to(self, path: str | Path) -> str:
         """From the folder of this file, or from the root: readers refuse a way through ``..``."""
+        if "://" in str(path):  # an address
+            return str(path)
         whole = os.path.abspath(path)
         below = os.path.relpath(whole, self._folder)
         return whole if below.split(os.sep)[0] == os.pardir else below

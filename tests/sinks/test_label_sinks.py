@@ -152,6 +152,12 @@ def test_an_aborted_coco_file_leaves_no_results_list(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out.coco.partial.json"]
 
 
+def test_coco_leaves_an_address_as_it_is(tmp_path: Path) -> None:
+    frame = make_frame(0, path="http://host/a.jpg")
+    (image,) = json.loads(written("coco", tmp_path, (frame, one_person())).read_text())["images"]
+    assert image["file_name"] == "http://host/a.jpg"
+
+
 def test_coco_of_pictures_without_any_detection(tmp_path: Path) -> None:
     document = json.loads(
         written(
