@@ -188,8 +188,9 @@ def read_picture(path: str, into: Image | None = None) -> Image | None:
             image = _decode_with_ffmpeg(path)
         else:
             # numpy reads files whose names cv2.imread cannot take.
-            image = _decode(np.fromfile(name_to_open(path), np.uint8))
-            if image is None and path.lower().endswith(".avif"):  # OpenCV may be built without
+            data = np.fromfile(name_to_open(path), np.uint8)
+            image = _decode(data)
+            if image is None and data[4:8].tobytes() == b"ftyp":  # a HEIF by another name
                 image = _decode_with_ffmpeg(path)
     except (OSError, cv2.error, SourceError):
         return None
@@ -221,9 +222,10 @@ def _is_made_of_tiles(path: str) -> bool:
 def _why_unread(path: str) -> str | None:
     """Words for a picture too large, cut off or of tiles; None where something else is wrong."""
     try:
+        if _is_made_of_tiles(path):
+            return "it is made of tiles, which are not put together here"
         if path.lower().endswith(FFMPEG_PICTURES):
-            tiles = _is_made_of_tiles(path)
-            return "it is made of tiles, which are not put together here" if tiles else None
+            return None
         return why_not_decoded(np.fromfile(name_to_open(path), np.uint8).tobytes())
     except OSError:
         return None
