@@ -6,6 +6,7 @@ import difflib
 import os
 import threading
 import time
+import warnings
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -192,6 +193,8 @@ class Detector:
     ) -> Generator[tuple[Frame, Detections], None, None]:
         """Every frame of a video, a picture, a folder or a glob, with its objects, in order.
 
+        Of a folder the pictures come first, then each of its videos. A file that is left out for
+        its suffix, or lies in a folder of the folder, is told in a UserWarning.
         Several sources follow each other; ``frame.source`` says which one a frame is of, with its
         size and frame rate. Reading and inference run in threads of their own while the caller
         works. The caller may keep the frames. With ``blur=[...]`` the objects of these classes are
@@ -205,7 +208,7 @@ class Detector:
                 "this Detector is streaming already; close that stream first, or make another one"
             )
         listed = sources if isinstance(sources, (list, tuple)) else [sources]
-        specs = [_as_spec(source) for source in listed]
+        specs = _gather([_as_spec(source) for source in listed])
         self._streaming = True
         try:
             for spec in specs:
@@ -302,6 +305,18 @@ def _as_spec(source: object) -> str:
         "stream() reads videos, pictures, folders and cameras by their path, address or number, "
         f"not {_kind_of(source)}; {cure}"
     )
+
+
+def _gather(specs: list[str]) -> list[str]:
+    """As on the command line: the videos of a folder follow its pictures. What is left out is a
+    warning."""
+    from detector import sources
+    from detector.errors.writing import is_output
+
+    gathered = [one for spec in specs for one in sources.gather([spec], is_output)]
+    for note in filter(None, map(sources.note_of, gathered)):
+        warnings.warn(note, stacklevel=3)
+    return gathered
 
 
 def _kind_of(thing: object) -> str:

@@ -13,15 +13,9 @@ import pkgutil
 from pathlib import Path
 from typing import TypeVar
 
-from detector.datasets.base import (
-    VIDEOS,
-    Dataset,
-    DetectionFormat,
-    LabelFormat,
-    Lookup,
-    StoredDetections,
-)
+from detector.datasets.base import Dataset, DetectionFormat, LabelFormat, Lookup, StoredDetections
 from detector.errors import SourceError, UsageError
+from detector.sources._contents import VIDEOS
 
 __all__ = ["detection_formats", "label_formats", "open", "open_detections"]
 

@@ -21,8 +21,6 @@ from detector.errors.reading import read_text
 from detector.errors.text import counted
 from detector.types import Detections, LabelledPicture
 
-PICTURES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-VIDEOS = (".mp4", ".m4v", ".mov", ".mkv", ".avi", ".ts", ".webm", ".mpg", ".mpeg", ".wmv", ".flv")
 MAX_BYTES = 4 << 30  # of a file of labels; COCO's largest has 0.45 GB
 MAX_PIXELS = 1e9  # a coordinate; no picture is that large, and areas stay exact
 MAX_PARTS = 16  # of a picture's path, by whose end a row may name it
@@ -151,8 +149,8 @@ class Lookup:
                 self._ends[end] = at if end not in self._ends else None
         self._stems: dict[str, int | None] = {}
         for at, one in enumerate(pictures):
-            stem = Path(one.path or one.name).stem
-            self._stems[stem] = at if stem not in self._stems else None
+            for stem in _ends(os.path.splitext(one.path or one.name)[0]):
+                self._stems[stem] = at if stem not in self._stems else None
 
     @property
     def has_frames(self) -> bool:
@@ -175,8 +173,12 @@ class Lookup:
                 return self._ends[end]
         return at
 
+    def by_file(self, path: str) -> int | None:
+        """By the file itself."""
+        return self._paths.get(real_path(path))
+
     def by_stem(self, stem: str) -> int | None:
-        """By the file's name without its suffix, where only one picture has it."""
+        """By the end of the file's path without its suffix, where only one picture has it."""
         return self._stems.get(stem)
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from detector.datasets.base import (
     MAX_PIXELS,
-    VIDEOS,
     Collector,
     Dataset,
     DetectionFormat,
@@ -31,6 +30,7 @@ from detector.datasets.base import (
 from detector.errors import SourceError
 from detector.errors.parsing import LARGEST, quote
 from detector.errors.text import counted
+from detector.sources._contents import VIDEOS
 from detector.types import LabelledPicture
 
 MAX_FRAME_DIGITS = 18  # of a frame's number in a file name
@@ -280,7 +280,7 @@ class CocoDetections(DetectionFormat):
         collector = Collector(path, lookup, every_picture_listed=True)
         place = {
             _number(path, row, "id", "image"): collector.place(
-                _place(row, lookup), row.get("file_name")
+                _place(path, row, lookup), row.get("file_name")
             )
             for row in entries
         }
@@ -298,9 +298,14 @@ class CocoDetections(DetectionFormat):
         return collector.finish(own)
 
 
-def _place(entry: dict[str, Any], lookup: Lookup) -> int | None:
+def _place(path: Path, entry: dict[str, Any], lookup: Lookup) -> int | None:
+    """The picture of an entry. Its ``source`` is what our sink saw, where ``file_name`` is what the
+    run wrote."""
     frame = _frame_index(entry)
-    at = lookup.by_name(str(entry.get("file_name", "")))
+    at = None
+    for name in (str(entry[key]) for key in ("source", "file_name") if key in entry):
+        at = lookup.by_file(os.path.join(path.parent, name)) if at is None else at
+        at = lookup.by_name(name) if at is None else at
     return at if at is not None or frame is None else lookup.by_frame(frame)
 
 

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from detector.datasets.base import (
     MAX_PIXELS,
-    PICTURES,
     Collector,
     Dataset,
     DetectionFormat,
@@ -34,6 +33,7 @@ from detector.datasets.base import (
 )
 from detector.errors import SourceError
 from detector.errors.text import counted
+from detector.sources._contents import PICTURES
 from detector.types import LabelledPicture
 
 CLASSES = (

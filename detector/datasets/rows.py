@@ -14,7 +14,6 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from detector.datasets.base import (
-    PICTURES,
     Collector,
     DetectionFormat,
     Lookup,
@@ -26,6 +25,7 @@ from detector.errors import SourceError, UsageError
 from detector.errors.parsing import parse_json
 from detector.errors.text import from_cell
 from detector.session.codec import from_builtins
+from detector.sources._contents import PICTURES
 
 CUT_OFF = "is the file cut off?"
 

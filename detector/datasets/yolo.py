@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from detector.datasets.base import (
-    PICTURES,
     Collector,
     Dataset,
     DetectionFormat,
@@ -33,6 +32,7 @@ from detector.errors.parsing import quote
 from detector.errors.reading import read_text
 from detector.errors.text import counted
 from detector.errors.yaml_parsing import parse_yaml
+from detector.sources._contents import PICTURES
 from detector.types import LabelledPicture
 
 SPLITS = {
@@ -299,18 +299,20 @@ class YoloDetections(DetectionFormat):
     name = "yolo"
 
     def claims(self, path: Path) -> bool:
-        return path.is_dir() and (path / "classes.txt").is_file()
+        return path.is_dir() and _own_labels(path) is not None
 
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
-        """A folder that the sink wrote: NAME.txt for picture NAME, frame_000123.txt for frame 123
-        of a video."""
+        """A folder that the sink wrote, or the dataset around it: NAME.txt for picture NAME, also
+        in folders, and frame_000123.txt for frame 123 of a video."""
+        folder = _own_labels(path) or path
         if names is None:
-            names = tuple(text for _, text in read_lines(path / "classes.txt"))
+            names = tuple(text for _, text in read_lines(folder / "classes.txt"))
         collector = Collector(path, lookup, every_picture_listed=True)
-        for file in sorted(path.glob("*.txt")):
+        for file in _files_under(folder, (".txt",)):
             if file.name == "classes.txt":
                 continue
-            at = collector.place(_place(file.stem, lookup), file.name)
+            stem = str(file.relative_to(folder).with_suffix(""))
+            at = collector.place(_place(stem, lookup), file.name)
             if at is None:
                 continue
             one = lookup.dataset.pictures[at]
@@ -330,6 +332,12 @@ class YoloDetections(DetectionFormat):
                 box = _xyxy(file, line, values[1:5], (one.width, one.height))
                 collector.add(at, box, values[5], class_id, f"{file}:{line}")
         return collector.finish(names)
+
+
+def _own_labels(path: Path) -> Path | None:
+    """The folder with the labels of our sink; None where there is none."""
+    places = (path, path / "labels")
+    return next((place for place in places if (place / "classes.txt").is_file()), None)
 
 
 def _place(stem: str, lookup: Lookup) -> int | None:

@@ -22,6 +22,7 @@ from detector.errors import OutputError
 from detector.errors.guard import refuse_kept
 
 HIDDEN = ".detect-video-"  # eight hexadecimal digits and the suffix follow
+MARK = "user.detect-video"  # how the names of our extended attributes begin
 # What file systems answer that have no locks, or cannot sync a folder.
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 NO_SYNC = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -187,6 +188,15 @@ def _hidden_name(target: Path) -> Path:
     """A name beside ``target`` that nobody else draws: ``.detect-video-1a2b3c4d5e6f7a8b.npz``.
     numpy needs the suffix as it is."""
     return target.with_name(f"{HIDDEN}{secrets.token_hex(8)}{target.suffix}")
+
+
+def is_output(path: str) -> bool:
+    """Whether a run wrote this file or folder, or is writing it, as far as the file system can
+    tell."""
+    try:
+        return any(name.startswith(MARK) for name in os.listxattr(path))
+    except (OSError, AttributeError):
+        return False
 
 
 def utf8(text: str) -> bytes:

@@ -332,6 +332,7 @@ class _Job:
 
 
 def _run_sources(job: _Job, specs: Sequence[str]) -> list[SourceRun]:
+    from detector import sources
     from detector.session.outcome import SourceRun
     from detector.timeline import OffTimeline, Timeline
 
@@ -347,6 +348,7 @@ def _run_sources(job: _Job, specs: Sequence[str]) -> list[SourceRun]:
             else OffTimeline()
         )
         run = SourceRun(str(spec), timeline)  # documents hold plain texts
+        run.notes += filter(None, [sources.note_of(spec)])
         runs.append(run)
         with _held(job, spec) as held:
             try:
@@ -409,8 +411,9 @@ def _run_source(job: _Job, run: SourceRun, spec: str, number: int) -> None:
                 for sink in sinks:  # what went wrong before the first frame leaves no partial file
                     sink.abort()
                 raise
-        for path in run.outputs.values() if settings else ():
-            mark_settings(Path(path), settings)
+        beside = [path for sink in sinks for path in sink.beside]
+        for path in [*map(Path, run.outputs.values()), *beside] if settings else ():
+            mark_settings(path, settings)
         if job.stream is not None and not job.stream.is_read:
             run.notes.append("the reader of standard output left before the end")
         if own is not None and own.path.exists():

@@ -16,8 +16,8 @@ from detector.config.schema import CAMERA_GROUPS, PACKAGED, Config, flag_of, opt
 from detector.errors import DetectVideoError, UsageError
 from detector.errors.guard import keep_listed
 from detector.errors.secrets import Address
+from detector.errors.writing import is_output
 from detector.run.canvas import model_request
-from detector.run.outputs import is_output
 from detector.sources._standard_input import SPEC as STDIN
 from detector.sources._unclaimed import is_live
 

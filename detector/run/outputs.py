@@ -20,14 +20,14 @@ from detector import sinks, sources
 from detector.config.schema import Config, OutputConfig
 from detector.errors import DetectVideoError, OutputError, SourceError, UsageError
 from detector.errors.guard import refuse_kept
-from detector.errors.writing import has_permission, is_null_device
-from detector.sinks._partial import OURS, refuse_being_written
+from detector.errors.writing import MARK, has_permission, is_null_device
+from detector.sinks._partial import refuse_being_written
 from detector.sinks.base import DRAWN, Sink
 from detector.sources._specs import NamedPictures, is_numbered
 from detector.sources._standard_input import SPEC as STANDARD_INPUT
 from detector.types import SourceInfo
 
-SETTINGS = "user.detect-video.settings"  # attribute of an output
+SETTINGS = f"{MARK}.settings"  # attribute of an output
 LONGEST_STEM = 200  # bytes of a source's name in that of its session
 MOST_NAMES = 10_000  # X, X-2, X-3...
 
@@ -89,14 +89,6 @@ def mark_settings(path: Path, settings: str) -> None:
     """Leaves ``settings`` in an extended attribute of an output, where the file system has them."""
     with suppress(OSError, AttributeError):
         os.setxattr(path, SETTINGS, settings.encode())
-
-
-def is_output(path: str) -> bool:
-    """Whether a run wrote this file, or is writing it, as far as the file system can tell."""
-    try:
-        return any(name in (SETTINGS, OURS) for name in os.listxattr(path))
-    except (OSError, AttributeError):
-        return False
 
 
 def may_replace(path: Path, settings: str) -> bool:
@@ -368,8 +360,10 @@ class OutputPlan:
             self._choose_sinks(info.kind, info.path)
             return {}
         paths = self._name_paths(spec, info.kind, info.path, engine, settings)
-        if self._file is None:
-            self._make_folder()
+        place, _ = self._place(spec, engine)
+        folders = {path.parent for path in paths.values()}
+        # That of -o FILE is there: ``check`` has asked.
+        self._make_folders(folders | {self._folder()} if self._file is None else folders - {place})
         self._taken.update(paths.values())
         for path in paths.values():
             refuse_kept(path)
@@ -395,14 +389,18 @@ class OutputPlan:
         """``paths``, with nothing made and nothing taken."""
         chosen = self._choose_sinks(kind, path_of_source)
         folder, stem = self._place(spec, engine)
+        given = None if self._file is None else self._file_sink
+        parts = [sink for sink in chosen if sink.dataset and sink is not given]
+
+        def name_one(sink: type[Sink], added: str) -> Path:
+            if self._file is not None and sink is given:
+                return self._file
+            if len(parts) > 1 and sink in parts:
+                return folder / self._dataset_name(stem, added) / sink.dataset
+            return folder / self._default_name(spec, stem, sink, added)
 
         def named(added: str) -> dict[str, Path]:
-            return {
-                sink.name: self._file
-                if self._file is not None and sink is self._file_sink
-                else folder / self._default_name(spec, stem, sink, added)
-                for sink in chosen
-            }
+            return {sink.name: name_one(sink, added) for sink in chosen}
 
         return choose_names(named, self._taken, settings, self._file)
 
@@ -457,20 +455,24 @@ class OutputPlan:
         output = self._config.output
         return Path() if output is None or output == "-" else Path(output)
 
-    def _make_folder(self) -> None:
-        folder = self._folder()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputError(
-                f"{folder}: the output folder cannot be made: {error.strerror}; choose another"
-            ) from error
+    def _make_folders(self, folders: Collection[Path]) -> None:
+        for folder in folders:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise OutputError(
+                    f"{folder}: the output folder cannot be made: {error.strerror}; choose another"
+                ) from error
 
     def _place(self, spec: str, engine: str) -> tuple[Path, str]:
         """Folder and stem of the names that are not given."""
         if self._file is not None:
             return self._file.parent, self._file.stem
         return self._folder(), f"{stem_of(spec)}-{engine}"
+
+    def _dataset_name(self, stem: str, added: str) -> str:
+        """The folder of outputs that make one dataset: IN-ENGINE-dataset, IN-ENGINE-dataset-2..."""
+        return "dataset" if self._plain else f"{stem}-dataset{added}"
 
     def _default_name(self, spec: str, stem: str, sink: type[Sink], added: str) -> str:
         """IN-ENGINE-detected.mp4, IN-ENGINE-detected-2.mp4..."""

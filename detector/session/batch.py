@@ -264,3 +264,4 @@ class DryRun:
     bytes: Count
     items: list[str]
     refused: list[Failure] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)

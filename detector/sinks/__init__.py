@@ -64,8 +64,10 @@ def open_all(paths: Mapping[str, Path], info: SourceInfo, options: Mapping[str, 
     Each takes of ``options`` those that it declares. When one cannot be opened, those before it are
     aborted.
     """
+    from detector.sinks._naming import FrameNames
     from detector.sinks._only import only_detections
 
+    options = {**options, "names": FrameNames()}
     opened: list[Sink] = []
     try:
         for name, path in paths.items():

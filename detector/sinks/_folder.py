@@ -23,16 +23,10 @@ from typing import ClassVar
 from detector.errors import OutputError
 from detector.errors.guard import refuse_folder_of_kept
 from detector.errors.writing import sync_folder
+from detector.sinks._naming import free_name
 from detector.sinks._partial import Partial, output_errors
 from detector.sinks.base import Sink
-from detector.types import Frame, SourceInfo
-
-
-def picture_name(frame: Frame) -> PurePath | None:
-    """What outputs of a picture are called, with a folder where it has one; None in a video."""
-    if frame.name is not None:
-        return PurePath(frame.name)
-    return None if frame.path is None else PurePath(PurePath(frame.path).name)
+from detector.types import SourceInfo
 
 
 class FolderSink(Sink):
@@ -95,12 +89,7 @@ class FolderSink(Sink):
 
     def free_name(self, stem: str, suffix: str) -> str:
         """``stem`` + ``suffix``, or ``NAME-2``: two source folders may hold the same name."""
-        name, n = stem + suffix, 1
-        while name in self._taken:
-            n += 1
-            name = f"{stem}-{n}{suffix}"
-        self._taken.add(name)
-        return name
+        return free_name(stem, suffix, self._taken)
 
     def close(self) -> Path | None:
         if self._partial is not None:

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from detector.errors import OutputError
 from detector.errors.guard import refuse_folder_of_kept, refuse_kept
-from detector.errors.writing import put_in_place, take_lock
+from detector.errors.writing import MARK, put_in_place, take_lock
 
-OURS = "user.detect-video"  # extended attribute of a temporary file that a run of ours made
+OURS = MARK  # extended attribute of a temporary file that a run of ours made
 MOST = 10_000  # temporary files of one target
 
 

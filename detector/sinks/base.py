@@ -9,7 +9,7 @@ output.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -63,15 +63,19 @@ class Sink:
     # Sinks are opened, written and closed by ascending ``order``. Cheap rows come first: the disk
     # then fills up under the video, and the rows of all of its frames are there.
     order: ClassVar[int] = 0
-    # Keywords of __init__: of config.output, or "remark", "style" (how boxes look), "program".
+    # Keywords of __init__: of config.output, or "remark", "style" (how boxes look), "program",
+    # "names" (``FrameNames``, which the sinks of a source share).
     options: ClassVar[tuple[str, ...]] = ()
     # Modules that opening and writing import at their first use.
     imports: ClassVar[tuple[str, ...]] = ()
+    # Its folder in a dataset, where outputs that have one are saved together (IN-ENGINE-dataset/).
+    dataset: ClassVar[str] = ""
     # It shows the source's own pictures, with boxes: --blur and --no-video contradict it.
     untouched: ClassVar[bool] = False
 
     path: Path
     notes: list[str]
+    beside: Sequence[Path] = ()  # other files that ``close`` wrote
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)

@@ -4,6 +4,11 @@
 other, whose image and category ids are the same. Annotations go to the file as they come. The list
 of images, some 120 bytes each, waits in memory for the end. Image ids are frame numbers + 1 and
 category ids are class ids + 1, because some readers take 0 to mean "none".
+
+``file_name`` leads from the file's folder (a picture elsewhere has its whole path) to the annotated
+picture where the run writes some (``source`` is then what it was made of), else to that of the
+source. Frames of a video that are not written are ``in.mp4#7``. A box is its own ``segmentation``,
+as ``loadRes`` of pycocotools makes it, so that ``annToMask`` works.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from typing import Any
 
 from detector.errors.guard import refuse_kept
 from detector.errors.writing import utf8
+from detector.sinks._naming import FrameNames
 from detector.sinks._partial import output_errors
 from detector.sinks._rows import RowsSink
 from detector.types import Detections, Frame, SourceInfo
@@ -42,6 +48,12 @@ def _results_of(frame: Frame, detections: Detections) -> Iterator[dict[str, Any]
             "bbox": [round(value, 2) + 0.0 for value in (x1, y1, x2 - x1, y2 - y1)],
             "score": round(score, 6),
         }
+
+
+def _rectangle(x: float, y: float, width: float, height: float) -> list[list[float]]:
+    """The polygon of a box: x, y of each corner."""
+    right, bottom = round(x + width, 2), round(y + height, 2)
+    return [[x, y, x, bottom, right, bottom, right, y]]
 
 
 class CocoResults(RowsSink):
@@ -73,16 +85,19 @@ class CocoSink(RowsSink):
     name = "coco"
     suffixes = (".coco.json", ".json")
     order = 1  # after the other rows: its list of images is only written when it is closed
-    options = ("remark",)
+    options = ("remark", "names")
 
-    def __init__(self, path: Path, *, remark: str = "") -> None:
+    def __init__(self, path: Path, *, remark: str = "", names: FrameNames | None = None) -> None:
         """``remark`` is in ``info`` under that key. Without one there is no such key."""
         super().__init__(path)
         info = {
             "description": "detections of detect-video",
             **({"remark": remark} if remark else {}),
         }
-        self.header = f'{{"info":{_encode(info)},"annotations":['
+        self.header = f'{{"info":{_encode(info)},"licenses":[],"annotations":['
+        self._folder = os.path.abspath(self.path.parent)
+        self._frames = names or FrameNames()
+        self._last: dict[str, Any] | None = None  # the frame that may not have its picture yet
         self._images: list[str] = []
         self._ends: list[int] = []  # size of the file after each frame, bytes
         self._names: tuple[str, ...] = ()
@@ -92,6 +107,7 @@ class CocoSink(RowsSink):
     def open(self, info: SourceInfo) -> None:
         refuse_kept(self._results.path)
         super().open(info)
+        self._frames.make_unique()  # Datumaro takes a.jpg and a.png for one picture
         try:
             self._results.open(info)
         except BaseException:
@@ -99,18 +115,38 @@ class CocoSink(RowsSink):
             raise
 
     def write(self, frame: Frame, detections: Detections) -> None:
+        self._list_last()
         super().write(frame, detections)
         self._results.write(frame, detections)
-        name = (
-            frame.path if frame.path is not None else f"{Path(self._info.path).name}#{frame.index}"
-        )
         height, width = frame.size
-        image = {"id": frame.index + 1, "file_name": name, "width": width, "height": height}
-        self._images.append(
-            _encode({**image, "frame_index": frame.index} if frame.path is None else image)
-        )
+        image = {"id": frame.index + 1, "file_name": "", "width": width, "height": height}
+        if frame.path is None:
+            image["file_name"] = f"{Path(self._info.path).name}#{frame.index}"
+            image["frame_index"] = frame.index
+        else:
+            image["file_name"] = self._lead_to(frame.path)
+        self._last = image
         self._ends.append(self._whole_bytes)
         self._names = self._names or detections.names
+
+    def _list_last(self) -> None:
+        """Puts the last frame on the list of images. Its picture, if any, is written by now."""
+        if self._last is None:
+            return
+        written = self._frames.written
+        if written is not None and written[0] + 1 == self._last["id"]:
+            self._last["source"] = self._last["file_name"]
+            self._last["file_name"] = self._lead_to(written[1])
+        self._images.append(_encode(self._last))
+        self._last = None
+
+    def _lead_to(self, path: str | Path) -> str:
+        """From the folder of this file, or from the root: readers refuse a way through ``..``."""
+        if "://" in str(path):  # an address
+            return str(path)
+        whole = os.path.abspath(path)
+        below = os.path.relpath(whole, self._folder)
+        return whole if below.split(os.sep)[0] == os.pardir else below
 
     def rows(self, frame: Frame, detections: Detections) -> str:
         lines = []
@@ -118,19 +154,22 @@ class CocoSink(RowsSink):
             self._count += 1
             box = row["bbox"]
             row = {"id": self._count, **row, "area": round(box[2] * box[3], 2), "iscrowd": 0}
+            row["segmentation"] = _rectangle(*box)
             lines.append(f"{',' if self._count > 1 else ''}\n{_encode(row)}")
         return "".join(lines)
 
     def _footer(self, frames: int) -> str:
         categories = [
-            {"id": class_id + 1, "name": name} for class_id, name in enumerate(self._names)
+            {"id": class_id + 1, "name": name, "supercategory": ""}
+            for class_id, name in enumerate(self._names)
         ]
         images = ",\n".join(self._images[:frames])
         return f'\n],"images":[\n{images}\n],"categories":{_encode(categories)}}}\n'
 
     def close(self) -> Path:
         if self._partial is not None:
-            self._results.close()
+            self.beside = [self._results.close()]
+            self._list_last()
             self._append(self._footer(len(self._images)))
             self.notes.append(f"coco: the same as a results list: {self._results.path}")
         return super().close()
@@ -140,6 +179,7 @@ class CocoSink(RowsSink):
         already has. Its results list goes: the dataset holds the same.
         """
         self._results.discard()
+        self._list_last()
         if self._partial is None or not self._images:
             self._whole_bytes = 0  # nothing to keep
             return super().abort()

@@ -11,7 +11,8 @@ import os
 import re
 from pathlib import Path
 
-from detector.sinks._folder import FolderSink, picture_name
+from detector.sinks._folder import FolderSink
+from detector.sinks._naming import FrameNames
 from detector.sinks.pictures import encode
 from detector.types import Detections, Frame, Image
 
@@ -27,9 +28,11 @@ class CropsSink(FolderSink):
     order = 2
     manifest = ".detect-video-crops"
     holds = "crops"
+    options = ("names",)
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, names: FrameNames | None = None) -> None:
         super().__init__(path)
+        self._names = names or FrameNames()
         self._cut: list[Image] | None = None  # of the frame that ``write`` gets next
         self._folders: dict[int, str] = {}  # by class id
 
@@ -44,9 +47,7 @@ class CropsSink(FolderSink):
         return taken
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        name = picture_name(frame)
-        stem = f"frame_{frame.index:06d}" if name is None else str(name.with_suffix(""))
-        stem = _shorten(stem.replace("/", "_"))
+        stem = _shorten(self._names.stem(frame).replace("/", "_"))
         for number, (crop, class_id) in enumerate(
             zip(self._take(frame, detections), detections.class_ids.tolist(), strict=True)
         ):

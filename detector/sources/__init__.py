@@ -95,11 +95,13 @@ def gather(specs: Sequence[str], skip: Callable[[str], bool]) -> list[str]:
 
     Pictures by name are one source, in the place of the first: a shell makes many names of
     ``shots/*.jpg``. A folder or a pattern that holds videos is a source for its pictures, and one
-    for each video, but for those that ``skip`` says to leave out.
+    for each video, but for those that ``skip`` says to leave out. ``note_of`` says what else is
+    left out.
     """
-    from detector.sources._specs import PICTURES, NamedPictures
+    from detector.sources._contents import is_picture
+    from detector.sources._specs import NamedPictures
 
-    named = [spec for spec in specs if spec.lower().endswith(PICTURES) and os.path.isfile(spec)]
+    named = [spec for spec in specs if os.path.isfile(spec) and is_picture(spec)]
     together = [NamedPictures(named)] if len(named) > 1 else []
     gathered: list[str] = []
     for spec in specs:
@@ -112,18 +114,29 @@ def gather(specs: Sequence[str], skip: Callable[[str], bool]) -> list[str]:
 
 
 def _with_videos(spec: str, skip: Callable[[str], bool]) -> list[str]:
-    from detector.sources._specs import list_pictures, list_videos
+    from detector.sources._specs import Gathered, look_into
 
     try:
-        if not (videos := [path for path in list_videos(spec) if not skip(path)]):
-            return [spec]
+        contents = look_into(spec)
     except SourceError:  # whoever opens it says what is wrong
         return [spec]
-    try:
-        list_pictures(spec)
-    except SourceError:  # there is none
-        return videos
-    return [spec, *videos]
+    if contents is None:
+        return [spec]
+    from detector.sources._left_out import describe_left_out
+
+    videos = [path for path in contents.videos if not skip(path)]
+    found = [spec, *videos] if contents.pictures else videos
+    if not found:
+        return [spec]
+    left_out = describe_left_out(spec, contents)
+    return [Gathered(found[0], f"{spec}: {left_out}" if left_out else ""), *found[1:]]
+
+
+def note_of(spec: str) -> str:
+    """What ``gather`` left out of the folder or pattern that this is of; "" where nothing was."""
+    from detector.sources._specs import Gathered
+
+    return spec.note if isinstance(spec, Gathered) else ""
 
 
 def files_of(spec: str) -> list[str]:

@@ -8,17 +8,14 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from detector.errors import SourceError
+from detector.sources._contents import PICTURES, Contents, list_folder, natural_key, walk_files
+from detector.sources._left_out import describe_left_out
 from detector.sources._unclaimed import is_live
 from detector.sources.base import check_file
 
-PICTURES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
-# What is taken for a video in a folder. By its own name, any file is tried.
-VIDEOS = tuple(
-    ".3gp .avi .flv .gif .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .ts .webm .wmv".split()
-)
 # ffmpeg's pattern of numbered files. %% stands for a percent sign.
 _NUMBER = re.compile(r"%(?:0?(\d{1,2}))?d")
 
@@ -38,38 +35,46 @@ class NamedPictures(str):
         else:
             common = os.path.commonpath([os.path.abspath(folder) for folder in folders])
         spec = super().__new__(cls, common)
-        spec.paths = tuple(sorted(paths, key=_natural_key))
+        spec.paths = tuple(sorted(paths, key=natural_key))
         return spec
+
+
+class Gathered(str):
+    """The spec of a folder or pattern, or of its first video, when all that it holds is taken care
+    of. ``note``: what was left out, in words; "" where nothing was."""
+
+    note: str
+
+    def __new__(cls, spec: str, note: str) -> Gathered:
+        made = super().__new__(cls, spec)
+        made.note = note
+        return made
 
 
 def list_pictures(spec: str) -> list[str]:
     """The pictures of a spec that ``PicturesSource`` claims, in order. Raises SourceError."""
     if isinstance(spec, NamedPictures):
         return list(spec.paths)
-    if os.path.isdir(spec):
-        return _select_pictures(spec, _list_files(spec), "the folder")
-    if os.path.exists(spec):
-        check_file(spec)
-        return [spec]
     if is_numbered(spec):
-        return _select_pictures(spec, _list_numbered(spec), "the pattern")
-    return _select_pictures(spec, _list_matches(spec), "the pattern")
+        return _select_pictures(spec, Contents(list(_list_numbered(spec)), []))
+    if (contents := look_into(spec)) is not None:
+        return _select_pictures(spec, contents)
+    check_file(spec)
+    return [spec]
 
 
-def list_videos(spec: str) -> list[str]:
-    """The videos in a folder, or among the files that a pattern matches; empty for other specs.
+def look_into(spec: str) -> Contents | None:
+    """What a folder holds or a pattern matches; None for other specs.
 
     Raises SourceError where the folder cannot be listed.
     """
     if isinstance(spec, NamedPictures):
-        return []
+        return None
     if os.path.isdir(spec):
-        found = _list_files(spec)
-    elif os.path.lexists(spec) or not glob.has_magic(spec) or is_live(spec):
-        return []
-    else:
-        found = list(_list_matches(spec))
-    return sorted((path for path in found if path.lower().endswith(VIDEOS)), key=_natural_key)
+        return list_folder(spec)
+    if os.path.lexists(spec) or not glob.has_magic(spec) or is_live(spec):
+        return None
+    return _list_matches(spec)
 
 
 def is_numbered(spec: str) -> bool:
@@ -95,7 +100,7 @@ def _list_numbered(spec: str) -> list[str]:
     # A number has at least so many digits, and more of them only where it is as large as that.
     wanted = re.compile(f"{before}(?:[0-9]{{{digits}}}|[1-9][0-9]{{{digits},}}){after}")
     try:
-        files = _list_files(folder or os.curdir)
+        files = list_folder(folder or os.curdir).files
     except SourceError:
         if os.path.isdir(folder or os.curdir):
             raise
@@ -104,42 +109,30 @@ def _list_numbered(spec: str) -> list[str]:
     return [os.path.join(folder, os.path.basename(path)) for path in matches]
 
 
-def _list_matches(pattern: str) -> Iterable[str]:
-    return filter(os.path.isfile, glob.iglob(pattern, recursive=True))
+def _list_matches(pattern: str) -> Contents:
+    folder, name = os.path.split(pattern)
+    if name == "**" and not glob.has_magic(folder):
+        return Contents(list(walk_files(folder or os.curdir)), [])
+    files, folders, strange = [], [], 0
+    for path in glob.iglob(pattern, recursive=True):
+        if os.path.isfile(path):
+            files.append(path)
+        elif os.path.isdir(path):
+            folders.append(path)
+        else:
+            strange += 1
+    return Contents(files, [] if "**" in pattern.split(os.sep) else folders, strange)
 
 
-def _list_files(folder: str) -> list[str]:
-    try:
-        with os.scandir(folder) as entries:
-            paths = [entry.path for entry in entries if not entry.name.startswith(".")]
-    except OSError as error:
-        raise SourceError(
-            f"{folder}: cannot be listed ({error.strerror}); check its permissions: ls -ld"
-        ) from error
-    # DirEntry.is_file would raise for a link that leads to itself; isfile says that it is none.
-    return [path for path in paths if os.path.isfile(path)]
-
-
-def _select_pictures(spec: str, paths: Iterable[str], what: str) -> list[str]:
-    found = list(paths)
-    pictures = sorted((path for path in found if path.lower().endswith(PICTURES)), key=_natural_key)
-    if pictures:
+def _select_pictures(spec: str, contents: Contents) -> list[str]:
+    if pictures := contents.pictures:
         return pictures
-    videos = [path for path in found if path.lower().endswith(VIDEOS)]
-    if videos:
+    what = "the folder" if os.path.isdir(spec) else "the pattern"
+    if videos := contents.videos:
         by_name = os.path.join(os.path.dirname(videos[0]), f"*{os.path.splitext(videos[0])[1]}")
         several = len(videos) > 1
         what = f"{what} has no picture but {len(videos)} video{'s'[:several]}"
         by_name = f"them by name, unquoted: {by_name}" if several else f"it by name: {videos[0]}"
         raise SourceError(f"{spec}: {what}; give {by_name}")
-    others = f"{len(found)} other file{'s'[: len(found) > 1]}" if found else "nothing at all"
-    raise SourceError(
-        f"{spec}: {what} has no picture and no video ({others}; wanted {' '.join(PICTURES)}, or "
-        f"{' '.join(VIDEOS)}); check the path"
-    )
-
-
-def _natural_key(path: str) -> list[tuple[bool, int, str]]:
-    """Sorts img2 before img10: digits compare as numbers."""
-    parts = re.split(r"(\d+)", path)
-    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]
+    said = describe_left_out(spec, contents) or "nothing at all; check the path"
+    raise SourceError(f"{spec}: {what} has no picture and no video (.jpg, .mp4...): {said}")

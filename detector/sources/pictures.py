@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
@@ -17,9 +18,11 @@ from numpy.typing import NDArray
 from detector.errors import SourceError
 from detector.errors.holding import name_to_open
 from detector.errors.text import counted
+from detector.sources._contents import FFMPEG_PICTURES, is_picture
 from detector.sources._cv2 import cv2, fits
+from detector.sources._left_out import describe_left_out
 from detector.sources._picture_size import why_not_decoded
-from detector.sources._specs import PICTURES, NamedPictures, is_numbered, list_pictures
+from detector.sources._specs import Gathered, NamedPictures, is_numbered, list_pictures, look_into
 from detector.sources._unclaimed import is_live
 from detector.sources.base import SteppingSource
 from detector.types import Frame, Image, SourceInfo
@@ -27,6 +30,9 @@ from detector.types import Frame, Image, SourceInfo
 # Bytes from the start in which a file says that it is an animation: before the pixels, and behind a
 # colour profile at most.
 ANIMATION_SAID_WITHIN = 4096
+# Bytes in which a HEIF lists its items, and an item that is a grid (ISO/IEC 23008-12).
+HEIF_DESCRIBED_WITHIN = 1 << 18
+_GRID = re.compile(rb"infe(\x02.{7}|\x03.{9})grid", re.DOTALL)
 MAX_NOTES = 10  # so many pictures are named in notes; unreadable ones are all counted
 
 
@@ -41,7 +47,7 @@ class PicturesSource(SteppingSource):
         if isinstance(spec, NamedPictures) or os.path.isdir(spec):
             return True
         if os.path.lexists(spec):
-            return os.path.exists(spec) and spec.lower().endswith(PICTURES)
+            return os.path.exists(spec) and is_picture(spec)
         return is_numbered(spec) or (glob.has_magic(spec) and not is_live(spec))
 
     @classmethod
@@ -52,7 +58,10 @@ class PicturesSource(SteppingSource):
     def open(
         cls, spec: str, *, decoder: str = "auto", stride: int = 1, frames: int | None = None
     ) -> PicturesSource:
-        return cls(spec, list_pictures(spec), stride, frames)
+        source = cls(spec, list_pictures(spec), stride, frames)
+        if not isinstance(spec, Gathered) and (contents := look_into(spec)) is not None:
+            source._left_out = describe_left_out(spec, contents, videos=True)
+        return source
 
     def __init__(
         self, spec: str, paths: Sequence[str], stride: int = 1, frames: int | None = None
@@ -61,6 +70,7 @@ class PicturesSource(SteppingSource):
         self._paths = paths
         self._names = _output_names(paths)
         self._grabbed = 0
+        self._left_out = ""  # said at the end, behind what is wrong with single pictures
         self._first, first = self._first_readable(spec)
         self._first_image: Image | None = first
         self.info = SourceInfo(
@@ -83,6 +93,7 @@ class PicturesSource(SteppingSource):
         if len(self._paths) == 1:
             if why := _why_unread(self._paths[0]):
                 cure = "make it smaller" if "pixels" in why else "write it again"
+                cure = "convert it: heif-convert IN.heic OUT.jpg" if "tiles" in why else cure
                 raise SourceError(f"{spec}: {why}; {cure}")
             raise SourceError(
                 f"{spec}: cannot be read as a picture; replace it (does a viewer open it?)"
@@ -94,7 +105,15 @@ class PicturesSource(SteppingSource):
 
     def grab(self) -> bool:
         self._grabbed += 1
-        return self._grabbed <= len(self._paths)
+        if self._grabbed <= len(self._paths):
+            return True
+        self.at_limit()
+        return False
+
+    def at_limit(self) -> None:
+        if self._left_out:
+            self.notes.append(f"{self.info.path}: {self._left_out}")
+        self._left_out = ""
 
     def grabbed_pts(self) -> int:
         return self._grabbed - 1
@@ -165,9 +184,15 @@ def read_picture(path: str, into: Image | None = None) -> Image | None:
     Grey, 16-bit and alpha pictures are converted. The result is ``into`` if that fits.
     """
     try:
-        # numpy reads files whose names cv2.imread cannot take.
-        image = _decode(np.fromfile(name_to_open(path), np.uint8))
-    except (OSError, cv2.error):
+        if path.lower().endswith(FFMPEG_PICTURES):
+            image = _decode_with_ffmpeg(path)
+        else:
+            # numpy reads files whose names cv2.imread cannot take.
+            data = np.fromfile(name_to_open(path), np.uint8)
+            image = _decode(data)
+            if image is None and data[4:8].tobytes() == b"ftyp":  # a HEIF by another name
+                image = _decode_with_ffmpeg(path)
+    except (OSError, cv2.error, SourceError):
         return None
     if into is None or image is None or not fits(into, image.shape[1], image.shape[0]):
         return image
@@ -175,9 +200,32 @@ def read_picture(path: str, into: Image | None = None) -> Image | None:
     return into
 
 
+def _decode_with_ffmpeg(path: str) -> Image | None:
+    """The one frame of a "video". Raises SourceError."""
+    from detector.sources.video import av
+
+    if _is_made_of_tiles(path):
+        return None
+    with av.open(path, 1, 1, "bgr") as video:
+        frame = video.read()
+        return None if frame is None else frame.image.copy()
+
+
+def _is_made_of_tiles(path: str) -> bool:
+    """True for a HEIF whose picture is a grid of others, as telephones write them. PyAV hands out
+    the tiles, one by one, and not how they belong together."""
+    with open(name_to_open(path), "rb") as file:
+        head = file.read(HEIF_DESCRIBED_WITHIN)
+    return head[4:8] == b"ftyp" and _GRID.search(head) is not None
+
+
 def _why_unread(path: str) -> str | None:
-    """Words for a picture too large or cut off; None where something else is wrong with it."""
+    """Words for a picture too large, cut off or of tiles; None where something else is wrong."""
     try:
+        if _is_made_of_tiles(path):
+            return "it is made of tiles, which are not put together here"
+        if path.lower().endswith(FFMPEG_PICTURES):
+            return None
         return why_not_decoded(np.fromfile(name_to_open(path), np.uint8).tobytes())
     except OSError:
         return None

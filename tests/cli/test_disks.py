@@ -105,7 +105,8 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(
     assert calls.unsynced == {}
     final = {
         *("session.json", "summary.json", "spans.npz", "detections.jsonl", "report.html"),
-        *(f"in-null-detected{suffix}" for suffix in (".mp4", ".csv", ".coco.json", "-labels", "")),
+        *(f"in-null-detected{suffix}" for suffix in (".mp4", ".csv", ".coco.json")),
+        *("images", "labels", "data.yaml"),
         "x.onnx",
     }
     assert final <= set(calls.named)

@@ -106,8 +106,8 @@ def test_equal_names_keep_their_folders() -> None:
     typed = [picture("in/left/1.png"), picture("in/right/1.png"), picture("in/right/2.png")]
     expected = ["2.png", "left/1.png", "right/1.png"]
     outputs(run(*typed, save="pictures,yolo"))
-    assert written("in-null-detected") == expected
-    assert "left/1.txt" in written("in-null-detected-labels")
+    assert written("in-null-dataset/images") == expected
+    assert "left/1.txt" in written("in-null-dataset/labels")
     outputs(run(*typed[:2], save="pictures", output="again/"))
     outputs(run(*typed, save="pictures", output="again/", line_width=3))
     assert written("again/in-null-detected") == ["left/1.png", "right/1.png"]

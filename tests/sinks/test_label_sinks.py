@@ -65,6 +65,8 @@ def test_yolo(scores: bool, tmp_path: Path) -> None:
     }
     assert files == {
         "classes.txt": 'person\na "quoted", name\n',
+        "data.yaml": "# Written by detect-video: the names of the classes. Pictures are not "
+        'written.\nnc: 2\nnames:\n  0: "person"\n  1: "a \\"quoted\\", name"\n',
         "frame_000000.txt": f"0 0.247922 0.447906 0.457281 0.812479{first}\n"
         f"1 0.500000 0.500000 1.000000 1.000000{second}\n",
         "frame_000003.txt": "",
@@ -84,6 +86,7 @@ def test_coco(tmp_path: Path) -> None:
     )
     assert json.loads(path.read_text()) == {
         "info": {"description": "detections of detect-video"},
+        "licenses": [],
         "annotations": [
             {
                 "id": 1,
@@ -93,6 +96,7 @@ def test_coco(tmp_path: Path) -> None:
                 "area": 1141.53,
                 "iscrowd": 0,
                 "score": 0.91,
+                "segmentation": [[1.23, 2.0, 1.23, 41.0, 30.5, 41.0, 30.5, 2.0]],
             },
             {
                 "id": 2,
@@ -102,13 +106,17 @@ def test_coco(tmp_path: Path) -> None:
                 "area": 3072.0,
                 "iscrowd": 0,
                 "score": 0.00125,
+                "segmentation": [[0.0, 0.0, 0.0, 48.0, 64.0, 48.0, 64.0, 0.0]],
             },
         ],
         "images": [
             {"id": 1, "file_name": "in.mp4#0", "width": 64, "height": 48, "frame_index": 0},
             {"id": 8, "file_name": "in.mp4#7", "width": 64, "height": 48, "frame_index": 7},
         ],
-        "categories": [{"id": 1, "name": "person"}, {"id": 2, "name": NAMES[1]}],
+        "categories": [
+            {"id": 1, "name": "person", "supercategory": ""},
+            {"id": 2, "name": NAMES[1], "supercategory": ""},
+        ],
     }
 
 
@@ -144,15 +152,26 @@ def test_an_aborted_coco_file_leaves_no_results_list(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out.coco.partial.json"]
 
 
+def test_coco_leaves_an_address_as_it_is(tmp_path: Path) -> None:
+    frame = make_frame(0, path="http://host/a.jpg")
+    (image,) = json.loads(written("coco", tmp_path, (frame, one_person())).read_text())["images"]
+    assert image["file_name"] == "http://host/a.jpg"
+
+
 def test_coco_of_pictures_without_any_detection(tmp_path: Path) -> None:
     document = json.loads(
-        written("coco", tmp_path, (make_frame(0, path="x/é.jpg"), Detections.empty())).read_text()
+        written(
+            "coco", tmp_path, (make_frame(0, path=f"{tmp_path}/x/é.jpg"), Detections.empty())
+        ).read_text()
     )
     assert document["images"] == [{"id": 1, "file_name": "x/é.jpg", "width": 64, "height": 48}]
     assert document["annotations"] == []
 
 
-def test_coco_names_that_are_no_utf8_survive(tmp_path: Path) -> None:
+def test_coco_names_that_are_no_utf8_survive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     path = written(
         "coco", tmp_path, (make_frame(0, path=os.fsdecode(b"caf\xe9.jpg")), one_person())
     )

@@ -170,9 +170,11 @@ class Job:
                 f"{counted(counts.vanished, 'result', 'is')} of sources that are gone; --prune "
                 "removes what is"
             )
+        self.notes += self.listing.notes()
         for spec in self.listing.silent:
             self.notes.append(
-                f"{spec}: gave the job no item: no video is in it, or another SOURCE named them all"
+                f"{spec}: gave the job no item: no video and no picture is in it, or another "
+                "SOURCE named them all"
             )
         if not dataset.is_installed():
             self.notes.append(

@@ -10,6 +10,7 @@ import glob
 import hashlib
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,11 +18,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from detector.errors import EXIT_SOURCE, EXIT_USAGE, DetectVideoError, SourceError, UsageError
 from detector.errors.reading import read_text
 from detector.errors.text import printable
+from detector.errors.writing import is_output
 from detector.run.inputs import refuse_cameras
-from detector.run.outputs import is_output
 from detector.session.batch import Failure
 from detector.sources._addresses import is_address, local_path, parse_address
-from detector.sources._specs import VIDEOS
+from detector.sources._contents import is_picture, is_video
+from detector.sources._left_out import name_suffixes, suffix_of
 from detector.sources._storage import About, look
 
 if TYPE_CHECKING:
@@ -45,11 +47,27 @@ class Item(NamedTuple):
 @dataclass(slots=True)
 class Listing:
     """``items`` in the order of the arguments, sorted in each. ``refused``: what is no item, with
-    the reason. ``silent``: arguments that named nothing."""
+    the reason. ``silent``: arguments that named nothing. ``left_out``: files that were found and
+    are no items, by their suffix."""
 
     items: list[Item] = field(default_factory=list)
     refused: list[Failure] = field(default_factory=list)
     silent: list[str] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    def takes(self, path: str) -> bool:
+        """Whether a file that nobody named is an item. Counts it where it is none, unless a run
+        wrote it."""
+        is_known = is_picture(path) or is_video(path)
+        if not is_output(path):
+            self.left_out[suffix_of(path)] += not is_known
+            return is_known
+        return False
+
+    def notes(self) -> list[str]:
+        """What was left out, in words."""
+        left_out = name_suffixes(+self.left_out)
+        return [f"{left_out} (a file is read when it is given by name)"] if left_out else []
 
     def refuse(self, source: str, error: str, exit_code: int) -> None:
         self.refused.append(Failure(source=source, error=error, tries=0, exit_code=exit_code))
@@ -101,9 +119,10 @@ def list_sources(specs: Sequence[str], output: str, known: dict[str, str] | None
         if len(listing.items) + len(listing.refused) == count:
             listing.silent.append(spec)
     if not listing.items and not listing.refused:
+        left_out = f" ({left_out})" if (left_out := name_suffixes(+listing.left_out)) else ""
         raise SourceError(
-            f"{', '.join(specs)}: no video ({' '.join(VIDEOS)}); check the path, or give files by "
-            "name"
+            f"{', '.join(specs)}: no video and no picture{left_out}; check the path, or give files "
+            "by name"
         )
     return listing
 
@@ -188,7 +207,7 @@ def _why_refused(name: str) -> str | None:
 
 def _find(spec: str, own: str, output: str, listing: Listing) -> Iterator[Found]:
     if is_address(spec):
-        yield from _find_stored(spec, output)
+        yield from _find_stored(spec, output, listing)
     elif os.path.isdir(spec):
         yield from _walk(os.path.abspath(spec), own, listing)
     elif os.path.isfile(spec):
@@ -202,10 +221,10 @@ def _find(spec: str, own: str, output: str, listing: Listing) -> Iterator[Found]
         raise SourceError(f"{spec}: no such file or folder; check the path")
 
 
-def _find_stored(address: str, output: str) -> Iterator[Found]:
+def _find_stored(address: str, output: str, listing: Listing) -> Iterator[Found]:
     from detector.jobs.batch.stores import find_objects
 
-    for base, found in find_objects(address, LISTS, output, LIST_BYTES):
+    for base, found in find_objects(address, LISTS, output, LIST_BYTES, listing.left_out):
         yield _as_found(base, found)
 
 
@@ -221,8 +240,8 @@ def _as_found(base: str, stored: Stored) -> Found:
 
 
 def _walk(folder: str, own: str, listing: Listing) -> Iterator[Found]:
-    """The videos below a folder, sorted. Hidden names are left out, and so is what runs wrote. A
-    folder is entered once, whatever links lead to it."""
+    """The videos and pictures below a folder, sorted. Hidden names are left out, and so is what
+    runs wrote. A folder is entered once, whatever links lead to it."""
     entered: set[tuple[int, int]] = set()
     before = len(os.path.join(folder, ""))
     left = [folder]
@@ -233,6 +252,8 @@ def _walk(folder: str, own: str, listing: Listing) -> Iterator[Found]:
             about = os.stat(place)
             if (about.st_dev, about.st_ino) in entered or os.path.realpath(place) == own:
                 continue
+            if place != folder and is_output(place):
+                continue
             entered.add((about.st_dev, about.st_ino))
             with os.scandir(place) as entries:
                 for entry in entries:
@@ -240,7 +261,7 @@ def _walk(folder: str, own: str, listing: Listing) -> Iterator[Found]:
                         continue
                     if _is_folder(entry):
                         left.append(entry.path)
-                    elif entry.name.lower().endswith(VIDEOS) and not is_output(entry.path):
+                    elif listing.takes(entry.path):
                         found.append(Found(entry.path[before:], entry.path))
         except OSError as error:
             text = f"cannot be listed: {error.strerror}; check its permissions: ls -ld"
@@ -256,7 +277,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _match(pattern: str, own: str, listing: Listing) -> Iterator[Found]:
-    """Files that match, and the videos below folders that do. Names are relative to the part of the
+    """Files that match, and those below folders that do. Names are relative to the part of the
     pattern before its first sign."""
     base = os.path.abspath(_before_magic(pattern))
     for path in sorted(glob.iglob(pattern, recursive=True)):
@@ -266,7 +287,7 @@ def _match(pattern: str, own: str, listing: Listing) -> Iterator[Found]:
         if os.path.isdir(path):
             for found in _walk(path, own, listing):
                 yield Found(os.path.relpath(found.path, base), found.path)
-        elif path.lower().endswith(VIDEOS) and not is_output(path):
+        elif listing.takes(path):
             yield Found(os.path.relpath(path, base), path)
 
 
@@ -287,7 +308,7 @@ def _read_list(file: str, own: str, output: str, listing: Listing) -> Iterator[F
     place = os.path.dirname(os.path.abspath(file))
     lines = [local_path(line) for line in lines_of(text)]
     addresses = [line for line in lines if is_address(line)]
-    for base_of_all, stored in find_listed(addresses, output):
+    for base_of_all, stored in find_listed(addresses, output, listing.left_out):
         yield _as_found(base_of_all, stored)
     paths = [os.path.normpath(os.path.join(place, line)) for line in lines if not is_address(line)]
     if not paths:
@@ -322,6 +343,7 @@ class Shard(NamedTuple):
             [item for item in listing.items if self.has(item.path)],
             [failure for failure in listing.refused if self.has(failure.source)],
             listing.silent,
+            listing.left_out,
         )
 
     def __str__(self) -> str:

@@ -118,4 +118,5 @@ def dry_run(request: Request) -> DryRun:
         bytes=sum(item.size for item, _ in plan.todo),
         items=[item.name for item, _ in plan.todo],
         refused=mine.refused,
+        notes=listing.notes(),
     )

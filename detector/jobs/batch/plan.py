@@ -81,7 +81,7 @@ def prune(listing: Listing, outputs: Outputs) -> int:
     """
     if listing.silent:
         raise UsageError(
-            f"{', '.join(listing.silent)}: names no video now, so nothing is pruned; is a disk not "
+            f"{', '.join(listing.silent)}: names nothing now, so nothing is pruned; is a disk not "
             "mounted? Leave that SOURCE out if it is gone for good"
         )
     listed = {item.name for item in listing.items}

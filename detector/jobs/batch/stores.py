@@ -6,14 +6,16 @@ Keys come in pages, so that very many cost little memory. Nothing here decides o
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from detector.errors import DetectVideoError, SourceError, UsageError
 from detector.sources._addresses import MAGIC, STORES, Place, parse_address
+from detector.sources._contents import VIDEOS
+from detector.sources._left_out import suffix_of
 from detector.sources._ranges import StoredObject
-from detector.sources._specs import VIDEOS
 from detector.sources._storage import (
     About,
     about_of,
@@ -72,24 +74,27 @@ def _walk_s3(store: Any, place: Place, more: dict[str, str]) -> Iterator[tuple[s
         token = {"ContinuationToken": page["NextContinuationToken"]}
 
 
-def find_objects(text: str, lists: Sequence[str], own: str, limit: int) -> Iterator[Named]:
-    """The videos that one SOURCE names. ``lists``: suffixes of lists, of at most ``limit`` bytes.
-    ``own``: the job's output, below which nothing is a source.
+def find_objects(
+    text: str, lists: Sequence[str], own: str, limit: int, left_out: Counter[str]
+) -> Iterator[Named]:
+    """The videos that one SOURCE names. ``lists``: suffixes of lists, of at most
+    ``limit`` bytes. ``own``: the job's output, below which nothing is a source. ``left_out`` counts
+    what is found and not taken, by suffix.
 
     Raises UsageError for an address that is not read, SourceError for one that names nothing.
     """
     place = parse_address(text)
     if place.scheme in STORES and MAGIC.search(place.key):
-        yield from _match(place, own)
+        yield from _match(place, own, left_out)
         return
     if place.scheme in STORES and (not place.key or place.key.endswith("/")):
-        yield from _below(place, own)
+        yield from _below(place, own, left_out)
         return
     about = _look_or_folder(place)
     if about is None:
-        yield from _below(place._replace(key=f"{place.key}/"), own)
+        yield from _below(place._replace(key=f"{place.key}/"), own, left_out)
     elif place.key.lower().endswith(tuple(lists)):
-        yield from _read_list(place, own, limit)
+        yield from _read_list(place, own, limit, left_out)
     else:
         yield Named(f"{place.path.rpartition('/')[0]}/", Found(place, about))
 
@@ -106,14 +111,14 @@ def _look_or_folder(place: Place) -> About | None:
         raise
 
 
-def _below(place: Place, own: str) -> Iterator[Named]:
+def _below(place: Place, own: str, left_out: Counter[str]) -> Iterator[Named]:
     base = place.path
     for key, about in walk(place):
-        if _is_video(key[len(place.key) :]) and not _is_own(place, key, own):
+        if not _is_own(place, key, own) and _takes(key[len(place.key) :], left_out):
             yield Named(base, Found(place._replace(key=key), about))
 
 
-def _match(place: Place, own: str) -> Iterator[Named]:
+def _match(place: Place, own: str, left_out: Counter[str]) -> Iterator[Named]:
     """Objects that match, and the videos below folders that do. Names are relative to the folder
     before the first sign."""
     from fsspec.utils import glob_translate
@@ -128,9 +133,9 @@ def _match(place: Place, own: str) -> Iterator[Named]:
     except (ValueError, re.error) as error:
         raise UsageError(f"{place}: is no pattern: {error}") from error
     for key, about in walk(prefix):
-        if not _is_video(key[len(base.key) :]) or _is_own(place, key, own):
+        if _is_own(place, key, own) or not any(map(wanted.match, (key, *_folders(key)))):
             continue
-        if any(wanted.match(one) for one in (key, *_folders(key))):
+        if _takes(key[len(base.key) :], left_out):
             yield Named(base.path, Found(place._replace(key=key), about))
 
 
@@ -141,10 +146,19 @@ def _folders(key: str) -> Iterator[str]:
         yield key
 
 
-def _is_video(relative: str) -> bool:
-    """By its suffix; hidden names are left out, as in folders."""
+def _takes(relative: str, left_out: Counter[str]) -> bool:
+    """By its suffix. What is not taken is counted, but for hidden names and for the empty objects
+    that stand for folders."""
     hidden = any(part[:1] == "." and part not in (".", "..") for part in relative.split("/"))
-    return not hidden and relative.lower().endswith(VIDEOS)
+    if hidden or _is_name_of_folder(relative):
+        return False
+    taken = relative.lower().endswith(VIDEOS)
+    left_out[suffix_of(relative)] += not taken
+    return taken
+
+
+def _is_name_of_folder(relative: str) -> bool:
+    return not relative or relative.endswith("/")
 
 
 def _is_own(place: Place, key: str, own: str) -> bool:
@@ -154,7 +168,7 @@ def _is_own(place: Place, key: str, own: str) -> bool:
 # Lists.
 
 
-def _read_list(place: Place, own: str, limit: int) -> Iterator[Named]:
+def _read_list(place: Place, own: str, limit: int, left_out: Counter[str]) -> Iterator[Named]:
     stored = StoredObject(place)
     try:
         if stored.size > limit:
@@ -166,7 +180,7 @@ def _read_list(place: Place, own: str, limit: int) -> Iterator[Named]:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(f"{place}: a list of sources is UTF-8 text, and this is none") from error
-    yield from find_listed(lines_of(text), own)
+    yield from find_listed(lines_of(text), own, left_out)
 
 
 def lines_of(text: str) -> list[str]:
@@ -175,7 +189,7 @@ def lines_of(text: str) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def find_listed(lines: Sequence[str], own: str) -> Iterator[Named]:
+def find_listed(lines: Sequence[str], own: str, left_out: Counter[str]) -> Iterator[Named]:
     """What the lines of a list name, each an address: objects, and folders of stores, which end in
     a slash. Names are relative to what all have in common.
 
@@ -188,7 +202,7 @@ def find_listed(lines: Sequence[str], own: str) -> Iterator[Named]:
         yield Named(base, found)
     for place in places:
         if place.scheme in STORES and _is_folder(place):
-            for _, found in _below(place, own):
+            for _, found in _below(place, own, left_out):
                 yield Named(base, found)
 
 

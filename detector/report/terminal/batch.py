@@ -243,6 +243,8 @@ def print_dry_run(console: SafeConsole, plan: DryRun) -> None:
     )
     if counts.vanished:
         console.print(Text(f"{counted(counts.vanished, 'result', 'is')} of sources that are gone"))
+    for note in plan.notes:
+        console.print(Text(f"note: {note}"))
 
 
 def _table(*names: str) -> Table:

@@ -8,6 +8,7 @@ import pytest
 
 from detector.errors import SourceError, UsageError
 from detector.jobs.batch.listing import WHOLE, Item, Shard, list_sources, parse_shard
+from detector.run.outputs import SETTINGS
 from tests.jobs.batch.pools import make_sources
 
 
@@ -20,10 +21,22 @@ def names(*specs, **more):
     return [item.name for item in list_sources(specs, "out", **more).items]
 
 
-def test_a_folder_is_recursive_sorted_and_of_videos_only(tmp_path):
+def test_a_folder_is_recursive_and_sorted_and_what_is_left_out_is_counted(tmp_path):
     make_sources(tmp_path / "in", "b.mp4", "a/x.MKV", "a/notes.txt", "c.jpg", ".hidden/y.mp4")
     make_sources(tmp_path / "in", ".z.mp4")
-    assert names("in") == ["a/x.MKV", "b.mp4"]
+    make_sources(tmp_path / "in", "a/d.HEIC", "e.mxf", "f.TXT", "noext", "s.xyz")
+    listing = list_sources(["in"], "out")
+    assert [item.name for item in listing.items] == [
+        "a/d.HEIC",
+        "a/x.MKV",
+        "b.mp4",
+        "c.jpg",
+        "e.mxf",
+    ]
+    assert listing.notes() == [
+        "4 left out: 2 .txt, 1 without a suffix, 1 .xyz (a file is read when it is given by name)"
+    ]
+    assert list_sources(["in/*.mp4"], "out").notes() == []
 
 
 def test_paths_are_absolute_and_versions_tell_a_change(tmp_path):
@@ -150,6 +163,20 @@ def test_an_empty_folder_beside_a_full_one_is_told(tmp_path):
     assert list_sources(["in", "empty"], "out").silent == ["empty"]
     with pytest.raises(SourceError, match="no video"):
         list_sources(["empty"], "out")
+    make_sources(tmp_path, "texts/a.txt", "texts/b.md", "texts/c.md")
+    with pytest.raises(SourceError, match=r"3 left out: 2 \.md, 1 \.txt"):
+        list_sources(["texts"], "out")
+
+
+def test_outputs_of_earlier_runs_are_neither_items_nor_left_out(tmp_path):
+    make_sources(tmp_path, "in/a.jpg", "in/a-ort-detected/a.jpg", "in/a-ort-detected.jsonl")
+    try:
+        for name in ("in/a-ort-detected", "in/a-ort-detected.jsonl"):
+            os.setxattr(tmp_path / name, SETTINGS, b"x")
+    except OSError:
+        pytest.skip("machine: the folder for tests has no extended attributes")
+    listing = list_sources(["in"], "out")
+    assert ([item.name for item in listing.items], listing.notes()) == (["a.jpg"], [])
 
 
 def test_shards_share_the_items(tmp_path):

@@ -98,6 +98,18 @@ def test_items_have_the_version_of_their_objects(store, tmp_path):
     assert list_sources(["s3://videos/in/a.mp4"], "out").items[0].version != before
 
 
+def test_what_is_left_out_of_a_prefix_is_counted(store, tmp_path):
+    upload(store, tmp_path)
+    for key in ("b.TXT", "sub/c.txt", "sub/d.jpg", "README", ".hidden.txt", "sub/.x/e.txt"):
+        store.pipe_file(f"videos/in/{key}", b"x")
+    store.pipe_file("videos/in/out/files/f.txt", b"x")
+    named = "(a file is read when it is given by name)"
+    for source in ("s3://videos/in/", "s3://videos/in/**"):
+        listing = list_sources([source], "s3://videos/in/out")
+        assert [item.name for item in listing.items] == ["a.mp4"]
+        assert listing.notes() == [f"4 left out: 2 .txt, 1 without a suffix, 1 .jpg {named}"]
+
+
 def test_listing_goes_by_pages(store, wire, monkeypatch):
     for number in range(7):
         store.pipe_file(f"videos/in/{number}.mp4", b"x")

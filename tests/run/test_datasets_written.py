@@ -1,0 +1,260 @@
+"""COCO, YOLO's labels, pictures and crops of one run belong together: every name leads to a file,
+and our own readers find the boxes again."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import yaml
+
+from detector import datasets
+from detector.config.levels import resolve_config
+from detector.datasets.base import Lookup
+from detector.errors import OutputError
+from detector.run.detect import Result, detect
+from detector.run.inputs import gather_sources
+from tests.cli.command import detect_video
+from tests.conftest import CHECKOUT
+
+CLIP = CHECKOUT / "videos" / "street.mp4"
+ALL = "pictures,yolo,coco,crops,jsonl"
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def cut_pictures(*names: str) -> None:
+    """Frames of the clip, each at another place."""
+    video = cv2.VideoCapture(str(CLIP))
+    for name in names:
+        _, image = video.read()
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(cv2.imencode(Path(name).suffix, image)[1].tobytes())
+
+
+def run(*typed: str, **options: object) -> Result:
+    given = {"engine": "ort", "save": ALL, "frames": 3, "output": "out/", "conf": 0.2, **options}
+    result = detect(gather_sources(typed), resolve_config(None, given))
+    assert result.exit_code == 0, result.errors
+    return result
+
+
+def read(path: str) -> Any:
+    return json.loads(Path(path).read_text())
+
+
+def ultralytics_label(picture: Path) -> Path:
+    """Where Ultralytics looks for a picture's labels: the last /images/ is /labels/."""
+    before, _, after = str(picture).rpartition("/images/")
+    return Path(f"{before}/labels/{after}").with_suffix(".txt")
+
+
+def check_all_join(outputs: dict[str, str]) -> int:
+    """Every name leads to a file. Returns how many pictures there are."""
+    coco = Path(outputs["coco"])
+    document = read(outputs["coco"])
+    images = {one["id"]: one for one in document["images"]}
+    pictures = {coco.parent / one["file_name"] for one in images.values()}
+    assert len(pictures) == len(images)
+    written = {path for path in Path(outputs["pictures"]).rglob("*.*") if path.name[0] != "."}
+    assert pictures == written
+    boxes = Counter(row["image_id"] for row in document["annotations"])
+    for number, one in images.items():
+        picture = coco.parent / one["file_name"]
+        assert cv2.imdecode(np.fromfile(picture, np.uint8), 1).shape[:2] == (
+            one["height"],
+            one["width"],
+        )
+        labels = ultralytics_label(picture.absolute())
+        assert len(labels.read_text().splitlines()) == boxes[number]
+    labels = {one.stem for one in Path(outputs["yolo"]).rglob("*.txt")} - {"classes"}
+    assert labels == {one.stem for one in pictures}
+    root = Path(outputs["pictures"]).parent
+    described = yaml.safe_load((root / "data.yaml").read_text())
+    assert (root / described["train"]).samefile(outputs["pictures"])
+    assert described["val"] == described["train"]
+    assert described["nc"] == len(described["names"]) == len(document["categories"])
+    for row in document["annotations"]:
+        x, y, w, h = row["bbox"]
+        ((*corners,),) = row["segmentation"]
+        assert corners == pytest.approx([x, y, x, y + h, x + w, y + h, x + w, y], abs=0.006)
+        assert (row["iscrowd"], row["area"]) == (0, pytest.approx(w * h, abs=0.006))
+        assert row["category_id"] in {one["id"] for one in document["categories"]}
+    return len(images)
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [({}, 3), ({"stride": 3}, 3), ({"only_detections": True}, 3), ({"start": "1"}, 3)],
+    ids=["plain", "stride", "only_detections", "start"],
+)
+def test_of_a_video(options: dict[str, object], count: int, place: Path) -> None:
+    (place / "in put.mp4").symlink_to(CLIP)
+    (source,) = run("in put.mp4", **options).summary.each
+    assert check_all_join(source.outputs) == count
+    images = read(source.outputs["coco"])["images"]
+    assert [one["source"] for one in images] == [f"in put.mp4#{one['id'] - 1}" for one in images]
+    assert [one["frame_index"] + 1 for one in images] == [one["id"] for one in images]
+
+
+@pytest.mark.parametrize("output", ["out/", "deep/er/out ü/"])
+def test_of_a_folder(output: str) -> None:
+    cut_pictures("in/a b.jpg", "in/a b.png", "in/视频.bmp", "in/classes.jpg", "in/x.ppm")
+    (source,) = run("in", frames=None, output=output).summary.each
+    assert check_all_join(source.outputs) == 5
+    names = sorted(one.name for one in Path(source.outputs["pictures"]).glob("*.*"))
+    expected = ["a b-2.png", "a b.jpg", "classes-2.jpg", "x.png", "视频.bmp"]
+    assert [name for name in names if name[0] != "."] == expected
+    for one in read(source.outputs["coco"])["images"]:
+        assert (Path(source.outputs["coco"]).parent / one["source"]).resolve().parent == (
+            Path("in").resolve()
+        )
+
+
+def test_of_equal_stems_without_labels() -> None:
+    """Datumaro, which CVAT reads with, takes a.jpg and a.png for one picture."""
+    cut_pictures("in/a.jpg", "in/a.png")
+    (source,) = run("in", save="pictures,coco").summary.each
+    names = [one["file_name"] for one in read(source.outputs["coco"])["images"]]
+    assert names == ["in-ort-detected/a.jpg", "in-ort-detected/a-2.png"]
+    assert all(Path("out", name).is_file() for name in names)
+
+
+def test_of_folders_with_equal_names() -> None:
+    cut_pictures("a/x.jpg", "b/x.jpg", "b/y.jpg")
+    (source,) = run("a/x.jpg", "b/x.jpg", "b/y.jpg").summary.each
+    assert check_all_join(source.outputs) == 3
+    first, second = run("a", "b", output="two/").summary.each
+    assert (check_all_join(first.outputs), check_all_join(second.outputs)) == (1, 2)
+    (pattern,) = run("**/[xy].jpg", output="pattern/").summary.each
+    assert check_all_join(pattern.outputs) == 3
+
+
+def test_of_several_videos_of_one_name(place: Path) -> None:
+    for folder in ("a", "b"):
+        (place / folder).mkdir()
+        (place / folder / "x.mp4").symlink_to(CLIP)
+    first, second = run("a/x.mp4", "b/x.mp4", frames=2).summary.each
+    assert not {*first.outputs.values()} & {*second.outputs.values()}
+    assert (check_all_join(first.outputs), check_all_join(second.outputs)) == (2, 2)
+
+
+def test_of_one_picture() -> None:
+    cut_pictures("in/a.jpg")
+    (source,) = run("in/a.jpg").summary.each
+    assert check_all_join(source.outputs) == 1
+    (named,) = run("in/a.jpg", output="shown.png").summary.each
+    (image,) = read(named.outputs["coco"])["images"]
+    assert (image["file_name"], image["source"]) == ("shown.png", "in/a.jpg")
+    assert Path("shown-labels/shown.txt").is_file()
+
+
+def test_without_pictures_names_lead_to_the_source(place: Path) -> None:
+    cut_pictures("in/a.jpg", "in/b.jpg")
+    (place / "v.mp4").symlink_to(CLIP)
+    pictures, video = run("in", "v.mp4", save="coco,yolo").summary.each
+    assert [one["file_name"] for one in read(pictures.outputs["coco"])["images"]] == [
+        str(place / "in/a.jpg"),
+        str(place / "in/b.jpg"),
+    ]
+    (below,) = run("in", save="coco", output="here.json").summary.each
+    assert [one["file_name"] for one in read(below.outputs["coco"])["images"]] == [
+        "in/a.jpg",
+        "in/b.jpg",
+    ]
+    assert [one["file_name"] for one in read(video.outputs["coco"])["images"]] == [
+        "v.mp4#0",
+        "v.mp4#1",
+        "v.mp4#2",
+    ]
+    labels = Path(pictures.outputs["yolo"])
+    assert sorted(one.name for one in labels.iterdir() if one.name[0] != ".") == [
+        "a.txt",
+        "b.txt",
+        "classes.txt",
+        "data.yaml",
+    ]
+    described = yaml.safe_load((labels / "data.yaml").read_text())
+    assert described == {"nc": 2, "names": {0: "person", 1: "vehicle"}}
+
+
+def test_our_readers_find_the_same_boxes() -> None:
+    cut_pictures("in/a.jpg", "in/a.png", "in/b.jpg")
+    (source,) = run("in", frames=None).summary.each
+    rows = [json.loads(line) for line in Path(source.outputs["jsonl"]).read_text().splitlines()]
+    wanted = {Path(row["source"]).name: [one["box"] for one in row["detections"]] for row in rows}
+    assert sum(map(len, wanted.values())) > 3
+    labels = datasets.open(str(Path(source.outputs["pictures"]).parent))
+    assert labels.classes == ("person", "vehicle")
+    for one, name in zip(labels.pictures, ("a-2.png", "a.jpg", "b.jpg"), strict=True):
+        assert one.name == name
+        boxes = wanted[name.replace("-2", "")]
+        assert sorted(one.boxes.tolist()) == [pytest.approx(box, abs=0.02) for box in sorted(boxes)]
+    lookup = Lookup(labels)
+    (form,) = [one for one in datasets.coco.FORMATS if isinstance(one, datasets.DetectionFormat)]
+    stored = form.read(Path(source.outputs["coco"]), lookup, None)
+    for one, found in zip(labels.pictures, stored.detections, strict=True):
+        boxes = wanted[one.name.replace("-2", "")]
+        assert sorted(found.boxes.tolist()) == [
+            pytest.approx(box, abs=0.02) for box in sorted(boxes)
+        ]
+
+
+def test_somebody_elses_description_stays() -> None:
+    cut_pictures("in/a.jpg")
+    Path("out/in-ort-dataset").mkdir(parents=True)
+    Path("out/in-ort-dataset/data.yaml").write_text("mine")
+    config = resolve_config(None, {"engine": "ort", "save": "pictures,yolo", "output": "out/"})
+    (error,) = detect(["in"], config).errors
+    assert isinstance(error, OutputError)
+    assert "data.yaml" in str(error)
+    assert Path("out/in-ort-dataset/data.yaml").read_text() == "mine"
+
+
+def test_a_second_run_replaces_the_first_and_is_no_source() -> None:
+    cut_pictures("in/a.jpg", "in/b.jpg")
+    for _ in range(2):
+        (source,) = run("in", output="in/").summary.each
+        assert check_all_join(source.outputs) == 2
+    assert os.listdir("in/in-ort-dataset").count("data.yaml") == 1
+    assert not [note for note in run("in", output="in/").summary.notes if "left out" in note]
+
+
+def test_names_of_classes_are_yaml(tmp_path: Path) -> None:
+    from detector.sinks.yolo import _describe
+
+    names = ('a "b"', "c: d", "#e", "é 视 😀", "no", "1", "tab\tnew\nline", "\x85\x9f\u2028", "")
+    assert yaml.safe_load(_describe(names, None))["names"] == dict(enumerate(names))
+    assert yaml.safe_load(_describe((), "images"))["names"] == {}
+
+
+def test_of_a_batch(place: Path) -> None:
+    """In each item's folder, which is moved to its place when it is whole."""
+    cut_pictures("in/a.jpg", "in/sub/a.jpg")
+    (place / "in/v.mp4").symlink_to(CLIP)
+    Path("in/notes.txt").write_text("x")
+    job = ("batch", "in", "-o", "out", "--engine", "ort", "--conf", 0.2, "--workers", 1)
+    done = detect_video(*job, "--save", ALL, "--frames", 2, "--json", cwd=place)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["items"]["done"] == 3
+    assert result["notes"][0].startswith("1 left out: 1 .txt")
+    for name, count in (("a.jpg", 1), ("sub/a.jpg", 1), ("v.mp4", 2)):
+        folder = place / "out/files" / name
+        outputs = json.loads((folder / "done.json").read_text())["outputs"]
+        assert outputs["yolo"] == "dataset/labels"
+        assert check_all_join({kind: str(folder / at) for kind, at in outputs.items()}) == count
+        for one in read(str(folder / "detections.coco.json"))["images"]:
+            assert one["source"][0] == "v" or (folder / one["source"]).samefile(f"in/{name}")

@@ -1,0 +1,216 @@
+"""What a folder or a pattern holds beside what is read: it is taken, or it is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from detector import Detector, sources
+from detector.config.levels import resolve_config
+from detector.errors import SourceError
+from detector.errors.writing import is_output
+from detector.run.detect import detect
+from detector.run.inputs import gather_sources
+from detector.run.outputs import SETTINGS
+from detector.sources._contents import FFMPEG_PICTURES, PICTURES, VIDEOS, is_picture, is_video
+from tests.conftest import CHECKOUT
+
+BY_NAME = "(a file is read when it is given by name)"
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def make(*names: str) -> None:
+    """Pictures where the name is one, else files of one byte."""
+    for name in names:
+        path = Path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix.lower() in (".jpg", ".png", ".ppm", ".jp2"):
+            image = np.full((64, 64, 3), 90, np.uint8)
+            path.write_bytes(cv2.imencode(path.suffix.lower(), image)[1].tobytes())
+        else:
+            path.write_bytes(b"x")
+
+
+def notes(*specs: str) -> list[str]:
+    return [note for note in map(sources.note_of, gather_sources(specs)) if note]
+
+
+def test_every_suffix_is_written_once_and_in_lower_case() -> None:
+    every = [*PICTURES, *VIDEOS]
+    assert len(set(every)) == len(every)
+    assert all(suffix == suffix.lower() and suffix[0] == "." for suffix in every)
+
+
+LEFT_OUT = [
+    # files -> note
+    (["a.jpg", "b.PPM", "c.jp2", "D.JPG"], ""),
+    (["a.jpg", "n.txt", "m.TXT", "q.xyz"], f"P: 3 left out: 2 .txt, 1 .xyz {BY_NAME}"),
+    (["a.jpg", "v.mxf", "w.OGV"], ""),
+    (["v.h264", "README"], f"P: 1 left out: 1 without a suffix {BY_NAME}"),
+    (["a.jpg", ".hidden", ".git/x.jpg"], ""),
+    (["a.jpg", "s/1.jpg", "s/t/2.PNG"], "P: 1 subfolder with 2 pictures not entered; type 'P/**'"),
+    (
+        ["a.jpg", "n.txt", "s/1.jpg", "t/v.vob", "u/notes.md"],
+        f"P: 1 left out: 1 .txt {BY_NAME}; 2 subfolders with 1 picture and 1 video not entered; "
+        "type 'P/**' for all",
+    ),
+]
+
+
+@pytest.mark.parametrize(("files", "note"), LEFT_OUT, ids=[str(n) for n in range(len(LEFT_OUT))])
+def test_a_folder_names_what_it_leaves_out(files: list[str], note: str) -> None:
+    make(*(f"P/{name}" for name in files))
+    assert "".join(notes("P")).startswith(note)
+    assert bool(notes("P")) == bool(note)
+
+
+def test_many_suffixes_are_summed_up() -> None:
+    make("P/a.jpg", *(f"P/{n}.t{n:02d}" for n in range(20)), "P/x.t00")
+    (note,) = notes("P")
+    assert note.startswith("P: 21 left out: 2 .t00, 1 .t01, ")
+    assert note.endswith(f"1 .t06, 13 with 13 other suffixes {BY_NAME}")
+
+
+def test_links(place: Path) -> None:
+    make("P/a.jpg", "P/s/b.jpg")
+    (place / "P/dead.jpg").symlink_to("nowhere")
+    (place / "P/s/up").symlink_to("..")
+    (place / "P/again").symlink_to("s")
+    (note,) = notes("P")
+    assert "1 left out: 1 link to nowhere or no regular file" in note
+    assert "1 subfolder with 1 picture not entered" in note
+
+
+def test_two_stars_walk(place: Path) -> None:
+    make("P/a.jpg", "P/s/b.jpg", "P/s/t/c.PNG", "P/s/.hidden/d.jpg", "P/n.txt", "P/s/v.mxf")
+    (place / "P/s/up").symlink_to("..")
+    gathered = gather_sources(["P/**"])
+    assert gathered == ["P/**", "P/s/v.mxf"]
+    assert sources.pictures_of("P/**") == ["P/a.jpg", "P/s/b.jpg", "P/s/t/c.PNG"]
+    assert notes("P/**") == [f"P/**: 1 left out: 1 .txt {BY_NAME}"]
+
+
+def test_a_pattern_names_the_folders_that_it_matches() -> None:
+    make("P/a.jpg", "P/s/b.jpg", "P/n.txt")
+    assert notes("P/*.jpg") == []
+    (note,) = notes("P/*")
+    assert note == (
+        f"P/*: 1 left out: 1 .txt {BY_NAME}; 1 subfolder with 1 picture not entered; "
+        "give a folder by name: P/s"
+    )
+
+
+def test_what_runs_wrote_is_not_left_out() -> None:
+    make("P/a.jpg", "P/a-ort-detected.jsonl", "P/a-ort-detected/a.jpg", "P/a-ort-detected.mp4")
+    try:
+        for name in ("a-ort-detected.jsonl", "a-ort-detected", "a-ort-detected.mp4"):
+            os.setxattr(f"P/{name}", SETTINGS, b"x")
+    except OSError:
+        pytest.skip("machine: the folder for tests has no extended attributes")
+    assert notes("P") == []
+    assert sources.pictures_of("P/**") == ["P/a.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ([], "nothing at all; check the path"),
+        (["n.txt"], f"1 left out: 1 .txt {BY_NAME}"),
+        (["s/1.jpg", "t/2.jpg"], "2 subfolders with 2 pictures not entered; type 'P/**' for all"),
+        (["it's/1.jpg"], "1 subfolder with 1 picture not entered; type 'P/**' for all"),
+    ],
+)
+def test_nothing_to_read(files: list[str], says: str) -> None:
+    Path("P").mkdir()
+    make(*(f"P/{name}" for name in files))
+    with pytest.raises(SourceError) as refused:
+        sources.check("P")
+    assert str(refused.value).endswith(says)
+
+
+def test_a_folder_that_is_opened_alone_names_its_videos_too() -> None:
+    """As ``profile`` does."""
+    make("P/a.jpg", "P/b.jpg", "P/v.mkv", "P/n.txt")
+    for frames in (None, 1):
+        with sources.open("P", frames=frames) as source:
+            list(source)
+            assert source.notes == [f"P: 2 left out: 1 .mkv, 1 .txt {BY_NAME}"]
+
+
+def test_the_note_stands_in_the_summary() -> None:
+    make("P/a.jpg", "P/n.txt")
+    config = resolve_config(None, {"engine": "null", "save": "jsonl"})
+    summary = detect(gather_sources(["P"]), config).summary
+    assert f"P: 1 left out: 1 .txt {BY_NAME}" in summary.notes
+    json.dumps(summary.notes)
+
+
+def ffmpeg(*arguments: str) -> None:
+    subprocess.run(["ffmpeg", "-v", "error", "-y", *arguments], check=True)
+
+
+@pytest.mark.parametrize("suffix", [".tga", ".sgi", ".pcx", ".dpx", ".exr", ".xwd"])
+def test_pictures_that_opencv_does_not_read_are_pictures(suffix: str) -> None:
+    """As decoded from the PNG that ffmpeg made them of."""
+    assert suffix in FFMPEG_PICTURES
+    image = np.zeros((24, 32, 3), np.uint8)
+    image[:12, :16] = (10, 100, 200)
+    cv2.imwrite("a.png", image)
+    ffmpeg("-i", "a.png", "-frames:v", "1", f"P{suffix}")
+    with sources.open(f"P{suffix}") as source:
+        (frame,) = source
+    assert source.info.kind == "pictures"
+    assert np.abs(frame.image.astype(int) - image).max() <= 2
+
+
+@pytest.mark.parametrize("name", ["a.heic", "A.HEIF", "named.jpg"])
+def test_a_heif_of_tiles_is_not_taken_for_one_of_them(name: str) -> None:
+    """Its first tile would be a picture of 512x512 out of one of 4032x3024."""
+    infe = b"\0\0\0\x15infe\x02\0\0\0\0\x31\0\0grid\0"
+    Path(name).write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + infe + bytes(64))
+    with pytest.raises(SourceError, match=r"made of tiles.*heif-convert"):
+        sources.open(name)
+
+
+def test_an_avif_that_moves_is_a_video() -> None:
+    Path("a.avif").write_bytes(b"\0\0\0\x18ftypavis\0\0\0\0")
+    Path("b.avif").write_bytes(b"\0\0\0\x18ftypavif\0\0\0\0")
+    assert (is_picture("a.avif"), is_video("a.avif")) == (False, True)
+    assert (is_picture("b.avif"), is_video("b.avif")) == (True, False)
+
+
+def test_nothing_is_an_output_that_no_run_wrote() -> None:
+    make("a.jpg")
+    assert not is_output("a.jpg")
+    assert not is_output("absent")
+
+
+def test_the_documents_list_the_suffixes() -> None:
+    lines = (CHECKOUT / "docs/usage.md").read_text().splitlines()
+    rows = [line.split("|")[1:3] for line in lines if line.count("|") == 3]
+    listed = {name.strip(): suffixes.split() for name, suffixes in rows}
+    assert listed["pictures"] == sorted(PICTURES)
+    assert listed["videos"] == sorted(VIDEOS)
+
+
+@pytest.mark.slow
+def test_python_reads_the_videos_of_a_folder_too_and_warns(place: Path) -> None:
+    make("P/a.jpg", "P/n.txt", "P/s/b.jpg")
+    (place / "P/v.mp4").symlink_to(CHECKOUT / "videos/street.mp4")
+    with (
+        Detector(engine="null", frames=2) as detector,
+        pytest.warns(UserWarning, match=r"P: 1 left out: 1 \.txt .* 1 subfolder with 1 picture"),
+    ):
+        seen = [frame.source or frame.path for frame, _ in detector.stream("P")]
+    assert len(seen) == 3
