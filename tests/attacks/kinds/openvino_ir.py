@@ -1,4 +1,4 @@
-"""Damaged OpenVINO models: the text of the .xml, the bytes of the .bin, the metadata beside them."""
+"""Damaged OpenVINO models: the text of the .xml, the bytes of the .bin, the metadata."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from tests.attacks.mutate import damage, damage_text
 
 # 5 where OpenVINO is not installed, or does not run what it has read.
 CODES = frozenset({0, 2, 4, 5})
-METADATA = "task: detect\nstride: 32\nimgsz: [64, 64]\nnames: {0: a, 1: b, 2: c}\nargs: {nms: false}\n"
+METADATA = (
+    "task: detect\nstride: 32\nimgsz: [64, 64]\nnames: {0: a, 1: b, 2: c}\nargs: {nms: false}\n"
+)
 WORDS = tuple(
     'element_type="f16" element_type="u8" shape="1,3,64,64" shape="?,3,?,?" offset="99999999999" '
     'type="Parameter" type="Result" type="Const" version="opset1" from-layer="0" to-port="1" '

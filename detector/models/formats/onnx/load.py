@@ -170,9 +170,16 @@ def _refuse_unknown_operators(path: Path, model: onnx.ModelProto) -> None:
         }
     )
     if unknown:
+        microsoft = all("com.microsoft" in name for name in unknown)
+        cure = (
+            "ONNX Runtime wrote them when it optimised or quantised the file, and no other engine "
+            "has them: give the file from before, or quantise it with QuantFormat.QDQ"
+            if microsoft
+            else "export it without plug-ins of one runtime (without NMS, if that is what they are)"
+        )
+        listed = ", ".join(unknown)
         raise ModelError(
-            f"{path}: holds operators that are not of the ONNX standard: {', '.join(unknown)}; "
-            "export it without plug-ins of one runtime (without NMS, if that is what they are)"
+            f"{path}: holds operators that are not of the ONNX standard: {listed}; {cure}"
         )
 
 
