@@ -117,6 +117,18 @@ def test_formulas_for_sizes_are_as_long_as_they_like(tmp_path):
     assert detect(changed(path, label), size=str(SIDE)) == GREEN
 
 
+def test_an_output_of_which_the_file_states_no_shape(tmp_path):
+    """Inference does not find even its rank before what leads to it is folded."""
+
+    def forget(model):
+        for info in model.graph.output:
+            info.type.tensor_type.ClearField("shape")
+        del model.graph.value_info[:]
+
+    path = exports.deployed("N").save(tmp_path / "rtdetr.onnx", {"names": STATED["names"]})
+    assert sorted(detect(changed(path, forget))) == sorted(BY_CLASS)
+
+
 # ---- inputs that say how large the picture is
 
 
