@@ -20,6 +20,7 @@ from detector.errors.guard import keep
 from detector.errors.parsing import quote
 from detector.errors.reading import read_text
 from detector.errors.secrets import SECRET_PATHS, Address
+from detector.errors.text import split_list
 from detector.errors.yaml_parsing import parse_yaml
 
 FILES = ("model", "cfg", "describe", "weights", "names", "calibrate")  # options that name files
@@ -205,7 +206,7 @@ def _type_of(leaf: dataclasses.Field[Any]) -> tuple[type, bool]:
 def _convert(kind: type, value: Any) -> Any:
     """YAML's value, or the command line's text, in an option's type. ValueError where it is not."""
     if kind is tuple:
-        items = value.split(",") if isinstance(value, str) else value
+        items = split_list(value) if isinstance(value, str) else value
         items = items if isinstance(items, (list, tuple)) else [items]
         if not all(isinstance(item, (str, int, float)) for item in items):
             raise TypeError

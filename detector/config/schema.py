@@ -190,7 +190,9 @@ class SelectionConfig:
         at_most=1.0,
     )
     classes: tuple[str, ...] | None = option(
-        None, "Keep these classes only: names or ids, with commas.", "A,B"
+        None,
+        "Keep these classes only: names or ids, with commas; a name that has one in double quotes.",
+        "A,B",
     )
     agnostic: bool = option(False, "Boxes suppress each other across classes.")
     max_det: int = option(

@@ -11,6 +11,7 @@ Our own words about numbers are here too (``counted``).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from detector.errors.secrets import redact
 
@@ -39,6 +40,34 @@ def _plural(noun: str) -> str:
     if noun.endswith("y") and noun[-2] not in "aeo":
         return f"{noun[:-1]}ies"
     return f"{noun}es" if noun.endswith(("s", "x", "ch")) else f"{noun}s"
+
+
+# An item of a list: in double quotes, or up to the next comma; behind a backslash a comma or a
+# quote is a letter.
+_ITEM = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"\s*|((?:[^,\\]|\\.|\\$)*))(?:,|$)""", re.DOTALL)
+_LETTER = re.compile(r'\\([,"])')
+
+
+def split_list(text: str) -> list[str]:
+    """``person, "couch, sofa",bus`` or ``person,couch\\, sofa,bus`` -> three names; [] of none."""
+    items, at = [], 0
+    while at < len(text):
+        found = _ITEM.match(text, at)
+        assert found is not None
+        quoted, plain = found.groups()
+        items.append(_LETTER.sub(r"\1", plain.strip() if quoted is None else quoted))
+        at = found.end()
+    return [item for item in items if item]
+
+
+def join_list(items: Iterable[str]) -> str:
+    """The text of which ``split_list`` makes these items."""
+    return ",".join(map(_listed, items))
+
+
+def _listed(item: str) -> str:
+    escaped = item.replace('"', '\\"')
+    return f'"{escaped}"' if "," in item or item.startswith('"') else item
 
 
 def printable(text: str) -> str:

@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from detector import engines, models
 from detector.errors import ModelError, UsageError
 from detector.errors.writing import write_whole
-from detector.models import ModelRequest, describe, known, open_network
+from detector.models import ModelRequest, known
 from detector.models.base import Network
 from detector.models.catalogue import KnownModel, known_model
 from detector.models.description import families
@@ -29,7 +30,7 @@ def facts(request: ModelRequest) -> dict[str, Any]:
     """
     entry = known_model(request.model) if request.model in known() else None
     try:
-        return _count(open_network(request), entry)
+        return _count(_open(request), entry)
     except ModelError:
         if entry is None or request.weights is not None or request.random_seed is not None:
             raise
@@ -37,14 +38,18 @@ def facts(request: ModelRequest) -> dict[str, Any]:
             raise  # the file is there, and damaged
     if entry.path.suffix != ".cfg" and entry.layers is None:
         return _describe(entry) | {"needs": _needs(entry) and entry.how_to_get()}
-    return _count(open_network(replace(request, random_seed=0)), entry)
+    return _count(_open(replace(request, random_seed=0)), entry)
+
+
+def _open(request: ModelRequest) -> Network:
+    return models.open_network(request, engines.front_ends())
 
 
 def write_description(request: ModelRequest, output: str | None) -> str:
     """Writes the description of a model file, by default X.describe.yaml in the current folder;
     returns its text. ``output``: a path, or "-" to write nothing. Raises ModelError, UsageError
     where the file is there, and OutputError."""
-    text = describe(request)
+    text = models.describe(request)
     if output == "-":
         return text
     target = Path(output or f"{request.path.stem}.describe.yaml")
@@ -71,7 +76,10 @@ def family_listing() -> list[dict[str, Any]]:
 
 
 def _count(network: Network, entry: KnownModel | None) -> dict[str, Any]:
-    """The facts of a network that could be opened."""
+    """The facts of a network that could be opened. Of a file that one engine built for itself no
+    graph is left that could be counted.
+    """
+    counted = network.plan is None
     return {
         "name": entry.name if entry else network.name,
         "family": network.family,
@@ -79,10 +87,10 @@ def _count(network: Network, entry: KnownModel | None) -> dict[str, Any]:
         "input": [network.input.height, network.input.width],
         "geometry": network.input.geometry,
         "stride": network.input.stride,
-        "parameters": network.parameters,
+        "parameters": network.parameters if counted else None,
         "parameters_fused": network.parameters_fused or None,
-        "macs": network.macs,
-        "flops": 2 * network.macs,
+        "macs": network.macs if counted else None,
+        "flops": 2 * network.macs if counted else None,
         "gflops_published": entry.figures.get("gflops_published") if entry else None,
         "counted": True,
         "names": list(network.names),
@@ -91,7 +99,10 @@ def _count(network: Network, entry: KnownModel | None) -> dict[str, Any]:
         "licence": entry.licence if entry else None,
         "needs": _needs(entry) and entry.how_to_get() if entry else "",
         "sha256": network.sha256 if network.random_seed is None else None,
-        "notes": [] if network.random_seed is not None else network.warnings,
+        "notes": [
+            *([] if network.random_seed is not None else network.warnings),
+            *([] if counted else ["no graph is left in it, so nothing was counted"]),
+        ],
     }
 
 

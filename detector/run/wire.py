@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from detector.config.schema import Config
 from detector.errors import DetectVideoError, EngineError, SourceError, UsageError
 from detector.errors.machine import too_much
+from detector.errors.text import join_list
 from detector.run.canvas import follows_source, open_network
 from detector.run.fonts import note_names, open_font
 from detector.run.limits import check_memory
@@ -311,12 +312,28 @@ def class_ids(
             ids.append(int(item))
         else:
             near = difflib.get_close_matches(item, names, 3, 0.5)
-            hint = f"near: {', '.join(near)}" if near else f"it has {', '.join(names[:10])}"
+            near = [name for name in names if _begins(name, item)][:3] or near
+            hint = (
+                f"near: {', '.join(map(_typed, near))}"
+                if near
+                else f"it has {', '.join(names[:10])}"
+            )
             more = "..." if not near and len(names) > 10 else ""
             raise UsageError(
                 f"{flag} {item}: the model has no such class among its {len(names)}; {hint}{more}"
             )
     return tuple(ids)
+
+
+def _begins(name: str, item: str) -> bool:
+    """Whether it looks as if a name was cut at its comma."""
+    return item in [part.strip() for part in name.split(",")[:-1]]
+
+
+def _typed(name: str) -> str:
+    """A name as it is typed among others; one with a comma needs quotes, and these the shell's."""
+    text = join_list([name])
+    return text if text == name else f"'{text}'"
 
 
 def _blurred_ids(
@@ -331,8 +348,8 @@ def _blurred_ids(
     unseen = [names[i] for i in wanted if classes is not None and i not in classes]
     if unseen:
         raise UsageError(
-            f"--blur {','.join(unseen)}: --classes leaves it out, so that it would not be found; "
-            f"use --classes {','.join([*(config.selection.classes or ()), *unseen])}"
+            f"--blur {join_list(unseen)}: --classes leaves it out, so that it would not be found; "
+            f"use --classes '{join_list([*(config.selection.classes or ()), *unseen])}'"
         )
     return frozenset(wanted)
 

@@ -204,6 +204,16 @@ def _whole_model(path: Path) -> None:
     saved(path, {"model": model, "epoch": 1})
 
 
+def _openvino(path: Path) -> None:
+    """The .xml, and the .bin beside it."""
+    import openvino
+
+    from tests.models import exports
+
+    source = exports.anchor_free().save(path.with_suffix(".onnx"))
+    openvino.save_model(openvino.convert_model(source), path)
+
+
 def _safetensors(path: Path) -> None:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     data = b""
@@ -235,6 +245,8 @@ _MAKERS: dict[str, Callable[[Path], object]] = {
     "state.pt": _state_dict,
     "whole.pt": _whole_model,
     "t.safetensors": _safetensors,
+    "m.xml": _openvino,
+    "m.bin": lambda path: _openvino(path.with_suffix(".xml")),
     "nsys.sqlite": _nsys,
     "in.mp4": _one_clip(FRAMES),
     "long.mp4": _one_clip(60),

@@ -390,7 +390,7 @@ CHANGES: dict[str, Change] = {
     "32 functions that call twice": lambda model: add_functions(model, 32, 2),
     "1000 functions in a chain": lambda model: add_functions(model, 1000, 1),
     "functions in a circle": lambda model: add_functions(model, 3, 1, chain=False),
-    "40,000 nodes": _many_nodes(40_000),
+    "110,000 nodes": _many_nodes(110_000),
     "8,000 nodes of one name": _many_nodes(8_000),
     "8,000 nodes of nothing": _many_nodes(8_000, "Identity"),
     "10 branches": _nested(10),

@@ -29,7 +29,7 @@ DANGEROUS = (
     "chain",
     "32 functions that call twice",
     "1000 functions in a chain",
-    "40,000 nodes",
+    "110,000 nodes",
     "8,000 nodes of one name",
     "8,000 nodes of nothing",
     "names of a megabyte",

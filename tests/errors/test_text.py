@@ -1,10 +1,10 @@
-"""Numbers in messages."""
+"""Numbers and lists in text."""
 
 from __future__ import annotations
 
 import pytest
 
-from detector.errors.text import counted
+from detector.errors.text import counted, join_list, split_list
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,31 @@ from detector.errors.text import counted
 )
 def test_counted(count, words, said):
     assert counted(count, *words) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "items"),
+    [
+        ("", []),
+        (" , ,", []),
+        ("person", ["person"]),
+        ("person, 2,traffic light ", ["person", "2", "traffic light"]),
+        ('person,"couch, sofa",bus', ["person", "couch, sofa", "bus"]),
+        ('"couch, sofa"', ["couch, sofa"]),
+        (' "couch, sofa" , bus', ["couch, sofa", "bus"]),
+        (r"couch\, sofa,bus", ["couch, sofa", "bus"]),
+        (r"C:\models\x,b", [r"C:\models\x", "b"]),
+        ('6" pipe,"4"" b', ['6" pipe', '"4"" b']),
+        (r'"2\" pipe, red"', ['2" pipe, red']),
+        ('"not closed, b', ['"not closed', "b"]),
+    ],
+)
+def test_a_list_with_commas_in_its_items(text, items):
+    assert split_list(text) == items
+
+
+@pytest.mark.parametrize(
+    "items", [["a", "b"], ["couch, sofa", "bus"], ['"quoted"', "x"], ['a, "b"'], ["traffic light"]]
+)
+def test_a_joined_list_is_split_again(items):
+    assert split_list(join_list(items)) == items

@@ -26,6 +26,23 @@ def plugin(folder):
     return export.out("num_dets", made, [1, 1]).save(folder / "m.onnx", domains=["TRT"])
 
 
+def optimised(folder):
+    export = exports.decoded()
+    made = export.add("QuickGelu", "images", domain="com.microsoft")
+    return export.out("x", made, [1, 1]).save(folder / "m.onnx", domains=["com.microsoft"])
+
+
+def unranked(folder):
+    """Even the number of its sides depends on the picture."""
+    export = Export()
+    pooled = export.add(
+        "Reshape", export.add("GlobalMaxPool", "images"), export.const([-1], np.int64)
+    )
+    places = export.add("Reshape", export.add("NonZero", pooled), export.const([-1], np.int64))
+    shape = export.add("Concat", places, export.const([3], np.int64), axis=0)
+    return export.out("x", export.add("Reshape", "images", shape)).save(folder / "m.onnx")
+
+
 def unknown_operator(folder):
     export = exports.decoded()
     return export.out("x", export.add("Frobnicate", "images"), [1, 1]).save(folder / "m.onnx")
@@ -230,6 +247,8 @@ def bomb(folder):
 # A file -> facts that its message holds.
 BAD = {
     two_pictures: ("2 inputs", "images float [1, 3, 64, 64]", "others float [1, 3, 64, 64]"),
+    optimised: ("QuickGelu (com.microsoft)", "QDQ"),
+    unranked: ("its outputs at 64x64 are x [", "export it"),
     plugin: ("EfficientNMS_TRT (TRT)", "plug-ins"),
     unknown_operator: ("operators", "Frobnicate"),
     raw_maps: (

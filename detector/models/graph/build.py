@@ -227,7 +227,7 @@ def infer_shapes(model: onnx.ModelProto, *, unfinished: bool = False) -> None:
             whole = shape_inference.infer_shapes(
                 light, check_type=True, strict_mode=True, data_prop=True
             )
-        _check(whole, unfinished)
+        check_model(whole, unfinished=unfinished)
     except (
         checker.ValidationError,
         shape_inference.InferenceError,
@@ -243,8 +243,8 @@ def infer_shapes(model: onnx.ModelProto, *, unfinished: bool = False) -> None:
     graph.output.extend(whole.graph.output)
 
 
-def _check(model: onnx.ModelProto, unfinished: bool) -> None:
-    """Runs ONNX's checker, which wants a shape of every output, if only of no dimensions."""
+def check_model(model: onnx.ModelProto, *, unfinished: bool) -> None:
+    """Runs ONNX's checker, which wants a shape of every output; ``unfinished``: without one."""
     from onnx import checker
 
     types = [info.type.tensor_type for info in model.graph.output if unfinished]

@@ -247,7 +247,9 @@ def roofline_text(facts: RooflineFacts) -> Group:
         for name, peak in peaks.gflops_s.items()
     )
     lines = [
-        f"roofline: {facts.macs / 1e9:.3f} GMACs = {facts.flops / 1e9:.3f} GFLOPs a picture, "
+        "roofline: no graph is left in the model file, so nothing was counted"
+        if not facts.macs
+        else f"roofline: {facts.macs / 1e9:.3f} GMACs = {facts.flops / 1e9:.3f} GFLOPs a picture, "
         f"{number(facts.gflops_s, '.1f')} GFLOP/s, {number(facts.utilisation, '.1%')} of the roof, "
         f"bound by {facts.bound}",
         f"peaks measured here: {reached}; memory {peaks.bandwidth_gbytes_s:.1f} GB/s",

@@ -28,6 +28,7 @@ from detector.errors import SourceError, UsageError
 from detector.errors.parsing import quote
 from detector.errors.reading import read_text
 from detector.errors.secrets import Address, host_of, keep_secret
+from detector.errors.text import split_list
 from detector.errors.yaml_parsing import parse_yaml
 from detector.sources._standard_input import SPEC as STDIN
 from detector.sources.live.addresses import opening_of, scheme_of
@@ -305,7 +306,7 @@ def _read_options(value: Any) -> dict[str, str]:
 
 
 def _read_classes(value: Any) -> tuple[str, ...]:
-    items = value.split(",") if isinstance(value, str) else value
+    items = split_list(value) if isinstance(value, str) else value
     if not isinstance(items, list) or not items:
         raise ValueError("is no list of classes")
     if not all(isinstance(item, str | int) for item in items):

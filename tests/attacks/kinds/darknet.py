@@ -13,6 +13,7 @@ WORDS = tuple(
     "[net] [convolutional] [maxpool] [route] [shortcut] [upsample] [yolo] [avgpool] [dropout] "
     "[connected] batch_normalize=1 filters=4 size=3 stride=2 pad=1 padding=9 groups=2 group_id=1 "
     "layers=-1,-2 from=-2 mask=0 anchors=1,2 classes=2 num=3 dilation=2 activation=swish "
+    "[scale_channels] [sam] from=-1 from=0 scale_wh=1 "
     "new_coords=1 letter_box=1 stride_x=2 width=9999999 height=0 channels=0 "
     "truth_thresh=1 antialiasing=1 sam=1".split()
 )

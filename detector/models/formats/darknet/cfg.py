@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from detector.errors import ModelError
+from detector.errors.limits import how_to_raise, raised
 from detector.errors.reading import read_bytes
 
 MAX_BYTES = 4 << 20  # the longest published cfg has 60 KB
-MAX_SECTIONS = 2000  # yolov4-p7, the deepest published one, has 300
+MAX_SECTIONS = 5000  # cspx-p7-mish, the deepest published one, has 376
 INTEGER = re.compile(r"[+-]?[0-9]{1,15}")
 REAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 
@@ -110,8 +111,8 @@ def parse_cfg(text: str, path: str) -> tuple[list[Section], list[str]]:
             continue
         if line.startswith("["):
             sections.append(_section(path, number, line))
-            if len(sections) > MAX_SECTIONS:
-                raise ModelError(f"{path}:{number}: more than {MAX_SECTIONS} sections")
+            if len(sections) > (most := raised(MAX_SECTIONS)):
+                raise ModelError(f"{path}:{number}: more than {most} sections; {how_to_raise()}")
             continue
         warnings += _key(path, number, line, sections)
     if not sections:

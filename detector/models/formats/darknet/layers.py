@@ -14,12 +14,13 @@ from fractions import Fraction
 from typing import NamedTuple, TypedDict
 
 from detector.errors import ModelError
+from detector.errors.limits import how_to_raise, raised
 from detector.models.formats.darknet.cfg import Section, quote
 from detector.models.graph.build import ACTIVATIONS
 
 MAX_SIDE = 16384  # pixels, of the input and of an anchor
-MAX_CHANNELS = 1 << 16
-MAX_CLASSES = 20_000
+MAX_CHANNELS = 1 << 19  # yolo9000 has 28,269
+MAX_CLASSES = 100_000  # yolo9000 has 9,418
 # Limits against files that only look like a network. The largest published darknet networks stay
 # far below.
 MAX_TENSOR = 1 << 28  # floats in one output of one layer, 1 GiB
@@ -246,18 +247,17 @@ def _kind(section: Section) -> SectionKind:
 
 
 def _check_limits(section: Section, layer: Layer, floats: int, batch: int) -> None:
-    if (
-        layer.channels > MAX_CHANNELS
-        or layer.channels * layer.height * layer.width * batch > MAX_TENSOR
-    ):
+    channels, numbers = raised(MAX_CHANNELS), raised(MAX_TENSOR)
+    if layer.channels > channels or layer.channels * layer.height * layer.width * batch > numbers:
         raise section.error(
             f"[{section.name}] gives {layer.channels} channels of {layer.size} at batch {batch}: "
-            f"more than {MAX_CHANNELS} channels or {MAX_TENSOR} numbers; check filters, or use a "
-            "smaller --size or --batch"
+            f"more than {channels} channels or {numbers} numbers; check filters, or use a smaller "
+            f"--size or --batch; {how_to_raise()}"
         )
-    if floats > MAX_FLOATS:
+    if floats > raised(MAX_FLOATS):
         raise section.error(
-            f"up to here the network needs more than {MAX_FLOATS} weights; check filters and size"
+            f"up to here the network needs more than {raised(MAX_FLOATS)} weights; check filters "
+            f"and size; {how_to_raise()}"
         )
 
 
@@ -392,7 +392,7 @@ def _convolution(section: Section, architecture: Architecture) -> Convolution:
         section, "antialiasing", "xnor", "binary", "share_index", "flipped", "coordconv", "deform"
     )
     kernel = section.integer("size", 1, low=1, high=64)
-    groups = section.integer("groups", 1, low=1, high=MAX_CHANNELS)
+    groups = section.integer("groups", 1, low=1, high=raised(MAX_CHANNELS))
     filters = section.integer("filters", low=1)
     dilation = section.integer("dilation", 1, low=1, high=64)
     if source.channels % groups or filters % groups:
@@ -482,7 +482,7 @@ def _avgpool(section: Section, architecture: Architecture) -> AveragePool:
 def _route(section: Section, architecture: Architecture) -> Route:
     sources = _layers_named(section, architecture, "layers")
     _refuse(section, "stream")
-    groups = section.integer("groups", 1, low=1, high=MAX_CHANNELS)
+    groups = section.integer("groups", 1, low=1, high=raised(MAX_CHANNELS))
     group_id = section.integer("group_id", 0)
     if not 0 <= group_id < groups:
         raise section.error(
@@ -615,7 +615,7 @@ def _dropout(section: Section, architecture: Architecture) -> Dropout:
 
 def _yolo(section: Section, architecture: Architecture) -> Yolo:
     source = _input(section, architecture)
-    classes = section.integer("classes", 20, low=1, high=MAX_CLASSES)  # darknet's default
+    classes = section.integer("classes", 20, low=1, high=raised(MAX_CLASSES))  # darknet's default
     anchors = _anchors(section)
     wanted = len(anchors) * (5 + classes)
     if source.channels != wanted:

@@ -16,7 +16,7 @@ from detector.models.formats.onnx.foreign import Dims, ForeignGraph, constant_of
 from detector.models.formats.onnx.inputs import split_inputs
 from detector.models.formats.onnx.tensors import check_tensors, read_external_data
 from detector.models.formats.onnx.tidy import STANDARD, state_output_shapes, tidy
-from detector.models.graph.build import OPSET, is_heavy
+from detector.models.graph.build import OPSET, check_model, is_heavy
 from detector.models.own_files import KEY
 
 if TYPE_CHECKING:
@@ -170,15 +170,22 @@ def _refuse_unknown_operators(path: Path, model: onnx.ModelProto) -> None:
         }
     )
     if unknown:
+        microsoft = all("com.microsoft" in name for name in unknown)
+        cure = (
+            "ONNX Runtime wrote them when it optimised or quantised the file, and no other engine "
+            "has them: give the file from before, or quantise it with QuantFormat.QDQ"
+            if microsoft
+            else "export it without plug-ins of one runtime (without NMS, if that is what they are)"
+        )
+        listed = ", ".join(unknown)
         raise ModelError(
-            f"{path}: holds operators that are not of the ONNX standard: {', '.join(unknown)}; "
-            "export it without plug-ins of one runtime (without NMS, if that is what they are)"
+            f"{path}: holds operators that are not of the ONNX standard: {listed}; {cure}"
         )
 
 
 def _raise_opset(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
     """The checked model at opset 17, or at its own where that is newer."""
-    from onnx import checker, defs, version_converter
+    from onnx import defs, version_converter
 
     opset = _opset(path, model)
     if opset > (known := defs.onnx_opset_version()):
@@ -187,7 +194,7 @@ def _raise_opset(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
             f"{known}: pip install -U onnx, or export it again with opset {OPSET}"
         )
     try:
-        checker.check_model(model)
+        check_model(model, unfinished=True)
     except Exception as exc:  # the checker's own kind, and others
         raise ModelError(f"{path}: ONNX refuses it: {_one_line(exc)}; export it again") from exc
     if opset >= OPSET:

@@ -16,8 +16,8 @@ from detector.errors.parsing import parse_json, quote
 MAX_TEXT = 1 << 20  # characters of a value
 MAX_CLASSES = 100_000
 MAX_NAME = 200  # characters of a class's name
-MAX_SIDE = 8192
-MAX_STRIDE = 1024
+MAX_SIDE = 16384
+MAX_STRIDE = 2048
 
 
 @dataclass(frozen=True, slots=True)

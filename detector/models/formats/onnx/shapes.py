@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.errors import ModelError
+from detector.errors.limits import how_to_raise, raised
 from detector.models.formats.onnx.branches import CONTROL_FLOW, refuse_branches, taken_branch
 from detector.models.formats.onnx.foreign import (
     ForeignGraph,
@@ -37,10 +38,10 @@ if TYPE_CHECKING:
 Size = tuple[int, int]  # height, width
 
 STRIDE = 32  # where the metadata does not say
-MAX_ROUNDS = 50  # of folding
+MAX_ROUNDS = 100  # of folding; D-FINE takes 8
 MAX_NODE_ROUNDS = 600_000  # nodes times rounds
 LARGEST = 1 << 24  # elements of a folded constant; the grids of an 8192x8192 input are below it
-MAX_WORK = 1 << 28  # elements read and written by folding; some seconds
+MAX_WORK = 1 << 29  # elements read and written by folding; some seconds
 # What an engine has to compute from constants before the first picture: elements, and multiply-
 # accumulates.
 MAX_LEFT, MAX_LEFT_MACS = 1 << 28, 1 << 38
@@ -160,9 +161,10 @@ def _wanted_size(graph: ForeignGraph, metadata: Metadata, size: Size | None, own
             f"{graph.name}: --size {size[1]}x{size[0]}: both sides must be multiples of {stride}; "
             f"the next size is --size {fitting}"
         )
-    if any(side > MAX_SIDE for side in size):
+    if any(side > (most := raised(MAX_SIDE)) for side in size):
         raise ModelError(
-            f"{graph.name}: its input {size[1]}x{size[0]} is larger than {MAX_SIDE}x{MAX_SIDE}"
+            f"{graph.name}: its input {size[1]}x{size[0]} is larger than {most}x{most}; "
+            f"{how_to_raise()}"
         )
     return size
 
@@ -180,8 +182,8 @@ def fold(graph: ForeignGraph) -> None:
     picture.
     """
     try:
-        work = MAX_WORK
-        for _ in range(min(MAX_ROUNDS, 2 + MAX_NODE_ROUNDS // (1 + len(graph.nodes)))):
+        work, rounds = raised(MAX_WORK), raised(MAX_NODE_ROUNDS) // (1 + len(graph.nodes))
+        for _ in range(min(raised(MAX_ROUNDS), 2 + rounds)):
             graph.infer()
             changed, work = _fold_once(graph, work)
             if not changed:
@@ -253,7 +255,7 @@ def _cost(graph: ForeignGraph, node: onnx.NodeProto) -> int | None:
         return None
     given = sum(_size(graph, name) for name in node.input if name)
     made = _elements_made(graph, node, given)
-    if made is None or made > LARGEST:
+    if made is None or made > raised(LARGEST):
         return None
     if node.op_type in ("MatMul", "Gemm"):
         made *= max(1, *graph.constants[node.input[0]].dims)
@@ -351,7 +353,7 @@ def refuse_costly_constants(graph: ForeignGraph) -> None:
         elements += max(0, sum(math.prod(shape or ()) for shape in made) - read)
         if node.op_type in MULTIPLYING and all(name in shapes for name in node.input[:2]):
             macs += node_macs(node, shapes)
-        if elements > MAX_LEFT or macs > MAX_LEFT_MACS:
+        if elements > raised(MAX_LEFT) or macs > raised(MAX_LEFT_MACS):
             raise ModelError(_too_costly(graph, node, "too many values"))
 
 
@@ -359,7 +361,7 @@ def _too_costly(graph: ForeignGraph, node: onnx.NodeProto, what: str) -> str:
     shapes = ", ".join(str(list(graph.dims.get(name, ()))) for name in node.output)
     return (
         f"{graph.name}: node {node.name or node.output[0]} ({node.op_type}) makes {what} of "
-        f"constants alone, {shapes}; no detector does: export it again"
+        f"constants alone, {shapes}; no detector does: export it again; {how_to_raise()}"
     )
 
 

@@ -19,16 +19,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from detector.errors import ModelError
 from detector.errors.guard import keep
 from detector.errors.holding import watch
+from detector.errors.limits import how_to_raise, raised
 from detector.errors.machine import too_much
 from detector.models.formats.onnx.bounds import attributes_in, every_graph, is_function
 
 if TYPE_CHECKING:
     import onnx
 
-MAX_RANK = 32  # dimensions; numpy has 64 at most
+MAX_RANK = 32  # dimensions; numpy 1 has no more
 MAX_SIDE = 1 << 40
 MAX_DIGITS = 18  # of an offset or a length
-SHARED = 2  # tensors may use a byte of a file this often, on average: some are tied
+SHARED = 10  # tensors may use a byte of a file this often, on average: some are tied
 READ_BYTES = 1 << 30
 
 # Element type -> bits of one element, and the field for values that are not raw bytes, with how
@@ -114,10 +115,10 @@ def read_external_data(path: Path, model: onnx.ModelProto) -> list[Path]:
                 "again"
             )
     wanted = sum(place.size for place in places)
-    if wanted > SHARED * sum(sizes.values()):
+    if wanted > raised(SHARED) * sum(sizes.values()):
         raise ModelError(
             f"{path}: its tensors take {wanted:,} bytes of files that have "
-            f"{sum(sizes.values()):,}; it is damaged: export it again"
+            f"{sum(sizes.values()):,}; it is damaged: export it again; {how_to_raise()}"
         )
     if (size_text := too_much(wanted)) is not None:
         raise ModelError(f"{path}: its weights need {size_text}")

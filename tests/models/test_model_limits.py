@@ -1,0 +1,120 @@
+"""Limits against hostile model files: ten times above what exporters write, and raised by one
+variable, which every refusal names."""
+
+from __future__ import annotations
+
+import pytest
+
+from detector.errors import ModelError, UsageError
+from detector.errors.limits import VARIABLE, how_to_raise, raised
+from detector.models.formats.darknet import cfg as darknet_cfg
+from detector.models.formats.darknet import layers as darknet
+from detector.models.formats.onnx import bounds, metadata, shapes, tensors
+from tests.models import exports
+from tests.models.exports import STATED, Export
+from tests.networks import open_network
+
+# limit, the largest real value found, where
+FOUND = [
+    (bounds.MAX_NODES, 3_711, "D-FINE with its official exporter, opset 16"),
+    (bounds.MAX_NAME, 109, "a tensor of D-FINE after onnxslim"),
+    (bounds.MAX_FIELDS, 9_669, "D-FINE"),
+    (bounds.MAX_STRUCTURE, 620_372, "bytes of D-FINE with a dynamic batch"),
+    (bounds.MAX_PACKED, 1_536, "bytes of YOLOv8 quantised per channel by onnxruntime"),
+    (tensors.SHARED, 1, "external data of torch.onnx.export(dynamo=True)"),
+    (metadata.MAX_TEXT, 1_381, "names of COCO's classes, by Ultralytics"),
+    (metadata.MAX_CLASSES, 9_418, "YOLO9000"),
+    (metadata.MAX_SIDE, 1_536, "YOLOv4-P7"),
+    (metadata.MAX_STRIDE, 128, "YOLOv4-P7, EfficientDet"),
+    (shapes.MAX_ROUNDS, 8, "D-FINE"),
+    (shapes.MAX_NODE_ROUNDS, 8 * 3_711, "D-FINE"),
+    (shapes.MAX_WORK, 47_395_810, "DETR of transformers, dynamic"),
+    (shapes.LARGEST, 409_600, "positions of DETR"),
+    (darknet_cfg.MAX_SECTIONS, 376, "cspx-p7-mish.cfg"),
+    (darknet.MAX_CHANNELS, 28_269, "yolo9000.cfg"),
+    (darknet.MAX_CLASSES, 9_418, "yolo9000.cfg"),
+]
+
+
+@pytest.mark.parametrize(("limit", "found", "where"), FOUND, ids=lambda value: str(value)[:40])
+def test_each_limit_is_ten_times_what_a_real_file_has(limit, found, where):
+    assert limit >= 10 * found, where
+
+
+def long_name(folder):
+    export = exports.anchor_free()
+    export.nodes[0].name = "n" * (bounds.MAX_NAME + 1)
+    return export.save(folder / "yolov8n.onnx", STATED)
+
+
+def many_nodes(folder):
+    export = exports.anchor_free()
+    x = export.const([1.0])
+    for _ in range(bounds.MAX_NODES):
+        x = export.add("Relu", x)
+    return export.save(folder / "yolov8n.onnx", STATED)
+
+
+def costly_constants(folder):
+    """A Range of 2^30 numbers, of which the network reads one."""
+    import numpy as np
+
+    export = exports.anchor_free()
+    last = export.nodes.pop()
+    ends = [export.const(np.int64(value), np.int64) for value in (0, 1 << 30, 1)]
+    numbers = export.add("Range", *ends)
+    one = export.add("Gather", numbers, export.const(np.array([5]), np.int64))
+    moved = export.add("Add", last.input[0], export.add("Cast", one, to=1))
+    export.outputs.clear()
+    export.out("output0", moved)
+    return export.save(folder / "yolov8n.onnx", STATED)
+
+
+def large_side(folder):
+    return Export(side=metadata.MAX_SIDE + 32).out("x", "images").save(folder / "m.onnx")
+
+
+def darknet_channels(folder):
+    (folder / "x.cfg").write_text(
+        f"[net]\nwidth=8\nheight=8\n[convolutional]\nfilters={darknet.MAX_CHANNELS + 1}\n[yolo]\n"
+    )
+    return str(folder / "x.cfg")
+
+
+def darknet_sections(folder):
+    sections = "[dropout]\n" * (darknet_cfg.MAX_SECTIONS + 1)
+    (folder / "x.cfg").write_text(f"[net]\nwidth=8\nheight=8\n{sections}")
+    return str(folder / "x.cfg")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        long_name,
+        pytest.param(many_nodes, marks=pytest.mark.slow),
+        costly_constants,
+        large_side,
+        darknet_channels,
+        darknet_sections,
+    ],
+)
+def test_a_refusal_names_what_raises_the_limit(tmp_path, make):
+    with pytest.raises(ModelError) as caught:
+        open_network(make(tmp_path), **({"random_seed": 0} if "darknet" in make.__name__ else {}))
+    assert how_to_raise() in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_variable_raises_all_of_them(tmp_path, monkeypatch):
+    path = long_name(tmp_path)
+    monkeypatch.setenv(VARIABLE, "3")
+    assert raised(7) == 21
+    assert "=30 " in how_to_raise()
+    assert open_network(path).family == "yolov8"
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "ten", "1.5", "1e3", "9" * 30, "²"])
+def test_a_variable_that_is_no_factor_is_refused(monkeypatch, text):
+    monkeypatch.setenv(VARIABLE, text)
+    with pytest.raises(UsageError, match=VARIABLE):
+        raised(1)
