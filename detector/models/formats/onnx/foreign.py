@@ -26,7 +26,8 @@ class ForeignGraph:
 
     ``declared``: the shapes that the file states for its outputs. They count where inference does
     not know better, and no longer once another size or batch is asked for. ``taken``: the outputs
-    whose shapes are known from there alone.
+    whose shapes are known from there alone. ``further_inputs``: those that the file has beside the
+    picture, which are constants here.
     """
 
     name: str
@@ -41,6 +42,7 @@ class ForeignGraph:
     types: dict[str, int] = field(default_factory=dict)
     declared: dict[str, Dims] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
+    further_inputs: tuple[str, ...] = ()
     _made: int = 0
 
     def infer(self) -> None:

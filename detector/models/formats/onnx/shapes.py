@@ -78,12 +78,16 @@ def settle_shapes(
     """
     planar = _is_planar(graph)
     dims = graph.input.type.tensor_type.shape.dim
-    spatial = (2, 3) if planar else (1, 2)
+    batched = len(dims) == 4
+    first = 1 if batched else 0
+    spatial = (first + 1, first + 2) if planar else (first, first + 1)
     own = (dims[spatial[0]].dim_value, dims[spatial[1]].dim_value)  # 0: free
     wanted = height, width = _wanted_size(graph, metadata, size, own)
     resized = any(side and side != new for side, new in zip(own, wanted, strict=True))
-    own_batch = dims[0].dim_value
-    values = {0: own_batch or batch, 1 if planar else 3: 3, spatial[0]: height, spatial[1]: width}
+    own_batch = dims[0].dim_value if batched else 1
+    values = {first if planar else first + 2: 3, spatial[0]: height, spatial[1]: width}
+    if batched:
+        values[0] = own_batch or batch
     for at, value in values.items():
         dims[at].ClearField("dim_param")
         dims[at].dim_value = value
@@ -108,7 +112,7 @@ def settle_shapes(
 def _is_planar(graph: ForeignGraph) -> bool:
     """Whether the input is NCHW, else NHWC. Raises ModelError where it is not a picture.
 
-    Bytes are the input of files of ours alone: what stands before the network is known of them.
+    Bytes are the input of files of ours, and of networks that scale their pixels themselves.
     """
     from onnx import TensorProto
 
@@ -121,13 +125,15 @@ def _is_planar(graph: ForeignGraph) -> bool:
             f"{graph.name}: its input {graph.input.name} is {describe_tensor(graph.input)}, not "
             "the one that detect-video writes; build it again"
         )
-    floats = (TensorProto.FLOAT, TensorProto.FLOAT16)
-    if tensor.elem_type not in floats or len(dims) != 4 or not (dims[1] in (0, 3) or dims[3] == 3):
+    kinds = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.UINT8)
+    sides = dims[1:] if len(dims) == 4 else dims
+    fits = len(dims) in (3, 4) and (sides[0] in (0, 3) or sides[2] == 3)
+    if tensor.elem_type not in kinds or not fits:
         raise ModelError(
             f"{graph.name}: its input {graph.input.name} is {describe_tensor(graph.input)}; export "
-            "it with a picture as its input: float32 or float16 [batch, 3, height, width]"
+            "it with a picture as its input: float32, float16 or uint8 [batch, 3, height, width]"
         )
-    return bool(dims[1] == 3 or dims[3] != 3)
+    return bool(sides[0] == 3 or sides[2] != 3)
 
 
 def _wanted_size(graph: ForeignGraph, metadata: Metadata, size: Size | None, own: Size) -> Size:
