@@ -15,6 +15,7 @@ The front end also chooses the head that decodes the outputs (``Network.head``):
     .onnx                      the one of the layout that the outputs have: ``recognise`` and
                                ``build_head`` in formats/onnx/recognise.py
     .trt, .engine, .plan       by shapes and header: plan_heads.py
+    .xml                       likewise, by shapes and metadata.yaml
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from detector.errors.guard import keep
 from detector.errors.holding import unchanged
 from detector.errors.reading import check_regular
 from detector.models import formats
-from detector.models.base import FrontEnd, ModelRequest, Network
+from detector.models.base import FrontEnd, ModelRequest, Network, files_in_folder
 from detector.models.catalogue import known, known_model, network_yaml
 
 __all__ = ["ModelRequest", "describe", "front_ends", "known", "open_network"]
@@ -123,7 +124,7 @@ def _locate(request: ModelRequest, suffixes: tuple[str, ...]) -> ModelRequest:
     """The request with the path of the model file, and what the package knows to belong to it."""
     model, path = request.model, request.path
     if os.path.isdir(path):
-        raise ModelError(f"{model}: is a folder; give a model file ({', '.join(suffixes)})")
+        return replace(request, model=_only_file(model, suffixes))
     if os.path.exists(path):
         return request
     if (described := network_yaml(model)) is not None:
@@ -141,6 +142,18 @@ def _locate(request: ModelRequest, suffixes: tuple[str, ...]) -> ModelRequest:
         entry.file_to_run(entry.download.target)
     file, weights = entry.file_to_run(), request.weights or entry.weights
     return replace(request, model=str(file), weights=weights)
+
+
+def _only_file(folder: str, suffixes: tuple[str, ...]) -> str:
+    inside = files_in_folder(folder)
+    if len(inside) == 1:
+        return inside[0]
+    listed = ", ".join(map(os.path.basename, inside[:5]))
+    raise ModelError(
+        f"{folder}: is a folder that holds {len(inside)} models: {listed}; give one of them"
+        if inside
+        else f"{folder}: is a folder; give a model file ({', '.join(suffixes)})"
+    )
 
 
 def _front_end(path: Path, modules: Mapping[str, str]) -> FrontEnd:

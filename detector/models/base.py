@@ -6,6 +6,7 @@ outputs.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,7 +99,8 @@ class Network:
     # Of the graph: fp32, fp16, bf16, int8-u8 or int8-s8, as ``engines.graph_wanted`` names it.
     precision: str = "fp32"
     path: str | None = None
-    # A file that TensorRT built elsewhere: this is what runs, and ``graph`` is empty.
+    # A file that one engine built for itself elsewhere (a TensorRT plan, an OpenVINO IR): this is
+    # what runs, and ``graph`` is empty.
     plan: str | None = None
     warnings: list[str] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
@@ -198,6 +200,20 @@ def random_weights_warning(random_seed: int | None) -> list[str]:
     if random_seed is None:
         return []
     return [f"random weights (seed {random_seed}): boxes are meaningless"]
+
+
+IN_FOLDERS = (".xml", ".onnx")  # suffixes of models that exporters put into a folder of their own
+
+
+def files_in_folder(model: str) -> list[str]:
+    """The model files of a folder such as ``yolov8n_openvino_model/``; [] where it is no folder."""
+    if not os.path.isdir(model):
+        return []
+    return sorted(
+        entry.path
+        for entry in os.scandir(model)
+        if Path(entry.name).suffix.lower() in IN_FOLDERS and entry.is_file()
+    )
 
 
 START_BYTES = 512  # of a file: enough for ``mistaken_for``

@@ -94,8 +94,8 @@ def _view(outputs: list[Floats], columns: Columns) -> Floats:
     """[N, columns], a view."""
     whole = outputs[columns.output]
     if whole.ndim == 2:  # [1, N]: one column
-        return whole[0][:, None]
-    table = whole.reshape(-1, whole.shape[-1]) if whole.ndim > 3 else whole[0]
+        return whole.reshape(-1, 1)
+    table: Floats = whole.reshape(-1, whole.shape[-1]) if whole.ndim > 3 else whole[0]
     table = table.T if columns.across else table
     end = None if columns.count is None else columns.first + columns.count
     view: Floats = table[:, columns.first : end]

@@ -83,6 +83,15 @@ class Export:
         onnx.save(model, str(path))
         return str(path)
 
+    def asks(self, name: str, dims: Sequence[int | str], kind: str = "FLOAT") -> str:
+        """Another input beside the picture; returns its name."""
+        from onnx import TensorProto, helper
+
+        self.inputs.append(
+            helper.make_tensor_value_info(name, getattr(TensorProto, kind), list(dims))
+        )
+        return name
+
     # ---- what the families have in common
 
     def colours(self) -> str:
@@ -289,6 +298,37 @@ def queries(joined: bool = False, numbered: bool = False, **more) -> Export:
     ten = export.add("Mul", scores, export.const([10.0]))
     export.out("pred_boxes", boxes)
     return export.out("pred_logits", export.add("Sub", ten, export.const([5.0])))
+
+
+def deployed(batch: int | str = 1, name: str = "orig_target_sizes", **more) -> Export:
+    """RT-DETR, D-FINE and DEIM as their own exporters write them: labels, boxes in pixels of the
+    size that a second input states (width, height), scores. Each query counts once for each class.
+
+    The lengths behind TopK are computed from shapes, which leaves inference without a rank.
+    """
+    from onnx import TensorProto
+
+    export = Export(batch=batch, **more)
+    sizes = export.asks(name, [batch, 2], "INT64")
+    colours = export.colours()
+    unit = export.table(colours, [tuple(v / SIDE for v in box) for box in CORNERS], 30)
+    four = export.add("Tile", sizes, export.const([1, 2], np.int64))
+    four = export.add("Cast", export.add("Unsqueeze", four, export.const([1], np.int64)), to=1)
+    boxes = export.add("Mul", unit, four)
+    flat = export.add("Reshape", export.scores(colours, 2, 30), export.const([0, -1], np.int64))
+    scores, at = export.add("TopK", flat, export.const([30], np.int64), outputs=2)
+    three = export.const([3], np.int64)
+    query = export.add("Div", at, three)
+    labels = export.add("Sub", at, export.add("Mul", query, three))
+    columns = export.add("Unsqueeze", query, export.const([2], np.int64))
+    shape = export.add("Concat", export.add("Shape", at), export.const([4], np.int64), axis=0)
+    ones = export.add("ConstantOfShape", export.add("Shape", shape))
+    wide = export.add("Cast", export.add("Add", ones, export.const([1.0], np.float32)), to=7)
+    asked = export.add("Where", export.add("Equal", shape, wide), wide, shape)
+    chosen = export.add("GatherElements", boxes, export.add("Expand", columns, asked), axis=1)
+    export.out("labels", labels, None, TensorProto.INT64)
+    export.out("boxes", chosen)
+    return export.out("scores", scores)
 
 
 def corners(**more) -> Export:

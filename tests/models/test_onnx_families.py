@@ -136,7 +136,17 @@ CASES = [
         ],
     ),
     ("parts", exports.parts, "yolov10", "end-to-end", PARTS),
-    ("detr", exports.queries, "rtdetr", "queries", [("green", 0.953, box) for box in BOTH]),
+    (
+        "detr",
+        exports.queries,
+        "rtdetr",
+        "queries",
+        [
+            (name, score, box)
+            for name, score in (("green", 0.953), ("red", 0.731), ("blue", 0.269))
+            for box in BOTH
+        ],
+    ),
     (
         "rtdetr-l",
         lambda: exports.queries(joined=True),

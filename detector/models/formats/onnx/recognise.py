@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from detector.errors import ModelError
 from detector.models.description import Bound, Description, bind, families, family
 from detector.models.formats.onnx.evidence import Evidence
+from detector.models.formats.onnx.inputs import meaning_of
 from detector.models.formats.onnx.yolo import HOW_TO_SAY, LAYOUTS, Layout, named_family
 from detector.stages.readings import Reading, list_dense, rows_dense
 
@@ -171,7 +172,8 @@ def _has_signs(evidence: Evidence, known: Description) -> bool:
         and not any(evidence.has_operator(operator) for operator in signs.without)
         and (not signs.stem or bool(evidence.stem() & set(signs.stem)))
         and (not signs.picture or graph.input.name in signs.picture)
-        and set(signs.inputs) <= set(graph.further_inputs)
+        and {meaning_of(name) for name in signs.inputs}
+        <= {meaning_of(info.name) for info in graph.sizes}
     )
 
 
@@ -334,8 +336,8 @@ def _refusal(evidence: Evidence, named: str | None) -> str:
     else:
         needed = (
             f"which of them are boxes, and of what kind, nothing says for sure"
-            f"{_families_of_that_shape(evidence)}{seen_columns(evidence)}. Name its family with --family (detect-video models "
-            f"families lists {len(families())}), or {HOW_TO_SAY.format(graph.name + '.onnx')}"
+            f"{_families_of_that_shape(evidence)}{seen_columns(evidence)}. Name its family with "
+            f"--family (detect-video models families lists {len(families())}), or {HOW_TO_SAY.format(graph.name + '.onnx')}"
         )
     said = f"it calls itself {named}, but " if named else "its family was not recognised: "
     return f"{graph.name}: {said}{evidence.output_shapes()}; {needed}"

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from detector.errors import ModelError
-from detector.models.formats.onnx.foreign import ForeignGraph, attributes_of
-from detector.models.formats.onnx.load import type_name
+from detector.models.formats.onnx.foreign import ForeignGraph, attributes_of, type_name
 from detector.models.formats.onnx.shapes import drop_unused
 from detector.models.graph.build import INPUT
 

@@ -17,8 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.errors import ModelError
-from detector.models.formats.onnx.foreign import ForeignGraph, attributes_of, constant_of
-from detector.models.formats.onnx.load import describe_tensor
+from detector.models.formats.onnx.foreign import (
+    ForeignGraph,
+    attributes_of,
+    constant_of,
+    describe_tensor,
+)
+from detector.models.formats.onnx.inputs import fix_sizes
 from detector.models.formats.onnx.metadata import MAX_SIDE, Metadata
 from detector.models.formats.onnx.operands import check_operands
 from detector.models.formats.onnx.rebatch import BROADCAST, UNARY, rebatch
@@ -91,6 +96,7 @@ def settle_shapes(
     for at, value in values.items():
         dims[at].ClearField("dim_param")
         dims[at].dim_value = value
+    fix_sizes(graph, wanted, own_batch or batch)
     if resized or own_batch not in (0, batch):
         graph.declared.clear()
     try:
