@@ -27,6 +27,7 @@ setup(
         "detector.cfg": [
             "*.yaml",
             "models/*.yaml",
+            "families/*.yaml",
             "darknet/*.cfg",
             "yolo/*.yaml",
             "names/*.names",

@@ -203,6 +203,10 @@ class ReadCounts:
         return self.ended_early or self.bad > 0 or self.corrupt > 0
 
 
+# How a picture is fitted into a network's input (stages/preprocess.py).
+GEOMETRIES = ("centre", "top-left", "top-left-truncate", "stretch")
+
+
 @dataclass(frozen=True, slots=True)
 class Letterbox:
     """Where the picture lies in the network's input: per axis, network = source * scale + pad."""

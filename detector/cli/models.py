@@ -10,12 +10,12 @@ import click
 from detector.cli.command import CONTEXT, subcommand
 from detector.cli.help import Models
 from detector.cli.options import config_options
-from detector.cli.printing import echo, print_json, terminal
+from detector.cli.printing import echo, print_json, print_text, terminal
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-SHOWN = ("weights", "names", "family", "random_weights", "size", "batch")
+SHOWN = ("weights", "names", "family", "describe", "random_weights", "size", "batch")
 
 
 @subcommand(json="the list")
@@ -86,6 +86,39 @@ def _pull_with_bar(name: str, console: Console) -> tuple[Path, bool]:
         )
 
 
+@subcommand(options=config_options("network", "runtime", only=("family", "size")))
+@click.argument("model", type=Models(), metavar="MODEL")
+@click.option("-o", "--output", metavar="FILE", help="Instead of X.describe.yaml; - prints it.")
+def describe(model: str, output: str | None, **flags: Any) -> None:
+    """Write what the input and outputs of MODEL, an .onnx file, mean, guesses marked.
+
+    Check the guesses, then run it with --describe FILE.
+    """
+    from detector.config.levels import resolve_config
+    from detector.jobs.models import write_description
+    from detector.run.canvas import model_request
+
+    request = model_request(resolve_config(None, {"model": model, **flags}))
+    print_text(write_description(request, output))
+    if output != "-":
+        target = output or f"{request.path.stem}.describe.yaml"
+        echo(
+            f"written to {target}. Check the guesses; then add: --model {model} --describe {target}"
+        )
+
+
+@subcommand(json="the list")
+def families(as_json: bool) -> None:
+    """List the families of .onnx files that are read, with licence and where to get them."""
+    from detector.jobs.models import family_listing
+    from detector.report.terminal.models import print_families
+
+    if as_json:
+        print_json(family_listing())
+    else:
+        print_families(terminal(piped_width=220), family_listing())
+
+
 @click.group(context_settings=CONTEXT, invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the list as one JSON document.")
 @click.pass_context
@@ -98,3 +131,5 @@ def command(context: click.Context, as_json: bool) -> None:
 command.add_command(list_models, "list")
 command.add_command(show, "show")
 command.add_command(pull, "pull")
+command.add_command(families, "families")
+command.add_command(describe, "describe")

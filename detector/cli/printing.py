@@ -22,6 +22,12 @@ def echo(line: str, *, err: bool = False, nl: bool = True) -> None:
     click.echo(printable(line), err=err, nl=nl)
 
 
+def print_text(text: str) -> None:
+    """Prints lines, each made printable."""
+    for line in text.splitlines():
+        echo(line)
+
+
 def print_json(document: Any) -> None:
     """The text of a document is ASCII on its own lines, so it goes out as it is."""
     from detector.session.codec import to_json

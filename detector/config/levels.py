@@ -22,7 +22,7 @@ from detector.errors.reading import read_text
 from detector.errors.secrets import SECRET_PATHS, Address
 from detector.errors.yaml_parsing import parse_yaml
 
-FILES = ("model", "cfg", "weights", "names", "calibrate")  # options that name files
+FILES = ("model", "cfg", "describe", "weights", "names", "calibrate")  # options that name files
 MAX_TEXT = 4096  # characters of a value: the longest path that the system takes
 COMMAND_LINE = "command line"  # a level of this origin: messages name the flag, not the path
 

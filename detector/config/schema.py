@@ -68,6 +68,12 @@ class NetworkConfig:
     family: str | None = option(
         None, "Family of an .onnx file that is not recognised: yolov8, yolox...", "F"
     )
+    describe: str | None = option(
+        None,
+        "YAML that says what the input and outputs of an .onnx file mean; models describe X.onnx "
+        "writes one.",
+        "D",
+    )
     cfg: str | None = option(
         None, "Darknet .cfg that a TensorRT plan was made of. It says what its outputs mean.", "C"
     )

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from detector.engines.base import PRECISIONS, Engine, EngineOptions, translated
 from detector.engines.layer_times import LayerTimes, measure_layers
 from detector.errors import EngineError, UsageError
+from detector.models.base import files_in_folder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -193,7 +194,7 @@ def open(name: str, network: Network, options: EngineOptions | None = None) -> E
             f"the graph of {network.name} was built for batch {network.batch}, "
             f"the engine was asked for {options.batch}"
         )
-    if network.plan is not None and not engine.runs_plans:
+    if network.plan is not None and not _runs(engine, network.plan):
         raise EngineError(plan_refusal(name, network.plan))
     if options.requests < 1 or options.threads < 0 or options.concurrency < 0:
         raise EngineError(
@@ -249,14 +250,21 @@ def only_engine(model: str) -> str | None:
     """The one engine that runs this model file; None for a file that becomes a graph, which every
     engine runs.
     """
-    suffix = Path(model).suffix.lower()
-    return next((name for name, each in _all().items() if suffix in each.model_suffixes), None)
+    inside = files_in_folder(model)
+    file = inside[0] if len(inside) == 1 else model
+    return next((name for name, each in _all().items() if _runs(each, file)), None)
+
+
+def _runs(engine: type[Engine], file: str) -> bool:
+    """Whether it reads a file that only one engine reads."""
+    return Path(file).suffix.lower() in engine.model_suffixes
 
 
 def plan_refusal(name: str, plan: str) -> str:
-    """Why an engine does not run a file that TensorRT built, and what does."""
-    able = [other for other, each in _all().items() if each.runs_plans]
+    """Why an engine does not run a file that another one built for itself, and what does."""
+    able = only_engine(plan)
+    assert able is not None
     return (
-        f"engine {name}: {plan} is a TensorRT plan, and no graph is left in it; "
-        f"use --engine {' or '.join(able)}, or give --model the file that it was built from"
+        f"engine {name}: {plan} is {find(able).model_kind}, and no graph is left in it; "
+        f"use --engine {able}, or give --model the file that it was built from"
     )

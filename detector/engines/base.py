@@ -179,11 +179,11 @@ class Engine:
     artefact: ClassVar[ArtefactBuilder | None] = None
     """Builds the file that the engine runs, where it needs one."""
     model_suffixes: ClassVar[Sequence[str]] = ()
-    """Suffixes of model files that only this engine reads and runs."""
+    """Suffixes of model files that only this engine reads and runs (``Network.plan``)."""
+    model_kind: ClassVar[str] = ""
+    """What they are, for messages."""
     model_front_end: ClassVar[str] = ""
     """The module whose FRONT_END (``models.base``) reads them."""
-    runs_plans: ClassVar[bool] = False
-    """Whether it runs ``Network.plan``, a file that TensorRT built elsewhere."""
     not_timed: ClassVar[str] = "it has no profiler of its layers"
     """Why there is no ``layer_profiler``, where there is none."""
 

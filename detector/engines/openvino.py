@@ -105,6 +105,9 @@ class OpenvinoEngine(Engine):
         "float": "what int8 leaves in float: auto (default): bf16 where the CPU has it and the "
         "calibration says what it loses, else fp32; fp32; bf16",
     } | BF16_OPTION
+    model_suffixes = (".xml",)
+    model_kind = "an OpenVINO IR"
+    model_front_end = "detector.engines.openvino_ir"
 
     @classmethod
     def import_library(cls) -> None:
@@ -155,6 +158,8 @@ class OpenvinoEngine(Engine):
         return OpenvinoLayerProfiler(network, options)
 
     def __init__(self, network: Network, options: EngineOptions) -> None:
+        if network.plan is not None:
+            _check_precision_of_ir(network.plan, options)
         self.precision = options.precision
         self.concurrency = options.concurrency or self.best_concurrency(options)
         self.threads = cpu_threads(options, self.concurrency)
@@ -240,10 +245,6 @@ def _compile(
     core = openvino.Core()
     # Nothing is kept on disk, whatever the environment or a configuration file of OpenVINO says.
     core.set_property({"CACHE_DIR": ""})
-    if network.precision == "int8-u8":
-        source = remove_needless_pairs(network.graph).SerializeToString()
-    else:
-        source = network.path or network.graph.SerializeToString()
     settings = {
         "PERFORMANCE_HINT": "THROUGHPUT" if streams > 1 else "LATENCY",
         "NUM_STREAMS": streams,
@@ -254,8 +255,30 @@ def _compile(
         "ENABLE_CPU_PINNING": False,
         **more,
     }
-    model = core.read_model(source)
+    model = _read(core, network)
     return core.compile_model(mark_precise(core, model, stays) if stays else model, "CPU", settings)
+
+
+def _read(core: Any, network: Network) -> Any:
+    if network.plan is not None:
+        from detector.engines.openvino_ir import read_ir
+
+        size = network.input.height, network.input.width
+        return read_ir(core, Path(network.plan), size, network.batch, network.details["outputs"])
+    if network.precision == "int8-u8":
+        return core.read_model(remove_needless_pairs(network.graph).SerializeToString())
+    return core.read_model(network.path or network.graph.SerializeToString())
+
+
+def _check_precision_of_ir(plan: str, options: EngineOptions) -> None:
+    """An IR is not converted: what it was quantised to stays, and the rest runs in a float type."""
+    if options.precision == "int8":
+        raise EngineError(
+            f"engine openvino: {plan} cannot be quantised here; one that was quantised runs in "
+            "int8 as it is, without --precision; or give the ONNX file that it was made from"
+        )
+    if reason := OpenvinoEngine.refusal(options.precision, options.device):
+        raise EngineError(f"engine openvino: {options.precision} cannot run here: {reason}")
 
 
 def _check_contract(compiled: Any, network: Network) -> None:

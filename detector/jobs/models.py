@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from detector.errors import ModelError
-from detector.models import ModelRequest, known, open_network
+from detector.errors import ModelError, UsageError
+from detector.errors.writing import write_whole
+from detector.models import ModelRequest, describe, known, open_network
 from detector.models.base import Network
 from detector.models.catalogue import KnownModel, known_model
+from detector.models.description import families
 from detector.models.names import read_names
 
 
@@ -35,6 +38,36 @@ def facts(request: ModelRequest) -> dict[str, Any]:
     if entry.path.suffix != ".cfg" and entry.layers is None:
         return _describe(entry) | {"needs": _needs(entry) and entry.how_to_get()}
     return _count(open_network(replace(request, random_seed=0)), entry)
+
+
+def write_description(request: ModelRequest, output: str | None) -> str:
+    """Writes the description of a model file, by default X.describe.yaml in the current folder;
+    returns its text. ``output``: a path, or "-" to write nothing. Raises ModelError, UsageError
+    where the file is there, and OutputError."""
+    text = describe(request)
+    if output == "-":
+        return text
+    target = Path(output or f"{request.path.stem}.describe.yaml")
+    if target.exists():
+        raise UsageError(
+            f"{target}: is there already, and somebody may have edited it; give -o FILE"
+        )
+    write_whole(target, text.encode())
+    return text
+
+
+def family_listing() -> list[dict[str, Any]]:
+    """The families of ONNX files, as their descriptions state them."""
+    return [
+        {
+            "name": one.family,
+            "about": one.about,
+            "licence": one.licence,
+            "source": one.source,
+            "nms": one.outputs.nms if one.outputs else "as the export has it",
+        }
+        for one in families().values()
+    ]
 
 
 def _count(network: Network, entry: KnownModel | None) -> dict[str, Any]:

@@ -15,6 +15,7 @@ The front end also chooses the head that decodes the outputs (``Network.head``):
     .onnx                      the one of the layout that the outputs have: ``recognise`` and
                                ``build_head`` in formats/onnx/recognise.py
     .trt, .engine, .plan       by shapes and header: plan_heads.py
+    .xml                       likewise, by shapes and metadata.yaml
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from detector.errors.guard import keep
 from detector.errors.holding import unchanged
 from detector.errors.reading import check_regular
 from detector.models import formats
-from detector.models.base import FrontEnd, ModelRequest, Network
+from detector.models.base import FrontEnd, ModelRequest, Network, files_in_folder
 from detector.models.catalogue import known, known_model, network_yaml
 
-__all__ = ["ModelRequest", "front_ends", "known", "open_network"]
+__all__ = ["ModelRequest", "describe", "front_ends", "known", "open_network"]
 
 MAX_BATCH = 1024
 # What a front end looks for beside the model file.
@@ -70,6 +71,21 @@ def open_network(
         return front_end.read(request)
 
 
+def describe(request: ModelRequest) -> str:
+    """The file for --describe of a model that others exported: what was found, guesses marked.
+    Raises ModelError, and UsageError for a file that says itself what it is."""
+    request = _locate(request, tuple(front_ends()))
+    keep_files(request)
+    check_regular(request.path, "a model file", ModelError)
+    front_end = _front_end(request.path, front_ends())
+    if front_end.describe is None:
+        raise UsageError(
+            f"{request.path}: needs no description; such a file says itself what it is"
+        )
+    with unchanged(_weights_of(request), ModelError):
+        return front_end.describe(request)
+
+
 def keep_files(request: ModelRequest) -> None:
     """Guards the model's files: those that are named, and those that may lie beside the first. A
     front end adds what only the file itself tells."""
@@ -77,7 +93,7 @@ def keep_files(request: ModelRequest) -> None:
     keep("the model file", path)
     keep("the weights file", request.weights)
     keep("the list of class names", request.names)
-    keep("the model's description", request.cfg)
+    keep("the model's description", request.cfg, request.describe)
     if path.name:
         keep("the weights file", *map(path.with_suffix, WEIGHTS))
         names = (path.with_suffix(".names"), path.with_name("coco.names"))
@@ -108,7 +124,7 @@ def _locate(request: ModelRequest, suffixes: tuple[str, ...]) -> ModelRequest:
     """The request with the path of the model file, and what the package knows to belong to it."""
     model, path = request.model, request.path
     if os.path.isdir(path):
-        raise ModelError(f"{model}: is a folder; give a model file ({', '.join(suffixes)})")
+        return replace(request, model=_only_file(model, suffixes))
     if os.path.exists(path):
         return request
     if (described := network_yaml(model)) is not None:
@@ -126,6 +142,18 @@ def _locate(request: ModelRequest, suffixes: tuple[str, ...]) -> ModelRequest:
         entry.file_to_run(entry.download.target)
     file, weights = entry.file_to_run(), request.weights or entry.weights
     return replace(request, model=str(file), weights=weights)
+
+
+def _only_file(folder: str, suffixes: tuple[str, ...]) -> str:
+    inside = files_in_folder(folder)
+    if len(inside) == 1:
+        return inside[0]
+    listed = ", ".join(map(os.path.basename, inside[:5]))
+    raise ModelError(
+        f"{folder}: is a folder that holds {len(inside)} models: {listed}; give one of them"
+        if inside
+        else f"{folder}: is a folder; give a model file ({', '.join(suffixes)})"
+    )
 
 
 def _front_end(path: Path, modules: Mapping[str, str]) -> FrontEnd:
@@ -154,6 +182,13 @@ def _check_options(front_end: FrontEnd, request: ModelRequest) -> None:
             else "such a file tells its family itself; leave the option out"
         )
         raise UsageError(f"--family {family}: not for {name}: {cure}")
+    if request.describe is not None and front_end.describe is None:
+        raise UsageError(
+            f"--describe {request.describe}: for ONNX files; {name} says itself what its outputs "
+            "mean: leave the option out"
+        )
+    if request.describe is not None and family is not None:
+        raise UsageError(f"--family {family}: --describe says that already; leave one of them out")
     if front_end.self_describing and (request.cfg is not None or request.class_names):
         given = f"--cfg {request.cfg}" if request.cfg else "a list of class names"
         raise UsageError(

@@ -6,6 +6,7 @@ outputs.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,19 +27,24 @@ Head = Callable[[list[NDArray[np.float32]], float], Candidates]
 Each output has a leading axis of 1.
 """
 
+Dense = Callable[[list[NDArray[np.float32]]], NDArray[np.float32]]
+"""Every row of one picture's outputs, decoded: ``Network.dense``."""
+
 
 @dataclass(frozen=True, slots=True)
 class InputRules:
     """What the network's input must look like.
 
-    ``geometry``: "centre" | "top-left-truncate" | "stretch", see ``stages.preprocess``.
+    ``geometry``: one of ``types.GEOMETRIES``. ``of_picture``: boxes come out as if the
+    picture filled the input, whatever padding it has.
     """
 
     height: int
     width: int
     geometry: str
     stride: int = 32  # both sides are multiples of it
-    pad_value: int = 114
+    pad_value: int | tuple[int, int, int] = 114  # grey, or red, green and blue
+    of_picture: bool = False
 
 
 class _Graph:
@@ -79,7 +85,7 @@ class Network:
     batch: int
     output_shapes: list[tuple[int, ...]]
     head: Head
-    dense: Callable[[list[NDArray[np.float32]]], NDArray[np.float32]]
+    dense: Dense
     names: tuple[str, ...]
     parameters: int = 0  # as stored
     # Of the graph's convolutions: normalisation is folded, and what only trains is left out.
@@ -88,10 +94,13 @@ class Network:
     sha256: str = ""  # of cfg and weights together
     random_seed: int | None = None
     needs_nms: bool = True  # False: it gives one box for each object, so --iou has no effect
+    # What its outputs mean was found out, not written by us: a run watches for what cannot be so.
+    watched: bool = False
     # Of the graph: fp32, fp16, bf16, int8-u8 or int8-s8, as ``engines.graph_wanted`` names it.
     precision: str = "fp32"
     path: str | None = None
-    # A file that TensorRT built elsewhere: this is what runs, and ``graph`` is empty.
+    # A file that one engine built for itself elsewhere (a TensorRT plan, an OpenVINO IR): this is
+    # what runs, and ``graph`` is empty.
     plan: str | None = None
     warnings: list[str] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
@@ -137,6 +146,7 @@ class ModelRequest:
     size: tuple[int, int] | None = None  # (height, width) instead of the model's own
     batch: int = 1
     family: str | None = None  # what the file is, where it does not tell (FrontEnd.families)
+    describe: Path | None = None  # a file that says what its input and outputs mean
     # For files that do not describe themselves (FrontEnd.self_describing):
     cfg: Path | None = None  # the darknet file that describes it
     class_names: tuple[str, ...] = ()  # class names, given one by one
@@ -160,6 +170,8 @@ class FrontEnd:
 
     read: Callable[[ModelRequest], Network]
     families: tuple[str, ...] = ()  # what --family may say; () where the file itself tells
+    # Writes the file for --describe, which goes with such a file; None where it says all itself.
+    describe: Callable[[ModelRequest], str] | None = None
     self_describing: bool = True  # False: --cfg and a list of class names say what it is
     takes_weights: bool = False  # --weights FILE goes with it
     takes_random_weights: bool = False  # --random-weights SEED goes with it
@@ -188,6 +200,20 @@ def random_weights_warning(random_seed: int | None) -> list[str]:
     if random_seed is None:
         return []
     return [f"random weights (seed {random_seed}): boxes are meaningless"]
+
+
+IN_FOLDERS = (".xml", ".onnx")  # suffixes of models that exporters put into a folder of their own
+
+
+def files_in_folder(model: str) -> list[str]:
+    """The model files of a folder such as ``yolov8n_openvino_model/``; [] where it is no folder."""
+    if not os.path.isdir(model):
+        return []
+    return sorted(
+        entry.path
+        for entry in os.scandir(model)
+        if Path(entry.name).suffix.lower() in IN_FOLDERS and entry.is_file()
+    )
 
 
 START_BYTES = 512  # of a file: enough for ``mistaken_for``

@@ -15,31 +15,27 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from detector.errors import ModelError
 from detector.errors.parsing import parse_json, quote
-from detector.models.base import Head, InputRules, Network
-from detector.stages import heads
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from detector.models import layouts
+from detector.models.base import Dense, Head, InputRules, Network
+from detector.stages import heads, readings
+from detector.types import GEOMETRIES
 
 KEY = "detect-video"
-VERSION = 1
-GEOMETRIES = ("centre", "top-left-truncate", "stretch")
-FORMS = ("rows", "batch-rows", "parts", "boxes-with-scores")
+VERSION = 2
 MAX_CLASSES = 100_000
 MAX_TEXT = 200  # characters of a name
 MAX_LAYERS, MAX_ANCHORS = 16, 64
 MAX_STRIDE = 1024
+MAX_BINS = 256  # of a distance; generalised focal loss has 8 to 33
 LARGEST = 1 << 53
 
 Shape = tuple[int, ...]
-Dense = Callable[[list["NDArray[np.float32]"]], "NDArray[np.float32]"]
 
 
 class Kind(NamedTuple):
@@ -63,7 +59,8 @@ class OwnFile:
     family: str
     precision: str
     geometry: str
-    pad_value: int
+    pad_value: int | tuple[int, int, int]
+    of_picture: bool
     stride: int
     names: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -85,11 +82,9 @@ class OwnFile:
             seen = ", ".join("x".join(map(str, shape)) for shape in shapes)
             raise _damaged(origin, f"its outputs {seen} are not those of its {self.kind} head")
         given = dict(self.arguments)
-        if self.kind == "yolox":
-            given = {"grid": heads.Grid(rules.height, rules.width, given["strides"])}
-        elif self.kind in ("queries", "corners"):
-            given |= {"width": rules.width, "height": rules.height}
-        more = {"classes": classes} if self.kind == "end-to-end" else {}
+        if "reading" in given:
+            given["reading"] = _at_size(given["reading"], rules)
+        more = {"classes": classes} if self.kind == "list" else {}
         return partial(kind.head, **given), partial(kind.dense, **given, **more)
 
 
@@ -101,8 +96,8 @@ def describe(network: Network) -> str | None:
     if name is None:
         return None
     arguments = dict(given)
-    if "grid" in arguments:
-        arguments = {"strides": arguments["grid"].strides}
+    if "reading" in arguments:
+        arguments["reading"] = _without_size(arguments["reading"])
     if "layers" in arguments:
         arguments["layers"] = [asdict(layer) for layer in arguments["layers"]]
     content = {
@@ -111,6 +106,7 @@ def describe(network: Network) -> str | None:
         "precision": network.precision,
         "geometry": network.input.geometry,
         "pad_value": network.input.pad_value,
+        "of_picture": network.input.of_picture,
         "stride": network.input.stride,
         "names": network.names,
         "outputs": [info.name for info in network.graph.graph.output],
@@ -138,10 +134,12 @@ def parse_description(text: str, origin: object) -> OwnFile:
     """Raises ModelError for a text that ``describe`` did not write."""
     content = parse_json(text, origin, ModelError, cure="build it again")
     version = content.get("version") if isinstance(content, dict) else None
-    if version != VERSION:
+    if version not in (1, VERSION):
         if isinstance(version, int) and version > VERSION:
             raise ModelError(f"{origin}: a newer detect-video wrote it; update detect-video")
         raise _damaged(origin, f"version {quote(version)}")
+    if version == 1:
+        content = _renew(content)
     reader = _Reader(origin, content)
     name = reader.one_of("kind", tuple(KINDS))
     seed = content.get("random_seed")
@@ -149,7 +147,8 @@ def parse_description(text: str, origin: object) -> OwnFile:
         family=reader.text("family"),
         precision=reader.text("precision"),
         geometry=reader.one_of("geometry", GEOMETRIES),
-        pad_value=reader.whole("pad_value", 0, 255),
+        pad_value=reader.colour("pad_value"),
+        of_picture=version > 1 and reader.boolean("of_picture"),
         stride=reader.whole("stride", 1, MAX_STRIDE),
         names=reader.texts("names", MAX_CLASSES),
         outputs=reader.texts("outputs", 3 * MAX_LAYERS),
@@ -160,6 +159,98 @@ def parse_description(text: str, origin: object) -> OwnFile:
         kind=name,
         arguments=_arguments(origin, name, content.get("arguments")),
     )
+
+
+def _without_size(reading: readings.Reading) -> dict[str, Any]:
+    """As JSON has it. Whatever is measured in pixels of the input is a word or a number of strides,
+    so that the file can be opened at another size."""
+    values = asdict(reading)
+    values["unit"] = "pixels" if reading.unit == (1.0, 1.0) else "fraction"
+    if reading.cells is not None:
+        values["cells"] |= {"height": 0, "width": 0}
+    return values
+
+
+def _at_size(reading: readings.Reading, rules: InputRules) -> readings.Reading:
+    """For an input of that size; the twin of ``_without_size``."""
+    if reading.unit != (1.0, 1.0):
+        reading = replace(reading, unit=(float(rules.width), float(rules.height)))
+    if reading.cells is not None:
+        cells = replace(reading.cells, height=rules.height, width=rules.width)
+        reading = replace(reading, cells=cells)
+    return reading
+
+
+def _renew(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What version 1 wrote, in the words of today. Its kinds of heads were one for each layout."""
+    given = content.get("arguments")
+    given = given if isinstance(given, dict) else {}
+    several = isinstance(content.get("outputs"), list) and len(content["outputs"]) > 1
+    form = "joined" if not several else "logits" if given.get("logits") else "probabilities"
+    finished = given.get("form", "rows")
+    strides = given.get("strides")
+    made: dict[str, Callable[[], readings.Reading]] = {
+        "decoded-rows": layouts.decoded,
+        "yolox": lambda: layouts.grid(0, 0, tuple(strides) if isinstance(strides, list) else ()),
+        "anchor-free": lambda: layouts.anchor_free(rows=given.get("rows") is True),
+        "queries": lambda: layouts.queries(2, 2, form),
+        "corners": lambda: layouts.corners(2, 2),
+        "end-to-end": lambda: layouts.finished(
+            finished if isinstance(finished, str) and finished in layouts.FINISHED else "rows"
+        ),
+    }
+    if content.get("kind") not in made:
+        return dict(content)
+    reading = made[content["kind"]]()
+    kind = "rows" if reading.classes is None else "list"
+    return {**content, "kind": kind, "arguments": {"reading": _without_size(reading)}}
+
+
+def _parse_reading(origin: object, content: object) -> readings.Reading:
+    """A checked reading of fractions of an unknown size. Raises ModelError."""
+    import msgspec
+
+    if isinstance(content, dict) and content.get("unit") in ("pixels", "fraction"):
+        content = {**content, "unit": (1.0, 1.0) if content["unit"] == "pixels" else (2.0, 2.0)}
+    try:
+        reading = msgspec.convert(content, readings.Reading)
+    except msgspec.ValidationError as exc:
+        raise _damaged(origin, f"reading: {exc}") from exc
+    cells = reading.cells
+    fits = (
+        reading.form in readings.FORMS
+        and reading.values in readings.VALUES
+        and reading.background in readings.BACKGROUNDS
+        and 0 <= reading.first_class <= MAX_CLASSES
+        and (cells is None or _cells_fit(cells))
+        and all(_columns_fit(one) for one in _all_columns(reading))
+    )
+    if not fits:
+        raise _damaged(origin, f"reading {quote(content)}")
+    return reading
+
+
+def _cells_fit(cells: readings.Cells) -> bool:
+    return (
+        cells.kind in readings.CELL_KINDS
+        and 0 < len(cells.strides) <= MAX_LAYERS
+        and all(1 <= stride <= MAX_STRIDE for stride in cells.strides)
+        and 1 <= cells.bins <= MAX_BINS
+        and 0 <= cells.centre <= 1
+    )
+
+
+def _columns_fit(columns: readings.Columns) -> bool:
+    return (
+        0 <= columns.output < 3 * MAX_LAYERS
+        and 0 <= columns.first <= MAX_CLASSES
+        and (columns.count is None or 1 <= columns.count <= MAX_CLASSES)
+    )
+
+
+def _all_columns(reading: readings.Reading) -> list[readings.Columns]:
+    parts = (reading.boxes, reading.scores, reading.objectness, reading.classes)
+    return [part for part in parts if part is not None]
 
 
 def _damaged(origin: object, what: str) -> ModelError:
@@ -209,6 +300,15 @@ class _Reader:
             raise self._refusal(key)
         return value
 
+    def colour(self, key: str) -> int | tuple[int, int, int]:
+        """A grey, or red, green and blue."""
+        value = self.content.get(key)
+        if not isinstance(value, list):
+            return self.whole(key, 0, 255)
+        if len(value) != 3 or not all(type(one) is int and 0 <= one <= 255 for one in value):
+            raise self._refusal(key)
+        return (value[0], value[1], value[2])
+
     def number(self, key: str, low: float, high: float) -> float:
         value = self.content.get(key)
         if not _is_number(value, low, high):
@@ -233,21 +333,13 @@ def _arguments(origin: object, kind: str, content: object) -> dict[str, Any]:
     """The head's arguments, checked."""
     if not isinstance(content, dict) or not set(content) <= set(KINDS[kind].arguments):
         raise _damaged(origin, f"arguments {quote(content)}")
-    reader = _Reader(origin, content)
     made: dict[str, Any] = {}
     for key in KINDS[kind].arguments:
         if key == "layers":
             layer = _anchored_layer if kind == "anchor-maps" else _yolo_layer
             made[key] = [layer(origin, one) for one in _list(origin, content.get(key), MAX_LAYERS)]
-        elif key == "strides":
-            given = _list(origin, content.get(key), MAX_LAYERS)
-            if not all(isinstance(one, int) and 1 <= one <= MAX_STRIDE for one in given):
-                raise _damaged(origin, f"strides {quote(given)}")
-            made[key] = tuple(given)
-        elif key == "form":
-            made[key] = reader.one_of(key, FORMS) if key in content else FORMS[0]
-        else:
-            made[key] = reader.boolean(key) if key in content else False
+        elif key == "reading":
+            made[key] = _parse_reading(origin, content.get(key))
     return made
 
 
@@ -326,67 +418,47 @@ def _maps_fit(
     return True
 
 
-def _rows_fit(
+def _reading_fits(
     shapes: Sequence[Shape], given: Mapping[str, Any], rules: InputRules, classes: int
 ) -> bool:
-    return len(shapes) == 1 and len(shapes[0]) == 3 and shapes[0][2] == 5 + classes
-
-
-def _grid_fits(
-    shapes: Sequence[Shape], given: Mapping[str, Any], rules: InputRules, classes: int
-) -> bool:
-    cells = sum(
-        -(-rules.height // stride) * -(-rules.width // stride) for stride in given["strides"]
-    )
-    return _rows_fit(shapes, given, rules, classes) and shapes[0][1] == cells
-
-
-def _columns_fit(
-    shapes: Sequence[Shape], given: Mapping[str, Any], rules: InputRules, classes: int
-) -> bool:
-    side = 2 if given["rows"] else 1
-    return len(shapes) == 1 and len(shapes[0]) == 3 and shapes[0][side] == 4 + classes
-
-
-def _finished_fit(
-    shapes: Sequence[Shape], given: Mapping[str, Any], rules: InputRules, classes: int
-) -> bool:
-    rows = shapes[0][1] if shapes and len(shapes[0]) == 3 else 0
-    batch = shapes[0][0] if shapes else 0
-    lists = {
-        "rows": [(batch, rows, 6)],
-        "batch-rows": [(batch, rows, 7)],
-        "parts": [(batch, rows, 4), (batch, rows), (batch, rows)],
-        "boxes-with-scores": [(batch, rows, 5), (batch, rows)],
-    }
-    return list(shapes) == lists[given["form"]]
-
-
-def _queries_fit(
-    shapes: Sequence[Shape], given: Mapping[str, Any], rules: InputRules, classes: int
-) -> bool:
-    if not shapes or len(shapes[0]) != 3:
+    reading: readings.Reading = _at_size(given["reading"], rules)
+    if reading.count is not None and not 0 <= reading.count < len(shapes):
         return False
-    batch, queries, columns = shapes[0]
-    if len(shapes) == 1:
-        return columns == 4 + classes
-    return list(shapes) == [(batch, queries, classes), (batch, queries, 4)]
+    rows = set()
+    for part in _all_columns(reading):
+        if part.output >= len(shapes) or (sides := _table(shapes[part.output], part)) is None:
+            return False
+        rows.add(sides[0])
+        if part.first + (part.count or 1) > sides[1]:
+            return False
+    if len(rows) != 1:
+        return False
+    cells = reading.cells
+    count = cells and layouts.count_cells(cells.height, cells.width, cells.strides)
+    if count not in (None, *rows):
+        return False
+    if reading.classes is not None:
+        return True
+    sides = _table(shapes[reading.scores.output], reading.scores)
+    assert sides is not None
+    columns = reading.scores.count or sides[1] - reading.scores.first
+    return columns - (reading.background != "none") == classes
 
 
-def _corners_fit(
-    shapes: Sequence[Shape], given: Mapping[str, Any], rules: InputRules, classes: int
-) -> bool:
-    batch, rows = shapes[0][:2] if shapes and len(shapes[0]) == 4 else (0, 0)
-    return list(shapes) == [(batch, rows, 1, 4), (batch, rows, classes)]
+def _table(shape: Shape, columns: readings.Columns) -> tuple[int, int] | None:
+    """Rows and columns of an output; None where it is no table."""
+    if len(shape) == 2:
+        return shape[1], 1
+    if len(shape) == 4 and shape[2] == 1:
+        shape = (shape[0], shape[1], shape[3])
+    if len(shape) != 3:
+        return None
+    return (shape[2], shape[1]) if columns.across else (shape[1], shape[2])
 
 
 KINDS = {
     "anchor-maps": Kind(heads.anchor_maps, heads.anchor_maps_dense, ("layers",), _maps_fit),
     "darknet-yolo": Kind(heads.darknet_yolo, heads.darknet_yolo_dense, ("layers",), _maps_fit),
-    "decoded-rows": Kind(heads.decoded_rows, heads.decoded_rows_dense, (), _rows_fit),
-    "yolox": Kind(heads.yolox, heads.yolox_dense, ("strides",), _grid_fits),
-    "anchor-free": Kind(heads.anchor_free, heads.anchor_free_dense, ("rows",), _columns_fit),
-    "end-to-end": Kind(heads.end_to_end, heads.end_to_end_dense, ("form",), _finished_fit),
-    "queries": Kind(heads.queries, heads.queries_dense, ("logits",), _queries_fit),
-    "corners": Kind(heads.corners, heads.corners_dense, (), _corners_fit),
+    "rows": Kind(readings.read_rows, readings.rows_dense, ("reading",), _reading_fits),
+    "list": Kind(readings.read_list, readings.list_dense, ("reading",), _reading_fits),
 }

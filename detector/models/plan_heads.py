@@ -7,27 +7,17 @@ function (outputs, description) -> PlanHead, or None where the outputs have anot
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from detector.errors import ModelError
-from detector.stages.heads import (
-    anchor_free,
-    anchor_free_dense,
-    corners,
-    corners_dense,
-    darknet_yolo,
-    darknet_yolo_dense,
-    decoded_rows,
-    decoded_rows_dense,
-    end_to_end,
-    end_to_end_dense,
-    queries,
-    queries_dense,
-)
+from detector.models import layouts
+from detector.models.base import Dense, Head
+from detector.models.description import heads_of
+from detector.models.layouts import MAX_DETECTIONS, PYRAMIDS, count_cells
+from detector.stages.heads import darknet_yolo, darknet_yolo_dense
 
 FINISHED = 6  # columns of a finished detection: x1, y1, x2, y2, score, class
 COCO = 80  # classes that are assumed where finished detections come without names
@@ -72,9 +62,7 @@ class Description:
 
     def boxes_a_cell(self, rows: int) -> int | None:
         """1 or 3 if ``rows`` are that many boxes for each cell of this input's maps; else None."""
-        from detector.models.formats.onnx.recognise import PYRAMIDS, cells
-
-        pyramids = [cells(self.height, self.width, strides) for strides in PYRAMIDS]
+        pyramids = [count_cells(self.height, self.width, strides) for strides in PYRAMIDS]
         return next(
             (boxes for boxes in (1, 3) if rows in [boxes * count for count in pyramids]), None
         )
@@ -90,8 +78,8 @@ class PlanHead:
 
     layout: str
     outputs: tuple[str, ...]
-    head: Callable[..., Any]
-    dense: Callable[..., Any]
+    head: Head
+    dense: Dense
     classes: int | None
     geometry: str
     pad_value: int = 114
@@ -162,14 +150,9 @@ def _decoded_head(outputs: Sequence[Tensor], description: Description) -> PlanHe
         return (
             None  # rows of one class are as wide as detections: only their number tells them apart
         )
-    return PlanHead(
-        "decoded",
-        (outputs[0].name,),
-        decoded_rows,
-        decoded_rows_dense,
-        len(description.names),
-        "centre",
-    )
+    classes = len(description.names)
+    head, dense = heads_of(layouts.decoded(), classes)
+    return PlanHead("decoded", (outputs[0].name,), head, dense, classes, "centre")
 
 
 def _anchor_free(outputs: Sequence[Tensor], description: Description) -> PlanHead | None:
@@ -186,7 +169,7 @@ def _anchor_free(outputs: Sequence[Tensor], description: Description) -> PlanHea
         classes, rows = shape[2] - 4, True
     else:
         return None
-    head, dense = partial(anchor_free, rows=rows), partial(anchor_free_dense, rows=rows)
+    head, dense = heads_of(layouts.anchor_free(rows=rows), classes)
     return PlanHead("anchor-free", (outputs[0].name,), head, dense, classes, "centre")
 
 
@@ -198,15 +181,13 @@ def _queries(outputs: Sequence[Tensor], description: Description) -> PlanHead | 
     shape = _only(outputs)
     if shape is None or not re.search(r"rt-?detr", description.about, re.IGNORECASE):
         return None
-    names, at = len(description.names), (description.width, description.height)
+    names = len(description.names)
+    form = "joined"
+    classes: int | None = shape[2] - 4
     if shape[2] == FINISHED and names not in (0, 2):
-        head = partial(end_to_end, form="queries", size=at)
-        dense = partial(end_to_end_dense, form="queries", size=at, classes=names)
-        classes = None
-    else:
-        head = partial(queries, width=at[0], height=at[1])
-        dense = partial(queries_dense, width=at[0], height=at[1])
-        classes = shape[2] - 4
+        form, classes = "numbered", None
+    reading = layouts.queries(description.height, description.width, form)
+    head, dense = heads_of(reading, names)
     own = (outputs[0].name,)
     return PlanHead("queries", own, head, dense, classes, "stretch", needs_nms=False)
 
@@ -217,8 +198,8 @@ def _corners(outputs: Sequence[Tensor], description: Description) -> PlanHead | 
     scores = [tensor for tensor in outputs if len(tensor.shape) == 3]
     if len(outputs) != 2 or not boxes or not scores or scores[0].shape[2] < 1:
         return None
-    head = partial(corners, width=description.width, height=description.height)
-    dense = partial(corners_dense, width=description.width, height=description.height)
+    reading = layouts.corners(description.height, description.width)
+    head, dense = heads_of(reading, scores[0].shape[2])
     names = boxes[0].name, scores[0].name
     return PlanHead("corners", names, head, dense, scores[0].shape[2], "stretch")
 
@@ -228,15 +209,12 @@ def _end_to_end(outputs: Sequence[Tensor], description: Description) -> PlanHead
 
     The model was exported with NMS inside, or is a YOLOv10 or YOLO26.
     """
-    from detector.models.formats.onnx.recognise import MAX_DETECTIONS
-
     shape = _only(outputs)
     if shape is None or shape[2] != FINISHED or shape[1] > MAX_DETECTIONS:
         return None
     if not description.finished and description.boxes_a_cell(shape[1]) is not None:
         return None
-    dense = partial(end_to_end_dense, form="rows", classes=len(description.names) or COCO)
-    head = partial(end_to_end, form="rows")
+    head, dense = heads_of(layouts.finished(), len(description.names) or COCO)
     return PlanHead("end-to-end", (outputs[0].name,), head, dense, None, "centre", needs_nms=False)
 
 

@@ -182,6 +182,7 @@ def model_request(config: Config) -> ModelRequest:
         size=_height_and_width(runtime.size),
         batch=runtime.batch,
         family=network.family,
+        describe=None if network.describe is None else Path(network.describe),
         cfg=None if network.cfg is None else Path(network.cfg),
         class_names=tuple(network.class_names or ()),
         device=runtime.device,

@@ -500,9 +500,19 @@ def stage_functions(config: Config, loaded: LoadedModel) -> tuple[Preprocess, He
     from detector.stages.preprocess import letterbox
 
     selection, network = config.selection, loaded.network
+    head = network.head
+    if network.watched:
+        from detector.stages.doubt import watched
+
+        head = watched(head, Path(config.network.model).name, len(network.names))
     return (
-        partial(letterbox, geometry=network.input.geometry, pad_value=network.input.pad_value),
-        lambda outputs: network.head(outputs, selection.conf),
+        partial(
+            letterbox,
+            geometry=network.input.geometry,
+            pad_value=network.input.pad_value,
+            of_picture=network.input.of_picture,
+        ),
+        lambda outputs: head(outputs, selection.conf),
         partial(
             nms,
             iou=selection.iou if network.needs_nms else None,

@@ -9,9 +9,8 @@ import numpy as np
 from numpy import uint8
 from numpy.typing import NDArray
 
-from detector.types import Colours, Image, Letterbox, Picture, Planes, size_of
+from detector.types import GEOMETRIES, Colours, Image, Letterbox, Picture, Planes, size_of
 
-GEOMETRIES = ("centre", "top-left-truncate", "stretch")
 # What ``input_of_shape`` may have of the own area: 5% more. An inference takes as long as its area
 # says, so that no shape should cost noticeably more than another. At 416x256 these 5% let 4:3 have
 # 384x288, which is its very shape (3.8% more), and leave 16:9 where it is (448x256 has 7.7% more).
@@ -21,7 +20,12 @@ LEAST_CELLS = 3
 
 
 def letterbox(
-    picture: Picture, slot: NDArray[uint8], *, geometry: str, pad_value: int = 114
+    picture: Picture,
+    slot: NDArray[uint8],
+    *,
+    geometry: str,
+    pad_value: int | tuple[int, int, int] = 114,
+    of_picture: bool = False,
 ) -> Letterbox:
     """Resizes ``picture`` (u8 BGR [h, w, 3], or planes of YUV) into ``slot`` (u8 RGB [H, W, 3],
     written whole).
@@ -30,9 +34,11 @@ def letterbox(
       "centre"             scale = min(W/w, H/h), size round(w*scale) x round(h*scale), padding
       split evenly with the
                            odd pixel right and below (YOLOv5, v7, v8...)
+      "top-left"           the same size, at the top left (mmdet)
       "top-left-truncate"  the same scale, size int(w*scale) x int(h*scale), at the top left (YOLOX)
       "stretch"            both axes scaled on their own, no padding (darknet)
-    Interpolation is linear. Returns where the picture lies.
+    Interpolation is linear. Returns where the picture lies; with ``of_picture`` the mapping of
+    boxes that come out as if the picture filled the input.
     """
     source_height, source_width = size_of(picture)
     height, width = slot.shape[:2]
@@ -47,6 +53,8 @@ def letterbox(
     slot[top + inner_height :] = pad_value
     slot[top : top + inner_height, :left] = pad_value
     slot[top : top + inner_height, left + inner_width :] = pad_value
+    if of_picture:
+        return place(source_width, source_height, width, height, "stretch")[-1]
     return letter
 
 
@@ -162,12 +170,14 @@ def place(
             max(1, int(source_height * scale)),
         )
         left = top = 0
-    elif geometry == "centre":
+    elif geometry in ("centre", "top-left"):
         inner_width, inner_height = (
             max(1, round(source_width * scale)),
             max(1, round(source_height * scale)),
         )
-        left, top = (width - inner_width) // 2, (height - inner_height) // 2
+        centred = geometry == "centre"
+        left = (width - inner_width) // 2 if centred else 0
+        top = (height - inner_height) // 2 if centred else 0
     else:
         raise ValueError(f"geometry must be one of {', '.join(GEOMETRIES)}; got {geometry!r}")
     letter = Letterbox(scale, scale, left, top, source_width, source_height)

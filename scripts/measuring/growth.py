@@ -290,13 +290,14 @@ def candidates(count: int, apart: bool) -> Any:
 def by_classes(rounds: int) -> None:
     import numpy as np
 
-    from detector.stages.heads import anchor_free
+    from detector.models.layouts import anchor_free
+    from detector.stages.readings import read_rows
 
     def one(classes: int) -> Row:
         rng = np.random.default_rng(classes)
         output = rng.uniform(0, 0.2, (1, 4 + classes, CELLS)).astype(np.float32)
         output[0, 4, :: CELLS // OBJECTS] = 0.9
-        return {"cpu_ms": cpu_ms(lambda: anchor_free([output], 0.25))}
+        return {"cpu_ms": cpu_ms(lambda: read_rows([output], 0.25, reading=anchor_free()))}
 
     why = "one pass over the scores of all cells"
     curve = Curve(f"head of {CELLS} cells, one box a cell", "classes", 1.0, why)

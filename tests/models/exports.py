@@ -17,6 +17,7 @@ CELLS = 84
 TINY_CELLS = 20  # at strides 16 and 32
 BOXES = ((20.0, 30.0, 10.0, 20.0), (44.0, 20.0, 16.0, 8.0))  # cx, cy, w, h
 CORNERS = ((15.0, 20.0, 25.0, 40.0), (36.0, 16.0, 52.0, 24.0))
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 STATED = {"names": "{0: 'red', 1: 'green', 2: 'blue'}", "stride": "32", "task": "detect"}
 
 
@@ -24,17 +25,46 @@ class Export:
     """Collects nodes; ``save`` writes the file."""
 
     def __init__(
-        self, *, batch: int | str = 1, side: int | str = SIDE, kind: str = "FLOAT", opset: int = 17
+        self,
+        *,
+        batch: int | str = 1,
+        side: int | str = SIDE,
+        kind: str = "FLOAT",
+        opset: int = 17,
+        pixels: str = "",
     ) -> None:
+        """``pixels``: "" for 0..1; "baked" scales 0..255 by 1/255 inside; "u8" and "u8-nhwc" do so
+        with bytes; "chw" has no axis for the batch; "normalised" subtracts a mean inside."""
         from onnx import TensorProto, helper
 
         self.kind = getattr(TensorProto, kind)
         self.dtype = {"FLOAT": np.float32, "FLOAT16": np.float16}[kind]
         self.opset = opset
-        self.inputs = [helper.make_tensor_value_info("images", self.kind, [batch, 3, side, side])]
+        sides = [batch, side, side, 3] if pixels == "u8-nhwc" else [batch, 3, side, side]
+        sides = sides[1:] if pixels == "chw" else sides
+        given = TensorProto.UINT8 if pixels.startswith("u8") else self.kind
+        self.inputs = [helper.make_tensor_value_info("images", given, sides)]
         self.nodes: list = []
         self.constants: list = []
         self.outputs: list = []
+        self.picture = "images"
+        if pixels == "chw":
+            self.picture = self.add("Unsqueeze", "images", self.const([0], np.int64))
+        if pixels.startswith("u8"):
+            self.picture = self.add("Cast", "images", to=self.kind)
+        if pixels == "u8-nhwc":
+            self.picture = self.add("Transpose", self.picture, perm=[0, 3, 1, 2])
+        if pixels == "baked":
+            self.picture = self.add("Mul", self.picture, self.const([1 / 255]))
+        if pixels.startswith("u8"):
+            self.picture = self.add("Div", self.picture, self.const([255.0]))
+        if pixels == "normalised":  # and undone, so that the colours are the same
+            mean, deviation = ([[[[v]] for v in (a, b, c)]] for a, b, c in IMAGENET)
+            self.picture = self.add("Sub", self.picture, self.const(mean))
+            self.picture = self.add("Div", self.picture, self.const(deviation))
+            kept = self.add("Relu", self.add("Neg", self.add("Neg", self.picture)))
+            back = self.add("Mul", kept, self.const(deviation))
+            self.picture = self.add("Add", back, self.const(mean))
 
     def const(self, values, dtype=None) -> str:
         from onnx import numpy_helper
@@ -83,11 +113,20 @@ class Export:
         onnx.save(model, str(path))
         return str(path)
 
+    def asks(self, name: str, dims: Sequence[int | str], kind: str = "FLOAT") -> str:
+        """Another input beside the picture; returns its name."""
+        from onnx import TensorProto, helper
+
+        self.inputs.append(
+            helper.make_tensor_value_info(name, getattr(TensorProto, kind), list(dims))
+        )
+        return name
+
     # ---- what the families have in common
 
     def colours(self) -> str:
         """[B, 1, 3]: the largest red, green and blue."""
-        largest = self.add("GlobalMaxPool", "images")
+        largest = self.add("GlobalMaxPool", self.picture)
         return self.add("Reshape", largest, self.const([-1, 1, 3], np.int64))
 
     def nothing(self, colours: str) -> str:
@@ -289,6 +328,37 @@ def queries(joined: bool = False, numbered: bool = False, **more) -> Export:
     ten = export.add("Mul", scores, export.const([10.0]))
     export.out("pred_boxes", boxes)
     return export.out("pred_logits", export.add("Sub", ten, export.const([5.0])))
+
+
+def deployed(batch: int | str = 1, name: str = "orig_target_sizes", **more) -> Export:
+    """RT-DETR, D-FINE and DEIM as their own exporters write them: labels, boxes in pixels of the
+    size that a second input states (width, height), scores. Each query counts once for each class.
+
+    The lengths behind TopK are computed from shapes, which leaves inference without a rank.
+    """
+    from onnx import TensorProto
+
+    export = Export(batch=batch, **more)
+    sizes = export.asks(name, [batch, 2], "INT64")
+    colours = export.colours()
+    unit = export.table(colours, [tuple(v / SIDE for v in box) for box in CORNERS], 30)
+    four = export.add("Tile", sizes, export.const([1, 2], np.int64))
+    four = export.add("Cast", export.add("Unsqueeze", four, export.const([1], np.int64)), to=1)
+    boxes = export.add("Mul", unit, four)
+    flat = export.add("Reshape", export.scores(colours, 2, 30), export.const([0, -1], np.int64))
+    scores, at = export.add("TopK", flat, export.const([30], np.int64), outputs=2)
+    three = export.const([3], np.int64)
+    query = export.add("Div", at, three)
+    labels = export.add("Sub", at, export.add("Mul", query, three))
+    columns = export.add("Unsqueeze", query, export.const([2], np.int64))
+    shape = export.add("Concat", export.add("Shape", at), export.const([4], np.int64), axis=0)
+    ones = export.add("ConstantOfShape", export.add("Shape", shape))
+    wide = export.add("Cast", export.add("Add", ones, export.const([1.0], np.float32)), to=7)
+    asked = export.add("Where", export.add("Equal", shape, wide), wide, shape)
+    chosen = export.add("GatherElements", boxes, export.add("Expand", columns, asked), axis=1)
+    export.out("labels", labels, None, TensorProto.INT64)
+    export.out("boxes", chosen)
+    return export.out("scores", scores)
 
 
 def corners(**more) -> Export:

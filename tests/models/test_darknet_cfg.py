@@ -125,9 +125,22 @@ def test_of_a_key_given_twice_the_first_counts_as_in_darknet():
             "x.cfg:10: group_id=7 is out of range",
         ),
         (
-            NET + CONV + CONV.replace("7", "8") + "[shortcut]\nfrom=0\n",
-            "[shortcut] adds different shapes: layer 1 is 8x8x8",
+            NET + CONV + "[maxpool]\nsize=2\nstride=2\n[shortcut]\nfrom=0\n",
+            "[shortcut] adds different sizes: layer 1 is 4x4, layer 0 is 8x8",
         ),
+        (
+            NET + CONV + CONV.replace("7", "8") + "[scale_channels]\nfrom=0\n",
+            "[scale_channels] multiplies layer 0, 8x8x7, by layer 1, 8x8x8; wanted is 1x1x7",
+        ),
+        (
+            NET + CONV + "[avgpool]\n[scale_channels]\nfrom=0\nscale_wh=1\n",
+            "[scale_channels] multiplies layer 0, 8x8x7, by layer 1, 1x1x7; wanted is 8x8x1",
+        ),
+        (
+            NET + CONV + CONV.replace("7", "8") + "[sam]\nfrom=0\n",
+            "[sam] multiplies layer 0, 8x8x7, by layer 1, 8x8x8; wanted is 8x8x7",
+        ),
+        (NET + CONV + "[sam]\nfrom=0,0\n", "[sam] takes from=NUMBER, one layer"),
         (NET + CONV + "[maxpool]\nsize=2\npadding=40\n", "x.cfg:9: padding=40 puts whole windows"),
         (NET + CONV + "[upsample]\nstride=-2\n", "x.cfg:8: stride=-2 is out of range"),
         (

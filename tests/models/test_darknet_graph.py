@@ -200,6 +200,67 @@ def test_route_groups_shortcut_upsample_dropout_and_avgpool(cfg, engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("here", "others"),
+    [
+        (4, (7,)),  # yolov3-tiny-prn: the first 4 of 7 are added
+        (7, (4,)),  # csresnext50-panet-spp: to the first 4 of 7
+        (5, (5, 8)),
+        (6, (2, 6, 9, 3)),
+    ],
+)
+def test_a_shortcut_adds_the_channels_that_both_have(cfg, engine, here, others):
+    """As darknet's own loop does: the output has the channels of the layer before."""
+    convolutions = "".join(
+        f"[convolutional]\nfilters={count}\nactivation=linear\n[route]\nlayers={2 * at}\n"
+        for at, count in enumerate((*others, here))
+    )
+    named = ",".join(str(2 * at) for at in range(len(others)))
+    path = cfg(
+        f"{convolutions}[shortcut]\nfrom={named}\nactivation=leaky\n",
+        head="[convolutional]\nfilters=7\nactivation=linear\n[yolo]\nanchors=4,4\nclasses=2\n",
+    )
+    *before, last = filters_of(path)
+    pictures = picture()
+    x, made = as_network_input(pictures), []
+    for stored in before:
+        x = plain_conv(x, stored.weights) + stored.biases[:, None, None]
+        made.append(x)
+    total = made[-1].copy()
+    for one in made[:-1]:
+        common = min(len(total), len(one))
+        total[:common] += one[:common]
+    total = PLAIN_ACTIVATIONS["leaky"](total)
+    wanted = plain_conv(total, last.weights) + last.biases[:, None, None]
+    network = open_network(str(path), random_seed=3)
+    (found,) = run_once(network, pictures, engine)
+    np.testing.assert_allclose(found[0], wanted, atol=2e-5)
+    assert all(good_name(node.name) for node in network.graph.graph.node)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_products_of_channels_of_places_and_of_whole_maps(cfg, engine):
+    """scale_channels of enet-coco and of channel attention, sam of cspx-p7-mish."""
+    path = cfg(
+        "[convolutional]\nfilters=7\nactivation=linear\n"  # 0
+        "[avgpool]\n"  # 1
+        "[scale_channels]\nfrom=0\nactivation=leaky\n"  # 2: a factor for each channel
+        "[convolutional]\nfilters=1\nactivation=logistic\n"  # 3
+        "[scale_channels]\nfrom=2\nscale_wh=1\n"  # 4: a factor for each place
+        "[sam]\nfrom=-5\n"  # 5: times layer 0
+    )
+    first, second = filters_of(path)
+    pictures = picture()
+    x = plain_conv(as_network_input(pictures), first.weights) + first.biases[:, None, None]
+    scaled = PLAIN_ACTIVATIONS["leaky"](x * x.mean((1, 2), keepdims=True))
+    places = PLAIN_ACTIVATIONS["logistic"](
+        plain_conv(scaled, second.weights) + second.biases[:, None, None]
+    )
+    (found,) = run_once(open_network(str(path), random_seed=3), pictures, engine)
+    np.testing.assert_allclose(found[0], scaled * places * x, atol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_without_a_convolution_at_the_front_the_255th_stays_a_node(cfg, engine):
     path = cfg(
         "[maxpool]\nsize=2\nstride=2\n",

@@ -75,10 +75,9 @@ def build(folder, kind, **more):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_build_writes_runs_again_with_the_same_head(tmp_path, kind):
-    assert set(MODELS) == set(KINDS)
-    network, path = build(tmp_path, kind)
+@pytest.mark.parametrize("layout", MODELS)
+def test_what_build_writes_runs_again_with_the_same_head(tmp_path, layout):
+    network, path = build(tmp_path, layout)
     again = open_network(path)
     for head, other in ((network.head, again.head), (network.dense, again.dense)):
         if isinstance(head, partial):
@@ -148,7 +147,8 @@ WRONG = {
     "stride": (lambda content: content.update(stride=10**9), "stride 1000000000"),
     "names": (lambda content: content.update(names=["a", "\x1b[2J"]), "names"),
     "fewer names": (lambda content: content.update(names=["a"]), "not those of its darknet-yolo"),
-    "other head": (lambda content: content.update(kind="decoded-rows"), "arguments"),
+    "other head": (lambda content: content.update(kind="rows"), "arguments"),
+    "no reading": (lambda content: content.update(kind="list", arguments={}), "reading"),
     "no layers": (lambda content: content["arguments"].update(layers=[]), "a list []"),
     "deep": (lambda content: "[" * 100_000, "nested too deep"),
     "anchors": (of_layer("anchors", [[1, "x"], [1, 2]]), "anchors"),
@@ -169,6 +169,40 @@ def test_a_damaged_description_is_refused(tmp_path, case):
     assert path in str(caught.value)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_every_kind_of_head_is_built_above(tmp_path):
+    built = set()
+    for layout in MODELS:
+        (tmp_path / layout).mkdir()
+        built.add(json.loads(describe(build(tmp_path / layout, layout)[0]))["kind"])
+    assert built == set(KINDS)
+
+
+# What version 1 wrote of each layout: its own kind of head, with other arguments.
+VERSION_1 = {
+    "decoded-rows": {},
+    "yolox": {"strides": [8, 16, 32]},
+    "anchor-free": {"rows": False},
+    "end-to-end": {"form": "rows"},
+    "queries": {"logits": True},
+    "corners": {},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", VERSION_1)
+def test_files_of_version_1_have_the_same_head(tmp_path, kind):
+    network, path = build(tmp_path, kind)
+    model = onnx.load(path)
+    [entry] = [entry for entry in model.metadata_props if entry.key == KEY]
+    content = json.loads(entry.value) | {"version": 1, "kind": kind, "arguments": VERSION_1[kind]}
+    del content["of_picture"]
+    entry.value = json.dumps(content)
+    onnx.save(model, path)
+    again = open_network(path)
+    assert again.head.keywords == network.head.keywords
+    assert again.dense.keywords == network.dense.keywords
 
 
 def test_a_stranger_with_our_key_has_our_input(tmp_path):

@@ -78,8 +78,8 @@ class TrtEngine(Engine):
     own_options = plans.OPTIONS
     artefact = PlanBuilder()
     model_suffixes = (".trt", ".engine", ".plan")
+    model_kind = "a TensorRT plan"
     model_front_end = "detector.engines.trt.model"
-    runs_plans = True
 
     @classmethod
     def absent(cls) -> str | None:

@@ -8,18 +8,16 @@ and size.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from detector.engines.trt import driver
 from detector.engines.trt.plan_file import PlanError, deserialize, kept_log, split, tensors
 from detector.errors import EngineError, ModelError
-from detector.errors.text import counted
 from detector.models.base import FrontEnd, InputRules, ModelRequest, Network
-from detector.models.names import read_names
-from detector.models.plan_heads import COCO, Description, PlanHead, Tensor, head_of
+from detector.models.plan_heads import Description, Tensor, head_of
+from detector.models.ready_made import beside, class_names_of, known_names, metadata_of
 
 if TYPE_CHECKING:
     from detector.models.formats.onnx.metadata import Metadata
@@ -38,9 +36,9 @@ def read(request: ModelRequest) -> Network:
         header, plan = split(data)
     except PlanError as exc:
         raise ModelError(f"{path}: {exc}") from exc
-    told = _metadata(path, header or {})
-    cfg = request.cfg or _beside(path, ".cfg")
-    known = _names(path, request.names, request.class_names, told)
+    told = metadata_of(path, header or {})
+    cfg = request.cfg or beside(path, ".cfg")
+    known = known_names(path, request.names, request.class_names, told)
     found = _tensors(path, plan, request.trusted, request.device)
     height, width = _input_size(path, found, request.size, told)
     _check_batch(path, found, batch)
@@ -49,7 +47,7 @@ def read(request: ModelRequest) -> Network:
     head = head_of(
         outputs, Description(path, height, width, batch, cfg, known, finished, told.description)
     )
-    class_names, warnings = _class_names(path, head, known)
+    class_names, warnings = class_names_of(path, head, known)
     shapes = {tensor.name: (batch, *tensor.shape[1:]) for tensor in outputs}
     others = [name for name in shapes if name not in head.outputs]
     return Network(
@@ -64,6 +62,7 @@ def read(request: ModelRequest) -> Network:
         names=tuple(class_names),
         sha256=hashlib.sha256(data).hexdigest(),
         needs_nms=head.needs_nms,
+        watched=True,
         plan=str(path),
         warnings=[
             *warnings,
@@ -81,36 +80,6 @@ def _bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as exc:
         raise ModelError(f"{path}: cannot be read: {exc.strerror}") from exc
-
-
-def _beside(path: Path, suffix: str) -> Path | None:
-    found = path.with_suffix(suffix)
-    return found if found.is_file() else None
-
-
-def _metadata(path: Path, header: dict[str, Any]) -> Metadata:
-    """What Ultralytics' header says: the same keys as in its ONNX files, as JSON.
-
-    Raises ModelError for a task that is not detection.
-    """
-    from detector.models.formats.onnx.metadata import read_metadata
-
-    told = {key: value for key, value in header.items() if value is not None}
-    texts = {
-        key: value if isinstance(value, str) else json.dumps(value) for key, value in told.items()
-    }
-    return read_metadata(str(path), texts)
-
-
-def _names(
-    path: Path, file: Path | None, class_names: Sequence[str], told: Metadata
-) -> tuple[str, ...]:
-    """Class names: given one by one, by a file, by a file beside the plan, or by the header."""
-    if class_names:
-        return tuple(class_names)
-    if file := file or _beside(path, ".names"):
-        return read_names(file)
-    return told.names or ()
 
 
 def _tensors(path: Path, plan: bytes, trusted: bool, device: str) -> list[Tensor]:
@@ -194,23 +163,3 @@ def _check_batch(path: Path, found: Sequence[Tensor], batch: int) -> None:
         raise ModelError(
             f"{path}: built for batch {wanted}, not for {batch}: give --batch {ranges[0][1]}"
         )
-
-
-def _class_names(
-    path: Path, head: PlanHead, known: Sequence[str]
-) -> tuple[Sequence[str], list[str]]:
-    if known:
-        if head.classes not in (None, len(known)):
-            raise ModelError(
-                f"{path}: {counted(len(known), 'class name', 'is')} given, its head has "
-                f"{counted(head.classes, 'class')}"
-            )
-        return known, []
-    from detector.models.names import find_names
-
-    found, warnings = find_names(path, head.classes or COCO)
-    if head.classes is None:
-        warnings = [
-            f"{path.name} names no classes: COCO's {COCO} are assumed; --names FILE gives others"
-        ]
-    return found, warnings

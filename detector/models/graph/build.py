@@ -194,11 +194,12 @@ def is_heavy(tensor: onnx.TensorProto) -> bool:
     return bool(math.prod(tensor.dims) > LIGHT_FLOATS)
 
 
-def infer_shapes(model: onnx.ModelProto) -> None:
+def infer_shapes(model: onnx.ModelProto, *, unfinished: bool = False) -> None:
     """Checks the model and writes the shape of every tensor into it, in place.
 
-    Works on a copy without the large weights, whose values matter to neither: copying them in
-    protobuf would cost seconds. Raises ModelError where ONNX refuses the graph.
+    ``unfinished``: outputs may stay without any shape, as they do until what leads to them is
+    folded. Works on a copy without the large weights, whose values matter to neither: copying them
+    in protobuf would cost seconds. Raises ModelError where ONNX refuses the graph.
     """
     from onnx import checker, helper, shape_inference
 
@@ -226,7 +227,7 @@ def infer_shapes(model: onnx.ModelProto) -> None:
             whole = shape_inference.infer_shapes(
                 light, check_type=True, strict_mode=True, data_prop=True
             )
-        checker.check_model(whole)
+        _check(whole, unfinished)
     except (
         checker.ValidationError,
         shape_inference.InferenceError,
@@ -240,6 +241,19 @@ def infer_shapes(model: onnx.ModelProto) -> None:
     graph.value_info.extend(whole.graph.value_info)
     del graph.output[:]
     graph.output.extend(whole.graph.output)
+
+
+def _check(model: onnx.ModelProto, unfinished: bool) -> None:
+    """Runs ONNX's checker, which wants a shape of every output, if only of no dimensions."""
+    from onnx import checker
+
+    types = [info.type.tensor_type for info in model.graph.output if unfinished]
+    without = [tensor for tensor in types if not tensor.HasField("shape")]
+    for tensor in without:
+        tensor.shape.SetInParent()
+    checker.check_model(model)
+    for tensor in without:
+        tensor.ClearField("shape")
 
 
 def _may_follow_values(graph: onnx.GraphProto) -> bool:

@@ -43,6 +43,25 @@ def print_models(console: SafeConsole, models: Sequence[dict[str, Any]]) -> None
         "makers state",
         style="dim",
     )
+    console.print(
+        "Files of your own: --model FILE. detect-video models families lists what .onnx files are "
+        "read as.",
+        style="dim",
+        highlight=False,
+    )
+
+
+def print_families(console: SafeConsole, families: Sequence[dict[str, Any]]) -> None:
+    """The families of ONNX files, one line each."""
+    table = _table(["family", "what", "licence", "where to get it"])
+    for family in families:
+        table.add_row(family["name"], family["about"], family["licence"], family["source"])
+    console.print(fit_columns(console, table, ("what", "where to get it", "licence")))
+    console.print(
+        "--family NAME says which one an .onnx file is, where the file does not tell",
+        style="dim",
+        highlight=False,
+    )
 
 
 def print_model(console: SafeConsole, model: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from detector.models.formats.darknet.layers import (
     Dropout,
     Layer,
     MaxPool,
+    Product,
     Route,
     Shortcut,
     Upsample,
@@ -78,8 +79,11 @@ class DarknetGraph:
             case Route():
                 return self._route(layer)
             case Shortcut():
-                added = self._node("Add" if len(layer.inputs) == 2 else "Sum", layer, "shortcut")
-                return self._activation(layer, layer.activation, added)
+                return self._activation(layer, layer.activation, self._shortcut(layer))
+            case Product():
+                return self._activation(
+                    layer, layer.activation, self._node("Mul", layer, "product")
+                )
             case Upsample():
                 return self._upsample(layer)
             case Yolo():
@@ -129,6 +133,34 @@ class DarknetGraph:
     def _number(self, name: str, value: float) -> str:
         return self.builder.constant(name, np.array(value, np.float32))
 
+    def _shortcut(self, layer: Shortcut) -> str:
+        """Inputs with as many channels are added at once, then those with fewer, one by one."""
+        name = f"{layer.index}.shortcut"
+        channels = layer.channels
+        whole, narrow = [self.tensors[layer.inputs[0]]], []
+        for at, index in enumerate(layer.inputs[1:]):
+            x, given = self.tensors[index], self._channels(index)
+            if given > channels:
+                whole.append(self._channels_of(f"{layer.index}.common{at}", x, 0, channels))
+            elif given < channels:
+                narrow.append((at, x, given))
+            else:
+                whole.append(x)
+        total = whole[0]
+        if len(whole) > 1:
+            last = f"{layer.index}.same" if narrow else name
+            total = self.builder.add("Add" if len(whole) == 2 else "Sum", last, whole)
+        for at, x, given in narrow:
+            first = self._channels_of(f"{layer.index}.first{at}", total, 0, given)
+            rest = self._channels_of(f"{layer.index}.rest{at}", total, given, channels)
+            added = self.builder.add("Add", f"{layer.index}.added{at}", [first, x])
+            joined = name if at == narrow[-1][0] else f"{layer.index}.joined{at}"
+            total = self.builder.add("Concat", joined, [added, rest], axis=1)
+        return total
+
+    def _channels(self, index: int) -> int:
+        return 3 if index < 0 else self.architecture.layers[index].channels
+
     def _route(self, layer: Route) -> str:
         """A single whole input keeps its own name: there is no node and no copy."""
         name = f"{layer.index}.route"
@@ -149,10 +181,12 @@ class DarknetGraph:
     def _slice(self, layer: Route, x: str, name: str, channels: int) -> str:
         """Channels of group ``group_id``."""
         part = channels // layer.groups
-        bounds = {"starts": part * layer.group_id, "ends": part * (layer.group_id + 1), "axes": 1}
+        return self._channels_of(name, x, part * layer.group_id, part * (layer.group_id + 1))
+
+    def _channels_of(self, name: str, x: str, start: int, end: int) -> str:
         constants = [
             self.builder.constant(f"{name}.{key}", np.array([value], np.int64))
-            for key, value in bounds.items()
+            for key, value in {"starts": start, "ends": end, "axes": 1}.items()
         ]
         return self.builder.add("Slice", name, [x, *constants])
 

@@ -107,7 +107,16 @@ class Route(Layer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortcut(Layer):
-    """Sum of its inputs."""
+    """Sum of its inputs. It has the channels of the first one: of an input with more, the first
+    channels are added; one with fewer adds to the first channels.
+    """
+
+    activation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product(Layer):
+    """Product of two inputs; the second may have one value a channel, or one a place."""
 
     activation: str
 
@@ -510,15 +519,10 @@ def _shortcut(section: Section, architecture: Architecture) -> Shortcut:
     here = _input(section, architecture)
     sources = [here, *_layers_named(section, architecture, "from")]
     for source in sources:
-        if (source.channels, source.height, source.width) != (
-            here.channels,
-            here.height,
-            here.width,
-        ):
+        if (source.height, source.width) != (here.height, here.width):
             raise section.error(
-                f"[shortcut] adds different shapes: "
-                f"layer {here.index} is {here.size}x{here.channels}, "
-                f"layer {source.index} is {source.size}x{source.channels}",
+                f"[shortcut] adds different sizes: layer {here.index} is {here.size}, "
+                f"layer {source.index} is {source.size}",
                 "from",
             )
     return Shortcut(
@@ -528,6 +532,56 @@ def _shortcut(section: Section, architecture: Architecture) -> Shortcut:
         height=here.height,
         width=here.width,
         reduction=max(source.reduction for source in sources),
+        activation=_activation(section, "linear"),
+    )
+
+
+def _scale_channels(section: Section, architecture: Architecture) -> Product:
+    """The layer ``from`` times the layer before: a factor a channel, or a place (``scale_wh``)."""
+    factors, source = _factors(section, architecture)
+    by_place = section.flag("scale_wh")
+    wanted = (1, source.height, source.width) if by_place else (source.channels, 1, 1)
+    return _product(section, architecture, source, factors, wanted)
+
+
+def _sam(section: Section, architecture: Architecture) -> Product:
+    """The layer ``from`` times the layer before, which has the same shape."""
+    factors, source = _factors(section, architecture)
+    wanted = (source.channels, source.height, source.width)
+    return _product(section, architecture, source, factors, wanted)
+
+
+def _factors(section: Section, architecture: Architecture) -> tuple[Layer, Layer]:
+    """The layer before, and the one that ``from`` names."""
+    factors, named = _input(section, architecture), _layers_named(section, architecture, "from")
+    if len(named) != 1:
+        raise section.error(f"[{section.name}] takes from=NUMBER, one layer", "from")
+    return factors, named[0]
+
+
+def _product(
+    section: Section,
+    architecture: Architecture,
+    source: Layer,
+    factors: Layer,
+    wanted: tuple[int, int, int],
+) -> Product:
+    """``wanted``: channels, height and width of the factors."""
+    if (factors.channels, factors.height, factors.width) != wanted:
+        channels, height, width = wanted
+        raise section.error(
+            f"[{section.name}] multiplies layer {source.index}, {source.size}x{source.channels}, "
+            f"by layer {factors.index}, {factors.size}x{factors.channels}; wanted is "
+            f"{width}x{height}x{channels}",
+            "from",
+        )
+    return Product(
+        **_place(section, architecture),
+        inputs=(source.index, factors.index),
+        channels=source.channels,
+        height=source.height,
+        width=source.width,
+        reduction=source.reduction,
         activation=_activation(section, "linear"),
     )
 
@@ -636,6 +690,8 @@ SECTIONS: dict[str, SectionKind] = {
     "shortcut": SectionKind(
         _shortcut, frozenset({"from", "activation", "weights_type", "weights_normalization"})
     ),
+    "scale_channels": SectionKind(_scale_channels, frozenset({"from", "activation", "scale_wh"})),
+    "sam": SectionKind(_sam, frozenset({"from", "activation"})),
     "upsample": SectionKind(_upsample, frozenset({"stride", "scale"})),
     "dropout": SectionKind(_dropout, frozenset()),
     "yolo": SectionKind(

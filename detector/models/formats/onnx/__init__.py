@@ -6,7 +6,7 @@ load.py       file -> ForeignGraph (foreign.py): one input, standard operators, 
 metadata.py   names, stride, size and task, as the exporter wrote them
 shapes.py     the size and batch asked for, with everything constant computed;
               rebatch.py: another batch than the file's own, where that is proven right
-recognise.py  which family it is, how its outputs are laid out, and which head reads them
+recognise.py  which family it is and how its outputs are laid out, by evidence.py and probe.py
 rewrite.py    our input and outputs, plainer operators, and our names
 
 A file that ``detect-video build --to onnx`` wrote says itself what it is (models/own_files.py), and
@@ -15,14 +15,26 @@ has our input, outputs and names already: the last two steps are left out.
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detector.errors import ModelError
 from detector.errors.text import counted
 from detector.models.base import FrontEnd, InputRules, ModelRequest, Network, random_weights_warning
+from detector.models.description import (
+    Description,
+    family_names,
+    geometry_of,
+    given_size,
+    heads_of,
+    listed_names,
+    pixel_scale,
+    read_description,
+)
+from detector.models.formats.onnx.evidence import Evidence
 from detector.models.formats.onnx.foreign import attributes_of
-from detector.models.formats.onnx.recognise import ALIASES, FAMILIES, LAYOUTS, build_head
+from detector.models.formats.onnx.recognise import ALIASES
 from detector.models.names import find_names, read_names
 from detector.models.own_files import KEY, parse_description
 
@@ -32,7 +44,8 @@ if TYPE_CHECKING:
 
     from detector.models.formats.onnx.foreign import ForeignGraph
     from detector.models.formats.onnx.metadata import Metadata
-    from detector.models.formats.onnx.recognise import Layout
+    from detector.models.formats.onnx.recognise import Recognition
+    from detector.models.formats.onnx.rewrite import Wanted
 
 SUFFIXES = (".onnx",)
 
@@ -65,29 +78,39 @@ def read(request: ModelRequest) -> Network:
     if KEY in foreign.metadata:
         return _read_own(request, foreign, sha256)
     metadata = read_metadata(str(path), foreign.metadata)
-    planar, (height, width) = settle_shapes(foreign, metadata, request.size, batch)
+    described = None
+    if request.describe is not None:
+        described = read_description(request.describe)
+        sha256 = hashlib.sha256(f"{sha256} {described}".encode()).hexdigest()
+    size = request.size or (None if described is None else given_size(described.input))
+    planar, (height, width) = settle_shapes(foreign, metadata, size, batch)
     parameters = _count_parameters(foreign)
     family = ALIASES.get(request.family or "", request.family)
-    result = recognise(foreign, metadata, (height, width), family)
-    layout, wants = result.layout, result.family
-    class_names, warnings = _class_names(path, layout, metadata, request.names)
-    settle_outputs(foreign, layout.outputs, batch)
+    result = recognise(
+        foreign, metadata, (height, width), planar=planar, asked=family, described=described
+    )
+    wants, bound = result.description, result.bound
+    class_names, warnings = _class_names(path, result, metadata, request.names)
+    pixels = _wanted_pixels(Evidence(foreign, metadata, height, width, planar), wants)
+    settle_outputs(foreign, bound.outputs, bound.bare, batch)
     foreign.infer()
     refuse_costly_constants(foreign)
     _refuse_broken_weights(path, foreign)
     simplify_operators(foreign)
-    put_prefix(foreign, planar=planar, bgr=wants.bgr, scale=wants.scale)
+    put_prefix(foreign, pixels, planar=planar)
     rename_all(foreign)
     graph = foreign.model()
     infer_shapes(graph)
-    stride = metadata.stride or max(layout.strides, default=DEFAULT_STRIDE)
-    rules = InputRules(height, width, wants.geometry, stride, wants.pad_value)
-    head, dense = build_head(layout, rules, len(class_names))
+    stride = metadata.stride or max(result.strides, default=DEFAULT_STRIDE)
+    given = wants.input
+    of_picture = wants.outputs is not None and wants.outputs.boxes.of == "picture"
+    rules = InputRules(height, width, geometry_of(given), stride, given.pad, of_picture)
+    head, dense = heads_of(bound.reading, len(class_names))
     macs = count_macs(graph)
     _refuse_endless(path, macs, rules)
     return Network(
         name=path.stem,
-        family=wants.name,
+        family=wants.family,
         graph=graph,
         input=rules,
         batch=batch,
@@ -98,10 +121,44 @@ def read(request: ModelRequest) -> Network:
         parameters=parameters,
         macs=macs,
         sha256=sha256,
-        needs_nms=LAYOUTS[layout.kind].needs_nms,
-        warnings=[f"{path.name} is {wants.name}: {result.why}", *warnings],
-        details={"layout": layout.kind, "recognised": result.why},
+        needs_nms=bound.needs_nms,
+        watched=True,
+        warnings=[f"{path.name} is {wants.family}: {result.why}", *warnings],
+        details={"layout": result.kind, "recognised": result.why},
     )
+
+
+def describe(request: ModelRequest) -> str:
+    """A description of an exported file: the one that it is read by, else one that marks what it
+    guessed. Raises ModelError."""
+    import msgspec
+
+    from detector.models.description import as_yaml, explicit
+    from detector.models.formats.onnx.guess import guess_description
+    from detector.models.formats.onnx.load import read_graph
+    from detector.models.formats.onnx.metadata import read_metadata
+    from detector.models.formats.onnx.recognise import recognise
+    from detector.models.formats.onnx.shapes import settle_shapes
+
+    path = request.path
+    foreign, _ = read_graph(path)
+    if KEY in foreign.metadata:
+        raise ModelError(f"{path}: needs no description: detect-video wrote it, and it has one")
+    metadata = read_metadata(str(path), foreign.metadata)
+    planar, size = settle_shapes(foreign, metadata, request.size, request.batch)
+    family = ALIASES.get(request.family or "", request.family)
+    try:
+        result = recognise(foreign, metadata, size, planar=planar, asked=family)
+    except ModelError as exc:
+        made, guessed = guess_description(Evidence(foreign, metadata, *size, planar))
+        if made.outputs is None:
+            raise ModelError(f"{exc}; a probe of it shows nothing that looks like boxes") from exc
+        head = f"# {exc}\n# Check the lines with a guess against what its makers say.\n"
+        return head + as_yaml(made, guessed)
+    head = f"# {path.name} is read as {result.description.family} ({result.why}).\n"
+    outputs = explicit(result.bound, {name: foreign.dims[name] for name in foreign.outputs})
+    described = msgspec.structs.replace(result.description, outputs=outputs)
+    return head + as_yaml(described)
 
 
 def _read_own(request: ModelRequest, graph: ForeignGraph, sha256: str) -> Network:
@@ -130,7 +187,7 @@ def _read_own(request: ModelRequest, graph: ForeignGraph, sha256: str) -> Networ
         names, _ = find_names(path, len(own.names), request.names)
     if own.precision != "fp32":
         warnings.append(f"{path.name} holds a graph in {own.precision}: it runs as it is")
-    rules = InputRules(height, width, own.geometry, own.stride, own.pad_value)
+    rules = InputRules(height, width, own.geometry, own.stride, own.pad_value, own.of_picture)
     macs = count_macs(model)
     _refuse_endless(path, macs, rules)
     head, dense = own.head(path, rules, shapes, len(names))
@@ -177,7 +234,7 @@ def _refuse_endless(path: Path, macs: int, rules: InputRules) -> None:
         )
 
 
-FRONT_END = FrontEnd(read, families=(*FAMILIES, *ALIASES))
+FRONT_END = FrontEnd(read, families=(*family_names(), *ALIASES), describe=describe)
 
 
 def _count_parameters(graph: ForeignGraph) -> int:
@@ -241,22 +298,50 @@ def _scales_fit(graph: ForeignGraph, node: onnx.NodeProto, scales: NDArray[Any])
     return scales.size == 1 or (-len(shape) <= axis < len(shape) and scales.size == shape[axis])
 
 
+def _wanted_pixels(evidence: Evidence, description: Description) -> Wanted:
+    """What stands between the pixels 0..255 and the graph: what the family wants, less what the
+    graph does itself."""
+    from onnx import TensorProto
+
+    from detector.models.formats.onnx.rewrite import Wanted
+
+    given, inside = description.input, evidence.inside()
+    bgr = given.colour == "bgr"
+    if evidence.graph.input.type.tensor_type.elem_type == TensorProto.UINT8:
+        return Wanted(bgr)  # whatever follows stands in the graph
+    scale = 1.0 if inside.scales else pixel_scale(given)
+    if inside.normalises or (given.mean is None and given.deviation is None):
+        return Wanted(bgr, (scale,))
+    # With a scale inside, a mean that comes after it is subtracted before it.
+    ahead = pixel_scale(given) if inside.scales else 1.0
+    mean, deviation = given.mean or (0.0,) * 3, given.deviation or (1.0,) * 3
+    return Wanted(
+        bgr,
+        tuple(scale / one for one in deviation),
+        tuple(-m / ahead / d for m, d in zip(mean, deviation, strict=True)),
+    )
+
+
 def _class_names(
-    path: Path, layout: Layout, metadata: Metadata, given: Path | None
+    path: Path, result: Recognition, metadata: Metadata, given: Path | None
 ) -> tuple[tuple[str, ...], list[str]]:
-    """The names from ``given``, else the file's own, else those beside the file, else COCO's.
+    """The names from ``given``, else the file's own, else the description's, else those beside the
+    file, else COCO's.
 
     The list holds warnings for the user.
     """
+    classes, described = result.bound.classes, listed_names(result.description)
     if given is None and metadata.names is not None:
-        if layout.classes is not None and len(metadata.names) != layout.classes:
+        if classes is not None and len(metadata.names) != classes:
             raise ModelError(
                 f"{path}: its metadata holds {counted(len(metadata.names), 'name')}, its output "
-                f"has {counted(layout.classes, 'class')}; give --names FILE with one name a class"
+                f"has {counted(classes, 'class')}; give --names FILE with one name a class"
             )
         return metadata.names, []
-    if layout.classes is not None:
-        return find_names(path, layout.classes, given)
+    if given is None and described is not None and classes in (None, len(described)):
+        return described, []
+    if classes is not None:
+        return find_names(path, classes, given)
     # Finished detections do not tell how many classes there are.
     if given is not None:
         return read_names(given), []

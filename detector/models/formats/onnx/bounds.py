@@ -239,8 +239,8 @@ def _names(model: onnx.ModelProto) -> Iterator[str | bytes]:
         if is_function(graph):
             yield from (graph.domain, graph.overload, *graph.input, *graph.output, *graph.attribute)
             continue
-        for item in (*graph.input, *graph.output, *graph.value_info):
-            yield item.name
+        yield from (item.name for item in (*graph.input, *graph.output))
+        for item in graph.input:
             yield from (dim.dim_param for dim in item.type.tensor_type.shape.dim)
         yield from (tensor.name for tensor in graph.initializer)
 

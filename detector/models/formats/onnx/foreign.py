@@ -24,6 +24,9 @@ class ForeignGraph:
     """``outputs``: name -> element type. ``dims`` and ``types``: of every tensor, as of the last
     ``infer``.
 
+    ``sizes``: further inputs, which say how large the picture is (inputs.py); constants take their
+    places once that is known.
+
     ``declared``: the shapes that the file states for its outputs. They count where inference does
     not know better, and no longer once another size or batch is asked for. ``taken``: the outputs
     whose shapes are known from there alone.
@@ -33,6 +36,7 @@ class ForeignGraph:
     opset: int
     ir_version: int
     input: onnx.ValueInfoProto
+    sizes: Sequence[onnx.ValueInfoProto]
     outputs: dict[str, int]
     nodes: list[onnx.NodeProto]
     constants: dict[str, onnx.TensorProto]
@@ -46,7 +50,7 @@ class ForeignGraph:
     def infer(self) -> None:
         """Infers the shapes and types of all tensors. Raises ModelError where they contradict."""
         model = self.model(light=True)
-        infer_shapes(model)
+        infer_shapes(model, unfinished=True)
         infos = [*model.graph.input, *model.graph.value_info, *model.graph.output]
         self.dims = {name: tuple(tensor.dims) for name, tensor in self.constants.items()}
         self.types = {name: tensor.data_type for name, tensor in self.constants.items()}
@@ -179,3 +183,21 @@ def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
     from onnx import helper
 
     return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+
+
+def describe_tensor(info: onnx.ValueInfoProto) -> str:
+    """Type and shape, for messages: ``float [1, 3, height, width]``."""
+    tensor = info.type.tensor_type
+    dims = [
+        str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?"
+        for dim in tensor.shape.dim
+    ]
+    return f"{type_name(tensor.elem_type)} [{', '.join(dims)}]"
+
+
+def type_name(kind: int) -> str:
+    """``float``, ``int64``; for an unknown number, as in a damaged file, ``type 99``."""
+    from onnx import TensorProto
+
+    known: dict[int, str] = {number: name.lower() for name, number in TensorProto.DataType.items()}
+    return known.get(kind, f"type {kind}")

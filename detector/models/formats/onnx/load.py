@@ -1,4 +1,4 @@
-"""Reads an ``.onnx`` file into a ForeignGraph: standard operators, one input, opset 17 or newer.
+"""Reads an ``.onnx`` file into a ForeignGraph: standard operators, one picture, opset 17 or newer.
 
 A file that cannot be brought into this form is refused, with what to do.
 """
@@ -6,8 +6,6 @@ A file that cannot be brought into this form is refused, with what to do.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +13,9 @@ from detector.errors import ModelError
 from detector.models.base import START_BYTES, mistaken_for
 from detector.models.formats.onnx.bounds import measure_bytes, measure_graph
 from detector.models.formats.onnx.foreign import Dims, ForeignGraph, constant_of, dims_of
+from detector.models.formats.onnx.inputs import split_inputs
 from detector.models.formats.onnx.tensors import check_tensors, read_external_data
+from detector.models.formats.onnx.tidy import STANDARD, state_output_shapes, tidy
 from detector.models.graph.build import OPSET, is_heavy
 from detector.models.own_files import KEY
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import onnx
 
 MAX_BYTES = (1 << 31) - 1  # of one protobuf message
-STANDARD = ("", "ai.onnx")
 READ_BYTES = 1 << 20
 
 
@@ -35,13 +34,14 @@ def read_graph(path: Path) -> tuple[ForeignGraph, str]:
     model = _parse(path)
     _refuse_our_own(path, model)
     measure_graph(path, model)
+    tidy(model)
     files = [path, *read_external_data(path, model)]
     check_tensors(path, model)
     heavy = _set_aside(path, model)
     model = _inline_functions(path, model)
     _refuse_unknown_operators(path, model)
-    _normalise(model)
-    picture = _picture_input(path, model.graph, heavy)
+    state_output_shapes(model)
+    picture, sizes = split_inputs(path, model, heavy)
     metadata = {entry.key: entry.value for entry in model.metadata_props}
     model = _raise_opset(path, model)
     graph = model.graph
@@ -51,6 +51,7 @@ def read_graph(path: Path) -> tuple[ForeignGraph, str]:
             opset=_opset(path, model),
             ir_version=_ir_version(model),
             input=next(info for info in graph.input if info.name == picture.name),
+            sizes=sizes,
             outputs=_outputs(path, graph),
             nodes=list(graph.node),
             constants={tensor.name: tensor for tensor in graph.initializer} | heavy,
@@ -175,48 +176,6 @@ def _refuse_unknown_operators(path: Path, model: onnx.ModelProto) -> None:
         )
 
 
-def _normalise(model: onnx.ModelProto) -> None:
-    """Corrects, in place, what runtimes accept and ONNX's checker does not.
-
-    The standard domain gets one spelling, a negative side becomes one that is not fixed, and
-    outputs get the shapes that they do not state.
-    """
-    from onnx import shape_inference
-
-    for entry in (*model.graph.node, *model.opset_import):
-        entry.domain = "" if entry.domain in STANDARD else entry.domain
-    for info in (*model.graph.input, *model.graph.output):
-        for dim in info.type.tensor_type.shape.dim:
-            if dim.HasField("dim_value") and dim.dim_value < 0:
-                dim.ClearField("dim_value")
-    if all(info.type.tensor_type.HasField("shape") for info in model.graph.output):
-        return
-    with suppress(Exception):  # ``_raise_opset`` refuses such a graph, with the reason
-        inferred = shape_inference.infer_shapes(model)
-        del model.graph.output[:]
-        model.graph.output.extend(inferred.graph.output)
-
-
-def _picture_input(
-    path: Path, graph: onnx.GraphProto, heavy: Collection[str]
-) -> onnx.ValueInfoProto:
-    """The one input that is not a constant: old files list their constants as inputs too."""
-    constants = {*heavy, *(tensor.name for tensor in graph.initializer)}
-    inputs = [info for info in graph.input if info.name not in constants]
-    if len(inputs) != 1:
-        listed = ", ".join(f"{info.name} {describe_tensor(info)}" for info in inputs) or "none"
-        raise ModelError(
-            f"{path}: has {len(inputs)} inputs: {listed}; wanted is one, the picture; export it "
-            "with the others made constant, and without scaling boxes to the source picture"
-        )
-    if not inputs[0].type.tensor_type.HasField("shape"):
-        raise ModelError(
-            f"{path}: its input {inputs[0].name} has no shape, not even a number of dimensions; "
-            "export it with a picture as its input: float32 or float16 [batch, 3, height, width]"
-        )
-    return inputs[0]
-
-
 def _raise_opset(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
     """The checked model at opset 17, or at its own where that is newer."""
     from onnx import checker, defs, version_converter
@@ -275,24 +234,6 @@ def _declared_shapes(graph: onnx.GraphProto) -> dict[str, Dims]:
         info.name: dims_of(info) for info in graph.output if info.type.tensor_type.HasField("shape")
     }
     return {name: dims for name, dims in stated.items() if all(dims)}
-
-
-def describe_tensor(info: onnx.ValueInfoProto) -> str:
-    """Type and shape, for messages: ``float [1, 3, height, width]``."""
-    tensor = info.type.tensor_type
-    dims = [
-        str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?"
-        for dim in tensor.shape.dim
-    ]
-    return f"{type_name(tensor.elem_type)} [{', '.join(dims)}]"
-
-
-def type_name(kind: int) -> str:
-    """``float``, ``int64``; for an unknown number, as in a damaged file, ``type 99``."""
-    from onnx import TensorProto
-
-    known: dict[int, str] = {number: name.lower() for name, number in TensorProto.DataType.items()}
-    return known.get(kind, f"type {kind}")
 
 
 def _digest(files: list[Path]) -> str:

@@ -14,13 +14,14 @@ import itertools
 import keyword
 import re
 from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from detector.errors import ModelError
-from detector.models.formats.onnx.foreign import ForeignGraph, attributes_of
-from detector.models.formats.onnx.load import type_name
+from detector.models.formats.onnx.foreign import ForeignGraph, attributes_of, type_name
 from detector.models.formats.onnx.shapes import drop_unused
 from detector.models.graph.build import INPUT
 
@@ -53,8 +54,11 @@ OPERANDS = {name: {1: "weight", 2: "bias"} for name in ("Conv", "ConvTranspose",
 # Outputs
 
 
-def settle_outputs(graph: ForeignGraph, names: tuple[str, ...], batch: int) -> None:
+def settle_outputs(
+    graph: ForeignGraph, names: tuple[str, ...], bare: Collection[str], batch: int
+) -> None:
     """Keeps the outputs ``names``, in that order, each made by a node of its own; in place.
+    ``bare``: those that have no axis for the batch, and get one.
 
     A list of detections whose length depends on the picture ([K, 7], [1, K, 6]) is cut to 300 rows
     or filled up with zeros; every exporter's NMS puts the best ones first. Raises ModelError.
@@ -63,12 +67,12 @@ def settle_outputs(graph: ForeignGraph, names: tuple[str, ...], batch: int) -> N
 
     for name in names:
         _refuse_type(graph, name)
-        if batch > 1 and (not graph.dims[name] or graph.dims[name][0] != batch):
+        if batch > 1 and (name in bare or not graph.dims[name] or graph.dims[name][0] != batch):
             raise ModelError(
                 f"{graph.name}: output {name} {list(graph.dims[name])} is one list for all "
                 "pictures of a batch; use --batch 1"
             )
-    made = [_settle_output(graph, name) for name in names]
+    made = [_settle_output(graph, name, name in bare) for name in names]
     graph.outputs = dict.fromkeys(made, TensorProto.FLOAT)
     drop_unused(graph)
 
@@ -90,7 +94,7 @@ def _refuse_type(graph: ForeignGraph, name: str) -> None:
         )
 
 
-def _settle_output(graph: ForeignGraph, name: str) -> str:
+def _settle_output(graph: ForeignGraph, name: str, bare: bool) -> str:
     """Adds nodes that make the output float32, of fixed shape; returns the new output's name."""
     from onnx import TensorProto
 
@@ -104,7 +108,7 @@ def _settle_output(graph: ForeignGraph, name: str) -> str:
         nodes.append(graph.node("Reshape", "output.shaped", [x, sides]))
     elif None in dims:
         nodes += _fix_length(graph, name, x)
-    elif len(dims) == 2 and dims[1] == 7:  # [K, 7]: the batch is missing
+    elif bare:
         nodes.append(
             graph.node(
                 "Unsqueeze", "output.batch", [x, graph.constant("output.axes", np.array([0]))]
@@ -254,42 +258,97 @@ def _resolve_bounds(graph: ForeignGraph, node: onnx.NodeProto) -> None:
 # Input
 
 
-def put_prefix(graph: ForeignGraph, *, planar: bool, bgr: bool, scale: float) -> None:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the graph wants of the pixels 0..255: ``factor`` x pixel + ``offset``, one number for
+    all, or one for each channel in the graph's own order."""
+
+    bgr: bool = False
+    factor: tuple[float, ...] = (1.0,)
+    offset: tuple[float, ...] = (0.0,)
+
+    @property
+    def plain(self) -> bool:
+        """Whether one factor is all."""
+        return len(set(self.factor)) == 1 and not any(self.offset)
+
+
+def put_prefix(graph: ForeignGraph, wanted: Wanted, *, planar: bool) -> None:
     """Puts our input before the graph, in place: u8 RGB NHWC, Cast, Transpose, order and scale.
 
-    ``planar``: the graph wants NCHW, else NHWC. ``scale``: a factor on the 0..255 of a pixel.
+    ``planar``: the graph wants NCHW, else NHWC.
 
     Channel order and scale go into the first convolutions where only slices and joins lie between:
     zero padding stays zero, so nothing changes but the last bit. Elsewhere they are nodes; also for
-    half-precision weights, whose smallest numbers would be lost by a scale of 1/255.
+    half-precision weights, whose smallest numbers would be lost by a scale of 1/255, and wherever
+    something is subtracted: a padding of zeros is another colour then.
     """
     from onnx import TensorProto, helper
 
     _free_prefix_names(graph)
     old, kind = graph.input, graph.input.type.tensor_type.elem_type
     sides = [dim.dim_value for dim in old.type.tensor_type.shape.dim]
-    batch, height, width = (sides[0], sides[2], sides[3]) if planar else sides[:3]
+    batched = len(sides) == 4
+    batch, *rest = sides if batched else (1, *sides)
+    height, width = rest[1:] if planar else rest[:2]
     graph.input = helper.make_tensor_value_info(INPUT, TensorProto.UINT8, [batch, height, width, 3])
     nodes = [
         helper.make_node("Cast", [INPUT], ["input.cast"], name="input.cast", to=TensorProto.FLOAT)
     ]
     if planar:
         nodes.append(_follow(nodes, "Transpose", "input.transpose", perm=[0, 3, 1, 2]))
-    if (
-        planar
-        and kind == TensorProto.FLOAT
-        and _absorb_into_weights(graph, old.name, BGR if bgr else [0, 1, 2], scale)
-    ):
-        bgr, scale = False, 1.0
-    if bgr:
-        nodes += _swap_channels(graph, nodes[-1].output[0], axis=1 if planar else 3)
-    if scale != 1:
-        factor = graph.constant("input.scale.factor", np.array([scale], np.float32))
-        nodes.append(_follow(nodes, "Mul", "input.scale", factor))
-    if kind != TensorProto.FLOAT:
-        nodes.append(_follow(nodes, "Cast", "input.fp16", to=kind))
-    graph.rename(old.name, nodes[-1].output[0])
+    absorbs = planar and batched and kind == TensorProto.FLOAT and wanted.plain
+    order = BGR if wanted.bgr else [0, 1, 2]
+    if not (absorbs and _absorb_into_weights(graph, old.name, order, wanted.factor[0])):
+        nodes += _prepare(graph, nodes, wanted, planar)
+    if not batched:
+        sides_given = graph.constant("input.unbatched.shape", np.array(rest, np.int64))
+        nodes.append(_follow(nodes, "Reshape", "input.unbatched", sides_given))
+    last = nodes[-1].output[0]
+    if kind == TensorProto.UINT8 and (casts := _float_casts(graph, old.name)):
+        for node in casts:
+            graph.rename(node.output[0], last)
+        graph.nodes = [node for node in graph.nodes if node not in casts]
+    elif kind != TensorProto.FLOAT:
+        name = "input.u8" if kind == TensorProto.UINT8 else "input.fp16"
+        nodes.append(_follow(nodes, "Cast", name, to=kind))
+        last = nodes[-1].output[0]
+    graph.rename(old.name, last)
     graph.nodes = [*nodes, *graph.nodes]
+
+
+def _prepare(
+    graph: ForeignGraph, before: list[onnx.NodeProto], wanted: Wanted, planar: bool
+) -> list[onnx.NodeProto]:
+    """Nodes for the order of channels, the factor and the offset."""
+    nodes: list[onnx.NodeProto] = []
+    if wanted.bgr:
+        nodes += _swap_channels(graph, before[-1].output[0], axis=1 if planar else 3)
+    shape = (1, -1, 1, 1) if planar else (1, 1, 1, -1)
+    steps = (("Mul", "input.scale", wanted.factor, 1.0), ("Add", "input.shift", wanted.offset, 0.0))
+    for operator, name, values, nothing in steps:
+        if all(value == nothing for value in values):
+            continue
+        held = np.array(values if len(set(values)) > 1 else values[:1], np.float32)
+        held = held.reshape(shape) if len(held) > 1 else held
+        constant = graph.constant(f"{name}.factor", held)
+        nodes.append(_follow(nodes or before, operator, name, constant))
+    return nodes
+
+
+def _float_casts(graph: ForeignGraph, name: str) -> list[onnx.NodeProto]:
+    """The nodes that read a tensor, where all of them make float32 of it; else none."""
+    from onnx import TensorProto
+
+    nodes = [node for node in graph.nodes if name in node.input]
+    to_float = [
+        node
+        for node in nodes
+        if node.op_type == "Cast"
+        and attributes_of(node)["to"] == TensorProto.FLOAT
+        and node.output[0] not in graph.outputs
+    ]
+    return to_float if len(to_float) == len(nodes) else []
 
 
 def _free_prefix_names(graph: ForeignGraph) -> None:

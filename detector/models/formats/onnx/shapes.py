@@ -17,8 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.errors import ModelError
-from detector.models.formats.onnx.foreign import ForeignGraph, attributes_of, constant_of
-from detector.models.formats.onnx.load import describe_tensor
+from detector.models.formats.onnx.branches import CONTROL_FLOW, refuse_branches, taken_branch
+from detector.models.formats.onnx.foreign import (
+    ForeignGraph,
+    attributes_of,
+    constant_of,
+    describe_tensor,
+)
+from detector.models.formats.onnx.inputs import fix_sizes
 from detector.models.formats.onnx.metadata import MAX_SIDE, Metadata
 from detector.models.formats.onnx.operands import check_operands
 from detector.models.formats.onnx.rebatch import BROADCAST, UNARY, rebatch
@@ -59,7 +65,6 @@ GROWING = frozenset(
 )
 # ONNX's evaluator goes over the elements of all others one by one in Python.
 SLOW, SLOW_ELEMENTS = 1000, 4096
-CONTROL_FLOW = ("If", "Loop", "Scan")
 OPEN_END = np.iinfo(np.int32).max  # exporters write "to the end" as the largest int32 or int64
 # Operators that hold no sizes, beside the element-wise ones.
 SIZELESS = frozenset(
@@ -78,15 +83,20 @@ def settle_shapes(
     """
     planar = _is_planar(graph)
     dims = graph.input.type.tensor_type.shape.dim
-    spatial = (2, 3) if planar else (1, 2)
+    batched = len(dims) == 4
+    first = 1 if batched else 0
+    spatial = (first + 1, first + 2) if planar else (first, first + 1)
     own = (dims[spatial[0]].dim_value, dims[spatial[1]].dim_value)  # 0: free
     wanted = height, width = _wanted_size(graph, metadata, size, own)
     resized = any(side and side != new for side, new in zip(own, wanted, strict=True))
-    own_batch = dims[0].dim_value
-    values = {0: own_batch or batch, 1 if planar else 3: 3, spatial[0]: height, spatial[1]: width}
+    own_batch = dims[0].dim_value if batched else 1
+    values = {first if planar else first + 2: 3, spatial[0]: height, spatial[1]: width}
+    if batched:
+        values[0] = own_batch or batch
     for at, value in values.items():
         dims[at].ClearField("dim_param")
         dims[at].dim_value = value
+    fix_sizes(graph, wanted, own_batch or batch)
     if resized or own_batch not in (0, batch):
         graph.declared.clear()
     try:
@@ -108,7 +118,7 @@ def settle_shapes(
 def _is_planar(graph: ForeignGraph) -> bool:
     """Whether the input is NCHW, else NHWC. Raises ModelError where it is not a picture.
 
-    Bytes are the input of files of ours alone: what stands before the network is known of them.
+    Bytes are the input of files of ours, and of networks that scale their pixels themselves.
     """
     from onnx import TensorProto
 
@@ -121,13 +131,15 @@ def _is_planar(graph: ForeignGraph) -> bool:
             f"{graph.name}: its input {graph.input.name} is {describe_tensor(graph.input)}, not "
             "the one that detect-video writes; build it again"
         )
-    floats = (TensorProto.FLOAT, TensorProto.FLOAT16)
-    if tensor.elem_type not in floats or len(dims) != 4 or not (dims[1] in (0, 3) or dims[3] == 3):
+    kinds = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.UINT8)
+    sides = dims[1:] if len(dims) == 4 else dims
+    fits = len(dims) in (3, 4) and (sides[0] in (0, 3) or sides[2] == 3)
+    if tensor.elem_type not in kinds or not fits:
         raise ModelError(
             f"{graph.name}: its input {graph.input.name} is {describe_tensor(graph.input)}; export "
-            "it with a picture as its input: float32 or float16 [batch, 3, height, width]"
+            "it with a picture as its input: float32, float16 or uint8 [batch, 3, height, width]"
         )
-    return bool(dims[1] == 3 or dims[3] != 3)
+    return bool(sides[0] == 3 or sides[2] != 3)
 
 
 def _wanted_size(graph: ForeignGraph, metadata: Metadata, size: Size | None, own: Size) -> Size:
@@ -178,18 +190,9 @@ def fold(graph: ForeignGraph) -> None:
         graph.infer()
         check_operands(graph)
     except ModelError:
-        _refuse_branches(graph)  # inference fails on what is inside of them
+        refuse_branches(graph)  # inference fails on what is inside of them
         raise
-    _refuse_branches(graph)
-
-
-def _refuse_branches(graph: ForeignGraph) -> None:
-    branching = sorted({node.op_type for node in graph.nodes if node.op_type in CONTROL_FLOW})
-    if branching:
-        raise ModelError(
-            f"{graph.name}: holds {', '.join(branching)}, and the picture decides which way they "
-            "go; such control flow is not supported: export it without NMS, or with a fixed size"
-        )
+    refuse_branches(graph)
 
 
 def _fold_once(graph: ForeignGraph, work: int) -> tuple[bool, int]:
@@ -213,7 +216,7 @@ def _fold_once(graph: ForeignGraph, work: int) -> tuple[bool, int]:
             and not any(name in read for name in node.output[1:])  # the mask of a Dropout
         ):
             alias[node.output[0]] = node.input[0]
-        elif node.op_type == "If" and (branch := _taken_branch(graph, node)) is not None:
+        elif node.op_type == "If" and (branch := taken_branch(graph, node)) is not None:
             left += branch
         elif (cost := _cost(graph, node)) is not None and cost <= work:
             values = _fixed_values(graph, node)
@@ -228,25 +231,6 @@ def _fold_once(graph: ForeignGraph, work: int) -> tuple[bool, int]:
         changed = True
     graph.nodes = left
     return changed, work
-
-
-def _taken_branch(graph: ForeignGraph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-    """The nodes of the branch that an If always takes; its results get the names of the If's."""
-    from onnx import helper
-
-    condition = graph.value(node.input[0])
-    if condition is None or condition.size != 1:
-        return None
-    attributes = {attribute.name: attribute.g for attribute in node.attribute}
-    taken = attributes["then_branch" if condition.item() else "else_branch"]
-    if len(taken.output) != len(node.output):
-        return None
-    graph.constants |= {tensor.name: tensor for tensor in taken.initializer}
-    ends = [
-        helper.make_node("Identity", [info.name], [name], name=graph.fresh(f"{node.name}.end"))
-        for info, name in zip(taken.output, node.output, strict=True)
-    ]
-    return [*taken.node, *ends]
 
 
 def _make_constants(graph: ForeignGraph, node: onnx.NodeProto, values: list[NDArray[Any]]) -> None:

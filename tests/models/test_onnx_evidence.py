@@ -1,0 +1,450 @@
+"""Outputs that may mean several things: read by what proves it, or refused with what to type.
+
+Each graph is laid out as an exporter writes it. The picture's largest red, green and blue decide
+the scores (tests/models/exports.py), so that boxes and scores are known beforehand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+
+from detector import Detector
+from detector.errors import ModelError
+from detector.stages.doubt import impossible
+from detector.types import Candidates
+from tests.models import exports
+from tests.models.exports import BOXES, CORNERS, IMAGENET, SIDE, STATED, Export
+from tests.models.test_onnx_families import BOTH, detect, picture
+from tests.networks import open_network
+
+FRACTIONS = tuple(tuple(v / SIDE for v in corners) for corners in CORNERS)
+LIST = 20  # rows of a list of detections
+RED, GREEN, BLUE = 0.6, 0.8, 0.4  # of tests.models.test_onnx_families.picture
+
+
+def red(export: Export, rows: int = LIST, filled: int = 2) -> str:
+    """[1, rows, 1]: the largest red in the first rows, zeros below."""
+    scores = export.scores(export.colours(), filled, rows)
+    return export.add("Slice", scores, *(export.const([v], np.int64) for v in (0, 1, 2)))
+
+
+def flat(export: Export, tensor: str, rows: int = LIST) -> str:
+    return export.add("Reshape", tensor, export.const([-1, rows], np.int64))
+
+
+def labels(export: Export, numbers, rows: int = LIST) -> str:
+    return export.table(export.colours(), [(float(n),) for n in numbers], rows)
+
+
+def zoo_ssd(**more) -> Export:
+    """The ONNX zoo's SSD: corners in 0..1, labels from 1."""
+    export = Export(**more)
+    export.out("bboxes", export.table(export.colours(), FRACTIONS, LIST))
+    number = export.add("Cast", flat(export, labels(export, (1, 3))), to=onnx.TensorProto.INT64)
+    export.out("labels", number, None, onnx.TensorProto.INT64)
+    return export.out("scores", flat(export, red(export)))
+
+
+def tensorflow(**more) -> Export:
+    """TensorFlow's Object Detection API: y x y x in 0..1, labels from 1, a count."""
+    export = Export(pixels="u8-nhwc", **more)
+    turned = [(y1, x1, y2, x2) for x1, y1, x2, y2 in FRACTIONS]
+    export.out("detection_boxes", export.table(export.colours(), turned, LIST))
+    export.out("detection_classes", flat(export, labels(export, (1, 3))))
+    export.out("detection_scores", flat(export, red(export, filled=5)))
+    count = export.add("Add", export.nothing(export.colours()), export.const([2.0]))
+    return export.out("num_detections", export.add("Reshape", count, export.const([1], np.int64)))
+
+
+def rows_of_six(order: str, boxes=CORNERS, **more) -> Export:
+    """[1, LIST, 6]; ``order``: b, s and c for box, score and class."""
+    export = Export(**more)
+    parts = {
+        "b": export.table(export.colours(), boxes, LIST),
+        "s": red(export),
+        "c": labels(export, (1, 2)),
+    }
+    return export.out("output0", export.add("Concat", *(parts[one] for one in order), axis=2))
+
+
+def dets_and_labels(**more) -> Export:
+    """MMDeploy: dets [1, K, 5], labels [1, K]."""
+    export = Export(**more)
+    boxes = export.table(export.colours(), CORNERS, LIST)
+    export.out("dets", export.add("Concat", boxes, red(export), axis=2))
+    number = export.add("Cast", flat(export, labels(export, (1, 2))), to=onnx.TensorProto.INT64)
+    return export.out("labels", number, None, onnx.TensorProto.INT64)
+
+
+def rf_detr(columns: int = 4, **more) -> Export:
+    """dets in 0..1 and logits, the last of which means that nothing is there; GridSample inside."""
+    export = Export(**more)
+    looked = export.add("GridSample", "images", export.const(np.zeros((1, 1, 1, 2))))
+    one = export.add(
+        "Reshape",
+        export.add("ReduceMax", looked, axes=[1, 2, 3]),
+        export.const([-1, 1, 1], np.int64),
+    )
+    colours = export.add("Add", export.colours(), export.add("Mul", one, export.const([0.0])))
+    export.out("dets", export.table(colours, [[v / SIDE for v in box] for box in BOXES], LIST))
+    scores = export.scores(colours, 2, LIST)  # 10 x colour - 5, as the queries of RT-DETR
+    logits = export.add("Sub", export.add("Mul", scores, export.const([10.0])), export.const([5.0]))
+    rest = np.full((1, LIST, columns - 3), -9.0)
+    rest[..., -1] = 9.0
+    return export.out("labels", export.add("Concat", logits, export.const(rest), axis=2))
+
+
+def two_branches(words=("cv2", "cv4"), **more) -> Export:
+    """YOLOv9 of its own repository: the auxiliary branch first, with boxes elsewhere."""
+    export = Export(**more)
+    colours = export.colours()
+    for name, word, boxes in zip(
+        ("output0", "2731"), words, ([(9.0, 9.0, 4.0, 4.0)] * 2, BOXES), strict=True
+    ):
+        table = export.table(colours, boxes, exports.CELLS)
+        both = export.add("Concat", table, export.scores(colours, 2, exports.CELLS), axis=2)
+        turned = export.add(
+            "Transpose", both, perm=[0, 2, 1], name=f"/model.22/{word}.0/{word}.0.2/Conv"
+        )
+        export.out(name, turned)
+    return export
+
+
+def keypoints(**more) -> Export:
+    """YOLOv8-pose: a box, one score, seventeen points of x, y and whether it is seen."""
+    export = Export(**more)
+    colours = export.colours()
+    table = export.table(colours, BOXES, exports.CELLS)
+    score = export.add(
+        "Slice",
+        export.scores(colours, 2, exports.CELLS),
+        *(export.const([v], np.int64) for v in (0, 1, 2)),
+    )
+    points = export.table(colours, [[30.0, 40.0, 0.9] * 17], exports.CELLS)
+    both = export.add("Concat", table, score, points, axis=2)
+    return export.out("output0", export.add("Transpose", both, perm=[0, 2, 1]))
+
+
+def angles(**more) -> Export:
+    """YOLOv8-obb: a box, three scores, an angle."""
+    export = Export(**more)
+    colours = export.colours()
+    table = export.table(colours, BOXES, exports.CELLS)
+    angle = export.table(colours, [(-0.7,)], exports.CELLS)
+    scores = export.scores(colours, 2, exports.CELLS)
+    both = export.add("Concat", table, scores, angle, axis=2)
+    return export.out("output0", export.add("Transpose", both, perm=[0, 2, 1]))
+
+
+READ = {
+    # case: file, graph, family, what is found
+    "the zoo's SSD": (
+        "ssd_12",
+        zoo_ssd,
+        "ssd-zoo",
+        # normalised: (.6 - .485) / .229
+        [("person", 0.502, BOTH[0]), ("car", 0.502, BOTH[1])],
+    ),
+    "TensorFlow's SSD": (
+        "saved_model",
+        tensorflow,
+        "ssd-tensorflow",
+        [("person", RED, BOTH[0]), ("car", RED, BOTH[1])],
+    ),
+    "YOLOv9, by its modules' names": (
+        "best",
+        two_branches,
+        "yolov8",
+        [("class1", GREEN, box) for box in BOTH],
+    ),
+    "YOLOv9, the other way round": (
+        "best",
+        lambda: two_branches(("cv4", "cv2")),
+        "yolov8",
+        [("class1", GREEN, [7.0, 7.0, 11.0, 11.0])],
+    ),
+    "YOLOv9, by the file's name": (
+        "yolov9-c",
+        lambda: two_branches(("a", "b")),
+        "yolov9",
+        [("class1", GREEN, box) for box in BOTH],
+    ),
+    "finished rows that a file's name explains": (
+        "yolov10n-simplified",
+        lambda: rows_of_six("bsc"),
+        "yolov10",
+        [("bicycle", RED, BOTH[0]), ("car", RED, BOTH[1])],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", READ)
+def test_read_by_evidence(tmp_path, case):
+    name, graph, family, wanted = READ[case]
+    path = graph().save(tmp_path / f"{name}.onnx")
+    assert open_network(path).family == family
+    assert detect(path) == wanted
+
+
+@pytest.mark.parametrize(("columns", "family"), [(4, "rfdetr"), (91, "rfdetr-coco")])
+def test_rf_detr_has_imagenets_colours_and_no_class_for_nothing(tmp_path, columns, family):
+    """Of three classes of one's own, labels are as wide as boxes; COCO's 91 have no background.
+
+    The colours arrive normalised, so each is (colour - mean) / deviation here.
+    """
+    path = rf_detr(columns).save(tmp_path / "inference_model.onnx")
+    network = open_network(path)
+    assert (network.family, network.input.geometry) == (family, "stretch")
+    assert len(network.names) == (3 if columns == 4 else 91)
+    shown = np.full((SIDE, SIDE, 3), 0, np.uint8)
+    shown[..., ::-1] = np.rint(np.multiply(IMAGENET[0], 255))  # the mean: zero for the network
+    shown[0, 0, 2] = 255  # but for one red pixel: (1 - .485) / .229 = 2.249
+    with Detector(path, engine="ort", conf=0.5) as detector:
+        found = detector(shown)
+    if columns == 91:  # and its last column is a class
+        assert set(found.class_ids.tolist()) == {0, 90}
+        return
+    assert found.class_ids.tolist() == [0, 0]
+    np.testing.assert_allclose(found.boxes, BOTH, atol=1e-3)
+    assert found.scores == pytest.approx(1 / (1 + np.exp(-(10 * 2.2489 - 5))), abs=1e-4)
+
+
+REFUSED = {
+    # case: file, graph, words of the message
+    "class first, as PaddleDetection": (
+        "model",
+        lambda: rows_of_six("csb"),
+        (
+            "output0 [1, 20, 6]",
+            "boxes in output0 columns 2-5",
+            "scores in output0 column 1",
+            "--family",
+        ),
+    ),
+    "rows in 0..1 beside a name": (
+        "yolov10n",
+        lambda: rows_of_six("bsc", FRACTIONS),
+        ("looks like yolov10", "within one pixel", "models describe yolov10n.onnx"),
+    ),
+    "rows that nothing explains": (
+        "model",
+        lambda: rows_of_six("bsc"),
+        ("nothing says for sure", "columns 0-3", "models describe model.onnx"),
+    ),
+    "MMDeploy": (
+        "end2end",
+        dets_and_labels,
+        ("mmdet-caffe, mmdet-resnet, mmdet-rtmdet, mmdet-yolox", "--family"),
+    ),
+    "two branches": ("best", lambda: two_branches(("a", "b")), ("2 branches", "--family yolov9")),
+    "keypoints": ("best", keypoints, ("yolov8", "scores of 40", "0..1", "keypoints")),
+    "turned boxes": ("yolov8n-obb", angles, ("0.7", "0..1", "angles")),
+    "keypoints, named": ("yolov8n-pose", keypoints, ("keypoints",)),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_with_what_to_type(tmp_path, case):
+    name, graph, words = REFUSED[case]
+    path = graph().save(tmp_path / f"{name}.onnx")
+    with pytest.raises(ModelError) as caught:
+        open_network(path)
+    text = str(caught.value)
+    for word in words:
+        assert word in text, text
+    assert "\n" not in text
+
+
+def test_the_user_decides_where_the_file_does_not(tmp_path):
+    path = dets_and_labels().save(tmp_path / "end2end.onnx")
+    network = open_network(path, family="mmdet-yolox")
+    assert (network.family, network.input.geometry) == ("mmdet-yolox", "top-left")
+    rtmdet = open_network(path, family="mmdet-rtmdet")
+    assert rtmdet.input.pad_value == 114
+    with pytest.raises(ModelError, match="there is no output"):
+        open_network(path, family="ssd-zoo")
+
+
+@pytest.mark.parametrize("pixels", ["baked", "u8", "u8-nhwc", "chw", "normalised"])
+@pytest.mark.parametrize("engine", ["ort", "openvino", "torch"])
+def test_what_the_graph_does_with_pixels_is_not_done_twice(tmp_path, pixels, engine):
+    path = exports.anchor_free(pixels=pixels).save(tmp_path / "m.onnx", STATED)
+    assert detect(path, engine=engine) == [("green", GREEN, box) for box in BOTH]
+
+
+def test_a_mean_that_the_graph_subtracts_is_not_subtracted_twice(tmp_path):
+    """A family that wants ImageNet's mean, of which one export has it inside."""
+    description = tmp_path / "d.yaml"
+    description.write_text(
+        "family: x\n"
+        "input: {mean: [0.485, 0.456, 0.406], deviation: [0.229, 0.224, 0.225]}\n"
+        "outputs:\n"
+        "  boxes: {tensor: output0, columns: 0-3, form: cxcywh, axis: first}\n"
+        "  scores: {tensor: output0, columns: 4-, axis: first}\n"
+    )
+    found = {}
+    for pixels in ("", "normalised"):
+        path = exports.anchor_free(pixels=pixels).save(tmp_path / f"m{pixels}.onnx", STATED)
+        found[pixels] = open_network(path, describe=description).graph.graph
+    assert "input.shift" in [node.name for node in found[""].node]
+    assert "input.shift" not in [node.name for node in found["normalised"].node]
+
+
+# The guard of a run
+
+
+def candidates(boxes, scores, classes) -> Candidates:
+    return Candidates(np.float32(boxes), np.float32(scores), np.int64(classes))
+
+
+GUARD = [
+    # boxes, scores, classes, what is impossible
+    ([[10, 10, 50, 60]], [0.9], [1], None),
+    ([[10, 10, 50, 60]], [1.0005], [1], None),  # half precision
+    ([[10, 10, 50, 60]], [275.36], [1], "a score of 275.4"),
+    ([[10, 10, 50, 60]], [0.9], [181], "class 181"),
+    ([[0.1, 0.1, 0.5, 0.6]], [0.9], [1], "within one pixel"),
+    ([[0.1, 0.1, 0.5, 0.6], [10, 10, 50, 60]], [0.9, 0.9], [1, 1], None),
+    ([[20, 30, 20.5, 30.5]], [0.9], [1], None),  # a single one may be
+    ([[20, 30, 20.5, 30.5]] * 8, [0.9] * 8, [1] * 8, "all 8 boxes"),
+]
+
+
+@pytest.mark.parametrize(("boxes", "scores", "classes", "words"), GUARD)
+def test_what_no_detector_finds(boxes, scores, classes, words):
+    reason = impossible(candidates(boxes, scores, classes), 80)
+    assert (reason is None) if words is None else (words in reason)
+
+
+def test_a_run_ends_where_its_classes_are_beyond_the_names(tmp_path):
+    """Two names for a network that finds a third class: its names do not fit its outputs."""
+    names = tmp_path / "two.names"
+    names.write_text("a\nb\n")
+    path = rows_of_six("bsc").save(tmp_path / "yolov10n.onnx")
+    with (
+        Detector(path, engine="ort", names=str(names)) as detector,
+        pytest.raises(ModelError, match="class 2, and there are names for 0 to 1"),
+    ):
+        detector(picture())
+
+
+# Descriptions
+
+
+def described(folder, text: str):
+    path = folder / "model.yaml"
+    path.write_text(text)
+    return path
+
+
+WHOLE = """
+version: 1
+family: mine
+input: {colour: bgr, scale: 1, fit: letterbox, align: top-left, pad: [1, 2, 3]}
+outputs:
+  boxes: {tensor: output0, columns: 2-5}
+  scores: {tensor: output0, columns: 1}
+  classes: {tensor: output0, column: 0, first: 1}
+  nms: inside
+names: [one, two, three]
+"""
+
+
+def test_any_list_can_be_described(tmp_path):
+    path = rows_of_six("csb", pixels="baked").save(tmp_path / "m.onnx")
+    network = open_network(path, describe=described(tmp_path, WHOLE))
+    assert (network.family, network.names) == ("mine", ("one", "two", "three"))
+    assert (network.input.geometry, network.input.pad_value) == ("top-left", (1, 2, 3))
+    found = detect(path, describe=str(tmp_path / "model.yaml"))
+    assert found == [("one", BLUE, BOTH[0]), ("two", BLUE, BOTH[1])]  # BGR: red is read as blue
+
+
+def test_a_description_counts_in_the_models_digest(tmp_path):
+    path = rows_of_six("csb").save(tmp_path / "m.onnx")
+    one = open_network(path, describe=described(tmp_path, WHOLE)).sha256
+    two = open_network(path, describe=described(tmp_path, WHOLE.replace("mine", "mien"))).sha256
+    assert one != two
+
+
+def test_boxes_of_the_picture_inside_its_letterbox(tmp_path):
+    """0..1 of a 64x32 picture in a 64x64 input: y is measured on the picture's 32 rows."""
+    path = rows_of_six("bsc", FRACTIONS).save(tmp_path / "m.onnx")
+    text = WHOLE.replace("2-5}", "0-3, unit: fraction, of: picture}").replace(
+        "columns: 1", "columns: 4"
+    )
+    text = text.replace("column: 0, first: 1", "column: 5").replace("bgr, scale: 1", "rgb")
+    description = described(tmp_path, text)
+    shown = np.zeros((32, 64, 3), np.uint8)
+    shown[0, 0, 2] = 153
+    with Detector(path, engine="ort", describe=str(description)) as detector:
+        found = detector(shown)
+    wanted = [[x1, y1 / 2, x2, y2 / 2] for x1, y1, x2, y2 in CORNERS]
+    np.testing.assert_allclose(found.boxes, wanted, atol=1e-3)
+
+
+WRONG = {
+    "family: x\noutputs: 3": "outputs: expected 'object | null', got 'int'",
+    "family: x\ncolor: rgb": "object contains unknown field 'color'",
+    "family: x\ninput: {colour: red}": "input.colour: invalid enum value 'red'",
+    "family: x\ninput: {scale: a/b}": "input.scale: 'a/b': write a factor",
+    "input: {}": "object missing required field 'family'",
+    "family: x": "lacks the key 'outputs'",
+    "- 1": "holds no keys",
+    WHOLE.replace("scale: 1", "scale: 1/0"): "input.scale: '1/0'",
+    WHOLE.replace("columns: 2-5", "columns: 2-9"): "has no columns 2-9",
+    WHOLE.replace("columns: 2-5", "columns: x"): "columns: x: write 0-3",
+    WHOLE.replace("tensor: output0, columns: 2-5", "tensor: boxes"): "there is no output boxes",
+    WHOLE.replace("pad: [1, 2, 3]", "pad: 256"): "input.pad: 256 is not 0 to 255",
+    WHOLE.replace("scale: 1,", "scale: 1, deviation: [0, 1, 1],"): "would divide by zero",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_a_wrong_description_is_refused_by_its_key(tmp_path, text):
+    path = rows_of_six("csb").save(tmp_path / "m.onnx")
+    with pytest.raises(ModelError) as caught:
+        open_network(path, describe=described(tmp_path, text))
+    assert WRONG[text] in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_describe_writes_runs(tmp_path, capsys):
+    """A guess that is right for pixels, columns and classes; its text is a description."""
+    from detector.models import ModelRequest, describe
+
+    path = rows_of_six("csb").save(tmp_path / "m.onnx")
+    text = describe(ModelRequest(path))
+    assert "columns: 2-5" in text
+    assert "form: xyxy  # guessed; or" in text
+    assert "first: 0  # guessed; or 1" in text
+    assert "colour: rgb  # guessed; or bgr" in text
+    found = detect(path, describe=str(described(tmp_path, text)))
+    assert [row[1:] for row in found] == [(RED, BOTH[0]), (RED, BOTH[1])]
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        exports.decoded,
+        exports.anchor_free,
+        exports.yolox,
+        exports.queries,
+        exports.corners,
+        zoo_ssd,
+    ],
+)
+def test_what_describe_writes_of_a_known_file_reads_it_alike(tmp_path, graph):
+    from detector.models import ModelRequest, describe
+
+    path = graph().save(tmp_path / "m.onnx", {} if graph is zoo_ssd else STATED)
+    text = describe(ModelRequest(path))
+    assert "guessed" not in text
+    description = described(tmp_path, text)
+    known, again = open_network(path), open_network(path, describe=description)
+    assert detect(path, conf=0.0) == detect(path, conf=0.0, describe=str(description)) != []
+    assert replace(known.input, stride=32) == replace(again.input, stride=32)
+    assert again.needs_nms == known.needs_nms

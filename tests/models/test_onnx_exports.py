@@ -1,0 +1,227 @@
+"""What today's exporters write around a network: unsorted nodes, formulas for sizes, inputs that
+say how large the picture is. Each runs, with the boxes that it would have without them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from detector.errors import ModelError
+from tests.models import exports
+from tests.models.exports import SIDE, STATED
+from tests.models.test_onnx_families import BOTH, detect, picture
+from tests.networks import open_network
+
+GREEN = [("green", 0.8, box) for box in BOTH]
+BY_CLASS = [
+    (name, score, box)
+    for name, score in (("green", 0.8), ("red", 0.6), ("blue", 0.4))
+    for box in BOTH
+]
+
+
+def changed(path: str, change) -> str:
+    import onnx
+
+    model = onnx.load(path)
+    change(model)
+    onnx.save(model, path)
+    return path
+
+
+# ---- order
+
+
+def test_nodes_in_any_order_are_sorted(tmp_path):
+    def reverse(model):
+        nodes = list(model.graph.node)[::-1]
+        del model.graph.node[:]
+        model.graph.node.extend(nodes)
+
+    path = exports.anchor_free().save(tmp_path / "yolov8n.onnx", STATED)
+    assert detect(changed(path, reverse)) == GREEN
+
+
+def test_half_precision_with_its_casts_at_the_end(tmp_path):
+    """As converters to float16 leave it: float32 at the input and the output, a Cast of each behind
+    all other nodes.
+    """
+    from onnx import TensorProto, helper
+
+    def half(model):
+        graph = model.graph
+        graph.input[0].type.tensor_type.elem_type = TensorProto.FLOAT
+        graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
+        for node in graph.node:
+            node.input[:] = ["cast_in" if name == "images" else name for name in node.input]
+            node.output[:] = ["half_out" if name == "output0" else name for name in node.output]
+        graph.node.append(
+            helper.make_node("Cast", ["images"], ["cast_in"], name="graph_input_cast_0", to=10)
+        )
+        graph.node.append(
+            helper.make_node("Cast", ["half_out"], ["output0"], name="graph_output_cast_0", to=1)
+        )
+        graph.node.insert(0, graph.node.pop())  # and the last one first
+        del graph.value_info[:]
+
+    path = exports.anchor_free(kind="FLOAT16").save(tmp_path / "yolov8n.onnx", STATED)
+    found = detect(changed(path, half))
+    assert [name for name, _, _ in found] == ["green", "green"]
+    assert [box for _, _, box in found] == BOTH
+    assert [score for _, score, _ in found] == pytest.approx([0.8, 0.8], abs=1e-3)
+
+
+def test_a_branch_may_read_what_a_later_node_makes(tmp_path):
+    """The branches of an If know the names of the graph around them."""
+    from onnx import helper
+
+    def wrap(model):
+        graph, last = model.graph, model.graph.node[-1]
+        assert last.op_type == "Identity"
+        info = helper.make_tensor_value_info("inner", 1, None)
+        branch = helper.make_graph(
+            [helper.make_node("Identity", list(last.input), ["inner"])], "branch", [], [info]
+        )
+        always = helper.make_tensor("always", 9, [1], [1])
+        graph.node.pop()
+        graph.initializer.append(always)
+        chosen = helper.make_node(
+            "If", ["always"], ["output0"], then_branch=branch, else_branch=branch
+        )
+        graph.node.insert(0, chosen)
+
+    path = exports.anchor_free().save(tmp_path / "yolov8n.onnx", STATED)
+    assert detect(changed(path, wrap)) == GREEN
+
+
+# ---- formulas
+
+
+def test_formulas_for_sizes_are_as_long_as_they_like(tmp_path):
+    """yolo export dynamic=True: what inference would find anyway, in 1,234 characters a side."""
+    from onnx import helper
+
+    def label(model):
+        formula = "floor(floor(height/2 - 1/2)/2)" * 42
+        names = [name for node in model.graph.node[:-1] for name in node.output]
+        del model.graph.value_info[:]
+        model.graph.value_info.extend(
+            helper.make_tensor_value_info(name, 1, [formula] * 3) for name in names
+        )
+        for dim in model.graph.output[0].type.tensor_type.shape.dim:
+            dim.dim_param = formula
+
+    path = exports.anchor_free(batch="batch", side="height").save(tmp_path / "yolov8n.onnx", STATED)
+    assert detect(changed(path, label), size=str(SIDE)) == GREEN
+
+
+# ---- inputs that say how large the picture is
+
+
+@pytest.mark.parametrize("batch", [1, "N"])
+@pytest.mark.parametrize("engine", ["ort", "openvino", "torch"])
+def test_labels_boxes_and_scores_of_the_official_exporters(tmp_path, batch, engine):
+    """Without NMS, and stretched: the picture is twice as wide as the input."""
+    path = exports.deployed(batch).save(tmp_path / "dfine_s.onnx", {"names": STATED["names"]})
+    pytest.importorskip({"ort": "onnxruntime"}.get(engine, engine))
+    image = np.repeat(picture(), 2, axis=1)
+    wide = [(name, score, [2 * x1, y1, 2 * x2, y2]) for name, score, (x1, y1, x2, y2) in BY_CLASS]
+    assert sorted(detect(path, image, engine)) == sorted(wide)  # ties come in any order
+
+
+def _scaled(name: str, dims: list, kind: str, take: list[int]) -> exports.Export:
+    """YOLOv10 whose boxes are multiplied by what an input says of the sides x, y, x, y, over 64."""
+    export = exports.Export()
+    colours = export.colours()
+    given = export.add("Cast", export.asks(name, dims, kind), to=1)
+    whole = export.add("Reshape", given, export.const([-1], np.int64))
+    sides = export.add("Gather", whole, export.const(take, np.int64))
+    boxes = export.table(colours, exports.CORNERS, 300)
+    factor = 1 / SIDE if "scale" not in name and "mask" not in name else 1.0
+    boxes = export.add("Mul", boxes, export.add("Mul", sides, export.const([factor])))
+    scores = export.table(colours, [(0.9,), (0.7,)], 300)
+    classes = export.table(colours, [(2.0,), (1.0,)], 300)
+    return export.out("output0", export.add("Concat", boxes, scores, classes, axis=2))
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "kind", "take"),
+    [
+        ("orig_target_sizes", [1, 2], "INT64", [0, 1, 0, 1]),  # RT-DETR, D-FINE, DEIM
+        ("im_shape", [1, 2], "FLOAT", [1, 0, 1, 0]),  # PaddleDetection
+        ("im_shape", ["batch", 2], "FLOAT", [1, 0, 1, 0]),
+        ("scale_factor", [1, 2], "FLOAT", [1, 0, 1, 0]),
+        ("scale_factor", [1, 4], "FLOAT", [0, 1, 2, 3]),  # mmdetection
+        ("image_shape", [1, 2], "FLOAT", [1, 0, 1, 0]),  # YOLOv3 of the ONNX zoo
+        ("serving_default_image_shape:0", [2], "INT32", [1, 0, 1, 0]),
+        ("im_info", [1, 3], "FLOAT", [1, 0, 1, 0]),  # Faster R-CNN
+        ("pixel_mask", [1, SIDE, SIDE], "INT64", [0, 1, SIDE, -1]),  # DETR of transformers
+        ("pixel_mask", ["batch", "height", "width"], "BOOL", [0, 1, SIDE, -1]),
+    ],
+)
+def test_an_input_that_says_how_large_the_picture_is(tmp_path, name, dims, kind, take):
+    path = _scaled(name, dims, kind, take).save(tmp_path / "yolov10n.onnx", STATED)
+    if name == "orig_target_sizes":
+        path = str(Path(path).rename(tmp_path / "m.onnx"))
+    assert detect(path) == [("blue", 0.9, BOTH[0]), ("green", 0.7, BOTH[1])]
+
+
+def test_width_and_height_are_not_mixed_up(tmp_path):
+    """An input of 64x32: the graph gets [64, 32] as width and height, or [32, 64] the other way."""
+    from detector.models.formats.onnx.inputs import fix_sizes
+    from detector.models.formats.onnx.load import read_graph
+
+    values = {}
+    for name, dims in (
+        ("orig_target_sizes", ["N", 2]),
+        ("im_shape", [1, 2]),
+        ("im_info", [1, 3]),
+        ("img_shape", [1, 3]),
+        ("scale_factor", [1, 4]),
+        ("pixel_mask", ["N", "h", "w"]),
+    ):
+        path = _scaled(name, dims, "FLOAT", [0, 1, 0, 1]).save(tmp_path / "m.onnx")
+        graph, _ = read_graph(Path(path))
+        fix_sizes(graph, (32, 64), 2)
+        values[name] = graph.value(name)
+    assert values["orig_target_sizes"].tolist() == [[64, 32], [64, 32]]
+    assert values["im_shape"].tolist() == [[32, 64]]
+    assert values["im_info"].tolist() == [[32, 64, 1]]
+    assert values["img_shape"].tolist() == [[32, 64, 3]]
+    assert values["scale_factor"].tolist() == [[1, 1, 1, 1]]
+    assert values["pixel_mask"].shape == (2, 32, 64)
+    assert values["pixel_mask"].min() == 1
+
+
+def test_an_input_that_nobody_reads_is_left_out(tmp_path):
+    export = exports.anchor_free()
+    export.asks("iou_threshold", [1])
+    export.asks("im_shape", [7, 7, 7])
+    assert detect(export.save(tmp_path / "yolov8n.onnx", STATED)) == GREEN
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "kind"),
+    [
+        ("iou_threshold", [1], "FLOAT"),
+        ("max_output_boxes", [1, 2], "INT64"),
+        ("sizes", [1, 2], "INT64"),
+        ("orig_target_sizes", [1, 3], "INT64"),
+        ("image_shape", [1, 2, 2], "FLOAT"),
+        ("im_shape", [1, 2], "BOOL"),
+        ("pixel_mask", [SIDE, SIDE], "INT64"),
+        ("images2", [1, 3, SIDE, SIDE], "FLOAT"),
+    ],
+)
+def test_any_other_input_is_refused_with_what_it_is(tmp_path, name, dims, kind):
+    path = _scaled(name, dims, kind, [0, 0, 0, 0]).save(tmp_path / "m.onnx", STATED)
+    with pytest.raises(ModelError) as caught:
+        open_network(path)
+    said = str(caught.value)
+    assert f"{name} {kind.lower()} {dims}".replace("'", "") in said or (
+        name in said and str(dims) in said
+    )
+    assert "constant" in said
+    assert "\n" not in said

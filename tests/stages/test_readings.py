@@ -1,0 +1,402 @@
+"""Readings of outputs against loops that a student can read, and against numbers by hand."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from detector.models import layouts
+from detector.models.description import heads_of
+from detector.stages.nms import nms
+from detector.stages.readings import Cells, Columns, Reading, cell_places, read_list, read_rows
+
+RNG = np.random.default_rng(11)
+GRID = layouts.grid(64, 96, (8, 16, 32))
+JOINED = layouts.queries(64, 96, "joined")
+LOGITS = layouts.queries(64, 96, "logits")
+CORNERS = layouts.corners(64, 96)
+CELLS = 126  # of a 96x64 input at strides 8, 16 and 32
+
+
+def head_of(reading: Reading):
+    return heads_of(reading, 3)[0]
+
+
+def dense_of(reading: Reading, classes: int = 3):
+    return heads_of(reading, classes)[1]
+
+
+def rows(count: int, classes: int = 3) -> np.ndarray:
+    """Plausible decoded rows [1, N, 5 + C]."""
+    values = RNG.uniform(0, 1, (1, count, 5 + classes)).astype(np.float32)
+    values[..., :4] *= 60
+    return values
+
+
+def corners_of(cx: float, cy: float, w: float, h: float) -> list[float]:
+    return [cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2]
+
+
+def best_of(box, objectness: float, scores, conf: float):
+    best = max(range(len(scores)), key=lambda at: scores[at])
+    return (
+        [(corners_of(*box), objectness * scores[best], best)]
+        if objectness * scores[best] >= conf
+        else []
+    )
+
+
+def plain_decoded(output: np.ndarray, conf: float):
+    return [
+        found for row in output[0].tolist() for found in best_of(row[:4], row[4], row[5:], conf)
+    ]
+
+
+def plain_anchor_free(output: np.ndarray, conf: float):
+    return [found for row in output[0].T.tolist() for found in best_of(row[:4], 1.0, row[4:], conf)]
+
+
+def plain_yolox(output: np.ndarray, conf: float):
+    found, at = [], 0
+    for stride in (8, 16, 32):
+        for y in range(64 // stride):
+            for x in range(96 // stride):
+                row = output[0][at].tolist()
+                box = (
+                    (row[0] + x) * stride,
+                    (row[1] + y) * stride,
+                    math.exp(row[2]) * stride,
+                    math.exp(row[3]) * stride,
+                )
+                found += best_of(box, row[4], row[5:], conf)
+                at += 1
+    assert at == output.shape[1]
+    return found
+
+
+def plain_queries(output: np.ndarray, conf: float):
+    scale = (96, 64, 96, 64)
+    return [
+        found
+        for row in output[0].tolist()
+        for found in best_of(
+            [v * s for v, s in zip(row[:4], scale, strict=True)], 1.0, row[4:], conf
+        )
+    ]
+
+
+def yolox_rows() -> np.ndarray:
+    values = rows(CELLS)
+    values[..., :4] = RNG.normal(0, 1, values[..., :4].shape)
+    return values
+
+
+def query_rows() -> np.ndarray:
+    values = rows(30)[..., 1:]
+    values[..., :4] /= 60
+    return values
+
+
+CASES = [
+    (lambda: rows(50), head_of(layouts.decoded()), plain_decoded),
+    (
+        lambda: rows(50)[..., 1:].transpose(0, 2, 1),
+        head_of(layouts.anchor_free()),
+        plain_anchor_free,
+    ),
+    (yolox_rows, head_of(GRID), plain_yolox),
+    (query_rows, head_of(JOINED), plain_queries),
+]
+
+
+@pytest.mark.parametrize("conf", [0.0, 0.001, 0.25, 0.6])
+@pytest.mark.parametrize(
+    ("make", "head", "plain"), CASES, ids=["decoded", "anchor_free", "yolox", "queries"]
+)
+def test_head_equals_the_plain_loop_in_its_order_too(make, head, plain, conf):
+    output = make()
+    wanted = plain(output, conf)
+    boxes, scores, class_ids = head([output], conf)
+    assert len(wanted) > 0
+    assert class_ids.tolist() == [row[2] for row in wanted]
+    np.testing.assert_allclose(boxes, [row[0] for row in wanted], rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(scores, [row[1] for row in wanted], rtol=1e-5)
+    assert (boxes.dtype, scores.dtype, class_ids.dtype) == (np.float32, np.float32, np.int64)
+    assert not np.shares_memory(boxes, output)
+    assert not np.shares_memory(scores, output)
+
+
+@pytest.mark.parametrize(
+    ("make", "head", "plain"), CASES, ids=["decoded", "anchor_free", "yolox", "queries"]
+)
+def test_nothing_above_the_threshold(make, head, plain):
+    boxes, scores, class_ids = head([make()], 1.5)
+    assert boxes.shape == (0, 4)
+    assert scores.shape == class_ids.shape == (0,)
+
+
+def test_dense_forms_agree_with_the_heads():
+    """Objectness x best class of the dense rows is the head's score, box for box."""
+    pairs = [
+        (rows(40), layouts.decoded()),
+        (rows(40)[..., 1:].transpose(0, 2, 1), layouts.anchor_free()),
+        (rows(40)[..., 1:], layouts.anchor_free(rows=True)),
+        (yolox_rows(), GRID),
+        (query_rows(), JOINED),
+    ]
+    for output, reading in pairs:
+        every = dense_of(reading)([output])
+        found = head_of(reading)([output], 0.0)
+        assert every.shape[:1] == (1,)
+        np.testing.assert_allclose(
+            found.scores, every[0, :, 4] * every[0, :, 5:].max(axis=1), rtol=1e-5
+        )
+        centres = (found.boxes[:, :2] + found.boxes[:, 2:]) / 2
+        np.testing.assert_allclose(centres, every[0, :, :2], rtol=1e-4, atol=1e-4)
+
+
+FORMS = {
+    "rows": lambda boxes, scores, ids: [
+        np.concatenate([boxes, scores[:, None], ids[:, None]], 1)[None]
+    ],
+    "batch-rows": lambda b, s, i: [
+        np.concatenate([np.zeros((len(b), 1)), b, i[:, None], s[:, None]], 1)[None]
+    ],
+    "parts": lambda boxes, scores, ids: [boxes[None], scores[None], ids[None]],
+    "boxes-with-scores": lambda b, s, i: [np.concatenate([b, s[:, None]], 1)[None], i[None]],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_finished_detections_come_through_as_they_are(form):
+    boxes = np.array([[1, 2, 3, 4], [1, 2, 3, 4], [5, 6, 9, 9], [0, 0, 0, 0]], float)
+    scores, ids = np.array([0.9, 0.8, 0.2, 0.0]), np.array([1.0, 1, 0, 0])
+    outputs = [np.asarray(part, np.float32) for part in FORMS[form](boxes, scores, ids)]
+    found = read_list(outputs, 0.25, reading=layouts.finished(form))
+    np.testing.assert_array_equal(found.boxes, boxes[:2])
+    assert found.class_ids.tolist() == [1, 1]
+    assert len(read_list(outputs, 0.0, reading=layouts.finished(form)).scores) == 3, (
+        "what fills the list up is no detection"
+    )
+    kept = nms(found, iou=None, max_det=300, names=("a", "b"))
+    assert len(kept) == 2, "twins stay: the network has chosen"
+    dense = dense_of(layouts.finished(form), 2)(outputs)
+    np.testing.assert_allclose(dense[0, 2], [7, 7.5, 4, 3, 0.2, 1, 0])
+    assert not np.shares_memory(found.boxes, outputs[0])
+
+
+def test_without_suppression_order_limit_and_classes_still_hold():
+    found = read_list(
+        [np.array([[[0, 0, 9, 9, s, c] for s, c in ((0.3, 0), (0.9, 1), (0.5, 0))]], np.float32)],
+        0.25,
+        reading=layouts.finished(),
+    )
+    kept = nms(found, iou=None, max_det=2)
+    np.testing.assert_allclose(kept.scores, [0.9, 0.5])
+    assert kept.cut == 1
+    assert nms(found, iou=None, max_det=9, classes=[0]).class_ids.tolist() == [0, 0]
+
+
+def test_logits_of_queries_end_in_a_logistic():
+    boxes = np.array([[[0.5, 0.5, 0.25, 0.5]]], np.float32)
+    logits = np.array([[[0.0, 2.0]]], np.float32)
+    found = read_rows([logits, boxes], 0.25, reading=LOGITS)
+    np.testing.assert_allclose(found.boxes, [[36, 16, 60, 48]])
+    np.testing.assert_allclose(found.scores, [1 / (1 + math.exp(-2))], rtol=1e-6)
+    np.testing.assert_allclose(
+        dense_of(LOGITS, 2)([logits, boxes])[0, 0, 4:], [1, 0.5, 0.880797], rtol=1e-5
+    )
+
+
+def test_corners_equal_the_plain_loop():
+    random = np.random.default_rng(5)
+    boxes = np.sort(random.random((1, 40, 1, 2, 2)), axis=3).reshape(1, 40, 1, 4)
+    boxes, scores = boxes.astype(np.float32), random.random((1, 40, 3)).astype(np.float32)
+    scores[0, 7] = np.nan
+    found = read_rows([boxes, scores], 0.6, reading=CORNERS)
+    sides = np.array([96, 64] * 2)
+    wanted = [
+        (box * sides, row.max(), row.argmax())
+        for (box,), row in zip(boxes[0], scores[0], strict=True)
+        if row.max() >= 0.6
+    ]
+    assert 10 < len(wanted) < 40
+    np.testing.assert_allclose(found.boxes, [row[0] for row in wanted], rtol=1e-6)
+    assert found.scores.tolist() == [row[1] for row in wanted]
+    assert found.class_ids.tolist() == [row[2] for row in wanted]
+    assert not np.shares_memory(found.boxes, boxes)
+    dense = dense_of(CORNERS)([boxes, scores])[0]
+    np.testing.assert_allclose(dense[:, 4], 1)
+    np.testing.assert_array_equal(dense[:, 5:], scores[0])
+    np.testing.assert_allclose(
+        dense[:, :2] - dense[:, 2:4] / 2, boxes[0, :, 0, :2] * sides[:2], atol=1e-4
+    )
+
+
+def broken(shape) -> np.ndarray:
+    """Every kind of number that a broken network gives, in every place."""
+    kinds = np.array(
+        [np.nan, np.inf, -np.inf, 3e38, -3e38, 1e30, 88.8, 1e-45, 0.9, 0.5], np.float32
+    )
+    return RNG.choice(kinds, shape).astype(np.float32)
+
+
+HEADS = [
+    (lambda: [broken((1, 400, 8))], layouts.decoded()),
+    (lambda: [broken((1, 7, 400))], layouts.anchor_free()),
+    (lambda: [broken((1, CELLS, 8))], GRID),
+    (lambda: [broken((1, 400, 7))], JOINED),
+    (lambda: [broken((1, 400, 3)), broken((1, 400, 4))], LOGITS),
+    (lambda: [broken((1, 400, 6))], layouts.finished()),
+    (lambda: [broken((1, 400, 1, 4)), broken((1, 400, 3))], CORNERS),
+    (lambda: [broken((1, 400, 4)), broken((1, 400)), broken((1, 400))], layouts.finished("parts")),
+    (
+        lambda: [broken((1, 400, 4)), broken((1, 400, 4))],
+        Reading(Columns(0), Columns(1), values="softmax", background="last", several=True),
+    ),
+    (
+        lambda: [broken((1, CELLS, 3 + 32))],
+        Reading(
+            Columns(0, 3, 32),
+            Columns(0, 0, 3),
+            cells=Cells("distances", 64, 96, (8, 16, 32), 8),
+            several=True,
+        ),
+    ),
+    (
+        lambda: [broken((1, 400, 6)), broken((1, 1))],
+        Reading(Columns(0, 2, 4), Columns(0, 1, 1), form="yxyx", classes=Columns(0, 0, 1), count=1),
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "reading"), HEADS)
+@pytest.mark.parametrize("conf", [0.0, 0.25])
+def test_numbers_that_are_no_numbers_survive(make, reading, conf):
+    for _ in range(5):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            found = head_of(reading)(make(), conf)
+            detections = nms(found, iou=0.45, max_det=300)
+        assert np.isfinite(found.boxes).all()
+        assert np.isfinite(found.scores).all()
+        assert (found.class_ids >= 0).all()
+        assert len(detections) <= 300
+
+
+# What a description may say beyond the layouts of YOLOs, by numbers worked out by hand
+
+
+def test_forms_and_units_of_boxes():
+    box = np.array([[[0.25, 0.5, 0.75, 1.0]]], np.float32)
+    scores = np.array([[[0.9]]], np.float32)
+    wanted = {
+        "xyxy": [24, 32, 72, 64],
+        "yxyx": [48, 16, 96, 48],
+        "xywh": [24, 32, 96, 96],
+        "cxcywh": [-12, 0, 60, 64],
+    }
+    for form, corners in wanted.items():
+        reading = Reading(Columns(0), Columns(1), form=form, unit=(96.0, 64.0))
+        found = read_rows([box, scores], 0.5, reading=reading)
+        np.testing.assert_allclose(found.boxes, [corners], err_msg=form)
+        centres = [
+            (corners[0] + corners[2]) / 2,
+            (corners[1] + corners[3]) / 2,
+            corners[2] - corners[0],
+            corners[3] - corners[1],
+        ]
+        dense = dense_of(reading, 1)([box, scores])
+        np.testing.assert_allclose(dense[0, 0], [*centres, 1, 0.9], rtol=1e-6, err_msg=form)
+
+
+def test_a_background_takes_part_in_the_softmax_and_is_no_class():
+    boxes = np.zeros((1, 2, 4), np.float32)
+    scores = np.log(np.array([[[1, 2, 5], [7, 2, 1]]], np.float32))
+    last = Reading(Columns(0), Columns(1), values="softmax", background="last")
+    found = read_rows([boxes, scores], 0.1, reading=last)
+    assert found.class_ids.tolist() == [1, 0]
+    np.testing.assert_allclose(found.scores, [2 / 8, 7 / 10], rtol=1e-6)
+    first = Reading(Columns(0), Columns(1), values="softmax", background="first")
+    found = read_rows([boxes, scores], 0.15, reading=first)
+    assert found.class_ids.tolist() == [1, 0]
+    np.testing.assert_allclose(found.scores, [5 / 8, 2 / 10], rtol=1e-6)
+    assert dense_of(first, 2)([boxes, scores]).shape == (1, 2, 7)
+
+
+def test_a_background_beside_logits_is_left_out():
+    """RF-DETR: a sigmoid for each class, and a last column that means that nothing is there."""
+    boxes = np.zeros((1, 1, 4), np.float32)
+    scores = np.array([[[0.0, -1.0, 9.0]]], np.float32)
+    reading = Reading(Columns(0), Columns(1), values="logits", background="last")
+    found = read_rows([boxes, scores], 0.4, reading=reading)
+    assert (found.class_ids.tolist(), found.scores.tolist()) == ([0], [0.5])
+
+
+def test_a_row_may_be_several_classes():
+    boxes = np.arange(8, dtype=np.float32).reshape(1, 2, 4)
+    scores = np.array([[[0.6, 0.2, 0.7], [0.1, 0.5, 0.1]]], np.float32)
+    reading = Reading(Columns(0), Columns(1), form="xyxy", several=True)
+    found = read_rows([boxes, scores], 0.5, reading=reading)
+    assert found.class_ids.tolist() == [0, 2, 1]
+    np.testing.assert_array_equal(found.boxes[:, 0], [0, 0, 4])
+
+
+def test_scores_across_beside_boxes_in_rows():
+    """PP-YOLOE without its NMS: boxes [1, N, 4], scores [1, C, N]."""
+    boxes = np.array([[[1, 2, 3, 4], [5, 6, 7, 8]]], np.float32)
+    scores = np.array([[[0.1, 0.8], [0.9, 0.3], [0.0, 0.0]]], np.float32)
+    reading = Reading(Columns(0), Columns(1, across=True), form="xyxy")
+    found = read_rows([boxes, scores], 0.5, reading=reading)
+    assert found.class_ids.tolist() == [1, 0]
+    np.testing.assert_array_equal(found.boxes, boxes[0])
+
+
+def test_distances_from_cells_are_the_mean_of_their_bins():
+    """NanoDet: a softmax over eight bins a side, in cells of the map."""
+    output = np.full((1, CELLS, 1 + 32), -50.0, np.float32)
+    output[..., 0] = 0.0
+    at = 12 + 1  # the second cell of the second row of the first map, which is 12 cells wide
+    output[0, at, 0] = 0.9
+    for side, steps in enumerate((1, 0, 2, 3)):
+        output[0, at, 1 + 8 * side + steps] = 50.0
+    output[0, at, 1 + 8 * 3 + 5] = 50.0  # the last side half 3, half 5
+    reading = Reading(
+        Columns(0, 1, 32), Columns(0, 0, 1), cells=Cells("distances", 64, 96, (8, 16, 32), 8)
+    )
+    found = read_rows([output], 0.5, reading=reading)
+    np.testing.assert_allclose(found.boxes, [[0, 8, 24, 40]], atol=1e-4)
+    dense = dense_of(reading, 1)([output])
+    np.testing.assert_allclose(dense[0, at, :4], [12, 24, 24, 32], atol=1e-4)
+    centred = Cells("distances", 64, 96, (8, 16, 32), 8, 0.5)
+    moved = read_rows([output], 0.5, reading=replace(reading, cells=centred))
+    np.testing.assert_allclose(moved.boxes, [[4, 12, 28, 44]], atol=1e-4)
+
+
+def test_a_list_with_a_count_and_labels_from_one():
+    """TensorFlow: y x y x in 0..1, labels from 1, rows behind the count are rests."""
+    boxes = np.array([[[0.25, 0.5, 0.5, 1.0], [0, 0, 1, 1]]], np.float32)
+    outputs = [boxes, np.float32([[0.9, 0.9]]), np.float32([[1, 3]]), np.float32([1])]
+    reading = Reading(
+        Columns(0),
+        Columns(1, 0, 1),
+        form="yxyx",
+        unit=(96.0, 64.0),
+        classes=Columns(2, 0, 1),
+        first_class=1,
+        count=3,
+    )
+    found = read_list(outputs, 0.5, reading=reading)
+    assert found.class_ids.tolist() == [0]
+    np.testing.assert_allclose(found.boxes, [[48, 16, 96, 32]])
+
+
+def test_places_of_cells():
+    places = cell_places(64, 96, (8, 16, 32))
+    assert len(places) == CELLS
+    assert places[13].tolist() == [1, 1, 8]
+    assert places[-1].tolist() == [2, 1, 32]
