@@ -105,9 +105,7 @@ def main() -> None:
             layer.switch_to_deploy()
     rows = {picture.name: find(network, picture, config) for picture in sized}
     extra = {str(picture): find(network, picture, config) for picture in pictures}
-    threshold = threshold_in_gap(
-        (one["score"] for found in rows.values() for one in found), 10 * len(rows), 60 * len(rows)
-    )
+    threshold = threshold_in_gap(rows)
     iou = config.model.head.nms_iou_thre
     finished = End2End(
         network, max_obj=100, iou_thres=iou, score_thres=0.05, device=torch.device("cpu"), ort=True
@@ -146,14 +144,14 @@ input: {colour: rgb, scale: 1, fit: stretch}
 RAW = """\
 outputs:
   boxes: {tensor: BOXES, form: xyxy, unit: pixels}
-  scores: {tensor: output, values: probabilities, background: none}
+  scores: {tensor: output, several: true}
   nms: needed
 names: coco-80
 """
 FINISHED = """\
 outputs:
   boxes: {tensor: det_boxes, form: xyxy, unit: pixels}
-  scores: {tensor: det_scores, values: probabilities}
+  scores: {tensor: det_scores}
   classes: {tensor: det_classes, first: 0}
   count: {tensor: num_dets}
   nms: inside

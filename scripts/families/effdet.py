@@ -112,46 +112,39 @@ def main() -> None:
     bench = DetBenchPredict(made).eval()
     rows = {picture.name: find(bench, picture, size) for picture in sized}
     extra = {str(picture): find(bench, picture, size) for picture in pictures}
-    threshold = threshold_in_gap(
-        (one["score"] for found in rows.values() for one in found), 10 * len(rows), 60 * len(rows)
-    )
+    threshold = threshold_in_gap(rows)
     x = read(sized[0], size)[0]
     levels = [f"{kind}_{level}" for kind in ("class", "box") for level in range(3, 8)]
     export(made, out / "effdet-raw.onnx", x, levels)
     export(Traceable(bench), out / "effdet-bench.onnx", x, ["detections"])
-    for form in ("raw", "bench"):
-        (out / f"effdet-{form}.yaml").write_text(DESCRIPTION + OUTPUTS[form])
+    (out / "effdet-bench.yaml").write_text(DESCRIPTION)
     judged = {key: above(found, threshold) for key, found in rows.items()}
     others = {key: above(found, threshold) for key, found in extra.items()}
     variants = [
-        Variant("raw levels", "effdet-raw.onnx", threshold, judged, "effdet-raw.yaml", 0.5, extra=others),
-        Variant("DetBenchPredict", "effdet-bench.onnx", threshold, judged, "effdet-bench.yaml", extra=others),
+        Variant(name, f"effdet-{form}.onnx", threshold, judged, described, extra=others)
+        for name, form, described in (
+            ("raw levels", "raw", None),
+            ("DetBenchPredict", "bench", "effdet-bench.yaml"),
+        )
     ]
     save(out, "effdet 0.4.1, efficientdet_d0, random weights", variants)
 
 
+# The raw levels need anchors that no file holds, so they have no description.
 DESCRIPTION = """\
 version: 1
 family: efficientdet
-about: EfficientDet; licence Apache-2.0; source effdet (PyPI)
-input: {colour: rgb, scale: 1/255, mean: [0.485, 0.456, 0.406], deviation: [0.229, 0.224, 0.225], fit: letterbox, align: top-left, pad: [124, 116, 104]}
-"""
-OUTPUTS = {
-    "raw": """\
+about: EfficientDet with its detections finished; licence Apache-2.0; source effdet (PyPI)
+input:
+  {mean: [0.485, 0.456, 0.406], deviation: [0.229, 0.224, 0.225], align: top-left, rounding: down,
+   pad: [124, 116, 104]}
 outputs:
-  form: efficientdet-levels
-  nms: needed
-names: coco-90
-""",
-    "bench": """\
-outputs:
-  boxes: {tensor: detections, columns: 0-3, form: xyxy, unit: pixels}
-  scores: {tensor: detections, column: 4, values: probabilities}
+  boxes: {tensor: detections, columns: 0-3}
+  scores: {tensor: detections, columns: 4}
   classes: {tensor: detections, column: 5, first: 1}
   nms: inside
 names: coco-90
-""",
-}
+"""
 
 if __name__ == "__main__":
     main()

@@ -166,9 +166,7 @@ def variant(out: Path, pictures: list[Path], name: str) -> Variant:
     spread(last_layers(boxes), run, mean=1.0 if name == "rtmdet" else 0.0, deviation=0.3)
     rows = {picture.name: find(network, picture) for picture in sized}
     extra = {str(picture): find(network, picture) for picture in pictures}
-    threshold = threshold_in_gap(
-        (one["score"] for found in rows.values() for one in found), 10 * len(rows), 60 * len(rows)
-    )
+    threshold = threshold_in_gap(rows)
     weights = out / f"{name}.pth"
     torch.save({"state_dict": network.state_dict()}, weights)
     torch2onnx(
@@ -202,7 +200,7 @@ about: mmdetection's %s, exported by mmdeploy; licence Apache-2.0; source mmdet 
 input: {%s}
 outputs:
   boxes: {tensor: dets, columns: 0-3, form: xyxy, unit: pixels}
-  scores: {tensor: dets, column: 4, values: probabilities}
+  scores: {tensor: dets, columns: 4}
   classes: {tensor: labels, first: 0}
   nms: inside
 names: coco-80

@@ -99,9 +99,7 @@ def variant(out: Path, pictures: list[Path], name: str, file: str) -> Variant:
             layer.bias[classes:] += 5
     rows = {picture.name: find(network, picture, config) for picture in sized}
     extra = {str(picture): find(network, picture, config) for picture in pictures}
-    threshold = threshold_in_gap(
-        (one["score"] for found in rows.values() for one in found), 10 * len(rows), 60 * len(rows)
-    )
+    threshold = threshold_in_gap(rows)
     torch.onnx.export(  # as tools/export_onnx.py, which then runs onnxsim
         network,
         torch.randn(1, 3, size[1], size[0]),
@@ -112,7 +110,13 @@ def variant(out: Path, pictures: list[Path], name: str, file: str) -> Variant:
         output_names=["output"],
         dynamo=False,
     )
-    (out / f"{name}.yaml").write_text(DESCRIPTION.format(name=name))
+    (out / f"{name}.yaml").write_text(
+        DESCRIPTION.format(
+            name=name,
+            strides=list(network.head.strides),
+            centre=0.0 if "plus" in name else 0.5,
+        )
+    )
     return Variant(
         name,
         f"{name}.onnx",
@@ -137,9 +141,13 @@ DESCRIPTION = """\
 version: 1
 family: nanodet
 about: {name}; licence Apache-2.0; source https://github.com/RangiLyu/nanodet
-input: {{colour: bgr, scale: 1/255, mean: [0.406, 0.456, 0.485], deviation: [0.225, 0.224, 0.229], fit: stretch}}
+input:
+  {{colour: bgr, scale: 1, mean: [103.53, 116.28, 123.675], deviation: [57.375, 57.12, 58.395],
+   fit: stretch}}
 outputs:
-  form: nanodet
+  boxes: {{tensor: output, columns: last 32}}
+  scores: {{tensor: output, columns: but last 32, several: true}}
+  cells: {{kind: distances, strides: {strides}, bins: 8, centre: {centre}}}
   nms: needed
 names: coco-80
 """

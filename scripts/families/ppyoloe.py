@@ -123,6 +123,36 @@ TestReader:
     - Permute: {}
   batch_size: 1
 """
+DESCRIPTION = """\
+version: 1
+family: %s
+about: PaddleDetection's %s; licence Apache-2.0; source paddledet and paddle2onnx (PyPI)
+input: {%s, fit: stretch}
+outputs:
+%s
+names: coco-80
+"""
+PIXELS = {
+    "ppyoloe": "scale: 1/255",
+    "picodet": "mean: [0.485, 0.456, 0.406], deviation: [0.229, 0.224, 0.225]",
+}
+ROWS = """\
+  boxes: {tensor: 0, columns: 2-5}
+  scores: {tensor: 0, columns: 1}
+  classes: {tensor: 0, column: 0}
+  nms: inside"""
+OUTPUTS = {
+    "ppyoloe-nms": ROWS,
+    "ppyoloe-raw": """\
+  boxes: {tensor: 0}
+  scores: {tensor: 1, axis: first, several: true}
+  nms: needed""",
+    "ppyoloe-unscaled": """\
+  boxes: {tensor: 0, columns: 0-3}
+  scores: {tensor: 0, columns: 4-, several: true}
+  nms: needed""",
+    "picodet-nms": ROWS,
+}
 MEANS = {
     "ppyoloe": {"mean": [0.0, 0.0, 0.0], "std": [1.0, 1.0, 1.0], "norm_type": "none"},
     "picodet": {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225], "is_scale": True},
@@ -218,9 +248,7 @@ def variant(out: Path, pictures: list[Path], kind: str, name: str, options: dict
     network.eval()
     rows = {picture.name: find(network, picture, kind) for picture in sized}
     extra = {str(picture): find(network, picture, kind) for picture in pictures}
-    threshold = threshold_in_gap(
-        (one["score"] for found in rows.values() for one in found), 10 * len(rows), 60 * len(rows)
-    )
+    threshold = threshold_in_gap(rows)
     head = network.yolo_head if kind == "ppyoloe" else network.head
     for key, value in options.items():
         setattr(head, key, value)
@@ -235,6 +263,7 @@ def variant(out: Path, pictures: list[Path], kind: str, name: str, options: dict
         + ["--save_file", str(out / f"{name}.onnx")],
         check=True,
     )
+    (out / f"{name}.yaml").write_text(DESCRIPTION % (kind, name, PIXELS[kind], OUTPUTS[name]))
     return Variant(
         name,
         f"{name}.onnx",

@@ -135,9 +135,7 @@ def variant(out: Path, pictures: list[Path], name: str, side: int | None) -> Var
     function = tf.function(network.__call__, input_signature=[spec])
     rows = {picture.name: find(function, picture) for picture in sized}
     extra = {} if side else {str(picture): find(function, picture) for picture in pictures}
-    threshold = threshold_in_gap(
-        (one["score"] for found in rows.values() for one in found), 10 * len(rows), 60 * len(rows)
-    )
+    threshold = threshold_in_gap(rows)
     tf2onnx.convert.from_function(
         function, input_signature=[spec], opset=13, output_path=str(out / f"tf-{name}.onnx")
     )
