@@ -39,6 +39,7 @@ class Options(TypedDict, total=False):
     weights: str | None
     names: str | None
     family: str | None
+    describe: str | None
     cfg: str | None
     class_names: Sequence[str] | None
     random_weights: int | None
