@@ -1,5 +1,5 @@
-"""D-FINE: the pair of raw outputs by transformers and optimum; the deployed form by the authors' own
-code (d-fine-project on PyPI), with the post-processor inside.
+"""D-FINE: the pair of raw outputs by transformers and optimum; the deployed form by the authors'
+own code (d-fine-project on PyPI), with the post-processor inside.
 """
 
 from __future__ import annotations
@@ -10,24 +10,34 @@ from pathlib import Path
 from typing import Any
 
 import cv2
-import from_transformers
 import torch
-from from_transformers import (
-    Family,
-    caught,
-    export_by_optimum,
-    export_deployed,
-    variant,
+from from_transformers import Family, caught, export_by_optimum, export_deployed, variant
+from result import (
+    Row,
+    Variant,
+    above,
+    arguments,
+    at_size,
+    enliven,
+    row,
+    save,
+    scale_logits,
+    settle,
+    threshold_of_each,
 )
-from result import Row, Variant, above, arguments, at_size, enliven, row, save, scale_logits, threshold_in_gap
 
-REQUIREMENTS = [*from_transformers.REQUIREMENTS, "d-fine-project==1.0.0"]
+REQUIREMENTS = ["-r transformers.txt", "d-fine-project==1.0.0"]
 LICENCE = "Apache-2.0"
 SIDE = 640
 
 
 def family(classes: int) -> Family:
-    from transformers import DFineConfig, DFineForObjectDetection, HGNetV2Config, RTDetrImageProcessor
+    from transformers import (
+        DFineConfig,
+        DFineForObjectDetection,
+        HGNetV2Config,
+        RTDetrImageProcessor,
+    )
 
     torch.manual_seed(5)
     config = DFineConfig(
@@ -134,11 +144,12 @@ def deployed(out: Path, pictures: list[Path]) -> Variant:
     def logits() -> torch.Tensor:
         return torch.cat([caught(head, lambda p=p: model(tensor(p))) for p in sized], 1)
 
+    settle(model, lambda: [model(tensor(picture)) for picture in sized])
     with torch.no_grad():
         scale_logits([head], logits, 0.05, 1.5)
     rows = {picture.name: detect(model, processor, picture) for picture in sized}
     extra = {str(picture): detect(model, processor, picture) for picture in pictures}
-    threshold = threshold_in_gap(rows)
+    threshold = threshold_of_each(rows)
     path = out / "dfine-deployed.onnx"
     export_deployed(Deployed(model, processor), (SIDE, SIDE), path)
     path.with_suffix(".yaml").write_text(DEPLOYED, encoding="utf-8")
@@ -160,17 +171,14 @@ def main() -> None:
     def by_optimum(path: Path) -> None:
         export_by_optimum(made, path)
 
-    variants = [
-        variant(made, "optimum", out, pictures, by_optimum, RAW),
-        deployed(out, pictures),
-    ]
+    variants = [variant(made, "optimum", out, pictures, by_optimum, RAW), deployed(out, pictures)]
     save(out, "transformers 4.57.6 and d-fine-project 1.0.0, random weights", variants)
 
 
 INPUT = """\
 version: 1
 family: dfine
-about: D-FINE; licence Apache-2.0; source transformers or d-fine-project (PyPI), github.com/Peterande/D-FINE
+about: D-FINE; licence Apache-2.0; source transformers, d-fine-project (PyPI)
 input: {colour: rgb, scale: 1/255, fit: stretch}
 """
 RAW = (
@@ -178,7 +186,7 @@ RAW = (
     + """\
 outputs:
   boxes: {tensor: pred_boxes, form: cxcywh, unit: fraction}
-  scores: {tensor: logits, values: logits, background: none}
+  scores: {tensor: logits, values: logits, several: true}
   nms: none
 names: coco-80
 """

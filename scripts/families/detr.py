@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from from_transformers import REQUIREMENTS as REQUIREMENTS
 from from_transformers import Family, export_by_optimum, export_pair, variant
 from result import arguments, at_size, enliven, save
 
+REQUIREMENTS = ["-r transformers.txt"]
 LICENCE = "Apache-2.0"
 SIZE = (640, 480)
 
@@ -72,7 +72,11 @@ DESCRIPTION = """\
 version: 1
 family: detr
 about: DETR by Facebook; licence Apache-2.0; source transformers (PyPI), exported by optimum
-input: {colour: rgb, scale: 1/255, mean: [0.485, 0.456, 0.406], deviation: [0.229, 0.224, 0.225], fit: stretch}
+input:
+  scale: 1/255
+  mean: [0.485, 0.456, 0.406]
+  deviation: [0.229, 0.224, 0.225]
+  fit: stretch
 outputs:
   boxes: {tensor: pred_boxes, form: cxcywh, unit: fraction}
   scores: {tensor: logits, values: softmax, background: last}

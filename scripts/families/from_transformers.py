@@ -11,24 +11,8 @@ from typing import Any
 
 import cv2
 import torch
-from result import (
-    Row,
-    Variant,
-    above,
-    at_size,
-    row,
-    scale_logits,
-    threshold_in_gap,
-)
+from result import Row, Variant, above, at_size, row, scale_logits, settle, threshold_of_each
 
-REQUIREMENTS = [
-    "optimum-onnx[onnxruntime]==0.1.0",
-    "transformers==4.57.6",
-    "torchvision",
-    "timm",
-    "scipy",
-    "opencv-python-headless",
-]
 ALL = 1e-6  # a threshold that keeps all that post_process_object_detection gives
 
 
@@ -70,6 +54,7 @@ class Family:
         def all_of(values: Callable[[Any], torch.Tensor]) -> torch.Tensor:
             return torch.cat([values(self.outputs(picture)) for picture in pictures], 1)
 
+        settle(self.model, lambda: all_of(lambda found: found.logits))
         if self.boxes:
             scale_logits(
                 self.boxes,
@@ -156,7 +141,7 @@ def export_by_torch(
     axes: dict[str, dict[int, str]],
 ) -> None:
     torch.onnx.export(
-        module,
+        module.eval(),
         tuple(inputs.values()),
         str(path),
         input_names=list(inputs),
@@ -197,7 +182,7 @@ def variant(
     """Detections of the library and the file; ``family`` has its weights spread already."""
     sized = [at_size(out, picture, *family.size) for picture in pictures]
     rows = {picture.name: family.detect(picture) for picture in sized}
-    threshold = threshold_in_gap(rows)
+    threshold = threshold_of_each(rows)
     path = out / f"{family.name}-{name}.onnx"
     export(path)
     if describe is not None:
@@ -209,7 +194,5 @@ def variant(
         {key: above(found, threshold) for key, found in rows.items()},
         describe=path.with_suffix(".yaml").name if describe is not None else None,
         size=family.size,
-        extra={
-            str(picture): above(family.detect(picture), threshold) for picture in pictures
-        },
+        extra={str(picture): above(family.detect(picture), threshold) for picture in pictures},
     )

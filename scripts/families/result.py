@@ -37,6 +37,7 @@ class Variant:
     pictures: dict[str, list[Row]]
     describe: str | None = None
     nms_iou: float | None = None
+    names: list[str] | None = None
     size: tuple[int, int] | None = None
     extra: dict[str, list[Row]] = field(default_factory=dict)
 
@@ -61,27 +62,37 @@ def row(box: Iterable[float], score: float, class_id: int) -> Row:
     return {"box": [float(side) for side in box], "score": float(score), "class": int(class_id)}
 
 
-def threshold_in_gap(rows: dict[str, list[Row]], few: int = 6, more: int = 20) -> float:
-    """A threshold that keeps at least ``few`` detections of each picture: in the middle of the
-    widest gap among the next scores, ``more`` a picture at most.
+def threshold_in_gap(scores: Iterable[float], few: int = 10, many: int = 60) -> float:
+    """The middle of the widest gap among the ``few``-th to the ``many``-th best score.
 
     A threshold beside a score would make the comparison depend on its last digit.
+    """
+    best = np.sort(np.asarray(list(scores), float))[::-1][few : many + 1]
+    if len(best) < 2:
+        raise ValueError(f"only {len(best) + few} scores: no threshold keeps {few} of them")
+    at = int(np.argmax(best[:-1] - best[1:]))
+    return round(float(best[at] + best[at + 1]) / 2, 6)
+
+
+def threshold_of_each(rows: dict[str, list[Row]], few: int = 6, more: int = 20) -> float:
+    """The same, but one that keeps at least ``few`` detections of each picture: among the next
+    scores, ``more`` a picture at most.
     """
     each = [np.sort([one["score"] for one in found])[::-1] for found in rows.values()]
     if min(len(scores) for scores in each) <= few:
         raise ValueError(f"fewer than {few} detections: {[len(scores) for scores in each]}")
     highest = min(scores[few - 1] for scores in each)
-    best = np.sort(np.concatenate(each))[::-1]
-    best = best[best <= highest][: more * len(rows) + 1]
-    at = int(np.argmax(best[:-1] - best[1:]))
-    return round(float(best[at] + best[at + 1]) / 2, 6)
+    rest = [score for scores in each for score in scores if score <= highest]
+    return threshold_in_gap(rest, 0, more * len(rows))
 
 
 def above(rows: list[Row], threshold: float) -> list[Row]:
     return [found for found in rows if found["score"] >= threshold]
 
 
-def scale_logits(layers: list[Any], logits: Callable[[], Any], rate: float, deviation: float) -> None:
+def scale_logits(
+    layers: list[Any], logits: Callable[[], Any], rate: float, deviation: float
+) -> None:
     """Give random last layers (of torch) values that are spread out over the rows.
 
     ``logits`` runs the network, whose values [..., rows, columns] end in ``layers``. Afterwards
@@ -99,19 +110,35 @@ def scale_logits(layers: list[Any], logits: Callable[[], Any], rate: float, devi
 
 
 def enliven(module: Any, gain: float = 1.0, focus: float = 4.0, boxes: float = 0.1) -> None:
-    """Xavier's weights for every linear layer, and attention that looks at few places (``focus``):
-    with transformers' initial ones all queries see the same and become alike. Layers that give the
-    four sides of a box begin as zero; theirs get a standard deviation of ``boxes``.
+    """Xavier's weights for every linear layer, Kaiming's for convolutions, and attention that looks
+    at few places (``focus``): with the libraries' initial ones all queries become alike. Layers
+    that give the four sides of a box begin as zero; theirs get a standard deviation of ``boxes``.
     """
     import torch
 
     for name, layer in module.named_modules():
+        if isinstance(layer, torch.nn.Conv2d):
+            torch.nn.init.kaiming_normal_(layer.weight)
         if not isinstance(layer, torch.nn.Linear):
             continue
         looks = name.endswith(("q_proj", "k_proj"))
         torch.nn.init.xavier_uniform_(layer.weight, focus if looks else gain)
         if layer.out_features == 4:
             torch.nn.init.normal_(layer.weight, 0, boxes)
+
+
+def settle(model: Any, run: Callable[[], Any]) -> None:
+    """Batch norms (of torch) take their statistics from what ``run`` shows to the network."""
+    import torch
+
+    norms = [layer for layer in model.modules() if isinstance(layer, torch.nn.BatchNorm2d)]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # the mean of all runs
+        norm.train()
+    with torch.no_grad():
+        run()
+    model.eval()
 
 
 def save(out: Path, about: str, variants: list[Variant]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from result import Variant, above, arguments, at_size, row, save, scale_logits, threshold_in_gap
+from result import Variant, above, arguments, at_size, row, save, scale_logits, threshold_of_each
 
 REQUIREMENTS = ["rfdetr[onnx]==1.11.2", "opencv-python-headless"]
 LICENCE = "Apache-2.0"
@@ -55,12 +55,14 @@ def variant(out: Path, pictures: list[Path], name: str, classes: int | None) -> 
     background = classes if classes is not None else -1  # predict() calls it __background__
     for found in (*rows.values(), *extra.values()):
         found[:] = [one for one in found if one["class"] != background]
-    threshold = threshold_in_gap(rows)
+    threshold = threshold_of_each(rows)
     path = made.export(output_dir=str(out), verbose=False, output_name=f"rfdetr-{name}.onnx")
-    (out / f"rfdetr-{name}.yaml").write_text(DESCRIPTION.format(
-        background="last" if classes is not None else "none",
-        names="coco-91" if classes is None else [f"class{k}" for k in range(classes)],
-    ))
+    (out / f"rfdetr-{name}.yaml").write_text(
+        DESCRIPTION.format(
+            background="last" if classes is not None else "none",
+            names="coco-91" if classes is None else [f"class{k}" for k in range(classes)],
+        )
+    )
     return Variant(
         name,
         Path(path).name,
@@ -75,10 +77,7 @@ def main() -> None:
     save(
         out,
         "rfdetr 1.11.2, RFDETRNano, random weights",
-        [
-            variant(out, pictures, "91", None),
-            variant(out, pictures, "3", 3),
-        ],
+        [variant(out, pictures, "91", None), variant(out, pictures, "3", 3)],
     )
 
 
@@ -86,10 +85,14 @@ DESCRIPTION = """\
 version: 1
 family: rfdetr
 about: RF-DETR by Roboflow; licence Apache-2.0; source rfdetr (PyPI)
-input: {{colour: rgb, scale: 1/255, mean: [0.485, 0.456, 0.406], deviation: [0.229, 0.224, 0.225], fit: stretch}}
+input:
+  scale: 1/255
+  mean: [0.485, 0.456, 0.406]
+  deviation: [0.229, 0.224, 0.225]
+  fit: stretch
 outputs:
   boxes: {{tensor: dets, form: cxcywh, unit: fraction}}
-  scores: {{tensor: labels, values: logits, background: {background}}}
+  scores: {{tensor: labels, values: logits, background: {background}, several: true}}
   nms: none
 names: {names}
 """

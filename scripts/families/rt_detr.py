@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from from_transformers import REQUIREMENTS as REQUIREMENTS
 from from_transformers import (
     Deployed,
     Family,
@@ -16,6 +15,7 @@ from from_transformers import (
 )
 from result import arguments, at_size, enliven, save
 
+REQUIREMENTS = ["-r transformers.txt"]
 LICENCE = "Apache-2.0"
 SIDE = 320
 
@@ -87,7 +87,7 @@ input: {colour: rgb, scale: 1/255, fit: stretch}
 RAW = """\
 outputs:
   boxes: {{tensor: pred_boxes, form: cxcywh, unit: fraction}}
-  scores: {{tensor: logits, values: logits, background: none}}
+  scores: {{tensor: logits, values: logits, several: true}}
   nms: none
 names: {}
 """

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from from_transformers import REQUIREMENTS as REQUIREMENTS
-from rt_detr import LICENCE as LICENCE
 from rt_detr import run
+
+REQUIREMENTS = ["-r transformers.txt"]
+LICENCE = "Apache-2.0"
 
 if __name__ == "__main__":
     run(2)

@@ -11,7 +11,17 @@ from typing import Any
 
 import cv2
 import torch
-from result import Row, Variant, above, arguments, at_size, row, save, scale_logits, threshold_in_gap
+from result import (
+    Row,
+    Variant,
+    above,
+    arguments,
+    at_size,
+    row,
+    save,
+    scale_logits,
+    threshold_of_each,
+)
 
 REQUIREMENTS = ["torch", "torchvision", "onnx", "onnxruntime", "opencv-python-headless"]
 LICENCE = "BSD-3-Clause"
@@ -32,7 +42,9 @@ def detect(model: Any, picture: Path) -> list[Row]:
     return [row(*one) for one in zip(*parts, strict=True)]
 
 
-def spread(model: Any, layers: list[Any], pictures: list[Path], rate: float, deviation: float) -> None:
+def spread(
+    model: Any, layers: list[Any], pictures: list[Path], rate: float, deviation: float
+) -> None:
     """``layers``: those that end in class scores, each with its own values, rows of every place."""
 
     def values(layer: Any) -> torch.Tensor:
@@ -41,7 +53,9 @@ def spread(model: Any, layers: list[Any], pictures: list[Path], rate: float, dev
         for picture in pictures:
             detect(model, picture)
         hook.remove()
-        rows = [out.flatten(2).movedim(1, 2).flatten(0, 1) if out.dim() == 4 else out for out in seen]
+        rows = [
+            out.flatten(2).movedim(1, 2).flatten(0, 1) if out.dim() == 4 else out for out in seen
+        ]
         return torch.cat(rows)
 
     for layer in layers:
@@ -53,14 +67,16 @@ def boxes(layers: list[Any]) -> None:
         torch.nn.init.normal_(layer.weight, 0, 0.02)
 
 
+def convolutions(module: Any) -> list[Any]:
+    return [part for part in module.modules() if isinstance(part, torch.nn.Conv2d)]
+
+
 def ssd(name: str) -> tuple[Any, list[Any], list[Any]]:
     from torchvision.models import detection
 
     model = getattr(detection, name)(weights=None, weights_backbone=None, num_classes=91)
-    last = [[m for m in branch.modules() if isinstance(m, torch.nn.Conv2d)] for branch in (
-        model.head.classification_head.module_list, model.head.regression_head.module_list)]  # fmt: skip
-    scores = [conv for conv in last[0] if conv.bias is not None]
-    sides = [conv for conv in last[1] if conv.bias is not None]
+    heads = model.head.classification_head, model.head.regression_head
+    scores, sides = ([c for c in convolutions(head) if c.bias is not None] for head in heads)
     return model, scores, sides
 
 
@@ -91,7 +107,14 @@ MODELS: list[tuple[str, Maker, list[str], int, float, float]] = [
     ("ssd300_vgg16", ssd, ["boxes", "scores", "labels"], 3, 0.5, 2.5),
     ("retinanet_resnet50_fpn", dense, ["boxes", "scores", "labels"], 3, 0.01, 1.0),
     ("fcos_resnet50_fpn", dense, ["boxes", "scores", "labels"], 4, 0.01, 1.5),
-    ("fasterrcnn_mobilenet_v3_large_320_fpn", two_stages, ["boxes", "labels", "scores"], 3, 0.5, 2.5),
+    (
+        "fasterrcnn_mobilenet_v3_large_320_fpn",
+        two_stages,
+        ["boxes", "labels", "scores"],
+        3,
+        0.5,
+        2.5,
+    ),
 ]
 
 
@@ -121,7 +144,9 @@ def export(model: Any, path: Path, picture: Path, axes: int, outputs: list[str])
     )
 
 
-def variant(out: Path, pictures: list[Path], model: tuple[str, Maker, list[str], int, float, float]) -> Variant:
+def variant(
+    out: Path, pictures: list[Path], model: tuple[str, Maker, list[str], int, float, float]
+) -> Variant:
     name, make, outputs, axes, rate, deviation = model
     torch.manual_seed(9)
     made, scores, sides = make(name)
@@ -130,7 +155,7 @@ def variant(out: Path, pictures: list[Path], model: tuple[str, Maker, list[str],
     boxes(sides)
     spread(made, scores, sized, rate, deviation)
     rows = {picture.name: detect(made, picture) for picture in sized}
-    threshold = threshold_in_gap(rows)
+    threshold = threshold_of_each(rows)
     path = out / f"{name}.onnx"
     export(made, path, sized[0], axes, outputs)
     path.with_suffix(".yaml").write_text(DESCRIPTION, encoding="utf-8")
@@ -156,7 +181,7 @@ def main() -> None:
 DESCRIPTION = """\
 version: 1
 family: torchvision
-about: torchvision's SSD, SSDLite, RetinaNet, FCOS, Faster R-CNN; licence BSD-3-Clause; source torchvision (PyPI)
+about: torchvision's detectors; licence BSD-3-Clause; source torchvision (PyPI)
 input: {colour: rgb, scale: 1/255, fit: stretch}
 outputs:
   boxes: {tensor: boxes, form: xyxy, unit: pixels}

@@ -129,14 +129,27 @@ def keypoints(**more) -> Export:
     return export.out("output0", export.add("Transpose", both, perm=[0, 2, 1]))
 
 
-def angles(**more) -> Export:
+def one_piece(graph):
+    """The same, where nothing shows what the columns were joined of."""
+
+    def made() -> Export:
+        export = graph()
+        last = export.nodes.pop()
+        whole = export.add("Mul", last.input[0], export.const([1.0]))
+        export.outputs.clear()
+        return export.out("output0", whole)
+
+    return made
+
+
+def angles(angle: float = -0.7, **more) -> Export:
     """YOLOv8-obb: a box, three scores, an angle."""
     export = Export(**more)
     colours = export.colours()
     table = export.table(colours, BOXES, exports.CELLS)
-    angle = export.table(colours, [(-0.7,)], exports.CELLS)
+    turned = export.table(colours, [(angle,)], exports.CELLS)
     scores = export.scores(colours, 2, exports.CELLS)
-    both = export.add("Concat", table, scores, angle, axis=2)
+    both = export.add("Concat", table, scores, turned, axis=2)
     return export.out("output0", export.add("Transpose", both, perm=[0, 2, 1]))
 
 
@@ -241,9 +254,11 @@ REFUSED = {
         ("mmdet-caffe, mmdet-resnet, mmdet-rtmdet, mmdet-yolox", "--family"),
     ),
     "two branches": ("best", lambda: two_branches(("a", "b")), ("2 branches", "--family yolov9")),
-    "keypoints": ("best", keypoints, ("yolov8", "scores of 40", "0..1", "keypoints")),
-    "turned boxes": ("yolov8n-obb", angles, ("0.7", "0..1", "angles")),
+    "keypoints": ("best", keypoints, ("yolov8", "joined of 4 + 1 + 51", "51 of them", "keypoints")),
     "keypoints, named": ("yolov8n-pose", keypoints, ("keypoints",)),
+    "keypoints in one piece": ("best", one_piece(keypoints), ("scores of 40", "0..1", "keypoints")),
+    "turned boxes": ("yolov8n-obb", angles, ("joined of 4 + 3 + 1", "an angle")),
+    "turned boxes in 0..1": ("best", lambda: angles(0.7), ("joined of 4 + 3 + 1", "an angle")),
 }
 
 
@@ -292,6 +307,63 @@ def test_a_mean_that_the_graph_subtracts_is_not_subtracted_twice(tmp_path):
         found[pixels] = open_network(path, describe=description).graph.graph
     assert "input.shift" in [node.name for node in found[""].node]
     assert "input.shift" not in [node.name for node in found["normalised"].node]
+
+
+def asks_for_boxes(nothing: float = 1.0, branch: bool = True) -> Export:
+    """torchvision's detectors: NMS moves the boxes of each class apart, by the largest coordinate
+    of all; where there is no box, a branch goes round it. Boxes whose score is 0 are left out."""
+    export = Export()
+    colours = export.colours()
+    kept = export.add("Greater", export.add("ReduceMax", colours, axes=[2]), export.const([0.5]))
+    at = export.add("Transpose", export.add("NonZero", kept), perm=[1, 0])
+    first = export.add("Gather", at, export.const(0, np.int64), axis=1)
+    boxes = export.add(
+        "Gather", export.const(np.reshape(CORNERS[0], (1, 4))), first, axis=0
+    )  # one box, or none
+    count = export.add("ReduceProd", export.add("Shape", boxes), keepdims=0)
+    empty = export.add("Equal", count, export.const(0, np.int64))
+    found = export.add("If", empty, **branches(export, boxes, nothing)) if branch else boxes
+    score = export.add("Gather", export.add("Reshape", colours, export.const([3], np.int64)), first)
+    number = export.add("Add", first, export.const(1, np.int64))
+    export.out("boxes", found, [None, 4])
+    export.out("scores", score, [None])
+    return export.out("labels", number, [None], onnx.TensorProto.INT64)
+
+
+def branches(export: Export, boxes: str, nothing: float) -> dict:
+    """Without boxes a constant without elements; else the boxes, moved and moved back."""
+    from onnx import helper, numpy_helper
+
+    def graph(name, nodes, output):
+        info = helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, None)
+        return helper.make_graph(nodes, name, [], [info])
+
+    empty = numpy_helper.from_array(np.zeros((0 if nothing else 1, 4), np.float32))
+    none = helper.make_node("Constant", [], ["none"], value=empty, name="/none")
+    steps = [
+        helper.make_node("ReduceMax", [boxes], ["most"], keepdims=0, name="/most"),
+        helper.make_node("Add", [boxes, "most"], ["moved"], name="/moved"),
+        helper.make_node("Sub", ["moved", "most"], ["back"], name="/back"),
+    ]
+    return {
+        "then_branch": graph("then", [none], "none"),
+        "else_branch": graph("else", steps, "back"),
+    }
+
+
+def test_a_branch_that_only_guards_against_no_boxes_is_left_out(tmp_path):
+    path = asks_for_boxes().save(tmp_path / "ssd300.onnx")
+    network = open_network(path, family="torchvision")
+    assert "If" not in [node.op_type for node in network.graph.graph.node]
+    found = detect(path, family="torchvision")
+    assert [row[2] for row in found] == [BOTH[0]]
+    assert detect(path, picture((0, 0, 0)), family="torchvision") == []
+
+
+def test_any_other_branch_is_refused(tmp_path):
+    path = asks_for_boxes(nothing=0.0).save(tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match="holds If, and the picture decides"):
+        open_network(path, family="torchvision")
 
 
 # The guard of a run

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.models.formats.onnx.foreign import Dims, ForeignGraph
+from detector.models.formats.onnx.foreign import Dims, ForeignGraph, attributes_of
 from detector.models.layouts import PYRAMIDS, count_cells
 
 if TYPE_CHECKING:
@@ -167,6 +167,28 @@ class Evidence:
             if node.op_type != "Conv":
                 pending += [tensor for tensor in node.input if tensor in self.makers]
         return " ".join(words)
+
+    def parts(self, name: str, columns: int) -> list[int]:
+        """How wide the parts are that an output's columns were joined of, in their order; [] where
+        the output does not end in such a Concat."""
+        node = self.maker(name)
+        while node is not None and node.op_type == "Transpose":
+            node = self.maker(node.input[0])
+        if node is None or node.op_type != "Concat":
+            return []
+        widths: list[int] = []
+        for tensor in node.input:
+            inner = self.parts(tensor, 0)
+            side = self._joined_side(node, tensor)
+            if side is None:
+                return []
+            widths += inner if sum(inner) == side else [side]
+        return widths if columns in (0, sum(widths)) else []
+
+    def _joined_side(self, node: onnx.NodeProto, tensor: str) -> int | None:
+        """How long a tensor is along the axis of the Concat that reads it."""
+        dims, axis = self.dims(tensor), attributes_of(node)["axis"]
+        return dims[axis] if -len(dims) <= axis < len(dims) else None
 
     def output_shapes(self) -> str:
         shapes = [

@@ -26,6 +26,7 @@ from detector.models.description import Bound, Description, bind, families, fami
 from detector.models.formats.onnx.evidence import Evidence
 from detector.models.formats.onnx.inputs import meaning_of
 from detector.models.formats.onnx.yolo import HOW_TO_SAY, LAYOUTS, Layout, named_family
+from detector.models.layouts import ANCHOR_FREE
 from detector.stages.readings import Reading, list_dense, rows_dense
 
 if TYPE_CHECKING:
@@ -80,8 +81,10 @@ def recognise(
     found = found or _by_layout(evidence, named, where) or _by_tensors(evidence)
     if found is None:
         raise ModelError(_refusal(evidence, named))
-    if not _is_proven(metadata, found.bound) and (doubt := doubt_of(evidence, found.bound)):
-        raise ModelError(_contradiction(evidence, found, doubt))
+    if not _is_proven(metadata, found.bound):
+        doubt = _doubt_columns(evidence, found) or doubt_of(evidence, found.bound)
+        if doubt is not None:
+            raise ModelError(_contradiction(evidence, found, doubt))
     return found
 
 
@@ -214,6 +217,25 @@ def _is_proven(metadata: Metadata, bound: Bound) -> bool:
     return fits and metadata.stride is not None
 
 
+def _doubt_columns(evidence: Evidence, found: Recognition) -> str | None:
+    """What joins the columns of YOLOv8's layout says that they hold more than a box and scores.
+
+    An angle may lie in 0..1 in every probe; but it is joined behind the scores.
+    """
+    classes = found.bound.classes
+    if found.kind != ANCHOR_FREE or classes is None:
+        return None
+    parts = evidence.parts(found.bound.outputs[0], 4 + classes)
+    ends = [sum(parts[: at + 1]) for at in range(len(parts))]
+    if 4 not in ends or len(parts) - ends.index(4) <= 2:
+        return None
+    behind = sum(parts[ends.index(4) + 2 :])
+    return (
+        f"its {4 + classes} columns are joined of {' + '.join(map(str, parts))}, and what stands "
+        f"behind box and scores, {behind} of them, is no class (keypoints, an angle, masks)"
+    )
+
+
 def doubt_of(evidence: Evidence, bound: Bound) -> str | None:
     """What a probe of the network shows that cannot be so if this is the reading; else None."""
     answers = evidence.probe()
@@ -290,7 +312,7 @@ def _doubt_list(
 def _contradiction(evidence: Evidence, found: Recognition, doubt: str) -> str:
     graph = evidence.graph
     return (
-        f"{graph.name}: looks like {found.description.family} ({found.why}), but a probe says no: "
+        f"{graph.name}: looks like {found.description.family} ({found.why}), but cannot be: "
         f"{doubt}; {evidence.output_shapes()}; is it a detector? "
         f"If so, {HOW_TO_SAY.format(graph.name + '.onnx')}"
     )
