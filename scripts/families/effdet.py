@@ -1,0 +1,150 @@
+"""EfficientDet, by the package effdet: its network alone, and with its DetBenchPredict around it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).parent]
+sys.path.append(str(Path(__file__).parent))  # behind the package that has this file's name
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from effdet import DetBenchPredict, EfficientDet, get_efficientdet_config  # noqa: E402
+from effdet.anchors import generate_detections  # noqa: E402
+from effdet.bench import _post_process  # noqa: E402
+from effdet.data.transforms import ResizePad, resolve_fill_color  # noqa: E402
+from PIL import Image  # noqa: E402
+from result import (  # noqa: E402
+    Row,
+    Variant,
+    above,
+    arguments,
+    at_size,
+    row,
+    save,
+    threshold_in_gap,
+)
+from weights import settle, spread  # noqa: E402
+
+REQUIREMENTS = ["effdet==0.4.1", "torchvision", "onnx", "opencv-python-headless"]
+LICENCE = "Apache-2.0"
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def read(picture: Path, size: tuple[int, int]) -> tuple[torch.Tensor, float, tuple[int, int]]:
+    """effdet's own transforms: the input, the scale back to the picture, its width and height."""
+    image = Image.open(picture).convert("RGB")
+    resized, notes = ResizePad(size, fill_color=resolve_fill_color("mean", MEAN))(image, {})
+    array = torch.from_numpy(np.array(resized)).permute(2, 0, 1)[None].float()
+    mean = torch.tensor([255 * one for one in MEAN]).view(1, 3, 1, 1)
+    deviation = torch.tensor([255 * one for one in DEVIATION]).view(1, 3, 1, 1)
+    return (array - mean) / deviation, notes["img_scale"], image.size
+
+
+def find(bench: Any, picture: Path, size: tuple[int, int]) -> list[Row]:
+    x, scale, shape = read(picture, size)
+    notes = {
+        "img_scale": torch.tensor([scale]),
+        "img_size": torch.tensor([shape], dtype=torch.float32),
+    }
+    with torch.no_grad():
+        found = bench(x, notes)[0].numpy()
+    return [row(one[:4], one[4], one[5] - 1) for one in found if one[4] > 0]
+
+
+class Traceable(torch.nn.Module):
+    """DetBenchPredict for one picture, whose scripted loop over a batch torch cannot export.
+
+    Without the rows of zeros that fill it up to 100: their number would be a constant of the graph.
+    """
+
+    def __init__(self, bench: Any) -> None:
+        super().__init__()
+        self.bench = bench
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        bench = self.bench
+        classes, boxes, indices, class_ids = _post_process(
+            *bench.model(x), bench.num_levels, bench.num_classes, bench.max_detection_points
+        )
+        found = generate_detections(
+            classes[0], boxes[0], bench.anchors.boxes, indices[0], class_ids[0], None, None,
+            bench.max_det_per_image,
+        )
+        return found[None]
+
+
+def network(sized: list[Path]) -> tuple[Any, tuple[int, int]]:
+    torch.manual_seed(7)
+    config = get_efficientdet_config("efficientdet_d0")
+    made = EfficientDet(config, pretrained_backbone=False)
+    size = tuple(config.image_size)
+    x = torch.cat([read(picture, size)[0] for picture in sized])
+
+    def run() -> Any:
+        return made(x)
+
+    settle(made, run)
+    spread([made.class_net.predict.conv_pw], run, mean=-5.0, deviation=1.0)
+    spread([made.box_net.predict.conv_pw], run, mean=0.0, deviation=0.3)
+    return made.eval(), size
+
+
+def export(model: Any, path: Path, x: torch.Tensor, names: list[str]) -> None:
+    torch.onnx.export(
+        model,
+        x,
+        str(path),
+        input_names=["images"],
+        output_names=names,
+        opset_version=17,
+        dynamo=False,
+    )
+
+
+def main() -> None:
+    out, pictures = arguments()
+    size = (512, 512)
+    sized = [at_size(out, picture, *size) for picture in pictures]
+    made, size = network(sized)
+    bench = DetBenchPredict(made).eval()
+    rows = {picture.name: find(bench, picture, size) for picture in sized}
+    extra = {str(picture): find(bench, picture, size) for picture in pictures}
+    threshold = threshold_in_gap(rows)
+    x = read(sized[0], size)[0]
+    levels = [f"{kind}_{level}" for kind in ("class", "box") for level in range(3, 8)]
+    export(made, out / "effdet-raw.onnx", x, levels)
+    export(Traceable(bench), out / "effdet-bench.onnx", x, ["detections"])
+    (out / "effdet-bench.yaml").write_text(DESCRIPTION)
+    judged = {key: above(found, threshold) for key, found in rows.items()}
+    others = {key: above(found, threshold) for key, found in extra.items()}
+    variants = [
+        Variant(name, f"effdet-{form}.onnx", threshold, judged, described, extra=others)
+        for name, form, described in (
+            ("raw levels", "raw", None),
+            ("DetBenchPredict", "bench", "effdet-bench.yaml"),
+        )
+    ]
+    save(out, "effdet 0.4.1, efficientdet_d0, random weights", variants)
+
+
+# The raw levels need anchors that no file holds, so they have no description.
+DESCRIPTION = """\
+version: 1
+family: efficientdet
+about: EfficientDet with its detections finished; licence Apache-2.0; source effdet (PyPI)
+input:
+  {mean: [0.485, 0.456, 0.406], deviation: [0.229, 0.224, 0.225], align: top-left, rounding: down,
+   pad: [124, 116, 104]}
+outputs:
+  boxes: {tensor: detections, columns: 0-3}
+  scores: {tensor: detections, columns: 4}
+  classes: {tensor: detections, column: 5, first: 1}
+  nms: inside
+names: coco-90
+"""
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""A stand-in for mmcv.ops, whose C++ no package index has built: NMS by torchvision, the rest by name.
+
+mmcv-lite is mmcv without it, but mmdet imports some of its names. None but ``batched_nms`` and
+``nms`` is called by the detectors that are compared here.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+import types
+from typing import Any
+
+import torch
+import torchvision
+
+
+def nms(
+    boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float, **_options: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    keep = torchvision.ops.nms(boxes, scores, iou_threshold)
+    return torch.cat([boxes[keep], scores[keep, None]], 1), keep
+
+
+def batched_nms(
+    boxes: torch.Tensor, scores: torch.Tensor, idxs: torch.Tensor, nms_cfg: Any, class_agnostic: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    groups = torch.zeros_like(idxs) if class_agnostic else idxs
+    keep = torchvision.ops.batched_nms(boxes, scores, groups, nms_cfg["iou_threshold"])
+    keep = keep[: nms_cfg.get("max_num", len(keep))]
+    return torch.cat([boxes[keep], scores[keep, None]], 1), keep
+
+
+class _Module(types.ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (torch.nn.Module,), {})
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Every ``mmcv.ops.NAME`` is there, and holds whatever is asked of it."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        return importlib.machinery.ModuleSpec(name, self) if name.startswith("mmcv.ops.") else None
+
+    def create_module(self, spec: Any) -> types.ModuleType:
+        return _Module(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        pass
+
+
+def install() -> None:
+    module = _Module("mmcv.ops")
+    module.nms, module.batched_nms = nms, batched_nms  # type: ignore[attr-defined]
+    module.__path__ = []
+    sys.modules["mmcv.ops"] = module
+    sys.meta_path.append(_Finder())
+    from mmcv.cnn.bricks import transformer
+
+    transformer.MultiScaleDeformableAttention = module.MultiScaleDeformableAttention

@@ -1,0 +1,210 @@
+"""mmdetection's RTMDet, RetinaNet, SSD and YOLOX as mmdeploy exports them: end2end.onnx, dets and labels."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import mmcv_ops
+import torch
+
+mmcv_ops.install()
+# mmdeploy is from before PyTorch's second exporter, which is the default today.
+torch.onnx.export = functools.partial(torch.onnx.export, dynamo=False)
+
+import mmdet  # noqa: E402
+import mmengine  # noqa: E402
+from mmdeploy.apis import torch2onnx  # noqa: E402
+from mmdet.apis import inference_detector, init_detector  # noqa: E402
+from mmdet.utils import register_all_modules  # noqa: E402
+from result import (  # noqa: E402
+    Row,
+    Variant,
+    above,
+    arguments,
+    at_size,
+    row,
+    save,
+    threshold_in_gap,
+)
+from weights import settle, spread  # noqa: E402
+
+REQUIREMENTS = [
+    "mmdet==3.3.0 --no-deps",
+    "mmdeploy==1.3.1 --no-deps",
+    "mmengine==0.10.7",
+    "mmcv-lite==2.1.0",
+    "torch",
+    "torchvision",
+    "onnx",
+    "pycocotools",
+    "shapely",
+    "terminaltables",
+    "six",
+    "scipy",
+    "matplotlib",
+    "aenum",
+    "grpcio",
+    "multiprocess",
+    "dill",
+    "prettytable",
+    "setuptools<81",
+    "opencv-python-headless",
+]
+LICENCE = "Apache-2.0"
+CONFIGS = Path(mmdet.__file__).parent / ".mim/configs"
+IMAGENET_BGR = "mean: [103.53, 116.28, 123.675], deviation: [57.375, 57.12, 58.395]"
+IMAGENET_RGB = "mean: [123.675, 116.28, 103.53], deviation: [58.395, 57.12, 57.375]"
+LAST = {  # the layers that give class scores, and those that give boxes
+    "rtmdet": ("rtm_cls", "rtm_reg"),
+    "retinanet": ("retina_cls", "retina_reg"),
+    "ssd": ("cls_convs", "reg_convs"),
+    "yolox": ("multi_level_conv_cls", "multi_level_conv_reg"),
+}
+MODELS: dict[str, tuple[str, tuple[int, int], str]] = {
+    "rtmdet": (
+        "rtmdet/rtmdet_tiny_8xb32-300e_coco.py",
+        (640, 640),
+        f"colour: bgr, scale: 1, {IMAGENET_BGR}, fit: letterbox, align: top-left, pad: 114",
+    ),
+    "retinanet": (
+        "retinanet/retinanet_r18_fpn_1x_coco.py",
+        (512, 320),
+        f"colour: rgb, scale: 1, {IMAGENET_RGB}, fit: letterbox, align: top-left, pad: [124, 116, 104]",
+    ),
+    "ssd": (
+        "ssd/ssd300_coco.py",
+        (300, 300),
+        "colour: rgb, scale: 1, mean: [123.675, 116.28, 103.53], deviation: [1, 1, 1], fit: stretch",
+    ),
+    "yolox": (
+        "yolox/yolox_tiny_8xb8-300e_coco.py",
+        (416, 416),
+        "colour: bgr, scale: 1, fit: letterbox, align: top-left, pad: 114",
+    ),
+}
+
+
+def set_sizes(config: Any, size: tuple[int, int]) -> None:
+    """The test pipeline's sizes: those of Resize, and of Pad where there is one."""
+    for pipeline in (config.test_pipeline, config.test_dataloader.dataset.pipeline):
+        for step in pipeline:
+            if step.type in ("Resize", "Pad"):
+                step["scale" if step.type == "Resize" else "size"] = size
+
+
+def find(network: Any, picture: Path) -> list[Row]:
+    found = inference_detector(network, str(picture)).pred_instances
+    return [
+        row(*one)
+        for one in zip(found.bboxes.tolist(), found.scores.tolist(), found.labels.tolist(), strict=True)
+    ]
+
+
+def last_layers(module: Any) -> list[Any]:
+    """The convolutions at the end of a head's part, which may be a list of them or one."""
+    if isinstance(module, torch.nn.Conv2d):
+        return [module]
+    if isinstance(module, torch.nn.ModuleList):
+        return [layer for child in module for layer in last_layers(child)]
+    return [[part for part in module.modules() if isinstance(part, torch.nn.Conv2d)][-1]]
+
+
+def deploy_config(size: tuple[int, int]) -> Any:
+    """configs/mmdet/detection/detection_onnxruntime_static.py, which the package does not hold."""
+    return mmengine.Config(
+        {
+            "onnx_config": {
+                "type": "onnx",
+                "export_params": True,
+                "keep_initializers_as_inputs": False,
+                "opset_version": 11,
+                "save_file": "end2end.onnx",
+                "input_names": ["input"],
+                "output_names": ["dets", "labels"],
+                "input_shape": list(size),
+                "optimize": False,
+            },
+            "codebase_config": {
+                "type": "mmdet",
+                "task": "ObjectDetection",
+                "model_type": "end2end",
+                "post_processing": {
+                    "score_threshold": 0.05,
+                    "confidence_threshold": 0.005,
+                    "iou_threshold": 0.5,
+                    "max_output_boxes_per_class": 200,
+                    "pre_top_k": 5000,
+                    "keep_top_k": 100,
+                    "background_label_id": -1,
+                },
+            },
+            "backend_config": {"type": "onnxruntime"},
+        }
+    )
+
+
+def variant(out: Path, pictures: list[Path], name: str) -> Variant:
+    file, size, reading = MODELS[name]
+    config = mmengine.Config.fromfile(CONFIGS / file)
+    set_sizes(config, size)
+    config.model.backbone.init_cfg = None
+    torch.manual_seed(7)
+    network = init_detector(config, None, device="cpu")
+    sized = [at_size(out, picture, *size) for picture in pictures]
+
+    def run() -> Any:
+        for picture in sized:
+            inference_detector(network, str(picture))
+
+    network.eval()
+    settle(network, run)
+    classes, boxes = (getattr(network.bbox_head, part) for part in LAST[name])
+    softmax = name == "ssd"
+    spread(last_layers(classes), run, mean=0.0 if softmax else -5.0, deviation=1.5 if softmax else 1.0)
+    spread(last_layers(boxes), run, mean=1.0 if name == "rtmdet" else 0.0, deviation=0.3)
+    rows = {picture.name: find(network, picture) for picture in sized}
+    extra = {str(picture): find(network, picture) for picture in pictures}
+    threshold = threshold_in_gap(rows)
+    weights = out / f"{name}.pth"
+    torch.save({"state_dict": network.state_dict()}, weights)
+    torch2onnx(
+        str(sized[0]), str(out), f"mmdet-{name}.onnx", deploy_config(size), config, str(weights), "cpu"
+    )
+    weights.unlink()
+    (out / f"mmdet-{name}.yaml").write_text(DESCRIPTION % (name, reading))
+    return Variant(
+        name,
+        f"mmdet-{name}.onnx",
+        threshold,
+        {key: above(found, threshold) for key, found in rows.items()},
+        f"mmdet-{name}.yaml",
+        extra={key: above(found, threshold) for key, found in extra.items()},
+    )
+
+
+def main() -> None:
+    out, pictures = arguments()
+    register_all_modules()
+    variants = []
+    for name in MODELS:
+        variants.append(variant(out, pictures, name))
+        save(out, "mmdet 3.3.0, mmdeploy 1.3.1, random weights; NMS by torchvision", variants)
+
+
+DESCRIPTION = """\
+version: 1
+family: mmdet
+about: mmdetection's %s, exported by mmdeploy; licence Apache-2.0; source mmdet and mmdeploy (PyPI)
+input: {%s}
+outputs:
+  boxes: {tensor: dets, columns: 0-3, form: xyxy, unit: pixels}
+  scores: {tensor: dets, columns: 4}
+  classes: {tensor: labels, first: 0}
+  nms: inside
+names: coco-80
+"""
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""NanoDet and NanoDet-Plus, by their own repository: tools/export_onnx.py's call and demo.py's Predictor.
+
+No package index has it: a checkout of github.com/RangiLyu/nanodet is looked for in $CHECKOUTS/nanodet.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+CHECKOUT = Path(os.environ.get("CHECKOUTS", "/work/tools/checkouts")) / "nanodet"
+# The checkout goes before this folder, in which a file has the name of the package.
+sys.path = [str(CHECKOUT), *(e for e in sys.path if Path(e or ".").resolve() != HERE), str(HERE)]
+if not CHECKOUT.is_dir():
+    sys.exit(f"nanodet: {CHECKOUT} is missing: clone https://github.com/RangiLyu/nanodet there")
+
+# The repository is from before PyTorch 2, which has no torch._six.
+six = types.ModuleType("torch._six")
+six.string_classes = (str, bytes)  # type: ignore[attr-defined]
+sys.modules["torch._six"] = six
+
+import cv2  # noqa: E402
+import torch  # noqa: E402
+from nanodet.data.batch_process import stack_batch_img  # noqa: E402
+from nanodet.data.collate import naive_collate  # noqa: E402
+from nanodet.data.transform import Pipeline  # noqa: E402
+from nanodet.model.arch import build_model  # noqa: E402
+from nanodet.util import cfg as DEFAULTS  # noqa: E402, N812
+from nanodet.util import load_config  # noqa: E402
+from result import (  # noqa: E402
+    Row,
+    Variant,
+    above,
+    arguments,
+    at_size,
+    row,
+    save,
+    threshold_in_gap,
+)
+from weights import settle, spread  # noqa: E402
+
+REQUIREMENTS = [
+    "torch",
+    "torchvision",
+    "onnx",
+    "pytorch-lightning",
+    "pycocotools",
+    "pyyaml",
+    "termcolor",
+    "matplotlib",
+    "tabulate",
+    "opencv-python-headless",
+]
+LICENCE = "Apache-2.0"
+
+
+def read(picture: Path, config: Any) -> dict[str, Any]:
+    """demo.py: Predictor.inference, up to the network."""
+    image = cv2.imread(str(picture))
+    info = {"id": 0, "file_name": picture.name, "height": image.shape[0], "width": image.shape[1]}
+    pipeline = Pipeline(config.data.val.pipeline, config.data.val.keep_ratio)
+    meta = pipeline(None, {"img_info": info, "raw_img": image, "img": image}, config.data.val.input_size)
+    meta["img"] = torch.from_numpy(meta["img"].transpose(2, 0, 1))
+    meta = naive_collate([meta])
+    meta["img"] = stack_batch_img(meta["img"], divisible=32)
+    return meta
+
+
+def find(network: Any, picture: Path, config: Any) -> list[Row]:
+    meta = read(picture, config)
+    with torch.no_grad():
+        found = network.inference(meta)[0]
+    return [row(one[:4], one[4], class_id) for class_id, rows in found.items() for one in rows]
+
+
+def variant(out: Path, pictures: list[Path], name: str, file: str) -> Variant:
+    config = DEFAULTS.clone()
+    load_config(config, str(CHECKOUT / "config" / file))
+    config.defrost()
+    config.model.arch.backbone.pretrain = False
+    torch.manual_seed(7)
+    network = build_model(config.model)
+    size = tuple(config.data.val.input_size)
+    sized = [at_size(out, picture, *size) for picture in pictures]
+    x = torch.cat([read(picture, config)["img"] for picture in sized])
+
+    def run() -> Any:
+        return network(x)
+
+    settle(network, run)
+    classes = network.head.num_classes
+    for layer in network.head.gfl_cls:  # class scores, then the distributions of four distances
+        spread([layer], run, mean=-5.0, deviation=1.0)
+        with torch.no_grad():
+            layer.bias[classes:] += 5
+    rows = {picture.name: find(network, picture, config) for picture in sized}
+    extra = {str(picture): find(network, picture, config) for picture in pictures}
+    threshold = threshold_in_gap(rows)
+    torch.onnx.export(  # as tools/export_onnx.py, which then runs onnxsim
+        network,
+        torch.randn(1, 3, size[1], size[0]),
+        str(out / f"{name}.onnx"),
+        keep_initializers_as_inputs=True,
+        opset_version=11,
+        input_names=["data"],
+        output_names=["output"],
+        dynamo=False,
+    )
+    (out / f"{name}.yaml").write_text(
+        DESCRIPTION.format(
+            name=name,
+            strides=list(network.head.strides),
+            centre=0.0 if "plus" in name else 0.5,
+        )
+    )
+    return Variant(
+        name,
+        f"{name}.onnx",
+        threshold,
+        {key: above(found, threshold) for key, found in rows.items()},
+        f"{name}.yaml",
+        0.6,
+        extra={key: above(found, threshold) for key, found in extra.items()},
+    )
+
+
+def main() -> None:
+    out, pictures = arguments()
+    variants = [
+        variant(out, pictures, "nanodet-plus-m_320", "nanodet-plus-m_320.yml"),
+        variant(out, pictures, "nanodet-m", "legacy_v0.x_configs/nanodet-m.yml"),
+    ]
+    save(out, "nanodet, repository of January 2024, random weights", variants)
+
+
+DESCRIPTION = """\
+version: 1
+family: nanodet
+about: {name}; licence Apache-2.0; source https://github.com/RangiLyu/nanodet
+input:
+  {{colour: bgr, scale: 1, mean: [103.53, 116.28, 123.675], deviation: [57.375, 57.12, 58.395],
+   fit: stretch}}
+outputs:
+  boxes: {{tensor: output, columns: last 32}}
+  scores: {{tensor: output, columns: but last 32, several: true}}
+  cells: {{kind: distances, strides: {strides}, bins: 8, centre: {centre}}}
+  nms: needed
+names: coco-80
+"""
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Files that do with pixels themselves what a reader usually does: bytes, rows of pixels, 1/255, a mean.
+
+One network in the layout of YOLOv8, with what exporters and users put in front of it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import torch
+from result import Row, Variant, above, arguments, at_size, row, save, threshold_in_gap
+from small_network import Branch, best_of, spread_out
+from yolov9 import Dual
+
+REQUIREMENTS = ["torch", "torchvision", "onnx", "opencv-python-headless"]
+LICENCE = "Apache-2.0"
+SIDE, CLASSES, IOU = 320, 80, 0.45
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+# Name -> type of the input, whether it is [1, H, W, 3], and what stands in front of the network.
+FORMS = {
+    "uint8-nhwc-mul": (torch.uint8, True, "mul"),
+    "uint8-nchw-div": (torch.uint8, False, "div"),
+    "float-nchw-mul": (torch.float32, False, "mul"),
+    "float-nchw-div": (torch.float32, False, "div"),
+    "float-nhwc-div": (torch.float32, True, "div"),
+    "uint8-nhwc-imagenet": (torch.uint8, True, "imagenet"),
+    "uint8-nchw-minus-one": (torch.uint8, False, "minus one"),
+    "uint8-nhwc-bgr": (torch.uint8, True, "bgr"),
+}
+
+
+class Baked(torch.nn.Module):
+    """``front``: what it does with pixels of 0 to 255, as constants of the graph."""
+
+    def __init__(self, branch: Branch, nhwc: bool, front: str) -> None:
+        super().__init__()
+        self.branch, self.nhwc, self.front = branch, nhwc, front
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.float() if x.dtype == torch.uint8 else x
+        x = x.permute(0, 3, 1, 2) if self.nhwc else x
+        return Dual.rows(*self.branch(prepare(x, self.front)))
+
+
+def prepare(x: torch.Tensor, front: str) -> torch.Tensor:
+    """``x``: RGB 0..255, [N, 3, H, W]; of "bgr": BGR, which the graph turns."""
+    if front == "mul":
+        return x * (1 / 255)
+    if front == "div":
+        return x / 255
+    if front == "minus one":
+        return x / 127.5 - 1
+    if front == "bgr":
+        return x[:, [2, 1, 0]] / 255
+    return (x / 255 - torch.tensor(MEAN).view(1, 3, 1, 1)) / torch.tensor(DEVIATION).view(1, 3, 1, 1)
+
+
+def read(picture: Path, front: str) -> torch.Tensor:
+    """Bytes [1, 3, H, W], RGB, or BGR where the file wants that."""
+    image = cv2.imread(str(picture))
+    image = image if front == "bgr" else cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
+    return torch.tensor(image.transpose(2, 0, 1)[None].copy())
+
+
+def find(branch: Branch, picture: Path, front: str) -> list[Row]:
+    with torch.no_grad():
+        boxes, logits = branch(prepare(read(picture, front).float(), front))
+    parts = best_of(boxes[0].clamp(0, SIDE), logits[0].sigmoid(), IOU, 300)
+    return [row(*one) for one in zip(*parts, strict=True)]
+
+
+def variant(out: Path, sized: list[Path], name: str) -> Variant:
+    kind, nhwc, front = FORMS[name]
+    branch = Branch(CLASSES, 32, seed=7)
+    pixels = torch.cat([read(picture, front) for picture in sized])
+    spread_out(branch, prepare(pixels.float(), front), 0.007)
+    rows = {picture.name: find(branch, picture, front) for picture in sized}
+    threshold = threshold_in_gap(rows)
+    example = pixels[:1].to(kind)
+    torch.onnx.export(
+        Baked(branch, nhwc, front).eval(),
+        (example.permute(0, 2, 3, 1) if nhwc else example,),
+        str(out / f"{name}.onnx"),
+        input_names=["images"],
+        output_names=["output0"],
+        opset_version=17,
+        dynamo=False,
+    )
+    colour = "bgr" if front == "bgr" else "rgb"
+    (out / f"{name}.yaml").write_text(DESCRIPTION % colour)
+    return Variant(
+        name,
+        f"{name}.onnx",
+        threshold,
+        {key: above(found, threshold) for key, found in rows.items()},
+        f"{name}.yaml",
+        IOU,
+    )
+
+
+def main() -> None:
+    out, pictures = arguments()
+    sized = [at_size(out, picture, SIDE, SIDE) for picture in pictures]
+    save(
+        out,
+        "a small network in the layout of YOLOv8, with its normalisation inside",
+        [variant(out, sized, name) for name in FORMS],
+    )
+
+
+DESCRIPTION = """\
+version: 1
+family: pixels-inside
+about: a network that scales pixels itself; licence Apache-2.0; source scripts/families
+input: {colour: %s, scale: 1}
+outputs:
+  boxes: {tensor: output0, columns: 0-3, form: cxcywh, axis: first}
+  scores: {tensor: output0, columns: 4-, axis: first}
+  nms: needed
+names: coco-80
+"""
+
+if __name__ == "__main__":
+    main()

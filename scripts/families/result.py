@@ -1,0 +1,149 @@
+"""What every script of a family writes: ``OUT/result.json`` beside the ONNX files it exported.
+
+Nothing here, nor in the scripts, imports detect-video: the detections in the file are those of the
+family's own library, which is what makes them worth comparing with.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+Row = dict[str, Any]  # box: x1, y1, x2, y2 in pixels of the picture; score; class (its number)
+
+
+@dataclass
+class Variant:
+    """One exported file and what the library finds with it.
+
+    ``onnx`` and ``describe`` (a description in YAML, where one is needed): names in OUT. ``nms``:
+    the IoU threshold of an NMS that is not in the file. ``pictures``: those to be judged, each a
+    name in OUT or a path, and its detections. ``extra``: pictures that the library resizes with
+    another filter, so that only their number of boxes is of interest. ``size``: width and height of
+    the input, where the file leaves them open.
+    """
+
+    variant: str
+    onnx: str
+    threshold: float
+    pictures: dict[str, list[Row]]
+    describe: str | None = None
+    nms_iou: float | None = None
+    names: list[str] | None = None
+    size: tuple[int, int] | None = None
+    extra: dict[str, list[Row]] = field(default_factory=dict)
+
+
+def arguments() -> tuple[Path, list[Path]]:
+    """OUT, which is made, and the pictures."""
+    if len(sys.argv) < 3:
+        sys.exit(f"usage: {sys.argv[0]} OUT PICTURE...")
+    out = Path(sys.argv[1])
+    out.mkdir(parents=True, exist_ok=True)
+    return out, [Path(name).resolve() for name in sys.argv[2:]]
+
+
+def at_size(out: Path, picture: Path, width: int, height: int) -> Path:
+    """The picture, already of the network's size, so that no library's resize has a part in it."""
+    made = out / f"{picture.stem}-{width}x{height}.png"
+    cv2.imwrite(str(made), cv2.resize(cv2.imread(str(picture)), (width, height)))
+    return made
+
+
+def row(box: Iterable[float], score: float, class_id: int) -> Row:
+    return {"box": [float(side) for side in box], "score": float(score), "class": int(class_id)}
+
+
+def threshold_in_gap(scores: Iterable[float], few: int = 10, many: int = 60) -> float:
+    """The middle of the widest gap among the ``few``-th to the ``many``-th best score.
+
+    A threshold beside a score would make the comparison depend on its last digit.
+    """
+    best = np.sort(np.asarray(list(scores), float))[::-1][few : many + 1]
+    if len(best) < 2:
+        raise ValueError(f"only {len(best) + few} scores: no threshold keeps {few} of them")
+    at = int(np.argmax(best[:-1] - best[1:]))
+    return round(float(best[at] + best[at + 1]) / 2, 6)
+
+
+def threshold_of_each(rows: dict[str, list[Row]], few: int = 6, more: int = 20) -> float:
+    """The same, but one that keeps at least ``few`` detections of each picture: among the next
+    scores, ``more`` a picture at most.
+    """
+    each = [np.sort([one["score"] for one in found])[::-1] for found in rows.values()]
+    if min(len(scores) for scores in each) <= few:
+        raise ValueError(f"fewer than {few} detections: {[len(scores) for scores in each]}")
+    highest = min(scores[few - 1] for scores in each)
+    rest = [score for scores in each for score in scores if score <= highest]
+    return threshold_in_gap(rest, 0, more * len(rows))
+
+
+def above(rows: list[Row], threshold: float) -> list[Row]:
+    return [found for found in rows if found["score"] >= threshold]
+
+
+def scale_logits(
+    layers: list[Any], logits: Callable[[], Any], rate: float, deviation: float
+) -> None:
+    """Give random last layers (of torch) values that are spread out over the rows.
+
+    ``logits`` runs the network, whose values [..., rows, columns] end in ``layers``. Afterwards
+    each column's mean is that of a sigmoid of ``rate``, and its standard deviation ``deviation``.
+    """
+    import torch
+
+    with torch.no_grad():
+        values = logits().flatten(0, -2)  # [rows, columns]
+        factor = deviation / values.std(0).clamp_min(1e-6)
+        shift = math.log(rate / (1 - rate)) - values.mean(0) * factor
+        for layer in layers:
+            layer.weight.mul_(factor.reshape(-1, *[1] * (layer.weight.dim() - 1)))
+            layer.bias.mul_(factor).add_(shift)
+
+
+def enliven(module: Any, gain: float = 1.0, focus: float = 4.0, boxes: float = 0.1) -> None:
+    """Xavier's weights for every linear layer, Kaiming's for convolutions, and attention that looks
+    at few places (``focus``): with the libraries' initial ones all queries become alike. Layers
+    that give the four sides of a box begin as zero; theirs get a standard deviation of ``boxes``.
+    """
+    import torch
+
+    for name, layer in module.named_modules():
+        if isinstance(layer, torch.nn.Conv2d):
+            torch.nn.init.kaiming_normal_(layer.weight)
+        if not isinstance(layer, torch.nn.Linear):
+            continue
+        looks = name.endswith(("q_proj", "k_proj"))
+        torch.nn.init.xavier_uniform_(layer.weight, focus if looks else gain)
+        if layer.out_features == 4:
+            torch.nn.init.normal_(layer.weight, 0, boxes)
+
+
+def settle(model: Any, run: Callable[[], Any]) -> None:
+    """Batch norms (of torch) take their statistics from what ``run`` shows to the network."""
+    import torch
+
+    norms = [layer for layer in model.modules() if isinstance(layer, torch.nn.BatchNorm2d)]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # the mean of all runs
+        norm.train()
+    with torch.no_grad():
+        run()
+    model.eval()
+
+
+def save(out: Path, about: str, variants: list[Variant]) -> None:
+    document = {"about": about, "variants": [asdict(variant) for variant in variants]}
+    (out / "result.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    for variant in variants:
+        counts = ", ".join(f"{Path(k).name} {len(v)}" for k, v in variant.pictures.items())
+        print(f"{variant.variant}: threshold {variant.threshold}: {counts}")

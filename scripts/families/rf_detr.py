@@ -1,0 +1,101 @@
+"""RF-DETR, by the package rfdetr: its own export and its own predict(), weights random."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from result import Variant, above, arguments, at_size, row, save, scale_logits, threshold_of_each
+
+REQUIREMENTS = ["rfdetr[onnx]==1.11.2", "opencv-python-headless"]
+LICENCE = "Apache-2.0"
+ALL = 0.0001  # a threshold that keeps all of predict()'s 300
+
+
+def model(classes: int | None) -> Any:
+    """With COCO's 91 columns, or trained for ``classes``, which gives one column more."""
+    from rfdetr import RFDETRNano
+
+    torch.manual_seed(7)
+    chosen = {} if classes is None else {"num_classes": classes}
+    return RFDETRNano(pretrain_weights=None, device="cpu", **chosen)
+
+
+def spread(made: Any, picture: Path) -> None:
+    """Random weights find nothing: class scores of 0.01, boxes that all lie on their anchors."""
+    network = made.model.model
+    with torch.no_grad():
+        for layer in network.transformer.enc_out_class_embed:
+            layer.weight.normal_(0, 0.5)
+        network.bbox_embed.layers[-1].weight.normal_(0, 0.15)
+
+    def logits() -> torch.Tensor:
+        caught: list[torch.Tensor] = []
+        hook = network.class_embed.register_forward_hook(lambda _m, _i, out: caught.append(out))
+        made.predict(str(picture), threshold=0.5)
+        hook.remove()
+        return caught[-1]
+
+    scale_logits([network.class_embed], logits, rate=0.05, deviation=1.2)
+
+
+def predict(made: Any, picture: Path) -> list[dict[str, Any]]:
+    found = made.predict(str(picture), threshold=ALL)
+    return [row(*one) for one in zip(found.xyxy, found.confidence, found.class_id, strict=True)]
+
+
+def variant(out: Path, pictures: list[Path], name: str, classes: int | None) -> Variant:
+    made = model(classes)
+    side = made.model.resolution
+    sized = [at_size(out, picture, side, side) for picture in pictures]
+    spread(made, sized[0])
+    rows = {picture.name: predict(made, picture) for picture in sized}
+    extra = {str(picture): predict(made, picture) for picture in pictures}
+    background = classes if classes is not None else -1  # predict() calls it __background__
+    for found in (*rows.values(), *extra.values()):
+        found[:] = [one for one in found if one["class"] != background]
+    threshold = threshold_of_each(rows)
+    path = made.export(output_dir=str(out), verbose=False, output_name=f"rfdetr-{name}.onnx")
+    (out / f"rfdetr-{name}.yaml").write_text(
+        DESCRIPTION.format(
+            background="last" if classes is not None else "none",
+            names="coco-91" if classes is None else [f"class{k}" for k in range(classes)],
+        )
+    )
+    return Variant(
+        name,
+        Path(path).name,
+        threshold,
+        {key: above(found, threshold) for key, found in rows.items()},
+        extra={key: above(found, threshold) for key, found in extra.items()},
+    )
+
+
+def main() -> None:
+    out, pictures = arguments()
+    save(
+        out,
+        "rfdetr 1.11.2, RFDETRNano, random weights",
+        [variant(out, pictures, "91", None), variant(out, pictures, "3", 3)],
+    )
+
+
+DESCRIPTION = """\
+version: 1
+family: rfdetr
+about: RF-DETR by Roboflow; licence Apache-2.0; source rfdetr (PyPI)
+input:
+  scale: 1/255
+  mean: [0.485, 0.456, 0.406]
+  deviation: [0.229, 0.224, 0.225]
+  fit: stretch
+outputs:
+  boxes: {{tensor: dets, form: cxcywh, unit: fraction}}
+  scores: {{tensor: labels, values: logits, background: {background}, several: true}}
+  nms: none
+names: {names}
+"""
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""A small network of three maps with decoded boxes: for forms of export whose own library cannot be
+had, or whose form is all that matters. Needs torch.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+STRIDES = (8, 16, 32)
+
+
+class Branch(nn.Module):
+    """Convolutions to strides 8, 16 and 32, and on each map boxes and class logits."""
+
+    def __init__(self, classes: int, width: int, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        widths = [3, 8, 16, width, width, width]
+        self.body = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(a, b, 3, 2, 1, bias=False), nn.BatchNorm2d(b), nn.SiLU())
+            for a, b in zip(widths, widths[1:], strict=False)
+        )
+        self.box = nn.ModuleList(nn.Conv2d(width, 4, 3, 1, 1) for _ in STRIDES)
+        self.classes = nn.ModuleList(nn.Conv2d(width, classes, 3, 1, 1) for _ in STRIDES)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Boxes [N, rows, 4], x1 y1 x2 y2 in pixels; logits [N, rows, classes]."""
+        boxes, logits = [], []
+        for level, layer in enumerate(self.body):
+            x = layer(x)
+            if level >= 2:
+                boxes.append(self.decode(self.box[level - 2](x), STRIDES[level - 2]))
+                logits.append(self.classes[level - 2](x).flatten(2).transpose(1, 2))
+        return torch.cat(boxes, 1), torch.cat(logits, 1)
+
+    @staticmethod
+    def decode(distances: torch.Tensor, stride: int) -> torch.Tensor:
+        """Distances from the cell's centre to the sides of its box, as powers of e."""
+        height, width = int(distances.shape[2]), int(distances.shape[3])
+        y, x = torch.meshgrid(
+            torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij"
+        )
+        centres = torch.stack([x, y]).float()[None]
+        reach = distances.clamp(-4, 4).exp() * 2
+        sides = torch.cat([centres - reach[:, :2], centres + reach[:, 2:]], 1) * stride
+        return sides.flatten(2).transpose(1, 2)
+
+
+def spread_out(branch: Branch, x: torch.Tensor, rate: float, deviation: float = 1.0) -> None:
+    """Make its outputs differ from cell to cell: class scores around ``rate``."""
+    from weights import settle, spread
+
+    def run() -> object:
+        return branch(x)
+
+    settle(branch, run)
+    mean = float(torch.logit(torch.tensor(rate)))
+    spread(list(branch.classes), run, mean, deviation)
+    spread(list(branch.box), run, 0.0, 0.4)
+
+
+def best_of(
+    boxes: torch.Tensor, scores: torch.Tensor, iou: float, most: int, least: float = 0.01
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """torchvision's NMS for each class: boxes, scores and classes of the best ``most``.
+
+    ``boxes``: [rows, 4]; ``scores``: [rows, classes].
+    """
+    import torchvision
+
+    rows, classes = torch.where(scores > least)
+    values = scores[rows, classes]
+    keep = torchvision.ops.batched_nms(boxes[rows], values, classes, iou)[:most]
+    return boxes[rows[keep]], values[keep], classes[keep]

@@ -1,0 +1,195 @@
+"""torchvision's detectors: SSD300, SSDLite, RetinaNet, FCOS and Faster R-CNN, exported as its
+documentation says; resize, normalisation and NMS are in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import cv2
+import torch
+from result import (
+    Row,
+    Variant,
+    above,
+    arguments,
+    at_size,
+    row,
+    save,
+    scale_logits,
+    threshold_of_each,
+)
+
+REQUIREMENTS = ["torch", "torchvision", "onnx", "onnxruntime", "opencv-python-headless"]
+LICENCE = "BSD-3-Clause"
+SIZE = (640, 480)
+
+
+def tensor(picture: Path) -> torch.Tensor:
+    """[3, H, W] in 0..1, what torchvision's models take."""
+    from torchvision.transforms.functional import to_tensor
+
+    return to_tensor(cv2.cvtColor(cv2.imread(str(picture)), cv2.COLOR_BGR2RGB))
+
+
+def detect(model: Any, picture: Path) -> list[Row]:
+    with torch.no_grad():
+        found = model([tensor(picture)])[0]
+    parts = found["boxes"].tolist(), found["scores"].tolist(), found["labels"].tolist()
+    return [row(*one) for one in zip(*parts, strict=True)]
+
+
+def spread(
+    model: Any, layers: list[Any], pictures: list[Path], rate: float, deviation: float
+) -> None:
+    """``layers``: those that end in class scores, each with its own values, rows of every place."""
+
+    def values(layer: Any) -> torch.Tensor:
+        seen: list[torch.Tensor] = []
+        hook = layer.register_forward_hook(lambda _m, _i, out: seen.append(out))
+        for picture in pictures:
+            detect(model, picture)
+        hook.remove()
+        rows = [
+            out.flatten(2).movedim(1, 2).flatten(0, 1) if out.dim() == 4 else out for out in seen
+        ]
+        return torch.cat(rows)
+
+    for layer in layers:
+        scale_logits([layer], partial(values, layer), rate, deviation)
+
+
+def boxes(layers: list[Any]) -> None:
+    for layer in layers:
+        torch.nn.init.normal_(layer.weight, 0, 0.02)
+
+
+def convolutions(module: Any) -> list[Any]:
+    return [part for part in module.modules() if isinstance(part, torch.nn.Conv2d)]
+
+
+def ssd(name: str) -> tuple[Any, list[Any], list[Any]]:
+    from torchvision.models import detection
+
+    model = getattr(detection, name)(weights=None, weights_backbone=None, num_classes=91)
+    heads = model.head.classification_head, model.head.regression_head
+    scores, sides = ([c for c in convolutions(head) if c.bias is not None] for head in heads)
+    return model, scores, sides
+
+
+def dense(name: str) -> tuple[Any, list[Any], list[Any]]:
+    """RetinaNet and FCOS, smaller inside than their default of 800."""
+    from torchvision.models import detection
+
+    model = getattr(detection, name)(
+        weights=None, weights_backbone=None, num_classes=91, min_size=256, max_size=416
+    )
+    return model, [model.head.classification_head.cls_logits], [model.head.regression_head.bbox_reg]
+
+
+def two_stages(name: str) -> tuple[Any, list[Any], list[Any]]:
+    from torchvision.models import detection
+
+    model = getattr(detection, name)(
+        weights=None, weights_backbone=None, num_classes=91, rpn_score_thresh=0.0
+    )
+    predictor = model.roi_heads.box_predictor
+    return model, [model.rpn.head.cls_logits, predictor.cls_score], [predictor.bbox_pred]
+
+
+Maker = Callable[[str], tuple[Any, list[Any], list[Any]]]
+# name, maker, order of the outputs, axes of the input, rate and deviation of the class scores
+MODELS: list[tuple[str, Maker, list[str], int, float, float]] = [
+    ("ssdlite320_mobilenet_v3_large", ssd, ["boxes", "scores", "labels"], 4, 0.5, 2.5),
+    ("ssd300_vgg16", ssd, ["boxes", "scores", "labels"], 3, 0.5, 2.5),
+    ("retinanet_resnet50_fpn", dense, ["boxes", "scores", "labels"], 3, 0.01, 1.0),
+    ("fcos_resnet50_fpn", dense, ["boxes", "scores", "labels"], 4, 0.01, 1.5),
+    (
+        "fasterrcnn_mobilenet_v3_large_320_fpn",
+        two_stages,
+        ["boxes", "labels", "scores"],
+        3,
+        0.5,
+        2.5,
+    ),
+]
+
+
+class One(torch.nn.Module):
+    """One picture [1, 3, H, W] instead of the documentation's list of [3, H, W]."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: torch.Tensor) -> Any:
+        return self.model([images[0]])[0]
+
+
+def export(model: Any, path: Path, picture: Path, axes: int, outputs: list[str]) -> None:
+    image = tensor(picture)
+    torch.onnx.export(
+        model if axes == 3 else One(model).eval(),
+        ([image],) if axes == 3 else (image[None],),
+        str(path),
+        input_names=["images"],
+        output_names=outputs,
+        dynamic_axes={"images": {axes - 2: "height", axes - 1: "width"}}
+        | {name: {0: "detections"} for name in outputs},
+        opset_version=17,
+        dynamo=False,
+    )
+
+
+def variant(
+    out: Path, pictures: list[Path], model: tuple[str, Maker, list[str], int, float, float]
+) -> Variant:
+    name, make, outputs, axes, rate, deviation = model
+    torch.manual_seed(9)
+    made, scores, sides = make(name)
+    made.eval()
+    sized = [at_size(out, picture, *SIZE) for picture in pictures]
+    boxes(sides)
+    spread(made, scores, sized, rate, deviation)
+    rows = {picture.name: detect(made, picture) for picture in sized}
+    threshold = threshold_of_each(rows)
+    path = out / f"{name}.onnx"
+    export(made, path, sized[0], axes, outputs)
+    path.with_suffix(".yaml").write_text(DESCRIPTION, encoding="utf-8")
+    return Variant(
+        name,
+        path.name,
+        threshold,
+        {key: above(found, threshold) for key, found in rows.items()},
+        describe=path.with_suffix(".yaml").name,
+        size=SIZE,
+        extra={str(picture): above(detect(made, picture), threshold) for picture in pictures},
+    )
+
+
+def main() -> None:
+    import torchvision
+
+    out, pictures = arguments()
+    variants = [variant(out, pictures, model) for model in MODELS]
+    save(out, f"torchvision {torchvision.__version__}, random weights", variants)
+
+
+DESCRIPTION = """\
+version: 1
+family: torchvision
+about: torchvision's detectors; licence BSD-3-Clause; source torchvision (PyPI)
+input: {colour: rgb, scale: 1/255, fit: stretch}
+outputs:
+  boxes: {tensor: boxes, form: xyxy, unit: pixels}
+  scores: {tensor: scores, values: probabilities}
+  classes: {tensor: labels, first: 0}
+  nms: inside
+names: coco-91
+"""
+
+if __name__ == "__main__":
+    main()
