@@ -108,7 +108,8 @@ class Occasion:
         """What ran since ``seen`` was emptied. Raises NotHereError where it was another thing than
         the run, beyond what ``varies`` allows: such figures must not stand beside the run's."""
         run = Execution.of(self.plain.document)
-        what = f"{run.engine} {run.precision}"
+        # The engine null has no precision.
+        what = f"{run.engine} {run.precision}".removesuffix(" none")
         differing = dict.fromkeys(name for one in self.seen for name in run.differs_in(one))
         for name in set(PINNED) & {*differing} - {*varies.fields}:
             found = next(getattr(one, name) for one in self.seen if name in run.differs_in(one))
