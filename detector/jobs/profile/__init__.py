@@ -144,13 +144,8 @@ def run_passes(occasion: Occasion, wanted: Sequence[str], say: Say) -> None:
         record = replace(record, seconds=round(time.perf_counter() - start, 3))
         occasion.records[name] = record
         occasion.session.write_pass(name, record.as_builtins())
-        ran = "" if record.ran is None else f" ({record.ran.text})"
-        say(
-            f"{record.seconds:.1f} s{ran}"
-            if record.available
-            else f"not available: {record.reason}",
-            True,
-        )
+        went = f"{record.seconds:.1f} s" if record.available else f"not available: {record.reason}"
+        say(went, True)
 
 
 def _say_what_ran(record: PassRecord, one: Pass[Any], occasion: Occasion) -> PassRecord:
