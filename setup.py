@@ -59,10 +59,10 @@ setup(
         "eval": ["faster-coco-eval>=1.6.5"],
         # TensorRT's libraries come from NVIDIA's own index, through a placeholder on PyPI. Of the
         # packages that move bytes to a GPU, cuda-python is the one with wheels; pycuda is built
-        # where it is installed.
-        "trt": ["tensorrt>=10.15", "cuda-python>=12.8"],
+        # where it is installed. cuda-python below 12.9.1 holds the GIL while it waits for the GPU.
+        "trt": ["tensorrt>=10.15", "cuda-python>=12.9.1"],
         "pycuda": ["pycuda>=2024.1"],
-        "cuda": ["cuda-python>=12.8"],
+        "cuda": ["cuda-python>=12.9.1"],
         # --font: letters of any script, joined and in their order.
         "font": ["pillow>=10.1"],
         # The font inside --save overlay: Lato, under the SIL Open Font License, which goes with it.

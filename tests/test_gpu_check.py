@@ -42,6 +42,102 @@ def test_without_a_gpu_it_says_so_and_does_not_end_with_0():
     assert done.stderr.startswith("gpu_check: nothing was tried on a GPU: ")
     assert "no driver: detect-video --engine trt: exit 5" in done.stdout
     assert "FAILED" not in done.stdout
+    for check in ("memory", "trace", "tensorrt", "lean"):
+        assert f"{check}: needs a GPU" in done.stdout
+
+
+@pytest.mark.slow
+def test_what_needs_no_gpu_is_rehearsed_from_end_to_end(tmp_path):
+    """And no figure of it is called a GPU's."""
+    if driver.absent() is None:
+        pytest.skip("machine: there is a GPU: run scripts/gpu_check itself")
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("machine: torch is not installed")
+    found = tmp_path / "found.md"
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--only", "settings", "--markdown", str(found)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 77, done.stdout + done.stderr
+    on, refused, off, compared = (line for line in done.stdout.splitlines() if line[7:15].strip())
+    assert on.startswith("ok ")
+    assert "channels_last=1, benchmark=0, rehearsed on the CPU, round 1: " in on
+    assert "raw outputs differ by" in on
+    assert off.startswith("ok ")
+    assert "channels_last=0, benchmark=0, rehearsed on the CPU" in off
+    assert refused.startswith("- ")
+    assert "cuDNN needs a GPU" in refused
+    assert "beyond the noise" not in compared
+    table = found.read_text()
+    assert ", no GPU\n" in table
+    assert table.count("| settings |") == 4
+    assert all("rehearsed on the CPU" in line for line in table.splitlines() if "FPS" in line)
+
+
+def test_every_setting_of_torch_is_measured_in_turns(monkeypatch, script, tmp_path):
+    """12 of them, three rounds; one that is refused is not asked again."""
+    monkeypatch.setattr(script, "has_gpu", lambda: True)
+    monkeypatch.setattr(script, "torch_lacks", lambda: None)
+    monkeypatch.setattr(script, "save_reference", lambda folder: None)
+    asked = []
+
+    def measured(setting, folder):
+        asked.append(setting)
+        if setting.precision == "tf32":
+            return {"fps": None, "value": "no", "ok": False}
+        fps = 100.0 + len(asked) / 100 + 50 * setting.benchmark
+        return {"fps": fps, "value": f"{fps} FPS", "ok": True}
+
+    monkeypatch.setattr(script, "measure_apart", measured)
+    rows = list(script.settings())
+    kinds = {(one.precision, one.channels_last, one.benchmark) for one in asked}
+    assert len(kinds) == 12
+    assert [asked.count(one) for one in script.SETTINGS] == [3, 3, 3, 3, 1, 1, 1, 1, 3, 3, 3, 3]
+    assert asked[:12] == list(script.SETTINGS)
+    fp32, fp16 = (one["value"] for one in rows[-2:])
+    assert rows[-2]["what"] == "torch fp32: settings beside the default"
+    for text in (fp32, fp16):
+        usual, *others = text.split("; ")
+        assert "1.00 times" in usual
+        assert "beyond the noise" not in usual
+        beyond = ["benchmark=1" in one for one in others]
+        assert ["beyond the noise" in one for one in others] == beyond
+
+
+def test_a_setting_that_crashes_is_a_row(monkeypatch, script, tmp_path):
+    dying = tmp_path / "gpu_check"
+    dying.write_text("import sys\nsys.exit('CUDA error: an illegal memory access')\n")
+    monkeypatch.setattr(script, "__file__", str(dying))
+    found = script.measure_apart(script.SETTINGS[0], str(tmp_path))
+    assert (found["fps"], found["ok"]) == (None, False)
+    assert "illegal memory access" in found["value"]
+
+
+def test_what_was_found_is_written_before_what_comes_next(monkeypatch, script, tmp_path):
+    """A machine that is lent for minutes may be taken back at any time."""
+    child = tmp_path / "gpu_check"
+    child.write_text(
+        "import os, time\n"
+        'print(\'{"what": "a", "value": "b", "ok": true}\', flush=True)\n'
+        f"while not os.path.exists({str(tmp_path / 'told')!r}): time.sleep(0.01)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    monkeypatch.setattr(script, "__file__", str(child))
+    told = script.table
+    seen = []
+
+    def table(found):
+        seen.append(sum(map(len, found.values())))
+        (tmp_path / "told").touch()
+        return told(found)
+
+    monkeypatch.setattr(script, "table", table)
+    found = script.run_checks(["environment"], str(tmp_path / "found.md"))
+    assert seen == [1, 2]
+    assert [one["ok"] for one in found["environment"]] == [True, False]
+    assert "crashed: SIGKILL" in (tmp_path / "found.md").read_text()
 
 
 @pytest.mark.slow

@@ -229,14 +229,26 @@ def _larger_batch(
         ),
         None,
     )
+    named = _name_measured(document)
     return _add(
         document,
-        ("--batch", str(batch)),
+        ("--batch", str(batch), *named),
         f"{batch} frames in one inference: a frame waits longer",
         INFER,
         _measurement(swept) or _predict(row),
-        PROVE if row else f"{COMPARE} --batch {document.batch},{batch}",
+        PROVE if row else " ".join([COMPARE, "--batch", f"{document.batch},{batch}", *named]),
     )
+
+
+def _name_measured(document: SessionDocument) -> tuple[str, ...]:
+    """Options for the engine and precision of this run, where ``auto`` took them because they were
+    measured here. That counts for this batch alone: another one would run something else, of which
+    no figure is."""
+    asked = {_option(document, "runtime", name) for name in ("engine", "precision")}
+    reason = document.engine_reason or ""
+    if "auto" not in asked or not any(word in reason for word in ("measured", "tuned for")):
+        return ()
+    return "--engine", document.engine, "--precision", document.precision
 
 
 def _take_fewer_frames(document: SessionDocument) -> NextStep:

@@ -43,5 +43,6 @@ def profile_document(session: SavedSession) -> ProfileDocument:
         not_available={
             name: record.reason for name, record in passes.items() if not record.available
         },
+        ran={name: record.ran.text for name, record in passes.items() if record.ran is not None},
         passes=passes,
     )

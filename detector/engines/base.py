@@ -248,7 +248,15 @@ class Engine:
         return None
 
     def close(self) -> None:
-        """Releases everything. May be called twice."""
+        """Releases everything. May be called twice. Raises EngineError where the device refuses."""
+
+    def close_after(self, error: BaseException) -> None:
+        """Closes because of an error, which is the one to report: a device that failed once refuses
+        to free its memory, too. What closing says becomes a note of it."""
+        try:
+            self.close()
+        except Exception as late:
+            error.add_note(f"closing engine {self.name} failed as well: {late}")
 
     def __enter__(self) -> Engine:
         return self
@@ -259,7 +267,10 @@ class Engine:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> Any:
-        self.close()
+        if error is None:
+            self.close()
+        else:
+            self.close_after(error)
 
 
 @contextmanager

@@ -52,7 +52,7 @@ from detector.run.wire import (
 )
 
 if TYPE_CHECKING:
-    from detector.engines.base import BuildProgress
+    from detector.engines.base import BuildProgress, Engine
     from detector.live.base import Watcher
     from detector.loop.parts import Parts, Progress
     from detector.models.base import Network
@@ -191,8 +191,20 @@ def detect(
                         runs = _run_sources(job, specs)
                     with timer.phase("close"):
                         loaded.read_layers()
-                        engine.close()
+                        _close_engine(engine, runs)
                     return _write_session(job, runs, command)
+
+
+def _close_engine(engine: Engine, runs: Sequence[SourceRun]) -> None:
+    """Closes it. A device that failed refuses to free its memory, too: the first error is the one
+    to report, and what was written before it stays."""
+    try:
+        engine.close()
+    except EngineError as late:
+        if any(isinstance(run.error, EngineError) for run in runs):
+            runs[-1].notes.append(f"closing it failed as well: {late}")
+        else:
+            runs[-1].error = runs[-1].error or late
 
 
 def _deciding_picture(specs: Sequence[str], config: Config, hooks: Hooks) -> tuple[int, int] | None:

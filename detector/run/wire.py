@@ -86,6 +86,8 @@ class LoadedModel:
     blurred: frozenset[int] = frozenset()  # ids of --blur
     font: Font | None = None  # of --font
     tuned: Mapping[str, Any] = field(default_factory=dict)  # options that ``tune --use`` kept
+    # As asked for, with what ``auto`` took (engine, precision, calibration) and with ``tuned``.
+    config: Config | None = None
 
     def read_layers(self) -> None:
         """Asks the engine how it runs each layer, while it is open.
@@ -166,7 +168,9 @@ def load_model(
         shape = (network.input.height, network.input.width)
         kept = tuned.find(config, network.sha256, shape, kind) if kind and measured else None
     if kept is not None:
-        config, reason, measured = kept.config, kept.reason, False
+        config, reason = kept.config, kept.reason
+        # Without an engine of its own it was measured with what ``auto`` took then, and takes now.
+        measured = measured and "engine" not in kept.options
         if config.runtime.batch != network.batch:  # it is part of the graph
             with timer.phase("load"):
                 network = open_network(config, picture)
@@ -224,6 +228,7 @@ def load_model(
         font=font,
         tuned={} if kept is None else kept.options,
         original=network,
+        config=config,
     )
 
 

@@ -9,7 +9,7 @@ shares are fractions of 1.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -17,7 +17,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from detector.errors import UsageError
 from detector.session.codec import from_builtins, json_schema, parse_json, read_file, to_builtins
-from detector.session.document import Amount, Count, Duration, Size
+from detector.session.document import Amount, Count, Duration, SessionDocument, Size
 
 Facts = TypeVar("Facts")
 Peak = Annotated[float, Meta(ge=1e-6)]  # what a computer reaches at most; a tiny one is none
@@ -30,6 +30,67 @@ class Interval:
     median: float
     low: float
     high: float
+
+
+# ----------------------------------------------------------------------
+# What every pass says: what ran the network while it measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """What ran the network, and how: figures of two of these are figures of two things.
+
+    ``threads``: of one request. ``model_input``: height, width. None: this one does not tell, as a
+    network that runs without a loop and a source.
+    """
+
+    engine: str
+    precision: str
+    threads: Count
+    concurrency: Size
+    batch: Size
+    model_input: tuple[Size, Size]
+    sync: bool | None = None
+    decoder: str | None = None
+    pixels: str | None = None
+
+    @classmethod
+    def of(cls, document: SessionDocument) -> Execution:
+        video = document.each[0].video
+        return cls(
+            engine=document.engine,
+            precision=document.precision,
+            threads=document.engine_threads,
+            concurrency=document.concurrency,
+            batch=document.batch,
+            model_input=document.model_input,
+            sync=document.sync,
+            decoder=None if video.decoder is UNSET else video.decoder,
+            pixels=None if video.pixels is UNSET else video.pixels,
+        )
+
+    def differs_in(self, other: Execution) -> list[str]:
+        """The fields that both tell, and tell differently."""
+        mine_and_theirs = {
+            one.name: (getattr(self, one.name), getattr(other, one.name))
+            for one in fields(Execution)
+        }
+        return [
+            name
+            for name, (mine, theirs) in mine_and_theirs.items()
+            if mine != theirs and mine is not None and theirs is not None
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """What a pass measured. ``execution``: of the run, which that of the pass was compared with.
+    ``differs_in``: its fields that were others in the pass, on purpose or by what ``text`` says.
+    ``text``: "openvino int8, as the run"."""
+
+    execution: Execution
+    differs_in: Sequence[str] = ()
+    text: str
 
 
 # ----------------------------------------------------------------------
@@ -502,13 +563,15 @@ FACTS: dict[str, type[Any]] = {
 class PassRecord:
     """One file. ``facts``: as in FACTS, None where ``available`` is False for the ``reason``.
     ``undisturbed``: why the pass slowed nothing down, of passes that ran nothing under a profiler.
-    ``seconds``: how long the pass took."""
+    ``seconds``: how long the pass took. ``ran``: what ran the network meanwhile; None of sessions
+    of earlier versions."""
 
     available: bool
     reason: str | None = None
     facts: Any = None
     undisturbed: str | None = None
     seconds: float | None = None
+    ran: Ran | None = None
 
     @property
     def slowdown(self) -> float | None:
@@ -526,6 +589,8 @@ class PassRecord:
             document["undisturbed"] = self.undisturbed
         if self.seconds is not None:
             document["seconds"] = self.seconds
+        if self.ran is not None:
+            document["ran"] = to_builtins(self.ran)
         return document
 
 
@@ -537,6 +602,7 @@ class PassHeader:
     reason: str | None = None
     undisturbed: str | None = None
     seconds: Duration | None = None
+    ran: Ran | None = None
     slowdown: float | None = None
 
 
@@ -571,6 +637,7 @@ def pass_record(content: Any, path: Path) -> PassRecord:
         facts=facts,
         undisturbed=header.undisturbed,
         seconds=header.seconds,
+        ran=header.ran,
     )
 
 

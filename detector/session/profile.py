@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from msgspec import Struct
@@ -87,7 +87,8 @@ class RecordingDocument:
 class ProfileHeader:
     """What stands before the passes. ``overhead``: pass -> its time a frame over the plain run's,
     for passes that ran the pipeline. ``undisturbed``: pass -> why it slowed nothing down.
-    ``not_available``: pass -> why it could not run."""
+    ``not_available``: pass -> why it could not run. ``ran``: pass -> what it measured, beside
+    ``engine`` and ``precision`` of the run: "openvino int8, as the run"."""
 
     schema: int = SCHEMA
     session: str
@@ -104,6 +105,7 @@ class ProfileHeader:
     overhead: Mapping[str, float]
     undisturbed: Mapping[str, str]
     not_available: Mapping[str, str | None]
+    ran: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,6 +115,34 @@ def test_a_larger_batch_that_nothing_measured_has_no_figure(session):
     assert by_option(loaded)["--batch 4"].figure is None
 
 
+SELF_TIMED = "engine openvino, int8: measured 2.4x of ort fp32 on this machine (self-timing)"
+TUNED = "tuned for 960x540 h264 (2026-11-22), 1.8 times the defaults: --precision int8"
+
+
+@pytest.mark.parametrize(
+    ("reason", "asked", "named"),
+    [
+        (SELF_TIMED, "auto", True),
+        (TUNED, "auto", True),
+        ("engine ort: onnxruntime is installed", "auto", False),  # by rank, for every batch
+        (None, "openvino", False),  # it is in the command already
+    ],
+)
+def test_a_larger_batch_runs_what_its_figure_is_of(session, reason, asked, named):
+    """What was measured for batch 1 does not count for another: auto would take ort fp32 there."""
+    path = session / "session.json"
+    document = json.loads(path.read_text())
+    precision = "auto" if asked == "auto" else "int8"
+    document["config"]["runtime"] |= {"engine": asked, "precision": precision}
+    document |= {"engine": "openvino", "precision": "int8", "engine_reason": reason}
+    path.write_text(json.dumps(document))
+    steps = by_option(add_passes(session))
+    more = " --engine openvino --precision int8" if named else ""
+    assert [option for option in steps if option.startswith("--batch")] == [f"--batch 4{more}"]
+    words = f"--batch 4{more}".split()
+    assert list(steps[f"--batch 4{more}"].command[-len(words) :]) == words
+
+
 @pytest.mark.parametrize(("rate", "offered"), [(38.0, False), (41.0, False), (47.0, True)])
 def test_what_is_predicted_as_no_faster_is_not_offered(rate, offered, session):
     """Now it is 40, and its rounds lie 5% apart."""

@@ -219,6 +219,115 @@ def test_what_fits_is_tried_on_as_many_streams_as_run_at_once(fakes):
     assert tried == [0, 1, 2]
 
 
+class FakeMemory:
+    """What torch's allocator tells, in bytes: a run takes ``need`` at its peak and keeps ``kept``.
+    What it gave back is free for every other stream."""
+
+    def __init__(self, total: int, need: int, kept: int) -> None:
+        self.total, self.need, self.kept = total, need, kept
+        self.now = self.peak = self.highest = 0
+
+    def take(self, size: int) -> None:
+        if self.now + size > self.total:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate much")
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        self.highest = max(self.highest, self.now)
+
+    def run(self, given):
+        self.take(self.need * len(given))
+        self.now -= (self.need - self.kept) * len(given)
+
+    def begin(self, device) -> int:
+        self.peak = self.now
+        return self.now
+
+    def hold(self, device, before: int) -> None:
+        self.take(max(0, self.peak - max(before, self.now)))
+
+
+@pytest.mark.parametrize(
+    ("total", "at_once", "fits"),
+    # Each run needs 100 at its peak. One after the other, any number of them would fit into 130.
+    [(130, 1, True), (130, 2, False), (199, 2, False), (200, 2, True), (799, 8, False)],
+)
+def test_memory_is_tried_as_if_all_peaks_came_together(fakes, monkeypatch, total, at_once, fits):
+    memory = FakeMemory(total, need=100, kept=10)
+    monkeypatch.setattr(cuda, "begin_peak", memory.begin)
+    monkeypatch.setattr(cuda, "hold_peak", memory.hold)
+    network, device = plus_one(1), torch.device("cpu")
+    assert cuda.fits(memory.run, network, device, at_once, 1) is fits
+    if fits:
+        assert memory.highest == 100 * at_once
+        waited = [line for line in fakes.log if "waited" in line]
+        assert waited == [f"stream {at} waited for" for at in range(at_once)]
+        assert fakes.log.index(waited[0]) == 0, "somebody waited before all of them ran"
+    assert fakes.log[-1] == "cache emptied"
+
+
+def test_the_allocator_is_asked_on_a_gpu(monkeypatch):
+    """What was given back since the peak is held, so that the next run cannot have it."""
+    device, calls = torch.device("cuda:1"), []
+    told = {"memory_allocated": 700, "max_memory_allocated": 1000}
+    for name, value in told.items():
+        monkeypatch.setattr(torch.cuda, name, lambda where, v=value: calls.append(where) or v)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", calls.append)
+    made = []
+    monkeypatch.setattr(torch, "empty", lambda size, **more: made.append((size, more["device"])))
+    assert cuda.begin_peak(device) == 700
+    cuda.hold_peak(device, 650)
+    assert made == [(300, device)]
+    assert set(calls) == {device}
+
+
+@pytest.mark.parametrize(("precision", "tf32"), [("fp32", False), ("tf32", True)])
+def test_arithmetic_is_set_before_anything_is_compiled(fakes, monkeypatch, precision, tf32):
+    """A graph that was compiled under the other setting would be compiled again, or be wrong."""
+    seen = []
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", not tf32)
+    engine = object.__new__(torch_.TorchEngine)
+    engine.precision, engine.threads, engine.concurrency = precision, 1, 2
+    engine.module, engine._device = (lambda given: []), torch.device("cuda:0")
+
+    def note(what):
+        cudnn = torch.backends.cudnn
+        seen.append((what, cudnn.allow_tf32, cudnn.benchmark))
+
+    monkeypatch.setattr(engine, "_compile", lambda: note("compiled"), raising=False)
+    monkeypatch.setattr(engine, "_cuda_requests", lambda *_: note("requests"), raising=False)
+    wanted = {"compile": True, "graphs": False, "benchmark": True}
+    threads = torch.get_num_threads()
+    try:
+        engine._requests(plus_one(), EngineOptions(precision=precision), wanted)
+    finally:
+        torch.set_num_threads(threads)
+        cuda.set_arithmetic(False, False)
+    assert seen == [("compiled", tf32, True), ("requests", tf32, True)]
+
+
+@pytest.mark.parametrize("benchmark", [False, True])
+def test_cudnn_looks_for_algorithms_where_it_is_asked_to(fakes, monkeypatch, benchmark):
+    from detector.engines.torch.graph import graph_module
+
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", not benchmark)
+    network = plus_one()
+    run, device = graph_module(network.graph), torch.device("cpu")
+    request = cuda.CudaRequest(run, network, device, False, lambda ms: None, benchmark)
+    request.infer(1)
+    assert torch.backends.cudnn.benchmark is benchmark
+    assert torch_.read_switches({"benchmark": "1"})["benchmark"] is True
+    assert torch_.read_switches({})["benchmark"] is False
+
+
+@pytest.mark.parametrize("option", ["graphs", "benchmark"])
+def test_what_needs_a_gpu_is_refused_on_a_cpu(option):
+    from detector.errors import UsageError
+
+    with pytest.raises(UsageError, match=f"--engine-options {option}: .* a GPU"):
+        engines.open("torch", plus_one(), EngineOptions(device="cpu", own={option: "1"}))
+
+
 @pytest.fixture
 def gpu(monkeypatch):
     """torch says that there is one, of compute capability 7.5."""

@@ -208,11 +208,13 @@ def test_the_real_bindings_have_every_name(tmp_path, package, major):
 SIGNATURES = """
 import inspect, json, sys
 from cuda.bindings import runtime
+from cuda.bindings.utils import get_cuda_native_handle
 print(json.dumps({name: list(inspect.signature(getattr(runtime, name)).parameters)
                   for name in json.load(sys.stdin)}
       | {"kinds": sorted(runtime.cudaMemcpyKind.__members__),
          "nonblocking": runtime.cudaStreamNonBlocking,
          "blocking_sync": runtime.cudaEventBlockingSync, "default": runtime.cudaHostAllocDefault,
+         "handle": get_cuda_native_handle(runtime.cudaStream_t(1234)),
          "without_driver": [int(result) for result in runtime.cudaGetDevice()[:1]]}))
 """
 
@@ -247,6 +249,7 @@ def test_cuda_pythons_real_calls_have_the_fakes_arguments(tmp_path):
     assert {name: real[name] for name in ours} == ours
     assert {"cudaMemcpyHostToDevice", "cudaMemcpyDeviceToHost"} <= set(real["kinds"])
     assert (real["nonblocking"], real["blocking_sync"], real["default"]) == (1, 1, 0)
+    assert real["handle"] == 1234
 
 
 def any_wheel(pattern: str) -> Path:

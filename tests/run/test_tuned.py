@@ -196,3 +196,44 @@ def test_a_run_obeys_what_was_kept(tmp_path, monkeypatch, settings):
     assert "tune --undo" in (result.summary.engine_reason or "")
     assert result.summary.batch == settings.get("batch", 1)
     assert result.summary.frames.written == 9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "asked"),
+    [({"engine": "ort", "precision": "fp32", "queue_batches": 4}, False), ({"crf": 30}, True)],
+    ids=["names its engine", "leaves it to auto"],
+)
+def test_without_an_engine_of_its_own_auto_takes_what_it_took(
+    tmp_path, monkeypatch, settings, asked
+):
+    """A queue that was measured with what ``compare --use`` had kept must not run with another."""
+    monkeypatch.undo()
+    from detector.run.wire import load_model
+
+    used = config(tmp_path / "engines")
+    loaded = load_model(used)
+    loaded.engine.close()
+    network = loaded.network
+    shape = (network.input.height, network.input.width)
+    found = Tuning(
+        model="street", engine="ort", precision="fp32", source=STREET, seconds=1.0, floor=0.97,
+        rounds=3, settings=settings, before=Interval(1, 1, 1), after=Interval(2, 2, 2),
+    )  # fmt: skip
+    tuned.keep(found, used, network.sha256, shape, KIND)
+    told, real = [], choose.choose
+
+    def choosing(config, sha, size, measured, timing):
+        told.append(measured)
+        return real(config, sha, size, measured, timing)
+
+    monkeypatch.setattr(choose, "choose", choosing)
+    loaded = load_model(used, kind=lambda: KIND)
+    loaded.engine.close()
+    assert dict(loaded.tuned) == settings
+    assert told == [asked]
+    # What it runs, without any auto, for whoever runs it once more.
+    runtime = loaded.config.runtime
+    assert (runtime.engine, runtime.precision) == (loaded.engine.name, loaded.engine.precision)
+    assert loaded.config.loop.queue_batches == settings.get("queue_batches", 2)
+    assert loaded.config.output.crf == settings.get("crf")

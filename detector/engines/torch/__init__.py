@@ -55,6 +55,8 @@ class TorchEngine(Engine):
         "channels_last": "1: weights of convolutions as NHWC (default); 0: everything as NCHW",
         "compile": "1: torch.compile; on a CPU that takes a C++ compiler, and some 20 s to load",
         "graphs": "1: each request's kernels as one CUDA graph; GPUs only",
+        "benchmark": "1: cuDNN tries its algorithms at the first frames and keeps the fastest; "
+        "GPUs only",
     } | BF16_OPTION
 
     @classmethod
@@ -115,11 +117,12 @@ class TorchEngine(Engine):
             self.notes.append(note)
         if reason := abilities.refusal(options.precision, device):
             raise EngineError(f"engine torch: {options.precision} cannot run here: {reason}")
-        if wanted["graphs"] and device.type != "cuda":
-            raise UsageError(
-                "--engine-options graphs: CUDA graphs need a GPU, and torch runs on the CPU; "
-                "leave it out"
-            )
+        for name, what in (("graphs", "CUDA graphs need"), ("benchmark", "cuDNN needs")):
+            if wanted[name] and device.type != "cuda":
+                raise UsageError(
+                    f"--engine-options {name}: {what} a GPU, and torch runs on the CPU; "
+                    "leave it out"
+                )
         if wanted["compile"] and options.precision == "int8":
             raise UsageError(
                 "--engine-options compile: it is for float only, int8 runs on oneDNN's own "
@@ -194,16 +197,19 @@ class TorchEngine(Engine):
     def _requests(
         self, network: Network, options: EngineOptions, wanted: Mapping[str, bool]
     ) -> Any:
-        from detector.engines.torch.requests import CallingThreads, TorchRequest
+        from detector.engines.torch.requests import CallingThreads, TorchRequest, set_arithmetic
 
         threads, run = CallingThreads(self.threads), self.module
+        arithmetic = self.precision == "tf32", wanted["benchmark"]
+        if self._device.type == "cuda":
+            set_arithmetic(*arithmetic)  # before anything is compiled or tried: both depend on it
         if wanted["compile"]:
             threads.prepare()  # the number of threads is part of what was compiled
             with translated("torch", "compile the network"):
                 run = self._compile()
         if self._device.type == "cpu":
             return [TorchRequest(run, network, threads) for _ in range(options.requests)]
-        return self._cuda_requests(run, network, options.requests, wanted["graphs"])
+        return self._cuda_requests(run, network, options.requests, wanted["graphs"], *arithmetic)
 
     def _compile(self) -> Run:
         """Compiles now, not at the first run: it then fails here or not at all, and counts as
@@ -217,19 +223,20 @@ class TorchEngine(Engine):
         return run
 
     def _cuda_requests(
-        self, run: Run, network: Network, count: int, graphs: bool
+        self, run: Run, network: Network, count: int, graphs: bool, tf32: bool, benchmark: bool
     ) -> list[CudaRequest]:
         import torch
 
-        from detector.engines.torch.requests import CudaRequest, allow_tf32, check_memory
+        from detector.engines.torch.requests import CudaRequest, check_memory
 
-        tf32 = self.precision == "tf32"
-        allow_tf32(tf32)
         with translated("torch", "try the network on the GPU"):
             torch.cuda.current_stream(self._device).synchronize()  # the weights have arrived
-            check_memory(run, network, self._device, self.concurrency)
+            # A graph keeps its memory as long as it lives, and each request has one.
+            at_once = count if graphs else self.concurrency
+            check_memory(run, network, self._device, at_once)
             requests = [
-                CudaRequest(run, network, self._device, tf32, self._finished) for _ in range(count)
+                CudaRequest(run, network, self._device, tf32, self._finished, benchmark)
+                for _ in range(count)
             ]
             for request in requests if graphs else ():
                 request.capture()
@@ -267,7 +274,7 @@ class TorchEngine(Engine):
 
 def read_switches(own: Mapping[str, str]) -> dict[str, bool]:
     """The options that are on or off. Raises UsageError for another value."""
-    found = {"channels_last": True, "compile": False, "graphs": False}
+    found = {"channels_last": True, "compile": False, "graphs": False, "benchmark": False}
     for name in found.keys() & own.keys():
         value = own[name]
         if value.lower() not in SWITCH:

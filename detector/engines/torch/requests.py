@@ -77,13 +77,20 @@ WARM_UPS = 3  # before a capture: libraries choose their kernels and allocate on
 class CudaRequest(Request):
     """A request on a GPU. ``slot`` and the results are pinned: the device copies them by itself.
 
-    ``tf32``: whether float32 convolutions may round their operands to TF32. This is a setting of
-    the whole process. torch allows it by default, and fp32 would then not be fp32. It is set before
-    each launch, because another engine of this process may have set it the other way.
+    ``tf32``: whether float32 convolutions may round their operands to TF32; ``benchmark``: whether
+    cuDNN looks for its fastest algorithms. Both are settings of the whole process. torch allows
+    TF32 by default, and fp32 would then not be fp32. They are set before each launch, because
+    another engine of this process may have set them the other way.
     """
 
     def __init__(
-        self, run: Run, network: Network, device: Any, tf32: bool, finished: Callable[[float], None]
+        self,
+        run: Run,
+        network: Network,
+        device: Any,
+        tf32: bool,
+        finished: Callable[[float], None],
+        benchmark: bool = False,
     ) -> None:
         """``finished`` is called after each run with its milliseconds on the device."""
         self._stream = torch.cuda.Stream(device)
@@ -95,7 +102,7 @@ class CudaRequest(Request):
         self._begun = torch.cuda.Event(enable_timing=True)
         # blocking: the waiting thread sleeps.
         self._ended = torch.cuda.Event(enable_timing=True, blocking=True)
-        self._tf32, self._finished = tf32, finished
+        self._arithmetic, self._finished = (tf32, benchmark), finished
         self._run: Any = run  # None after close
         self._graph: Any = None
 
@@ -107,7 +114,7 @@ class CudaRequest(Request):
             torch.inference_mode(),
             torch.cuda.stream(self._stream),
         ):
-            allow_tf32(self._tf32)
+            set_arithmetic(*self._arithmetic)
             self._begun.record()
             self._given.copy_(self._pinned, non_blocking=True)
             for target, result in zip(self._results, self._run(self._given), strict=True):
@@ -124,7 +131,7 @@ class CudaRequest(Request):
         From then on ``infer`` replays the graph: one launch instead of one a kernel.
         """
         run = self._run
-        allow_tf32(self._tf32)
+        set_arithmetic(*self._arithmetic)
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             for _ in range(WARM_UPS):
                 run(self._given)
@@ -151,6 +158,14 @@ def pinned(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return torch.zeros(shape, dtype=dtype, pin_memory=True)
 
 
+def set_arithmetic(tf32: bool, benchmark: bool) -> None:
+    """How the libraries of a GPU compute, in the whole process. ``benchmark``: whether cuDNN tries
+    its algorithms at the first run of each shape in each thread, and keeps the fastest."""
+    allow_tf32(tf32)
+    if torch.backends.cudnn.benchmark != benchmark:
+        torch.backends.cudnn.benchmark = benchmark
+
+
 def allow_tf32(allowed: bool) -> None:
     if torch.backends.cudnn.allow_tf32 != allowed:
         torch.backends.cudnn.allow_tf32 = allowed
@@ -172,20 +187,49 @@ def check_memory(run: Run, network: Network, device: Any, concurrency: int) -> N
 
 
 def fits(run: Run, network: Network, device: Any, concurrency: int, batch: int) -> bool:
-    """Whether ``batch`` pictures on each of ``concurrency`` streams fit into the GPU's memory."""
+    """Whether ``batch`` pictures on each of ``concurrency`` streams, all at once, fit into the
+    GPU's memory.
+
+    A run that is over holds next to nothing, and what torch keeps for its stream is given up when
+    another one needs it. So the memory that each run took at its peak is held while the next ones
+    run: the last one then finds what it finds when all peaks come together.
+    """
     shape = (batch, *network.input_shape[1:])
     streams = [torch.cuda.Stream(device) for _ in range(concurrency)]
+    held: list[Any] = []  # inputs, results, and peaks
     try:
         with torch.inference_mode():
-            for stream in streams:  # one after the other; memory stays with the stream that took it
+            for stream in streams:
                 with torch.cuda.stream(stream):
-                    run(torch.zeros(shape, dtype=torch.uint8, device=device))
-                    stream.synchronize()
+                    before = begin_peak(device)
+                    given = torch.zeros(shape, dtype=torch.uint8, device=device)
+                    held += [given, run(given)]
+                    held.append(hold_peak(device, before))
+            for stream in streams:
+                stream.synchronize()
     except torch.OutOfMemoryError:
         return False
     finally:
+        held.clear()
         torch.cuda.empty_cache()
+        begin_peak(device)  # what was tried here is no part of a run's figures
     return True
+
+
+def begin_peak(device: Any) -> int:
+    """Bytes that torch has allocated on a GPU; the peak is counted from now on."""
+    if device.type != "cuda":
+        return 0
+    torch.cuda.reset_peak_memory_stats(device)
+    return int(torch.cuda.memory_allocated(device))
+
+
+def hold_peak(device: Any, before: int) -> Tensor | None:
+    """What was allocated at the peak since ``before`` and is free again, as one tensor."""
+    if device.type != "cuda":
+        return None
+    peak, now = torch.cuda.max_memory_allocated(device), torch.cuda.memory_allocated(device)
+    return torch.empty(max(0, int(peak - max(before, now))), dtype=torch.uint8, device=device)
 
 
 def out_of_memory(batch: int, fits: Callable[[int], bool]) -> str:

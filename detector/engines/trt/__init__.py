@@ -119,8 +119,8 @@ class TrtEngine(Engine):
         profiled = cls(network, options)
         try:
             return TrtLayerProfiler(trt, profiled, profiled.requests[0])
-        except BaseException:
-            profiled.close()
+        except BaseException as error:
+            profiled.close_after(error)
             raise
 
     def __init__(self, network: Network, options: EngineOptions) -> None:
@@ -148,7 +148,7 @@ class TrtEngine(Engine):
                     self._open(data, file, options)
             except Exception as exc:
                 needed = self._bytes_needed(options)
-                self.close()
+                self.close_after(exc)
                 if not OUT_OF_MEMORY.search(str(exc)):
                     raise
                 raise EngineError(
@@ -156,6 +156,7 @@ class TrtEngine(Engine):
                 ) from exc
         self.notes = (
             f"TensorRT {trt.__version__} on {gpu.name}, device memory by {self._memory.name}",
+            *self._memory.notes,
             *self._lacking(file),
         )
 
@@ -237,16 +238,26 @@ class TrtEngine(Engine):
 
     def close(self) -> None:
         """Frees the contexts before the engine, the engine before the runtime, and all of them
-        before the memory.
+        before the memory. All that can be freed is, whatever fails; the first failure is raised.
         """
-        if self._memory is None:
+        memory, self._memory = self._memory, None
+        if memory is None:
             return
-        with self._memory.active():
-            for request in self.requests:
-                request.release()
-            self._engine = self._runtime = None
-        self._memory.close()
-        self._memory = None
+        failed: list[Exception] = []
+        with translated("trt", "free the GPU's memory"):
+            try:
+                with memory.active():
+                    for request in self.requests:
+                        try:
+                            request.release()
+                        except Exception as error:
+                            failed.append(error)
+                    self._engine = self._runtime = None
+            finally:
+                self._engine = self._runtime = None
+                memory.close()
+            if failed:
+                raise failed[0]
 
 
 def too_big(network: Network, options: EngineOptions, needed: int, free: int) -> str:

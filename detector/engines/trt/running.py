@@ -128,16 +128,22 @@ class TrtRequest(Request):
     def release(self) -> None:
         """Frees the device's memory. May be called twice; the memory must be active.
 
-        Arrays that a caller still holds stay readable.
+        Arrays that a caller still holds stay readable. What cannot be freed keeps nothing else from
+        it; the first error is raised at the end.
         """
         if self._released:
             return
         self._released = True
-        for buffer in self._buffers.values():
-            buffer.free()
-        for own in (self._begin, self._end, self._stream):
-            own.free()
+        failed: list[Exception] = []
+        owned: tuple[Any, ...] = (*self._buffers.values(), self._begin, self._end, self._stream)
+        for own in owned:
+            try:
+                own.free()
+            except Exception as error:  # each package has errors of its own
+                failed.append(error)
         self._buffers, self._context = {}, None
+        if failed:
+            raise failed[0]
 
 
 def _slot(host: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[Any] | None]:

@@ -7,6 +7,10 @@ is the shortest example. A pass imports what it profiles with inside its functio
 passes that are chosen are imported. Facts that reports use have their type in
 detector/session/passes.py; facts of any other type are written all the same.
 
+A pass measures what the run was: ``Occasion.config`` holds what ``auto`` decided there, ``again``
+and ``batches.open_with_batches`` note what ran, and its record says so ("openvino int8, as the
+run"). What it changes on purpose it declares in ``varies``; anything else is refused.
+
 A pass that slows down what it measures has a fact ``slowdown``: its time a frame, or a forward
 pass, over the plain one's. A pass that does not gives the reason in ``undisturbed``.
 """
@@ -25,9 +29,10 @@ from typing import Any
 from detector import sources
 from detector.config.schema import Config
 from detector.errors import DetectVideoError, UsageError
-from detector.jobs.profile.base import NotHereError, Occasion, Pass
+from detector.jobs.profile.base import NotHereError, Occasion, Pass, pin_choices
 from detector.run.detect import Hooks, detect
 from detector.run.signals import raise_if_stopped
+from detector.run.wire import LoadedModel
 from detector.session.codec import parse_json, to_json
 from detector.session.passes import PassRecord, pass_record
 from detector.session.read import SavedSession, read_session
@@ -97,8 +102,13 @@ def profile(
     if config.output.only_detections:
         raise UsageError("--only-detections: profile shows frames of the whole video; leave it out")
     sources.refuse_pipe(source, "each pass reads the source anew")
-    # What is refused before the run stands on a line of its own.
-    hooks = Hooks(timed=True, loaded=lambda _: say("the plain run ... ", False))
+    opened: list[LoadedModel] = []
+
+    def note(machine: LoadedModel) -> None:
+        opened.append(machine)
+        say("the plain run ... ", False)  # what is refused before stands on a line of its own
+
+    hooks = Hooks(timed=True, loaded=note)
     result = detect([source], _keep_video_in_session(config), command=command, hooks=hooks)
     for error in result.errors:
         say("failed", True)
@@ -107,8 +117,10 @@ def profile(
     assert result.session is not None
     plain = read_session(result.session)
     say(f"{plain.document.seconds['run']:.1f} s", True)
+    decided = replace(opened[0].config or config, output=config.output)
+    pinned = pin_choices(decided, plain.document, opened[0].engine.device)
     with Session.reopened(result.session) as session:
-        run_passes(Occasion(source, config, session, plain, prove), wanted, say)
+        run_passes(Occasion(source, pinned, session, plain, prove), wanted, say)
     return read_session(result.session)
 
 
@@ -128,11 +140,23 @@ def run_passes(occasion: Occasion, wanted: Sequence[str], say: Say) -> None:
         say(f"pass {number} of {len(wanted)}, {name}: {one.what} ... ", False)
         start = time.perf_counter()
         record = _check_record(name, _run_pass(name, one, occasion))
+        record = _say_what_ran(record, one, occasion)
         record = replace(record, seconds=round(time.perf_counter() - start, 3))
         occasion.records[name] = record
         occasion.session.write_pass(name, record.as_builtins())
         went = f"{record.seconds:.1f} s" if record.available else f"not available: {record.reason}"
         say(went, True)
+
+
+def _say_what_ran(record: PassRecord, one: Pass[Any], occasion: Occasion) -> PassRecord:
+    """The record with what the network ran on; without its figures where that was another thing
+    than the run."""
+    if not record.available:
+        return record
+    try:
+        return replace(record, ran=occasion.describe_ran(one.varies))
+    except NotHereError as error:
+        return PassRecord(available=False, reason=str(error))
 
 
 def _check_record(name: str, record: PassRecord) -> PassRecord:
@@ -145,6 +169,7 @@ def _check_record(name: str, record: PassRecord) -> PassRecord:
 
 
 def _run_pass(name: str, one: Pass[Any], occasion: Occasion) -> PassRecord:
+    occasion.seen.clear()
     try:
         return PassRecord(available=True, facts=one.run(occasion), undisturbed=one.undisturbed)
     except NotHereError as error:

@@ -9,10 +9,15 @@ from itertools import cycle, islice
 import numpy as np
 from numpy.typing import NDArray
 
-from detector import sources
 from detector.engines.base import Request
-from detector.jobs.profile.base import Occasion, pin_choices
-from detector.run.wire import LoadedModel, first_picture_size, load_model, stage_functions
+from detector.jobs.profile.base import Occasion, execution_of
+from detector.run.wire import (
+    LoadedModel,
+    first_picture_size,
+    load_model,
+    open_source,
+    stage_functions,
+)
 
 PICTURES = 8  # of the source, in turn
 
@@ -26,14 +31,15 @@ def open_with_batches(occasion: Occasion) -> tuple[LoadedModel, list[Batch]]:
     The options name the threads that a request had in that run: a request that is opened alone
     would get all cores.
     """
-    config = pin_choices(occasion.config, occasion.plain.document)
+    config = occasion.config
     machine = load_model(config, picture=first_picture_size([occasion.source], config))
+    occasion.seen.append(execution_of(machine))
     with machine.engine:
         preprocess, _, _ = stage_functions(config, machine)
         shape = machine.network.input_shape
         wanted = -(-PICTURES // shape[0]) * shape[0]
         pictures: list[Batch] = []
-        with sources.open(occasion.source, decoder=config.input.decoder) as source:
+        with open_source(occasion.source, config) as source:  # from --start on, as the run
             while len(pictures) < wanted and (frame := source.read()) is not None:
                 pictures.append(np.zeros(shape[1:], np.uint8))
                 preprocess(frame.image, pictures[-1])

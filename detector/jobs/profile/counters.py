@@ -5,14 +5,15 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from detector.errors import EXIT_DAMAGED, EXIT_DONE
 from detector.errors.writing import temporary_folder
-from detector.jobs.profile.base import NotHereError, Occasion, Pass
+from detector.jobs.profile.base import NotHereError, Occasion, Pass, output_within
 from detector.run.signals import command_that_ends_with_us
-from detector.session.passes import CountersFacts
+from detector.session.passes import CountersFacts, Execution
 from detector.session.read import read_session
 
 EVENTS = (
@@ -36,8 +37,9 @@ def count_events(occasion: Occasion) -> CountersFacts:
         # nobody needs to wait for a whole run to hear it.
         refuse_no_cycles(_count(perf, NOTHING, Path(folder, "trial.csv")))
         counts = _count(perf, _command(occasion, folder), Path(folder, "perf.csv"))
-        slowdown = occasion.slowdown(read_session(Path(folder, "run")))
-        return compute_rates(counts, occasion.frames, slowdown)
+        session = read_session(Path(folder, "run"))
+        occasion.seen.append(Execution.of(session.document))
+        return compute_rates(counts, occasion.frames, occasion.slowdown(session))
 
 
 def _count(perf: str, command: list[str], report: Path) -> dict[str, float]:
@@ -69,8 +71,9 @@ def _command(occasion: Occasion, folder: Path) -> list[str]:
     """The same run as a command of its own, with its options in a file."""
     import yaml
 
-    options = occasion.config.as_dict()
-    options["output"] |= {"output": f"{folder}/outputs/", "run_dir": f"{folder}/run"}
+    config = occasion.config
+    output = output_within(folder, config.output)
+    options = replace(config, output=output).as_dict()
     file = Path(folder, "options.yaml")
     file.write_text(yaml.safe_dump(_as_yaml(options)), encoding="utf-8")
     return [

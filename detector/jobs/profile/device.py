@@ -12,6 +12,7 @@ from detector import engines
 from detector.analysis.layers import device_facts
 from detector.jobs.profile.base import NotHereError, Occasion, Pass
 from detector.jobs.profile.batches import open_with_batches, time_batches
+from detector.jobs.profile.layers import ALONE
 from detector.jobs.profile.torch import TOP, operator_rows, silence_kineto
 from detector.session.passes import DeviceFacts
 
@@ -62,4 +63,6 @@ def watch_gpu(occasion: Occasion) -> DeviceFacts:
     )
 
 
-PASS = Pass(order=46, what="a GPU's busy and idle time", facts=DeviceFacts, run=watch_gpu)
+PASS = Pass(
+    order=46, what="a GPU's busy and idle time", facts=DeviceFacts, run=watch_gpu, varies=ALONE
+)

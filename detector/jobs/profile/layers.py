@@ -6,7 +6,7 @@ from detector import engines
 from detector.analysis.layers import TimedLayer, explain_sum, layer_rows, sum_by_type
 from detector.engines.layer_times import LayerTimes
 from detector.errors import EngineError
-from detector.jobs.profile.base import NotHereError, Occasion, Pass
+from detector.jobs.profile.base import NotHereError, Occasion, Pass, Varies
 from detector.jobs.profile.batches import open_with_batches
 from detector.jobs.profile.peaks import measure_peaks
 from detector.models.graph.build import NodeCost, count_macs, joint_cost
@@ -14,6 +14,7 @@ from detector.run.canvas import open_network
 from detector.run.wire import LoadedModel, first_picture_size
 from detector.session.passes import LayersFacts
 
+ALONE = Varies((), "one request alone")
 RUNS, BUDGET_S = 100, 6.0  # of each kind; seconds for both kinds together
 NO_GRAPH = "a plan holds no graph: MACs, FLOPs and bytes of its layers are not known"
 
@@ -98,4 +99,5 @@ PASS = Pass(
     what="every layer under the engine's own profiler, beside this computer's peaks",
     facts=LayersFacts,
     run=measure_layers,
+    varies=ALONE,
 )

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from detector.jobs.profile.base import Occasion, Pass
+from detector.jobs.profile.base import Occasion, Pass, Varies
 from detector.session.passes import FunctionTime, PythonFacts
 from detector.session.read import SavedSession
 
@@ -110,4 +110,5 @@ PASS = Pass(
     what="a plain loop under cProfile, and under pyinstrument",
     facts=PythonFacts,
     run=profile_python,
+    varies=Varies(("sync",), "in one plain loop"),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from detector.analysis.layers import place_model
 from detector.jobs.profile.base import NotHereError, Occasion, Pass
-from detector.jobs.profile.layers import measure_layers
+from detector.jobs.profile.layers import ALONE, measure_layers
 from detector.session.passes import LayersFacts, PassRecord, RooflineFacts
 
 
@@ -20,6 +20,8 @@ def _layers_of(occasion: Occasion) -> LayersFacts:
     record = occasion.records.get("layers") or PassRecord(
         available=True, facts=measure_layers(occasion)
     )
+    if record.ran is not None:
+        occasion.seen.append(record.ran.execution)
     if not isinstance(record.facts, LayersFacts):
         raise NotHereError(f"it is made of the layers: {record.reason}")
     return record.facts
@@ -31,4 +33,5 @@ PASS = Pass(
     facts=RooflineFacts,
     run=place_on_roofline,
     undisturbed="it is made of the layers",
+    varies=ALONE,
 )

@@ -10,11 +10,13 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from detector import sources
 from detector.config.schema import Config
+from detector.jobs.profile.base import output_within
 from detector.loop.parts import BatchRequest, FrameSource, Outputs, Parts, Progress
 from detector.run.limits import opencv_threads
 from detector.run.outputs import OutputPlan
@@ -29,6 +31,9 @@ from detector.run.wire import (
 from detector.session.passes import Prediction, Proof
 from detector.timeline import OffTimeline
 from detector.types import Frame, Image, Planes
+
+if TYPE_CHECKING:
+    from detector.sources.base import Source
 
 FREE = {"infer free": "infer", "read free": "read", "write free": "write"}
 ROUNDS = 3
@@ -106,11 +111,12 @@ def _rate(source: str, config: Config, stage: str) -> float:
         tempfile.TemporaryDirectory(prefix="detect-video-proof-") as folder,
         open_source(source, config) as opened,
     ):
-        output = replace(config.output, output=f"{folder}/", run_dir=None)
+        output = replace(output_within(Path(folder), config.output), run_dir=None)
         paths = OutputPlan(output, [source]).paths(source, opened.info, machine.engine.name)
         sinks = open_sinks(paths, opened.info, config, machine)
         try:
-            parts = replace_stage(wire_loop(config, machine, opened, sinks), stage)
+            parts = wire_loop(config, machine, opened, sinks)
+            parts = replace_stage(parts, stage, lambda: open_source(source, config))
             progress = Progress()
             start = time.perf_counter()
             with opencv_threads(overlapped=not config.loop.sync):  # as the run has it
@@ -122,12 +128,13 @@ def _rate(source: str, config: Config, stage: str) -> float:
                 sink.abort()
 
 
-def replace_stage(parts: Parts, stage: str) -> Parts:
-    """The same parts with a stand-in for one stage, which is prepared before the clock starts."""
+def replace_stage(parts: Parts, stage: str, again: Callable[[], Source]) -> Parts:
+    """The same parts with a stand-in for one stage, which is prepared before the clock starts.
+    ``again`` opens the source once more."""
     if stage == "read":
         return replace(parts, source=CachedSource(parts.source))
     if stage == "infer":
-        return replace(parts, requests=record_outputs(parts))
+        return replace(parts, requests=record_outputs(parts, again))
     if stage == "write":
         return replace(parts, sinks=())
     return parts
@@ -176,17 +183,17 @@ class RecordedRequest:
         return [output[:n] for output in self._outputs[self._turn() % len(self._outputs)]]
 
 
-def record_outputs(parts: Parts) -> list[BatchRequest]:
+def record_outputs(parts: Parts, again: Callable[[], Source]) -> list[BatchRequest]:
     """Stand-ins for the requests, with outputs of the engine for the first pictures of the source.
 
     Outputs of noise would give other detections, and then head, NMS and drawing would cost
-    something else. The source is read again from its start.
+    something else. The source is read again from where the run began.
     """
     request, rows = parts.requests[0], len(parts.requests[0].slot)
     kept: list[Outputs] = []
-    with sources.open(parts.source.info.path) as again:
+    with again() as source:
         while len(kept) * rows < KEPT:
-            pictures = [frame for _ in range(rows) if (frame := again.read()) is not None]
+            pictures = [frame for _ in range(rows) if (frame := source.read()) is not None]
             if len(pictures) < rows and kept:
                 break
             for row, frame in enumerate(pictures):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from detector import engines
 from detector.errors import DetectVideoError
-from detector.jobs.profile.base import NotHereError, Occasion, Pass
+from detector.jobs.profile.base import NotHereError, Occasion, Pass, Varies
 from detector.session.codec import from_builtins, to_builtins
-from detector.session.passes import SweepFacts
+from detector.session.passes import Execution, SweepFacts
+
+if TYPE_CHECKING:
+    from detector.session.comparison import Comparison
 
 BATCHES = (1, 2, 4, 8)
 ROUNDS = 3
@@ -34,6 +38,7 @@ def sweep_batches(occasion: Occasion) -> SweepFacts:
     document, variants = compare(plan, lambda doing, done, of: None)
     if not any(variant.rounds for variant in variants):
         raise NotHereError(f"no variant ran: {variants[0].error}")
+    occasion.seen += _list_executions(document)
     kept = ("rounds", "frames", "comparable", "warnings", "reference")
     facts = {
         "engine": engine,
@@ -41,6 +46,22 @@ def sweep_batches(occasion: Occasion) -> SweepFacts:
         **{key: getattr(document, key) for key in kept},
     }
     return from_builtins(facts, SweepFacts, "the sweep")
+
+
+def _list_executions(document: Comparison) -> list[Execution]:
+    """Of the variants that ran."""
+    return [
+        Execution(
+            engine=row.engine,
+            precision=row.precision,
+            threads=row.threads,
+            concurrency=row.concurrency,
+            batch=row.batch,
+            model_input=document.model_input,
+        )
+        for row in document.rows
+        if row.error is None and document.model_input and row.threads and row.concurrency
+    ]
 
 
 def _precisions(engine: str, occasion: Occasion) -> list[str]:
@@ -66,5 +87,6 @@ PASS = Pass(
     facts=SweepFacts,
     run=sweep_batches,
     undisturbed="its runs are without a profiler",
+    varies=Varies(("batch", "precision"), "also in other batches and precisions"),
     on_request="--sweep",  # takes minutes where a precision is slow: fp16 on most CPUs
 )

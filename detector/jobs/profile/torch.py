@@ -10,6 +10,7 @@ from typing import Any
 from detector import engines
 from detector.jobs.profile.base import NotHereError, Occasion, Pass
 from detector.jobs.profile.batches import open_with_batches, time_batches
+from detector.jobs.profile.layers import ALONE
 from detector.session.passes import Operator, TorchFacts
 
 WARMUP = 3  # batches before the profiler starts
@@ -86,5 +87,9 @@ def _device_us(event: Any) -> float:
 
 
 PASS = Pass(
-    order=45, what="torch.profiler's operators and a trace", facts=TorchFacts, run=profile_operators
+    order=45,
+    what="torch.profiler's operators and a trace",
+    facts=TorchFacts,
+    run=profile_operators,
+    varies=ALONE,
 )

@@ -21,9 +21,8 @@ from detector.analysis.loop.what_if import (
     replay_session,
     stage_costs,
 )
-from detector.config.schema import Config
 from detector.errors import DetectVideoError
-from detector.jobs.profile.base import NotHereError, Occasion, Pass, pin_choices, run_again
+from detector.jobs.profile.base import NotHereError, Occasion, Pass, Varies, execution_of
 from detector.loop.parts import places
 from detector.run.wire import first_picture_size, load_model
 from detector.session.passes import BesideCost, StageCost, WhatIfFacts
@@ -36,12 +35,12 @@ def predict_changes(occasion: Occasion) -> WhatIfFacts:
     document = occasion.plain.document
     if not document.frames.written:
         raise NotHereError("the run wrote no frame")
-    config = pin_choices(occasion.config, document)
-    alone = None if config.loop.sync else _measure_alone(occasion.source, config)
+    config = occasion.config
+    alone = None if config.loop.sync else _measure_alone(occasion)
     played = replay_session(occasion.plain, alone=alone)
     if played is None:
         raise NotHereError("the run recorded no spans")
-    larger, reason = _in_larger_batches(occasion, config, played.load)
+    larger, reason = _in_larger_batches(occasion, played.load)
     facts = WhatIfFacts(
         replay_error=played.error,
         measured_fps=played.load.frames / played.measured_s,
@@ -58,10 +57,9 @@ def predict_changes(occasion: Occasion) -> WhatIfFacts:
     return replace(facts, proofs=proofs, doubts=[*(facts.doubts or ()), *list_unsteady(proofs)])
 
 
-def _measure_alone(source: str, config: Config) -> Alone:
+def _measure_alone(occasion: Occasion) -> Alone:
     """What the calls of each stage take in one plain loop, where nothing else of ours runs."""
-    plain_loop = replace(config, loop=replace(config.loop, sync=True))
-    return alone_in(run_again(source, plain_loop).document)
+    return alone_in(occasion.again(sync=True).document)
 
 
 def _in_ms(cost: Cost) -> StageCost:
@@ -70,32 +68,32 @@ def _in_ms(cost: Cost) -> StageCost:
     return StageCost(cost.seconds * 1e3, cost.cpu * 1e3, beside)
 
 
-def _in_larger_batches(
-    occasion: Occasion, config: Config, load: Load
-) -> tuple[Load | None, str | None]:
+def _in_larger_batches(occasion: Occasion, load: Load) -> tuple[Load | None, str | None]:
     """The load in batches ``LARGER`` times as large, or None and the reason why it is unknown."""
     batch, video = LARGER * load.shape.batch, occasion.plain.document.each[0].video
     if load.frames < LARGER * batch or video.width is None or video.height is None:
         return None, f"batch {batch}: too few frames"
     try:
-        ratio = _cost_ratio(occasion.source, config, load.shape.batch, batch)
+        ratio = _cost_ratio(occasion, load.shape.batch, batch)
     except DetectVideoError as error:
         return None, f"batch {batch}: {' '.join(str(error).split())}"
     images = places(batch, load.shape.requests, video.width, video.height)
     return rebatch(load, batch, ratio, images), None
 
 
-def _cost_ratio(source: str, config: Config, small: int, large: int) -> float:
+def _cost_ratio(occasion: Occasion, small: int, large: int) -> float:
     """How much longer an infer call of the large batch takes than one of the small batch.
 
     Medians of calls in turn, one request at a time.
     """
-    picture = first_picture_size([source], config)
+    config = occasion.config
+    picture = first_picture_size([occasion.source], config)
     with ExitStack() as opened:
         requests = []
         for batch in (small, large):
             runtime = replace(config.runtime, batch=batch, concurrency=1)
             machine = load_model(replace(config, runtime=runtime), picture=picture)
+            occasion.seen.append(execution_of(machine))
             requests.append((opened.enter_context(machine.engine).requests[0], batch))
         took: dict[int, list[float]] = {small: [], large: []}
         for _ in range(CALLS):
@@ -112,4 +110,5 @@ PASS = Pass(
     facts=WhatIfFacts,
     run=predict_changes,
     undisturbed="what is run again (a plain loop; with --prove more) runs without a profiler",
+    varies=Varies(("sync", "batch", "concurrency"), "also in one plain loop and in larger batches"),
 )

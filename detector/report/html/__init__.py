@@ -29,6 +29,7 @@ from detector.report.html.parts import (
     device,
     energy,
     layers,
+    measured_on,
     memory,
     python,
     roofline,
@@ -304,7 +305,7 @@ def what_if(session: SavedSession) -> str:
     proofs = facts.proof_of
     measured = ["measured FPS", "measured gain", "lowest", "highest", "predicted is off by"]
     if missed := misses(facts):
-        note = f'<p class="warning">{escape(missed)}.</p>'
+        note = f'<p class="warning">{escape(missed)}.</p>' + measured_on(session, "what_if")
         tested = [[change, *_proof_cells(proof)[:-1]] for change, proof in proofs.items()]
         listed = table("whatif", ["change", *measured[:-1]], tested) if tested else ""
         return section("what-if", "What if", note, listed, how="whatif")
@@ -320,7 +321,7 @@ def what_if(session: SavedSession) -> str:
     ]
     note = (
         f"<p>The replay of the run as it was is off by {facts.replay_error:+.1%}. "
-        f"{_explain_fps(session, facts)}</p>"
+        f"{_explain_fps(session, facts)}</p>" + measured_on(session, "what_if")
     )
     if reasons := doubts(facts):
         note += f'<p class="warning">Unreliable: {escape("; ".join(reasons))}.</p>'
@@ -359,10 +360,16 @@ def _explain_fps(session: SavedSession, facts: WhatIfFacts) -> str:
 def others(session: SavedSession) -> str:
     """By how much each pass slowed the run down, or why it could not run."""
     rows = [
-        [name, _slower(record), record.seconds, _went(record)]
+        [
+            name,
+            "" if record.ran is None else record.ran.text,
+            _slower(record),
+            record.seconds,
+            _went(record),
+        ]
         for name, record in session.passes.items()
     ]
-    columns = ("pass", "slower under it", "seconds", "how it went")
+    columns = ("pass", "measured on", "slower under it", "seconds", "how it went")
     note = ""
     if (loop := session.facts(LoopFacts)) is not None:
         note = f"<p>The instruments of the plain run: {describe_cost(loop.instruments)}.</p>"
@@ -524,7 +531,8 @@ LINES = (
     (
         "passes",
         "passes",
-        "Each pass that slows the run down is a separate run, compared with the plain one.",
+        "Each pass that slows the run down is a separate run, compared with the plain one. It has "
+        "that one's engine, precision, threads, requests, batch and input, unless it says so.",
         ("docs/reading.md", "Instruments and passes"),
     ),
 )

@@ -52,6 +52,14 @@ def sentence(line: str | None) -> str | None:
     return f"{line[0].upper()}{line[1:]}." if line else None
 
 
+def measured_on(session: SavedSession, name: str) -> str:
+    """What ran the network in a pass; empty for sessions of earlier versions."""
+    record = session.passes.get(name)
+    if record is None or record.ran is None:
+        return ""
+    return f'<p class="note">Measured on {escape(record.ran.text)}.</p>'
+
+
 def layers(session: SavedSession) -> str:
     facts = session.facts(LayersFacts)
     if facts is None:
@@ -107,7 +115,7 @@ def layers(session: SavedSession) -> str:
         sentence(describe_outside(facts)),
         *(sentence(one) for one in (facts.flag, *facts.notes)),
     )
-    return section("layers", "Layers", said, body, how="layers")
+    return section("layers", "Layers", measured_on(session, "layers"), said, body, how="layers")
 
 
 def roofline(session: SavedSession) -> str:
@@ -129,7 +137,14 @@ def roofline(session: SavedSession) -> str:
         )
     under = facts.peak_under_measured
     said = text(note, sentence(describe_above_roof(len(under))) if under else None)
-    return section("roofline", "Roofline", said, figure(drawn) if drawn else "", how="roofline")
+    return section(
+        "roofline",
+        "Roofline",
+        measured_on(session, "roofline"),
+        said,
+        figure(drawn) if drawn else "",
+        how="roofline",
+    )
 
 
 OPERATORS = ("operator", "calls", "self ms", "share", "with its callees ms", "on the GPU ms")
@@ -173,6 +188,7 @@ def torch(session: SavedSession) -> str:
     return section(
         "torch",
         heading,
+        measured_on(session, "torch"),
         text(note),
         filter_of("operators", "operators"),
         by_name,
@@ -217,7 +233,15 @@ def device(session: SavedSession) -> str:
     if rows:
         columns = ("operator", "calls a batch", "host ms", "device ms", "share of both")
         below += filter_of("host-device", "operators") + table("host-device", columns, rows)
-    return section("device", "Host and device", said, drawn, below, how="device")
+    return section(
+        "device",
+        "Host and device",
+        measured_on(session, "device"),
+        said,
+        drawn,
+        below,
+        how="device",
+    )
 
 
 def _lanes(facts: DeviceFacts) -> str:
@@ -287,7 +311,16 @@ def sweep(session: SavedSession) -> str:
         "sweep", columns, [_variant(row) for row in facts.rows]
     )
     keys = legend(list(curves["latency"]))
-    return section("sweep", "Batches and precisions", text(note), keys, drawn, body, how="sweep")
+    return section(
+        "sweep",
+        "Batches and precisions",
+        measured_on(session, "sweep"),
+        text(note),
+        keys,
+        drawn,
+        body,
+        how="sweep",
+    )
 
 
 def _variant(row: SweepRow) -> list[Any]:
@@ -331,7 +364,12 @@ def memory(session: SavedSession) -> str:
     peaks = [[name, mb] for name, mb in facts.peak_by_stage_mb.items() if mb is not None]
     below = table("memory", ("stage", "highest MB while it ran"), peaks) if peaks else ""
     return section(
-        "memory", "Memory", figure(drawings.curve(points, "s", "MB"), said), below, how="memory"
+        "memory",
+        "Memory",
+        measured_on(session, "memory"),
+        figure(drawings.curve(points, "s", "MB"), said),
+        below,
+        how="memory",
     )
 
 
@@ -354,6 +392,7 @@ def energy(session: SavedSession) -> str:
     return section(
         "energy",
         "Energy",
+        measured_on(session, "energy"),
         text(note),
         _power(facts, tags),
         table("energy", columns, rows),
@@ -392,7 +431,12 @@ def counters(session: SavedSession) -> str:
     rows += [[name, count] for name, count in facts.counts.items()]
     note = text(f"Counted over a run in a process of its own, {facts.includes}.")
     return section(
-        "counters", "Counters", note, table("counters", ("what", "value"), rows), how="passes"
+        "counters",
+        "Counters",
+        measured_on(session, "counters"),
+        note,
+        table("counters", ("what", "value"), rows),
+        how="passes",
     )
 
 
@@ -419,4 +463,6 @@ def python(session: SavedSession) -> str:
         else ""
     )
     inside += folded("call tree by pyinstrument, a run of its own", tree) if tree else ""
-    return section("functions", "Python", above, inside, how="python")
+    return section(
+        "functions", "Python", measured_on(session, "python"), above, inside, how="python"
+    )

@@ -112,7 +112,8 @@ def print_profile(console: SafeConsole, session: SavedSession, *, short: bool = 
     parts = {**PARTS, "layers": longest_layers} if short else PARTS
     left = [name for name in there if short and name in DETAILS]
     shown = [parts[name](session.passes[name].facts) for name in there if name not in left]
-    lines = [f"session: {session.folder}"] if short else _lines(session)
+    lines = _what_ran(session)
+    lines += [f"session: {session.folder}"] if short else _lines(session)
     if short:
         others = ["the other layers"] if "layers" in there else []
         more = ", ".join(["threads and percentiles", *others, *left])
@@ -348,6 +349,16 @@ PARTS: dict[str, Callable[[Any], RenderableType]] = {
     "counters": counters_text,
 }
 DETAILS = ("loop", "torch", "device", "python", "counters")  # what the short form names only
+
+
+def _what_ran(session: SavedSession) -> list[str]:
+    """What the passes measured, those that say the same on one line."""
+    by_text: dict[str, list[str]] = {}
+    for name, record in session.passes.items():
+        ran = getattr(record, "ran", None)
+        if record.available and ran is not None:
+            by_text.setdefault(ran.text, []).append(name)
+    return [f"{', '.join(names)}: measured on {text}" for text, names in by_text.items()]
 
 
 def _lines(session: SavedSession) -> list[str]:

@@ -71,10 +71,12 @@ class Buffer(Protocol):
 class DeviceMemory(Protocol):
     """One GPU's memory, by one package.
 
-    ``active()`` must be entered in each thread that calls anything else.
+    ``active()`` must be entered in each thread that calls anything else. ``notes``: lines for the
+    user.
     """
 
     name: str
+    notes: tuple[str, ...]
 
     def active(self) -> AbstractContextManager[None]: ...
 

@@ -6,14 +6,17 @@ These are the calls of the CUDA runtime; each returns (error, results...).
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 LIBRARY = "cuda.bindings"
+RELEASES_GIL = (12, 9, 1)  # the first version that does so in its calls
 
 
 class CudaError(Exception):
@@ -36,6 +39,31 @@ class Runtime:
                 f"{name}: {text.decode() if isinstance(text, bytes) else text} (error {int(error)})"
             )
         return results[0] if results else None
+
+
+def _address_of(handle: Any) -> int:
+    """What TensorRT calls a stream. ``int(handle)`` is deprecated since 12.9.1, and ``getPtr()`` is
+    the address of the handle, not the handle."""
+    try:
+        from cuda.bindings.utils import get_cuda_native_handle
+    except ImportError:  # before 12.9.1
+        return int(handle)
+    return int(get_cuda_native_handle(handle))
+
+
+def _note() -> tuple[str, ...]:
+    """A line for the user of a version whose waits keep the other threads from running."""
+    try:
+        found = version("cuda-bindings")
+    except PackageNotFoundError:
+        return ()
+    numbers = tuple(int(part) for part in re.findall(r"\d+", found)[:3])
+    if numbers >= RELEASES_GIL:
+        return ()
+    return (
+        f"cuda-python {found} holds the interpreter while it waits for the GPU, so that requests, "
+        "reading and writing take turns; pip install -U 'cuda-python>=12.9.1'",
+    )
 
 
 class Pinned:
@@ -61,7 +89,7 @@ class CudaStream:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self.own = runtime("cudaStreamCreateWithFlags", runtime.names.cudaStreamNonBlocking)
-        self.handle = int(self.own)
+        self.handle = _address_of(self.own)
 
     def free(self) -> None:
         self._runtime("cudaStreamDestroy", self.own)
@@ -111,6 +139,7 @@ class Memory:
 
     def __init__(self, device: int) -> None:
         self._runtime, self._device = Runtime(), device
+        self.notes = _note()
 
     @contextmanager
     def active(self) -> Iterator[None]:

@@ -63,6 +63,7 @@ class TorchBuffer:
 
 class Memory:
     name = "torch"
+    notes: tuple[str, ...] = ()
 
     def __init__(self, device: int) -> None:
         import torch

@@ -1,0 +1,131 @@
+"""A device that fails once refuses every later call, the freeing of its memory among them. What is
+reported is the first error; what can still be freed is.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from detector import engines
+from detector.engines.base import EngineOptions
+from detector.errors import EngineError
+from tests.engines.trt.opening import opened
+from tests.fakes.packages import Result
+from tests.known_answers import plus_one
+
+ILLEGAL = 700  # cudaErrorIllegalAddress, which stays until the process ends
+
+
+def fail(monkeypatch, *names):
+    """These calls of the CUDA runtime answer with that error from now on."""
+    runtime = sys.modules["cuda.bindings.runtime"]
+    for name in names:
+        monkeypatch.setattr(runtime, name, lambda *_: (Result(ILLEGAL), None))
+
+
+@pytest.mark.parametrize(
+    "first", ["cudaMemcpyAsync", "cudaEventRecord", "cudaEventSynchronize", "cudaEventElapsedTime"]
+)
+def test_the_error_of_the_run_is_the_one_that_is_reported(eleven, monkeypatch, first):
+    engine = opened()
+
+    def run_it():
+        with engine:
+            fail(monkeypatch, first, "cudaFree", "cudaEventDestroy", "cudaStreamDestroy")
+            engine.requests[0].infer(1)
+
+    with pytest.raises(EngineError, match=rf"run the network: {first}: .*error 700") as caught:
+        run_it()
+    (note,) = caught.value.__notes__
+    assert note.startswith("closing engine trt failed as well: engine trt: failed to free the GPU")
+    assert "cudaFree" in note
+    engine.close()  # has nothing left to do
+
+
+@pytest.mark.parametrize("first", ["cudaStreamCreateWithFlags", "cudaHostAlloc", "cudaMalloc"])
+def test_the_error_of_opening_too(eleven, monkeypatch, first):
+    """After the first request was prepared: there is memory to free."""
+    runtime = sys.modules["cuda.bindings.runtime"]
+    call, done = getattr(runtime, first), []
+
+    def failing(*arguments):
+        done.append(first)
+        if len(done) < 4:
+            return call(*arguments)
+        fail(monkeypatch, "cudaFree", "cudaEventDestroy", "cudaStreamDestroy")
+        return Result(ILLEGAL), None
+
+    monkeypatch.setattr(runtime, first, failing)
+    with pytest.raises(EngineError, match=rf"{first}: .*error 700") as caught:
+        engines.open("trt", plus_one(), EngineOptions(requests=5, concurrency=2))
+    assert "error 700" in str(caught.value)
+    assert "cudaFree" not in str(caught.value)
+
+
+def test_a_device_that_fails_at_the_end_is_told_once_and_the_rest_is_freed(eleven, monkeypatch):
+    engine = engines.open("trt", plus_one(), EngineOptions(requests=2))
+    assert len(eleven.device.streams) >= 2
+    before = len(eleven.device.streams)
+    fail(monkeypatch, "cudaFree")
+    with pytest.raises(EngineError, match=r"free the GPU's memory: cudaFree: .*error 700"):
+        engine.close()
+    assert len(eleven.device.streams) == before - 2  # streams and events went all the same
+    engine.close()
+
+
+def test_a_device_that_cannot_even_be_chosen_lets_go(eleven, monkeypatch):
+    engine = opened()
+    fail(monkeypatch, "cudaGetDevice")
+    with pytest.raises(EngineError, match="cudaGetDevice"):
+        engine.close()
+    assert engine.execution() == []
+    engine.close()
+
+
+# ---- cuda-python's versions
+
+
+def test_a_stream_is_named_as_the_package_says(eleven, monkeypatch):
+    """``int(stream)`` is deprecated since 12.9.1; before it there is nothing else."""
+    from types import ModuleType
+
+    from detector.engines.trt.memory import cuda_python
+
+    asked = []
+    utils = ModuleType("cuda.bindings.utils")
+    utils.get_cuda_native_handle = lambda handle: asked.append(handle) or 0x5000
+    monkeypatch.setitem(sys.modules, "cuda.bindings.utils", utils)
+
+    class Handle:
+        def __int__(self) -> int:
+            raise DeprecationWarning("int(cuda_obj)")
+
+    handle = Handle()
+    assert cuda_python._address_of(handle) == 0x5000
+    assert asked == [handle]
+    monkeypatch.setitem(sys.modules, "cuda.bindings.utils", None)
+    assert cuda_python._address_of(0x5010) == 0x5010
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [("12.8.0", True), ("12.9.0", True), ("12.9.1", False), ("13.0.0", False), ("13.5.0", False)],
+)
+def test_a_version_that_holds_the_interpreter_is_told(eleven, monkeypatch, found, told):
+    from detector.engines.trt.memory import cuda_python
+
+    monkeypatch.setattr(cuda_python, "version", lambda name: found)
+    with opened() as engine:
+        assert any("holds the interpreter" in note for note in engine.notes) is told
+        assert any("cuda-python>=12.9.1" in note for note in engine.notes) is told
+
+
+def test_setup_asks_for_the_version_that_lets_others_run():
+    from detector.engines.trt.memory.cuda_python import RELEASES_GIL
+    from tests.conftest import CHECKOUT
+
+    bound = ".".join(map(str, RELEASES_GIL))
+    text = (CHECKOUT / "setup.py").read_text()
+    assert text.count(f'"cuda-python>={bound}"') == text.count('"cuda-python') == 2
