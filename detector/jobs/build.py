@@ -49,7 +49,7 @@ def build(config: Config, batches: tuple[int, int], progress: BuildProgress) -> 
     engine = config.runtime.engine
     engines.load_library(engine)
     start = time.perf_counter()
-    network = open_network(config)
+    network = _open_with_graph(config)
     ready = prepare_network(network, engine, config, lambda concurrency: concurrency + 1, progress)
     seconds = time.perf_counter() - start
     return {
@@ -73,7 +73,7 @@ def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
     if output is not None:
         refuse_kept(output)  # before anything is read
     wanted = engines.graph_wanted(runtime.engine, runtime.precision, runtime.device)
-    network = open_network(config)
+    network = _open_with_graph(config)
     graph, notes = convert_network(network, wanted, config)
     target = Path(output) if output else Path(f"{store.stem(graph)}.onnx")
     refuse_kept(target)
@@ -96,6 +96,20 @@ def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
         "notes": [*network.warnings, *notes],
         "seconds": time.perf_counter() - start,
     }
+
+
+def _open_with_graph(config: Config) -> Network:
+    """The network of which a file is to be built. Raises ModelError where one engine built its file
+    already.
+    """
+    network = open_network(config)
+    if network.plan is not None:
+        only = engines.only_engine(network.plan)
+        raise ModelError(
+            f"{network.plan}: engine {only} runs it as it is, and no graph is left in it to build "
+            "another file of; give the model that it was built from"
+        )
+    return network
 
 
 def _with_engine(config: Config, batches: tuple[int, int]) -> Config:

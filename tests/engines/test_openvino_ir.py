@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from detector import Detector
 from detector.errors import EngineError, ModelError
+from tests.cli.command import detect_video
 from tests.known_answers import run_once
 from tests.models import exports
 from tests.models.exports import SIDE
@@ -185,3 +187,16 @@ def test_other_engines_and_int8_are_refused_with_what_to_use(tmp_path):
         Detector(str(folder), engine="ort")
     with pytest.raises(EngineError, match="int8"):
         Detector(str(folder), precision="int8")
+
+
+def test_models_show_opens_it_and_build_says_that_there_is_nothing_to_build(tmp_path):
+    folder = write(tmp_path, exports.anchor_free())
+    shown = detect_video("models", "show", folder, "--json", cwd=tmp_path)
+    facts = json.loads(shown.stdout)
+    assert (facts["input"], facts["names"]) == ([SIDE, SIDE], ["red", "green", "blue"])
+    assert facts["outputs"] == [[1, 7, 84]]
+    assert facts["macs"] is None
+    for what in (("--to", "onnx"), ("--engine", "openvino")):
+        done = detect_video("build", folder, *what, cwd=tmp_path)
+        assert done.returncode == 4
+        assert "no graph is left" in done.stderr
