@@ -74,9 +74,9 @@ def command(
     refuse_two_owners({**owners, "--json": as_json})
     with errors_as_documents(as_json):
         specs = gather_sources(sources)
-        of_cameras = reads_cameras(specs, config)
+        on_line = {name for name, value in flags.items() if value is not None}
+        of_cameras = reads_cameras(specs, config, on_line)
         if not of_cameras:
-            on_line = {name for name, value in flags.items() if value is not None}
             refuse_camera_options(specs, config, on_line)
     rows_to = take_standard_output() if owners["--output -"] and not of_cameras else None
     if owners["--events -"]:

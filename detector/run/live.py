@@ -292,7 +292,12 @@ class _LiveRun:
         self._decoders = Timeline(nvtx=config.loop.nvtx, max_rows=FEED_ROWS, ring=True)
         self._batch = len(loaded.engine.requests[0].slot)
         self.collector = Collector(
-            [], self._make_feed, batch=self._batch, gather=live.gather, frames=config.input.frames
+            [],
+            self._make_feed,
+            batch=self._batch,
+            gather=live.gather,
+            frames=config.input.frames,
+            give_up_s=self._terms.give_up_s,
         )
         self._source = LiveSource(self.collector, _path_of(specs))
         self.status = LiveStatus(
@@ -514,6 +519,8 @@ class _LiveRun:
         """Closes everything, then writes the last day."""
         if day.run.error is None and not self._stop.is_set() and not self.collector.was_live():
             day.run.error = SourceError(self.collector.failures())
+        self._end_clerk()
+        self._tell_states()  # of a camera that failed since the clerk looked last
         last = {one.camera.name: one.facts().error for one in self.collector.members()}
         told = (
             isinstance(day.run.error, SourceError)
@@ -522,7 +529,6 @@ class _LiveRun:
             and all(error and self._lines.was_told(name, error) for name, error in last.items())
         )
         with self._timer.phase("close"):
-            self._end_clerk()
             late = self.collector.stop(PATIENCE_S)
             self._notes += [f"{name}: its connection did not end in time" for name in late]
             self.status.sample()
@@ -560,6 +566,9 @@ class _LiveRun:
         streams = self.status.summaries(
             self._loaded.network.names, self._router.paths, self._router.counts()
         )
+        dropped, written = sum(sum(one.dropped.values()) for one in streams), summary.frames.written
+        counts = replace(summary.frames, read=written + dropped, dropped=dropped)
+        summary = replace(summary, frames=counts)
         # The next day begins where this one ended, so that nothing falls between them.
         before, self._decoded = self._decoded, _work_of(self._decoders)
         summary = replace(summary, decoding=self._decoded.since(before))
@@ -596,9 +605,7 @@ class _LiveRun:
                     self.status.sample()
                 if turn % SLOW_TURN == 0:
                     self._memory.sample()
-                states = {one.camera.name: one.facts() for one in self.collector.members()}
-                self._router.tick(states, time.perf_counter_ns(), time.time())
-                self._lines.look(states, time.perf_counter_ns())
+                self._tell_states()
                 if self._reload.is_set() or (turn % SLOW_TURN == 0 and self._lists_changed()):
                     self._reload.clear()
                     self._read_lists_again()
@@ -609,6 +616,11 @@ class _LiveRun:
             day = self._day
             if day is not None and day.name != _today():
                 day.over.set()
+
+    def _tell_states(self) -> None:
+        states = {one.camera.name: one.facts() for one in self.collector.members()}
+        self._router.tick(states, time.perf_counter_ns(), time.time())
+        self._lines.look(states, time.perf_counter_ns())
 
     def _log(self, error: Exception) -> None:
         """Into the session, and to the user the first time."""

@@ -32,6 +32,7 @@ class StoredSource(Source):
         place = parse_address(spec)
         if decoder == "opencv":
             raise UsageError(f"{place}: opencv reads files only; leave --decoder out")
+        from detector.sources._ranges import StoredObject
         from detector.sources.video._stored import open_stored
 
-        return open_stored(place, decoder, stride, frames, pixels)
+        return open_stored(StoredObject(place), decoder, stride, frames, pixels)
