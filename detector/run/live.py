@@ -58,8 +58,9 @@ from detector.run.wire import (
     terms_of,
     time_window,
 )
+from detector.sources._addresses import is_web
 from detector.sources.live import LiveSource
-from detector.sources.live.base import Camera, Feed
+from detector.sources.live.base import Camera, Feed, FeedFacts
 from detector.sources.live.cameras import compare_cameras, is_camera_list, make_cameras
 from detector.sources.live.collect import Collector
 from detector.sources.live.readers import make_feed
@@ -148,6 +149,9 @@ def detect_live(
                 picture = SHAPE
             loaded = load_model(config, timer, picture=picture, progress=building, timed=True)
             loaded.notes += [] if line is None else [line]
+            for remark in filter(None, map(_remark_on, specs)):
+                loaded.notes.append(remark)
+                around.state(remark)
             loaded.read_layers()  # now: at the end SIGTERM leaves no time for it
             folder = None if made is None else made.path
             with loaded.engine as engine, stop_on_signals() as stop:
@@ -520,7 +524,7 @@ class _LiveRun:
         if day.run.error is None and not self._stop.is_set() and not self.collector.was_live():
             day.run.error = SourceError(self.collector.failures())
         self._end_clerk()
-        self._tell_states()  # of a camera that failed since the clerk looked last
+        self._tell_events(self._states())  # of a camera that failed since the clerk looked last
         last = {one.camera.name: one.facts().error for one in self.collector.members()}
         told = (
             isinstance(day.run.error, SourceError)
@@ -605,7 +609,8 @@ class _LiveRun:
                     self.status.sample()
                 if turn % SLOW_TURN == 0:
                     self._memory.sample()
-                self._tell_states()
+                self._tell_events(states := self._states())
+                self._lines.look(states, time.perf_counter_ns())
                 if self._reload.is_set() or (turn % SLOW_TURN == 0 and self._lists_changed()):
                     self._reload.clear()
                     self._read_lists_again()
@@ -617,10 +622,11 @@ class _LiveRun:
             if day is not None and day.name != _today():
                 day.over.set()
 
-    def _tell_states(self) -> None:
-        states = {one.camera.name: one.facts() for one in self.collector.members()}
+    def _states(self) -> dict[str, FeedFacts]:
+        return {one.camera.name: one.facts() for one in self.collector.members()}
+
+    def _tell_events(self, states: Mapping[str, FeedFacts]) -> None:
         self._router.tick(states, time.perf_counter_ns(), time.time())
-        self._lines.look(states, time.perf_counter_ns())
 
     def _log(self, error: Exception) -> None:
         """Into the session, and to the user the first time."""
@@ -654,6 +660,15 @@ class _LiveRun:
         if not self._told:
             self._told = True
             self._notes += self._events.close()
+
+
+def _remark_on(spec: str) -> str:
+    """What is to be said of an address whose server was asked what it is; "" for nothing."""
+    if not is_web(spec):
+        return ""
+    from detector.sources._answers import remark_of
+
+    return remark_of(spec)
 
 
 def _today() -> str:

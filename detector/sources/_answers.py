@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from http.client import HTTPException
+from urllib.error import HTTPError
 from urllib.parse import urljoin
 
 from detector.errors import SourceError
@@ -106,9 +107,21 @@ def _ask(place: WebPlace) -> Taken:
     except (OSError, HTTPException, ValueError) as error:
         if not named:
             return Taken(LIVE)  # its feed says what is wrong, and tries again
-        return Taken(REFUSED, error=f"{place}: {redact(explain(error, place.scheme).text)}")
+        return Taken(REFUSED, error=f"{place}: {redact(_meaning(error, place))}")
     with closing(answer):
         return _judge(place, answer, named)
+
+
+def _meaning(error: Exception, place: WebPlace) -> str:
+    status = error.code if isinstance(error, HTTPError) else 0
+    if status in (401, 403):
+        return (
+            f"the server refuses user or password (HTTP {status}); put them into the address "
+            "(http://USER:PASSWORD@HOST/...) or into ~/.netrc"
+        )
+    if status >= 500:
+        return f"the server reports an error of its own (HTTP {status}); try again later"
+    return str(explain(error, place.scheme).text)
 
 
 def _ask_unchecked(place: WebPlace, refusal: str, named: bool) -> Taken:
