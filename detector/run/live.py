@@ -537,6 +537,8 @@ class _LiveRun:
             self._notes += [f"{name}: its connection did not end in time" for name in late]
             self.status.sample()
             self._close_outputs()
+            if isinstance(day.run.error, SourceError) and not self.collector.was_live():
+                self._events.take_back()  # a wrong address leaves no folder
             close_engine()
         written = self._write_day(day, self._stop.exit_code)
         errors = [] if day.run.error is None else [day.run.error]

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO, Any
 from urllib.error import HTTPError, URLError
@@ -39,8 +39,9 @@ from urllib.request import (
 
 from detector.errors import SourceError
 from detector.errors.secrets import HIDDEN, Address, redact
-from detector.sources._ranges import BLOCK, PAUSES_S, RangedObject
-from detector.sources._storage import explain
+from detector.sources import _ranges
+from detector.sources._ranges import PAUSES_S, RangedObject
+from detector.sources._storage import About, explain
 
 SILENT_S = 20.0  # without a byte
 READ_BYTES = 1 << 18  # asked of a connection at once
@@ -149,9 +150,11 @@ def ask(
         response = opener.open(Request(url, headers=headers), timeout=timeout_s)
     except HTTPError as error:
         if error.code != 416 or start:
+            error.close()
             raise
         if _EMPTY.fullmatch(error.headers.get("Content-Range", "")):
             return Answer(error, 0, 0, True)
+        error.close()
         del headers["Range"]  # a server that takes a range for a mistake
         response = opener.open(Request(url, headers=headers), timeout=timeout_s)
     except URLError as error:
@@ -229,6 +232,21 @@ def _login_of(whole: str) -> tuple[str, str] | None:
     except (OSError, netrc.NetrcParseError, ValueError):
         return None
     return None if found is None or found[2] is None else (found[0], found[2])
+
+
+def look(place: WebPlace) -> About:
+    """Asks for a file without reading it. Raises SourceError."""
+    try:
+        with closing(ask(place)) as answer:
+            if answer.size is None:
+                raise SourceError(f"{place}: the server does not say how long it is; copy it first")
+            dated = answer.headers.get("Last-Modified")
+            version = (answer.tag or dated or "").removeprefix("W/").strip('"')
+            return About(answer.size, f"{answer.size}-{version}")
+    except SourceError:
+        raise
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise SourceError(f"{place}: {explain(error, place.scheme).text}") from error
 
 
 class WebFile:
@@ -369,7 +387,7 @@ class WebObject(RangedObject):
                 self._file.cut()
 
     def _block(self, number: int) -> bytes:
-        if number not in self._blocks and number * BLOCK < self._until:
+        if number not in self._blocks and number * _ranges.BLOCK < self._until:
             self._fetch(number)
         return self._blocks.get(number, b"")
 

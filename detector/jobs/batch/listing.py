@@ -22,7 +22,8 @@ from detector.run.outputs import is_output
 from detector.session.batch import Failure
 from detector.sources._addresses import is_address, local_path, parse_address
 from detector.sources._specs import VIDEOS
-from detector.sources._storage import About, look
+from detector.sources._storage import About
+from detector.sources.stored import look
 
 if TYPE_CHECKING:
     from detector.jobs.batch.stores import Found as Stored
