@@ -487,13 +487,11 @@ class Collector:
             self._give_up_ns = None  # from now on what is wrong may pass
 
     def _is_hopeless(self, member: Member, facts: FeedFacts) -> bool:
-        """Whether it never sent a picture, and is not tried again within its time for the first."""
-        if facts.connects or self._give_up_ns is None:
+        """Whether it never sent a picture, and its time for the first one is over. A try that is
+        under way gets its own time."""
+        if facts.connects or self._give_up_ns is None or facts.state not in (WAITING, ENDED):
             return False
-        if facts.state != WAITING:
-            return facts.state == ENDED
-        next_ns = max(self._clock(), facts.next_try_ns or 0)
-        return next_ns - member.began_ns >= self._give_up_ns
+        return self._clock() - member.began_ns >= self._give_up_ns
 
 
 def _unaccounted(member: Member) -> int:
