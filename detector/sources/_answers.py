@@ -62,6 +62,9 @@ class Taken:
     error: str = ""
 
 
+# All that ``ffmpeg -listen 1`` says of its answer: it ends when its only client leaves.
+_TOLD_OF_ONE_CLIENT = frozenset(("content-type", "transfer-encoding"))
+_open: dict[str, Answer] = {}
 _known: dict[str, tuple[float, Taken]] = {}
 _lock = threading.Lock()
 
@@ -108,8 +111,21 @@ def _ask(place: WebPlace) -> Taken:
         if not named:
             return Taken(LIVE)  # its feed says what is wrong, and tries again
         return Taken(REFUSED, error=f"{place}: {redact(_meaning(error, place))}")
-    with closing(answer):
-        return _judge(place, answer, named)
+    taken = _judge(place, answer, named)
+    if taken.kind == LIVE and answer.head and _TOLD_OF_ONE_CLIENT.issuperset(answer.told()):
+        with _lock:
+            _open[place.whole] = answer
+    else:
+        answer.close()
+    return taken
+
+
+def take_open(spec: str) -> tuple[Answer, bytes] | None:
+    """The open answer of a server that takes one client, once, and what was read of it; None for
+    other servers, and from the second call on."""
+    with _lock:
+        answer = _open.pop(spec, None)
+    return None if answer is None else (answer, answer.head)
 
 
 def _meaning(error: Exception, place: WebPlace) -> str:
@@ -145,6 +161,7 @@ def _judge(place: WebPlace, answer: Answer, named: bool) -> Taken:
         head = _read(answer, HEAD_BYTES)
     except (OSError, HTTPException, ValueError):
         head = b""
+    answer.head = head
     if answer.size == 0:
         return Taken(REFUSED, error=f"{place}: the file is empty (0 bytes); check the address")
     if not head:

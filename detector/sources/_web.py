@@ -112,7 +112,12 @@ class Answer:
         self.url: str = response.url  # after redirects
         stated = self.headers.get("Content-Type") or "of no stated type"
         self.kind: str = stated.partition(";")[0].strip().lower()
+        self.head = b""  # what was read of it, where somebody keeps that
         self.tag: str = self.headers.get("ETag") or ""
+
+    def told(self) -> set[str]:
+        """The names of its headers."""
+        return {name.lower() for name in self.headers}
 
     def read(self, length: int) -> bytes:
         """Some of the next bytes; b"" at the end."""

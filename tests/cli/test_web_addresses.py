@@ -17,9 +17,10 @@ from detector.errors import SourceError, UsageError
 from detector.run.inputs import reads_cameras
 from detector.run.outputs import stem_of
 from tests.cli.command import detect_video
-from tests.live.servers import http, make_clip
+from tests.live.servers import free_port, http, make_clip, mpeg_ts
 from tests.sources.clips import write_video
 from tests.sources.web_server import web_server
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.net
 NULL = ("--engine", "null", "--json")
@@ -190,6 +191,25 @@ def test_a_stream_without_a_length_says_what_it_was_taken_for(tmp_path, out):
     assert process.returncode == 0, process.stderr
     assert "taken for a live stream" in process.stderr
     assert "detect-video -" in process.stderr
+
+
+@pytest.mark.slow
+def test_a_server_of_one_client_is_not_lost_by_asking_it(tmp_path, out):
+    """``ffmpeg -listen 1`` ends when its client leaves: who asks what it sends is that client."""
+    clip = make_clip(tmp_path / "clip.mp4")
+    url = f"http://127.0.0.1:{free_port()}/x"
+    with mpeg_ts(clip, url) as server:
+        wait_for(lambda: listens(server.pid))
+        process = detect_video(url, "--frames", 20, *NULL, cwd=out)
+    assert process.returncode == 0, process.stderr
+    (stream,) = summary(process)["streams"]
+    assert (stream["processed"], stream["reconnects"]) == (20, 0)
+
+
+def listens(pid: int) -> bool:
+    """Whether a process has a socket. A connection to it would be its only one."""
+    folder = Path(f"/proc/{pid}/fd")
+    return any(os.readlink(one).startswith("socket:") for one in folder.iterdir())
 
 
 def test_stems_of_addresses():
