@@ -117,6 +117,15 @@ def _ask_servers(specs: Sequence[str]) -> None:
         take_all(addresses)
 
 
+def remark_on(spec: str) -> str:
+    """What is to be said of an address whose server was asked what it is; "" for nothing."""
+    if not is_web(spec):
+        return ""
+    from detector.sources._answers import remark_of
+
+    return remark_of(spec)
+
+
 def _is_camera(spec: str) -> bool:
     """A webcam, an address but of a file (whose server is asked), or a list of cameras. Raises
     UsageError for a list that is no YAML."""

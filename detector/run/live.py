@@ -36,7 +36,7 @@ from detector.run.camera_outputs import CameraEvents, CameraOutputs, MadeFolder,
 from detector.run.canvas import picture_of_cameras
 from detector.run.detect import Result, closing_session, loop_bounds
 from detector.run.environment import process_age_s
-from detector.run.inputs import keep_inputs
+from detector.run.inputs import keep_inputs, remark_on
 from detector.run.limits import (
     blas_threads,
     check_files,
@@ -58,7 +58,6 @@ from detector.run.wire import (
     terms_of,
     time_window,
 )
-from detector.sources._addresses import is_web
 from detector.sources.live import LiveSource
 from detector.sources.live.base import Camera, Feed, FeedFacts
 from detector.sources.live.cameras import compare_cameras, is_camera_list, make_cameras
@@ -149,7 +148,7 @@ def detect_live(
                 picture = SHAPE
             loaded = load_model(config, timer, picture=picture, progress=building, timed=True)
             loaded.notes += [] if line is None else [line]
-            for remark in filter(None, map(_remark_on, specs)):
+            for remark in filter(None, map(remark_on, specs)):
                 loaded.notes.append(remark)
                 around.state(remark)
             loaded.read_layers()  # now: at the end SIGTERM leaves no time for it
@@ -662,15 +661,6 @@ class _LiveRun:
         if not self._told:
             self._told = True
             self._notes += self._events.close()
-
-
-def _remark_on(spec: str) -> str:
-    """What is to be said of an address whose server was asked what it is; "" for nothing."""
-    if not is_web(spec):
-        return ""
-    from detector.sources._answers import remark_of
-
-    return remark_of(spec)
 
 
 def _today() -> str:

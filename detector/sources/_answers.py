@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from http.client import HTTPException
+from http.client import HTTPException, InvalidURL
 from urllib.error import HTTPError
 from urllib.parse import urljoin
 
@@ -137,6 +137,8 @@ def _meaning(error: Exception, place: WebPlace) -> str:
         )
     if status >= 500:
         return f"the server reports an error of its own (HTTP {status}); try again later"
+    if isinstance(error, ValueError | InvalidURL):
+        return f"the address is not valid ({error}); check host and port"
     return str(explain(error, place.scheme).text)
 
 

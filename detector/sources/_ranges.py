@@ -29,6 +29,7 @@ PAUSES_S = (0.5, 2.0)  # before another try
 class RangedObject:
     """One object. Threads may read it side by side. ``requests`` and ``received`` count."""
 
+    most_at_once = MOST_AT_ONCE
     keeps_part = False  # whether what came before an error counts as the object, cut short
 
     def __init__(self, place: Addressed) -> None:
@@ -46,11 +47,16 @@ class RangedObject:
         """The file: ``size``, ``seek``, ``read``, ``close``."""
         raise NotImplementedError
 
+    @property
+    def block(self) -> int:
+        """Bytes of a block."""
+        return BLOCK
+
     def read(self, start: int, length: int) -> bytes:
         """Some bytes from ``start``, at most ``length``; b"" at the end. Raises SourceError."""
         if start >= self.size or length <= 0:
             return b""
-        number, within = divmod(start, BLOCK)
+        number, within = divmod(start, self.block)
         with self._lock:
             block = self._block(number)
         return block[within : within + length]
@@ -65,15 +71,15 @@ class RangedObject:
 
     def _fetch(self, number: int) -> None:
         on_and_on = number == self._expected
-        self._at_once = min(MOST_AT_ONCE, self._at_once * 2) if on_and_on else 1
-        start = number * BLOCK
-        end = min(self.size, start + self._at_once * BLOCK)
+        self._at_once = min(self.most_at_once, self._at_once * 2) if on_and_on else 1
+        start = number * self.block
+        end = min(self.size, start + self._at_once * self.block)
         self._expected = number + self._at_once
         data = self._persist(lambda: self._ask(start, end))
-        for at in range(0, len(data), BLOCK):
-            self._blocks[number + at // BLOCK] = data[at : at + BLOCK]
-            self._blocks.move_to_end(number + at // BLOCK)
-        while len(self._blocks) > KEPT:
+        for at in range(0, len(data), self.block):
+            self._blocks[number + at // self.block] = data[at : at + self.block]
+            self._blocks.move_to_end(number + at // self.block)
+        while len(self._blocks) * self.block > KEPT * BLOCK:
             self._blocks.popitem(last=False)
 
     def _ask(self, start: int, end: int) -> bytes:

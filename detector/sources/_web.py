@@ -44,7 +44,7 @@ from detector.sources._ranges import PAUSES_S, RangedObject
 from detector.sources._storage import About, explain
 
 SILENT_S = 20.0  # without a byte
-READ_BYTES = 1 << 18  # asked of a connection at once
+READ_BYTES = 1 << 16  # asked of a connection at once
 SKIPPED = 1 << 18  # bytes that are read past rather than asked for anew
 LOOK_S = 0.2  # between two looks at whether the run is to stop
 LONGEST_NAME = 200  # bytes
@@ -370,6 +370,7 @@ class WebObject(RangedObject):
     ``error`` says why it ends there."""
 
     place: WebPlace
+    most_at_once = 1  # a connection goes on, so that more blocks cost no request
     keeps_part = True
 
     def __init__(self, place: WebPlace) -> None:
@@ -382,6 +383,11 @@ class WebObject(RangedObject):
             self._end(self._file.broken, self.size)
         threading.Thread(target=self._watch, name="detect-video web", daemon=True).start()
 
+    @property
+    def block(self) -> int:
+        """Smaller than of stores: the first picture waits for less."""
+        return min(_ranges.BLOCK, READ_BYTES)
+
     def _open(self) -> Any:
         return WebFile(self.place)
 
@@ -392,7 +398,7 @@ class WebObject(RangedObject):
                 self._file.cut()
 
     def _block(self, number: int) -> bytes:
-        if number not in self._blocks and number * _ranges.BLOCK < self._until:
+        if number not in self._blocks and number * self.block < self._until:
             self._fetch(number)
         return self._blocks.get(number, b"")
 
