@@ -44,7 +44,8 @@ _MAGIC_OF_PICTURES = (
     (b"II*\0", "tiff"),
     (b"MM\0*", "tiff"),
 )
-_JPEG = b"\xff\xd8\xff"
+_STILL = (b"avif", b"heic", b"heix", b"heim", b"heis", b"mif1")  # brands of HEIF
+_MAGIC_OF_VIDEOS = (b"\x1a\x45\xdf\xa3", b"RIFF", b"FLV", b"OggS", b"\0\0\1\xba", b"GIF8")
 _MULTIPART = re.compile(rb"\s*--[^\r\n]{1,200}\r?\n(?:[!-~]+:[^\r\n]*\r?\n)*content-type:", re.I)
 _PAGE = re.compile(rb"\s*(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html|head|body)\b", re.I | re.S)
 _MPD = re.compile(rb"<(?:\w+:)?MPD\b[^>]*>", re.S)
@@ -248,13 +249,22 @@ def _picture(place: WebPlace, answer: Answer, head: bytes, length: int | None) -
     codec = next((codec for magic, codec in _MAGIC_OF_PICTURES if head.startswith(magic)), "")
     if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
         codec = "webp"
+    name = place.name.lower()
+    if not codec and length is not None and name.endswith(PICTURES) and not _is_moving(head):
+        codec = name.rpartition(".")[2]  # a picture of a kind that has no sign above
     if not codec.startswith("jp"):
         return codec
-    name = place.name.lower()
     if answer.kind.startswith("video/") or name.endswith((".mjpg", ".mjpeg")):
         return ""  # pictures that follow each other
     is_picture = answer.kind.startswith("image/") or name.endswith(PICTURES)
     return codec if is_picture or length is not None else ""
+
+
+def _is_moving(head: bytes) -> bool:
+    """Whether the first bytes are of a video, whatever its name is."""
+    if head[4:8] == b"ftyp":
+        return head[8:12] not in _STILL
+    return head.startswith(_MAGIC_OF_VIDEOS) or (head[:1] == head[188:189] == b"\x47")
 
 
 def _judge_endless(place: WebPlace, answer: Answer, head: bytes) -> Taken:

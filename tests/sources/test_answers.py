@@ -74,6 +74,8 @@ def web():
         ("/snapshot.cgi", "image/jpeg", JPEG, False, PICTURE),
         ("/a.png", BINARY, PNG, True, PICTURE),
         ("/a", BINARY, JPEG, True, PICTURE),
+        ("/a.tif", BINARY, b"a kind without a sign\0", True, PICTURE),
+        ("/a.jpg", "image/jpeg", AT_ONCE, True, FILE),  # a lie
         # Playlists.
         ("/live.m3u8", "application/vnd.apple.mpegurl", HLS, True, LIVE),
         ("/film.m3u8", "application/vnd.apple.mpegurl", ENDED, True, PLAYLIST),
