@@ -33,6 +33,7 @@ SLOW_S = 2.0  # in which its first bytes come, or as many as have come count
 KEPT_S = 60.0  # an answer counts for so long
 REFUSED_S = 10.0
 AT_ONCE = 16
+OF_CAMERAS = (".mjpg", ".mjpeg")  # what cameras call their streams
 AS_CAMERA = "--live latest takes it for a camera"
 # Some cameras state a length where there is none.
 ENDLESS = (*(2**bits - 1 for bits in (31, 32, 63, 64)), 2**31, 2**32, 2**63)
@@ -154,7 +155,8 @@ def _ask_unchecked(place: WebPlace, refusal: str, named: bool) -> Taken:
 
 
 def _is_named_as_file(place: WebPlace) -> bool:
-    return place.name.lower().endswith((*VIDEOS, *PICTURES))
+    name = place.name.lower()
+    return name.endswith((*VIDEOS, *PICTURES)) and not name.endswith(OF_CAMERAS)
 
 
 def _judge(place: WebPlace, answer: Answer, named: bool) -> Taken:
@@ -254,7 +256,7 @@ def _picture(place: WebPlace, answer: Answer, head: bytes, length: int | None) -
         codec = name.rpartition(".")[2]  # a picture of a kind that has no sign above
     if not codec.startswith("jp"):
         return codec
-    if answer.kind.startswith("video/") or name.endswith((".mjpg", ".mjpeg")):
+    if answer.kind.startswith("video/") or name.endswith(OF_CAMERAS):
         return ""  # pictures that follow each other
     is_picture = answer.kind.startswith("image/") or name.endswith(PICTURES)
     return codec if is_picture or length is not None else ""

@@ -166,6 +166,7 @@ def test_where_nobody_answers_the_name_counts(monkeypatch):
         assert take(f"http://127.0.0.1:{port}/video").kind == LIVE
         assert "timed out" in take(f"http://127.0.0.1:{port}/clip.mp4").error
     port = free_port()
+    assert take(f"http://127.0.0.1:{port}/video.mjpg").kind == LIVE
     assert take(f"http://127.0.0.1:{port}/video").kind == LIVE
     assert "refused" in take(f"http://127.0.0.1:{port}/clip.mp4").error
     assert "no-such-host.invalid" in take("http://no-such-host.invalid/clip.mp4").error
