@@ -73,10 +73,10 @@ setup(
         "mqtt": ["paho-mqtt>=2.1"],
         # batch: one Parquet dataset of all detections.
         "batch": ["pyarrow>=17.0"],
-        # batch: sources and results in object stores and on web servers.
+        # batch: sources and results in object stores.
         "s3": ["s3fs>=2026.9"],
         "gs": ["gcsfs>=2026.9"],
-        "http": ["fsspec>=2026.9", "aiohttp>=3.14"],
+        "http": [],  # web servers need nothing more; some may still ask for it
         # batch --on ray, with Ray's client for ray://HOST:PORT.
         "ray": ["ray[client]>=2.60"],
         # Run trackers of --track. mlflow's calls are tested on a fake that records them.

@@ -78,7 +78,10 @@ class Options(TypedDict, total=False):
     gather: str
     repeat: bool
     start_timeout: float
+    wait: bool
 
+
+OF_CAMERAS = frozenset(("policy", "max_age", "gather", "start_timeout", "wait"))
 
 # What Detector takes by name. A message that speaks of ``--max-det`` says ``max_det`` from here.
 KEYWORDS = frozenset(("model", "engine", *Options.__annotations__))
@@ -119,6 +122,8 @@ class Detector:
         turns = threading.BoundedSemaphore(self._loaded.engine.concurrency)
         self._requests = [_Turn(request, turns) for request in self._loaded.engine.requests]
         self._calling = threading.Lock()
+        # As with the command: an option of cameras says that addresses are cameras.
+        self._as_cameras = not OF_CAMERAS.isdisjoint(options)
         self._streaming = False
 
     @property
@@ -226,6 +231,7 @@ class Detector:
         from detector.api.results import Detections
         from detector.loop.parts import Parts, Progress
         from detector.run.wire import open_source, run_loop, stillness
+        from detector.sources._addresses import is_web
         from detector.sources._standard_input import SPEC, standard_input
         from detector.sources.live import LiveSource
         from detector.stages.annotate import pixelate
@@ -234,7 +240,11 @@ class Detector:
         progress = Progress()
         if source == SPEC:
             standard_input().stopped = progress.stop.is_set
-        with open_source(source, self._config) as opened:
+        if is_web(source):
+            from detector.sources import _web
+
+            _web.stopped = progress.stop.is_set
+        with open_source(source, self._config, as_camera=self._as_cameras) as opened:
             live = opened if isinstance(opened, LiveSource) else None
             if live is not None and self._config.input.skip_still is not None:
                 raise UsageError("skip_still is for files, not for cameras; leave it out")
@@ -342,11 +352,16 @@ def _as_image(picture: Picture) -> Image:
 
 def _read_picture(path: str) -> Image:
     from detector import sources
+    from detector.errors.secrets import Address
+    from detector.sources.live import LiveSource
 
+    shown = Address(path).shown  # an address may hold a password
+    if sources.find_claiming(path) is LiveSource:
+        raise UsageError(f"{shown}: is a camera; use stream({shown!r}) for it")
     listed = sources.pictures_of(path)
     if listed is None or len(listed) != 1:
         what = "a video" if listed is None else f"{len(listed)} pictures"
-        raise UsageError(f"{path}: is {what}; use stream({path!r}) for it")
+        raise UsageError(f"{shown}: is {what}; use stream({shown!r}) for it")
     with sources.open(path) as source:
         frame = source.read()
     assert frame is not None  # a source without a frame does not open

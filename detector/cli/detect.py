@@ -74,9 +74,9 @@ def command(
     refuse_two_owners({**owners, "--json": as_json})
     with errors_as_documents(as_json):
         specs = gather_sources(sources)
-        of_cameras = reads_cameras(specs, config)
+        on_line = {name for name, value in flags.items() if value is not None}
+        of_cameras = reads_cameras(specs, config, on_line)
         if not of_cameras:
-            on_line = {name for name, value in flags.items() if value is not None}
             refuse_camera_options(specs, config, on_line)
     rows_to = take_standard_output() if owners["--output -"] and not of_cameras else None
     if owners["--events -"]:
@@ -111,8 +111,15 @@ def command(
                 echo(f"{source.video.path}: exit {EXIT_DAMAGED}: {source.exit.reason}", err=True)
     for error in result.errors:
         said = told and result.told and isinstance(error, SourceError)
-        complain(SourceError("no camera sent a picture") if said else error)
+        complain(SourceError(_no_picture(error)) if said else error)
     return result.exit_code
+
+
+def _no_picture(error: Exception) -> str:
+    """Where a line has said already what is wrong with each camera."""
+    from detector.sources.live.collect import GAVE_UP
+
+    return "no camera sent a picture" + (GAVE_UP if str(error).endswith(GAVE_UP) else "")
 
 
 def _detect_files(

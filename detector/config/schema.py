@@ -368,10 +368,14 @@ class LiveConfig:
     )
     start_timeout: float = option(
         20.0,
-        "Seconds in which a camera must send its first picture, before it is tried again.",
+        "Seconds in which a camera must send its first picture, before it is tried again. Where no "
+        "camera ever sent one in that time, the run ends with exit code 3.",
         "S",
         at_least=1.0,
         at_most=600.0,
+    )
+    wait: bool = option(
+        False, "Never give up cameras that have not sent a picture yet: go on trying until they do."
     )
 
 

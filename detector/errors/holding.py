@@ -149,12 +149,27 @@ def open_object(address: str) -> OpenObject | None:
     return held[-1]() if held else None
 
 
+_arguments: dict[str, list[dict[str, Any]]] = {}
+
+
+@contextmanager
+def hold_arguments(address: str, arguments: dict[str, Any]) -> Iterator[None]:
+    """PyAV opens ``address`` by these ``arguments`` during the block."""
+    _arguments.setdefault(address, []).append(arguments)
+    try:
+        yield
+    finally:
+        _arguments[address].remove(arguments)
+
+
 def how_to_open(path: str) -> dict[str, Any]:
     """The arguments by which PyAV opens ``path``: the name of a file, or an object that is held.
 
     What lies in an object comes from elsewhere: FFmpeg may open nothing that it names (HLS,
     concat).
     """
+    if held := _arguments.get(path):
+        return dict(held[-1])
     found = open_object(path)
     if found is None:
         return {"file": name_to_open(path)}

@@ -18,6 +18,7 @@ from detector.config.schema import Config, RecordConfig
 from detector.errors import OutputError, UsageError
 from detector.live.base import Event, EventTarget
 from detector.live.events import EventHub
+from detector.live.events.days import EventDays
 from detector.live.events.rules import EventRules
 from detector.live.recording import CameraRecorder, Quality, Retention
 from detector.live.rows import CameraRows
@@ -186,11 +187,13 @@ class CameraEvents:
         """Raises UsageError and OutputError for a receiver that cannot be had."""
         self.rules = EventRules(time.time())
         self._snapshots = None
+        self._days: EventDays | None = None
         with ExitStack() as made:
             targets = []
             for target in _targets(folder, config, notice):
                 made.callback(target.close)
                 targets.append(target)
+                self._days = target if isinstance(target, EventDays) else self._days
             if folder is not None:
                 from detector.live.events.snapshots import Snapshots
 
@@ -212,14 +215,17 @@ class CameraEvents:
             lost["snapshots"] = pictures
         return [f"{name}: {count} lost" for name, count in lost.items()]
 
+    def take_back(self) -> None:
+        """Removes the files of events that this run began; who was told otherwise knows."""
+        if self._days is not None:
+            self._days.take_back()
+
 
 def _targets(
     folder: Path | None, config: Config, notice: Callable[[str], None]
 ) -> Iterator[EventTarget]:
     wanted, told = config.events, os.environ.get
     if folder is not None:
-        from detector.live.events.days import EventDays
-
         yield EventDays(folder, complain=notice)
     if wanted.events is not None:
         from detector.live.events.stream import EventStream

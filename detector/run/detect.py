@@ -50,6 +50,8 @@ from detector.run.wire import (
     time_window,
     wire_loop,
 )
+from detector.sources._addresses import is_web
+from detector.sources.web import keeping
 
 if TYPE_CHECKING:
     from detector.engines.base import BuildProgress, Engine
@@ -140,7 +142,7 @@ def detect(
 
         parse_share(config.input.skip_still)
     check_memory(config.runtime.engine)
-    with guarded():
+    with guarded(), keeping(specs):
         if hooks.source is None:
             _refuse_missing(specs)
         keep_inputs(config, specs)
@@ -359,7 +361,7 @@ def _run_sources(job: _Job, specs: Sequence[str]) -> list[SourceRun]:
             if loop.instruments
             else OffTimeline()
         )
-        run = SourceRun(str(spec), timeline)  # documents hold plain texts
+        run = SourceRun(_text_of(spec), timeline)  # documents hold plain texts
         run.notes += filter(None, [sources.note_of(spec)])
         runs.append(run)
         with _held(job, spec) as held:
@@ -377,11 +379,24 @@ def _run_sources(job: _Job, specs: Sequence[str]) -> list[SourceRun]:
     return runs
 
 
+def _text_of(spec: str) -> str:
+    """As documents hold it: a plain text, and an address without what is secret in it."""
+    if not is_web(spec):
+        return str(spec)
+    from detector.sources._web import WebPlace
+
+    return str(WebPlace(spec))
+
+
 @contextmanager
 def _held(job: _Job, spec: str) -> Iterator[HeldFile | StandardInput | None]:
     """What knows the digest of the source, once it is read; None where nothing does."""
     from detector.sources._standard_input import SPEC, standard_input
 
+    if is_web(spec):
+        from detector.sources import _web
+
+        _web.stopped = job.stop.is_set
     if spec != SPEC:
         with hold(spec) as file:
             yield file

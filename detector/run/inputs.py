@@ -7,7 +7,7 @@ external data of an ONNX model, is added by whoever reads that file.
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -18,6 +18,7 @@ from detector.errors.guard import keep_listed
 from detector.errors.secrets import Address
 from detector.errors.writing import is_output
 from detector.run.canvas import model_request
+from detector.sources._addresses import is_web
 from detector.sources._standard_input import SPEC as STDIN
 from detector.sources._unclaimed import is_live
 
@@ -53,15 +54,30 @@ def refuse_cameras(specs: Sequence[str]) -> None:
             )
 
 
-def reads_cameras(specs: Sequence[str], config: Config) -> bool:
-    """Whether these are sources of a live run. Raises UsageError for files among cameras."""
-    live = [spec for spec in specs if _is_camera(spec)]
+def reads_cameras(specs: Sequence[str], config: Config, given: Container[str] = ()) -> bool:
+    """Whether these are sources of a live run. Raises UsageError for files among cameras, and
+    SourceError for an address among them that is no video.
+
+    ``given``: as of ``refuse_camera_options``. Where an option of cameras is among them, every
+    address is a camera's, and nobody asks its server.
+    """
     if config.live.repeat:
         return True
+    if next(_camera_flags(config, given), None) is not None:
+        live = [spec for spec in specs if is_live(spec) or _is_camera(spec)]
+    else:
+        _ask_servers(specs)
+        live = [spec for spec in specs if _is_camera(spec)]
     if live and len(live) < len(specs):
         file = next(spec for spec in specs if spec not in live)
         if file == STDIN:
             raise UsageError(f"{file}: is standard input among cameras; run it by itself")
+        if is_web(file):
+            sources.check(file)  # a web page is refused as such
+            raise UsageError(
+                f"{Address(file)}: is a file among cameras; --live latest takes all of them for "
+                "cameras, or run it by itself"
+            )
         raise UsageError(
             f"{file}: is a file among cameras; --loop plays it again and again as if it were one, "
             "or run it by itself"
@@ -76,22 +92,47 @@ def refuse_camera_options(specs: Sequence[str], config: Config, given: Container
     ``given``: names of the options that stand on the command line. In a file of options, those
     count that are not the default.
     """
+    for flag in _camera_flags(config, given):
+        if all(os.path.isfile(spec) for spec in specs):
+            files = "the file as one" if len(specs) == 1 else "the files as some"
+            raise UsageError(f"{flag} is for cameras; add --loop to play {files}, or leave it out")
+        raise UsageError(f"{flag} is for cameras, not for files; leave it out")
+
+
+def _camera_flags(config: Config, given: Container[str]) -> Iterator[str]:
+    """The options of cameras that are given, but for --loop, which makes cameras of files."""
     for group, leaf in options():
         if group not in CAMERA_GROUPS or leaf.name == "repeat":
             continue  # without cameras there was no --loop, or --no-loop
         value = getattr(getattr(config, group), leaf.name)
         if value != leaf.default or (leaf.name in given and value is not False):
-            flag = flag_of(leaf)
-            if all(os.path.isfile(spec) for spec in specs):
-                files = "the file as one" if len(specs) == 1 else "the files as some"
-                raise UsageError(
-                    f"{flag} is for cameras; add --loop to play {files}, or leave it out"
-                )
-            raise UsageError(f"{flag} is for cameras, not for files; leave it out")
+            yield flag_of(leaf)
+
+
+def _ask_servers(specs: Sequence[str]) -> None:
+    """Side by side, where there are some."""
+    if len(addresses := [spec for spec in specs if is_web(spec)]) > 1:
+        from detector.sources._answers import take_all
+
+        take_all(addresses)
+
+
+def remark_on(spec: str) -> str:
+    """What is to be said of an address whose server was asked what it is; "" for nothing."""
+    if not is_web(spec):
+        return ""
+    from detector.sources._answers import remark_of
+
+    return remark_of(spec)
 
 
 def _is_camera(spec: str) -> bool:
-    """A webcam, an address, or a list of cameras. Raises UsageError for a list that is no YAML."""
+    """A webcam, an address but of a file (whose server is asked), or a list of cameras. Raises
+    UsageError for a list that is no YAML."""
+    if is_web(spec):
+        from detector.sources._answers import is_file
+
+        return not is_file(spec)
     if is_live(spec):
         return True
     if not spec.lower().endswith((".yaml", ".yml")):  # whoever reads it imports more

@@ -36,7 +36,7 @@ from detector.run.camera_outputs import CameraEvents, CameraOutputs, MadeFolder,
 from detector.run.canvas import picture_of_cameras
 from detector.run.detect import Result, closing_session, loop_bounds
 from detector.run.environment import process_age_s
-from detector.run.inputs import keep_inputs
+from detector.run.inputs import keep_inputs, remark_on
 from detector.run.limits import (
     blas_threads,
     check_files,
@@ -59,7 +59,7 @@ from detector.run.wire import (
     time_window,
 )
 from detector.sources.live import LiveSource
-from detector.sources.live.base import Camera, Feed
+from detector.sources.live.base import Camera, Feed, FeedFacts
 from detector.sources.live.cameras import compare_cameras, is_camera_list, make_cameras
 from detector.sources.live.collect import Collector
 from detector.sources.live.readers import make_feed
@@ -148,6 +148,9 @@ def detect_live(
                 picture = SHAPE
             loaded = load_model(config, timer, picture=picture, progress=building, timed=True)
             loaded.notes += [] if line is None else [line]
+            for remark in filter(None, map(remark_on, specs)):
+                loaded.notes.append(remark)
+                around.state(remark)
             loaded.read_layers()  # now: at the end SIGTERM leaves no time for it
             folder = None if made is None else made.path
             with loaded.engine as engine, stop_on_signals() as stop:
@@ -292,7 +295,12 @@ class _LiveRun:
         self._decoders = Timeline(nvtx=config.loop.nvtx, max_rows=FEED_ROWS, ring=True)
         self._batch = len(loaded.engine.requests[0].slot)
         self.collector = Collector(
-            [], self._make_feed, batch=self._batch, gather=live.gather, frames=config.input.frames
+            [],
+            self._make_feed,
+            batch=self._batch,
+            gather=live.gather,
+            frames=config.input.frames,
+            give_up_s=self._terms.give_up_s,
         )
         self._source = LiveSource(self.collector, _path_of(specs))
         self.status = LiveStatus(
@@ -514,6 +522,8 @@ class _LiveRun:
         """Closes everything, then writes the last day."""
         if day.run.error is None and not self._stop.is_set() and not self.collector.was_live():
             day.run.error = SourceError(self.collector.failures())
+        self._end_clerk()
+        self._tell_events(self._states())  # of a camera that failed since the clerk looked last
         last = {one.camera.name: one.facts().error for one in self.collector.members()}
         told = (
             isinstance(day.run.error, SourceError)
@@ -522,11 +532,12 @@ class _LiveRun:
             and all(error and self._lines.was_told(name, error) for name, error in last.items())
         )
         with self._timer.phase("close"):
-            self._end_clerk()
             late = self.collector.stop(PATIENCE_S)
             self._notes += [f"{name}: its connection did not end in time" for name in late]
             self.status.sample()
             self._close_outputs()
+            if isinstance(day.run.error, SourceError) and not self.collector.was_live():
+                self._events.take_back()  # a wrong address leaves no folder
             close_engine()
         written = self._write_day(day, self._stop.exit_code)
         errors = [] if day.run.error is None else [day.run.error]
@@ -560,6 +571,9 @@ class _LiveRun:
         streams = self.status.summaries(
             self._loaded.network.names, self._router.paths, self._router.counts()
         )
+        dropped, written = sum(sum(one.dropped.values()) for one in streams), summary.frames.written
+        counts = replace(summary.frames, read=written + dropped, dropped=dropped)
+        summary = replace(summary, frames=counts)
         # The next day begins where this one ended, so that nothing falls between them.
         before, self._decoded = self._decoded, _work_of(self._decoders)
         summary = replace(summary, decoding=self._decoded.since(before))
@@ -596,8 +610,7 @@ class _LiveRun:
                     self.status.sample()
                 if turn % SLOW_TURN == 0:
                     self._memory.sample()
-                states = {one.camera.name: one.facts() for one in self.collector.members()}
-                self._router.tick(states, time.perf_counter_ns(), time.time())
+                self._tell_events(states := self._states())
                 self._lines.look(states, time.perf_counter_ns())
                 if self._reload.is_set() or (turn % SLOW_TURN == 0 and self._lists_changed()):
                     self._reload.clear()
@@ -609,6 +622,12 @@ class _LiveRun:
             day = self._day
             if day is not None and day.name != _today():
                 day.over.set()
+
+    def _states(self) -> dict[str, FeedFacts]:
+        return {one.camera.name: one.facts() for one in self.collector.members()}
+
+    def _tell_events(self, states: Mapping[str, FeedFacts]) -> None:
+        self._router.tick(states, time.perf_counter_ns(), time.time())
 
     def _log(self, error: Exception) -> None:
         """Into the session, and to the user the first time."""

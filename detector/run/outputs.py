@@ -23,6 +23,7 @@ from detector.errors.guard import refuse_kept
 from detector.errors.writing import MARK, has_permission, is_null_device
 from detector.sinks._partial import refuse_being_written
 from detector.sinks.base import DRAWN, Sink
+from detector.sources._addresses import is_address, is_web
 from detector.sources._specs import NamedPictures, is_numbered
 from detector.sources._standard_input import SPEC as STANDARD_INPUT
 from detector.types import SourceInfo
@@ -36,12 +37,23 @@ def stem_of(spec: str) -> str:
     """The IN of IN-ENGINE-detected: a file's stem, or the name of a folder (or a glob's)."""
     if spec == STANDARD_INPUT:
         return "stdin"
+    if is_web(spec):
+        return Path(_name_of_file(spec)).stem
     path = Path(spec)
     if not os.path.exists(path) and (any(sign in spec for sign in "*?[") or is_numbered(spec)):
         path = path.parent
     if os.path.isdir(path):  # Path.is_dir raises where a name is too long
         return path.resolve().name or "root"
     return path.stem or "input"
+
+
+def _name_of_file(spec: str) -> str:
+    """Of an address of a web server, what a file is called that comes from there."""
+    if not is_web(spec):
+        return spec
+    from detector.sources._web import WebPlace
+
+    return WebPlace(spec).name
 
 
 def session_name(spec: str, engine: str) -> str:
@@ -74,7 +86,8 @@ def settings_of(config: Config, spec: str, model_sha256: str, precision: str) ->
         written["encoder"] = options["output"]["encoder"]
     if options["output"]["save_conf"]:
         written["save_conf"] = True
-    document = [os.path.realpath(spec), model_sha256, precision, deciding, runtime, written]
+    source = spec if is_address(spec) else os.path.realpath(spec)
+    document = [source, model_sha256, precision, deciding, runtime, written]
     if isinstance(spec, NamedPictures):  # the text of this one is their folder
         document.append([os.path.realpath(path) for path in spec.paths])
     if spec == STANDARD_INPUT:  # nobody knows whether the same will come again
@@ -497,6 +510,11 @@ def _why_unfit(sink: type[Sink], spec: str) -> UsageError | None:
             f"--save {sink.name}: standard input comes once, and this needs a file; save it first: "
             "ffmpeg -i IN -c copy clip.mkv"
         )
+    if is_address(spec):
+        return UsageError(
+            f"--save {sink.name}: needs a file of this machine; save the address first (curl -O), "
+            "or use --save video"
+        )
     try:
         if sources.pictures_of(spec) is not None:
             return UsageError(f"--save {sink.name} needs a video, but {spec} is pictures")
@@ -510,9 +528,9 @@ def _why_unfit(sink: type[Sink], spec: str) -> UsageError | None:
 
 def _suffix_for(sink: type[Sink], spec: str) -> str:
     """What a default name ends in. One picture makes one file in its own format, not a folder."""
-    if not sink.one_picture or not os.path.isfile(spec):
+    if not sink.one_picture or not (os.path.isfile(spec) or is_web(spec)):
         return sink.suffixes[0]
     if sources.pictures_of(spec) is None:
         return sink.suffixes[0]
-    own = Path(spec).suffix.lower()
+    own = Path(_name_of_file(spec)).suffix.lower()
     return own if own in sink.one_picture else ".png"

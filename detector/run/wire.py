@@ -363,15 +363,20 @@ def _blurred_ids(
 # Where frames come from, and where results go.
 
 
-def open_source(spec: str, config: Config, pixels: str = "bgr") -> Source:
+def open_source(
+    spec: str, config: Config, pixels: str = "bgr", *, as_camera: bool = False
+) -> Source:
     """The frames of one SOURCE, as the options of input say. ``pixels``: "yuv420p" asks for planes
-    where the source can give them. Raises SourceError and UsageError."""
+    where the source can give them. ``as_camera``: an address is a camera's, whatever its server
+    gives. Raises SourceError and UsageError."""
     from detector import sources
+    from detector.sources._unclaimed import is_live
     from detector.sources.live import LiveSource
 
     options, (start_s, duration_s) = config.input, time_window(config)
     looped = config.live.repeat
-    if looped or sources.find_claiming(spec) is LiveSource:
+    live = as_camera and is_live(spec)
+    if looped or live or sources.find_claiming(spec) is LiveSource:
         source: Source = LiveSource.open_on(
             spec,
             terms_of(config),
@@ -402,7 +407,7 @@ def open_source(spec: str, config: Config, pixels: str = "bgr") -> Source:
 def terms_of(config: Config) -> Terms:
     """What the feeds of cameras are told."""
     live = config.live
-    return Terms(live.policy == "every", live.max_age, live.start_timeout)
+    return Terms(live.policy == "every", live.max_age, live.start_timeout, live.wait)
 
 
 def _refuse_huge_frames(info: SourceInfo, batch: int) -> None:

@@ -51,8 +51,9 @@ class Video:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameCounts:
-    """``dropped``: read and not written, because the run was cut short or failed. ``reused``: of
-    those written, with the detections of the last one that was inferred (--skip-still).
+    """``dropped``: read and not written, because the run was cut short or failed; of cameras, all
+    that were received and not detected (``streams`` says why). ``reused``: of those written, with
+    the detections of the last one that was inferred (--skip-still).
     """
 
     read: Count

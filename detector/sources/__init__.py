@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from detector.errors import SourceError, UsageError
+from detector.sources._addresses import is_web
 from detector.sources._standard_input import SPEC as STANDARD_INPUT
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ def open(
     frames: int | None = None,
     pixels: str = "bgr",
 ) -> Source:
-    """A video file, a picture, a folder of pictures, a (quoted) pattern of pictures, or "-".
+    """A video file, a picture, a folder of pictures, a (quoted) pattern of pictures, "-", or an
+    ``http://`` address of a video or a picture.
 
     Hands out every ``stride``-th frame, from the first, and at most ``frames`` of them. The first
     frame is decoded here, so that nothing is written for a source that has none. ``pixels``:
@@ -143,6 +145,8 @@ def files_of(spec: str) -> list[str]:
     """The files that are read for ``spec``: a video, or pictures. Raises SourceError."""
     if spec == STANDARD_INPUT:
         return ["/dev/stdin"]  # what a shell may have redirected: ``- < in.mkv``
+    if is_web(spec):
+        return []
     return [spec] if os.path.isfile(spec) else pictures_of(spec) or []
 
 
@@ -150,5 +154,8 @@ def pictures_of(spec: str) -> list[str] | None:
     """The pictures that ``spec`` names, in order; None when it is a video. Raises SourceError."""
     from detector.sources._specs import list_pictures
     from detector.sources.pictures import PicturesSource
+    from detector.sources.web import WebSource, picture_of
 
+    if is_web(spec) and find_claiming(spec) is WebSource:
+        return None if (path := picture_of(spec)) is None else [path]
     return list_pictures(spec) if find_claiming(spec) is PicturesSource else None

@@ -6,7 +6,7 @@ Imports no library. ``_storage.py`` opens what they name.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from urllib.parse import unquote
 
 from detector.errors import UsageError
@@ -19,6 +19,13 @@ FILE = "file://"
 _SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL)
 _ANY = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]*://")
 MAGIC = re.compile(r"[*?[]")
+
+
+class Addressed(Protocol):
+    """What lies at an address. As text it holds nothing that is secret."""
+
+    @property
+    def scheme(self) -> str: ...
 
 
 class Place(NamedTuple):
@@ -42,6 +49,11 @@ class Place(NamedTuple):
 def is_address(text: str) -> bool:
     """Whether ``text`` has a scheme, any of them, or a chain of them (``a::b://``)."""
     return _ANY.match(text) is not None
+
+
+def is_web(text: str) -> bool:
+    """Whether ``text`` is an address of a web server."""
+    return text[:8].lower().startswith(("http://", "https://"))
 
 
 def local_path(text: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 from detector.errors import DetectVideoError, SourceError
 from detector.errors.holding import hold_object
-from detector.sources._addresses import Place
+from detector.sources._addresses import Addressed, Place
 from detector.sources._storage import explain, open_store, path_in_store
 
 BLOCK = 1 << 20  # bytes, of which the last block of an object has fewer
@@ -26,10 +26,13 @@ KEPT = 32  # blocks
 PAUSES_S = (0.5, 2.0)  # before another try
 
 
-class StoredObject:
+class RangedObject:
     """One object. Threads may read it side by side. ``requests`` and ``received`` count."""
 
-    def __init__(self, place: Place) -> None:
+    most_at_once = MOST_AT_ONCE
+    keeps_part = False  # whether what came before an error counts as the object, cut short
+
+    def __init__(self, place: Addressed) -> None:
         """Raises SourceError where it cannot be opened."""
         self.place = place
         self.requests = self.received = 0
@@ -41,23 +44,19 @@ class StoredObject:
         self.size = int(self._file.size or 0)
 
     def _open(self) -> Any:
-        # No cache of fsspec's: ours is shared by all openings.
-        file = open_store(self.place).open(
-            path_in_store(self.place), "rb", block_size=BLOCK, cache_type="none"
-        )
-        if file.size is None or not file.seekable():
-            file.close()
-            raise SourceError(
-                f"{self.place}: the server gives no ranges of files, or does not say how long it "
-                "is; copy it first"
-            )
-        return file
+        """The file: ``size``, ``seek``, ``read``, ``close``."""
+        raise NotImplementedError
+
+    @property
+    def block(self) -> int:
+        """Bytes of a block."""
+        return BLOCK
 
     def read(self, start: int, length: int) -> bytes:
         """Some bytes from ``start``, at most ``length``; b"" at the end. Raises SourceError."""
         if start >= self.size or length <= 0:
             return b""
-        number, within = divmod(start, BLOCK)
+        number, within = divmod(start, self.block)
         with self._lock:
             block = self._block(number)
         return block[within : within + length]
@@ -72,15 +71,15 @@ class StoredObject:
 
     def _fetch(self, number: int) -> None:
         on_and_on = number == self._expected
-        self._at_once = min(MOST_AT_ONCE, self._at_once * 2) if on_and_on else 1
-        start = number * BLOCK
-        end = min(self.size, start + self._at_once * BLOCK)
+        self._at_once = min(self.most_at_once, self._at_once * 2) if on_and_on else 1
+        start = number * self.block
+        end = min(self.size, start + self._at_once * self.block)
         self._expected = number + self._at_once
         data = self._persist(lambda: self._ask(start, end))
-        for at in range(0, len(data), BLOCK):
-            self._blocks[number + at // BLOCK] = data[at : at + BLOCK]
-            self._blocks.move_to_end(number + at // BLOCK)
-        while len(self._blocks) > KEPT:
+        for at in range(0, len(data), self.block):
+            self._blocks[number + at // self.block] = data[at : at + self.block]
+            self._blocks.move_to_end(number + at // self.block)
+        while len(self._blocks) * self.block > KEPT * BLOCK:
             self._blocks.popitem(last=False)
 
     def _ask(self, start: int, end: int) -> bytes:
@@ -121,6 +120,25 @@ class StoredObject:
         self._file.close()
 
 
+class StoredObject(RangedObject):
+    """An object of a store, by fsspec."""
+
+    place: Place
+
+    def _open(self) -> Any:
+        # No cache of fsspec's: ours is shared by all openings.
+        file = open_store(self.place).open(
+            path_in_store(self.place), "rb", block_size=BLOCK, cache_type="none"
+        )
+        if file.size is None or not file.seekable():
+            file.close()
+            raise SourceError(
+                f"{self.place}: the server gives no ranges of files, or does not say how long it "
+                "is; copy it first"
+            )
+        return file
+
+
 class RangeFile:
     """One opening of an object, with a position of its own: what PyAV reads from.
 
@@ -128,7 +146,7 @@ class RangeFile:
     suffix and opens nothing by it.
     """
 
-    def __init__(self, stored: StoredObject) -> None:
+    def __init__(self, stored: RangedObject) -> None:
         self.name = str(stored.place)
         self._stored, self._at = stored, 0
 
@@ -167,12 +185,11 @@ class RangeFile:
 
 
 @contextmanager
-def holding(place: Place) -> Iterator[StoredObject]:
+def holding(stored: RangedObject) -> Iterator[RangedObject]:
     """Keeps an object open during the block, so that ``errors.holding`` finds it under its
-    address. Raises SourceError where it cannot be opened."""
-    stored = StoredObject(place)
+    address."""
     try:
-        with hold_object(str(place), stored.open):
+        with hold_object(str(stored.place), stored.open):
             yield stored
     finally:
         stored.close()

@@ -1,4 +1,4 @@
-"""Stores and web servers as file systems of fsspec, each opened once in a process.
+"""Stores as file systems of fsspec, each opened once in a process.
 
 What a library raises becomes one line that says what to set. Credentials are the libraries' own
 business: they come from the environment, and stand in no setting of ours.
@@ -15,13 +15,12 @@ from typing import Any, NamedTuple
 
 from detector.errors import DetectVideoError, EngineError, SourceError
 from detector.errors.secrets import keep_secret
-from detector.sources._addresses import STORES, WEB, Place, credentials_of
+from detector.sources._addresses import STORES, Place, credentials_of
 
 CONNECT_S, SILENT_S = 20.0, 30.0  # until a connection stands; without a byte
 # Of the libraries themselves. Together with ours (_ranges.py) a server that is silent is given up
 # before the watchdog ends the worker (300 s), so that the error names it.
 TRIES = 2
-EXTRAS = {"s3": "s3", "gs": "gs", "http": "http", "https": "http"}
 # Names of errors: neither botocore nor google.auth is imported for them.
 NOT_LET_IN = (
     "NoCredentialsError",
@@ -72,10 +71,9 @@ def _open(scheme: str) -> Any:
         store.retries = TRIES  # of s3fs, which has them by default for minutes
         return store
     except ImportError as error:
-        package = {"s3": "s3fs", "gs": "gcsfs"}.get(scheme, "fsspec and aiohttp")
+        package = {"s3": "s3fs", "gs": "gcsfs"}[scheme]
         raise EngineError(
-            f"{scheme}:// needs {package}; install it with: "
-            f"pip install 'detect-video[{EXTRAS[scheme]}]'"
+            f"{scheme}:// needs {package}; install it with: pip install 'detect-video[{scheme}]'"
         ) from error
     except Exception as error:
         trouble = explain(error, scheme)
@@ -88,19 +86,7 @@ def _settings(scheme: str) -> dict[str, Any]:
         timeouts = {"connect_timeout": CONNECT_S, "read_timeout": SILENT_S, "retries": retries}
         session = _session_of_aws()
         return {"use_listings_cache": False, "config_kwargs": timeouts, "session": session}
-    if scheme == "gs":
-        return {"use_listings_cache": False}
-    import aiohttp
-
-    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S)
-    return {
-        "use_listings_cache": False,
-        "client_kwargs": {
-            "timeout": timeout,
-            "trust_env": True,  # ~/.netrc, and the proxies of the environment
-            "headers": {"Accept-Encoding": "identity"},
-        },
-    }
+    return {"use_listings_cache": False}
 
 
 def _session_of_aws() -> Any:
@@ -129,7 +115,7 @@ def forget_stores() -> None:
 
 def path_in_store(place: Place) -> str:
     """As the file system wants it."""
-    return f"{place.host}/{place.key}" if place.scheme in STORES else str(place)
+    return f"{place.host}/{place.key}"
 
 
 def about_of(info: Mapping[str, Any]) -> About:
@@ -170,9 +156,6 @@ def store_errors(place: Place, kind: type[DetectVideoError] = SourceError) -> It
 
 def explain(error: BaseException, scheme: str) -> Trouble:
     """What an error of fsspec and the libraries below it means."""
-    cause = error.__cause__
-    if isinstance(error, FileNotFoundError) and cause is not None and scheme in WEB:
-        return explain(cause, scheme)  # fsspec says so of every server that does not answer
     status, name = _status(error), type(error).__name__
     let_in = status not in (401, 403) and name not in NOT_LET_IN and _code(error) not in RUN_OUT
     if not let_in or isinstance(error, PermissionError):
@@ -183,10 +166,8 @@ def explain(error: BaseException, scheme: str) -> Trouble:
     if status in (404, 410) or (isinstance(error, FileNotFoundError) and status is None):
         what = "bucket or object" if scheme in STORES else "file"
         return Trouble(f"no such {what}; check the address", False)
-    if status == 412 or name == "FileExpired":
+    if status == 412 or name in ("FileExpired", "ChangedError"):
         return Trouble("changed while it was read; run the job again", False)
-    if isinstance(error, ValueError) and "range" in str(error):
-        return Trouble("the server gives no ranges of files; copy it first", False)
     cure = "check the network" + (" and AWS_ENDPOINT_URL" if scheme == "s3" else "")
     passes = status is None or status >= 500 or status in (408, 429)
     return Trouble(f"the connection failed ({_words(error)}); {cure}", passes)

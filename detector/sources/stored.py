@@ -1,4 +1,4 @@
-"""``StoredVideo``: a video of an object store or a web server, which only a batch job reads.
+"""``StoredVideo``: a video of an object store or a web server, as a batch job reads it.
 
 FFmpeg gets our file and nothing else: it can open neither files nor addresses that a playlist
 names.
@@ -6,9 +6,15 @@ names.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from detector.errors import UsageError
-from detector.sources._addresses import StoredVideo, parse_address
+from detector.sources._addresses import STORES, Place, StoredVideo, parse_address
 from detector.sources.base import Source
+
+if TYPE_CHECKING:
+    from detector.sources._ranges import RangedObject
+    from detector.sources._storage import About
 
 
 class StoredSource(Source):
@@ -34,4 +40,31 @@ class StoredSource(Source):
             raise UsageError(f"{place}: opencv reads files only; leave --decoder out")
         from detector.sources.video._stored import open_stored
 
-        return open_stored(place, decoder, stride, frames, pixels)
+        return open_stored(open_place(place), decoder, stride, frames, pixels)
+
+
+def open_place(place: Place) -> RangedObject:
+    """An object that can be read anywhere. Where it does not come whole, reading it ends with an
+    error. Raises SourceError."""
+    if place.scheme in STORES:
+        from detector.sources._ranges import StoredObject
+
+        return StoredObject(place)
+    from detector.sources._web import WebObject, WebPlace
+
+    stored = WebObject(WebPlace(str(place)))
+    stored.keeps_part = False
+    return stored
+
+
+def look(place: Place) -> About:
+    """What is known of an object, of which only its server is asked. Raises SourceError, one line
+    with the cure."""
+    if place.scheme in STORES:
+        from detector.sources._storage import look as look_into_store
+
+        return look_into_store(place)
+    from detector.sources._web import WebPlace
+    from detector.sources._web import look as look_at_server
+
+    return look_at_server(WebPlace(str(place)))

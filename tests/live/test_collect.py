@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detector.sources.live.base import ENDED, NEWER, STALLED, STOPPED
+from detector.sources.live.base import CONNECTING, ENDED, NEWER, STALLED, STOPPED, WAITING
 from detector.timeline import OffTrack, Timeline
 from tests.live.fake_feeds import MS, Bench, camera
 
@@ -281,3 +281,69 @@ def test_failures_name_each_camera():
     bench.feeds["a"].error = "rtsp://cam/a: login refused"
     assert "rtsp://cam/a: login refused" in bench.collector.failures()
     assert "rtsp://cam/b" in bench.collector.failures()
+
+
+class TestGivingUp:
+    """Cameras that never sent a picture end the source after their time for the first one."""
+
+    @staticmethod
+    def bench(*names: str, give_up_s: float | None = 20.0) -> Bench:
+        bench = Bench(*names, give_up_s=give_up_s)
+        for feed in bench.feeds.values():
+            feed.state, feed.connects, feed.error = WAITING, 0, "nothing listens"
+        return bench
+
+    @staticmethod
+    def ends_at_s(bench: Bench, most_s: float = 100.0) -> float | None:
+        while bench.ms() < most_s * 1000:
+            if bench.collector.arrive(OffTrack(), 0, 0):
+                assert bench.collector.read() is None
+                return bench.ms() / 1000
+        return None
+
+    @pytest.mark.parametrize("names", ["a", "abc"])
+    def test_all_of_them_are_dead(self, names):
+        bench = self.bench(*names)
+        assert self.ends_at_s(bench) == pytest.approx(20.0, abs=0.5)
+        failures = bench.collector.failures()
+        assert failures.count("nothing listens") == len(names)
+        assert failures.endswith("; --wait goes on trying")
+
+    def test_one_of_several_is_live(self):
+        bench = self.bench("a", "b")
+        bench.feeds["b"].connects = 1
+        assert self.ends_at_s(bench) is None
+
+    def test_who_waits_never_ends(self):
+        assert self.ends_at_s(self.bench("a", "b", give_up_s=None)) is None
+
+    def test_a_try_that_is_under_way_gets_its_time(self):
+        bench = self.bench("a")
+        bench.feeds["a"].state = CONNECTING
+        bench.while_waiting[31_000] = lambda: setattr(bench.feeds["a"], "state", WAITING)
+        assert self.ends_at_s(bench) == pytest.approx(31.0, abs=0.5)
+
+    def test_one_that_came_in_time_may_go_again(self):
+        bench = self.bench("a")
+
+        def come() -> None:
+            bench.feeds["a"].connects = 1
+
+        bench.while_waiting[19_000] = come
+        assert self.ends_at_s(bench) is None
+
+    def test_a_camera_that_is_put_in_later_has_its_own_time(self):
+        bench = self.bench("a")
+
+        def put_in() -> None:
+            bench.collector.add(camera("b"))
+            bench.feeds["b"].state, bench.feeds["b"].connects = WAITING, 0
+
+        bench.while_waiting[15_000] = put_in
+        assert self.ends_at_s(bench) == pytest.approx(35.0, abs=0.5)
+
+    def test_one_that_was_taken_out_counts_where_it_was_live(self):
+        bench = self.bench("a", "b")
+        bench.feeds["b"].connects = 1
+        bench.collector.remove("b")
+        assert self.ends_at_s(bench) is None

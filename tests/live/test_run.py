@@ -19,6 +19,7 @@ from detector.analysis.next_steps import next_steps
 from detector.analysis.summary import stage_rows
 from detector.config.levels import resolve_config
 from detector.errors import EngineError, SourceError, UsageError
+from detector.live.base import Event
 from detector.report.html import page
 from detector.report.terminal.console import SafeConsole
 from detector.report.terminal.run import print_run
@@ -29,7 +30,7 @@ from detector.run.wire import load_model
 from detector.session.document import DecodingFigures
 from detector.session.read import read_session
 from detector.sources.live import collect
-from detector.sources.live.base import WAITING
+from detector.sources.live.base import LIVE, WAITING
 from detector.sources.live.collect import Collector
 from tests.live.fake_feeds import FakeFeed
 from tests.waiting import wait_for
@@ -73,6 +74,21 @@ class PacedFeed(FakeFeed):
 def loaded():
     """One for all runs: the null engine may be closed and used again."""
     return load_model(config())
+
+
+class Told:
+    """A receiver of events."""
+
+    name = "the test"
+
+    def __init__(self, events: list[Event]) -> None:
+        self.tell = events.append
+
+    def lost(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        """Nothing waits."""
 
 
 class Feeds(list[PacedFeed]):
@@ -197,7 +213,10 @@ def test_two_cameras_one_of_them_dead(feeds):
     assert len(rows) == door.processed
     assert {row["camera"] for row in rows} == {"a"}
     assert [row["frame"] for row in rows] == sorted({row["frame"] for row in rows})
-    assert result.summary.frames.written == door.processed
+    dropped = sum(door.dropped.values())
+    frames = result.summary.frames
+    assert (frames.read, frames.written, frames.dropped) == (door.received, door.processed, dropped)
+    assert read_session(result.session).document.frames == frames
 
 
 def test_the_session_is_readable_and_its_ledger_adds_up(feeds):
@@ -271,6 +290,51 @@ def test_no_camera_was_ever_live(feeds):
     assert "rtsp://b/dead: nothing listens" in str(error)
     assert result.session is None
     assert os.listdir() == []  # nothing was written, so no folder stays
+
+
+def test_cameras_that_never_answer_end_the_run_and_are_told_as_down(feeds, tmp_path):
+    """Exit 3 after the time for the first picture; who is told of events knows, and no file of a
+    wrong address stays."""
+    told: list[Event] = []
+    around = Around(events_to=[Told(told)])
+    result = run("rtsp://a/dead", "rtsp://b/dead", around=around, start_timeout=1.0, events="ev")
+    assert result.exit_code == 3
+    assert "--wait" in str(result.errors[0])
+    assert [(one.event, one.camera) for one in told] == [("camera_down", "a"), ("camera_down", "b")]
+    assert told[0].reason == "rtsp://a/dead: nothing listens there"
+    assert [json.loads(line)["event"] for line in Path("ev").read_text().splitlines()] == [
+        "camera_down"
+    ] * 2
+    assert os.listdir() == ["ev"]
+
+
+def test_one_dead_camera_of_two_is_told_as_down_and_up_when_it_comes(feeds):
+    told: list[Event] = []
+
+    def come() -> None:
+        wait_for(lambda: any(one.camera == "b" for one in told))
+        feeds[1].connects, feeds[1].state, feeds[1].error = 1, LIVE, None
+        wait_for(lambda: sum(one.camera == "b" for one in told) == 2)
+
+    around = Around(events_to=[Told(told)])
+    result = run_during(feeds, come, "rtsp://a/door", "rtsp://b/dead", around=around)
+    assert result.exit_code == 0
+    of_b = [(one.event, one.reason) for one in told if one.camera == "b"]
+    assert of_b == [
+        ("camera_down", "rtsp://b/dead: nothing listens there"),
+        ("camera_up", None),
+        ("camera_down", "the run ended"),
+    ]
+    (path,) = Path("live/b").glob("events-*.jsonl")
+    assert [json.loads(line)["event"] for line in path.read_text().splitlines()] == [
+        event for event, _ in of_b
+    ]
+
+
+def test_who_waits_is_not_ended(feeds):
+    result = run("rtsp://a/dead", start_timeout=1.0, wait=True, duration="1.5")
+    assert result.exit_code == 3
+    assert "--wait" not in str(result.errors[0])
 
 
 def test_empty_folders_that_were_there_stay(feeds):

@@ -17,6 +17,7 @@ GIVEN = {
     "max_age": 2,
     "gather": "every",
     "start_timeout": 20,
+    "wait": True,
     "record": "annotated",
     "no_overlay": True,
     "segment": 3,

@@ -66,9 +66,10 @@ def test_a_web_servers_percent_signs_are_undone_for_names():
     assert parse_address("s3://host/a%2Fb.mp4").path == "host/a%2Fb.mp4"
 
 
-def test_only_a_batch_job_takes_an_address_for_a_file():
+def test_a_store_is_read_by_a_batch_job_alone():
     from detector.sources.live import LiveSource
     from detector.sources.stored import StoredSource
 
+    assert find_claiming(StoredVideo("s3://bucket/a.mp4")) is StoredSource
+    assert find_claiming("s3://bucket/a.mp4") is LiveSource  # which says how
     assert find_claiming(StoredVideo("http://host/a.mp4")) is StoredSource
-    assert find_claiming("http://host/a.mp4") is LiveSource

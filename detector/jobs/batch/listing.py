@@ -24,7 +24,8 @@ from detector.session.batch import Failure
 from detector.sources._addresses import is_address, local_path, parse_address
 from detector.sources._contents import is_picture, is_video
 from detector.sources._left_out import name_suffixes, suffix_of
-from detector.sources._storage import About, look
+from detector.sources._storage import About
+from detector.sources.stored import look
 
 if TYPE_CHECKING:
     from detector.jobs.batch.stores import Found as Stored

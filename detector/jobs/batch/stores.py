@@ -15,16 +15,8 @@ from detector.errors import DetectVideoError, SourceError, UsageError
 from detector.sources._addresses import MAGIC, STORES, Place, parse_address
 from detector.sources._contents import VIDEOS
 from detector.sources._left_out import suffix_of
-from detector.sources._ranges import StoredObject
-from detector.sources._storage import (
-    About,
-    about_of,
-    explain,
-    look,
-    open_store,
-    path_in_store,
-    store_errors,
-)
+from detector.sources._storage import About, about_of, open_store, store_errors
+from detector.sources.stored import look, open_place
 
 AT_ONCE = 32  # objects of a list that are asked for side by side
 CHUNK = 1000
@@ -169,7 +161,7 @@ def _is_own(place: Place, key: str, own: str) -> bool:
 
 
 def _read_list(place: Place, own: str, limit: int, left_out: Counter[str]) -> Iterator[Named]:
-    stored = StoredObject(place)
+    stored = open_place(place)
     try:
         if stored.size > limit:
             raise UsageError(f"{place}: a list of {stored.size} bytes; at most {limit} are read")
@@ -229,7 +221,7 @@ def _look_at(places: Sequence[Place]) -> Iterator[Found]:
     with ThreadPoolExecutor(AT_ONCE) as threads:
         for start in range(0, len(places), CHUNK):
             chunk = places[start : start + CHUNK]
-            for one in {place.scheme: place for place in chunk}.values():
+            for one in {place.scheme: place for place in chunk if place.scheme in STORES}.values():
                 open_store(one)  # once, not in 32 threads at a time
             results = list(threads.map(_ask, chunk))
             refused = [one.about for one in results if isinstance(one.about, DetectVideoError)]
@@ -241,11 +233,6 @@ def _look_at(places: Sequence[Place]) -> Iterator[Found]:
 
 def _ask(place: Place) -> Found:
     try:
-        info = open_store(place).info(path_in_store(place))
-        if info.get("type") == "directory":
-            return Found(place, SourceError("no such object; end a folder in a slash"))
-        return Found(place, about_of(info))
+        return Found(place, look(place))
     except DetectVideoError as error:
         return Found(place, error)
-    except Exception as error:
-        return Found(place, SourceError(explain(error, place.scheme).text))

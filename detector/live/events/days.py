@@ -21,6 +21,7 @@ class EventDays(Courier):
     def __init__(self, folder: Path, *, complain: Callable[[str], None] = lambda _: None) -> None:
         """``folder``: of the run's outputs."""
         self._folder = folder
+        self._made: list[Path] = []
         super().__init__(complain=complain)
 
     def deliver(self, event: Event) -> None:
@@ -32,6 +33,8 @@ class EventDays(Courier):
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
             try:
                 before = os.fstat(descriptor).st_size
+                if not before:
+                    self._made.append(path)
                 if os.write(descriptor, line) < len(line):
                     os.ftruncate(descriptor, before)
                     raise TryAgainError("no room")
@@ -41,3 +44,8 @@ class EventDays(Courier):
             if error.errno in NO_ROOM:
                 raise TryAgainError("no room") from error
             raise RefusedError(f"{path}: {error.strerror}") from error
+
+    def take_back(self) -> None:
+        """Removes the files that it began, behind ``close``: of a run in which nothing came."""
+        for path in self._made:
+            path.unlink(missing_ok=True)

@@ -133,6 +133,10 @@ class MqttTarget:
 
     def close(self) -> None:
         deadline = time.monotonic() + LAST_MOMENT_S
+        while self._pending and not self._client.is_connected() and not self._refused:
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(0.01)  # a run that ends at once has told something, too
         if self._client.is_connected():
             self._publish(f"{self._topic}/available", "offline", retain=True)
             while self._pending and time.monotonic() < deadline:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from detector.live.base import APPEARS, CAMERA_DOWN, CAMERA_UP, LEAVES, Event
-from detector.sources.live.base import LIVE, STATES, FeedFacts
+from detector.sources.live.base import ENDED, LIVE, STATES, WAITING, FeedFacts
 from detector.types import Detections, Frame
 
 SEEN, OF_FRAMES = 3, 5  # a class appears when it is in so many of the last so many frames
@@ -39,7 +39,7 @@ class _Place:
     """One camera."""
 
     classes: dict[str, _Presence] = field(default_factory=dict)
-    up: bool = False
+    up: bool | None = None  # None: it has not failed yet, and sent nothing
     changed_s: float = 0.0  # when it came or went, or the run began
 
 
@@ -82,12 +82,16 @@ class EventRules:
         return events
 
     def feed_changed(self, camera: str, facts: FeedFacts, now_ns: int, now_s: float) -> list[Event]:
-        """Events of a camera's state. What it saw last is over when it is down: nobody looks."""
+        """Events of a camera's state. What it saw last is over when it is down: nobody looks.
+
+        One that is opened for the first time is neither up nor down, until that fails.
+        """
         assert facts.state in STATES
         place = self._place(camera)
-        if (facts.state == LIVE) == place.up:
+        is_up = facts.state == LIVE
+        if is_up == place.up or (place.up is None and facts.state not in (LIVE, WAITING, ENDED)):
             return []
-        place.up = facts.state == LIVE
+        place.up = is_up
         changed_s = now_s - max(0, now_ns - facts.since_ns) / 1e9
         since_s, place.changed_s = place.changed_s, changed_s
         if place.up:

@@ -90,6 +90,7 @@ class LiveSource(Source):
             batch=batch,
             gather=gather,
             frames=frames,
+            give_up_s=None if terms is None else terms.give_up_s,
         )
         collector.start()
         path = ", ".join(str(member.camera.address) for member in collector.members())

@@ -63,7 +63,13 @@ class Terms:
     every: bool = False
     max_age_s: float = 5.0
     start_timeout_s: float = 20.0
+    wait: bool = False  # for cameras that never sent a picture, for ever
     burden: Burden = field(default_factory=Burden, compare=False)  # of all of them together
+
+    @property
+    def give_up_s(self) -> float | None:
+        """As of ``collect.Collector``."""
+        return None if self.wait else self.start_timeout_s
 
 
 @dataclass(slots=True)

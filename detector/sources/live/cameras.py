@@ -23,6 +23,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import quote as percent
+from urllib.parse import urlsplit
 
 from detector.errors import SourceError, UsageError
 from detector.errors.parsing import quote
@@ -30,6 +31,7 @@ from detector.errors.reading import read_text
 from detector.errors.secrets import Address, host_of, keep_secret
 from detector.errors.text import split_list
 from detector.errors.yaml_parsing import parse_yaml
+from detector.sources._addresses import is_web
 from detector.sources._standard_input import SPEC as STDIN
 from detector.sources.live.addresses import opening_of, scheme_of
 from detector.sources.live.base import FILE, NAME, NETWORK, WEBCAM, Camera
@@ -85,7 +87,7 @@ def make_cameras(specs: Iterable[str], loop: bool = False) -> tuple[Camera, ...]
                 _refuse_twice(spec, camera.name, cameras)
                 cameras.append(camera)
         else:
-            kind = _kind_of(spec, loop)
+            kind = FILE if loop and _is_file_of_server(spec) else _kind_of(spec, loop)
             address = Address(spec)
             if kind is None:
                 raise UsageError(f"{address}: {_no_camera(spec)}")
@@ -101,6 +103,19 @@ def _kind_of(spec: str, loop: bool) -> str | None:
     if scheme_of(spec) is not None:
         return NETWORK
     return FILE if loop and spec != STDIN else None
+
+
+def _is_file_of_server(spec: str) -> bool:
+    """Whether its server gives a video that ends. Raises SourceError for a web page."""
+    if not is_web(spec):
+        return False
+    from detector.sources._answers import FILE as ENDS
+    from detector.sources._answers import REFUSED, take
+
+    taken = take(spec)
+    if taken.kind == REFUSED:
+        raise SourceError(taken.error)
+    return taken.kind == ENDS
 
 
 def _no_camera(spec: str) -> str:
@@ -122,6 +137,8 @@ def _make_name(kind: str, address: Address, taken: set[str]) -> str:
     if kind == WEBCAM:
         digits = re.search(r"\d+$", address.whole)
         wish = f"cam{digits[0] if digits else ''}"
+    elif is_web(address.whole) and kind == FILE:
+        wish = Path(urlsplit(address.whole).path).stem
     elif kind == NETWORK:
         wish = host_of(address)
     else:

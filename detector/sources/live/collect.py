@@ -19,7 +19,16 @@ from fractions import Fraction
 
 import numpy as np
 
-from detector.sources.live.base import ENDED, LIVE, STOPPED, Camera, Feed, FeedFacts, Picture
+from detector.sources.live.base import (
+    ENDED,
+    LIVE,
+    STOPPED,
+    WAITING,
+    Camera,
+    Feed,
+    FeedFacts,
+    Picture,
+)
 from detector.timeline import WAIT_INPUT, OffTrack, Track
 from detector.types import Arrival, Frame, Image, SourceInfo
 
@@ -37,6 +46,7 @@ LOOK_NS = SECOND // 4  # between two looks at the state of all feeds
 # Share of the time in which inference runs, above which a fuller batch pays for its wait.
 BUSY = 0.8
 SMOOTHING = 0.1  # of the mean execution time: the weight of the latest batch
+GAVE_UP = "; --wait goes on trying"
 SPARE_PICTURES = 32  # buffers of other sizes that are kept for reuse
 
 
@@ -49,6 +59,7 @@ class Member:
     """
 
     feed: Feed
+    began_ns: int = 0  # when it was put in
     first: int = 0
     epoch: int = 0
     earlier: FeedFacts | None = None
@@ -160,7 +171,9 @@ class Collector:
     and wait for those that have no picture yet; "freshest" waits before it takes the first, so that
     all are as new as can be. "auto" waits only where inference is so busy that a fuller batch pays,
     and takes several pictures of one camera where they wait. ``make``: camera, and what its feed
-    calls when a picture waits -> its feed. ``clock``: nanoseconds; tests fake it.
+    calls when a picture waits -> its feed. ``give_up_s``: the source ends where no camera ever sent
+    a picture, and each had so many seconds for it; None: never. ``clock``: nanoseconds; tests fake
+    it.
     """
 
     def __init__(
@@ -171,9 +184,12 @@ class Collector:
         batch: int = 1,
         gather: str = AUTO,
         frames: int | None = None,
+        give_up_s: float | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self._clock, self._batch, self._gather = clock, batch, gather
+        self._give_up_ns = None if give_up_s is None else round(give_up_s * SECOND)
+        self._gave_up = False
         self._left = frames
         self._changed = threading.Condition()
         self._members: dict[str, Member] = {}
@@ -201,7 +217,7 @@ class Collector:
 
     def add(self, camera: Camera, *, start: bool = True) -> Feed:
         """Reads one more camera. One that was there before goes on counting."""
-        member = Member(self._make(camera, self.wake))
+        member = Member(self._make(camera, self.wake), self._clock())
         before = self.gone.get(camera.name)
         if before is not None:
             facts = add_up(before.feed.facts(), before.earlier, {})
@@ -242,7 +258,7 @@ class Collector:
         for member in self.members():
             facts = member.facts()
             lines.append(facts.error or f"{member.camera.address}: {facts.state}, no picture came")
-        return "; ".join(lines)
+        return "; ".join(lines) + (GAVE_UP if self._gave_up else "")
 
     def end_after(self, seconds: float) -> None:
         """The source ends then, counted from now."""
@@ -451,17 +467,31 @@ class Collector:
             return True
         if now - self._looked_ns >= LOOK_NS:
             self._look(now)
-        return self._all_ended
+        return self._all_ended or self._gave_up
 
     def _look(self, now: int) -> None:
         """Reads the state of all feeds."""
         self._looked_ns = now
-        self._all_ended = bool(self._members)
+        self._all_ended = hopeless = bool(self._members)
         for member in self._members.values():
             facts = member.feed.facts()
             member.live, member.fps = facts.state == LIVE, facts.fps
             if facts.state != ENDED or member.feed.waiting():
                 self._all_ended = False
+            hopeless = hopeless and self._is_hopeless(member, facts)
+        if self._give_up_ns is not None and hopeless:
+            self._gave_up = not any(
+                facts.connects for facts in map(Member.facts, self.gone.values())
+            )
+        if any(member.live for member in self._members.values()):
+            self._give_up_ns = None  # from now on what is wrong may pass
+
+    def _is_hopeless(self, member: Member, facts: FeedFacts) -> bool:
+        """Whether it never sent a picture, and its time for the first one is over. A try that is
+        under way gets its own time."""
+        if facts.connects or self._give_up_ns is None or facts.state not in (WAITING, ENDED):
+            return False
+        return self._clock() - member.began_ns >= self._give_up_ns
 
 
 def _unaccounted(member: Member) -> int:

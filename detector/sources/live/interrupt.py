@@ -76,6 +76,11 @@ class Interrupt:
             if self._thread is not None:
                 _stopped.add(self._thread)
 
+    def is_cut(self) -> bool:
+        """Whether what the thread does is to end."""
+        with self._lock:
+            return self.stopped.is_set() or self._thread in _stopped
+
     def resume(self) -> None:
         with self._lock:
             if self._thread is not None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
 import av
 
 from detector.errors import SourceError
-from detector.errors.holding import name_to_open
+from detector.errors.holding import how_to_open
+from detector.sources._addresses import is_web
 from detector.sources.live.decoding import prepare
 from detector.sources.live.meanings import NO_VIDEO, UNDECODED, Meaning, explain
 from detector.sources.live.packet_feed import PacketFeed
@@ -41,13 +43,15 @@ class LoopedFeed(PacketFeed):
         pace = _Pace()
         try:
             while True:
-                with contextlib.closing(_open(self.camera.address.whole)) as container:
+                with _opened(self.camera.address.whole) as container:
                     if not container.streams.video:
                         return NO_VIDEO
                     if container.streams.video[0].codec_context is None:
                         return UNDECODED
                     if not self._play_once(container, epoch, pace):
                         return Meaning("end", "it is stopped, or holds no picture")
+        except SourceError as error:  # of a server
+            return Meaning("end", str(error))
         except (av.error.FFmpegError, OSError, ValueError) as error:
             return explain(error)
 
@@ -118,12 +122,29 @@ class _Pace:
         self._start_s, self._end_s = float("inf"), 0.0
 
 
-def _open(path: str) -> Any:
-    return av.open(name_to_open(path), metadata_errors="replace")
+@contextlib.contextmanager
+def _held(path: str) -> Iterator[str]:
+    """What ``how_to_open`` knows a file by, or an address of a web server. Raises SourceError."""
+    if not is_web(path):
+        yield path
+        return
+    from detector.sources._ranges import holding
+    from detector.sources._web import WebPlace, open_web
+
+    with holding(open_web(WebPlace(path))) as stored:
+        yield str(stored.place)
+        stored.raise_error()
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[Any]:
+    with _held(path) as name, av.open(**how_to_open(name), metadata_errors="replace") as container:
+        yield container
 
 
 def check_file(path: str) -> None:
     """Raises SourceError, before anything starts, where there is no video that can be decoded."""
-    video = probe(path)
-    if not video.decodable:
-        raise SourceError(f"{path}: {UNDECODED.text}")
+    with _held(path) as name:
+        video = probe(name)
+        if not video.decodable:
+            raise SourceError(f"{name}: {UNDECODED.text}")

@@ -7,13 +7,14 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import av
 
 from detector.errors import SourceError
 from detector.errors.secrets import Address
+from detector.sources._addresses import is_web
 from detector.sources.live.addresses import SOUND, Opening, opening_of
 from detector.sources.live.decoding import prepare
 from detector.sources.live.hardware import OPTION, accelerator_of
@@ -31,6 +32,9 @@ from detector.sources.live.meanings import (
 from detector.sources.live.packet_feed import PacketFeed, is_held_back
 from detector.sources.live.packets import End
 from detector.sources.live.status import SECOND
+
+if TYPE_CHECKING:
+    from detector.sources.live.kept import KeptConnection
 
 REDIRECT = re.compile(r"Redirecting to (\S+)")
 PATIENCE_S = 3600.0  # PyAV's own limit of a read: it must have one, to ask us at all
@@ -57,6 +61,7 @@ class NetworkFeed(PacketFeed):
 
     may_shed = True
     _look_up: LookUp | None = None
+    _kept: KeptConnection | None = None
     _led_to: str | None = None  # the host that the camera would have us log in at
 
     def receive_all(self) -> None:
@@ -98,16 +103,35 @@ class NetworkFeed(PacketFeed):
                 return self._receive_from(container, epoch)
         except (av.error.FFmpegError, OSError, ValueError) as error:
             return self._explain(error)
+        finally:
+            if self._kept is not None:
+                self._kept.close()
 
     def _open(self) -> Any:
         """A container with a video stream of a known codec."""
+        self._kept = self._take_kept()
+        if self._kept is not None:
+            return self._open_with(self._opening, SOUND, self._kept)
         container = self._open_with(self._opening, self._opening.probing)
         if any(stream.codec_context is not None for stream in container.streams.video):
             return container
         container.close()
         return self._open_with(self._opening, SOUND)
 
-    def _open_with(self, opening: Opening, probing: dict[str, str]) -> Any:
+    def _take_kept(self) -> KeptConnection | None:
+        """The connection by which the server was asked what it sends, where it takes no other."""
+        if not is_web(self.camera.address.whole):
+            return None
+        from detector.sources._answers import take_open
+        from detector.sources.live.kept import KeptConnection
+
+        if (found := take_open(self.camera.address.whole)) is None:
+            return None
+        return KeptConnection(*found, self.receiving.is_cut)
+
+    def _open_with(
+        self, opening: Opening, probing: dict[str, str], kept: KeptConnection | None = None
+    ) -> Any:
         # FFmpeg sends these on to whatever host it is led to; user and password it does not.
         secret_options = not {"headers", "cookies"}.isdisjoint(self.camera.options)
         options = {
@@ -119,7 +143,7 @@ class NetworkFeed(PacketFeed):
             **{name: value for name, value in self.camera.options.items() if name != OPTION},
         }
         return av.open(
-            self.camera.address.whole,
+            kept or self.camera.address.whole,
             options=options,
             timeout=(PATIENCE_S, PATIENCE_S),
             hwaccel=accelerator_of(self.camera.options),

@@ -1,15 +1,16 @@
 """A video of an object store or a web server, read by ranges with PyAV: cv2 opens files alone.
 
-A lost connection is tried again (``_ranges.py``). Where that does not help, the source ends with an
-error, and never as a shorter video.
+A lost connection is tried again (``_ranges.py``). Where that does not help, the source of a batch
+job ends with an error, and never as a shorter video. What came of a web server's is kept, and the
+video counts as damaged (``RangedObject.keeps_part``).
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack
 
-from detector.sources._addresses import Place
-from detector.sources._ranges import StoredObject, holding
+from detector.errors import SourceError
+from detector.sources._ranges import RangedObject, holding
 from detector.sources.base import SteppingSource
 from detector.sources.video._container import Video, no_frame, probe
 from detector.sources.video._threaded import ThreadedSource
@@ -18,13 +19,17 @@ from detector.types import Frame, Image
 
 
 def open_stored(
-    place: Place, decoder: str, stride: int, frames: int | None, pixels: str
+    stored: RangedObject, decoder: str, stride: int, frames: int | None, pixels: str
 ) -> StoredStepping:
     """Raises SourceError where it cannot be read, or not one frame can be decoded."""
     source: StoredStepping
     with ExitStack() as stack:
-        stored = stack.enter_context(holding(place))
-        video = probe(str(place))
+        stack.enter_context(holding(stored))
+        try:
+            video = probe(str(stored.place))
+        except SourceError:
+            stored.raise_error()  # why so little of it came
+            raise
         # For planes the fastest is PyAV on all cores, as for files.
         fast = decoder == "auto" and pixels != "bgr" and not video.not_for_planes
         if fast and video.decodable:
@@ -45,19 +50,25 @@ def open_stored(
 class StoredStepping(SteppingSource):
     """Stands before a reader among the bases: holds the object as long as it is read."""
 
-    _read_from: StoredObject
+    _read_from: RangedObject
     _kept: ExitStack
     video: Video
 
-    def keep(self, stored: StoredObject, kept: ExitStack) -> None:
+    def keep(self, stored: RangedObject, kept: ExitStack) -> None:
         """``kept`` is closed with this source."""
         self._read_from, self._kept = stored, kept
 
     def read(self, into: Image | None = None) -> Frame | None:
         frame = super().read(into)
-        if frame is None:
-            self._read_from.raise_error()
-        return frame
+        error = self._read_from.error
+        if frame is not None or error is None or self._handed_out == self._frames:
+            return frame
+        if not (self._read_from.keeps_part and self._handed_out):
+            raise error
+        self.counts.ended_early = True
+        if str(error) not in self.notes:
+            self.notes.append(str(error))
+        return None
 
     def close(self) -> None:
         super().close()

@@ -419,6 +419,20 @@ def test_a_broker_gets_states_counts_and_events(tmp_path):
 
 @needs_broker
 @pytest.mark.net
+def test_a_broker_hears_of_a_camera_that_is_dead_though_the_run_ends_at_once(tmp_path):
+    """The connection to the broker is only just being made."""
+    pytest.importorskip("paho.mqtt")
+    with broker(tmp_path, "allow_anonymous true") as port, Subscriber(port) as subscriber:
+        target = MqttTarget(f"mqtt://127.0.0.1:{port}/home/detect")
+        target.tell(event(0, "camera_down", class_name=None))
+        target.close()
+        wait_for(lambda: ("home/detect/available", "offline", False) in subscriber.got)
+    states = [payload for topic, payload, _ in subscriber.got if topic.endswith("/state")]
+    assert (states, target.lost()) == (["down"], 0)
+
+
+@needs_broker
+@pytest.mark.net
 def test_a_wrong_login_is_said_and_counted(tmp_path):
     pytest.importorskip("paho.mqtt")
     complaints = []

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from detector.live.events.rules import EventRules
-from detector.sources.live.base import LIVE, STALLED, WAITING, FeedFacts
+from detector.sources.live.base import CONNECTING, LIVE, STALLED, WAITING, FeedFacts
 from detector.types import Arrival, Detections, Frame
 
 NAMES = ("person", "car")
@@ -116,7 +116,7 @@ def test_a_camera_comes_and_goes():
             for event in events
         ]
 
-    assert change(state(WAITING, 0.5), 0.5) == []  # was never up
+    assert change(state(CONNECTING, 0.0), 0.2) == []  # nobody knows yet
     assert change(state(LIVE, 1.0), 1.5) == [("camera_up", None, 1.0, 0.0, None)]
     assert change(state(LIVE, 1.0), 2.5) == []
     feed(rules, "111")
@@ -127,6 +127,21 @@ def test_a_camera_comes_and_goes():
     assert change(state(WAITING, 6.0), 6.0) == []
     assert change(state(LIVE, 9.0), 9.0) == [("camera_up", None, 9.0, 4.0, None)]
     assert feed(rules, "111") == ["0.2 appears person 1"]
+
+
+def test_a_camera_that_is_down_from_the_start_is_told_once():
+    rules = EventRules(START_S)
+    told = []
+    for name, at_s in [("connecting", 0), ("waiting", 2), ("connecting", 3), ("waiting", 5)]:
+        facts = state(name, at_s, "nothing listens")
+        told += rules.feed_changed("door", facts, at_s * SECOND, START_S + at_s)
+    assert [(one.event, one.time_s - START_S, one.since_s - START_S) for one in told] == [
+        ("camera_down", 2, 0)
+    ]
+    assert told[0].reason == "nothing listens"
+    (up,) = rules.feed_changed("door", state(LIVE, 7), 7 * SECOND, START_S + 7)
+    assert (up.event, up.time_s - START_S, up.since_s - START_S) == ("camera_up", 7, 2)
+    assert rules.forget("yard", START_S + 8) == []
 
 
 def test_a_camera_that_is_taken_out():

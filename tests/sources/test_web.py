@@ -1,0 +1,320 @@
+"""Files of web servers give the frames of the same files, and keep what came of a broken one."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from detector import sources
+from detector.errors import SourceError, UsageError
+from detector.sources import _answers, _ranges, _web
+from detector.sources import web as web_source
+from detector.types import Planes
+from tests.sources.clips import write_video
+from tests.sources.web_server import make_certificate, web_server
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.net
+ENDS = ["ranges", "plain", "chunked"]
+HOW = {"ranges": {}, "plain": {"ranges": False}, "chunked": {"ranges": False, "length": False}}
+
+
+@pytest.fixture
+def web(monkeypatch):
+    monkeypatch.setattr(_web, "PAUSES_S", (0.01, 0.01))
+    _answers._known.clear()
+    with web_server() as server:
+        yield server
+
+
+def read_all(spec, **options):
+    with sources.open(str(spec), **options) as source:
+        frames = [(frame.pts, frame.image.copy()) for frame in source]
+        return frames, source
+
+
+def assert_same(found, wanted):
+    assert [pts for pts, _ in found] == [pts for pts, _ in wanted]
+    for (_, one), (_, other) in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".ts"])
+def test_a_video_gives_the_frames_of_the_file(web, tmp_path, end, suffix):
+    path = write_video(tmp_path / f"clip{suffix}", 30)
+    url = web.put(f"/clip{suffix}", path.read_bytes(), kind="video/x", **HOW[end])
+    if end == "chunked" and suffix == ".ts":  # which says of nothing that it ends
+        assert sources.find_claiming(url).__name__ == "LiveSource"
+        return
+    found, source = read_all(url)
+    wanted, _ = read_all(path, decoder="av")
+    assert_same(found, wanted)
+    assert (source.info.path, source.info.kind) == (url, "video")
+    assert not source.damaged
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_an_index_at_the_end_is_found(web, tmp_path, end):
+    path = write_video(tmp_path / "clip.mov", 24)  # MOV without +faststart
+    url = web.put("/clip.mov", path.read_bytes(), **HOW[end])
+    found, source = read_all(url)
+    assert len(found) == 24
+    assert source.info.frames_declared == 24
+    assert source.info.duration_s == pytest.approx(0.96)
+
+
+def test_planes_and_a_start(web, tmp_path):
+    path = write_video(tmp_path / "clip.mp4", 100, g="10")
+    url = web.put("/clip.mp4", path.read_bytes())
+    with sources.open(url, pixels="yuv420p") as source:
+        source.restrict(1, 2)
+        frames = list(source)
+    assert (len(frames), frames[0].index, frames[0].time_s) == (50, 25, 1.0)
+    assert isinstance(frames[0].picture, Planes)
+
+
+def test_only_what_is_read_is_asked_for(web, tmp_path, monkeypatch):
+    monkeypatch.setattr(_ranges, "BLOCK", 1 << 12)
+    path = write_video(tmp_path / "clip.mp4", 100, g="10", crf="1")
+    url = web.put("/clip.mp4", path.read_bytes())
+    with sources.open(url, frames=5) as source:
+        assert len(list(source)) == 5
+        assert source._read_from.received < path.stat().st_size / 2
+        assert not source.damaged
+
+
+def test_a_source_that_is_opened_again_is_not_asked_for_again(web, tmp_path):
+    url = web.put("/clip.mp4", write_video(tmp_path / "clip.mp4").read_bytes(), ranges=False)
+    with web_source.keeping([url]):
+        assert len(read_all(url)[0]) == len(read_all(url)[0]) == 24
+    assert len(web.requests) == 2  # one for what it is
+    assert len(read_all(url)[0]) == 24
+    assert len(web.requests) == 3
+
+
+# What is broken.
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_connection_that_breaks_for_good_keeps_what_came(web, tmp_path, end):
+    path = write_video(tmp_path / "clip.mp4", 50, g="5")
+    data = path.read_bytes()
+    url = web.put("/clip.mp4", data, cut=len(data) * 2 // 3, **HOW[end])
+    found, source = read_all(url)
+    wanted, _ = read_all(path, decoder="av")
+    assert 20 < len(found) < 50
+    assert_same(found[:20], wanted[:20])
+    assert source.counts.ended_early
+    assert any(f"ends at byte {len(data) * 2 // 3}" in note for note in source.notes)
+
+
+@pytest.mark.parametrize("end", ["ranges", "plain"])
+def test_a_connection_that_breaks_is_made_anew(web, tmp_path, end):
+    path = write_video(tmp_path / "clip.mp4", 50, g="5")
+    data = path.read_bytes()
+    url = web.put("/clip.mp4", data, cut=len(data) // 2, **HOW[end])
+    _answers.take(url)
+    web.pages["/clip.mp4"].cuts = 2
+    found, source = read_all(url)
+    assert_same(found, read_all(path, decoder="av")[0])
+    assert not source.damaged
+
+
+def test_a_server_that_sends_little_at_a_time_is_asked_on_and_on(web, tmp_path):
+    """Each connection ends, but each brings some more."""
+    path = write_video(tmp_path / "clip.mp4", 50)
+    page = web.put("/clip.mp4", path.read_bytes()) and web.pages["/clip.mp4"]
+
+    class Rising(int):
+        """A cut that is always a little further on."""
+
+    page.cut = Rising(3000)
+    served = threading.Event()
+
+    def rise():
+        while not served.wait(0.001):
+            page.cut += 3000
+
+    thread = threading.Thread(target=rise, daemon=True)
+    thread.start()
+    found, source = read_all(web.url("/clip.mp4"))
+    served.set()
+    thread.join()
+    assert (len(found), source.damaged) == (50, False)
+
+
+def test_nothing_of_a_video_is_an_error(web, tmp_path):
+    data = write_video(tmp_path / "clip.mp4", 50).read_bytes()
+    url = web.put("/clip.mp4", data, cut=100)
+    with pytest.raises(SourceError, match="ends at byte 100"):
+        sources.open(url)
+    data = (tmp_path / "clip.mp4").read_bytes()
+    url = web.put("/lie.mp4", bytes(range(256)) * 20)
+    with pytest.raises(SourceError, match="FFmpeg cannot read it"):
+        sources.open(url)
+
+
+def test_a_file_that_is_replaced_meanwhile_ends(web, monkeypatch):
+    monkeypatch.setattr(_ranges, "BLOCK", 1 << 12)
+    data = bytes(range(256)) * 100
+    url = web.put("/clip.mp4", data, headers={"ETag": '"first"'})
+    stored = _web.open_web(_web.WebPlace(url))
+    assert stored.read(0, 10) == data[:10]
+    web.pages["/clip.mp4"].headers["ETag"] = '"second"'
+    stored._file._drop()
+    assert stored.read(1 << 13, 10) == b""
+    assert "changed while it was read" in str(stored.error)
+    assert stored.read(0, 10) == data[:10]
+    stored.close()
+
+
+def test_a_run_that_is_to_stop_waits_for_no_server(web, tmp_path, monkeypatch):
+    monkeypatch.setattr(_web, "LOOK_S", 0.02)
+    data = write_video(tmp_path / "clip.mp4", 50).read_bytes()
+    silent = threading.Event()
+    url = web.put("/clip.mp4", data)
+    found = []
+    place = _web.WebPlace(url)
+    stored = _web.open_web(place)
+    monkeypatch.setattr(stored._file._answer, "read", lambda length: silent.wait(60) and b"")
+    monkeypatch.setattr(stored._file._answer, "cut", silent.set)
+    reader = threading.Thread(target=lambda: found.append(stored.read(0, 10)), daemon=True)
+    reader.start()
+    monkeypatch.setattr(_web, "stopped", lambda: True)
+    wait_for(lambda: found)
+    assert found == [b""]
+    reader.join()
+    stored.close()
+
+
+# Secrets.
+
+
+def test_a_password_goes_to_the_host_of_the_address_alone(web, tmp_path):
+    data = write_video(tmp_path / "clip.mp4").read_bytes()
+    web.put("/clip.mp4", data, login="me:S3cretPw")
+    url = web.url("/clip.mp4", "me:S3cretPw")
+    assert len(read_all(url)[0]) == 24
+    with web_server() as other:
+        other.put("/open", data)
+        other.put("/guarded", data, login="me:S3cretPw")
+        for path, target in (("/a.mp4", "/open"), ("/b.mp4", "/guarded")):
+            away = {"Location": other.url(target, host="localhost") + "?sig=Sign4turePlanted"}
+            web.put(path, status=302, login="me:S3cretPw", headers=away)
+        assert len(read_all(web.url("/a.mp4", "me:S3cretPw"))[0]) == 24
+        with pytest.raises(SourceError, match="user or password") as refused:
+            sources.check(web.url("/b.mp4", "me:S3cretPw"))
+        assert not any("Authorization" in headers for _, headers in other.requests)
+    assert "S3cret" not in str(refused.value)
+    assert "Sign4ture" not in str(refused.value)
+
+
+def test_a_login_of_netrc(web, tmp_path, monkeypatch):
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login me password S3cretPw\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    web.put("/clip.mp4", write_video(tmp_path / "clip.mp4").read_bytes(), login="me:S3cretPw")
+    assert len(read_all(web.url("/clip.mp4"))[0]) == 24
+
+
+def test_a_redirect_leads_to_no_file(web):
+    url = web.put("/a.mp4", status=302, headers={"Location": "file:///etc/passwd"})
+    with pytest.raises(SourceError, match="not allowed"):
+        sources.check(url)
+
+
+def test_a_certificate_that_is_known(tmp_path, monkeypatch):
+    _answers._known.clear()
+    data = write_video(tmp_path / "clip.mp4").read_bytes()
+    certificate = make_certificate(tmp_path)
+    with web_server(certificate) as web:
+        web.put("/clip.mp4", data)
+        url = web.url("/clip.mp4", host="localhost")
+        with pytest.raises(SourceError, match="certificate"):
+            sources.open(url)
+        _answers._known.clear()
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        assert len(read_all(url)[0]) == 24
+
+
+# Pictures and playlists.
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_picture(web, end):
+    picture = np.random.default_rng(1).integers(0, 255, (40, 60, 3), np.uint8)
+    data = cv2.imencode(".png", picture)[1].tobytes()
+    url = web.put("/a b.png".replace(" ", "%20"), data, kind="image/png", **HOW[end])
+    assert sources.pictures_of(url) == [url]
+    with sources.open(f"{url}?token=T0kenPlanted") as source:
+        (frame,) = list(source)
+    np.testing.assert_array_equal(frame.image, picture)
+    assert (frame.path, frame.name, source.info.path) == (url, "a b.png", url)
+    assert (source.info.kind, source.info.width, source.info.height) == ("pictures", 60, 40)
+
+
+def test_a_picture_that_does_not_come_whole_is_an_error(web):
+    data = cv2.imencode(".png", np.zeros((40, 60, 3), np.uint8))[1].tobytes()
+    with pytest.raises(SourceError, match="ends at byte 50"):
+        sources.open(web.put("/a.png", data, cut=50))
+    with pytest.raises(SourceError, match=r"/b\.png: the picture is cut off or damaged"):
+        sources.open(web.put("/b.png", data[:30] + bytes(90), kind="image/png"))
+
+
+def make_hls(clip: Path, folder: Path, *more: str) -> None:
+    program = shutil.which("ffmpeg")
+    if program is None:
+        pytest.skip("no ffmpeg: apt install ffmpeg")
+    subprocess.run(
+        [
+            *(program, "-loglevel", "error", "-i", str(clip), "-c", "copy", "-hls_time", "1"),
+            *("-hls_playlist_type", "vod", *more, str(folder / "film.m3u8")),
+        ],
+        check=True,
+    )
+
+
+@pytest.mark.parametrize("more", [(), ("-hls_segment_type", "fmp4")])
+def test_a_finished_playlist_is_a_file(web, tmp_path, more):
+    clip = write_video(tmp_path / "clip.mp4", 100, g="25")
+    (tmp_path / "hls").mkdir()
+    make_hls(clip, tmp_path / "hls", *more)
+    for path in (tmp_path / "hls").iterdir():
+        web.put(f"/{path.name}", path.read_bytes())
+    found, source = read_all(web.url("/film.m3u8"))
+    assert_same([(0, image) for _, image in found], [(0, i) for _, i in read_all(clip)[0]])
+    assert (source.info.kind, source.info.duration_s) == ("video", 4.0)
+    assert not source.damaged
+
+
+def test_a_playlist_whose_end_does_not_come_is_damaged(web, tmp_path):
+    clip = write_video(tmp_path / "clip.mp4", 100, g="25", sc_threshold="0")
+    make_hls(clip, tmp_path)
+    for path in tmp_path.iterdir():
+        web.put(f"/{path.name}", path.read_bytes())
+    for name in ("film2.ts", "film3.ts"):
+        web.put(f"/{name}", status=404)
+    found, source = read_all(web.url("/film.m3u8"))
+    assert len(found) == 50
+    assert source.counts.ended_early
+    assert any("ends at 2.0 of 4.0 s" in note for note in source.notes)
+
+
+# What is refused.
+
+
+def test_pages_and_what_needs_a_file(web, tmp_path):
+    url = web.put("/watch", b"<!doctype html><title>x</title>", kind="text/html")
+    with pytest.raises(SourceError, match=r"web page.*yt-dlp") as refused:
+        sources.check(f"{url}?v=T0kenPlanted")
+    assert "T0ken" not in str(refused.value)
+    url = web.put("/clip.mp4", write_video(tmp_path / "clip.mp4").read_bytes())
+    with pytest.raises(UsageError, match="opencv reads files only"):
+        sources.open(url, decoder="opencv")

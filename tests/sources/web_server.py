@@ -1,0 +1,145 @@
+"""A web server at 127.0.0.1 whose answers a test decides: with ranges or not, cut short, guarded.
+
+with web_server() as web: web.put("/clip.mp4", data)
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+_RANGE = re.compile(r"bytes=(\d+)-(\d*)")
+
+
+@dataclass
+class Page:
+    """``length``: whether it is stated. ``cut``: bytes of the file after which every connection
+    ends; ``cuts``: how often it does."""
+
+    data: bytes = b""
+    kind: str = "application/octet-stream"
+    status: int = 200
+    ranges: bool = True
+    length: bool = True
+    cut: int | None = None
+    cuts: int = 1 << 30
+    login: str | None = None  # user:password
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+class WebServer(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.pages: dict[str, Page] = {}
+        self.requests: list[tuple[str, dict[str, str]]] = []  # path with its query, headers
+        self.scheme = "http"
+
+    def put(self, path: str, data: bytes = b"", **more: Any) -> str:
+        """The address of a page."""
+        self.pages[path] = Page(data, **more)
+        return self.url(path)
+
+    def url(self, path: str, login: str | None = None, host: str = "127.0.0.1") -> str:
+        port = self.server_address[1]
+        return f"{self.scheme}://{login + '@' if login else ''}{host}:{port}{path}"
+
+    def handle_error(self, *_: Any) -> None:
+        """A client that leaves is no error."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: WebServer
+
+    def do_GET(self) -> None:
+        self.server.requests.append((self.path, dict(self.headers.items())))
+        page = self.server.pages.get(self.path.partition("?")[0], Page(status=404))
+        if page.login is not None and self.headers.get("Authorization") != _basic(page.login):
+            page = Page(status=401, headers={"WWW-Authenticate": 'Basic realm="files"'})
+        asked, data, total = self.headers.get("Range"), page.data, len(page.data)
+        start, status = 0, page.status
+        if asked and page.ranges and status == 200 and (parts := _RANGE.fullmatch(asked)):
+            start, status = int(parts[1]), 206
+            data = data[start : int(parts[2]) + 1 if parts[2] else total]
+        self.send_response(status)
+        self.send_header("Content-Type", page.kind)
+        for name, value in page.headers.items():
+            self.send_header(name, value)
+        if status == 206:
+            self.send_header("Content-Range", f"bytes {start}-{start + len(data) - 1}/{total}")
+        self.close_connection = True
+        self.send_header("Connection", "close")
+        if page.length:
+            self.send_header("Content-Length", str(len(data)))
+        else:
+            self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        ends = page.cut is not None and page.cuts > 0
+        if ends:
+            page.cuts -= 1
+            data = data[: max(0, (page.cut or 0) - start)]
+        self._send(data, page.length, whole=not ends)
+
+    def _send(self, data: bytes, length: bool, *, whole: bool) -> None:
+        if length:
+            self.wfile.write(data)
+            return
+        for at in range(0, len(data), 4096):
+            part = data[at : at + 4096]
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
+        if whole:
+            self.wfile.write(b"0\r\n\r\n")
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing is printed."""
+
+
+def _basic(login: str) -> str:
+    return f"Basic {base64.b64encode(login.encode()).decode()}"
+
+
+@contextmanager
+def web_server(certificate: Path | None = None) -> Iterator[WebServer]:
+    """``certificate``: of ``make_certificate``; with it the server speaks TLS."""
+    server = WebServer()
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        server.scheme = "https"
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def make_certificate(folder: Path) -> Path:
+    """For localhost, signed by itself: key and certificate in one file."""
+    key, path = folder / "key.pem", folder / "certificate.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-keyout", str(key), "-out", str(path), "-subj", "/CN=localhost"),
+            *("-addext", "subjectAltName=DNS:localhost"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    path.write_text(key.read_text() + path.read_text())
+    return path
