@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from detector.errors import UsageError
 from detector.sources._addresses import StoredVideo, parse_address
-from detector.sources.base import Source
+from detector.sources.base import ANY, Choice, Source
 
 
 class StoredSource(Source):
     order = -200  # before cameras, whose addresses look the same
     gives = ("bgr", "yuv420p")
+    has_tracks = True
 
     @classmethod
     def claims(cls, spec: str) -> bool:
@@ -28,10 +29,11 @@ class StoredSource(Source):
         stride: int = 1,
         frames: int | None = None,
         pixels: str = "bgr",
+        choice: Choice = ANY,
     ) -> Source:
         place = parse_address(spec)
         if decoder == "opencv":
             raise UsageError(f"{place}: opencv reads files only; leave --decoder out")
         from detector.sources.video._stored import open_stored
 
-        return open_stored(place, decoder, stride, frames, pixels)
+        return open_stored(place, decoder, stride, frames, pixels, choice)

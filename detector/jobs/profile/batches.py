@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 from detector import sources
 from detector.engines.base import Request
 from detector.jobs.profile.base import Occasion, pin_choices
-from detector.run.wire import LoadedModel, first_picture_size, load_model, stage_functions
+from detector.run.wire import (
+    LoadedModel,
+    choice_of,
+    first_picture_size,
+    load_model,
+    stage_functions,
+)
 
 PICTURES = 8  # of the source, in turn
 
@@ -33,7 +39,9 @@ def open_with_batches(occasion: Occasion) -> tuple[LoadedModel, list[Batch]]:
         shape = machine.network.input_shape
         wanted = -(-PICTURES // shape[0]) * shape[0]
         pictures: list[Batch] = []
-        with sources.open(occasion.source, decoder=config.input.decoder) as source:
+        with sources.open(
+            occasion.source, decoder=config.input.decoder, choice=choice_of(config)
+        ) as source:
             while len(pictures) < wanted and (frame := source.read()) is not None:
                 pictures.append(np.zeros(shape[1:], np.uint8))
                 preprocess(frame.image, pictures[-1])

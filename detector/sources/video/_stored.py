@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 from detector.sources._addresses import Place
 from detector.sources._ranges import StoredObject, holding
-from detector.sources.base import SteppingSource
+from detector.sources.base import ANY, Choice, SteppingSource
 from detector.sources.video._container import Video, no_frame, probe
 from detector.sources.video._threaded import ThreadedSource
 from detector.sources.video.av import AvSource
@@ -18,13 +18,13 @@ from detector.types import Frame, Image
 
 
 def open_stored(
-    place: Place, decoder: str, stride: int, frames: int | None, pixels: str
+    place: Place, decoder: str, stride: int, frames: int | None, pixels: str, choice: Choice = ANY
 ) -> StoredStepping:
     """Raises SourceError where it cannot be read, or not one frame can be decoded."""
     source: StoredStepping
     with ExitStack() as stack:
         stored = stack.enter_context(holding(place))
-        video = probe(str(place))
+        video = probe(str(place), choice)
         # For planes the fastest is PyAV on all cores, as for files.
         fast = decoder == "auto" and pixels != "bgr" and not video.not_for_planes
         if fast and video.decodable:
