@@ -18,6 +18,7 @@ from detector.errors import SourceError
 from detector.errors.holding import name_to_open
 from detector.errors.text import counted
 from detector.sources._cv2 import cv2, fits
+from detector.sources._deep import decode_deep
 from detector.sources._picture_size import why_not_decoded
 from detector.sources._specs import PICTURES, NamedPictures, is_numbered, list_pictures
 from detector.sources._unclaimed import is_live
@@ -61,6 +62,7 @@ class PicturesSource(SteppingSource):
         self._paths = paths
         self._names = _output_names(paths)
         self._grabbed = 0
+        self._told: dict[str, list[str]] = {}  # what was done to samples -> pictures
         self._first, first = self._first_readable(spec)
         self._first_image: Image | None = first
         self.info = SourceInfo(
@@ -77,7 +79,7 @@ class PicturesSource(SteppingSource):
 
     def _first_readable(self, spec: str) -> tuple[int, Image]:
         for index in range(0, len(self._paths), self._stride):
-            image = read_picture(self._paths[index])
+            image = self._read(self._paths[index])
             if image is not None:
                 return index, image
         if len(self._paths) == 1:
@@ -101,7 +103,7 @@ class PicturesSource(SteppingSource):
 
     def retrieve(self, index: int, into: Image | None) -> Frame | None:
         path = self._paths[index]
-        image = self._take_first() if index == self._first else read_picture(path, into)
+        image = self._take_first() if index == self._first else self._read(path, into)
         if image is None:
             self._note_bad(path)
             return None
@@ -111,6 +113,12 @@ class PicturesSource(SteppingSource):
                 "convert it to a video to use all of them"
             )
         return Frame(index, index, float(index), image, path, name=self._names[index])
+
+    def _read(self, path: str, into: Image | None = None) -> Image | None:
+        image, said = read_and_tell(path, into)
+        if said:
+            self._told.setdefault(said, []).append(path)
+        return image
 
     def _take_first(self) -> Image | None:
         image, self._first_image = self._first_image, None
@@ -129,6 +137,10 @@ class PicturesSource(SteppingSource):
     def close(self) -> None:
         super().close()
         self._first_image = None
+        told, self._told = self._told, {}
+        for said, paths in told.items():
+            others = f" (and {counted(len(paths) - 1, 'other')})" if len(paths) > 1 else ""
+            self._note(f"{paths[0]}{others}: {said}")
 
 
 def _output_names(paths: Sequence[str]) -> list[str]:
@@ -164,15 +176,20 @@ def read_picture(path: str, into: Image | None = None) -> Image | None:
 
     Grey, 16-bit and alpha pictures are converted. The result is ``into`` if that fits.
     """
+    return read_and_tell(path, into)[0]
+
+
+def read_and_tell(path: str, into: Image | None = None) -> tuple[Image | None, str]:
+    """``read_picture``, and what was done to samples of more than 8 bits; "" for nothing."""
     try:
         # numpy reads files whose names cv2.imread cannot take.
-        image = _decode(np.fromfile(name_to_open(path), np.uint8))
+        image, said = _decode(np.fromfile(name_to_open(path), np.uint8))
     except (OSError, cv2.error):
-        return None
+        return None, ""
     if into is None or image is None or not fits(into, image.shape[1], image.shape[0]):
-        return image
+        return image, said
     np.copyto(into, image)
-    return into
+    return into, said
 
 
 def _why_unread(path: str) -> str | None:
@@ -183,8 +200,9 @@ def _why_unread(path: str) -> str | None:
         return None
 
 
-def _decode(data: NDArray[np.uint8]) -> Image | None:
+def _decode(data: NDArray[np.uint8]) -> tuple[Image | None, str]:
     if not data.size or why_not_decoded(data.tobytes()):
-        return None
-    image: Image | None = cv2.imdecode(data, cv2.IMREAD_COLOR)
-    return image
+        return None, ""
+    if (deep := decode_deep(data)) is not None:
+        return deep
+    return cv2.imdecode(data, cv2.IMREAD_COLOR), ""
