@@ -55,7 +55,11 @@ def _decode_tiff(data: NDArray[np.uint8], tiff: Tiff) -> tuple[Image | None, str
         plain = plain.copy()
         for at in tiff.formats_at:
             plain[at : at + 2] = plain[at : at + 2] == FLOAT
-    pages = f"it has {tiff.pages} pages, and the first is used" if tiff.pages > 1 else ""
+    pages = (
+        f"it has {tiff.pages} pages, of which the first is used; save the others as files"
+        if tiff.pages > 1
+        else ""
+    )
     image, said = _decode_page(plain, tiff, is_half=is_half)
     return image, "; ".join(filter(None, (said, pages)))
 
@@ -122,8 +126,8 @@ def to_8_bits(samples: Samples, *, cut: bool = False, inverted: bool = False) ->
     said = ""
     if not whole and bits < held and largest:
         said = (
-            f"{bits} of the {held} bits of its samples are in use (the largest is {largest}), and "
-            "were stretched to the whole range"
+            f"only {bits} of the {held} bits of its samples are in use, and were stretched to the "
+            "whole range"
         )
     return _as_bgr(eight.astype(np.uint8)), said
 

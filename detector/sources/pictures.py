@@ -62,7 +62,8 @@ class PicturesSource(SteppingSource):
         self._paths = paths
         self._names = _output_names(paths)
         self._grabbed = 0
-        self._told: dict[str, list[str]] = {}  # what was done to samples -> pictures
+        # What was done to samples -> first picture, how many others, place of the note.
+        self._told: dict[str, tuple[str, int, int]] = {}
         self._first, first = self._first_readable(spec)
         self._first_image: Image | None = first
         self.info = SourceInfo(
@@ -117,8 +118,17 @@ class PicturesSource(SteppingSource):
     def _read(self, path: str, into: Image | None = None) -> Image | None:
         image, said = read_and_tell(path, into)
         if said:
-            self._told.setdefault(said, []).append(path)
+            self._tell(path, said)
         return image
+
+    def _tell(self, path: str, said: str) -> None:
+        """One note for all pictures of which the same is to be said."""
+        first, others, at = self._told.get(said, (path, -1, len(self.notes)))
+        if others < 0 and len(self.notes) >= MAX_NOTES:
+            return
+        self._told[said] = first, others + 1, at
+        more = f" (and {counted(others + 1, 'other')})" if others >= 0 else ""
+        self.notes[at : at + 1] = [f"{first}{more}: {said}"]
 
     def _take_first(self) -> Image | None:
         image, self._first_image = self._first_image, None
@@ -137,10 +147,6 @@ class PicturesSource(SteppingSource):
     def close(self) -> None:
         super().close()
         self._first_image = None
-        told, self._told = self._told, {}
-        for said, paths in told.items():
-            others = f" (and {counted(len(paths) - 1, 'other')})" if len(paths) > 1 else ""
-            self._note(f"{paths[0]}{others}: {said}")
 
 
 def _output_names(paths: Sequence[str]) -> list[str]:
