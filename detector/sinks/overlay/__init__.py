@@ -259,12 +259,12 @@ class _File:
         """PyAV makes a track of subtitles from one that it reads; so it reads one."""
         import av
 
-        from detector.sinks.overlay.carried import TITLE
+        from detector.sinks._about import DETECTIONS
 
         script = f"{header}Dialogue: 0,0:00:00.00,0:00:00.01,Boxes,,0,0,0,,\n"
         with av.open(BytesIO(script.encode()), format="ass") as template:
             track = self._container.add_stream_from_template(template.streams[0])
-        track.metadata["title"] = TITLE
+        track.metadata["title"] = DETECTIONS
         track.disposition = av.stream.Disposition.default
         return track
 

@@ -19,7 +19,7 @@ import av
 
 from detector.errors.holding import name_to_open
 from detector.errors.text import counted
-from detector.sinks._about import copy_about
+from detector.sinks._about import copy_about, is_of_an_overlay
 
 MOST_STREAMS = 64  # that may appear while a file is read
 REFUSED = (av.FFmpegError, OSError, ValueError)  # what PyAV raises for a stream it cannot copy
@@ -102,6 +102,8 @@ class SourceCopy:
         """Sound and subtitles that Matroska can hold; the rest is noted."""
         kept = []
         for stream in (*self.container.streams.audio, *self.container.streams.subtitles):
+            if is_of_an_overlay(stream):
+                continue
             if (why := _refusal(stream)) is None:
                 kept.append(stream)
                 continue

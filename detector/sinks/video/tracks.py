@@ -17,7 +17,7 @@ from av.stream import Disposition
 
 from detector.errors.holding import how_to_open
 from detector.errors.text import counted
-from detector.sinks._about import title_of
+from detector.sinks._about import is_of_an_overlay, title_of
 from detector.sinks.video.audio import BROKEN, CarriedTrack, SoundRules
 from detector.types import PipedTrack, SourceInfo
 
@@ -75,7 +75,7 @@ class Tracks:
             sound = kept
         subtitles = []
         for stream in streams:
-            if stream.type != "subtitle":
+            if stream.type != "subtitle" or is_of_an_overlay(stream):
                 continue
             if _codec(stream) in rules.subtitles:
                 subtitles.append(stream)

@@ -68,6 +68,7 @@ class AvSource(SteppingSource):
         self.notes += video.notes
         self.pts = video.info.start_pts - video.ticks  # of the picture grabbed last
         self._size = size
+        self._said_turned = False
         # One for all pictures: a picture's own would make its tables anew, 2 ms each, and 1.3 s for
         # HDR's.
         self._reformatter = VideoReformatter()
@@ -116,6 +117,8 @@ class AvSource(SteppingSource):
         if self._size is None:
             self._learn_size()
         self._tally.show(self._picture)
+        if self.video.rotation is not None and self._picture.rotation % 360 != self.video.rotation:
+            self._note_turned(self._picture.rotation % 360)
         # AVI stores no pts: with B-frames FFmpeg's guess comes out of order, the dts of the output
         # does not.
         pts = self._picture.dts if self._is_avi else self._picture.pts
@@ -130,6 +133,15 @@ class AvSource(SteppingSource):
         rotation = picture.rotation if said is None else said
         self.video.set_displayed(picture.width, picture.height, rotation)
         self._size = (self.info.width, self.info.height)
+
+    def _note_turned(self, degrees: int) -> None:
+        """Of a picture that says otherwise than the first, as MJPEG of a camera that was turned."""
+        if not self._said_turned:
+            self._said_turned = True
+            self.notes.append(
+                f"a picture says that it is turned by {degrees} degrees, the first one by "
+                f"{self.video.rotation}: all were read as the first"
+            )
 
     def _decode(self) -> Iterator[Any]:
         """av.VideoFrame after av.VideoFrame, with what the decoder still held at the end."""
