@@ -41,6 +41,8 @@ def rate_of(
         return wanted, ""
     codec = stream.codec_context
     stated = None if codec is None else codec.framerate
+    if stated and stated > MOST_FPS:
+        stated = stream.guessed_rate  # MPEG-4 states ticks, and in each picture how many passed
     if stated and stated <= MOST_FPS:
         return Fraction(stated), ""
     return DEFAULT_FPS, (
