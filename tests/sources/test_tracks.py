@@ -108,7 +108,7 @@ def test_programs_of_a_transport_stream(folder: Path) -> None:
 def test_one_track_is_read_without_a_word(folder: Path) -> None:
     with sources.open(str(folder / f"{SMALL}.mp4")) as source:
         assert source.notes == []
-    with pytest.raises(UsageError, match="has 1 video track; give 1$"):
+    with pytest.raises(UsageError, match=r"has 1 video track; give 1$"):
         sources.open(str(folder / f"{SMALL}.mp4"), choice=Choice(track=2))
 
 
