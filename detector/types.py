@@ -174,6 +174,7 @@ class SourceInfo:
     start_pts: int = 0
     frames_declared: int | None = None
     duration_s: float | None = None
+    counted: bool = False  # a raw stream: pts are not stored, but counted by the frame rate
     rotation: int = 0  # degrees, as the container states it; already applied to the frames
     mirrored: bool = False  # stored upside down, before it is turned; already undone too
     codec: str = ""

@@ -12,6 +12,7 @@ import pytest
 from probing import probe
 
 from detector.config.levels import resolve_config
+from detector.errors import UsageError
 from detector.run.detect import detect
 
 TAGS = {"title": "Yard", "location": "+48.8500+002.3500/", "creation_time": "2024-05-06T07:08:09"}
@@ -285,3 +286,18 @@ def test_the_reported_file(shared: Path, tmp_path: Path) -> None:
         assert found["title"] == "MyTitle"
         assert found["creation_time"].startswith("2024-05-06T07:08:09")
         assert found["location"].startswith("+48.8500")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["a.m2v", "a.h264", "a.mjpeg"])
+def test_a_raw_stream_has_no_times_to_copy(name: str, folder: Path, tmp_path: Path) -> None:
+    ffmpeg("-i", folder / "two.mp4", "-an", "-frames:v", "5", tmp_path / name)
+    with pytest.raises(UsageError, match="its packets carry no times"):
+        fail_at_overlay(tmp_path / name)
+
+
+def fail_at_overlay(source: Path) -> None:
+    """Raises what ends the run, before a model is loaded or at this source."""
+    given = {"engine": "null", "save": "overlay", "output": str(source.with_suffix(".mkv"))}
+    config = resolve_config(None, {**given, "run_dir": str(source.with_name("run"))})
+    raise detect([str(source)], config).errors[0]

@@ -99,8 +99,8 @@ class OverlaySink(Sink):
         self._partial = Partial(self.path, info.path)
         try:
             source = self._source = SourceCopy(info.path, info.stream)
-            if source.base != info.time_base:
-                raise UnfitError("has no clock of its own (a raw stream)")
+            if info.counted:
+                raise UnfitError("its packets carry no times, as in all raw streams")
             self._scan: Scan = source.scan()
         except UnfitError as error:
             self.abort()

@@ -54,7 +54,6 @@ class Video:
     path: str
     stream: int  # index among all streams of the container
     info: SourceInfo
-    raw: bool  # it is a raw stream, whose pictures have no time: they are counted
     dated: bool  # the stream has a first timestamp; without one, pts are counted, not read
     decodable: bool  # PyAV has a decoder for it
     names_in_log: tuple[str, ...]  # of its demuxer and its decoder, in FFmpeg's messages
@@ -127,6 +126,7 @@ def probe(path: str, choice: Choice = ANY) -> Video:
             start_pts=0 if raw else stream.start_time or 0,
             frames_declared=stream.frames or None,
             duration_s=duration_s,
+            counted=raw,
             codec=codec.codec.canonical_name if codec else "unknown",
             sample_aspect_ratio=stream.sample_aspect_ratio or Fraction(1),
             stream=stream.index,
@@ -140,7 +140,6 @@ def probe(path: str, choice: Choice = ANY) -> Video:
             path,
             stream.index,
             info,
-            raw=raw,
             dated=stream.start_time is not None and not raw,
             decodable=codec is not None,
             names_in_log=(demuxer, codec.name if codec else ""),

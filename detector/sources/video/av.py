@@ -122,7 +122,7 @@ class AvSource(SteppingSource):
         # AVI stores no pts: with B-frames FFmpeg's guess comes out of order, the dts of the output
         # does not.
         pts = self._picture.dts if self._is_avi else self._picture.pts
-        if self.video.raw:
+        if self.info.counted:
             pts = None  # counted: the demuxer's are at 25 frames a second
         self.pts = self.pts + self.video.ticks if pts is None else self._clock.unwrap(pts)
         return True
