@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 DETECTIONS = "Detections"  # title of the subtitles that an overlay draws boxes with
@@ -20,6 +21,20 @@ def copy_about(of: Any, to: Any) -> None:
 def is_of_an_overlay(stream: Any) -> bool:
     """Whether a track holds the boxes of an earlier run, which belong to no other output."""
     return stream.type == "subtitle" and title_of(stream) == DETECTIONS
+
+
+def copy_fonts(of: Any, to: Any) -> None:
+    """The attachments of a container, of PyAV: fonts of its subtitles, mostly. Not what an earlier
+    overlay says of itself."""
+    import av
+
+    for stream in of.streams:
+        kind = stream.metadata.get("mimetype", "")
+        if stream.type == "attachment" and stream.data and kind != "application/json":
+            name = stream.metadata.get("filename", "attachment")
+            # One that the muxer does not take is left out.
+            with suppress(av.FFmpegError, OSError, ValueError):
+                to.add_attachment(name, kind, stream.data)
 
 
 def title_of(stream: Any) -> str:

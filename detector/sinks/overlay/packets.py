@@ -19,7 +19,7 @@ import av
 
 from detector.errors.holding import name_to_open
 from detector.errors.text import counted
-from detector.sinks._about import copy_about, is_of_an_overlay
+from detector.sinks._about import copy_about, copy_fonts, is_of_an_overlay
 
 MOST_STREAMS = 64  # that may appear while a file is read
 REFUSED = (av.FFmpegError, OSError, ValueError)  # what PyAV raises for a stream it cannot copy
@@ -135,11 +135,7 @@ class SourceCopy:
             copy_about(stream, copied)
             if stream.type == "subtitle":
                 copied.disposition &= ~av.stream.Disposition.default
-        for stream in self.container.streams:  # fonts of its subtitles
-            if stream.type == "attachment" and stream.data:
-                name = stream.metadata.get("filename", "attachment")
-                with suppress(*REFUSED):
-                    output.add_attachment(name, stream.metadata.get("mimetype", ""), stream.data)
+        copy_fonts(self.container, output)
         return made
 
     def close(self) -> None:

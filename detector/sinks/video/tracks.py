@@ -17,12 +17,13 @@ from av.stream import Disposition
 
 from detector.errors.holding import how_to_open
 from detector.errors.text import counted
-from detector.sinks._about import is_of_an_overlay, title_of
+from detector.sinks._about import copy_fonts, is_of_an_overlay, title_of
 from detector.sinks.video.audio import BROKEN, CarriedTrack, SoundRules
 from detector.types import PipedTrack, SourceInfo
 
 FAR_S = 10  # a first frame so far from the beginning is gone to, by the index
 BEFORE_S = 5  # of it, where reading begins then
+STYLED = ("ass", "ssa")  # subtitles that are drawn in fonts of the file
 LAG_S = 2  # sound may be stored so far behind its pictures
 
 
@@ -129,6 +130,8 @@ class Tracks:
         if failed and not self.carried:
             raise failed[0][1]
         self.notes += [f"{describe(stream)} could not be copied: {why}" for stream, why in failed]
+        if self._container is not None and any(_codec(stream) in STYLED for stream in chosen):
+            copy_fonts(self._container, output)
 
     def mux(self, output: Any, until_s: Fraction, shift_s: Fraction, refused: Any) -> None:
         """Muxes all that begins before ``until_s`` and was not muxed yet, ``shift_s`` earlier.
