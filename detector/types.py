@@ -144,8 +144,9 @@ def size_of(picture: Picture) -> tuple[int, int]:
     return pixels.shape[0], pixels.shape[1]
 
 
-class Sound(Protocol):
-    """The sound of a source that can be read once only: its packets, while frames are read."""
+class PipedTrack(Protocol):
+    """A track of sound or subtitles of a source that can be read once only: its packets, while
+    frames are read."""
 
     stream: Any  # PyAV's, of the source's container
     ended: bool  # no packet follows what ``take`` still has
@@ -173,16 +174,20 @@ class SourceInfo:
     start_pts: int = 0
     frames_declared: int | None = None
     duration_s: float | None = None
+    counted: bool = False  # a raw stream: pts are not stored, but counted by the frame rate
     rotation: int = 0  # degrees, as the container states it; already applied to the frames
     mirrored: bool = False  # stored upside down, before it is turned; already undone too
     codec: str = ""
     sample_aspect_ratio: Fraction = Fraction(1)  # of the displayed picture
+    stream: int | None = None  # number of its video among all streams of the container
     has_audio: bool = False
+    has_subtitles: bool = False
+    tags: dict[str, str] = field(default_factory=dict)  # of the container: title, location...
     longest_gap_s: float = (
         LONGEST_GAP_S  # between two frames, seconds; what is more is damage, not a pause
     )
-    # Where the file cannot be opened once more for its sound; else None.
-    sound: Sound | None = field(default=None, compare=False, repr=False)
+    # Sound and subtitles, where the file cannot be opened once more for them.
+    tracks: tuple[PipedTrack, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(slots=True)

@@ -68,6 +68,8 @@ class Options(TypedDict, total=False):
     skip_still: str | None
     start: str | None
     duration: str | None
+    video_track: int | None
+    rate: str | None
     blur: Sequence[str] | None
     sync: bool
     queue_batches: int

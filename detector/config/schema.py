@@ -220,10 +220,27 @@ class InputConfig:
         "SHARE",
     )
     start: str | None = option(
-        None, "Leave out what is before this time of the source: seconds, or [HH:]MM:SS.", "T"
+        None,
+        "Leave out what is before this time, counted from the source's beginning: seconds, or "
+        "[HH:]MM:SS.",
+        "T",
     )
     duration: str | None = option(
         None, "Stop after so much time of the source: seconds, or [HH:]MM:SS.", "T"
+    )
+    video_track: int | None = option(
+        None,
+        "Video track to read, from 1, of a file that has several; default: the one that is marked "
+        "as the default, else the largest.",
+        "N",
+        at_least=1,
+        at_most=10_000,
+    )
+    rate: str | None = option(
+        None,
+        "Frames a second of a raw stream (.h264, .m2v, .mjpeg...), 30 or 30000/1001; default: what "
+        "its header states, else 25.",
+        "FPS",
     )
 
 

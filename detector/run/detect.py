@@ -37,6 +37,7 @@ from detector.run.signals import Stop, stop_on_signals
 from detector.run.wire import (
     LoadedModel,
     PhaseTimer,
+    choice_of,
     first_picture_size,
     frames_ahead,
     input_kind,
@@ -137,6 +138,7 @@ def detect(
     timer.seconds["import"] = process_age_s() or 0.0
     # What is no time, no share or no font is refused before a model is loaded.
     time_window(config)
+    choice_of(config)
     if config.input.skip_still is not None:
         from detector.stages.still import parse_share
 

@@ -178,6 +178,8 @@ def _refuse_options(config: Config) -> float | None:
         "--start": (start_s, "cameras have no beginning"),
         "--skip-still": (given.skip_still, "their figures count what is inferred"),
         "--stride": (given.stride != 1, "give the camera a rate: in cameras.yaml"),
+        "--video-track": (given.video_track, "the first video of a stream is read"),
+        "--rate": (given.rate, "their pictures have times"),
         "--decoder": (given.decoder != "auto", "PyAV reads streams, OpenCV webcams"),
     }
     for flag, (is_given, why) in wrong.items():

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from detector.session.outcome import ExecutedLayer
     from detector.sinks._stream import RowStream
     from detector.sinks.base import Marks, Sink
-    from detector.sources.base import Source
+    from detector.sources.base import Choice, Source
     from detector.stages.annotate import Style
     from detector.stages.font import Font
     from detector.stages.still import Stillness
@@ -393,6 +393,7 @@ def open_source(
             stride=options.stride,
             frames=options.frames,
             pixels=pixels,
+            choice=choice_of(config),
         )
     try:
         _refuse_huge_frames(source.info, config.runtime.batch)
@@ -424,7 +425,7 @@ def frames_ahead(config: Config, info: SourceInfo) -> int | None:
     start_s, duration_s = time_window(config)
     left = info.frames_declared
     if left is not None and start_s is not None:
-        left -= math.ceil((start_s - info.start_pts * info.time_base) * info.fps)
+        left -= math.ceil(start_s * info.fps)
     if duration_s is not None and info.fps:
         within = math.ceil(duration_s * info.fps)
         left = within if left is None else min(left, within)
@@ -432,6 +433,34 @@ def frames_ahead(config: Config, info: SourceInfo) -> int | None:
         left = max(1, math.ceil(left / config.input.stride))
     limits = [limit for limit in (left, config.input.frames) if limit is not None]
     return min(limits, default=None)
+
+
+# What people write for the rates of NTSC, which are no decimal numbers.
+NTSC = {"23.976": Fraction(24000, 1001), "29.97": Fraction(30000, 1001)}
+NTSC["59.94"] = 2 * NTSC["29.97"]
+MOST_RATE = 1000
+
+
+def choice_of(config: Config) -> Choice:
+    """--video-track and --rate. Raises UsageError."""
+    from detector.sources.base import Choice
+
+    return Choice(config.input.video_track, _rate(config.input.rate))
+
+
+def _rate(text: str | None) -> Fraction | None:
+    if text is None:
+        return None
+    try:
+        rate = NTSC.get(text) or Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        rate = Fraction(0)
+    if not 0 < rate <= MOST_RATE:
+        raise UsageError(
+            f"--rate {text!r} is no rate: frames a second, more than 0 and at most {MOST_RATE}; "
+            "give 30, 29.97 or 30000/1001"
+        )
+    return rate
 
 
 def time_window(config: Config) -> tuple[Fraction | None, Fraction | None]:

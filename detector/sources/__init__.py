@@ -16,7 +16,7 @@ from detector.sources._addresses import is_web
 from detector.sources._standard_input import SPEC as STANDARD_INPUT
 
 if TYPE_CHECKING:
-    from detector.sources.base import Source
+    from detector.sources.base import Choice, Source
 
 
 def names() -> list[str]:
@@ -71,14 +71,15 @@ def open(
     stride: int = 1,
     frames: int | None = None,
     pixels: str = "bgr",
+    choice: Choice | None = None,
 ) -> Source:
     """A video file, a picture, a folder of pictures, a (quoted) pattern of pictures, "-", or an
     ``http://`` address of a video or a picture.
 
     Hands out every ``stride``-th frame, from the first, and at most ``frames`` of them. The first
     frame is decoded here, so that nothing is written for a source that has none. ``pixels``:
-    "yuv420p" asks for planes where the source can give them. Raises SourceError, one line with the
-    cure, and UsageError.
+    "yuv420p" asks for planes where the source can give them. ``choice``: which track of a video,
+    and how fast. Raises SourceError, one line with the cure, and UsageError.
     """
     if decoder not in decoders():
         raise UsageError(f"decoder {decoder!r} is not known; choose one of {', '.join(decoders())}")
@@ -87,7 +88,14 @@ def open(
     if frames is not None and frames < 1:
         raise UsageError(f"frames is {frames}; it must be 1 or more")
     kind: Any = find_claiming(spec)
-    wanted = {"pixels": pixels} if pixels != "bgr" and pixels in kind.gives else {}
+    wanted: dict[str, Any] = {}
+    if pixels != "bgr" and pixels in kind.gives:
+        wanted["pixels"] = pixels
+    if choice is not None and (choice.track is not None or choice.rate is not None):
+        if not kind.has_tracks:
+            flag = "--rate" if choice.track is None else "--video-track"
+            raise UsageError(f"{spec}: {flag} is for videos, and this is none; leave it out")
+        wanted["choice"] = choice
     source: Source = kind.open(spec, decoder=decoder, stride=stride, frames=frames, **wanted)
     return source
 

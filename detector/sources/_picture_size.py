@@ -13,6 +13,7 @@ import re
 import struct
 
 from detector.errors.machine import too_much
+from detector.sources._tiff import STARTS, read_tiff
 
 MOST_PIXELS = 1 << 28  # 16384x16384, 0.8 GB as BGR; a WebP has at most so many
 # Bytes of memory a pixel while a picture is decoded: 9 for a progressive JPEG in 4:4:4 (6 of
@@ -101,14 +102,8 @@ def _bmp(data: bytes) -> Size:
 
 
 def _tiff(data: bytes) -> Size | None:
-    order = "<" if data[:1] == b"I" else ">"
-    (at,) = struct.unpack_from(f"{order}I", data, 4)
-    (count,) = struct.unpack_from(f"{order}H", data, at)
-    sides = {}
-    for entry in range(at + 2, at + 2 + 12 * count, 12):
-        tag, kind = struct.unpack_from(f"{order}HH", data, entry)
-        (sides[tag],) = struct.unpack_from(f"{order}{'H' if kind == 3 else 'I'}", data, entry + 8)
-    return (sides[256], sides[257]) if 256 in sides and 257 in sides else None
+    found = read_tiff(data)
+    return None if found is None else (found.width, found.height)
 
 
 def _gif(data: bytes) -> Size:
@@ -162,8 +157,7 @@ _FORMATS = (
     (PNG, _png),
     (b"RIFF", _webp),
     (b"BM", _bmp),
-    (b"II*\0", _tiff),
-    (b"MM\0*", _tiff),
+    *((start, _tiff) for start in STARTS),
     (b"GIF8", _gif),
     (b"\x59\xa6\x6a\x95", _sun),
     (b"\xff\x4f\xff\x51", _jpeg_2000),

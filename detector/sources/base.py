@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 from types import TracebackType
 from typing import Any, ClassVar
@@ -17,12 +18,27 @@ from detector.errors import SourceError, UsageError
 from detector.types import Frame, Image, ReadCounts, SourceInfo
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is read of a video that holds several things. ``track``: its number among the video
+    tracks, from 1; None: the default one, else the largest. ``rate``: frames a second of a raw
+    stream; None: what it states."""
+
+    track: int | None = None
+    rate: Fraction | None = None
+
+
+ANY = Choice()
+
+
 class Source:
     """Iterable of Frame. A bad frame is counted in ``counts`` and skipped; it raises nothing."""
 
     # What Frame.picture may be: "bgr", "yuv420p". The ``open`` of a source that gives more than
     # "bgr" has an argument ``pixels``, what is wanted of it. ``pixels`` here is what it gives.
     gives: ClassVar[tuple[str, ...]] = ("bgr",)
+    # Whether its ``open`` has an argument ``choice``, which track is read, and how fast.
+    has_tracks: ClassVar[bool] = False
     # Sources are asked in ascending order whether they claim a spec. Video files come last: that
     # source takes every file that nobody else knows.
     order: ClassVar[int] = 0
@@ -58,8 +74,9 @@ class Source:
         raise NotImplementedError
 
     def restrict(self, start_s: Fraction | None, duration_s: Fraction | None) -> None:
-        """Hands out frames from ``start_s`` on, for ``duration_s``, in the source's own time. None:
-        from the first frame, and to the end. Called before the first read.
+        """Hands out frames from ``start_s`` on, for ``duration_s``. Time is counted from where the
+        source's own clock begins. None: from the first frame, and to the end. Called before the
+        first read.
 
         Raises SourceError where there is no such frame, and UsageError where frames have no time.
         """
@@ -144,6 +161,13 @@ class SteppingSource(Source):
     def restrict(self, start_s: Fraction | None, duration_s: Fraction | None) -> None:
         """Frames before the start are left out, so that those behind it are the same as without it,
         with the same numbers. They are decoded and dropped where ``seek`` cannot help."""
+        begins_s = self.info.start_pts * self.info.time_base
+        if start_s is not None and begins_s:
+            self.notes.append(
+                f"the source's clock begins at {float(begins_s):.3f} s: --start "
+                f"{float(start_s):.3f} s is {float(begins_s + start_s):.3f} s on it, as in time_s"
+            )
+            start_s += begins_s
         if start_s is not None and (number := self.seek(start_s)) is not None:
             self._next, self._held = number, True
         at = None
@@ -154,14 +178,17 @@ class SteppingSource(Source):
                 break
             self._next += 1
         if not self._held:
-            ends = "it has no frame" if at is None else f"its last frame is at {float(at):.3f} s"
+            ends = "it has no frame"
+            if at is not None:
+                ends = f"its last frame is at {float(at - begins_s):.3f} s"
+                ends += f" from its beginning ({float(at):.3f} s on its clock)" if begins_s else ""
             raise SourceError(f"{self.info.path}: {ends}, before --start; use an earlier one")
         if duration_s is not None and at is not None:
             self._end_s = (at if start_s is None else start_s) + duration_s
             if at >= self._end_s:
                 raise SourceError(
-                    f"{self.info.path}: no frame in that time, the next is at {float(at):.3f} s; "
-                    "use a longer --duration"
+                    f"{self.info.path}: no frame in that time, the next is at "
+                    f"{float(at - begins_s):.3f} s; use a longer --duration"
                 )
 
     def _grabbed_s(self) -> Fraction:

@@ -20,6 +20,7 @@ from detector.errors.holding import name_to_open
 from detector.errors.text import counted
 from detector.sources._contents import FFMPEG_PICTURES, is_picture
 from detector.sources._cv2 import cv2, fits
+from detector.sources._deep import decode_deep
 from detector.sources._left_out import describe_left_out
 from detector.sources._picture_size import why_not_decoded
 from detector.sources._specs import Gathered, NamedPictures, is_numbered, list_pictures, look_into
@@ -71,6 +72,8 @@ class PicturesSource(SteppingSource):
         self._names = _output_names(paths)
         self._grabbed = 0
         self._left_out = ""  # said at the end, behind what is wrong with single pictures
+        # What was done to samples -> first picture, how many others, place of the note.
+        self._told: dict[str, tuple[str, int, int]] = {}
         self._first, first = self._first_readable(spec)
         self._first_image: Image | None = first
         self.info = SourceInfo(
@@ -87,7 +90,7 @@ class PicturesSource(SteppingSource):
 
     def _first_readable(self, spec: str) -> tuple[int, Image]:
         for index in range(0, len(self._paths), self._stride):
-            image = read_picture(self._paths[index])
+            image = self._read(self._paths[index])
             if image is not None:
                 return index, image
         if len(self._paths) == 1:
@@ -120,7 +123,7 @@ class PicturesSource(SteppingSource):
 
     def retrieve(self, index: int, into: Image | None) -> Frame | None:
         path = self._paths[index]
-        image = self._take_first() if index == self._first else read_picture(path, into)
+        image = self._take_first() if index == self._first else self._read(path, into)
         if image is None:
             self._note_bad(path)
             return None
@@ -130,6 +133,21 @@ class PicturesSource(SteppingSource):
                 "convert it to a video to use all of them"
             )
         return Frame(index, index, float(index), image, path, name=self._names[index])
+
+    def _read(self, path: str, into: Image | None = None) -> Image | None:
+        image, said = read_and_tell(path, into)
+        if said:
+            self._tell(path, said)
+        return image
+
+    def _tell(self, path: str, said: str) -> None:
+        """One note for all pictures of which the same is to be said."""
+        first, others, at = self._told.get(said, (path, -1, len(self.notes)))
+        if others < 0 and len(self.notes) >= MAX_NOTES:
+            return
+        self._told[said] = first, others + 1, at
+        more = f" (and {counted(others + 1, 'other')})" if others >= 0 else ""
+        self.notes[at : at + 1] = [f"{first}{more}: {said}"]
 
     def _take_first(self) -> Image | None:
         image, self._first_image = self._first_image, None
@@ -183,21 +201,26 @@ def read_picture(path: str, into: Image | None = None) -> Image | None:
 
     Grey, 16-bit and alpha pictures are converted. The result is ``into`` if that fits.
     """
+    return read_and_tell(path, into)[0]
+
+
+def read_and_tell(path: str, into: Image | None = None) -> tuple[Image | None, str]:
+    """``read_picture``, and what was done to samples of more than 8 bits; "" for nothing."""
     try:
         if path.lower().endswith(FFMPEG_PICTURES):
-            image = _decode_with_ffmpeg(path)
+            image, said = _decode_with_ffmpeg(path), ""
         else:
             # numpy reads files whose names cv2.imread cannot take.
             data = np.fromfile(name_to_open(path), np.uint8)
-            image = _decode(data)
+            image, said = _decode(data)
             if image is None and data[4:8].tobytes() == b"ftyp":  # a HEIF by another name
                 image = _decode_with_ffmpeg(path)
     except (OSError, cv2.error, SourceError):
-        return None
+        return None, ""
     if into is None or image is None or not fits(into, image.shape[1], image.shape[0]):
-        return image
+        return image, said
     np.copyto(into, image)
-    return into
+    return into, said
 
 
 def _decode_with_ffmpeg(path: str) -> Image | None:
@@ -231,8 +254,9 @@ def _why_unread(path: str) -> str | None:
         return None
 
 
-def _decode(data: NDArray[np.uint8]) -> Image | None:
+def _decode(data: NDArray[np.uint8]) -> tuple[Image | None, str]:
     if not data.size or why_not_decoded(data.tobytes()):
-        return None
-    image: Image | None = cv2.imdecode(data, cv2.IMREAD_COLOR)
-    return image
+        return None, ""
+    if (deep := decode_deep(data)) is not None:
+        return deep
+    return cv2.imdecode(data, cv2.IMREAD_COLOR), ""

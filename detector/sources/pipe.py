@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from detector.errors import UsageError
 from detector.sources._standard_input import SPEC, standard_input
-from detector.sources.base import Source
+from detector.sources.base import ANY, Choice, Source
 
 
 class PipeSource(Source):
     order = -100  # a file of that name is ./-
     gives = ("bgr", "yuv420p")
+    has_tracks = True
 
     @classmethod
     def claims(cls, spec: str) -> bool:
@@ -28,9 +29,10 @@ class PipeSource(Source):
         stride: int = 1,
         frames: int | None = None,
         pixels: str = "bgr",
+        choice: Choice = ANY,
     ) -> Source:
         if decoder == "opencv":
             raise UsageError("-: opencv cannot read standard input; leave --decoder out")
         from detector.sources.video._pipe import PipedSource
 
-        return PipedSource.open_first(stride, frames, pixels)
+        return PipedSource.open_first(stride, frames, pixels, choice)

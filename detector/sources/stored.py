@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from detector.errors import UsageError
 from detector.sources._addresses import STORES, Place, StoredVideo, parse_address
-from detector.sources.base import Source
+from detector.sources.base import ANY, Choice, Source
 
 if TYPE_CHECKING:
     from detector.sources._ranges import RangedObject
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 class StoredSource(Source):
     order = -200  # before cameras, whose addresses look the same
     gives = ("bgr", "yuv420p")
+    has_tracks = True
 
     @classmethod
     def claims(cls, spec: str) -> bool:
@@ -34,13 +35,14 @@ class StoredSource(Source):
         stride: int = 1,
         frames: int | None = None,
         pixels: str = "bgr",
+        choice: Choice = ANY,
     ) -> Source:
         place = parse_address(spec)
         if decoder == "opencv":
             raise UsageError(f"{place}: opencv reads files only; leave --decoder out")
         from detector.sources.video._stored import open_stored
 
-        return open_stored(open_place(place), decoder, stride, frames, pixels)
+        return open_stored(open_place(place), decoder, stride, frames, pixels, choice)
 
 
 def open_place(place: Place) -> RangedObject:

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 from detector.errors import SourceError, UsageError
 from detector.sources._addresses import is_web
-from detector.sources.base import Source
+from detector.sources.base import ANY, Choice, Source
 
 if TYPE_CHECKING:
     from detector.sources._answers import Taken
 
 
 class WebSource(Source):
+    has_tracks = True
     order = -150  # before cameras, whose addresses look the same
     gives = ("bgr", "yuv420p")
 
@@ -43,6 +44,7 @@ class WebSource(Source):
         stride: int = 1,
         frames: int | None = None,
         pixels: str = "bgr",
+        choice: Choice = ANY,
     ) -> Source:
         from detector.sources._answers import PICTURE, PLAYLIST
         from detector.sources._web import WebPlace, open_web
@@ -50,6 +52,11 @@ class WebSource(Source):
         taken, place = _find_out(spec), WebPlace(spec)
         if decoder == "opencv":
             raise UsageError(f"{place}: opencv reads files only; leave --decoder out")
+        if choice != ANY and taken.kind in (PICTURE, PLAYLIST):
+            raise UsageError(
+                f"{place}: is a {taken.kind}, of which --video-track and --rate choose nothing; "
+                "leave them out"
+            )
         if taken.kind == PICTURE:
             from detector.sources._web_picture import WebPicture
 
@@ -61,7 +68,7 @@ class WebSource(Source):
         else:
             from detector.sources.video._stored import open_stored
 
-            source = open_stored(open_web(place), decoder, stride, frames, pixels)
+            source = open_stored(open_web(place), decoder, stride, frames, pixels, choice)
         if taken.remark:
             source.notes.append(taken.remark)
         return source

@@ -273,12 +273,12 @@ def test_a_reader_that_fails_midway_is_a_note(
     source = make_clip(tmp_path / "in.mp4", "-c:a", "aac")
 
     def break_after(track: Any) -> Any:
-        for i, packet in enumerate(track._container.demux(track._source)):
+        for i, packet in enumerate(track._packets):
             if i == 50:
                 raise av.InvalidDataError(1, "planted")
             yield packet, Fraction(1024, 44100)
 
-    monkeypatch.setattr("detector.sinks.video.audio.AudioTrack._items", break_after)
+    monkeypatch.setattr("detector.sinks.video.audio.CarriedTrack._items", break_after)
     sink = write_frames(source, tmp_path / "out.mp4", has_audio=True)
     assert probe(tmp_path / "out.mp4")["streams"][0]["nb_frames"] == "100"
     assert "the audio ends early" in sink.notes[0]

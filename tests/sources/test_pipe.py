@@ -339,7 +339,7 @@ def flash_and_beep(path: Path) -> tuple[float, float]:
 
 SOUNDS = [
     ("aac.mkv", ("-c:a", "aac"), {}),
-    ("aac.ts", ("-c:a", "aac"), {"start": "3.9"}),  # its clock starts at 1.4 s
+    ("aac.ts", ("-c:a", "aac"), {"start": "2.5"}),  # its clock starts at 1.4 s
     ("vorbis.mkv", ("-c:a", "libvorbis"), {"frames": "90"}),
     ("opus.webm.mkv", ("-c:a", "libopus"), {"start": "2.5", "duration": "2"}),
 ]

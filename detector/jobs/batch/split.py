@@ -23,7 +23,7 @@ from detector.errors import UsageError
 from detector.errors.text import counted
 from detector.errors.writing import write_whole
 from detector.jobs.batch.pieces import LEAST_S, PLAN
-from detector.run.wire import time_window
+from detector.run.wire import choice_of, time_window
 from detector.session import codec
 from detector.sources.video._container import probe
 from detector.sources.video._keys import Promise
@@ -93,7 +93,7 @@ def plan_parts(
             sink.check_source(spec)
     except UsageError as error:
         return Plan((), f"it is refused anyway: {error}")
-    video = probe(spec)
+    video = probe(spec, choice_of(config))
     if shorter_than(video.info, config, 2 * least_s):
         return _too_short(least_s)
     try:
@@ -222,6 +222,7 @@ def _find_wanted(survey: Survey, info: SourceInfo, config: Config) -> _Wanted | 
     shown, base, stride = survey.shown, info.time_base, config.input.stride
     begin, end = 0, len(shown)
     if start_s is not None:
+        start_s += info.start_pts * base  # it is counted from where the file's clock begins
         begin = survey.number(_ceil(start_s / base))
     if duration_s is not None and begin < end:
         start_s = shown[begin] * base if start_s is None else start_s

@@ -18,6 +18,7 @@ from detector.errors import EXIT_DONE, OutputError, SourceError, UsageError
 from detector.jobs.compare.labels import Labels, open_labels_of
 from detector.jobs.compare.rounds import Plan, Watch, compare, with_frames
 from detector.run.inputs import refuse_cameras
+from detector.run.wire import choice_of
 from detector.session.comparison import ComparedVideo, Comparison
 
 LARGEST_BATCH = 4096
@@ -83,7 +84,8 @@ def _inspect_source(
     from detector import sources
 
     sources.refuse_pipe(plan.source, "each round reads the source anew")
-    with sources.open(plan.source, decoder=plan.config.input.decoder) as opened:
+    decoder, choice = plan.config.input.decoder, choice_of(plan.config)
+    with sources.open(plan.source, decoder=decoder, choice=choice) as opened:
         info = opened.info
         if opened.read() is None:
             raise SourceError(f"{plan.source}: no frame could be read")

@@ -18,7 +18,7 @@ from detector.errors import EXIT_DAMAGED, EXIT_DONE, SourceError
 from detector.errors.text import counted
 from detector.jobs.evaluate.scoring import Plots, refuse_unlabelled, save_result, score
 from detector.run.detect import Hooks, Live, Result, detect
-from detector.run.wire import LoadedModel
+from detector.run.wire import LoadedModel, choice_of
 from detector.session.evaluation import EngineResult, InterruptedResult
 from detector.session.store import Session
 from detector.types import Detections, Frame, LabelledPicture
@@ -103,6 +103,7 @@ class Study:
             decoder=options.decoder,
             stride=options.stride,
             frames=frames,
+            choice=choice_of(config),
             pixels="yuv420p",  # as a run reads it, whose rows must have the same figures
         )
 

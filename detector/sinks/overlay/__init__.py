@@ -62,7 +62,8 @@ class OverlaySink(Sink):
 
         try:
             with closing(SourceCopy(spec)) as source:
-                source.scan(CHECKED_FIRST)
+                if source.videos == 1:  # else nobody knows here which one is read
+                    source.scan(CHECKED_FIRST)
         except UnreadableError:
             return
         except UnfitError as error:
@@ -92,12 +93,14 @@ class OverlaySink(Sink):
 
         if info.mirrored:
             raise _refusal(info.path, "is stored mirrored, which Matroska cannot say")
-        if info.sound is not None:
+        if info.tracks:
             raise _refusal(info.path, "comes once, and an overlay reads the source twice")
         self._info = info
         self._partial = Partial(self.path, info.path)
         try:
-            source = self._source = SourceCopy(info.path)
+            source = self._source = SourceCopy(info.path, info.stream)
+            if info.counted:
+                raise UnfitError("its packets carry no times, as in all raw streams")
             self._scan: Scan = source.scan()
         except UnfitError as error:
             self.abort()
@@ -226,6 +229,7 @@ class _File:
         self._per_scale = ass.font_size(style.font) * face.larger
         self._container = av.open(str(path), "w", format="matroska", options=OPTIONS)
         try:
+            self._container.metadata.update(info.tags)
             streams = source.add_to(self._container)
             size = round(self._per_scale * 0.64, 1)
             shape = self._width, self._height
@@ -255,12 +259,12 @@ class _File:
         """PyAV makes a track of subtitles from one that it reads; so it reads one."""
         import av
 
-        from detector.sinks.overlay.carried import TITLE
+        from detector.sinks._about import DETECTIONS
 
         script = f"{header}Dialogue: 0,0:00:00.00,0:00:00.01,Boxes,,0,0,0,,\n"
         with av.open(BytesIO(script.encode()), format="ass") as template:
             track = self._container.add_stream_from_template(template.streams[0])
-        track.metadata["title"] = TITLE
+        track.metadata["title"] = DETECTIONS
         track.disposition = av.stream.Disposition.default
         return track
 

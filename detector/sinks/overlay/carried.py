@@ -26,11 +26,11 @@ import numpy as np
 
 from detector.errors import SourceError
 from detector.errors.holding import name_to_open
+from detector.sinks._about import is_of_an_overlay
 from detector.types import Detections
 
 NAME = "detect-video.json"  # of the attachment
 SCHEMA = 1
-TITLE = "Detections"  # of the subtitle track
 LARGEST_DESCRIPTION = 1 << 24  # bytes of the document
 LONGEST_ROW = 1 << 24  # characters; --max-det ends at 100,000 boxes of 32 characters
 LARGEST_SIDE = 1 << 16  # pixels
@@ -154,7 +154,7 @@ class Overlay:
 
     def _find_stream(self) -> Any:
         for stream in self._container.streams.subtitles:
-            if stream.metadata.get("title") == TITLE:
+            if is_of_an_overlay(stream):
                 return stream
         raise self._refusal("its track of detections is gone")
 

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import av
 
 from detector.errors.holding import name_to_open
+from detector.errors.text import counted
+from detector.sinks._about import copy_about, copy_fonts, is_of_an_overlay
 
 MOST_STREAMS = 64  # that may appear while a file is read
 REFUSED = (av.FFmpegError, OSError, ValueError)  # what PyAV raises for a stream it cannot copy
@@ -66,26 +68,32 @@ class SourceCopy:
     """A file that is open for copying. Raises UnfitError where it cannot be copied, as far as its
     beginning tells; ``scan`` reads the rest."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, stream: int | None = None) -> None:
+        """``stream``: number of the video among all streams; None: the first, as far as only its
+        beginning is looked at."""
         self.notes: list[str] = []
         try:
             self.container = av.open(name_to_open(path), metadata_errors="replace")
         except (*REFUSED, UnicodeError) as error:
             raise UnreadableError(f"cannot be opened again ({error})") from error
         try:
-            self.video = self._find_video()
+            self.video = self._find_video(stream)
             self.streams = [self.video, *self._others()]
         except BaseException:
             self.close()
             raise
         self.base: Fraction = self.video.time_base
 
-    def _find_video(self) -> Any:
+    def _find_video(self, wanted: int | None) -> Any:
         attached = av.stream.Disposition.attached_pic
         pictures = [s for s in self.container.streams.video if not s.disposition & attached]
         if not pictures:
             raise UnreadableError("has no video")
-        stream = pictures[0]
+        self.videos = len(pictures)
+        stream = pictures[0] if wanted is None else self.container.streams[wanted]
+        if self.videos > 1:
+            others = counted(self.videos - 1, "other video track", "is")
+            self.notes.append(f"{others} not in the overlay")
         if (why := _refusal(stream)) is not None:
             raise UnfitError(f"its video cannot be copied into Matroska: {why}")
         return stream
@@ -94,6 +102,8 @@ class SourceCopy:
         """Sound and subtitles that Matroska can hold; the rest is noted."""
         kept = []
         for stream in (*self.container.streams.audio, *self.container.streams.subtitles):
+            if is_of_an_overlay(stream):
+                continue
             if (why := _refusal(stream)) is None:
                 kept.append(stream)
                 continue
@@ -122,16 +132,10 @@ class SourceCopy:
         made = {}
         for stream in self.streams:
             copied = made[stream.index] = add_like(output, stream)
-            for key in ("language", "title"):
-                if key in stream.metadata:
-                    copied.metadata[key] = stream.metadata[key]
+            copy_about(stream, copied)
             if stream.type == "subtitle":
-                copied.disposition = av.stream.Disposition(0)
-        for stream in self.container.streams:  # fonts of its subtitles
-            if stream.type == "attachment" and stream.data:
-                name = stream.metadata.get("filename", "attachment")
-                with suppress(*REFUSED):
-                    output.add_attachment(name, stream.metadata.get("mimetype", ""), stream.data)
+                copied.disposition &= ~av.stream.Disposition.default
+        copy_fonts(self.container, output)
         return made
 
     def close(self) -> None:

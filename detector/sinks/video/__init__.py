@@ -2,7 +2,8 @@
 
     canvas.py   pictures into the YUV picture that the encoder reads
     stamps.py   the source's time stamps, made fit for a container
-    audio.py    the source's sound, cut to the frames
+    tracks.py   all sound and subtitles of the source
+    audio.py    one track of them, cut to the frames
     clips.py    which frames --only-detections keeps
     file.py     muxer: one file made of these; a format is a subclass
     h264.py     .mp4, .m4v, .mov, .mkv, .ts, .flv

@@ -1,20 +1,18 @@
-"""The source's sound, cut to the frames that are written: copied where the container can hold it,
-else encoded anew.
+"""A track of the source's sound, cut to the frames that are written: copied where the container can
+hold it, else encoded anew. Subtitles are copied in the same way.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import av
 
-from detector.errors.holding import how_to_open
-from detector.types import Sound
+from detector.sinks._about import copy_about
 
 # Codecs that players expect in MP4; they are copied. (The muxer would take others too, such as
 # Vorbis.) QuickTime has no Opus and no FLAC.
@@ -22,6 +20,7 @@ COPIED_IN_MOV = ("aac", "mp3", "ac3", "eac3", "alac")
 COPIED_IN_TS = ("aac", "mp3", "ac3", "eac3")
 COPIED_IN_FLV = ("aac",)  # and MP3, but only at three rates
 COPIED = (*COPIED_IN_MOV, "opus", "flac")
+_NAMES = {"audio": "audio", "subtitle": "subtitle track"}
 USUAL_RATE = 48000  # samples/s, where the source's own cannot be
 LONGEST_SLIP_S = Fraction(1, 50)  # that sound without stamps may begin from where it belongs
 SILENCE_S = 1  # of a block
@@ -32,7 +31,8 @@ BROKEN = (av.FFmpegError, OSError, ValueError, IndexError)  # what damaged or mi
 class SoundRules:
     """What a container holds. ``copied``: codecs that stay as they are; the others are encoded by
     ``encoder``. ``rates``: samples/s that it takes. ``gapless``: it stores no stamps, so that gaps
-    are filled with silence.
+    are filled with silence. ``most``: tracks of sound that it holds; None: any number.
+    ``subtitles``: codecs of those that it holds.
     """
 
     copied: tuple[str, ...]
@@ -40,15 +40,16 @@ class SoundRules:
     bits_per_s: int
     rates: range
     gapless: bool = False
+    most: int | None = None
+    subtitles: tuple[str, ...] = ()
 
 
-class AudioTrack:
-    """Reads the first audio stream of ``path``, beside the reader of the frames, and makes packets
-    for ``output``.
+class CarriedTrack:
+    """Takes the packets of one track of the source, beside the reader of the frames, and makes
+    packets for ``output``.
 
     All times are exact fractions of a second on the source's clock. Memory is bounded: one packet
-    is read ahead. Broken audio ends the track or leaves a gap, and ``notes`` say so; the video goes
-    on.
+    is read ahead. A broken track ends or leaves a gap, and ``notes`` say so; the video goes on.
 
     ``preroll`` also keeps the packet that spans ``start_s`` or ends on it. Its stamp becomes
     negative, which MP4 hides with an edit list. Without ``preroll`` the sound begins with the first
@@ -57,40 +58,37 @@ class AudioTrack:
 
     def __init__(
         self,
-        path: str,
+        source: Any,
+        packets: Iterator[Any],
         output: Any,
         start_s: Fraction,
         *,
         rules: SoundRules,
         preroll: bool,
-        sound: Sound | None = None,
     ) -> None:
-        """``sound``: its packets come from there, while the frames are read, and not from
-        ``path``."""
+        """``source``: PyAV's stream; ``packets``: of it, in the order of the container. A None
+        among them: the next one has not been read yet. Raises ``BROKEN`` where nothing here can
+        decode or encode it; ``output`` has no stream of it then."""
         self.refused = 0  # packets that the decoder or the muxer did not take
         self._ended = ""  # why the sound ends before the frames do
         self._held: Any = None  # packet or decoded frame that begins after the video frames so far
         self._last_pts: int | None = None
         self._rules = rules
         self._filled_s = Fraction(0)  # of the output, where gaps are filled
-        self._sound = sound
-        self._container: Any = None
-        if sound is None:
-            self._container = av.open(**how_to_open(path), metadata_errors="replace")
-        try:
-            self._source = self._container.streams.audio[0] if sound is None else sound.stream
-            if self._source.codec_context is None:
+        self._source, self._packets = source, packets
+        self.copied = source.type == "subtitle"
+        if not self.copied:
+            if source.codec_context is None:
                 raise ValueError("nothing here can decode it")
-            self.copied = self._source.codec_context.codec.canonical_name in rules.copied
-            self._encodes = not self.copied
-            self.stream = self._copy_stream(output) if self.copied else self._new_stream(output)
-            self._seek_before(start_s)
-        except BaseException:
-            self.close()
-            raise
+            self.copied = source.codec_context.codec.canonical_name in rules.copied
+        self._encodes = not self.copied
+        self.stream = self._copy_stream(output) if self.copied else self._new_stream(output)
+        copy_about(source, self.stream)
         self._reader = self._read_from(start_s, preroll)
 
     def _copy_stream(self, output: Any) -> Any:
+        if self._source.type == "subtitle":  # some have no encoder, and need none
+            return output.add_stream_from_template(self._source, opaque=True)
         return output.add_stream_from_template(self._source)
 
     def _new_stream(self, output: Any) -> Any:
@@ -101,19 +99,6 @@ class AudioTrack:
         if rules.bits_per_s:
             stream.codec_context.bit_rate = rules.bits_per_s
         return stream
-
-    def _seek_before(self, start_s: Fraction) -> None:
-        """Skips what lies well before the first frame. A file without an index is read from its
-        start.
-        """
-        if (
-            self._container is not None
-            and start_s - (self._source.start_time or 0) * self._source.time_base > 10
-        ):
-            with suppress(*BROKEN):
-                self._container.seek(
-                    int((start_s - 5) / self._source.time_base), stream=self._source
-                )
 
     def _read_from(self, start_s: Fraction, preroll: bool) -> Iterator[Any]:
         for item, duration_s in self._items():
@@ -126,7 +111,7 @@ class AudioTrack:
 
     def _items(self) -> Iterator[tuple[Any, Fraction]]:
         """Packets to copy, or decoded frames to encode, each with its duration in seconds."""
-        for packet in self._packets():
+        for packet in self._packets:
             if packet is None:
                 yield None, Fraction(0)
                 continue
@@ -141,16 +126,6 @@ class AudioTrack:
                 continue
             for frame in frames:
                 yield frame, Fraction(frame.samples, frame.sample_rate)
-
-    def _packets(self) -> Iterator[Any]:
-        """Of the source. None where the next one has not been read yet."""
-        if self._sound is None:
-            yield from self._container.demux(self._source)
-            return
-        while (packet := self._sound.take()) is not None or not self._sound.ended:
-            yield packet
-        while (packet := self._sound.take()) is not None:  # came just before it ended
-            yield packet
 
     def packets(self, until_s: Fraction, shift_s: Fraction) -> Iterator[Any]:
         """Packets for the muxer: all that begin before ``until_s`` and were not handed out yet.
@@ -217,17 +192,14 @@ class AudioTrack:
 
     def end(self, why: str) -> None:
         """Ends the sound here and notes why."""
-        self._ended = self._ended or f"the audio ends early: {why}"
+        self._ended = self._ended or f"the {_NAMES[self._source.type]} ends early: {why}"
         self._held, self._reader = None, iter(())
 
     def notes(self) -> list[str]:
         """What is missing of the sound; empty where it is whole."""
-        refused = f"audio packets that could not be copied: {self.refused}" if self.refused else ""
+        what = f"{self._source.type} packets that could not be copied"
+        refused = f"{what}: {self.refused}" if self.refused else ""
         return [note for note in (self._ended, refused) if note]
-
-    def close(self) -> None:
-        if self._container is not None:
-            self._container.close()
 
 
 def count_channels(source: Any) -> int:

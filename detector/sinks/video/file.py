@@ -15,8 +15,9 @@ from typing import Any
 
 import av
 
-from detector.sinks.video.audio import BROKEN, AudioTrack, SoundRules
+from detector.sinks.video.audio import BROKEN, SoundRules
 from detector.sinks.video.stamps import Stamps
+from detector.sinks.video.tracks import Tracks
 from detector.types import Colours, Frame, Planes, SourceInfo
 
 REFUSED = (av.error.ArgumentError, av.error.InvalidDataError)  # one packet: by muxer or ADTS filter
@@ -30,6 +31,7 @@ class VideoFile:
 
     errors = (av.FFmpegError, OSError)  # what PyAV raises; only some of its errors are OSErrors
     sound: SoundRules | None = None  # None: the format has none
+    tags: tuple[str, ...] | None = None  # of a container that the format holds; None: any
 
     def __init__(
         self,
@@ -48,12 +50,15 @@ class VideoFile:
         self.muxer_options: dict[str, str] = {}
         self._path, self.format, self.info = path, format, info
         self.quality, self.preset, self.crf = quality, preset, crf
-        self._wants_audio = audio and info.has_audio and info.kind == "video"
-        if self._wants_audio and self.sound is None:
-            self._wants_audio = False
-            self.notes.append(f"{path.suffix} holds no sound: it was left out")
-        if self._wants_audio and info.sound is not None:
-            info.sound.want()
+        has_tracks = info.has_audio or info.has_subtitles
+        self._wants_tracks = audio and has_tracks and info.kind == "video"
+        if self._wants_tracks and self.sound is None:
+            self._wants_tracks = False
+            what = "sound" if info.has_audio else "subtitles"
+            self.notes.append(f"{path.suffix} holds no {what}: it was left out")
+        if self._wants_tracks:
+            for track in info.tracks:
+                track.want()
         # A tick of more than a second (a damaged AVI) makes a timescale below 1, which MP4 lacks.
         sane_base = 0 < info.time_base <= 1 and info.time_base.denominator <= INT32
         sane_rate = Fraction(1, 1000) < info.fps < 1000
@@ -62,8 +67,9 @@ class VideoFile:
         self.stamps = self.make_stamps(info.longest_gap_s)
         self.colours: Colours | None = None  # of the source's planes; None: its pictures are BGR
         self._container: Any = None
+        self._said_tags = False
         self._stream: Any = None
-        self._audio: AudioTrack | None = None
+        self._tracks: Tracks | None = None
 
     # ---- what a format says
 
@@ -105,7 +111,7 @@ class VideoFile:
         picture.duration = self.stamps.duration
         self._mux(self._stream.encode(picture))
         self.sent += 1
-        self._mux_audio()
+        self._mux_tracks()
 
     def _flush(self) -> Iterable[Any]:
         """The last packets of the encoder."""
@@ -121,64 +127,75 @@ class VideoFile:
         return round(pts * self.info.time_base / self.time_base)
 
     def _start(self, frame: Frame) -> None:
-        """Opens encoder, muxer and audio; if the audio is what fails, a second time without it."""
-        try:
-            self._begin_file(frame, audio=self._wants_audio)
-        except BROKEN as error:
-            if not self._wants_audio or getattr(error, "errno", None) in (
-                errno.ENOSPC,
-                errno.EDQUOT,
-            ):
-                raise
-            with suppress(*BROKEN):
-                self.close()
-            self.notes.append(f"the audio could not be copied: {error}")
-            self._begin_file(frame, audio=False)
+        """Opens encoder, muxer and tracks; if the tracks are what fails, with one, then without."""
+        tries: list[int | None] = [None, 1, 0] if self._wants_tracks else [0]
+        for most in tries:
+            try:
+                self._begin_file(frame, most)
+                return
+            except BROKEN as error:
+                full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+                if most == 0 or full:
+                    raise
+                with suppress(*BROKEN):
+                    self.close()
+                if most is not None:
+                    self.notes.append(f"the audio could not be copied: {error}")
 
-    def _begin_file(self, frame: Frame, *, audio: bool) -> None:
+    def _begin_file(self, frame: Frame, most: int | None) -> None:
+        """``most``: tracks of sound and subtitles beside the video; None: all."""
         self._container = av.open(
             str(self._path), "w", format=self.format, options=self.muxer_options
         )
+        self._write_tags()
         if isinstance(frame.picture, Planes):
             self.colours = frame.picture.colours
         self._stream = self.add_stream(self._container, *frame.size)
-        if audio and self.sound is not None:
-            self._audio = AudioTrack(
-                self.info.path,
+        if most != 0 and self.sound is not None:
+            self._tracks = Tracks(
+                self.info,
                 self._container,
                 self._to_ticks(frame.pts) * self.time_base,
                 rules=self.sound,
                 # Without an edit list a negative stamp of the sound would shift all frames.
                 preroll=self.format in ("mp4", "mov"),
-                sound=self.info.sound,
+                suffix=self._path.suffix,
+                most=most,
             )
         self._container.start_encoding()
+        if self._tracks is not None:
+            self.notes += self._tracks.notes
 
-    def _mux_audio(self) -> None:
-        """Muxes the sound up to the end of the last frame."""
+    def _write_tags(self) -> None:
+        """What the source's container says of its content. Where the format has no place for it,
+        a note says so."""
+        tags = self.info.tags
+        held = {key: text for key, text in tags.items() if self.tags is None or key in self.tags}
+        self._container.metadata.update(held)
+        if (left := [key for key in tags if key not in held]) and not self._said_tags:
+            self._said_tags = True
+            self.notes.append(
+                f"{self._path.suffix} has no place for {', '.join(left)} of the source: left out"
+            )
+
+    def _mux_tracks(self) -> None:
+        """Muxes sound and subtitles up to the end of the last frame."""
         stamps = self.stamps
-        if self._audio is None or stamps.last is None:
+        if self._tracks is None or stamps.last is None:
             return
         if stamps.went_back:
-            self._audio.end("the source's clock was set back")
+            self._tracks.end("the source's clock was set back")
         end = (stamps.last + stamps.duration + stamps.shift) * self.time_base
-        while True:
-            try:
-                for packet in self._audio.packets(end, stamps.shift * self.time_base):
-                    self._container.mux(packet)
-                return
-            except REFUSED:  # that packet is a gap in the sound; try the next one
-                self._audio.refused += 1
+        self._tracks.mux(self._container, end, stamps.shift * self.time_base, REFUSED)
 
     def finish(self) -> None:
         """Flushes the encoders and writes the trailer, after which the file is playable."""
         if self._container is None:
             return
         self._mux(self._flush())
-        self._mux_audio()
-        if self._audio is not None:
-            self._container.mux(self._audio.flush())
-            self.notes += self._audio.notes()
+        self._mux_tracks()
+        if self._tracks is not None:
+            self.notes += self._tracks.finish(self._container)
         if self.stamps.replaced:
             self.notes.append(
                 f"{self.stamps.replaced} time stamps stood still or jumped and were replaced"
@@ -191,15 +208,15 @@ class VideoFile:
         self.close()
 
     def close(self) -> None:
-        """Closes muxer and audio, finished or not."""
-        container, audio = self._container, self._audio
-        self._container = self._audio = None
+        """Closes muxer and tracks, finished or not."""
+        container, tracks = self._container, self._tracks
+        self._container = self._tracks = None
         try:
             if container is not None:
                 container.close()
         finally:
-            if audio is not None:
-                audio.close()
+            if tracks is not None:
+                tracks.close()
 
     def count_packets(self) -> int:
         """Video packets that can be read back from the file."""

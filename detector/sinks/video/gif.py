@@ -19,6 +19,8 @@ LONGEST_S = 600.0  # between two frames; the format has 16 bits of hundredths
 
 
 class GifFile(VideoFile):
+    tags = ()
+
     def choose_time_base(self, of_source: Fraction) -> Fraction:
         return HUNDREDTH
 

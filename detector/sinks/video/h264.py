@@ -54,6 +54,21 @@ TICKS = {"mpegts": Fraction(1, 90_000), "flv": Fraction(1, 1000)}
 # FFmpeg does not recognise some files of fewer packets as MPEG-TS.
 TS_LEAST, TS_NULL = 32, b"\x47\x1f\xff\x10" + b"\xff" * 184
 SOUNDS = {"mov": COPIED_IN_MOV, "mpegts": COPIED_IN_TS, "flv": COPIED_IN_FLV}
+SUBTITLES = {
+    "mp4": ("mov_text",),
+    "mov": ("mov_text",),
+    "matroska": (
+        "subrip",
+        "ass",
+        "ssa",
+        "webvtt",
+        "hdmv_pgs_subtitle",
+        "dvd_subtitle",
+        "dvb_subtitle",
+    ),
+    "mpegts": ("dvb_subtitle", "dvb_teletext"),
+}
+TAGS = {"mpegts": (), "flv": ("title",)}
 
 
 class YuvFile(VideoFile):
@@ -103,8 +118,13 @@ class H264File(YuvFile):
         return TICKS.get(self.format, of_source)
 
     def make_stamps(self, longest_gap_s: float) -> Stamps:
-        if self.format in SOUNDS:
-            self.sound = replace(self.sound, copied=SOUNDS[self.format])
+        self.sound = replace(
+            self.sound,
+            copied=SOUNDS.get(self.format, COPIED),
+            subtitles=SUBTITLES.get(self.format, ()),
+            most=1 if self.format == "flv" else None,
+        )
+        self.tags = TAGS.get(self.format)
         self.options = self._choose_options()
         if self.format == "matroska" or self.format in TICKS:
             return Stamps(self.fps, self.time_base, longest_gap_s)

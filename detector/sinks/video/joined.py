@@ -97,7 +97,7 @@ class JoinedFile(H264File):
                 self._mux([packet])
                 self.sent += 1
                 rank, packet = next(packets, (0, None))
-            self._mux_audio()
+            self._mux_tracks()
 
     def add_stream(self, container: Any, height: int, width: int) -> Any:
         with av.open(str(self._template)) as first:

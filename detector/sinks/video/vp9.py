@@ -28,7 +28,11 @@ class Vp9File(YuvFile):
 
     encoder = "libvpx-vp9"
     sound = SoundRules(
-        copied=("opus", "vorbis"), encoder="libopus", bits_per_s=128_000, rates=range(48000, 48001)
+        copied=("opus", "vorbis"),
+        encoder="libopus",
+        bits_per_s=128_000,
+        rates=range(48000, 48001),
+        subtitles=("webvtt",),
     )
 
     def make_stamps(self, longest_gap_s: float) -> Stamps:

@@ -18,6 +18,7 @@ from detector.sources.live.packet_feed import PacketFeed
 from detector.sources.live.packets import End
 from detector.sources.live.status import SECOND
 from detector.sources.video._container import probe
+from detector.sources.video._tracks import choose_track
 
 MOST_BEHIND_S = 5.0  # the machine slept: the clock begins anew, nothing is caught up
 
@@ -46,18 +47,18 @@ class LoopedFeed(PacketFeed):
                 with _opened(self.camera.address.whole) as container:
                     if not container.streams.video:
                         return NO_VIDEO
-                    if container.streams.video[0].codec_context is None:
+                    video, _ = choose_track(self.camera.address.whole, container, None)
+                    if video.codec_context is None:
                         return UNDECODED
-                    if not self._play_once(container, epoch, pace):
+                    if not self._play_once(container, video, epoch, pace):
                         return Meaning("end", "it is stopped, or holds no picture")
         except SourceError as error:  # of a server
             return Meaning("end", str(error))
         except (av.error.FFmpegError, OSError, ValueError) as error:
             return explain(error)
 
-    def _play_once(self, container: Any, epoch: int, pace: _Pace) -> bool:
+    def _play_once(self, container: Any, video: Any, epoch: int, pace: _Pace) -> bool:
         """False where it was stopped, or where there was nothing to play."""
-        video = container.streams.video[0]
         codec = video.codec_context
         prepare(codec)
         streams = [video, *container.streams.audio] if self.listeners else [video]

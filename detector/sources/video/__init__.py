@@ -1,6 +1,8 @@
 """A video file, read by a decoder: one file here is one decoder, which ``--decoder`` offers.
 
     _container.py   what the file says of itself
+    _tracks.py      which of several video tracks is read
+    _rates.py       frames a second, and what a raw stream says of them
     _structure.py   whether it is as long as its structure says, and that structure whole
     _packets.py     which packets must show a picture
     _keys.py        what a key frame promises to a decoder that begins with it
@@ -18,7 +20,7 @@
     _stored.py      an object of a store, by ranges
     auto.py         the fastest, and PyAV packet by packet where that is in trouble
 
-A decoder is a module with ``open(path, stride, frames, pixels) -> Source``.
+A decoder is a module with ``open(path, stride, frames, pixels, choice) -> Source``.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import importlib
 import os
 import pkgutil
 
-from detector.sources.base import Source, check_file
+from detector.sources.base import ANY, Choice, Source, check_file
 
 
 def decoders() -> list[str]:
@@ -41,6 +43,7 @@ class VideoSource(Source):
 
     order = 100
     gives = ("bgr", "yuv420p")
+    has_tracks = True
     imports = (f"{__name__}.auto",)
 
     @classmethod
@@ -56,8 +59,9 @@ class VideoSource(Source):
         stride: int = 1,
         frames: int | None = None,
         pixels: str = "bgr",
+        choice: Choice = ANY,
     ) -> Source:
         check_file(spec)
         module = importlib.import_module(f"{__name__}.{decoder}")
-        source: Source = module.open(spec, stride, frames, pixels)
+        source: Source = module.open(spec, stride, frames, pixels, choice)
         return source

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any
 
 import av
+from av.sidedata.sidedata import Type as SideDataType
 
 from detector.errors import SourceError
 from detector.errors.holding import how_to_open, open_object
@@ -20,10 +21,12 @@ from detector.errors.text import counted
 from detector.sources._planes import why_no_planes
 from detector.sources._standard_input import SPEC as STANDARD_INPUT
 from detector.sources._standard_input import standard_input
+from detector.sources.base import ANY, Choice
 from detector.sources.video._complaints import Complaints
+from detector.sources.video._rates import is_raw, rate_of, time_base_for
+from detector.sources.video._tracks import choose_track, kept_tags
 from detector.types import LONGEST_GAP_S, SourceInfo
 
-DEFAULT_FPS = Fraction(25)  # where the container knows none; FFmpeg's own default for raw streams
 CLOCK_MAY_JUMP = 0x0200  # AVFMT_TS_DISCONT: MPEG-TS and its like, whose clock a sender sets anew
 # Recordings of browsers state no duration. A pause in them may be as long as in ffmpeg.
 UNKNOWN_DURATION_S = 30 * 3600.0
@@ -31,6 +34,17 @@ MOST_STREAMS = 64  # that may appear while a file is read
 FIRST_PICTURE_PACKETS = 64  # in which to look for the first picture
 HEAD_BYTES = 512  # of a file, by which a message says what it is
 PIPE_BYTES = 1 << 16  # asked of a pipe at once; it gives what it has
+
+
+def _name_side_data(kind: type[SideDataType], number: Any) -> SideDataType:
+    """A member of the enumeration for side data that PyAV has no name for, such as the EXIF of a
+    JPEG. Without it PyAV refuses to list any side data of such a picture."""
+    unnamed = object.__new__(kind)
+    unnamed._name_, unnamed._value_ = f"UNNAMED_{number}", number
+    return unnamed
+
+
+SideDataType._missing_ = classmethod(_name_side_data)  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +60,8 @@ class Video:
     complaint: str  # of the demuxer, about what it read before the first packet
     not_for_opencv: str  # why cv2 would hand out wrong pictures; "" where it is fit
     not_for_planes: str  # why its pictures are read as BGR; "" where they may stay YUV
+    rotation: int | None  # degrees, as the first picture states it; None where that came late
+    notes: tuple[str, ...]  # sentences for the session, about what was chosen
 
     @property
     def ticks(self) -> int:
@@ -85,31 +101,38 @@ def _open_standard_input() -> Any:
     )
 
 
-def probe(path: str) -> Video:
-    """Reads the container's metadata. Raises SourceError when there is no video stream."""
+def probe(path: str, choice: Choice = ANY) -> Video:
+    """Reads the container's metadata. Raises SourceError when there is no video stream, and
+    UsageError for a choice that it does not offer."""
     with Complaints() as complaints, open_container(path) as container:
         demuxer = container.format.name
         said = [message for who, message in complaints.take() if who == demuxer]
-        stream = _video_stream(path, container)
+        stream, chosen = choose_track(path, container, choice.track)
         codec = stream.codec_context
         sized = (
             codec is None or codec.width > 0
         )  # said before a picture is decoded: all that opencv knows
         first = _first_picture(container, stream)
-        duration_s = _duration_s(container, stream)
+        raw = is_raw(container)
+        fps, guessed = rate_of(path, container, stream, choice.rate)
+        duration_s = None if raw else _duration_s(container, stream)
         info = SourceInfo(
             path=path,
             kind="video",
             width=codec.width if codec else 0,
             height=codec.height if codec else 0,
-            fps=stream.average_rate or stream.guessed_rate or stream.base_rate or DEFAULT_FPS,
-            time_base=stream.time_base,
-            start_pts=stream.start_time or 0,
+            fps=fps,
+            time_base=time_base_for(fps, stream.time_base) if raw else stream.time_base,
+            start_pts=0 if raw else stream.start_time or 0,
             frames_declared=stream.frames or None,
             duration_s=duration_s,
+            counted=raw,
             codec=codec.codec.canonical_name if codec else "unknown",
             sample_aspect_ratio=stream.sample_aspect_ratio or Fraction(1),
+            stream=stream.index,
             has_audio=bool(container.streams.audio),
+            has_subtitles=bool(container.streams.subtitles),
+            tags=kept_tags(container.metadata),
             mirrored=first is not None and _is_mirrored(first),
             longest_gap_s=_longest_gap_s(container, duration_s),
         )
@@ -117,12 +140,14 @@ def probe(path: str) -> Video:
             path,
             stream.index,
             info,
-            dated=stream.start_time is not None,
+            dated=stream.start_time is not None and not raw,
             decodable=codec is not None,
             names_in_log=(demuxer, codec.name if codec else ""),
             complaint=said[0] if said else "",
             not_for_opencv=_not_for_opencv(path, container, stream, first, sized),
             not_for_planes="it is turned" if info.mirrored else why_no_planes(first),
+            rotation=None if first is None else first.rotation % 360,
+            notes=tuple(filter(None, (chosen, guessed))),
         )
 
 
@@ -140,23 +165,6 @@ def demux(container: Any, *streams: Any) -> Iterator[Any]:
             continue
 
 
-def _video_stream(path: str, container: Any) -> Any:
-    # A cover picture is a video stream too, of one frame; it is not what the user means by the
-    # video.
-    attached = av.stream.Disposition.attached_pic
-    for stream in container.streams.video:
-        if not stream.disposition & attached:
-            return stream
-    found = ", ".join(sorted({_kind(stream) for stream in container.streams})) or "no stream at all"
-    raise SourceError(
-        f"{path}: no video stream in it (found: {found}); give a file that has pictures"
-    )
-
-
-def _kind(stream: Any) -> str:
-    return "a cover picture" if stream.type == "video" else str(stream.type)
-
-
 def _not_for_opencv(path: str, container: Any, stream: Any, first: Any, sized: bool) -> str:
     try:
         path.encode()
@@ -164,7 +172,7 @@ def _not_for_opencv(path: str, container: Any, stream: Any, first: Any, sized: b
         # a segmentation fault in 5.0.0's binding
         return "opencv crashes on a file name that is not UTF-8"
     if stream.index != container.streams.video[0].index:
-        return "opencv would read another stream, a cover picture"  # and cannot be told otherwise
+        return "opencv would read another track"  # and cannot be told otherwise
     if not sized and first is not None:
         return "its beginning does not say how large its pictures are: opencv makes none"
     if _is_interlaced(stream, first):

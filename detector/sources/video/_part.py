@@ -51,7 +51,10 @@ class PartSource(Source):
         self.first_digest = self.behind_digest = ""
         base, start, end = self.info.time_base, stretch.start_pts, stretch.end_pts
         source.landing = stretch.landing
-        source.restrict(start * base, None if end is None else (end - start) * base)
+        said = list(self.notes)
+        begin_s = (start - self.info.start_pts) * base
+        source.restrict(begin_s, None if end is None else (end - start) * base)
+        self.notes[:] = said  # nobody typed this start
 
     def read(self, into: Image | None = None) -> Frame | None:
         frame = self._source.read(into)

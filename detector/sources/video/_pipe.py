@@ -13,6 +13,7 @@ from typing import Any
 
 from detector.errors.text import counted
 from detector.sources._standard_input import SPEC, standard_input
+from detector.sources.base import ANY, Choice
 from detector.sources.video._container import demux, no_frame, probe
 from detector.sources.video.av import AvSource
 from detector.types import Frame, Image
@@ -23,8 +24,9 @@ MOST_SOUND = 64 << 20  # bytes of packets that wait: five minutes of a CD's, an 
 SOUND_LAG_S = 2
 
 
-class PipedSound:
-    """The packets of the sound, between the thread that reads and the one that writes.
+class PipedTrack:
+    """The packets of a track of sound or subtitles, between the thread that reads and the one that
+    writes.
 
     ``stream`` is PyAV's; packets are handed out in the order of the container.
     """
@@ -44,7 +46,7 @@ class PipedSound:
         self.wanted = True
 
     def begin(self) -> None:
-        """Frames are handed out from now on: who has not said that he wants the sound gets none."""
+        """Frames are handed out from now on: who has not said that he wants the track gets none."""
         self._begun = True
         if not self.wanted:
             self._packets.clear()
@@ -72,13 +74,14 @@ class PipedSound:
 class PipedSource(AvSource):
     """PyAV's frames of standard input."""
 
-    def __init__(self, stride: int = 1, frames: int | None = None, pixels: str = "bgr") -> None:
-        super().__init__(probe(SPEC), stride, frames, pixels=pixels)
-        self._sound: PipedSound | None = None
-        if self._container.streams.audio:
-            self._sound = PipedSound(self._container.streams.audio[0])
-            self.info.sound = self._sound
-        self._demuxing = self._demux_both()
+    def __init__(
+        self, stride: int = 1, frames: int | None = None, pixels: str = "bgr", choice: Choice = ANY
+    ) -> None:
+        super().__init__(probe(SPEC, choice), stride, frames, pixels=pixels)
+        streams = self._container.streams
+        self._tracks = tuple(map(PipedTrack, (*streams.audio, *streams.subtitles)))
+        self.info.tracks = self._tracks
+        self._demuxing = self._demux_all()
         self._read_on = False
         self.notes.append(
             "standard input was read as it came: what packets and frames say was checked, the size "
@@ -86,9 +89,11 @@ class PipedSource(AvSource):
         )
 
     @classmethod
-    def open_first(cls, stride: int, frames: int | None, pixels: str) -> PipedSource:
+    def open_first(
+        cls, stride: int, frames: int | None, pixels: str, choice: Choice = ANY
+    ) -> PipedSource:
         """Raises SourceError where not one frame can be decoded."""
-        source = cls(stride, frames, pixels)
+        source = cls(stride, frames, pixels, choice)
         if source.hold_first():
             return source
         source.close()
@@ -98,17 +103,17 @@ class PipedSource(AvSource):
     def demux(self) -> Iterator[Any]:
         return self._demuxing
 
-    def _demux_both(self) -> Iterator[Any]:
-        """The video's packets. Those of the sound go to whoever wants them."""
-        sound = self._sound
-        streams = (self._stream,) if sound is None else (self._stream, sound.stream)
+    def _demux_all(self) -> Iterator[Any]:
+        """The video's packets. Those of the other tracks go to whoever wants them."""
+        others = {track.stream.index: track for track in self._tracks}
+        streams = (self._stream, *(track.stream for track in self._tracks))
         for packet in demux(self._container, *streams):
-            if sound is not None and packet.stream_index == sound.stream.index:
-                sound.put(packet)
-            else:
+            if (track := others.get(packet.stream_index)) is None:
                 yield packet
-        if sound is not None:
-            sound.ended = True
+            else:
+                track.put(packet)
+        for track in self._tracks:
+            track.ended = True
 
     def seek(self, start_s: Fraction) -> int | None:
         return None
@@ -119,8 +124,9 @@ class PipedSource(AvSource):
 
     def read(self, into: Image | None = None) -> Frame | None:
         standard_input().forget()
-        if self._sound is not None and not self._handed_out:
-            self._sound.begin()
+        if not self._handed_out:
+            for track in self._tracks:
+                track.begin()
         frame = super().read(into)
         if frame is None:
             standard_input().raise_error()
@@ -129,7 +135,8 @@ class PipedSource(AvSource):
     def at_limit(self) -> None:
         """The sound of the last frames may stand behind them."""
         super().at_limit()
-        if self._read_on or self._sound is None or not self._sound.wanted:
+        heard = [one for one in self._tracks if one.wanted and one.stream.type == "audio"]
+        if self._read_on or not heard:
             return
         self._read_on = True
         end_s = (self.pts + self.video.ticks) * self.info.time_base
@@ -137,7 +144,7 @@ class PipedSource(AvSource):
             behind = packet.pts is not None and (
                 packet.pts * self.info.time_base > end_s + SOUND_LAG_S
             )
-            if behind or self._sound.newest_s >= end_s:
+            if behind or all(track.newest_s >= end_s for track in heard):
                 break
 
     def note_damage(self, what: str) -> None:
@@ -145,9 +152,9 @@ class PipedSource(AvSource):
             super().note_damage(what)
 
     def close(self) -> None:
-        if self._sound is not None and self._sound.lost and not self._closed:
+        if (lost := sum(track.lost for track in self._tracks)) and not self._closed:
             self.notes.append(
-                f"{counted(self._sound.lost, 'packet')} of the sound did not come through: it "
-                "lies too far from its pictures"
+                f"{counted(lost, 'packet')} of the sound did not come through: it lies too far "
+                "from its pictures"
             )
         super().close()

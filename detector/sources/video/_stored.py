@@ -11,7 +11,7 @@ from contextlib import ExitStack
 
 from detector.errors import SourceError
 from detector.sources._ranges import RangedObject, holding
-from detector.sources.base import SteppingSource
+from detector.sources.base import ANY, Choice, SteppingSource
 from detector.sources.video._container import Video, no_frame, probe
 from detector.sources.video._threaded import ThreadedSource
 from detector.sources.video.av import AvSource
@@ -19,14 +19,19 @@ from detector.types import Frame, Image
 
 
 def open_stored(
-    stored: RangedObject, decoder: str, stride: int, frames: int | None, pixels: str
+    stored: RangedObject,
+    decoder: str,
+    stride: int,
+    frames: int | None,
+    pixels: str,
+    choice: Choice = ANY,
 ) -> StoredStepping:
     """Raises SourceError where it cannot be read, or not one frame can be decoded."""
     source: StoredStepping
     with ExitStack() as stack:
         stack.enter_context(holding(stored))
         try:
-            video = probe(str(stored.place))
+            video = probe(str(stored.place), choice)
         except SourceError:
             stored.raise_error()  # why so little of it came
             raise

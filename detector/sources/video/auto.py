@@ -14,7 +14,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from detector.errors.text import counted
-from detector.sources.base import SteppingSource
+from detector.sources.base import ANY, Choice, SteppingSource
 from detector.sources.video._container import no_frame, probe
 from detector.sources.video._handing_over import HandingOver
 from detector.sources.video._threaded import ThreadedSource
@@ -23,10 +23,10 @@ from detector.sources.video.opencv import OpenCVSource
 
 
 def open(
-    path: str, stride: int = 1, frames: int | None = None, pixels: str = "bgr"
+    path: str, stride: int = 1, frames: int | None = None, pixels: str = "bgr", choice: Choice = ANY
 ) -> SteppingSource:
     """Raises SourceError when neither cv2 nor PyAV decodes a frame."""
-    video = probe(path)
+    video = probe(path, choice)
     source: AutoSource | ThreadedSource
     if pixels == "bgr" or video.not_for_planes or not video.decodable:
         source = AutoSource(video, stride, frames)

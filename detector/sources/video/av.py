@@ -16,7 +16,7 @@ from av.video.reformatter import VideoReformatter
 from detector.sources._bgr import to_bgr
 from detector.sources._cv2 import fits, upright
 from detector.sources._planes import PlanesReader
-from detector.sources.base import SteppingSource
+from detector.sources.base import ANY, Choice, SteppingSource
 from detector.sources.video._clock import Clock
 from detector.sources.video._complaints import Complaints
 from detector.sources.video._container import Video, demux, no_frame, open_container, probe
@@ -30,10 +30,10 @@ MAX_FLUSH_ERRORS = 64  # a decoder that refuses to be emptied so often has nothi
 
 
 def open(
-    path: str, stride: int = 1, frames: int | None = None, pixels: str = "bgr"
+    path: str, stride: int = 1, frames: int | None = None, pixels: str = "bgr", choice: Choice = ANY
 ) -> SteppingSource:
     """PyAV alone. Raises SourceError when not one frame can be decoded."""
-    source = AvSource(probe(path), stride, frames, pixels=pixels)
+    source = AvSource(probe(path, choice), stride, frames, pixels=pixels)
     if source.hold_first():
         return source
     source.close()
@@ -65,8 +65,10 @@ class AvSource(SteppingSource):
             self.planes = None if self.no_planes else PlanesReader()
         self.pixels = "bgr" if self.planes is None else "yuv420p"
         self.info = video.info
+        self.notes += video.notes
         self.pts = video.info.start_pts - video.ticks  # of the picture grabbed last
         self._size = size
+        self._said_turned = False
         # One for all pictures: a picture's own would make its tables anew, 2 ms each, and 1.3 s for
         # HDR's.
         self._reformatter = VideoReformatter()
@@ -115,16 +117,31 @@ class AvSource(SteppingSource):
         if self._size is None:
             self._learn_size()
         self._tally.show(self._picture)
+        if self.video.rotation is not None and self._picture.rotation % 360 != self.video.rotation:
+            self._note_turned(self._picture.rotation % 360)
         # AVI stores no pts: with B-frames FFmpeg's guess comes out of order, the dts of the output
         # does not.
         pts = self._picture.dts if self._is_avi else self._picture.pts
+        if self.info.counted:
+            pts = None  # counted: the demuxer's are at 25 frames a second
         self.pts = self.pts + self.video.ticks if pts is None else self._clock.unwrap(pts)
         return True
 
     def _learn_size(self) -> None:
         picture = self._picture
-        self.video.set_displayed(picture.width, picture.height, picture.rotation)
+        said = self.video.rotation
+        rotation = picture.rotation if said is None else said
+        self.video.set_displayed(picture.width, picture.height, rotation)
         self._size = (self.info.width, self.info.height)
+
+    def _note_turned(self, degrees: int) -> None:
+        """Of a picture that says otherwise than the first, as MJPEG of a camera that was turned."""
+        if not self._said_turned:
+            self._said_turned = True
+            self.notes.append(
+                f"a picture says that it is turned by {degrees} degrees, the first one by "
+                f"{self.video.rotation}: all were read as the first"
+            )
 
     def _decode(self) -> Iterator[Any]:
         """av.VideoFrame after av.VideoFrame, with what the decoder still held at the end."""

@@ -9,7 +9,7 @@ from detector.errors import SourceError
 from detector.errors.holding import name_to_open
 from detector.errors.text import counted
 from detector.sources._cv2 import cv2, fits, upright
-from detector.sources.base import SteppingSource
+from detector.sources.base import ANY, Choice, SteppingSource
 from detector.sources.video._clock import Clock
 from detector.sources.video._complaints import Complaints
 from detector.sources.video._container import Video, probe
@@ -23,10 +23,10 @@ CV2_GOES_BACK = 16  # frames, in CvCapture_FFMPEG::seek
 
 
 def open(
-    path: str, stride: int = 1, frames: int | None = None, pixels: str = "bgr"
+    path: str, stride: int = 1, frames: int | None = None, pixels: str = "bgr", choice: Choice = ANY
 ) -> SteppingSource:
     """cv2 alone, whatever happens. Raises SourceError when cv2 gives no frame."""
-    source = OpenCVSource(probe(path), stride, frames)
+    source = OpenCVSource(probe(path, choice), stride, frames)
     if pixels != "bgr":
         source.no_planes = "opencv gives nothing else"
     if source.hold_first():
@@ -48,6 +48,7 @@ class OpenCVSource(SteppingSource):
         super().__init__(stride, frames)
         self.video = video
         self.info = video.info
+        self.notes += video.notes
         self.pts = video.info.start_pts - video.ticks  # of the picture grabbed last
         self.grabbed = 0
         self._jumped = not video.dated  # pts are no guide to where in the file we are
@@ -137,8 +138,11 @@ class OpenCVSource(SteppingSource):
     def _learn_size(self) -> None:
         get = self._capture.get
         size = round(get(cv2.CAP_PROP_FRAME_WIDTH)), round(get(cv2.CAP_PROP_FRAME_HEIGHT))
-        # cv2 states the angle clockwise, ffprobe and PyAV counter-clockwise.
-        self.video.set_displayed(*size, rotation=-round(get(cv2.CAP_PROP_ORIENTATION_META)))
+        # cv2 knows what the container says, and not what the pictures say of themselves. It states
+        # the angle clockwise, ffprobe and PyAV counter-clockwise.
+        said = self.video.rotation
+        rotation = -round(get(cv2.CAP_PROP_ORIENTATION_META)) if said is None else said
+        self.video.set_displayed(*size, rotation=rotation)
 
     def at_complaint(self) -> bool:
         """cv2's FFmpeg complained while it made the picture that was grabbed last, or one of the

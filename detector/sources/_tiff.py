@@ -1,0 +1,102 @@
+"""What the header of a TIFF says of its samples, read before anything is decoded."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # the last two: BigTIFF
+MOST_PAGES = 10_000
+# Numbers of tags.
+SUBFILE, WIDTH, HEIGHT, BITS, PHOTOMETRIC = 254, 256, 257, 258, 262
+SAMPLES, PLANES, ALPHA, FORMAT = 277, 284, 338, 339
+SIZES = {1: "B", 3: "H", 4: "I", 16: "Q"}  # types of values: struct's letters
+REDUCED = 1  # bit of SUBFILE: a smaller copy of another page
+WHITE_IS_ZERO, SEPARATE, SIGNED, FLOAT = 0, 2, 2, 3
+ASSOCIATED, UNASSOCIATED = 1, 2  # ALPHA: colours are multiplied by it already, or not
+
+
+@dataclass(frozen=True, slots=True)
+class Tiff:
+    """``bits``: of a sample. ``alpha``: 0, ``ASSOCIATED`` or ``UNASSOCIATED``. ``alpha_at``,
+    ``formats_at``: positions in the file of that number, and of the kind of each sample; they have
+    two bytes each. ``pages``: without smaller copies."""
+
+    width: int
+    height: int
+    bits: int
+    is_float: bool
+    is_signed: bool
+    white_is_zero: bool
+    separate: bool  # its colours lie in planes of their own
+    alpha: int
+    alpha_at: int
+    formats_at: tuple[int, ...]
+    pages: int
+
+
+def read_tiff(data: bytes) -> Tiff | None:
+    """None where it is no TIFF, or its header is cut off or damaged."""
+    if not data.startswith(STARTS):
+        return None
+    try:
+        return _read(data)
+    except (struct.error, IndexError, KeyError):
+        return None
+
+
+def _read(data: bytes) -> Tiff:
+    reader = _Reader(data)
+    first, following = reader.page(reader.first)
+    alphas, alpha_at = first.get(ALPHA, ((0,), 0))
+    formats, formats_at = first.get(FORMAT, ((1,), 0))
+    pages, seen = 1, {reader.first}
+    while following and following not in seen and pages < MOST_PAGES:
+        seen.add(following)
+        page, following = reader.page(following)
+        pages += not page.get(SUBFILE, ((0,), 0))[0][0] & REDUCED
+    return Tiff(
+        width=first[WIDTH][0][0],
+        height=first[HEIGHT][0][0],
+        bits=first.get(BITS, ((1,), 0))[0][0],
+        is_float=formats[0] == FLOAT,
+        is_signed=formats[0] == SIGNED,
+        white_is_zero=first.get(PHOTOMETRIC, ((1,), 0))[0][0] == WHITE_IS_ZERO,
+        separate=first.get(PLANES, ((1,), 0))[0][0] == SEPARATE,
+        alpha=alphas[0] if alphas[0] in (ASSOCIATED, UNASSOCIATED) else 0,
+        alpha_at=alpha_at,
+        formats_at=tuple(formats_at + 2 * number for number in range(len(formats))),
+        pages=pages,
+    )
+
+
+class _Reader:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._order = "<" if data[:1] == b"I" else ">"
+        self._big = 43 in (data[2], data[3])
+        (self.first,) = self._take("Q" if self._big else "I", 8 if self._big else 4)
+
+    def _take(self, letters: str, at: int) -> tuple[int, ...]:
+        return struct.unpack_from(self._order + letters, self._data, at)
+
+    def page(self, at: int) -> tuple[dict[int, tuple[tuple[int, ...], int]], int]:
+        """(tag -> its first values and their position; position of the next page, 0: none)."""
+        count_as, entry, offset = ("Q", 20, "Q") if self._big else ("H", 12, "I")
+        (count,) = self._take(count_as, at)
+        at += struct.calcsize(f"={count_as}")
+        tags = {}
+        for place in range(at, at + entry * min(count, 1 << 12), entry):
+            tag, kind = self._take("HH", place)
+            (number,) = self._take(offset, place + 4)
+            if kind not in SIZES or not number:
+                continue
+            letters = SIZES[kind] * min(number, 4)
+            values_at = place + 4 + struct.calcsize(f"={offset}")
+            if number * struct.calcsize(f"={SIZES[kind]}") > struct.calcsize(f"={offset}"):
+                (values_at,) = self._take(offset, values_at)
+            try:
+                tags[tag] = self._take(letters, values_at), values_at
+            except struct.error:
+                continue  # of no use here, unless it is one that is asked for
+        return tags, self._take(offset, at + entry * count)[0]

@@ -1,0 +1,303 @@
+"""All that goes along with the frames: tracks of sound, subtitles, and what the file says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import av
+import pytest
+from probing import probe
+
+from detector.config.levels import resolve_config
+from detector.errors import UsageError
+from detector.run.detect import detect
+
+TAGS = {"title": "Yard", "location": "+48.8500+002.3500/", "creation_time": "2024-05-06T07:08:09"}
+SECONDS = 3
+LINES = """1
+00:00:00,200 --> 00:00:00,700
+first
+
+2
+00:00:01,500 --> 00:00:02,000
+second
+"""
+
+
+def ffmpeg(*arguments: object) -> None:
+    subprocess.run(["ffmpeg", "-y", "-v", "error", *map(str, arguments)], check=True)
+
+
+def make(path: Path, *options: str, subtitles: str = "", sounds: int = 2) -> Path:
+    """French (300 Hz), then English (900 Hz), which is the default."""
+    (path.parent / "lines.srt").write_text(LINES)
+    inputs = ["-f", "lavfi", "-i", f"testsrc2=size=64x48:rate=25:duration={SECONDS}"]
+    for number in range(sounds):
+        inputs += ["-f", "lavfi", "-i", f"sine={300 + 600 * number}:duration={SECONDS}"]
+    maps = [word for at in range(1 + sounds) for word in ("-map", str(at))]
+    if subtitles:
+        inputs += ["-i", str(path.parent / "lines.srt")]
+        maps += ["-map", str(1 + sounds), "-c:s", subtitles, "-metadata:s:s:0", "language=deu"]
+    about = [word for key, text in TAGS.items() for word in ("-metadata", f"{key}={text}")]
+    names = ["-metadata:s:a:0", "language=fra", "-metadata:s:a:1", "language=eng"]
+    names += ["-metadata:s:a:1", "title=Comments", "-disposition:a:0", "0"]
+    names += ["-disposition:a:1", "default"]
+    video = ["-c:v", "libx264", "-preset", "ultrafast", "-pix_fmt", "yuv420p"]
+    ffmpeg(*inputs, *maps, *about, *(names if sounds == 2 else ()), *video, *options, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sources")
+    make(folder / "two.mp4", "-c:a", "aac", subtitles="mov_text")
+    make(folder / "two.mkv", "-c:a", "libopus", "-ar", "48000", subtitles="srt")
+    return folder
+
+
+def run(source: Path | str, target: Path, **options: object) -> list[str]:
+    """The notes of a run that writes ``target``."""
+    given = {"engine": "null", "save": "video", "output": str(target), **options}
+    config = resolve_config(None, {**given, "run_dir": str(target.parent / "run")})
+    result = detect([str(source)], config)
+    assert result.exit_code == 0
+    return [note for note in result.summary.notes if "input of" not in note]
+
+
+def tracks(path: Path, kind: str = "audio") -> list[tuple[str, str, bool]]:
+    """Codec, language and default flag, by ffprobe."""
+    return [
+        (
+            stream["codec_name"],
+            stream.get("tags", {}).get("language", "und"),
+            bool(stream["disposition"]["default"]),
+        )
+        for stream in probe(path)["streams"]
+        if stream["codec_type"] == kind
+    ]
+
+
+def tags(path: Path) -> dict[str, str]:
+    found = {key.lower(): text for key, text in probe(path)["format"]["tags"].items()}
+    return {key: found[key] for key in TAGS if key in found}
+
+
+def about_as(found: dict[str, str]) -> None:
+    assert found.keys() == TAGS.keys()
+    for key, text in TAGS.items():
+        assert found[key].startswith(text)
+
+
+def packet_times(path: Path, kind: str) -> list[list[float]]:
+    """Begin of each packet, in seconds, for each track of the kind."""
+    with av.open(str(path)) as container:
+        times: dict[int, list[float]] = {
+            stream.index: [] for stream in container.streams if stream.type == kind
+        }
+        for packet in container.demux():
+            if packet.stream_index in times and packet.size and packet.pts is not None:
+                times[packet.stream_index].append(float(packet.pts * packet.time_base))
+    return [sorted(one) for one in times.values()]
+
+
+COPIED = [
+    # source, output, sound in it
+    ("two.mp4", "a.mp4", "aac"),
+    ("two.mp4", "a.mov", "aac"),
+    ("two.mp4", "a.mkv", "aac"),
+    ("two.mkv", "a.mkv", "opus"),
+    ("two.mkv", "a.mp4", "opus"),
+    ("two.mkv", "a.webm", "opus"),
+    ("two.mp4", "a.webm", "opus"),  # encoded anew
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("source", "target", "codec"), COPIED)
+def test_all_sound_with_language_and_default_flag(
+    source: str, target: str, codec: str, folder: Path, tmp_path: Path
+) -> None:
+    run(folder / source, tmp_path / target)
+    out = tmp_path / target
+    assert tracks(out) == [(codec, "fra", False), (codec, "eng", True)]
+    about_as(tags(out))
+    if (source, target) != ("two.mp4", "a.webm"):
+        (begin,) = [times[0] for times in packet_times(folder / source, "video")]
+        wanted = packet_times(folder / source, "audio")
+        for one, other in zip(wanted, packet_times(out, "audio"), strict=True):
+            assert len(one) - 1 <= len(other) <= len(one)  # what primes the decoder may be left out
+            assert other == pytest.approx([at - begin for at in one[-len(other) :]], abs=0.002)
+
+
+@pytest.mark.slow
+def test_the_title_of_a_track_is_kept(folder: Path, tmp_path: Path) -> None:
+    """MP4 calls it the name, and ffprobe of FFmpeg 5 does not show it."""
+    for source, target in (("two.mkv", "a.mkv"), ("two.mkv", "b.mp4"), ("two.mp4", "c.mkv")):
+        run(folder / source, tmp_path / target)
+        with av.open(str(tmp_path / target)) as container:
+            about = container.streams.audio[1].metadata
+        assert about.get("title", about.get("name")) == "Comments"
+
+
+@pytest.mark.slow
+def test_subtitles_are_kept_where_the_container_takes_them(folder: Path, tmp_path: Path) -> None:
+    kept = [("two.mp4", "a.mp4", "mov_text"), ("two.mkv", "a.mkv", "subrip")]
+    for source, target, codec in kept:
+        notes = run(folder / source, tmp_path / target)
+        assert [one[:2] for one in tracks(tmp_path / target, "subtitle")] == [(codec, "deu")]
+        assert not any("subtitle" in note for note in notes)
+    lines = packet_times(tmp_path / "a.mkv", "subtitle")[0]
+    assert lines == pytest.approx([0.2, 1.5], abs=0.01)
+    for source, target, codec in (("two.mkv", "b.mp4", "subrip"), ("two.mp4", "b.mkv", "mov_text")):
+        suffix = Path(target).suffix
+        notes = run(folder / source, tmp_path / target)
+        assert tracks(tmp_path / target, "subtitle") == []
+        assert (
+            f"a subtitle track ({codec}, deu) was left out: {suffix} does not hold {codec}" in notes
+        )
+
+
+@pytest.mark.slow
+def test_what_a_format_cannot_hold_is_said(folder: Path, tmp_path: Path) -> None:
+    notes = run(folder / "two.mkv", tmp_path / "a.flv")
+    (language,) = [stream for stream in probe(tmp_path / "a.flv")["streams"][1:]]
+    assert language["codec_name"] == "aac"
+    assert ".flv holds 1 track of sound: a sound track (opus, fra) was left out" in " ".join(notes)
+    notes = run(folder / "two.mkv", tmp_path / "a.ts")
+    assert [one[:2] for one in tracks(tmp_path / "a.ts")] == [("aac", "fra"), ("aac", "eng")]
+    (left,) = [note for note in notes if "no place" in note]
+    assert set(TAGS) <= set(left.replace(",", "").split())
+
+
+@pytest.mark.slow
+def test_a_part_of_a_source_with_several_tracks(folder: Path, tmp_path: Path) -> None:
+    run(folder / "two.mkv", tmp_path / "a.mkv", start="1", duration="1.2")
+    first, second = packet_times(tmp_path / "a.mkv", "audio")
+    for times in (first, second):
+        assert 0 <= times[0] < 0.03
+        assert 1.15 < times[-1] < 1.2
+    assert packet_times(tmp_path / "a.mkv", "subtitle") == [[pytest.approx(0.5, abs=0.01)]]
+
+
+@pytest.mark.slow
+def test_a_track_that_nothing_decodes_is_a_note_and_the_others_stay(tmp_path: Path) -> None:
+    source = make(tmp_path / "in.mkv", "-c:a:0", "flac", "-c:a:1", "aac")
+    data = source.read_bytes()
+    assert data.count(b"A_FLAC") == 1
+    source.write_bytes(data.replace(b"A_FLAC", b"A_XXXX"))
+    notes = run(source, tmp_path / "a.mp4")
+    assert tracks(tmp_path / "a.mp4") == [("aac", "eng", True)]
+    assert any("could not be copied: nothing here can decode it" in note for note in notes)
+
+
+@pytest.mark.slow
+def test_subtitles_without_sound(tmp_path: Path) -> None:
+    source = make(tmp_path / "in.mkv", subtitles="ass", sounds=0)
+    run(source, tmp_path / "a.mkv")
+    assert Counter(one["codec_type"] for one in probe(tmp_path / "a.mkv")["streams"]) == {
+        "video": 1,
+        "subtitle": 1,
+    }
+    assert packet_times(tmp_path / "a.mkv", "subtitle")[0] == pytest.approx([0.2, 1.5], abs=0.01)
+
+
+@pytest.mark.slow
+def test_from_standard_input(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from detector.sources import _standard_input
+    from detector.sources._standard_input import StandardInput
+
+    descriptor = os.open(folder / "two.mkv", os.O_RDONLY)
+    monkeypatch.setattr(_standard_input, "_current", StandardInput(descriptor))
+    try:
+        run("-", tmp_path / "piped.mkv")
+    finally:
+        os.close(descriptor)
+    run(folder / "two.mkv", tmp_path / "read.mkv")
+    assert tracks(tmp_path / "piped.mkv") == [("opus", "fra", False), ("opus", "eng", True)]
+    for kind in ("audio", "subtitle"):
+        found = packet_times(tmp_path / "piped.mkv", kind)
+        assert found == packet_times(tmp_path / "read.mkv", kind)
+    about_as(tags(tmp_path / "piped.mkv"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["two.mp4", "two.mkv"])
+def test_an_overlay_keeps_flags_languages_and_tags(
+    source: str, folder: Path, tmp_path: Path
+) -> None:
+    run(folder / source, tmp_path / "a.mkv", save="overlay")
+    assert [one[1:] for one in tracks(tmp_path / "a.mkv")] == [("fra", False), ("eng", True)]
+    about_as(tags(tmp_path / "a.mkv"))
+    # Burnt, the boxes are in the picture; the track that draws them stays behind.
+    run(tmp_path / "a.mkv", tmp_path / "b.mkv")
+    with av.open(str(tmp_path / "b.mkv")) as container:
+        titles = [stream.metadata.get("title") for stream in container.streams.subtitles]
+    assert "Detections" not in titles
+
+
+@pytest.mark.slow
+def test_an_overlay_has_the_track_that_was_read(folder: Path, tmp_path: Path) -> None:
+    preview = tmp_path / "small.mp4"
+    ffmpeg("-i", folder / "two.mp4", "-an", "-sn", "-vf", "scale=32:24", "-c:v", "libx264", preview)
+    both = tmp_path / "both.mkv"
+    maps = ("-map", "0:v", "-map", "1:v", "-map", "1:a", "-c", "copy")
+    flags = ("-disposition:v:0", "0", "-disposition:v:1", "default")
+    ffmpeg("-i", preview, "-i", folder / "two.mp4", *maps, *flags, both)
+    for options, width in (({}, 64), ({"video_track": 1}, 32)):
+        notes = run(both, tmp_path / "a.mkv", save="overlay", **options)
+        (video,) = [
+            one
+            for one in probe(tmp_path / "a.mkv")["streams"]
+            if "width" in one and one["codec_type"] == "video"
+        ]
+        assert video["width"] == width
+        assert "1 other video track is not in the overlay" in notes
+        (tmp_path / "a.mkv").unlink()
+
+
+@pytest.mark.slow
+def test_parts_that_are_joined_have_all_tracks(folder: Path, tmp_path: Path) -> None:
+    from tests.jobs.splitting import make_config, plan, run_parts, run_whole, telling_model
+
+    source = make(tmp_path / "in.mkv", "-c:a", "aac", "-g", "10", "-output_ts_offset", "100")
+    config = make_config("jsonl", "video", start="0.5", duration="2")
+    parts = plan(source, config, 3).parts
+    assert len(parts) > 1
+    loaded = telling_model()
+    wanted = run_whole(source, config, loaded, tmp_path / "whole")
+    joined = run_parts(source, config, loaded, tmp_path / "parts", parts, wanted).outputs
+    assert Path(joined["jsonl"]).read_text() == Path(wanted["jsonl"]).read_text()
+    assert tracks(joined["video"]) == [("aac", "fra", False), ("aac", "eng", True)]
+    found = packet_times(joined["video"], "audio")
+    assert found == packet_times(wanted["video"], "audio")
+    about_as(tags(joined["video"]))
+
+
+@pytest.mark.slow
+def test_the_reported_file(shared: Path, tmp_path: Path) -> None:
+    source = shared / "data/reports/twoaudio.mp4"
+    for suffix in (".mp4", ".mkv"):
+        run(source, tmp_path / f"a{suffix}")
+        assert tracks(tmp_path / f"a{suffix}") == [("aac", "fra", False), ("aac", "eng", True)]
+        found = tags(tmp_path / f"a{suffix}")
+        assert found["title"] == "MyTitle"
+        assert found["creation_time"].startswith("2024-05-06T07:08:09")
+        assert found["location"].startswith("+48.8500")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["a.m2v", "a.h264", "a.mjpeg"])
+def test_a_raw_stream_has_no_times_to_copy(name: str, folder: Path, tmp_path: Path) -> None:
+    ffmpeg("-i", folder / "two.mp4", "-an", "-frames:v", "5", tmp_path / name)
+    with pytest.raises(UsageError, match="its packets carry no times"):
+        fail_at_overlay(tmp_path / name)
+
+
+def fail_at_overlay(source: Path) -> None:
+    """Raises what ends the run, before a model is loaded or at this source."""
+    given = {"engine": "null", "save": "overlay", "output": str(source.with_suffix(".mkv"))}
+    config = resolve_config(None, {**given, "run_dir": str(source.with_name("run"))})
+    raise detect([str(source)], config).errors[0]

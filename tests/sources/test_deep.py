@@ -1,0 +1,263 @@
+"""Pictures of more than 8 bits a sample, with alpha, of several pages: what is read, and said."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from detector import sources
+from detector.sources.pictures import read_picture
+from detector.types import Image
+
+HEIGHT, WIDTH = 48, 64
+BYTE, SHORT, LONG = 1, 3, 4  # types of values in a TIFF
+
+
+def shades() -> NDArray[np.float64]:
+    """[h, w, 3] BGR from 0 to 1, all of it in use."""
+    y, x = np.mgrid[:HEIGHT, :WIDTH]
+    image = np.stack([x / (WIDTH - 1), y / (HEIGHT - 1), (x + y) / (HEIGHT + WIDTH - 2)], -1)
+    return image
+
+
+def tiff(*pages: NDArray, order: str = "<", **tags: int | list[int]) -> bytes:
+    """An uncompressed TIFF of BGR(A) or grey arrays. ``tags``: tNUMBER, beside the usual ones."""
+    data = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}I", 8)
+    for at, page in enumerate(pages):
+        samples = 1 if page.ndim == 2 else page.shape[2]
+        stored = page if samples == 1 else page[..., [2, 1, 0, 3][:samples]]
+        pixels = stored.astype(page.dtype.newbyteorder(order)).tobytes()
+        kind = {"u": 1, "i": 2, "f": 3}[page.dtype.kind]
+        entries: dict[int, tuple[int, list[int]]] = {
+            256: (LONG, [page.shape[1]]),
+            257: (LONG, [page.shape[0]]),
+            258: (SHORT, [page.dtype.itemsize * 8] * samples),
+            259: (SHORT, [1]),
+            262: (SHORT, [1 if samples == 1 else 2]),
+            273: (LONG, [0]),
+            277: (SHORT, [samples]),
+            278: (LONG, [page.shape[0]]),
+            279: (LONG, [len(pixels)]),
+            339: (SHORT, [kind] * samples),
+        }
+        for name, value in tags.items():
+            entries[int(name[1:])] = (SHORT, value if isinstance(value, list) else [value])
+        begin, behind = len(data), b""
+        end = begin + 2 + 12 * len(entries) + 4
+        table = struct.pack(f"{order}H", len(entries))
+        for tag, (kind_of, values) in sorted(entries.items()):
+            packed = struct.pack(f"{order}{len(values)}{'H' if kind_of == SHORT else 'I'}", *values)
+            if len(packed) > 4:
+                place, behind = struct.pack(f"{order}I", end + len(behind)), behind + packed
+            else:
+                place = packed.ljust(4, b"\0")
+            if tag == 273:
+                place = b"PLCE"
+            table += struct.pack(f"{order}HHI", tag, kind_of, len(values)) + place
+        table = table.replace(b"PLCE", struct.pack(f"{order}I", end + len(behind)))
+        following = end + len(behind) + len(pixels)
+        following += following % 2
+        last = at == len(pages) - 1
+        table += struct.pack(f"{order}I", 0 if last else following)
+        data += table + behind + pixels
+        data += b"\0" * (len(data) % 2)
+    return data
+
+
+def read(path: Path, data: bytes | NDArray) -> tuple[Image, list[str]]:
+    """The picture as a source hands it out, and its notes. An array is written by cv2."""
+    path.write_bytes(data) if isinstance(data, bytes) else cv2.imwrite(str(path), data)
+    with sources.open(str(path)) as source:
+        (frame,) = source
+        return frame.image, source.notes
+
+
+def far(image: Image, expected: NDArray) -> int:
+    expected = expected if expected.ndim == 3 else expected[..., None]
+    return int(np.abs(image.astype(int) - expected).max())
+
+
+@pytest.mark.parametrize("bits", [8, 10, 12, 14])
+@pytest.mark.parametrize("channels", ["grey", "colour"])
+@pytest.mark.parametrize("suffix", [".png", ".tif"])
+def test_the_bits_in_use_are_stretched_and_that_is_said(
+    bits: int, channels: str, suffix: str, tmp_path: Path
+) -> None:
+    shown = shades() if channels == "colour" else shades()[..., 2]
+    stored = np.rint(shown * (2**bits - 1)).astype(np.uint16)
+    image, notes = read(tmp_path / f"a{suffix}", stored if suffix == ".png" else tiff(stored))
+    assert far(image, np.rint(shown * 255)) <= 1
+    assert notes == [
+        f"{tmp_path}/a{suffix}: only {bits} of the 16 bits of its samples are in use, and were "
+        "stretched to the whole range"
+    ]
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_both_orders_of_bytes(order: str, tmp_path: Path) -> None:
+    stored = np.rint(shades() * 4095).astype(np.uint16)
+    image, _ = read(tmp_path / "a.tif", tiff(stored, order=order))
+    assert far(image, np.rint(shades() * 255)) <= 1
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tif"])
+@pytest.mark.parametrize("most", [65535, 40000])
+def test_a_whole_range_stays_as_it_was(suffix: str, most: int, tmp_path: Path) -> None:
+    stored = np.rint(shades() * most).astype(np.uint16)
+    data = stored if suffix == ".png" else tiff(stored)
+    image, notes = read(tmp_path / f"a{suffix}", data)
+    assert np.array_equal(image, cv2.imread(str(tmp_path / f"a{suffix}")))
+    assert notes == []
+
+
+@pytest.mark.parametrize("factor", [256, 257])
+def test_a_dark_picture_that_was_widened_from_bytes_stays_dark(factor: int, tmp_path: Path) -> None:
+    stored = (np.rint(shades() * 40) * factor).astype(np.uint16)
+    image, notes = read(tmp_path / "a.png", stored)
+    assert far(image, np.rint(shades() * 40)) == 0
+    assert notes == []
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tif"])
+@pytest.mark.parametrize(("bits", "opaque"), [(12, 4095), (12, 65535), (16, 65535)])
+def test_alpha_is_dropped_in_16_bits_and_decides_no_range(
+    suffix: str, bits: int, opaque: int, tmp_path: Path
+) -> None:
+    colours = np.rint(shades() * (2**bits - 1)).astype(np.uint16)
+    alpha = np.full((HEIGHT, WIDTH, 1), opaque, np.uint16)
+    alpha[:, :20] = opaque // 4
+    stored = np.concatenate([colours, alpha], -1)
+    data = stored if suffix == ".png" else tiff(stored, t338=2)
+    image, notes = read(tmp_path / f"a{suffix}", data)
+    assert far(image, np.rint(shades() * 255)) <= 1
+    assert len(notes) == (bits == 12)
+
+
+@pytest.mark.parametrize("kind", [0, 2], ids=["unspecified", "unassociated"])
+def test_a_tiffs_alpha_is_dropped_as_that_of_a_png(kind: int, tmp_path: Path) -> None:
+    colours = np.rint(shades() * 255).astype(np.uint8)
+    alpha = np.repeat(np.arange(WIDTH, dtype=np.uint8)[None, :, None], HEIGHT, 0)
+    stored = np.concatenate([colours, alpha], -1)
+    of_tiff, notes = read(tmp_path / "a.tif", tiff(stored, t338=kind))
+    of_png, _ = read(tmp_path / "a.png", stored)
+    assert np.array_equal(of_tiff, colours)
+    assert np.array_equal(of_png, colours)
+    assert notes == []
+
+
+def test_colours_that_were_multiplied_by_alpha_are_divided(tmp_path: Path) -> None:
+    colours = np.rint(shades() * 255).astype(np.uint8)
+    alpha = np.full((HEIGHT, WIDTH, 1), 128, np.uint8)
+    stored = np.concatenate([np.rint(colours * (128 / 255)).astype(np.uint8), alpha], -1)
+    image, _ = read(tmp_path / "a.tif", tiff(stored, t338=1))
+    assert far(image, colours) <= 1
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("channels", ["grey", "colour"])
+@pytest.mark.parametrize("most", [1, 255, 4095])
+def test_floats_by_what_their_range_says(
+    dtype: type, channels: str, most: int, tmp_path: Path
+) -> None:
+    shown = shades() if channels == "colour" else shades()[..., 2]
+    image, notes = read(tmp_path / "a.tif", tiff((shown * most).astype(dtype)))
+    assert far(image, np.rint(shown * 255)) <= 1
+    assert f"floats, of which 0 to {most} were taken for black to white" in notes[0]
+
+
+def test_samples_that_are_no_numbers_are_black(tmp_path: Path) -> None:
+    stored = shades().astype(np.float32)
+    stored[10:12, 10:12], stored[20, 20] = np.nan, np.inf
+    image, notes = read(tmp_path / "a.tif", tiff(stored))
+    expected = np.rint(shades() * 255)
+    expected[10:12, 10:12], expected[20, 20] = 0, 0
+    assert far(image, expected) <= 1
+    assert notes[0].endswith("; 15 samples are no numbers, and black")
+    image, notes = read(tmp_path / "b.tif", tiff(np.full_like(stored, np.nan)))
+    assert not image.any()
+    assert "none of its samples is a number" in notes[0]
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.float32])
+def test_what_goes_below_zero_is_stretched_from_end_to_end(dtype: type, tmp_path: Path) -> None:
+    """Degrees, heights."""
+    image, notes = read(tmp_path / "a.tif", tiff((shades()[..., 2] * 1000 - 200).astype(dtype)))
+    assert far(image, np.rint(shades()[..., 2] * 255)) <= 1
+    assert "its samples, -200 to 800, were stretched from black to white" in notes[0]
+
+
+@pytest.mark.parametrize("bits", [12, 31])
+def test_integers_of_32_bits(bits: int, tmp_path: Path) -> None:
+    stored = np.rint(shades()[..., 2] * (2**bits - 1)).astype(np.uint32)
+    image, _ = read(tmp_path / "a.tif", tiff(stored))
+    assert far(image, np.rint(shades()[..., 2] * (255 if bits == 12 else 127.5))) <= 1
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_where_white_is_zero(bits: int, tmp_path: Path) -> None:
+    most = 255 if bits == 8 else 4095
+    stored = (most - np.rint(shades()[..., 2] * most)).astype(f"u{bits // 8}")
+    image, _ = read(tmp_path / "a.tif", tiff(stored, t262=0))
+    assert far(image, np.rint(shades()[..., 2] * 255)) <= 1
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("most", [255, 4095])
+def test_a_tiffs_orientation(orientation: int, most: int, tmp_path: Path) -> None:
+    stored = np.rint(shades() * most).astype(np.uint8 if most == 255 else np.uint16)
+    upright = np.rint(shades() * 255)
+    show = {
+        2: upright[:, ::-1],
+        3: upright[::-1, ::-1],
+        4: upright[::-1],
+        5: upright.transpose(1, 0, 2),
+        6: np.rot90(upright, -1),
+        7: upright[::-1, ::-1].transpose(1, 0, 2),
+        8: np.rot90(upright),
+    }.get(orientation, upright)
+    image, _ = read(tmp_path / "a.tif", tiff(stored, t274=orientation))
+    assert far(image, show) <= 1
+
+
+def test_of_several_pages_the_first_is_read_and_that_is_said(tmp_path: Path) -> None:
+    first = np.rint(shades() * 255).astype(np.uint8)
+    image, notes = read(tmp_path / "a.tif", tiff(first, 255 - first, first // 2))
+    assert np.array_equal(image, first)
+    assert notes == [
+        f"{tmp_path}/a.tif: it has 3 pages, of which the first is used; save the others as files"
+    ]
+
+
+def test_a_folder_has_one_note_for_all_of_a_kind(tmp_path: Path) -> None:
+    for number in range(4):
+        cv2.imwrite(str(tmp_path / f"{number}.png"), np.rint(shades() * 4095).astype(np.uint16))
+    cv2.imwrite(str(tmp_path / "4.png"), np.rint(shades() * 255).astype(np.uint8))
+    with sources.open(str(tmp_path)) as source:
+        assert len(list(source)) == 5
+    (note,) = source.notes
+    assert note.startswith(f"{tmp_path}/0.png (and 3 others): only 12 of the 16 bits")
+
+
+@pytest.mark.parametrize("length", [8, 30, 60, 200])
+def test_a_tiff_that_is_cut_off_is_no_picture(length: int, tmp_path: Path) -> None:
+    (tmp_path / "a.tif").write_bytes(tiff(np.rint(shades() * 4095).astype(np.uint16))[:length])
+    assert read_picture(str(tmp_path / "a.tif")) is None
+
+
+def test_pages_that_lead_to_each_other_have_an_end(tmp_path: Path) -> None:
+    data = bytearray(tiff(np.rint(shades() * 255).astype(np.uint8)))
+    count = struct.unpack_from("<H", data, 8)[0]
+    struct.pack_into("<I", data, 10 + 12 * count, 8)  # the next page is this one
+    assert read(tmp_path / "a.tif", bytes(data))[1] == []
+
+
+def test_the_reported_file(shared: Path) -> None:
+    with sources.open(str(shared / "data/reports/g12in16.png")) as source:
+        (frame,) = source
+    assert frame.image.mean() == pytest.approx(106, abs=0.5)
+    assert "only 12 of the 16 bits" in source.notes[0]

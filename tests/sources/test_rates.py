@@ -1,0 +1,135 @@
+"""Frames a second of raw streams: what their own header states, and never in silence a guess."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from detector import sources
+from detector.config.levels import resolve_config
+from detector.errors import UsageError
+from detector.run.wire import choice_of, open_source
+from detector.sources.base import Choice
+
+from .oddities import ffmpeg
+
+FRAMES = 8
+NTSC = Fraction(30000, 1001)
+RATES = [Fraction(rate) for rate in (10, 15, 24, 25, 30, 50, 60)] + [NTSC]
+CODECS = {
+    "h264": ["-c:v", "libx264", "-preset", "ultrafast", "-bf", "2"],
+    "hevc": ["-c:v", "libx265", "-preset", "ultrafast", "-x265-params", "log-level=none"],
+    "m2v": ["-c:v", "mpeg2video", "-bf", "2", "-strict", "unofficial"],
+    "m4v": ["-c:v", "mpeg4", "-f", "m4v"],
+}
+NO_TIMING = ["-c:v", "libx265", "-x265-params", "log-level=none:vui-timing-info=0"]
+
+
+def make(path: Path, rate: Fraction, *options: str, size: str = "64x48") -> Path:
+    moving = f"testsrc2=size={size}:rate={rate}:duration={float(FRAMES / rate)}"
+    ffmpeg("-f", "lavfi", "-i", moving, "-pix_fmt", "yuv420p", *options, path)
+    return path
+
+
+def times(path: Path | str, decoder: str = "auto", pixels: str = "bgr", **choice: object) -> list:
+    chosen = Choice(**choice)
+    with sources.open(str(path), decoder=decoder, pixels=pixels, choice=chosen) as source:
+        return [frame.pts * source.info.time_base for frame in source]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", CODECS)
+@pytest.mark.parametrize("rate", RATES, ids=str)
+def test_the_rate_is_that_of_the_streams_own_header(
+    suffix: str, rate: Fraction, tmp_path: Path
+) -> None:
+    path = make(tmp_path / f"a.{suffix}", rate, *CODECS[suffix])
+    with sources.open(str(path)) as source:
+        assert source.info.fps == rate
+        assert source.notes == []
+    expected = [number / rate for number in range(FRAMES)]
+    for decoder, pixels in (("auto", "bgr"), ("av", "bgr"), ("opencv", "bgr"), ("auto", "yuv420p")):
+        assert times(path, decoder, pixels) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("size", "rate", "pixels"), [("720x576", 25, "yuv420p"), ("720x480", NTSC, "yuv411p")]
+)
+def test_dv_has_the_rate_of_television(
+    size: str, rate: Fraction, pixels: str, tmp_path: Path
+) -> None:
+    path = make(tmp_path / "a.dv", Fraction(rate), "-c:v", "dvvideo", "-pix_fmt", pixels, size=size)
+    with sources.open(str(path)) as source:
+        assert source.info.fps == rate  # FFmpeg calls it 60000, the ticks of its clock
+        stamps = [frame.pts * source.info.time_base for frame in source]
+    assert stamps == [number / Fraction(rate) for number in range(FRAMES)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("a.hevc", NO_TIMING),
+        ("a.mjpeg", ["-c:v", "mjpeg", "-pix_fmt", "yuvj420p"]),
+        ("a.obu", ["-c:v", "libaom-av1", "-cpu-used", "8", "-f", "obu"]),
+    ],
+)
+def test_where_none_is_stated_the_guess_is_said_and_the_rate_can_be_given(
+    name: str, options: list[str], tmp_path: Path
+) -> None:
+    path = make(tmp_path / name, Fraction(10), *options)
+    with sources.open(str(path)) as source:
+        assert source.info.fps == 25
+        assert "25 frames a second, which is a guess; --rate N" in source.notes[0]
+    for rate in (Fraction(10), NTSC, Fraction(7, 3)):
+        assert times(path, rate=rate) == [number / rate for number in range(FRAMES)]
+        with sources.open(str(path), choice=Choice(rate=rate)) as source:
+            assert source.info.fps == rate
+            assert not any("guess" in note for note in source.notes)
+
+
+@pytest.mark.slow
+def test_start_and_duration_count_at_that_rate(tmp_path: Path) -> None:
+    path = make(tmp_path / "a.h264", Fraction(10), *CODECS["h264"])
+    config = resolve_config(None, {"start": "0.3", "duration": "0.2"})
+    with open_source(str(path), config) as source:
+        assert [(frame.index, frame.time_s) for frame in source] == [(3, 0.3), (4, 0.4)]
+    with open_source(str(path), resolve_config(None, {"rate": "5", "start": "1"})) as source:
+        assert [frame.index for frame in source] == [5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"), [("30", 30), ("12.5", Fraction(25, 2)), ("29.97", NTSC), ("30000/1001", NTSC)]
+)
+def test_rates_as_one_writes_them(text: str, rate: Fraction) -> None:
+    assert choice_of(resolve_config(None, {"rate": text})).rate == rate
+
+
+@pytest.mark.parametrize("text", ["0", "-5", "x", "1/0", "nan", "1e9", ""])
+def test_what_is_no_rate_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"is no rate: .* give 30, 29\.97 or 30000/1001"):
+        choice_of(resolve_config(None, {"rate": text}))
+
+
+def test_a_file_with_a_clock_takes_no_rate(tmp_path: Path) -> None:
+    path = make(tmp_path / "a.mkv", Fraction(25), "-c:v", "mjpeg", "-pix_fmt", "yuvj420p")
+    with pytest.raises(UsageError, match=r"this file \(matroska\) has one: leave --rate out"):
+        sources.open(str(path), choice=Choice(rate=Fraction(30)))
+
+
+def test_pictures_take_neither(tmp_path: Path) -> None:
+    path = make(tmp_path / "a.png", Fraction(25), "-frames:v", "1")
+    for choice, flag in ((Choice(rate=Fraction(30)), "--rate"), (Choice(track=2), "--video-track")):
+        with pytest.raises(UsageError, match=f"{flag} is for videos"):
+            sources.open(str(path), choice=choice)
+
+
+@pytest.mark.parametrize(
+    ("name", "rate", "frames"), [("h264_10.h264", 10, 25), ("m2v_30.m2v", 30, 20)]
+)
+def test_reported_files(name: str, rate: int, frames: int, shared: Path) -> None:
+    path = shared / "data/reports" / name
+    assert times(path) == [Fraction(number, rate) for number in range(frames)]

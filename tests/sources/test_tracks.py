@@ -1,0 +1,162 @@
+"""Files with several video tracks: which one is read, what is said, and how another is chosen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from detector import Detector, sources
+from detector.errors import SourceError, UsageError
+from detector.sources.base import Choice
+from detector.sources.video._tracks import kept_tags
+
+from .oddities import ffmpeg
+
+SMALL, LARGE = "96x64", "128x96"
+SIZES = {SMALL: (64, 96), LARGE: (96, 128)}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tracks")
+    for size in SIZES:
+        moving = f"testsrc2=size={size}:rate=25:duration=0.4"
+        encoder = ("-c:v", "libx264", "-preset", "ultrafast", "-pix_fmt", "yuv420p")
+        ffmpeg("-f", "lavfi", "-i", moving, *encoder, folder / f"{size}.mp4")
+    return folder
+
+
+def mux(folder: Path, name: str, sizes: list[str], defaults: str, *more: str) -> Path:
+    """``defaults``: for each track, 1 where it is marked as the default."""
+    inputs = [word for size in sizes for word in ("-i", str(folder / f"{size}.mp4"))]
+    maps = [word for at in range(len(sizes)) for word in ("-map", f"{at}:v")]
+    flags = [
+        word
+        for at, flag in enumerate(defaults)
+        for word in (f"-disposition:v:{at}", "default" if flag == "1" else "0")
+    ]
+    ffmpeg(*inputs, *maps, "-c", "copy", *flags, *more, folder / name)
+    return folder / name
+
+
+def sizes_read(path: Path, **options: object) -> set[tuple[int, int]]:
+    with sources.open(str(path), **options) as source:
+        return {frame.size for frame in source}
+
+
+# What `ffmpeg -i FILE OUT` takes of each.
+CHOICES = [
+    ("later.mkv", [SMALL, LARGE], "01", LARGE),
+    ("first.mkv", [SMALL, LARGE], "10", SMALL),
+    ("small-later.mkv", [LARGE, SMALL], "01", SMALL),
+    ("none.mkv", [SMALL, LARGE], "00", LARGE),
+    ("both.mkv", [SMALL, LARGE], "11", LARGE),
+    ("both-first.mkv", [LARGE, SMALL], "11", LARGE),
+    ("later.mp4", [SMALL, LARGE], "01", LARGE),
+    ("both.mp4", [SMALL, LARGE], "11", LARGE),
+    ("plain.ts", [SMALL, LARGE], "00", LARGE),
+]
+
+
+@pytest.mark.parametrize(("name", "tracks", "defaults", "wanted"), CHOICES)
+@pytest.mark.parametrize(
+    ("decoder", "pixels"), [("auto", "bgr"), ("av", "bgr"), ("auto", "yuv420p")]
+)
+def test_the_default_track_is_read_else_the_largest(
+    name: str,
+    tracks: list[str],
+    defaults: str,
+    wanted: str,
+    decoder: str,
+    pixels: str,
+    folder: Path,
+) -> None:
+    path = mux(folder, name, tracks, defaults)
+    number = tracks.index(wanted) + 1
+    with sources.open(str(path), decoder=decoder, pixels=pixels) as source:
+        assert {frame.size for frame in source} == {SIZES[wanted]}
+        assert (source.info.width, source.info.height) == SIZES[wanted][::-1]
+    assert source.notes[0].startswith(f"video track {number} of 2 is read (h264 {wanted}")
+    assert not source.damaged
+
+
+@pytest.mark.parametrize("decoder", ["auto", "av"])
+def test_another_track_can_be_chosen(decoder: str, folder: Path) -> None:
+    path = mux(folder, "choice.mkv", [SMALL, LARGE, LARGE], "010")
+    for number, size in enumerate([SMALL, LARGE, LARGE], 1):
+        with sources.open(str(path), decoder=decoder, choice=Choice(track=number)) as source:
+            assert {frame.size for frame in source} == {SIZES[size]}
+            assert f"video track {number} of 3 is read" in source.notes[0]
+    with pytest.raises(UsageError, match=r"--video-track 4, and it has 3 video tracks .* 1 to 3"):
+        sources.open(str(path), choice=Choice(track=4))
+
+
+def test_of_equal_sizes_the_default_is_read(folder: Path) -> None:
+    path = mux(folder, "equal.mkv", [LARGE, LARGE], "01")
+    with sources.open(str(path)) as source:
+        assert source.notes[0].startswith("video track 2 of 2 is read (h264 128x96 default)")
+
+
+def test_programs_of_a_transport_stream(folder: Path) -> None:
+    programs = ("-program", "title=A:st=0", "-program", "title=B:st=1")
+    path = mux(folder, "programs.ts", [SMALL, LARGE], "00", *programs)
+    assert sizes_read(path) == {SIZES[LARGE]}
+    assert sizes_read(path, choice=Choice(track=1)) == {SIZES[SMALL]}
+
+
+def test_one_track_is_read_without_a_word(folder: Path) -> None:
+    with sources.open(str(folder / f"{SMALL}.mp4")) as source:
+        assert source.notes == []
+    with pytest.raises(UsageError, match=r"has 1 video track; give 1$"):
+        sources.open(str(folder / f"{SMALL}.mp4"), choice=Choice(track=2))
+
+
+def test_a_cover_picture_is_no_track(folder: Path) -> None:
+    cover = folder / "cover.png"
+    ffmpeg("-f", "lavfi", "-i", "color=red:size=640x480", "-frames:v", "1", cover)
+    path = folder / "covered.mp4"
+    shown = ("-map", "0", "-map", "1", "-c", "copy", "-disposition:v:0", "attached_pic")
+    ffmpeg("-i", cover, "-i", folder / f"{SMALL}.mp4", *shown, path)
+    with sources.open(str(path)) as source:
+        assert {frame.size for frame in source} == {SIZES[SMALL]}
+        assert not any("track" in note for note in source.notes if "another track" not in note)
+
+
+def test_opencv_alone_refuses_what_it_would_misread(folder: Path) -> None:
+    path = mux(folder, "later.mkv", [SMALL, LARGE], "01")
+    with pytest.raises(SourceError, match="opencv would read another track; use --decoder auto"):
+        sources.open(str(path), decoder="opencv")
+    assert sizes_read(path, decoder="opencv", choice=Choice(track=1)) == {SIZES[SMALL]}
+
+
+def test_from_python(folder: Path) -> None:
+    path = str(mux(folder, "later.mkv", [SMALL, LARGE], "01"))
+    for options, size in (({}, LARGE), ({"video_track": 1}, SMALL)):
+        with Detector(engine="null", **options) as detector:
+            assert {frame.size for frame, _ in detector.stream(path)} == {SIZES[size]}
+
+
+def test_the_reported_file(shared: Path) -> None:
+    path = shared / "data/reports/twovideo.mkv"
+    assert sizes_read(path) == {(540, 960)}
+    assert sizes_read(path, choice=Choice(track=1)) == {(90, 160)}
+
+
+def test_which_tags_are_of_the_content() -> None:
+    phone = {
+        "major_brand": "qt  ",
+        "encoder": "Lavf",
+        "TITLE": "Yard",
+        "com.apple.quicktime.location.ISO6709": "+48.85+002.35/",
+        "com.apple.quicktime.make": "Apple",
+        "com.apple.quicktime.software": "17.1",
+        "location-eng": "+48.85+002.35/",
+        "comment": " ",
+    }
+    assert kept_tags(phone) == {
+        "title": "Yard",
+        "location": "+48.85+002.35/",
+        "make": "Apple",
+        "location-eng": "+48.85+002.35/",
+    }
