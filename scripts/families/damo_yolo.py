@@ -105,7 +105,8 @@ def main() -> None:
             layer.switch_to_deploy()
     rows = {picture.name: find(network, picture, config) for picture in sized}
     extra = {str(picture): find(network, picture, config) for picture in pictures}
-    threshold = threshold_in_gap(rows)
+    scores = [one["score"] for found in rows.values() for one in found]
+    threshold = threshold_in_gap(scores, 8 * len(rows), 30 * len(rows))
     iou = config.model.head.nms_iou_thre
     finished = End2End(
         network, max_obj=100, iou_thres=iou, score_thres=0.05, device=torch.device("cpu"), ort=True

@@ -112,7 +112,8 @@ def main() -> None:
     bench = DetBenchPredict(made).eval()
     rows = {picture.name: find(bench, picture, size) for picture in sized}
     extra = {str(picture): find(bench, picture, size) for picture in pictures}
-    threshold = threshold_in_gap(rows)
+    scores = [one["score"] for found in rows.values() for one in found]
+    threshold = threshold_in_gap(scores, 8 * len(rows), 30 * len(rows))
     x = read(sized[0], size)[0]
     levels = [f"{kind}_{level}" for kind in ("class", "box") for level in range(3, 8)]
     export(made, out / "effdet-raw.onnx", x, levels)

@@ -65,12 +65,12 @@ LAST = {  # the layers that give class scores, and those that give boxes
 MODELS: dict[str, tuple[str, tuple[int, int], str]] = {
     "rtmdet": (
         "rtmdet/rtmdet_tiny_8xb32-300e_coco.py",
-        (640, 640),
+        (320, 320),
         f"colour: bgr, scale: 1, {IMAGENET_BGR}, fit: letterbox, align: top-left, pad: 114",
     ),
     "retinanet": (
         "retinanet/retinanet_r18_fpn_1x_coco.py",
-        (512, 320),
+        (320, 256),
         f"colour: rgb, scale: 1, {IMAGENET_RGB}, fit: letterbox, align: top-left, pad: [124, 116, 104]",
     ),
     "ssd": (
@@ -80,7 +80,7 @@ MODELS: dict[str, tuple[str, tuple[int, int], str]] = {
     ),
     "yolox": (
         "yolox/yolox_tiny_8xb8-300e_coco.py",
-        (416, 416),
+        (320, 320),
         "colour: bgr, scale: 1, fit: letterbox, align: top-left, pad: 114",
     ),
 }
@@ -166,7 +166,8 @@ def variant(out: Path, pictures: list[Path], name: str) -> Variant:
     spread(last_layers(boxes), run, mean=1.0 if name == "rtmdet" else 0.0, deviation=0.3)
     rows = {picture.name: find(network, picture) for picture in sized}
     extra = {str(picture): find(network, picture) for picture in pictures}
-    threshold = threshold_in_gap(rows)
+    scores = [one["score"] for found in rows.values() for one in found]
+    threshold = threshold_in_gap(scores, 8 * len(rows), 30 * len(rows))
     weights = out / f"{name}.pth"
     torch.save({"state_dict": network.state_dict()}, weights)
     torch2onnx(

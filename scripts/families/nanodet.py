@@ -99,7 +99,8 @@ def variant(out: Path, pictures: list[Path], name: str, file: str) -> Variant:
             layer.bias[classes:] += 5
     rows = {picture.name: find(network, picture, config) for picture in sized}
     extra = {str(picture): find(network, picture, config) for picture in pictures}
-    threshold = threshold_in_gap(rows)
+    scores = [one["score"] for found in rows.values() for one in found]
+    threshold = threshold_in_gap(scores, 8 * len(rows), 30 * len(rows))
     torch.onnx.export(  # as tools/export_onnx.py, which then runs onnxsim
         network,
         torch.randn(1, 3, size[1], size[0]),

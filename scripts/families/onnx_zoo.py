@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import torch
 from result import Row, Variant, above, arguments, at_size, row, save, threshold_in_gap
-from small_network import Branch, best_of, spread_out
+from small_network import Branch, best_of, inside, spread_out
 
 REQUIREMENTS = ["torch", "torchvision", "onnx", "opencv-python-headless"]
 LICENCE = "Apache-2.0 (SSD), MIT (Faster R-CNN)"
@@ -88,10 +88,12 @@ def variant(out: Path, pictures: list[Path], name: str) -> Variant:
         with torch.no_grad():
             parts: list[Any] = [part.squeeze(0) if ssd else part for part in network(x)]
         scale = torch.tensor([SIZE[0], SIZE[1]] * 2) if ssd else 1
-        return [row(*one) for one in zip(parts[0] * scale, parts[2], parts[1] - 1, strict=True)]
+        boxes = inside(parts[0] * scale, *SIZE)
+        return [row(*one) for one in zip(boxes, parts[2], parts[1] - 1, strict=True)]
 
     rows = {picture.name: find(x) for picture, x in zip(sized, inputs, strict=True)}
-    threshold = threshold_in_gap(rows)
+    scores = [one["score"] for found in rows.values() for one in found]
+    threshold = threshold_in_gap(scores, 8 * len(rows), 30 * len(rows))
     names = ["bboxes", "labels", "scores"]
     axes = {} if ssd else {"image": {1: "height", 2: "width"}}
     torch.onnx.export(

@@ -10,7 +10,7 @@ from pathlib import Path
 import cv2
 import torch
 from result import Row, Variant, above, arguments, at_size, row, save, threshold_in_gap
-from small_network import Branch, best_of, spread_out
+from small_network import Branch, best_of, inside, spread_out
 from yolov9 import Dual
 
 REQUIREMENTS = ["torch", "torchvision", "onnx", "opencv-python-headless"]
@@ -66,8 +66,9 @@ def read(picture: Path, front: str) -> torch.Tensor:
 def find(branch: Branch, picture: Path, front: str) -> list[Row]:
     with torch.no_grad():
         boxes, logits = branch(prepare(read(picture, front).float(), front))
-    parts = best_of(boxes[0].clamp(0, SIDE), logits[0].sigmoid(), IOU, 300)
-    return [row(*one) for one in zip(*parts, strict=True)]
+    parts = best_of(boxes[0], logits[0].sigmoid(), IOU, 300)
+    found = inside(parts[0], SIDE, SIDE)
+    return [row(*one) for one in zip(found, *parts[1:], strict=True)]
 
 
 def variant(out: Path, sized: list[Path], name: str) -> Variant:
@@ -76,7 +77,8 @@ def variant(out: Path, sized: list[Path], name: str) -> Variant:
     pixels = torch.cat([read(picture, front) for picture in sized])
     spread_out(branch, prepare(pixels.float(), front), 0.007)
     rows = {picture.name: find(branch, picture, front) for picture in sized}
-    threshold = threshold_in_gap(rows)
+    scores = [one["score"] for found in rows.values() for one in found]
+    threshold = threshold_in_gap(scores, 8 * len(rows), 30 * len(rows))
     example = pixels[:1].to(kind)
     torch.onnx.export(
         Baked(branch, nhwc, front).eval(),

@@ -248,7 +248,8 @@ def variant(out: Path, pictures: list[Path], kind: str, name: str, options: dict
     network.eval()
     rows = {picture.name: find(network, picture, kind) for picture in sized}
     extra = {str(picture): find(network, picture, kind) for picture in pictures}
-    threshold = threshold_in_gap(rows)
+    scores = [one["score"] for found in rows.values() for one in found]
+    threshold = threshold_in_gap(scores, 8 * len(rows), 30 * len(rows))
     head = network.yolo_head if kind == "ppyoloe" else network.head
     for key, value in options.items():
         setattr(head, key, value)

@@ -73,3 +73,8 @@ def best_of(
     values = scores[rows, classes]
     keep = torchvision.ops.batched_nms(boxes[rows], values, classes, iou)[:most]
     return boxes[rows[keep]], values[keep], classes[keep]
+
+
+def inside(boxes: torch.Tensor, width: float, height: float) -> torch.Tensor:
+    """Boxes cut off at the edges of the picture, as everybody does at last."""
+    return boxes.clamp(min=0).minimum(torch.tensor([width, height] * 2))

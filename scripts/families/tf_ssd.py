@@ -135,7 +135,8 @@ def variant(out: Path, pictures: list[Path], name: str, side: int | None) -> Var
     function = tf.function(network.__call__, input_signature=[spec])
     rows = {picture.name: find(function, picture) for picture in sized}
     extra = {} if side else {str(picture): find(function, picture) for picture in pictures}
-    threshold = threshold_in_gap(rows)
+    scores = [one["score"] for found in rows.values() for one in found]
+    threshold = threshold_in_gap(scores, 8 * len(rows), 30 * len(rows))
     tf2onnx.convert.from_function(
         function, input_signature=[spec], opset=13, output_path=str(out / f"tf-{name}.onnx")
     )
@@ -146,6 +147,7 @@ def variant(out: Path, pictures: list[Path], name: str, side: int | None) -> Var
         threshold,
         {key: above(found, threshold) for key, found in rows.items()},
         f"tf-{name}.yaml",
+        size=None if side else (SIDE, SIDE),
         extra={key: above(found, threshold) for key, found in extra.items()},
     )
 

@@ -6,7 +6,7 @@ class layers begin at a score of 0.01. Needs torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,26 +25,20 @@ def settle(network: nn.Module, run: Callable[[], Any]) -> None:
     network.eval()
 
 
-def caught(layers: Iterable[nn.Module], run: Callable[[], Any]) -> torch.Tensor:
-    """What ``layers`` give while ``run`` runs, as one vector."""
-    seen: list[torch.Tensor] = []
+def spread(layers: list[Any], run: Callable[[], Any], mean: float, deviation: float) -> None:
+    """Scale each layer (Linear, Conv2d) so that its outputs have this mean and deviation."""
+    seen: dict[int, list[torch.Tensor]] = {at: [] for at in range(len(layers))}
     hooks = [
-        layer.register_forward_hook(lambda _module, _inputs, out: seen.append(out.flatten()))
-        for layer in layers
+        layer.register_forward_hook(lambda _module, _inputs, out, at=at: seen[at].append(out.flatten()))
+        for at, layer in enumerate(layers)
     ]
     with torch.no_grad():
         run()
     for hook in hooks:
         hook.remove()
-    return torch.cat(seen)
-
-
-def spread(layers: list[Any], run: Callable[[], Any], mean: float, deviation: float) -> None:
-    """Scale each layer (Linear, Conv2d) so that its outputs have this mean and deviation."""
-    for layer in layers:
-        values = caught([layer], run)
+    for at, layer in enumerate(layers):
+        values = torch.cat(seen[at])
         factor = deviation / max(float(values.std()), 1e-6)
-        shift = mean - float(values.mean()) * factor
         with torch.no_grad():
             layer.weight.mul_(factor)
-            layer.bias.mul_(factor).add_(shift)
+            layer.bias.mul_(factor).add_(mean - float(values.mean()) * factor)

@@ -12,7 +12,7 @@ import cv2
 import onnx
 import torch
 from result import Row, Variant, above, arguments, at_size, row, save, threshold_in_gap
-from small_network import Branch, best_of, spread_out
+from small_network import Branch, best_of, inside, spread_out
 
 REQUIREMENTS = ["torch", "torchvision", "onnx", "opencv-python-headless"]
 LICENCE = "Apache-2.0 (this form); GPL-3.0 (YOLOv9 of WongKinYiu)"
@@ -43,8 +43,9 @@ def read(picture: Path) -> torch.Tensor:
 def find(main: Branch, x: torch.Tensor) -> list[Row]:
     with torch.no_grad():
         boxes, logits = main(x)
-    parts = best_of(boxes[0].clamp(0, SIDE), logits[0].sigmoid(), IOU, 300)
-    return [row(*one) for one in zip(*parts, strict=True)]
+    parts = best_of(boxes[0], logits[0].sigmoid(), IOU, 300)
+    found = inside(parts[0], SIDE, SIDE)
+    return [row(*one) for one in zip(found, *parts[1:], strict=True)]
 
 
 def main() -> None:
@@ -56,7 +57,8 @@ def main() -> None:
         spread_out(branch, x, 0.007)
     network = Dual(*branches).eval()
     rows = {picture.name: find(branches[1], read(picture)) for picture in sized}
-    threshold = threshold_in_gap(rows)
+    scores = [one["score"] for found in rows.values() for one in found]
+    threshold = threshold_in_gap(scores, 8 * len(rows), 30 * len(rows))
     judged = {key: above(found, threshold) for key, found in rows.items()}
     variants = []
     for name, names in (("yolov9-c-dual", ["output0"]), ("two-outputs", ["output0", "output1"])):
