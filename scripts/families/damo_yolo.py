@@ -12,7 +12,9 @@ from typing import Any
 
 CHECKOUT = Path(os.environ.get("CHECKOUTS", "/work/tools/checkouts")) / "DAMO-YOLO"
 if not CHECKOUT.is_dir():
-    sys.exit(f"damo_yolo: {CHECKOUT} is missing: clone https://github.com/tinyvision/DAMO-YOLO there")
+    sys.exit(
+        f"damo_yolo: {CHECKOUT} is missing: clone https://github.com/tinyvision/DAMO-YOLO there"
+    )
 sys.path.insert(0, str(CHECKOUT))
 
 import onnx  # noqa: E402
@@ -26,16 +28,7 @@ from damo.utils import postprocess  # noqa: E402
 from damo.utils.demo_utils import transform_img  # noqa: E402
 from damo.utils.model_utils import replace_module  # noqa: E402
 from PIL import Image  # noqa: E402
-from result import (  # noqa: E402
-    Row,
-    Variant,
-    above,
-    arguments,
-    at_size,
-    row,
-    save,
-    threshold_in_gap,
-)
+from result import Row, Variant, above, arguments, at_size, row, save, threshold_in_gap  # noqa: E402
 from weights import settle, spread  # noqa: E402
 
 REQUIREMENTS = [
@@ -70,7 +63,9 @@ def find(network: Any, picture: Path, config: Any) -> list[Row]:
     head = config.model.head
     with torch.no_grad():
         scores, boxes = network(images.tensors)
-    found = postprocess(scores, boxes, head.num_classes, head.nms_conf_thre, head.nms_iou_thre, images)
+    found = postprocess(
+        scores, boxes, head.num_classes, head.nms_conf_thre, head.nms_iou_thre, images
+    )
     found = found[0].resize(shape)
     return [
         row(box, score, class_id)
@@ -130,8 +125,17 @@ def main() -> None:
     judged = {key: above(found, threshold) for key, found in rows.items()}
     others = {key: above(found, threshold) for key, found in extra.items()}
     variants = [
-        Variant("raw", "damoyolo-raw.onnx", threshold, judged, "damoyolo-raw.yaml", iou, extra=others),
-        Variant("end2end", "damoyolo-end2end.onnx", threshold, judged, "damoyolo-end2end.yaml", extra=others),
+        Variant(
+            "raw", "damoyolo-raw.onnx", threshold, judged, "damoyolo-raw.yaml", iou, extra=others
+        ),
+        Variant(
+            "end2end",
+            "damoyolo-end2end.onnx",
+            threshold,
+            judged,
+            "damoyolo-end2end.yaml",
+            extra=others,
+        ),
     ]
     save(out, "DAMO-YOLO, repository of March 2024, tinynasL20_N, random weights", variants)
 

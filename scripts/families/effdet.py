@@ -16,16 +16,7 @@ from effdet.anchors import generate_detections  # noqa: E402
 from effdet.bench import _post_process  # noqa: E402
 from effdet.data.transforms import ResizePad, resolve_fill_color  # noqa: E402
 from PIL import Image  # noqa: E402
-from result import (  # noqa: E402
-    Row,
-    Variant,
-    above,
-    arguments,
-    at_size,
-    row,
-    save,
-    threshold_in_gap,
-)
+from result import Row, Variant, above, arguments, at_size, row, save, threshold_in_gap  # noqa: E402
 from weights import settle, spread  # noqa: E402
 
 REQUIREMENTS = ["effdet==0.4.1", "torchvision", "onnx", "opencv-python-headless"]
@@ -70,7 +61,13 @@ class Traceable(torch.nn.Module):
             *bench.model(x), bench.num_levels, bench.num_classes, bench.max_detection_points
         )
         found = generate_detections(
-            classes[0], boxes[0], bench.anchors.boxes, indices[0], class_ids[0], None, None,
+            classes[0],
+            boxes[0],
+            bench.anchors.boxes,
+            indices[0],
+            class_ids[0],
+            None,
+            None,
             bench.max_det_per_image,
         )
         return found[None]

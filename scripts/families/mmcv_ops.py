@@ -24,7 +24,11 @@ def nms(
 
 
 def batched_nms(
-    boxes: torch.Tensor, scores: torch.Tensor, idxs: torch.Tensor, nms_cfg: Any, class_agnostic: bool = False
+    boxes: torch.Tensor,
+    scores: torch.Tensor,
+    idxs: torch.Tensor,
+    nms_cfg: Any,
+    class_agnostic: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     groups = torch.zeros_like(idxs) if class_agnostic else idxs
     keep = torchvision.ops.batched_nms(boxes, scores, groups, nms_cfg["iou_threshold"])

@@ -18,16 +18,7 @@ import mmengine  # noqa: E402
 from mmdeploy.apis import torch2onnx  # noqa: E402
 from mmdet.apis import inference_detector, init_detector  # noqa: E402
 from mmdet.utils import register_all_modules  # noqa: E402
-from result import (  # noqa: E402
-    Row,
-    Variant,
-    above,
-    arguments,
-    at_size,
-    row,
-    save,
-    threshold_in_gap,
-)
+from result import Row, Variant, above, arguments, at_size, row, save, threshold_in_gap  # noqa: E402
 from weights import settle, spread  # noqa: E402
 
 REQUIREMENTS = [
@@ -98,7 +89,9 @@ def find(network: Any, picture: Path) -> list[Row]:
     found = inference_detector(network, str(picture)).pred_instances
     return [
         row(*one)
-        for one in zip(found.bboxes.tolist(), found.scores.tolist(), found.labels.tolist(), strict=True)
+        for one in zip(
+            found.bboxes.tolist(), found.scores.tolist(), found.labels.tolist(), strict=True
+        )
     ]
 
 
@@ -162,7 +155,9 @@ def variant(out: Path, pictures: list[Path], name: str) -> Variant:
     settle(network, run)
     classes, boxes = (getattr(network.bbox_head, part) for part in LAST[name])
     softmax = name == "ssd"
-    spread(last_layers(classes), run, mean=0.0 if softmax else -5.0, deviation=1.5 if softmax else 1.0)
+    spread(
+        last_layers(classes), run, mean=0.0 if softmax else -5.0, deviation=1.5 if softmax else 1.0
+    )
     spread(last_layers(boxes), run, mean=1.0 if name == "rtmdet" else 0.0, deviation=0.3)
     rows = {picture.name: find(network, picture) for picture in sized}
     extra = {str(picture): find(network, picture) for picture in pictures}
@@ -171,7 +166,13 @@ def variant(out: Path, pictures: list[Path], name: str) -> Variant:
     weights = out / f"{name}.pth"
     torch.save({"state_dict": network.state_dict()}, weights)
     torch2onnx(
-        str(sized[0]), str(out), f"mmdet-{name}.onnx", deploy_config(size), config, str(weights), "cpu"
+        str(sized[0]),
+        str(out),
+        f"mmdet-{name}.onnx",
+        deploy_config(size),
+        config,
+        str(weights),
+        "cpu",
     )
     weights.unlink()
     (out / f"mmdet-{name}.yaml").write_text(DESCRIPTION % (name, reading))

@@ -31,16 +31,7 @@ from nanodet.data.transform import Pipeline  # noqa: E402
 from nanodet.model.arch import build_model  # noqa: E402
 from nanodet.util import cfg as DEFAULTS  # noqa: E402, N812
 from nanodet.util import load_config  # noqa: E402
-from result import (  # noqa: E402
-    Row,
-    Variant,
-    above,
-    arguments,
-    at_size,
-    row,
-    save,
-    threshold_in_gap,
-)
+from result import Row, Variant, above, arguments, at_size, row, save, threshold_in_gap  # noqa: E402
 from weights import settle, spread  # noqa: E402
 
 REQUIREMENTS = [
@@ -63,7 +54,9 @@ def read(picture: Path, config: Any) -> dict[str, Any]:
     image = cv2.imread(str(picture))
     info = {"id": 0, "file_name": picture.name, "height": image.shape[0], "width": image.shape[1]}
     pipeline = Pipeline(config.data.val.pipeline, config.data.val.keep_ratio)
-    meta = pipeline(None, {"img_info": info, "raw_img": image, "img": image}, config.data.val.input_size)
+    meta = pipeline(
+        None, {"img_info": info, "raw_img": image, "img": image}, config.data.val.input_size
+    )
     meta["img"] = torch.from_numpy(meta["img"].transpose(2, 0, 1))
     meta = naive_collate([meta])
     meta["img"] = stack_batch_img(meta["img"], divisible=32)
@@ -113,9 +106,7 @@ def variant(out: Path, pictures: list[Path], name: str, file: str) -> Variant:
     )
     (out / f"{name}.yaml").write_text(
         DESCRIPTION.format(
-            name=name,
-            strides=list(network.head.strides),
-            centre=0.0 if "plus" in name else 0.5,
+            name=name, strides=list(network.head.strides), centre=0.0 if "plus" in name else 0.5
         )
     )
     return Variant(

@@ -59,7 +59,9 @@ class FasterRcnn(torch.nn.Module):
     def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Boxes in pixels, labels from 1, scores; no axis for a batch."""
         boxes, logits = self.branch(image[None] / 57.0)
-        found, values, classes = best_of(boxes[0], logits[0].softmax(-1)[:, 1:], 0.5, 100, least=0.05)
+        found, values, classes = best_of(
+            boxes[0], logits[0].softmax(-1)[:, 1:], 0.5, 100, least=0.05
+        )
         return found, classes + 1, values
 
 

@@ -53,7 +53,9 @@ def prepare(x: torch.Tensor, front: str) -> torch.Tensor:
         return x / 127.5 - 1
     if front == "bgr":
         return x[:, [2, 1, 0]] / 255
-    return (x / 255 - torch.tensor(MEAN).view(1, 3, 1, 1)) / torch.tensor(DEVIATION).view(1, 3, 1, 1)
+    return (x / 255 - torch.tensor(MEAN).view(1, 3, 1, 1)) / torch.tensor(DEVIATION).view(
+        1, 3, 1, 1
+    )
 
 
 def read(picture: Path, front: str) -> torch.Tensor:

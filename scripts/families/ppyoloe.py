@@ -15,7 +15,7 @@ os.environ["ENABLE_FALL_BACK"] = "False"  # paddle 2.6 exports whole graphs only
 
 import numpy as np
 import paddle
-from ppdet.core.workspace import create, load_config, merge_config
+from ppdet.core.workspace import load_config, merge_config
 from ppdet.data.transform.operators import Decode, NormalizeImage, Permute, Resize
 from ppdet.engine import Trainer
 from result import Row, Variant, above, arguments, at_size, row, save, threshold_in_gap
@@ -54,7 +54,9 @@ TestDataset:
 worker_num: 0
 epoch: 1
 """
-PPYOLOE = COMMON + """\
+PPYOLOE = (
+    COMMON
+    + """\
 architecture: PPYOLOE
 depth_mult: 0.33
 width_mult: 0.25
@@ -85,7 +87,10 @@ TestReader:
     - Permute: {}
   batch_size: 1
 """
-PICODET = COMMON + """\
+)
+PICODET = (
+    COMMON
+    + """\
 architecture: PicoDet
 PicoDet: {backbone: LCNet, neck: LCPAN, head: PicoHeadV2}
 LCNet: {scale: 0.75, feature_maps: [3, 4, 5]}
@@ -123,6 +128,7 @@ TestReader:
     - Permute: {}
   batch_size: 1
 """
+)
 DESCRIPTION = """\
 version: 1
 family: %s
@@ -191,8 +197,8 @@ def settle(network: Any, run: Any) -> None:
     network.eval()
     for norm in norms:
         norm.train()
-        norm._momentum = 0.3  # noqa: SLF001
-        norm._use_global_stats = None  # noqa: SLF001
+        norm._momentum = 0.3
+        norm._use_global_stats = None
     with paddle.no_grad():
         for _turn in range(6):
             run()
@@ -209,7 +215,9 @@ def spread(layers: list[Any], run: Any, mean: float, deviation: float, rows: sli
         if not layer.weight.numpy().any():
             layer.weight.set_value(np.random.normal(0, 1, layer.weight.shape).astype("float32"))
         seen: list[Any] = []
-        hook = layer.register_forward_post_hook(lambda _l, _i, o, s=seen: s.append(o.numpy()[:, rows]))
+        hook = layer.register_forward_post_hook(
+            lambda _l, _i, o, s=seen: s.append(o.numpy()[:, rows])
+        )
         with paddle.no_grad():
             run()
         hook.remove()
@@ -222,7 +230,9 @@ def spread(layers: list[Any], run: Any, mean: float, deviation: float, rows: sli
         layer.bias.set_value(bias)
 
 
-def variant(out: Path, pictures: list[Path], kind: str, name: str, options: dict[str, bool]) -> Variant:
+def variant(
+    out: Path, pictures: list[Path], kind: str, name: str, options: dict[str, bool]
+) -> Variant:
     config = out / f"{name}.yml"
     config.write_text(PPYOLOE if kind == "ppyoloe" else PICODET)
     loaded = load_config(str(config))
@@ -289,7 +299,11 @@ def main() -> None:
     variants = []
     for name, (kind, options) in VARIANTS.items():
         variants.append(variant(out, pictures, kind, name, options))
-        save(out, "PaddleDetection 2.6.0, paddlepaddle 2.6.2, paddle2onnx 1.2.11, random weights", variants)
+        save(
+            out,
+            "PaddleDetection 2.6.0, paddlepaddle 2.6.2, paddle2onnx 1.2.11, random weights",
+            variants,
+        )
 
 
 if __name__ == "__main__":

@@ -38,9 +38,7 @@ class Branch(nn.Module):
     def decode(distances: torch.Tensor, stride: int) -> torch.Tensor:
         """Distances from the cell's centre to the sides of its box, as powers of e."""
         height, width = int(distances.shape[2]), int(distances.shape[3])
-        y, x = torch.meshgrid(
-            torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij"
-        )
+        y, x = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
         centres = torch.stack([x, y]).float()[None]
         reach = distances.clamp(-4, 4).exp() * 2
         sides = torch.cat([centres - reach[:, :2], centres + reach[:, 2:]], 1) * stride

@@ -12,20 +12,11 @@ from typing import Any
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 
-import cv2  # noqa: E402
-import numpy as np  # noqa: E402
-import tensorflow as tf  # noqa: E402
-import tf2onnx  # noqa: E402
-from result import (  # noqa: E402
-    Row,
-    Variant,
-    above,
-    arguments,
-    at_size,
-    row,
-    save,
-    threshold_in_gap,
-)
+import cv2
+import numpy as np
+import tensorflow as tf
+import tf2onnx
+from result import Row, Variant, above, arguments, at_size, row, save, threshold_in_gap
 
 REQUIREMENTS = [
     "tensorflow-cpu==2.15.1",
@@ -82,7 +73,9 @@ class Ssd(tf.Module):
             if level >= 3:
                 found = tf.nn.conv2d(x, self.classes[level - 3], 1, "SAME")
                 scores.append(tf.reshape(found, (1, -1, CLASSES + 1)))
-                boxes.append(tf.reshape(tf.nn.conv2d(x, self.boxes[level - 3], 1, "SAME"), (1, -1, 4)))
+                boxes.append(
+                    tf.reshape(tf.nn.conv2d(x, self.boxes[level - 3], 1, "SAME"), (1, -1, 4))
+                )
         return tf.concat(scores, 1) * self.factor + self.shift, tf.concat(boxes, 1)[0]
 
     def finish(self, scores: tf.Tensor, codes: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -123,7 +116,9 @@ def find(function: Any, picture: Path) -> list[Row]:
     for index in range(int(found["num_detections"])):
         y1, x1, y2, x2 = found["detection_boxes"][index]
         box = (x1 * width, y1 * height, x2 * width, y2 * height)
-        rows.append(row(box, found["detection_scores"][index], found["detection_classes"][index] - 1))
+        rows.append(
+            row(box, found["detection_scores"][index], found["detection_classes"][index] - 1)
+        )
     return rows
 
 

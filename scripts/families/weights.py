@@ -29,7 +29,9 @@ def spread(layers: list[Any], run: Callable[[], Any], mean: float, deviation: fl
     """Scale each layer (Linear, Conv2d) so that its outputs have this mean and deviation."""
     seen: dict[int, list[torch.Tensor]] = {at: [] for at in range(len(layers))}
     hooks = [
-        layer.register_forward_hook(lambda _module, _inputs, out, at=at: seen[at].append(out.flatten()))
+        layer.register_forward_hook(
+            lambda _module, _inputs, out, at=at: seen[at].append(out.flatten())
+        )
         for at, layer in enumerate(layers)
     ]
     with torch.no_grad():
