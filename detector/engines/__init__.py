@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 from detector.engines.base import PRECISIONS, Engine, EngineOptions, translated
 from detector.engines.layer_times import LayerTimes, measure_layers
 from detector.errors import EngineError, UsageError
-from detector.models.base import files_in_folder
 
 if TYPE_CHECKING:
     import numpy as np
@@ -250,6 +249,8 @@ def only_engine(model: str) -> str | None:
     """The one engine that runs this model file; None for a file that becomes a graph, which every
     engine runs.
     """
+    from detector.models.base import files_in_folder  # numpy, which --help does without
+
     inside = files_in_folder(model)
     file = inside[0] if len(inside) == 1 else model
     return next((name for name, each in _all().items() if _runs(each, file)), None)

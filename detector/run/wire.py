@@ -435,32 +435,12 @@ def frames_ahead(config: Config, info: SourceInfo) -> int | None:
     return min(limits, default=None)
 
 
-# What people write for the rates of NTSC, which are no decimal numbers.
-NTSC = {"23.976": Fraction(24000, 1001), "29.97": Fraction(30000, 1001)}
-NTSC["59.94"] = 2 * NTSC["29.97"]
-MOST_RATE = 1000
-
-
 def choice_of(config: Config) -> Choice:
     """--video-track and --rate. Raises UsageError."""
-    from detector.sources.base import Choice
+    from detector.sources.base import Choice, parse_rate
 
-    return Choice(config.input.video_track, _rate(config.input.rate))
-
-
-def _rate(text: str | None) -> Fraction | None:
-    if text is None:
-        return None
-    try:
-        rate = NTSC.get(text) or Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        rate = Fraction(0)
-    if not 0 < rate <= MOST_RATE:
-        raise UsageError(
-            f"--rate {text!r} is no rate: frames a second, more than 0 and at most {MOST_RATE}; "
-            "give 30, 29.97 or 30000/1001"
-        )
-    return rate
+    rate = config.input.rate
+    return Choice(config.input.video_track, None if rate is None else parse_rate(rate))
 
 
 def time_window(config: Config) -> tuple[Fraction | None, Fraction | None]:

@@ -29,6 +29,27 @@ class Choice:
 
 
 ANY = Choice()
+# What people write for the rates of NTSC, which are no decimal numbers.
+NTSC = {
+    "23.976": Fraction(24000, 1001),
+    "29.97": Fraction(30000, 1001),
+    "59.94": Fraction(60000, 1001),
+}
+MOST_RATE = 1000
+
+
+def parse_rate(text: str) -> Fraction:
+    """Frames a second of ``--rate``. Raises UsageError."""
+    try:
+        rate = NTSC.get(text) or Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        rate = Fraction(0)
+    if not 0 < rate <= MOST_RATE:
+        raise UsageError(
+            f"--rate {text!r} is no rate: frames a second, more than 0 and at most {MOST_RATE}; "
+            "give 30, 29.97 or 30000/1001"
+        )
+    return rate
 
 
 class Source:

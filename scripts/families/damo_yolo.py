@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-CHECKOUT = Path(os.environ.get("CHECKOUTS", "/work/tools/checkouts")) / "DAMO-YOLO"
+CHECKOUT = Path(os.environ.get("CHECKOUTS", "checkouts")) / "DAMO-YOLO"
 if not CHECKOUT.is_dir():
     sys.exit(
         f"damo_yolo: {CHECKOUT} is missing: clone https://github.com/tinyvision/DAMO-YOLO there"

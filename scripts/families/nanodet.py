@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-CHECKOUT = Path(os.environ.get("CHECKOUTS", "/work/tools/checkouts")) / "nanodet"
+CHECKOUT = Path(os.environ.get("CHECKOUTS", "checkouts")) / "nanodet"
 # The checkout goes before this folder, in which a file has the name of the package.
 sys.path = [str(CHECKOUT), *(e for e in sys.path if Path(e or ".").resolve() != HERE), str(HERE)]
 if not CHECKOUT.is_dir():

@@ -268,10 +268,21 @@ def variant(
     trainer.export(str(out / "inference"))
     model = out / "inference" / name
     subprocess.run(
-        [sys.executable, "-m", "paddle2onnx.command"]
-        + ["--model_dir", str(model), "--model_filename", "model.pdmodel"]
-        + ["--params_filename", "model.pdiparams", "--opset_version", "13"]
-        + ["--save_file", str(out / f"{name}.onnx")],
+        [
+            sys.executable,
+            "-m",
+            "paddle2onnx.command",
+            "--model_dir",
+            str(model),
+            "--model_filename",
+            "model.pdmodel",
+            "--params_filename",
+            "model.pdiparams",
+            "--opset_version",
+            "13",
+            "--save_file",
+            str(out / f"{name}.onnx"),
+        ],
         check=True,
     )
     (out / f"{name}.yaml").write_text(DESCRIPTION % (kind, name, PIXELS[kind], OUTPUTS[name]))

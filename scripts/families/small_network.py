@@ -4,6 +4,8 @@ had, or whose form is all that matters. Needs torch.
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import nn
 
@@ -19,7 +21,7 @@ class Branch(nn.Module):
         widths = [3, 8, 16, width, width, width]
         self.body = nn.ModuleList(
             nn.Sequential(nn.Conv2d(a, b, 3, 2, 1, bias=False), nn.BatchNorm2d(b), nn.SiLU())
-            for a, b in zip(widths, widths[1:], strict=False)
+            for a, b in itertools.pairwise(widths)
         )
         self.box = nn.ModuleList(nn.Conv2d(width, 4, 3, 1, 1) for _ in STRIDES)
         self.classes = nn.ModuleList(nn.Conv2d(width, classes, 3, 1, 1) for _ in STRIDES)

@@ -12,6 +12,8 @@ from typing import Any
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 
+import itertools
+
 import cv2
 import numpy as np
 import tensorflow as tf
@@ -43,7 +45,7 @@ class Ssd(tf.Module):
             )
 
         widths = (3, 16, 24, 32, 48, 64)
-        self.body = [weight(3, 3, a, b) for a, b in zip(widths, widths[1:], strict=False)]
+        self.body = [weight(3, 3, a, b) for a, b in itertools.pairwise(widths)]
         self.classes = [weight(3, 3, w, 3 * (CLASSES + 1), gain=6) for w in widths[-2:]]
         self.boxes = [weight(3, 3, w, 12, gain=1.5) for w in widths[-2:]]
         self.anchors = anchors()

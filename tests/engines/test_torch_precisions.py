@@ -247,7 +247,7 @@ def test_channels_last_leaves_constants_of_other_dimensions_alone():
         (
             {"stream": "1"},
             "fp32",
-            "engine torch has no such option; it has channels_last, compile, graphs, bf16",
+            "engine torch has no such option; it has channels_last, compile, graphs, benchmark,",
         ),
         ({"bf16": "some"}, "bf16", "--engine-options bf16=some: what runs in bf16 is mixed or all"),
     ],

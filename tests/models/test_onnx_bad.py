@@ -248,7 +248,7 @@ def bomb(folder):
 BAD = {
     two_pictures: ("2 inputs", "images float [1, 3, 64, 64]", "others float [1, 3, 64, 64]"),
     optimised: ("QuickGelu (com.microsoft)", "QDQ"),
-    unranked: ("its outputs at 64x64 are x [", "export it"),
+    unranked: ("its outputs at 64x64 are x [", "models describe m.onnx"),
     plugin: ("EfficientNMS_TRT (TRT)", "plug-ins"),
     unknown_operator: ("operators", "Frobnicate"),
     raw_maps: (

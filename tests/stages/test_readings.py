@@ -205,8 +205,9 @@ def test_logits_of_queries_end_in_a_logistic():
     boxes = np.array([[[0.5, 0.5, 0.25, 0.5]]], np.float32)
     logits = np.array([[[0.0, 2.0]]], np.float32)
     found = read_rows([logits, boxes], 0.25, reading=LOGITS)
-    np.testing.assert_allclose(found.boxes, [[36, 16, 60, 48]])
-    np.testing.assert_allclose(found.scores, [1 / (1 + math.exp(-2))], rtol=1e-6)
+    np.testing.assert_allclose(found.boxes, [[36, 16, 60, 48]] * 2)
+    assert found.class_ids.tolist() == [0, 1]  # of one query, as RT-DETR's own code has it
+    np.testing.assert_allclose(found.scores, [0.5, 1 / (1 + math.exp(-2))], rtol=1e-6)
     np.testing.assert_allclose(
         dense_of(LOGITS, 2)([logits, boxes])[0, 0, 4:], [1, 0.5, 0.880797], rtol=1e-5
     )
