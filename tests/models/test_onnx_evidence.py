@@ -274,6 +274,16 @@ def test_refused_with_what_to_type(tmp_path, case):
     assert "\n" not in text
 
 
+def test_the_reported_files(shared):
+    """The zoo's SSD: boxes in 0..1, labels from 1; PaddleDetection's rows: class first."""
+    found = detect(str(shared / "data/reports/zoo_ssd12.onnx"), picture(side=320), conf=0.01)
+    assert {name for name, _, _ in found} == {"person", "bicycle", "car"}
+    assert max(max(box) for _, _, box in found) > 100
+    assert min(box[2] - box[0] for _, _, box in found) > 1
+    with pytest.raises(ModelError, match="boxes in output0 columns 2-5"):
+        open_network(str(shared / "data/reports/rows_cls_first.onnx"))
+
+
 def test_the_user_decides_where_the_file_does_not(tmp_path):
     path = dets_and_labels().save(tmp_path / "end2end.onnx")
     network = open_network(path, family="mmdet-yolox")
