@@ -68,7 +68,7 @@ def read(picture: Path, front: str) -> torch.Tensor:
 def find(branch: Branch, picture: Path, front: str) -> list[Row]:
     with torch.no_grad():
         boxes, logits = branch(prepare(read(picture, front).float(), front))
-    parts = best_of(boxes[0], logits[0].sigmoid(), IOU, 300)
+    parts = best_of(boxes[0], logits[0].sigmoid(), IOU, 300, several=False)
     found = inside(parts[0], SIDE, SIDE)
     return [row(*one) for one in zip(found, *parts[1:], strict=True)]
 

@@ -61,14 +61,22 @@ def spread_out(branch: Branch, x: torch.Tensor, rate: float, deviation: float = 
 
 
 def best_of(
-    boxes: torch.Tensor, scores: torch.Tensor, iou: float, most: int, least: float = 0.01
+    boxes: torch.Tensor,
+    scores: torch.Tensor,
+    iou: float,
+    most: int,
+    least: float = 0.01,
+    several: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """torchvision's NMS for each class: boxes, scores and classes of the best ``most``.
 
-    ``boxes``: [rows, 4]; ``scores``: [rows, classes].
+    ``boxes``: [rows, 4]; ``scores``: [rows, classes]. ``several``: a box may be several classes;
+    else it is its best one alone.
     """
     import torchvision
 
+    if not several:
+        scores = torch.where(scores == scores.amax(1, keepdim=True), scores, 0)
     rows, classes = torch.where(scores > least)
     values = scores[rows, classes]
     keep = torchvision.ops.batched_nms(boxes[rows], values, classes, iou)[:most]

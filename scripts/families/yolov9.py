@@ -43,7 +43,7 @@ def read(picture: Path) -> torch.Tensor:
 def find(main: Branch, x: torch.Tensor) -> list[Row]:
     with torch.no_grad():
         boxes, logits = main(x)
-    parts = best_of(boxes[0], logits[0].sigmoid(), IOU, 300)
+    parts = best_of(boxes[0], logits[0].sigmoid(), IOU, 300, several=False)
     found = inside(parts[0], SIDE, SIDE)
     return [row(*one) for one in zip(found, *parts[1:], strict=True)]
 

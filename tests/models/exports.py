@@ -34,7 +34,8 @@ class Export:
         pixels: str = "",
     ) -> None:
         """``pixels``: "" for 0..1; "baked" scales 0..255 by 1/255 inside; "u8" and "u8-nhwc" do so
-        with bytes; "chw" has no axis for the batch; "normalised" subtracts a mean inside."""
+        with bytes; "chw" has no axis for the batch; "normalised" subtracts a mean inside;
+        "turned" and "flipped" make RGB of BGR."""
         from onnx import TensorProto, helper
 
         self.kind = getattr(TensorProto, kind)
@@ -54,6 +55,11 @@ class Export:
             self.picture = self.add("Cast", "images", to=self.kind)
         if pixels == "u8-nhwc":
             self.picture = self.add("Transpose", self.picture, perm=[0, 3, 1, 2])
+        if pixels == "turned":
+            self.picture = self.add("Gather", self.picture, self.const([2, 1, 0], np.int64), axis=1)
+        if pixels == "flipped":
+            bounds = (self.const([v], np.int64) for v in (-1, -(2**63) + 1, 1, -1))
+            self.picture = self.add("Slice", self.picture, *bounds)
         if pixels == "baked":
             self.picture = self.add("Mul", self.picture, self.const([1 / 255]))
         if pixels.startswith("u8"):

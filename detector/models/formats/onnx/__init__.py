@@ -91,7 +91,9 @@ def read(request: ModelRequest) -> Network:
     )
     wants, bound = result.description, result.bound
     class_names, warnings = _class_names(path, result, metadata, request.names)
-    pixels = _wanted_pixels(Evidence(foreign, metadata, height, width, planar), wants)
+    pixels = _wanted_pixels(
+        Evidence(foreign, metadata, height, width, planar), wants, described is not None
+    )
     settle_outputs(foreign, bound.outputs, bound.bare, batch)
     foreign.infer()
     refuse_costly_constants(foreign)
@@ -298,15 +300,16 @@ def _scales_fit(graph: ForeignGraph, node: onnx.NodeProto, scales: NDArray[Any])
     return scales.size == 1 or (-len(shape) <= axis < len(shape) and scales.size == shape[axis])
 
 
-def _wanted_pixels(evidence: Evidence, description: Description) -> Wanted:
+def _wanted_pixels(evidence: Evidence, description: Description, described: bool) -> Wanted:
     """What stands between the pixels 0..255 and the graph: what the family wants, less what the
-    graph does itself."""
+    graph does itself. ``described``: the user says what this very file wants."""
     from onnx import TensorProto
 
     from detector.models.formats.onnx.rewrite import Wanted
 
     given, inside = description.input, evidence.inside()
-    bgr = given.colour == "bgr"
+    # A graph that turns the channels takes the other order than its family's networks.
+    bgr = (given.colour == "bgr") != (inside.turned and not described)
     if evidence.graph.input.type.tensor_type.elem_type == TensorProto.UINT8:
         return Wanted(bgr)  # whatever follows stands in the graph
     scale = 1.0 if inside.scales else pixel_scale(given)

@@ -40,10 +40,11 @@ LARGEST_PIXEL_FACTOR = 0.05
 @dataclass(frozen=True, slots=True)
 class Inside:
     """What the graph itself does with pixels before it computes: ``factor`` x pixel + ``offset``,
-    a number for all channels or one for each."""
+    a number for all channels or one for each; ``turned``: it makes RGB of BGR, or BGR of RGB."""
 
     factor: NDArray[np.float64]
     offset: NDArray[np.float64]
+    turned: bool = False
 
     @property
     def scales(self) -> bool:
@@ -220,7 +221,7 @@ class Evidence:
 
     def inside(self) -> Inside:
         """What the graph does with pixels, along the one way that leads from its input."""
-        factor, offset = np.ones(1), np.zeros(1)
+        factor, offset, turned = np.ones(1), np.zeros(1), False
         readers, name = self.graph.readers(), self.graph.input.name
         for _ in range(MAX_STEPS):
             nodes = [node for node in readers.get(name, ()) if node.op_type != "Shape"]
@@ -234,8 +235,23 @@ class Evidence:
                 factor, offset = factor * step[0], offset * step[0] + step[1]
             elif node.op_type not in MOVING:
                 break
+            elif self._turns_channels(node):
+                factor, offset, turned = factor[::-1], offset[::-1], not turned
             name = node.output[0]
-        return Inside(factor, offset)
+        return Inside(factor, offset, turned)
+
+    def _turns_channels(self, node: onnx.NodeProto) -> bool:
+        """Whether a node puts the last of three channels first: x[:, [2, 1, 0]], or x.flip(1)."""
+        given = attributes_of(node)
+        if node.op_type == "Gather":
+            order, axis = self.graph.value(node.input[1]), given.get("axis", 0)
+            shape = self.dims(node.input[0])
+            return order is not None and order.tolist() == [2, 1, 0] and shape[axis] == 3
+        if node.op_type == "Slice" and len(node.input) == 5:
+            steps, axes = self.graph.value(node.input[4]), self.graph.value(node.input[3])
+            backwards = steps is not None and steps.tolist() == [-1]
+            return backwards and axes is not None and self.dims(node.input[0])[int(axes[0])] == 3
+        return False
 
     def _affine(
         self, node: onnx.NodeProto, name: str
