@@ -226,7 +226,21 @@ def test_rf_detr_has_imagenets_colours_and_no_class_for_nothing(tmp_path, column
     assert found.scores == pytest.approx(1 / (1 + np.exp(-(10 * 2.2489 - 5))), abs=1e-4)
 
 
+def boxes_and_scores(**more) -> Export:
+    """PP-YOLOE without its NMS: boxes [1, cells, 4], scores [1, classes, cells]."""
+    export = Export(**more)
+    colours = export.colours()
+    export.out("output0", export.table(colours, CORNERS, exports.CELLS))
+    wide = export.add("Concat", *[export.scores(colours, 2, exports.CELLS)] * 2, axis=2)
+    return export.out("output1", export.add("Transpose", wide, perm=[0, 2, 1]))
+
+
 REFUSED = {
+    "boxes beside scores": (
+        "model",
+        boxes_and_scores,
+        ("nothing says for sure", "boxes in output0 (xyxy, in pixels)", "scores in output1"),
+    ),
     # case: file, graph, words of the message
     "class first, as PaddleDetection": (
         "model",

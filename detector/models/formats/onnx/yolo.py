@@ -121,6 +121,8 @@ def _match_grid(evidence: Evidence) -> Layout | None:
 
 def _match_anchor_free(evidence: Evidence) -> Layout | None:
     """Any number of cells will do where the user names the family: the maps may be unusual."""
+    if any(columns == 4 for _, _, columns in evidence.rank3_outputs()) and not evidence.forced:
+        return None  # boxes stand in an output of their own, so that others hold scores alone
     branches = []
     for name, first, second in evidence.rank3_outputs():
         fits = evidence.pyramid(second, 1, WITH_TINY) or (evidence.forced and second > first)
