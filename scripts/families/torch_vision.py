@@ -38,7 +38,8 @@ def tensor(picture: Path) -> torch.Tensor:
 def detect(model: Any, picture: Path) -> list[Row]:
     with torch.no_grad():
         found = model([tensor(picture)])[0]
-    parts = found["boxes"].tolist(), found["scores"].tolist(), found["labels"].tolist()
+    numbers = (found["labels"] - 1).tolist()  # 0 is the background
+    parts = found["boxes"].tolist(), found["scores"].tolist(), numbers
     return [row(*one) for one in zip(*parts, strict=True)]
 
 
@@ -94,7 +95,11 @@ def two_stages(name: str) -> tuple[Any, list[Any], list[Any]]:
     from torchvision.models import detection
 
     model = getattr(detection, name)(
-        weights=None, weights_backbone=None, num_classes=91, rpn_score_thresh=0.0
+        weights=None,
+        weights_backbone=None,
+        num_classes=91,
+        rpn_score_thresh=0.0,
+        box_score_thresh=0.01,
     )
     predictor = model.roi_heads.box_predictor
     return model, [model.rpn.head.cls_logits, predictor.cls_score], [predictor.bbox_pred]
@@ -186,9 +191,9 @@ input: {colour: rgb, scale: 1/255, fit: stretch}
 outputs:
   boxes: {tensor: boxes, form: xyxy, unit: pixels}
   scores: {tensor: scores, values: probabilities}
-  classes: {tensor: labels, first: 0}
+  classes: {tensor: labels, first: 1}
   nms: inside
-names: coco-91
+names: coco-90
 """
 
 if __name__ == "__main__":
