@@ -43,9 +43,9 @@ def taken_branch(graph: ForeignGraph, node: onnx.NodeProto) -> list[onnx.NodePro
         taken = attributes["then_branch" if condition.item() else "else_branch"]
     else:
         guarded = _emptiness_of(graph, node.input[0])
-        sides = [side for name in guarded for side in graph.dims.get(name, (None, None))[1:]]
-        if not sides or None in sides or not _gives_nothing(attributes["then_branch"]):
-            return None  # or not yet: shapes become known as constants are computed
+        known = all(graph.dims.get(name) for name in guarded)
+        if not guarded or not known or not _gives_nothing(attributes["then_branch"]):
+            return None  # or not yet: ranks become known as constants are computed
         taken = attributes["else_branch"]
     if len(taken.output) != len(node.output):
         return None
@@ -92,11 +92,11 @@ def _gives_nothing(branch: onnx.GraphProto) -> bool:
 
 
 def _with_a_row_of_zeros(graph: ForeignGraph, node: onnx.NodeProto) -> onnx.NodeProto:
-    """A Concat of what the node reads and of zeros; the node reads it. Boxes lie in the picture, so
+    """A Pad that adds a row to what the node reads; the node reads it. Boxes lie in the picture, so
     that their largest coordinate is no smaller than zero."""
-    name = node.input[0]
-    sides = [side for side in graph.dims[name][1:] if side is not None]
-    zeros = graph.constant("boxes.none", np.zeros([1, *sides], np.float32))
-    joined = graph.node("Concat", "boxes.and_none", [name, zeros], axis=0)
-    node.input[0] = joined.output[0]
-    return joined
+    rank = len(graph.dims[node.input[0]])
+    pads = np.zeros(2 * rank, np.int64)
+    pads[rank] = 1  # behind the last row
+    made = graph.node("Pad", "boxes.and_none", [node.input[0], graph.constant("pads", pads)])
+    node.input[0] = made.output[0]
+    return made
