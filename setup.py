@@ -85,7 +85,7 @@ setup(
         # Coverage-guided fuzzing in scripts/attack. It has wheels for Linux only.
         "fuzz": ["atheris>=3.0"],
         "test": [
-            "pytest>=8",
+            "pytest>=9.0",  # faulthandler_exit_on_timeout
             "pytest-timeout>=2.3",
             "pytest-xdist>=3.6",
             "hypothesis>=6.100",
