@@ -17,9 +17,16 @@ import torchvision
 
 
 def nms(
-    boxes: torch.Tensor, scores: torch.Tensor, iou_threshold: float, **_options: Any
+    boxes: torch.Tensor,
+    scores: torch.Tensor,
+    iou_threshold: float,
+    score_threshold: float = 0.0,
+    max_num: int = -1,
+    **_options: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    keep = torchvision.ops.nms(boxes, scores, iou_threshold)
+    above = torch.nonzero(scores > score_threshold)[:, 0]
+    keep = above[torchvision.ops.nms(boxes[above], scores[above], iou_threshold)]
+    keep = keep[:max_num] if max_num > 0 else keep
     return torch.cat([boxes[keep], scores[keep, None]], 1), keep
 
 
@@ -43,6 +50,15 @@ class _Module(types.ModuleType):
         return type(name, (torch.nn.Module,), {})
 
 
+class _Nms(_Module):
+    """``mmcv.ops.nms`` is a module, and in mmcv.ops a function of that name."""
+
+    nms, batched_nms = staticmethod(nms), staticmethod(batched_nms)
+
+    def __call__(self, *given: Any, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        return nms(*given, **options)
+
+
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Every ``mmcv.ops.NAME`` is there, and holds whatever is asked of it."""
 
@@ -50,7 +66,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(name, self) if name.startswith("mmcv.ops.") else None
 
     def create_module(self, spec: Any) -> types.ModuleType:
-        return _Module(spec.name)
+        return (_Nms if spec.name == "mmcv.ops.nms" else _Module)(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
         pass
