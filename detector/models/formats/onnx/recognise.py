@@ -43,7 +43,7 @@ TOLERANCE = 1e-3  # of a probability; half precision rounds 1 to 1.0005
 @dataclass(frozen=True, slots=True)
 class Recognition:
     """``kind``: the layout. ``strides``: of its maps, where they are known. ``why``: what gave it
-    away, as words for the user. ``doubts``: what it rests on beyond that, for the user too.
+    away, as words for the user.
     """
 
     description: Description
