@@ -139,9 +139,9 @@ class Signs(_Part, frozen=True):
     expression for what the file says of itself, or for its name. ``stem``: the side of the kernels
     of the convolutions that read the picture. ``picture``: names of the picture's input.
     ``inputs``: of its inputs beside the picture. ``normalises``: it subtracts a mean itself.
-    ``classes``: how many columns there are for
-    classes, one for the background included. Of two families that fit, the one with more signs is
-    taken.
+    ``sides``: how boxes come from their last layer, "linear" or "moved" (``Evidence.sides``).
+    ``classes``: how many columns there are for classes, one for the background included. Of two
+    families that fit, the one with more signs is taken.
     """
 
     words: str = ""
@@ -150,6 +150,7 @@ class Signs(_Part, frozen=True):
     stem: tuple[int, ...] = ()
     picture: tuple[str, ...] = ()
     normalises: bool = False
+    sides: Literal["", "linear", "moved"] = ""
     classes: int | None = None
     inputs: tuple[str, ...] = ()
 

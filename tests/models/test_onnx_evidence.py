@@ -226,6 +226,72 @@ def test_rf_detr_has_imagenets_colours_and_no_class_for_nothing(tmp_path, column
     assert found.scores == pytest.approx(1 / (1 + np.exp(-(10 * 2.2489 - 5))), abs=1e-4)
 
 
+def transformer(head: str, kernel: int, **more) -> Export:
+    """Logits 2, 0, 1 for one query, and its box; ``head``: how the box comes from its last layer.
+    All files of this kind have these names and shapes.
+    """
+    export = Export(**more)
+    stem = export.add("Conv", "images", export.const(np.zeros((1, 3, kernel, kernel))))
+    seen = export.add(
+        "Reshape", export.add("GlobalMaxPool", stem), export.const([1, 1, 1], np.int64)
+    )
+    colours = export.add("Add", export.colours(), export.add("Mul", seen, export.const([0.0])))
+    wanted = np.array(BOXES[:1]) / SIDE
+    sides = export.table(colours, np.log(wanted / (1 - wanted)), LIST)
+    if head == "linear":
+        layer = export.add("MatMul", sides, export.const(np.eye(4)))
+        sides = export.add("Add", layer, export.const(np.zeros(4)))
+    elif head == "moved":
+        centre, rest = export.add("Split", sides, axis=2, outputs=2)
+        centre = export.add("Add", centre, export.const(np.zeros((1, LIST, 2))))
+        sides = export.add("Concat", centre, rest, axis=2)
+    elif head == "moved inside":
+        places = np.stack(np.meshgrid([0], range(LIST), range(2), indexing="ij"), -1)
+        sides = export.add(
+            "ScatterND",
+            sides,
+            export.const(places, np.int64),
+            export.add("Slice", sides, *(export.const([v], np.int64) for v in (0, 2, 2))),
+        )
+    else:
+        sides = export.add("Neg", export.add("Neg", sides))
+    export.out("pred_boxes", export.add("Sigmoid", sides))
+    return export.out("logits", export.table(colours, [(2.0, 0.0, 1.0)], LIST))
+
+
+SOFTMAX = [(0, 0.665)]  # e^2 / (e^2 + 1 + e); the last column means that nothing is there
+LOGISTIC = [(0, 0.881), (2, 0.731)]  # 1 / (1 + e^-2), 1 / (1 + e^-1)
+
+
+@pytest.mark.parametrize(
+    ("head", "kernel", "family", "wanted"),
+    [
+        ("linear", 7, "detr", SOFTMAX),
+        ("linear", 16, "yolos", SOFTMAX),
+        ("moved", 7, "conditional-detr", LOGISTIC),
+        ("moved inside", 7, "conditional-detr", LOGISTIC),
+    ],
+)
+def test_transformers_are_told_apart_by_how_their_boxes_are_made(
+    tmp_path, head, kernel, family, wanted
+):
+    """What adds a place to boxes computes it from constants, so folding leaves no operator of it:
+    Conditional DETR was read as DETR, and found nothing."""
+    path = transformer(head, kernel).save(tmp_path / "model.onnx")
+    assert open_network(path).family == family
+    with Detector(path, engine="ort", conf=0.6) as detector:
+        found = detector(picture())
+    ids, scores = found.class_ids.tolist(), found.scores.tolist()
+    assert list(zip(ids, [round(score, 3) for score in scores], strict=True)) == wanted
+    np.testing.assert_allclose(found.boxes, BOTH[:1] * len(wanted), atol=1e-3)
+
+
+def test_a_transformer_of_another_head_is_asked_for(tmp_path):
+    path = transformer("unknown", 7).save(tmp_path / "model.onnx")
+    with pytest.raises(ModelError, match="Name its family with --family"):
+        open_network(path)
+
+
 def boxes_and_scores(**more) -> Export:
     """PP-YOLOE without its NMS: boxes [1, cells, 4], scores [1, classes, cells]."""
     export = Export(**more)

@@ -30,6 +30,7 @@ TRANSPARENT = frozenset(
 MOVING = frozenset(
     "Cast Transpose Identity Unsqueeze Squeeze Reshape Slice Split Concat Gather Pad Resize".split()
 )
+ROUNDING = frozenset(("QuantizeLinear", "DequantizeLinear"))
 AFFINE = frozenset("Mul Div Add Sub".split())
 MAX_STEPS = 64  # nodes behind the input that are looked at
 
@@ -136,6 +137,31 @@ class Evidence:
         """The node that computes a tensor; Identity and Cast compute nothing."""
         node = self.makers.get(name)
         while node is not None and node.op_type in ("Identity", "Cast"):
+            node = self.makers.get(node.input[0])
+        return node
+
+    def sides(self, name: str) -> str:
+        """How boxes come from the last layer of their head: "linear" where they are its logistic
+        (DETR), "moved" where a query's own place is added before that (Conditional DETR), "" for
+        any other. Constants are folded: whether the place was computed does not tell.
+        """
+        node = self._past_moves(name)
+        if node is None or node.op_type != "Sigmoid":
+            return ""
+        node = self._past_moves(node.input[0])
+        if node is None:
+            return ""
+        if node.op_type in ("ScatterND", "Concat"):
+            return "moved"
+        bias = [value for tensor in node.input if (value := self.graph.value(tensor)) is not None]
+        if node.op_type == "Gemm" or (node.op_type == "Add" and bias and bias[0].size == 4):
+            return "linear"
+        return "moved" if node.op_type == "Add" else ""
+
+    def _past_moves(self, name: str) -> onnx.NodeProto | None:
+        """The node that computes a tensor, past those that only move or round it."""
+        node = self.makers.get(name)
+        while node is not None and node.op_type != "Concat" and node.op_type in MOVING | ROUNDING:
             node = self.makers.get(node.input[0])
         return node
 

@@ -140,7 +140,7 @@ def _by_tensors(evidence: Evidence) -> Recognition | None:
         if known.outputs is None or not _has_signs(evidence, known):
             continue
         bound = bind(known.outputs, evidence.outputs(), (evidence.height, evidence.width))
-        if not isinstance(bound, str) and _has_columns(known, bound):
+        if not isinstance(bound, str) and _has_parts(evidence, known, bound):
             fitting.append(Recognition(known, DESCRIBED, bound, "from its tensors' names"))
     most = max((_signs(one.description) for one in fitting), default=0)
     fitting = [one for one in fitting if _signs(one.description) == most]
@@ -155,9 +155,13 @@ def _by_tensors(evidence: Evidence) -> Recognition | None:
     return fitting[0] if fitting else None
 
 
-def _has_columns(known: Description, bound: Bound) -> bool:
+def _has_parts(evidence: Evidence, known: Description, bound: Bound) -> bool:
+    """Whether the outputs have the signs that are about them: columns, and how boxes are made."""
     wanted, background = known.signs.classes, bound.reading.background != "none"
-    return wanted is None or (bound.classes or 0) + background == wanted
+    if wanted is not None and (bound.classes or 0) + background != wanted:
+        return False
+    boxes = bound.outputs[bound.reading.boxes.output]
+    return not known.signs.sides or evidence.sides(boxes) == known.signs.sides
 
 
 def _signs(known: Description) -> int:

@@ -1,0 +1,107 @@
+"""DEIMv2, by transformers 5, which alone of all packages has a DEIM: the pair of raw outputs, and the
+deployed form with a second input that states the picture's size.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from from_transformers import Deployed, Family, export_deployed, export_pair, variant
+from result import arguments, at_size, enliven, save
+
+REQUIREMENTS = [
+    "transformers==5.24.0",
+    "torch",
+    "torchvision",
+    "onnx",
+    "scipy",
+    "opencv-python-headless",
+]
+LICENCE = "Apache-2.0"
+SIDE = 320
+
+
+def family() -> Family:
+    """200 queries of 525 places, 80 classes."""
+    from transformers import (
+        Deimv2Config,
+        Deimv2ForObjectDetection,
+        HGNetV2Config,
+        RTDetrImageProcessor,
+    )
+
+    torch.manual_seed(14)
+    config = Deimv2Config(
+        backbone_config=HGNetV2Config(
+            out_features=["stage2", "stage3", "stage4"],
+            stem_channels=[3, 16, 16],
+            stage_in_channels=[16, 64, 256, 512],
+            stage_mid_channels=[16, 32, 64, 128],
+            stage_out_channels=[64, 256, 512, 1024],
+            stage_num_blocks=[1, 1, 2, 1],
+            stage_numb_of_layers=[3, 3, 3, 3],
+            hidden_sizes=[64, 256, 512, 1024],
+        ),
+        encoder_in_channels=[256, 512, 1024],
+        encoder_hidden_dim=128,
+        encoder_ffn_dim=256,
+        d_model=128,
+        decoder_in_channels=[128, 128, 128],
+        decoder_layers=3,
+        decoder_ffn_dim=256,
+        num_queries=200,
+        hidden_expansion=0.34,
+        depth_mult=0.5,
+        num_labels=80,
+    )
+    model = Deimv2ForObjectDetection(config).eval()
+    enliven(model)
+    torch.nn.init.normal_(model.model.enc_score_head.weight)
+    processor = RTDetrImageProcessor(size={"height": SIDE, "width": SIDE})
+    classes = list(model.model.decoder.class_embed[-1:])
+    return Family("deimv2", model, processor, (SIDE, SIDE), classes, [])
+
+
+def main() -> None:
+    out, pictures = arguments()
+    made = family()
+    made.spread([at_size(out, picture, SIDE, SIDE) for picture in pictures])
+
+    def pair(path: Path) -> None:
+        export_pair(made, path)
+
+    def deployed(path: Path) -> None:
+        export_deployed(Deployed(made.model, 200), made.size, path)
+
+    variants = [
+        variant(made, "torch", out, pictures, pair, INPUT + RAW),
+        variant(made, "deployed", out, pictures, deployed, INPUT + DEPLOYED),
+    ]
+    save(out, "transformers 5.24.0, Deimv2ForObjectDetection, random weights", variants)
+
+
+INPUT = """\
+version: 1
+family: deimv2
+about: DEIMv2 with HGNetV2; licence Apache-2.0; source transformers (PyPI)
+input: {scale: 1/255, fit: stretch}
+"""
+RAW = """\
+outputs:
+  boxes: {tensor: pred_boxes, form: cxcywh, unit: fraction}
+  scores: {tensor: logits, values: logits, several: true}
+  nms: none
+names: coco-80
+"""
+DEPLOYED = """\
+outputs:
+  boxes: {tensor: boxes, form: xyxy, unit: pixels}
+  scores: {tensor: scores, values: probabilities}
+  classes: {tensor: labels, first: 0}
+  nms: none
+names: coco-80
+"""
+
+if __name__ == "__main__":
+    main()

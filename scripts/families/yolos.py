@@ -1,0 +1,70 @@
+"""YOLOS, by transformers, exported by optimum."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from from_transformers import Family, export_by_optimum, variant
+from result import arguments, at_size, enliven, save
+
+REQUIREMENTS = ["-r transformers.txt"]
+LICENCE = "Apache-2.0"
+SIZE = (512, 384)
+
+
+def family(classes: int, deviation: float) -> Family:
+    """``classes``: without "no object", which comes last."""
+    from transformers import YolosConfig, YolosForObjectDetection, YolosImageProcessor
+
+    torch.manual_seed(13)
+    config = YolosConfig(
+        hidden_size=96,
+        num_hidden_layers=3,
+        num_attention_heads=3,
+        intermediate_size=192,
+        image_size=[SIZE[1], SIZE[0]],
+        use_mid_position_embeddings=False,
+        num_labels=classes,
+    )
+    model = YolosForObjectDetection(config).eval()
+    enliven(model)
+    torch.nn.init.normal_(model.vit.embeddings.detection_tokens)
+    processor = YolosImageProcessor(size={"height": SIZE[1], "width": SIZE[0]}, do_pad=False)
+    heads = [model.class_labels_classifier.layers[-1]], [model.bbox_predictor.layers[-1]]
+    return Family("yolos", model, processor, SIZE, *heads, deviation=deviation)
+
+
+def main() -> None:
+    out, pictures = arguments()
+    variants = []
+    for classes, deviation, names in ((91, 3.0, "coco-91"), (2, 1.2, "[cat, dog]")):
+        made = family(classes, deviation)
+        made.spread([at_size(out, picture, *SIZE) for picture in pictures])
+
+        def by_optimum(path: Path, made: Family = made) -> None:
+            export_by_optimum(made, path)
+
+        text = DESCRIPTION.replace("NAMES", names)
+        variants.append(variant(made, f"optimum-{classes}", out, pictures, by_optimum, text))
+    save(out, "transformers 4.57.6, YolosForObjectDetection, random weights", variants)
+
+
+DESCRIPTION = """\
+version: 1
+family: yolos
+about: YOLOS; licence Apache-2.0; source transformers (PyPI), exported by optimum
+input:
+  scale: 1/255
+  mean: [0.485, 0.456, 0.406]
+  deviation: [0.229, 0.224, 0.225]
+  fit: stretch
+outputs:
+  boxes: {tensor: pred_boxes, form: cxcywh, unit: fraction}
+  scores: {tensor: logits, values: softmax, background: last}
+  nms: none
+names: NAMES
+"""
+
+if __name__ == "__main__":
+    main()

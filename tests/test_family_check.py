@@ -1,0 +1,61 @@
+"""scripts/family_check: what it calls equal. Detections are made up; no library is needed."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import sys
+from types import ModuleType
+
+import pytest
+
+from tests.conftest import CHECKOUT
+
+SCRIPT = CHECKOUT / "scripts/family_check"
+
+
+@pytest.fixture
+def script(monkeypatch) -> ModuleType:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    loader = importlib.machinery.SourceFileLoader("family_check", str(SCRIPT))
+    spec = importlib.util.spec_from_loader("family_check", loader)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "family_check", module)  # its dataclass looks itself up
+    loader.exec_module(module)
+    return module
+
+
+def one(x: float, score: float, number: int = 0) -> dict:
+    return {"box": [x, 10.0, x + 20.0, 40.0], "score": score, "class": number}
+
+
+THEIRS = [one(10, 0.9), one(10, 0.8, 1), one(200, 0.7)]  # one box has two classes
+
+
+@pytest.mark.parametrize(
+    ("ours", "matched", "pixels", "score", "classes"),
+    [
+        (list(reversed(THEIRS)), 3, 0.0, 0.0, True),  # in another order
+        ([one(10.5, 0.9), one(10, 0.8005, 1), one(200, 0.7)], 3, 0.5, 5e-4, True),
+        ([one(12, 0.9), one(10, 0.8, 1), one(200, 0.7)], 2, 2.0, 0.0, True),  # two pixels off
+        ([one(10, 0.9), one(10, 0.8, 1), one(200, 0.75)], 2, 0.0, 0.05, True),
+        ([one(10, 0.9), one(10, 0.8, 2), one(200, 0.7)], 2, 0.0, 0.0, False),  # another class
+        (THEIRS[:2], 2, 0.0, 0.0, True),  # one is missing
+        ([], 0, 0.0, 0.0, True),
+    ],
+)
+def test_what_counts_as_equal(script, ours, matched, pixels, score, classes):
+    row = script.Row("family")
+    script.add(row, THEIRS, ours)
+    assert (row.boxes, row.ours, row.matched, row.classes) == (3, len(ours), matched, classes)
+    assert (row.pixels, row.score) == pytest.approx((pixels, score), abs=1e-9)
+
+
+def test_every_family_says_what_it_needs(script):
+    """The list is read without running the script, which would need what it lists."""
+    found = script.scripts()
+    assert {"detr", "rf_detr", "torch_vision", "effdet"} <= set(found)
+    assert "result" not in found
+    for name, path in found.items():
+        for line in script.requirements(path):
+            assert not line.startswith("-r") or (path.parent / line.split()[1]).is_file(), name
