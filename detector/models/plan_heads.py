@@ -20,6 +20,7 @@ from detector.models.layouts import MAX_DETECTIONS, PYRAMIDS, count_cells
 from detector.stages.heads import darknet_yolo, darknet_yolo_dense
 
 FINISHED = 6  # columns of a finished detection: x1, y1, x2, y2, score, class
+A_YOLO = re.compile("yolo|ultralytics", re.IGNORECASE)
 COCO = 80  # classes that are assumed where finished detections come without names
 
 
@@ -207,10 +208,15 @@ def _corners(outputs: Sequence[Tensor], description: Description) -> PlanHead | 
 def _end_to_end(outputs: Sequence[Tensor], description: Description) -> PlanHead | None:
     """One output [B, detections, 6] of finished detections.
 
-    The model was exported with NMS inside, or is a YOLOv10 or YOLO26.
+    The model was exported with NMS inside, or is a YOLOv10 or YOLO26. Other detectors' lists are as
+    wide, with other columns: the header, the file's name or class names have to say that it is one.
     """
     shape = _only(outputs)
     if shape is None or shape[2] != FINISHED or shape[1] > MAX_DETECTIONS:
+        return None
+    said = f"{description.about}\n{description.path.stem}"
+    known = description.finished or description.names or A_YOLO.search(said)
+    if not known:
         return None
     if not description.finished and description.boxes_a_cell(shape[1]) is not None:
         return None

@@ -111,6 +111,21 @@ def test_a_division_by_255_inside_is_not_done_again(tmp_path):
     assert found_in(write(tmp_path, export)) == GREEN
 
 
+def test_a_list_of_six_columns_that_nothing_explains_is_refused(tmp_path):
+    """SSD's and PaddleDetection's lists are as wide as YOLOv10's; ONNX files are refused alike."""
+    from openvino import convert_model, save_model
+
+    exports.finished(batch=1).save(tmp_path / "x.onnx")
+    for name in ("model", "yolov10n"):
+        save_model(convert_model(tmp_path / "x.onnx"), tmp_path / f"{name}.xml")
+    with pytest.raises(ModelError, match=r"what its outputs mean is not known .*--names"):
+        open_network(str(tmp_path / "model.xml"))
+    assert found_in(tmp_path / "yolov10n.xml") == [("car", 0.6, BOTH[0])] * 2
+    names = tmp_path / "three.names"
+    names.write_text("red\ngreen\nblue\n")
+    assert open_network(str(tmp_path / "model.xml"), names=names).names == ("red", "green", "blue")
+
+
 def test_other_arithmetic_inside_is_refused(tmp_path):
     export = exports.anchor_free()
     for node in export.nodes:

@@ -301,7 +301,13 @@ def boxes_and_scores(**more) -> Export:
     return export.out("output1", export.add("Transpose", wide, perm=[0, 2, 1]))
 
 
+def odd_objectness() -> Export:
+    """YOLOv5's rows with an objectness that is none."""
+    return exports.decoded(objectness=7.0)
+
+
 REFUSED = {
+    "an objectness above 1": ("best", odd_objectness, ("the objectness has values of 7", "0..1")),
     "boxes beside scores": (
         "model",
         boxes_and_scores,
@@ -362,6 +368,13 @@ def test_the_reported_files(shared):
     assert min(box[2] - box[0] for _, _, box in found) > 1
     with pytest.raises(ModelError, match="boxes in output0 columns 2-5"):
         open_network(str(shared / "data/reports/rows_cls_first.onnx"))
+
+
+def test_only_families_with_names_of_their_own_are_offered(tmp_path):
+    """A table called output0 may be anybody's; dets and labels are RF-DETR's and MMDeploy's."""
+    with pytest.raises(ModelError) as caught:
+        open_network(rows_of_six("csb").save(tmp_path / "model.onnx"))
+    assert "names and shapes of" not in str(caught.value)
 
 
 def test_the_user_decides_where_the_file_does_not(tmp_path):

@@ -78,7 +78,7 @@ def guess_description(evidence: Evidence) -> tuple[Description, dict[str, str]]:
     if not inside.normalises:
         guessed["input.mean"] = (
             "[0.485, 0.456, 0.406], with deviation: [0.229, 0.224, 0.225], of networks that began "
-            "with ImageNet; no mean: []"
+            "with ImageNet"
         )
     guessed["input.fit"] = "stretch, where pictures are resized without keeping their shape"
     guessed["input.align"] = "top-left"

@@ -267,8 +267,9 @@ def _doubt_rows(rows: NDArray[np.float32], size: tuple[int, int]) -> str | None:
     if worst.size and (worst.min() < -TOLERANCE or worst.max() > 1 + TOLERANCE):
         column = int(np.argmax(np.abs(np.nan_to_num(scores) - 0.5).max(axis=0)))
         most = np.nanmax(np.abs(scores[:, column]))
+        what = f"class {column - 1} has scores" if column else "the objectness has values"
         return (
-            f"class {column - 1} has scores of {most:.4g}, and probabilities lie in 0..1: its "
+            f"{what} of {most:.4g}, and probabilities lie in 0..1: its "
             "columns hold more than scores (keypoints, angles, landmarks), or logits"
         )
     return _doubt_boxes(rows[:, :4], size)
