@@ -44,7 +44,9 @@ setup(
         "opencv-python-headless>=4.10",
         "click>=8.1",
         "pyyaml>=6.0",
-        "nvtx>=0.2.10",
+        # 0.2.12 shares one set of attributes between threads, so that frame numbers get mixed; 0.2.11
+        # has no Domain.mark.
+        "nvtx>=0.2.13",
         "onnxruntime>=1.20",
         "onnx>=1.17",
         "av>=17.0",

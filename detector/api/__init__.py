@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from detector.api.results import Detections
     from detector.engines.base import Request
     from detector.run.wire import Head, Nms, Preprocess
+    from detector.timeline import OffTimeline, Timeline
     from detector.types import Frame, Image
 
     Path = str | os.PathLike[str]
@@ -232,12 +233,12 @@ class Detector:
     ) -> Generator[tuple[Frame, Detections], None, None]:
         from detector.api.results import Detections
         from detector.loop.parts import Parts, Progress
-        from detector.run.wire import open_source, run_loop, stillness
+        from detector.run.looping import loop_bounds, loop_label, run_loop
+        from detector.run.wire import open_source, stillness
         from detector.sources._addresses import is_web
         from detector.sources._standard_input import SPEC, standard_input
         from detector.sources.live import LiveSource
         from detector.stages.annotate import pixelate
-        from detector.timeline import OffTimeline
 
         progress = Progress()
         if source == SPEC:
@@ -263,7 +264,12 @@ class Detector:
                 clock=None if live is None else time.perf_counter_ns,
                 still=stillness(self._config, opened.info),
             )
-            with closing(run_loop(parts, self._config, OffTimeline(), progress)) as frames:
+            timeline = self._timeline()
+            label = loop_label(loop_bounds(parts, self._config))
+            with (
+                timeline.run(label),
+                closing(run_loop(parts, self._config, timeline, progress)) as frames,
+            ):
                 try:
                     for frame, found in frames:
                         own = frame.image.copy()  # the loop uses its buffer again
@@ -272,6 +278,14 @@ class Detector:
                         yield replace(frame, picture=own, source=of), Detections.wrap(found)
                 finally:
                     progress.stop.set()  # a silent pipe would keep the reader
+
+    def _timeline(self) -> Timeline | OffTimeline:
+        """Ranges for a profiler that is attached; else nothing is measured, and nothing paid."""
+        from detector.run.looping import new_timeline
+        from detector.timeline import OffTimeline
+
+        timeline = new_timeline(self._config, None, max_rows=0)
+        return timeline if timeline.nvtx_attached else OffTimeline()
 
     def _stages(
         self, conf: float | None, classes: Sequence[str] | None

@@ -31,6 +31,7 @@ from detector.run.limits import (
     check_threads,
     opencv_threads,
 )
+from detector.run.looping import loop_bounds, loop_label, new_timeline, run_loop
 from detector.run.outputs import OutputPlan, mark_settings, session_name, settings_of
 from detector.run.records import run_facts, write_records
 from detector.run.signals import Stop, stop_on_signals
@@ -47,7 +48,6 @@ from detector.run.wire import (
     open_sinks,
     open_source,
     open_stream,
-    run_loop,
     time_window,
     wire_loop,
 )
@@ -57,9 +57,9 @@ from detector.sources.web import keeping
 if TYPE_CHECKING:
     from detector.engines.base import BuildProgress, Engine
     from detector.live.base import Watcher
-    from detector.loop.parts import Parts, Progress
+    from detector.loop.parts import Progress
     from detector.models.base import Network
-    from detector.session.document import LoopSizes, Summary
+    from detector.session.document import Summary
     from detector.session.outcome import SourceRun
     from detector.session.store import Session
     from detector.sinks._stream import RowStream
@@ -350,19 +350,10 @@ class _Job:
 def _run_sources(job: _Job, specs: Sequence[str]) -> list[SourceRun]:
     from detector import sources
     from detector.session.outcome import SourceRun
-    from detector.timeline import OffTimeline, Timeline
 
     runs: list[SourceRun] = []
-    loop, natives = job.config.loop, job.loaded.natives
-    cpu_clock = time.process_time_ns if loop.sync else time.thread_time_ns
     for number, spec in enumerate(specs):
-        timeline = (
-            Timeline(
-                cpu_clock=cpu_clock, nvtx=loop.nvtx, natives=natives, folder=job.session.folder
-            )
-            if loop.instruments
-            else OffTimeline()
-        )
+        timeline = new_timeline(job.config, job.loaded.natives, folder=job.session.folder)
         run = SourceRun(_text_of(spec), timeline)  # documents hold plain texts
         run.notes += filter(None, [sources.note_of(spec)])
         runs.append(run)
@@ -486,12 +477,10 @@ def _drive_loop(
     watched = None if watcher is None else partial(watcher.wants_pictures, run.spec)
     parts = wire_loop(config, job.loaded, source, sinks, watched)
     run.loop = loop_bounds(parts, config)
-    # The range carries these numbers, so that an nsys recording says by itself what its waits mean.
-    label = "loop " + " ".join(f"{name}={value:d}" for name, value in run.loop.items())
     if live is not None:
         live.start(source.info, progress, run.timeline, frames_ahead(config, source.info))
     try:
-        with run.timeline.run(label):
+        with run.timeline.run(loop_label(run.loop)):
             for frame, detections in run_loop(parts, config, run.timeline, progress):
                 run.by_class.update(detections.class_ids.tolist())
                 run.cut += detections.cut
@@ -534,21 +523,6 @@ def _reuse_note(config: Config, run: SourceRun, sinks: Sequence[Sink]) -> list[s
         f"({run.reused / run.written:.0%}) were not inferred and repeat the last detections"
         + (f"; {', '.join(silent)} cannot mark them" if silent else "")
     ]
-
-
-def loop_bounds(parts: Parts, config: Config) -> LoopSizes:
-    """What limits the loop: requests, pictures and queue places. Whoever replays it needs these."""
-    from detector.loop.parts import image_count, results_ahead
-
-    return {
-        "batch": len(parts.requests[0].slot),
-        "concurrency": parts.concurrency,
-        "requests": len(parts.requests),
-        "images": image_count(parts),
-        "queue_batches": parts.queue_batches,
-        "results": results_ahead(parts),
-        "sync": config.loop.sync,
-    }
 
 
 def _write_session(job: _Job, runs: list[SourceRun], command: Sequence[str]) -> Result:

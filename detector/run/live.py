@@ -34,7 +34,7 @@ from detector.live.memory import MemoryWatch
 from detector.run.camera_lines import CameraLines
 from detector.run.camera_outputs import CameraEvents, CameraOutputs, MadeFolder, check_recording
 from detector.run.canvas import picture_of_cameras
-from detector.run.detect import Result, closing_session, loop_bounds
+from detector.run.detect import Result, closing_session
 from detector.run.environment import process_age_s
 from detector.run.inputs import keep_inputs, remark_on
 from detector.run.limits import (
@@ -44,6 +44,7 @@ from detector.run.limits import (
     check_threads,
     opencv_threads,
 )
+from detector.run.looping import loop_bounds, loop_label, new_timeline, run_loop
 from detector.run.records import Written, run_facts, write_records
 from detector.run.routing import Router
 from detector.run.signals import Stop, reload_on_signal, stop_on_signals
@@ -53,7 +54,6 @@ from detector.run.wire import (
     class_ids,
     drawing_style,
     load_model,
-    run_loop,
     stage_functions,
     terms_of,
     time_window,
@@ -64,7 +64,7 @@ from detector.sources.live.cameras import compare_cameras, is_camera_list, make_
 from detector.sources.live.collect import Collector
 from detector.sources.live.readers import make_feed
 from detector.stages.annotate import annotate, pixelate
-from detector.timeline import READ, WORK, OffTimeline, Timeline
+from detector.timeline import READ, WORK, Timeline
 from detector.types import Detections, SourceInfo
 
 if TYPE_CHECKING:
@@ -453,14 +453,7 @@ class _LiveRun:
         parent = self._config.output.run_dir
         folder = Path(parent or Path("runs", FOLDER))
         session = Session.create_in(folder, name, or_temporary=parent is None)
-        loop = self._config.loop
-        timeline: Timeline | OffTimeline = OffTimeline()
-        if loop.instruments:
-            cpu_clock = time.process_time_ns if loop.sync else time.thread_time_ns
-            natives = self._loaded.natives
-            timeline = Timeline(
-                cpu_clock=cpu_clock, nvtx=loop.nvtx, natives=natives, max_rows=ROWS, ring=True
-            )
+        timeline = new_timeline(self._config, self._loaded.natives, max_rows=ROWS, ring=True)
         run = SourceRun(self._source.info.path, timeline)
         self.status.begin_day(timeline)
         self._memory.begin_day()
@@ -479,9 +472,8 @@ class _LiveRun:
         run, progress = day.run, Progress(stop=day.over)
         parts = self._parts()
         run.loop = loop_bounds(parts, self._config)
-        label = "loop " + " ".join(f"{name}={value:d}" for name, value in run.loop.items())
         try:
-            with opencv_threads(overlapped=True), run.timeline.run(label):
+            with opencv_threads(overlapped=True), run.timeline.run(loop_label(run.loop)):
                 for _, detections in run_loop(parts, self._config, run.timeline, progress):
                     run.by_class.update(detections.class_ids.tolist())
                     run.cut += detections.cut

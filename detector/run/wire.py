@@ -5,8 +5,8 @@
     open_sinks       --save, -o          -> files that are being written
     stage_functions  --conf, --iou, ...  -> preprocess, head and nms with their options bound
     wire_loop        all of these        -> what the loop needs for one source
-    run_loop         --sync              -> frames with their detections
 
+``run_loop`` (looping.py) then gives the frames with their detections.
 ``detect`` (detect.py) calls them in this order for the command, ``Detector`` (api/) for the
 Python API. Libraries are imported when they are needed, so that a run can time its imports apart.
 """
@@ -17,7 +17,7 @@ import difflib
 import math
 import re
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
@@ -36,7 +36,7 @@ from detector.sources.live.base import Terms
 
 if TYPE_CHECKING:
     from detector.engines.base import BuildProgress, Engine, EngineOptions
-    from detector.loop.parts import Outputs, Parts, Progress
+    from detector.loop.parts import Outputs, Parts
     from detector.models.base import Network
     from detector.run.self_timing import Timing
     from detector.session.outcome import ExecutedLayer
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from detector.stages.annotate import Style
     from detector.stages.font import Font
     from detector.stages.still import Stillness
-    from detector.timeline import Natives, OffTimeline, Timeline
+    from detector.timeline import Natives
     from detector.types import Candidates, Detections, Frame, Image, Letterbox, Picture, SourceInfo
 
     Preprocess = Callable[[Picture, Image], Letterbox]
@@ -219,6 +219,7 @@ def load_model(
             *ready.notes,
             *engine.notes,
             *_nan_warning(network, first),
+            *_lost_ranges(config),
         ],
         ready.build_s,
         ready.artefact_s,
@@ -236,6 +237,15 @@ def _timing_of(network: Network, config: Config, progress: BuildProgress) -> Tim
     from detector.run import self_timing
 
     return self_timing.find_or_make(network, config, progress)
+
+
+def _lost_ranges(config: Config) -> list[str]:
+    """A line where a profiler is attached that would record nothing of this run."""
+    from detector.timeline.nvtx_ranges import attach, warning_of
+
+    if not (config.loop.nvtx and config.loop.instruments):
+        return []
+    return [line] if (line := warning_of(attach())) else []
 
 
 def _nan_warning(network: Network, outputs: Outputs) -> list[str]:
@@ -668,14 +678,3 @@ def label_notes(
     if config.drawing.hide_labels or not any(sink.pictures in DRAWN for sink in sinks):
         return []
     return note_names(loaded.network.names, found, loaded.font)
-
-
-def run_loop(
-    parts: Parts, config: Config, timeline: Timeline | OffTimeline, progress: Progress
-) -> Generator[tuple[Frame, Detections], None, None]:
-    """Yields every frame with its detections, after the sinks have it: threaded, or --sync."""
-    from detector.loop.overlapped import frames_overlapped
-    from detector.loop.sync import frames_in_turn
-
-    loop = frames_in_turn if config.loop.sync else frames_overlapped
-    return loop(parts, timeline, progress)

@@ -7,9 +7,14 @@ all, and a span pays for one ``is not None``.
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
 
 DOMAIN = "detect-video"
+
+TOOL = "NVTX_INJECTION64_PATH"
+"""The variable by which nsys and ncu name their library to the program that they run."""
 
 _COLORS = {"work": "green", "wait_input": "yellow", "wait_output": "orange"}
 
@@ -33,15 +38,62 @@ class ThreadRange:
         self._push(self._attributes)
 
 
-def open_domain() -> Any | None:
-    """The NVTX domain, or None where no tool is attached (or nvtx is not installed)."""
+class Attached(NamedTuple):
+    """``domain``: where ranges go; None where nobody records them. ``lost``: why a tool that is
+    attached would see no range, and what to type; None where all is well.
+    """
+
+    domain: Any | None
+    lost: str | None = None
+
+
+def attach() -> Attached:
+    """Looks for a tool. Cheap, but not free: once a run, not once a range."""
+    tool = os.environ.get(TOOL)
     try:
         import nvtx
-    except ImportError:
-        return None
+    except ImportError as error:
+        return Attached(None, tool and f"nvtx cannot be imported ({error}): pip install nvtx")
+    if not nvtx.enabled():
+        return Attached(None, tool and "NVTX_DISABLE is set: unset NVTX_DISABLE")
     domain = nvtx.get_domain(DOMAIN)
-    if (
-        domain.get_event_attributes(message="probe") is None
-    ):  # what the stand-in without a tool answers
+    if domain.get_event_attributes(message="probe") is not None:
+        return Attached(domain)
+    if tool is None:  # what we hold is nvtx's stand-in, which does nothing
+        return Attached(None)
+    if not Path(tool).is_file():
+        return Attached(None, f"there is no file {tool}: unset {TOOL}, or attach nsys anew")
+    return _attach_unasked(nvtx)
+
+
+def _attach_unasked(nvtx: Any) -> Attached:
+    """The domain, without asking the tool whether it records it.
+
+    nvtx asks by nvtxDomainIsEnabled, which came after the tools of 2022 to 2024: Nsight Systems
+    2022.4.2, 2023.4.4 and 2024.2.3 record a domain and yet do not answer for it (measured by
+    ``scripts/nsys_check``; github.com/NVIDIA/NVTX issue 126). So the domain is built as
+    ``nvtx.Domain`` builds it, without the question. Where the tool has switched NVTX off, a range
+    costs a call that returns at once.
+    """
+    try:
+        from nvtx._lib import lib
+
+        domain: Any = object.__new__(lib.Domain)
+        domain.handle = lib.DomainHandle(DOMAIN)
+        domain.__init__(DOMAIN)
+        ThreadRange(domain, "probe", "work")  # what a later nvtx may have renamed shows here
+    except (ImportError, AttributeError, TypeError) as error:
+        version = getattr(nvtx, "__version__", "of this version")
+        return Attached(
+            None,
+            f"nvtx {version} does not reach it ({error}): pip install 'nvtx>=0.2.13,<0.2.18', or "
+            "take a newer nsys",
+        )
+    return Attached(domain)
+
+
+def warning_of(attached: Attached) -> str | None:
+    """The line for a user whose tool would see nothing."""
+    if attached.lost is None:
         return None
-    return domain
+    return f"a profiler is attached ({TOOL}), but would record no range: {attached.lost}"

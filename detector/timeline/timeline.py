@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from detector.timeline.native import Burnt, Mark, Natives
-from detector.timeline.nvtx_ranges import open_domain
+from detector.timeline.nvtx_ranges import attach
 from detector.timeline.rows import Spool
 from detector.timeline.spans import INFER, MAX_ROWS, PREPROCESS, READ, WORK, Meter, OffTrack, Track
 
@@ -38,7 +38,7 @@ class Timeline:
     ) -> None:
         self.clock = clock
         self._cpu_clock = cpu_clock
-        self._domain: Any | None = open_domain() if nvtx else None
+        self._domain: Any | None = attach().domain if nvtx else None
         self._max_rows = max_rows
         self._lock = threading.Lock()
         self.tracks: dict[str, Track] = {}
@@ -124,6 +124,8 @@ class Timeline:
 
 class OffTimeline:
     """A timeline that measures nothing; the cost of the instruments is measured against it."""
+
+    nvtx_attached = False
 
     def __init__(self) -> None:
         self.tracks: dict[str, Track] = {}

@@ -404,7 +404,8 @@ class _OpenVariant:
         """Every frame of the source with its detections; nothing is drawn or written."""
         from detector.loop.parts import Progress
         from detector.run.limits import opencv_threads
-        from detector.run.wire import run_loop, wire_loop
+        from detector.run.looping import run_loop
+        from detector.run.wire import wire_loop
         from detector.timeline import OffTimeline
 
         parts = wire_loop(config, machine, source, [])

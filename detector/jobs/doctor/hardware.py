@@ -39,18 +39,10 @@ def nvtx_tool() -> dict[str, Any]:
 
     ``attached``: whether ranges of this process reach it.
     """
-    tool = os.environ.get("NVTX_INJECTION64_PATH")
-    try:
-        import nvtx  # noqa: F401
-    except ImportError as error:
-        return {
-            "tool": tool,
-            "attached": False,
-            "reason": f"nvtx cannot be imported ({error}): pip install nvtx",
-        }
-    from detector.timeline.nvtx_ranges import ThreadRange, open_domain
+    from detector.timeline.nvtx_ranges import TOOL, ThreadRange, attach
 
-    domain = open_domain()
+    tool = os.environ.get(TOOL)
+    domain, lost = attach()
     if domain is not None:
         probe = ThreadRange(domain, "doctor", "work")
         probe.push(0)
@@ -60,14 +52,11 @@ def nvtx_tool() -> dict[str, Any]:
             "attached": True,
             "reason": "a tool is attached, and was sent a range called doctor",
         }
-    if tool is None:
-        return {
-            "tool": None,
-            "attached": False,
-            "reason": "no tool is attached; nsys profile -t nvtx attaches one",
-        }
-    there = "the tool did not take them" if Path(tool).is_file() else "there is no such file"
-    return {"tool": tool, "attached": False, "reason": there}
+    return {
+        "tool": tool,
+        "attached": False,
+        "reason": lost or "no tool is attached; nsys profile -t nvtx attaches one",
+    }
 
 
 def _readable(path: Path) -> bool:

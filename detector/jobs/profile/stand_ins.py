@@ -19,15 +19,9 @@ from detector.config.schema import Config
 from detector.jobs.profile.base import output_within
 from detector.loop.parts import BatchRequest, FrameSource, Outputs, Parts, Progress
 from detector.run.limits import opencv_threads
+from detector.run.looping import run_loop
 from detector.run.outputs import OutputPlan
-from detector.run.wire import (
-    first_picture_size,
-    load_model,
-    open_sinks,
-    open_source,
-    run_loop,
-    wire_loop,
-)
+from detector.run.wire import first_picture_size, load_model, open_sinks, open_source, wire_loop
 from detector.session.passes import Prediction, Proof
 from detector.timeline import OffTimeline
 from detector.types import Frame, Image, Planes
