@@ -57,6 +57,12 @@ class _ListsPasses(HelpfulCommand):
     help="Read this instead of SOURCE: an nsys recording of this program, exported to SQLite.",
 )
 @click.option(
+    "--nsys-run",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Which run of the recording, where it has several; otherwise the one with most frames.",
+)
+@click.option(
     "--prove", is_flag=True, help="Test what-if: run again with stages replaced by stand-ins."
 )
 @click.option(
@@ -74,6 +80,7 @@ def command(
     only: str | None,
     sweep: bool,
     nsys: str | None,
+    nsys_run: int | None,
     prove: bool,
     as_csv: bool,
     verbose: bool,
@@ -99,9 +106,11 @@ def command(
     if nsys is not None and source is None:
         if as_csv:
             raise UsageError("--csv writes into a run's session; a recording has none: use --json")
-        return _print_recording(nsys, as_json)
+        return _print_recording(nsys, nsys_run, as_json)
     if source is None or nsys is not None:
         raise UsageError("profile needs a SOURCE to run, or --nsys FILE to read: one of the two")
+    if nsys_run is not None:
+        raise UsageError("--nsys-run N is for --nsys FILE: the runs of a recording")
     require_trackers(trackers)
 
     def say(text: str, whole: bool) -> None:
@@ -132,12 +141,12 @@ def command(
     return session.document.exit.code
 
 
-def _print_recording(path: str, as_json: bool) -> int:
+def _print_recording(path: str, number: int | None, as_json: bool) -> int:
     from detector.analysis.loop.recorded import recorded_facts
     from detector.report.terminal.profile import print_recorded
     from detector.session.nsys import read_nsys
 
-    facts = recorded_facts(read_nsys(path))
+    facts = recorded_facts(read_nsys(path), number)
     if as_json:
         print_json(facts)
     else:

@@ -4,8 +4,12 @@
     nsys export --type sqlite run.nsys-rep
 
 The SQLite export holds our NVTX ranges. Its tables and columns are those of schema 3.28 (nsys
-2026.4). A table that would be empty is absent from an export, so every table is optional here.
-Times are nanoseconds from the start of the recording.
+2026.4); exports of nsys 2022.4.2, 2023.4.4 and 2024.2.3 are read as well (tests/session/nsys). A
+table that would be empty is absent from an export, so every table is optional here. Times are
+nanoseconds from the start of the recording.
+
+A recording may hold several runs: of several sources, of worker processes, of the passes of a
+profile. Each has a range "run" around it and a mark that says how long its queues are.
 """
 
 from __future__ import annotations
@@ -14,12 +18,14 @@ import os
 import re
 import sqlite3
 import time
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 import numpy as np
@@ -33,10 +39,13 @@ from detector.timeline import KINDS
 from detector.timeline.nvtx_ranges import DOMAIN
 from detector.timeline.spans import INFER, PREPROCESS
 
-PUSH_POP, DOMAIN_CREATE, CATEGORY, MARK = 59, 75, 33, 34  # NVTX_EVENTS.eventType
+PUSH_POP, START_END, DOMAIN_CREATE, CATEGORY, MARK = 59, 60, 75, 33, 34  # NVTX_EVENTS.eventType
 KERNELS = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
-TABLES = ("NVTX_EVENTS", "StringIds", "OSRT_API", *KERNELS)
+TABLES = ("NVTX_EVENTS", "StringIds", "OSRT_API", "PROCESSES", "ThreadNames", *KERNELS)
 PROCESS = 0x1000000  # a globalTid is the process's number times this, and the thread's
+RUN = "run"
+UNKNOWN = -1  # a process
+OWN_THREADS = ("reader", "worker-")  # as detector/loop names them for the system
 LOOP = re.compile(r"loop( \w{1,30}=\d{1,9}){1,20}")
 SIZE = re.compile(r"(\w+)=(\d+)")
 SIZES = LoopSizes.__annotations__.keys()
@@ -48,19 +57,33 @@ LONGEST_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """``columns``: as of spans.npz. ``loop``: the sizes that bound the loop, guessed where the
-    recording does not hold them (``loop_is_known`` is then False). ``blocked``: (thread, name of
-    the system call, start, end). ``kernels``: (start, end) on the GPU."""
+    """One run. ``process``: the number that the system gave it. ``columns``: as of spans.npz.
+    ``loop``: the sizes that bound the loop, guessed where the recording does not hold them
+    (``loop_is_known`` is then False). ``blocked``: (thread, name of the system call, start, end).
+    ``kernels``: (start, end) on the GPU. ``open``: ranges without an end, which are left out: the
+    recording ended before they did."""
 
+    process: int
+    program: str | None
+    start_ns: int
+    end_ns: int
     columns: dict[str, NDArray[Any]]
     loop: LoopSizes
     loop_is_known: bool
     blocked: Sequence[tuple[str, str, int, int]] = field(default_factory=tuple)
     kernels: Sequence[tuple[int, int]] = field(default_factory=tuple)
+    open: int = 0
+
+    @property
+    def frames(self) -> int:
+        return _count(self.columns, PREPROCESS)
 
 
-def read_nsys(path: str | Path) -> Recorded:
-    """Raises UsageError where the file is no such export, or holds no ranges of this program."""
+def read_nsys(path: str | Path) -> list[Recorded]:
+    """The runs of a recording by their start, at least one.
+
+    Raises UsageError where the file is no such export, or holds no ranges of this program.
+    """
     if not Path(path).is_file():
         raise UsageError(
             f"{path}: no such file; make it with: nsys export --type sqlite RUN.nsys-rep"
@@ -102,17 +125,24 @@ def _bound(database: sqlite3.Connection, clock: _Clock) -> None:
     database.set_progress_handler(clock.is_over, 100_000)
 
 
-def _plain_tables(database: sqlite3.Connection) -> set[str]:
-    """The tables that are stored, with all of their columns. The file may come from anywhere, and a
-    database holds programs: views, triggers, virtual tables, columns that are computed."""
+def _plain_tables(database: sqlite3.Connection) -> dict[str, set[str]]:
+    """The tables that are stored, with all of their columns, by name. The file may come from
+    anywhere, and a database holds programs: views, triggers, virtual tables, columns that are
+    computed."""
     # A view can call itself a table in this list, but not in its own statement.
     stated = {
         name
         for name, statement in database.execute("select name, sql from sqlite_master")
         if name in TABLES and re.match(r"create table\b", str(statement), re.IGNORECASE)
     }
-    computed = "select count(*) from pragma_table_xinfo(?) where hidden > 0"
-    return {name for name in stated if database.execute(computed, (name,)).fetchone() == (0,)}
+    found = {}
+    for table in stated:
+        columns = list(
+            database.execute("select name, hidden from pragma_table_xinfo(?) limit 1000", (table,))
+        )
+        if not any(hidden for _, hidden in columns):
+            found[table] = {name for name, _ in columns}
+    return found
 
 
 def _permit_plain_reading(
@@ -124,98 +154,217 @@ def _permit_plain_reading(
     return sqlite3.SQLITE_OK if plain or function else sqlite3.SQLITE_DENY
 
 
-def _read(database: sqlite3.Connection, tables: set[str], path: str) -> Recorded:
+def _read(
+    database: sqlite3.Connection, tables: Mapping[str, set[str]], path: str
+) -> list[Recorded]:
     if "NVTX_EVENTS" not in tables:
         raise UsageError(
             f"{path}: it has no NVTX ranges; record with: nsys profile -t nvtx,osrt ..."
         )
     export = _Export(database, tables, path)
-    ranges = list(export.ranges())
-    if not ranges:
+    found = _by_run(list(export.ranges()), list(export.windows()))
+    if not found:
         raise UsageError(
             f"{path}: no ranges of the domain {DOMAIN}; record a run of this program with nvtx on"
         )
-    names = _thread_names(ranges)
-    columns = _columns(ranges, names)
-    stated = export.stated_loop()
-    return Recorded(
-        columns,
-        stated or _guessed_loop(columns),
-        stated is not None,
-        list(export.blocked(names)),
-        list(export.kernels()),
-    )
+    loops = _by_process(export.stated_loops(), itemgetter(0), itemgetter(1))
+    programs = dict(export.programs())
+    tids = {tid for _, ranges in found for tid, *_ in ranges}
+    names = dict(export.thread_names(tids))
+    calls = _by_process(export.blocked(tids), lambda call: call[0] // PROCESS, itemgetter(2))
+    kernels = _by_process(export.kernels(), itemgetter(0), itemgetter(1))
+    return [
+        _recorded(
+            window,
+            ranges,
+            # A run's mark stands just before its range "run"; the last one until then is its own.
+            loops(Window(window.process, 0, max(window.start_ns, ranges[0][4])))[-1:],
+            names,
+            calls(window),
+            [*kernels(window), *kernels(Window(UNKNOWN, window.start_ns, window.end_ns))],
+            programs.get(window.process),
+        )
+        for window, ranges in found
+    ]
 
 
-Row = tuple[int, str, str, int, int, int]
+class Window(NamedTuple):
+    """When a run lasted in a process."""
+
+    process: int
+    start_ns: int
+    end_ns: int
+
+
+Closed = tuple[int, str, str, int, int, int]
+Row = tuple[int, str, str, int, int, int | None]
 """globalTid, stage, kind, index, start, end."""
+
+
+def _by_run(ranges: Sequence[Row], windows: Sequence[Window]) -> list[tuple[Window, list[Row]]]:
+    """The ranges of each run. In a process without a range "run" all are of one run."""
+    processes = {tid // PROCESS for tid, *_ in ranges}
+    missing = processes - {window.process for window in windows}
+    last = max((end or start for *_, start, end in ranges), default=0)
+    first = min((start for *_, start, _ in ranges), default=0)
+    whole = [Window(process, first, last) for process in missing]
+    by_process = _by_process(ranges, lambda row: row[0] // PROCESS, lambda row: row[4])
+    ordered = sorted([*windows, *whole], key=lambda one: (one.start_ns, one.process))
+    return [(window, own) for window in ordered if (own := by_process(window))]
+
+
+Kept = TypeVar("Kept")
+
+
+def _by_process(
+    rows: Iterable[Kept], process: Callable[[Kept], int], start: Callable[[Kept], int]
+) -> Callable[[Window], list[Kept]]:
+    """Hands out the rows of a window's process that started within it."""
+    own: dict[int, list[Kept]] = defaultdict(list)
+    for row in rows:
+        own[process(row)].append(row)
+    for each in own.values():
+        each.sort(key=start)
+
+    def within(window: Window) -> list[Kept]:
+        each = own.get(window.process, [])
+        first = bisect_left(each, window.start_ns, key=start)
+        return each[first : bisect_right(each, window.end_ns, key=start)]
+
+    return within
+
+
+def _recorded(
+    window: Window,
+    ranges: Sequence[Row],
+    stated: Sequence[tuple[int, int, LoopSizes]],
+    thread_names: Mapping[int, str],
+    calls: Sequence[tuple[int, str, int, int]],
+    kernels: Sequence[tuple[int, int, int]],
+    program: str | None,
+) -> Recorded:
+    closed = [(*row[:5], row[5]) for row in ranges if row[5] is not None]
+    names = _thread_names(closed, thread_names)
+    columns = _columns(closed, names)
+    return Recorded(
+        window.process % PROCESS,
+        program,
+        window.start_ns,
+        min(window.end_ns, max((row[5] for row in closed), default=window.start_ns)),
+        columns,
+        stated[0][2] if stated else _guessed_loop(columns),
+        bool(stated),
+        [(names[tid], call, start, end) for tid, call, start, end in calls if tid in names],
+        [(start, end) for _, start, end in kernels],
+        len(ranges) - len(closed),
+    )
 
 
 class _Export:
     """The tables of an export. SQLite keeps any value in any column, so each one is checked."""
 
-    def __init__(self, database: sqlite3.Connection, tables: set[str], path: str) -> None:
+    def __init__(
+        self, database: sqlite3.Connection, tables: Mapping[str, set[str]], path: str
+    ) -> None:
         self._database, self._tables, self._path = database, tables, path
         known = "StringIds" in tables
         # A registered string stands in StringIds, any other in the row itself.
         self._text = "coalesce(n.text, s.value)" if known else "n.text"
         self._join = "left join StringIds s on s.id = n.textId" if known else ""
+        self._domains = {
+            (domain, self._process(tid))
+            for domain, tid, said in self._events("domainId, n.globalTid", DOMAIN_CREATE)
+            if said == DOMAIN
+        }
 
     def ranges(self) -> Iterator[Row]:
-        """Our ranges by their start. The names of domains and categories are events as well."""
-        domains, kinds = set(), {}
-        for domain, tid, said in self._events("domainId, n.globalTid", DOMAIN_CREATE):
-            if said == DOMAIN:
-                domains.add((domain, self._number(tid, "globalTid") // PROCESS))
+        """Our ranges by their start. The names of categories are events as well."""
+        kinds = {}
         for domain, tid, category, said in self._events(
             "domainId, n.globalTid, n.category", CATEGORY
         ):
-            kinds[domain, self._number(tid, "globalTid") // PROCESS, category] = said
+            kinds[domain, self._process(tid), category] = said
         columns = "domainId, n.globalTid, n.category, n.int64Value, n.start, n.end"
         for domain, tid, category, index, start, end, stage in self._events(
-            columns, PUSH_POP, "and n.end is not null order by n.start"
+            columns, PUSH_POP, "order by n.start"
         ):
             thread = self._number(tid, "globalTid")
-            if (domain, thread // PROCESS) in domains:
+            if (domain, thread // PROCESS) in self._domains:
                 if not isinstance(stage, str):
                     raise self._damaged("text", stage)
                 kind = kinds.get((domain, thread // PROCESS, category), KINDS[0])
                 number = -1 if index is None else self._number(index, "int64Value")
-                yield thread, stage, kind, number, *self._span("NVTX_EVENTS", start, end)
+                first, last = self._open_span("NVTX_EVENTS", start, end)
+                yield thread, stage, kind, number, first, last
 
-    def stated_loop(self) -> LoopSizes | None:
-        """The sizes from the mark that a run leaves at its start; None where there is no mark."""
-        for _, said in self._events("domainId", MARK):
-            if isinstance(said, str) and LOOP.fullmatch(said):
+    def windows(self) -> Iterator[Window]:
+        """When each run lasted. One that had not ended goes on to the end of time."""
+        columns = "domainId, n.globalTid, n.start, n.end"
+        for domain, tid, start, end, said in self._events(columns, START_END):
+            process = self._process(tid)
+            if said == RUN and (domain, process) in self._domains:
+                first, last = self._open_span("NVTX_EVENTS", start, end)
+                yield Window(process, first, LATEST_NS if last is None else last)
+
+    def stated_loops(self) -> Iterator[tuple[int, int, LoopSizes]]:
+        """The sizes from the mark that each run leaves at its start: process, when, sizes."""
+        columns = "domainId, n.globalTid, n.start"
+        for domain, tid, start, said in self._events(columns, MARK, "order by n.start"):
+            process = self._process(tid)
+            if (
+                (domain, process) in self._domains
+                and isinstance(said, str)
+                and LOOP.fullmatch(said)
+            ):
                 sizes = {name: int(value) for name, value in SIZE.findall(said)}
                 if sizes.keys() >= SIZES:
-                    return self._checked_loop(sizes)
-        return None
+                    when = self._number(start, "NVTX_EVENTS.start")
+                    yield process, when, self._checked_loop(sizes)
+
+    def programs(self) -> Iterator[tuple[int, str]]:
+        """What each process was called, where the export says so."""
+        if {"globalPid", "name"} <= self._tables.get("PROCESSES", set()):
+            for pid, name in self._rows("select globalPid, name from PROCESSES"):
+                if isinstance(pid, int) and isinstance(name, str):
+                    yield pid // PROCESS, name
+
+    def thread_names(self, tids: Container[int]) -> Iterator[tuple[int, str]]:
+        """What the system called our threads, where the export says so."""
+        if {"nameId", "globalTid"} <= self._tables.get("ThreadNames", set()):
+            query = (
+                "select t.globalTid, s.value from ThreadNames t join StringIds s on s.id = t.nameId"
+            )
+            for tid, name in self._rows(query) if "StringIds" in self._tables else ():
+                if tid in tids and isinstance(name, str):
+                    yield tid, name
 
     def _checked_loop(self, sizes: dict[str, int]) -> LoopSizes:
         known: dict[str, Any] = {name: sizes[name] for name in SIZES}
         known["sync"] = bool(known["sync"])
         return from_builtins(known, LoopSizes, f"{self._path}: the mark 'loop ...'")
 
-    def blocked(self, names: dict[int, str]) -> Iterator[tuple[str, str, int, int]]:
-        """System calls on the threads of the loop."""
-        if not {"OSRT_API", "StringIds"} <= self._tables:
+    def blocked(self, tids: Container[int]) -> Iterator[tuple[int, str, int, int]]:
+        """System calls on the threads of the loop: globalTid, name, start, end."""
+        if not {"OSRT_API", "StringIds"} <= self._tables.keys():
             return
         query = (
             "select o.globalTid, s.value, o.start, o.end "
             "from OSRT_API o join StringIds s on s.id = o.nameId where o.end is not null"
         )
         for tid, call, start, end in self._rows(query):
-            if tid in names:
+            if tid in tids:
                 if not isinstance(call, str):
                     raise self._damaged("StringIds.value", call)
-                yield names[tid], call, *self._span("OSRT_API", start, end)
+                yield tid, call, *self._span("OSRT_API", start, end)
 
-    def kernels(self) -> Iterator[tuple[int, int]]:
+    def kernels(self) -> Iterator[tuple[int, int, int]]:
+        """Process, UNKNOWN where the export does not say it, start, end."""
         for table in KERNELS:
             if table in self._tables:
-                for start, end in self._rows(f"select start, end from {table}"):
-                    yield self._span(table, start, end)
+                owner = "globalPid" if "globalPid" in self._tables[table] else "null"
+                for pid, start, end in self._rows(f"select {owner}, start, end from {table}"):
+                    process = pid // PROCESS if isinstance(pid, int) else UNKNOWN
+                    yield process, *self._span(table, start, end)
 
     def _events(self, columns: str, event: int, more: str = "") -> Iterator[Any]:
         """Rows of NVTX_EVENTS, each with its text behind the columns."""
@@ -237,6 +386,15 @@ class _Export:
             raise self._damaged(column, value)
         return value
 
+    def _process(self, tid: object) -> int:
+        return self._number(tid, "globalTid") // PROCESS
+
+    def _open_span(self, table: str, start: object, end: object) -> tuple[int, int | None]:
+        """A span whose end may be missing."""
+        if end is None:
+            return self._number(start, f"{table}.start"), None
+        return self._span(table, start, end)
+
     def _span(self, table: str, start: object, end: object) -> tuple[int, int]:
         first, last = self._number(start, f"{table}.start"), self._number(end, f"{table}.end")
         if last < first:
@@ -251,14 +409,17 @@ class _Export:
         )
 
 
-def _thread_names(ranges: Sequence[Row]) -> dict[int, str]:
-    """The name of each thread as a session has it, told by the stages that ran there."""
+def _thread_names(ranges: Sequence[Closed], by_system: Mapping[int, str]) -> dict[int, str]:
+    """The name of each thread as a session has it: what the program called it (reader, worker-0),
+    else told by the stages that ran there."""
     doing: dict[int, set[str]] = defaultdict(set)
     for tid, stage, *_ in ranges:
         doing[tid].add(stage)
     names, workers = {}, 0
     for tid, stages in sorted(doing.items()):
-        if INFER in stages and PREPROCESS not in stages:
+        if by_system.get(tid, "").startswith(OWN_THREADS):
+            names[tid] = by_system[tid]
+        elif INFER in stages and PREPROCESS not in stages:
             names[tid], workers = f"worker-{workers}", workers + 1
         elif INFER in stages:
             names[tid] = "main"
@@ -267,7 +428,7 @@ def _thread_names(ranges: Sequence[Row]) -> dict[int, str]:
     return names
 
 
-def _columns(ranges: Sequence[Row], names: dict[int, str]) -> dict[str, NDArray[Any]]:
+def _columns(ranges: Sequence[Closed], names: dict[int, str]) -> dict[str, NDArray[Any]]:
     threads = _number_names(names.values())
     stages = _number_names(row[1] for row in ranges)
     kinds = _number_names(KINDS)

@@ -63,17 +63,43 @@ class GpuBusy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     busy_share: Amount | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class DependencyRow:
+    """One name of the dependency table: its share of the run and its seconds on the critical path,
+    and the seconds that it waited off the path."""
+
+    name: str
+    share: float
+    critical_path_s: Duration
+    waiting_s: Duration
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRun:
+    """One run of a recording. ``open_ranges``: cut off by the recording's end, and left out."""
+
+    process: Count
+    program: str | None
+    frames: Count
+    seconds: Duration
+    open_ranges: Count
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingDocument:
     """What an nsys recording says, under the names that a session has for it. ``waits``: thread ->
     what it waited for -> seconds. ``blocked``: stage -> system call -> seconds inside it, longest
-    first. ``loop_is_known``: the recording says how large the loop's queues were."""
+    first. ``loop_is_known``: the recording says how large the loop's queues were. ``run``: which of
+    the ``runs`` of the recording this is, counted from 1."""
 
     schema: int = SCHEMA
+    run: Count
+    runs: Sequence[RecordedRun]
     stages: Sequence[StepRow]
     waits: Mapping[str, Mapping[str, Duration]]
     blocked: Mapping[str, Mapping[str, Duration]]
     critical_path: CriticalPathFacts | None
+    dependency: Sequence[DependencyRow]
     loop: LoopSizes
     loop_is_known: bool
     gpu: GpuBusy

@@ -160,7 +160,7 @@ def test_without_the_optional_tables(tmp_path):
 def test_batches_and_the_plain_loop_are_recognised(tmp_path, loop, batch, threads):
     one = load(40, loop, read=0.002, preprocess=0.001, infer=0.004, head=0.001, write=0.002)
     export(tmp_path / "a.sqlite", one, mark=False)
-    found = read_nsys(tmp_path / "a.sqlite")
+    (found,) = read_nsys(tmp_path / "a.sqlite")
     assert found.loop["batch"] == batch
     assert found.loop["sync"] == loop.sync
     assert len(found.columns["thread_names"]) == threads

@@ -18,24 +18,45 @@ from detector.analysis.loop.activities import (
     step_rows,
 )
 from detector.analysis.loop.critical_path import critical_path
+from detector.analysis.loop.dependency import dependency_rows
+from detector.errors import UsageError
+from detector.errors.text import counted
 from detector.session.nsys import Recorded
-from detector.session.profile import GpuBusy, RecordingDocument
+from detector.session.profile import GpuBusy, RecordedRun, RecordingDocument
 from detector.timeline import KINDS, WORK
 
 
-def recorded_facts(recorded: Recorded) -> RecordingDocument:
-    """What ``profile --nsys`` prints."""
+def recorded_facts(runs: Sequence[Recorded], number: int | None = None) -> RecordingDocument:
+    """What ``profile --nsys`` prints of one of the recording's runs: ``number``, counted from 1, or
+    the one with the most frames. Raises UsageError for a number that it does not have."""
+    if number is None:
+        number = 1 + max(range(len(runs)), key=lambda at: runs[at].frames)
+    elif not 1 <= number <= len(runs):
+        raise UsageError(f"--nsys-run {number}: the recording has {counted(len(runs), 'run')}")
+    recorded = runs[number - 1]
     activities = activities_of(recorded.columns)
     path = (
         critical_path(activity_graph(activities, LoopShape.of(recorded.loop)))
         if activities
         else None
     )
+    waits = wait_seconds(recorded.columns)
+    blocked = blocked_seconds(activities, recorded.blocked)
     return RecordingDocument(
+        run=number,
+        runs=[
+            RecordedRun(
+                one.process, one.program, one.frames, (one.end_ns - one.start_ns) / 1e9, one.open
+            )
+            for one in runs
+        ],
         stages=step_rows(recorded.columns),
-        waits=wait_seconds(recorded.columns),
-        blocked=blocked_seconds(activities, recorded.blocked),
+        waits=waits,
+        blocked=blocked,
         critical_path=path.facts() if path else None,
+        dependency=(
+            dependency_rows(path, activities, recorded.blocked, blocked, waits) if path else []
+        ),
         loop=recorded.loop,
         loop_is_known=recorded.loop_is_known,
         gpu=gpu_busy(recorded.kernels, activities),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -35,6 +36,9 @@ from detector.session.profile import RecordingDocument
 from detector.session.read import SavedSession
 
 LONGEST_FUNCTIONS, LARGEST_OWNERS = 10, 8
+
+
+MOST_NAMES = 10  # rows of the dependency table on the path, and off it
 
 
 def memory_text(facts: MemoryFacts) -> Text:
@@ -375,8 +379,43 @@ def _lines(session: SavedSession) -> list[str]:
     return [*lines, f"session: {session.folder}"]
 
 
+def _runs_of(document: RecordingDocument) -> list[RenderableType]:
+    """Which run the tables are of, where the recording has several, and what it cut off."""
+    cut = document.runs[document.run - 1].open_ranges
+    lines: list[RenderableType] = []
+    if len(document.runs) > 1:
+        table = new_table("runs of the recording", "run", "process", "program", "frames", "s")
+        for at, run in enumerate(document.runs, 1):
+            program = Path(run.program).name if run.program else ""
+            table.add_row(str(at), str(run.process), program, str(run.frames), f"{run.seconds:.3f}")
+        chosen = f"the tables are of run {document.run}; --nsys-run N shows another"
+        lines += [table, Text(chosen)]
+    if cut:
+        lines.append(
+            Text(f"note: the recording ended within {counted(cut, 'range')}, left out here")
+        )
+    return lines
+
+
+def _dependency_table(document: RecordingDocument) -> Table:
+    title = "dependency analysis of the whole run, as nvprof printed it"
+    table = new_table(title, "critical path", "critical path s", "waiting s", "name")
+    table.columns[-1].justify = "left"
+    # What is on the path, then what only waited: the longest of each.
+    on_path = [row for row in document.dependency if row.critical_path_s][:MOST_NAMES]
+    waiting = [row for row in document.dependency if not row.critical_path_s][:MOST_NAMES]
+    for row in [*on_path, *waiting]:
+        table.add_row(
+            f"{row.share:.2%}", f"{row.critical_path_s:.6f}", f"{row.waiting_s:.6f}", row.name
+        )
+    if left := len(document.dependency) - len(on_path) - len(waiting):
+        table.caption = f"{counted(left, 'shorter row')} more with --json"
+    return table
+
+
 def print_recorded(console: SafeConsole, document: RecordingDocument) -> None:
     """An nsys recording: stages, waits, what blocked inside the stages, the critical path."""
+    parts: list[RenderableType] = _runs_of(document)
     stages = new_table(
         "stages of the recording, ms", "stage", "calls", "avg", "p50", "p90", "max", "share"
     )
@@ -387,7 +426,7 @@ def print_recorded(console: SafeConsole, document: RecordingDocument) -> None:
     for thread, each in document.waits.items():
         for what, seconds in sorted(each.items(), key=lambda item: -item[1]):
             waits.add_row(thread, what, f"{seconds:.3f}")
-    parts: list[RenderableType] = [stages, waits]
+    parts += [stages, waits]
     if document.blocked:
         blocked = new_table("blocked in system calls, s", "stage", "call", "s")
         for stage, calls in document.blocked.items():
@@ -396,6 +435,7 @@ def print_recorded(console: SafeConsole, document: RecordingDocument) -> None:
         parts.append(blocked)
     if document.critical_path is not None:
         parts.append(critical_path_table(document.critical_path))
+        parts.append(_dependency_table(document))
     gpu = document.gpu
     busy = f"GPU busy {number(gpu.busy_share, '.1%')} of the run"
     parts.append(Text(busy if gpu.available else f"GPU: {gpu.reason}"))
