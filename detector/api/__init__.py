@@ -175,21 +175,27 @@ class Detector:
         self, images: Sequence[Image], conf: float | None, classes: Sequence[str] | None
     ) -> list[Detections]:
         from detector.api.results import Detections
+        from detector.timeline import HEAD, INFER, NMS, PREPROCESS
 
         preprocess, head, nms = self._stages(conf, classes)
         request = self._requests[-1]  # the spare one: a stream may be using the others
         found = []
-        with self._calling:  # it has one slot, which threads must not share
+        # The request has one slot, which threads must not share, and the track is of one thread.
+        with self._calling, self._timeline().track("call") as track:
             for start in range(0, len(images), len(request.slot)):
                 batch = images[start : start + len(request.slot)]
-                fits = [
-                    preprocess(image, slot)
-                    for image, slot in zip(batch, request.slot, strict=False)
-                ]
-                outputs = request.infer(len(batch))
+                fits = []
+                for i, (image, slot) in enumerate(zip(batch, request.slot, strict=False), start):
+                    with track.span(PREPROCESS, i):
+                        fits.append(preprocess(image, slot))
+                with track.span(INFER, start // len(request.slot)):
+                    outputs = request.infer(len(batch))
                 for i, fit in enumerate(fits):
-                    objects = nms(head([output[i : i + 1] for output in outputs]))
-                    found.append(Detections.wrap(fit.to_source(objects)))
+                    with track.span(HEAD, start + i):
+                        candidates = head([output[i : i + 1] for output in outputs])
+                    with track.span(NMS, start + i):
+                        objects = fit.to_source(nms(candidates))
+                    found.append(Detections.wrap(objects))
         return found
 
     def stream(
@@ -283,9 +289,10 @@ class Detector:
         """Ranges for a profiler that is attached; else nothing is measured, and nothing paid."""
         from detector.run.looping import new_timeline
         from detector.timeline import OffTimeline
+        from detector.timeline.nvtx_ranges import attach
 
-        timeline = new_timeline(self._config, None, max_rows=0)
-        return timeline if timeline.nvtx_attached else OffTimeline()
+        seen = self._config.loop.nvtx and attach().domain is not None
+        return new_timeline(self._config, None, max_rows=0) if seen else OffTimeline()
 
     def _stages(
         self, conf: float | None, classes: Sequence[str] | None

@@ -54,7 +54,7 @@ class _ListsPasses(HelpfulCommand):
 @click.option(
     "--nsys",
     metavar="FILE",
-    help="Read this instead of SOURCE: an nsys recording of this program, exported to SQLite.",
+    help="Read this instead of SOURCE: an nsys recording of this program (.nsys-rep, .sqlite).",
 )
 @click.option(
     "--nsys-run",

@@ -16,12 +16,15 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sqlite3
+import subprocess
+import tempfile
 import time
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -43,6 +46,7 @@ PUSH_POP, START_END, DOMAIN_CREATE, CATEGORY, MARK = 59, 60, 75, 33, 34  # NVTX_
 KERNELS = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
 TABLES = ("NVTX_EVENTS", "StringIds", "OSRT_API", "PROCESSES", "ThreadNames", *KERNELS)
 PROCESS = 0x1000000  # a globalTid is the process's number times this, and the thread's
+REPORT = ".nsys-rep"
 RUN = "run"
 UNKNOWN = -1  # a process
 OWN_THREADS = ("reader", "worker-")  # as detector/loop names them for the system
@@ -88,6 +92,36 @@ def read_nsys(path: str | Path) -> list[Recorded]:
         raise UsageError(
             f"{path}: no such file; make it with: nsys export --type sqlite RUN.nsys-rep"
         )
+    if Path(path).suffix == REPORT:
+        with _exported(Path(path)) as export:
+            return _read_export(export)
+    return _read_export(path)
+
+
+@contextmanager
+def _exported(report: Path) -> Iterator[Path]:
+    """What nsys makes of its own report: an SQLite file in a temporary folder."""
+    nsys = shutil.which("nsys")
+    by_hand = f"nsys export --type sqlite {report}"
+    if nsys is None:
+        raise UsageError(
+            f"{report}: nsys, which reads it, is not on the PATH; where it is, type {by_hand} and "
+            "give the .sqlite file"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        export = Path(folder, report.stem + ".sqlite")
+        command = [nsys, "export", "--type", "sqlite", "--force-overwrite", "true"]
+        run = subprocess.run(
+            [*command, "--output", str(export), str(report)], capture_output=True, check=False
+        )
+        if run.returncode or not export.is_file():
+            said = (run.stderr + b"\n" + run.stdout).decode(errors="replace").split("\n")
+            why = next((line.strip() for line in said if line.strip()), f"exit {run.returncode}")
+            raise UsageError(f"{report}: nsys cannot export it ({why}); try: {by_hand}")
+        yield export
+
+
+def _read_export(path: str | Path) -> list[Recorded]:
     clock = _Clock(LONGEST_S)
     try:
         with closing(

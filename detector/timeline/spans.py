@@ -136,10 +136,12 @@ class Span:
         self._outer = track.innermost
         track.innermost = self
         self.inner_ns = self.inner_cpu_ns = 0
-        if self._range is not None:
-            self._range.push(self.index)
         if self._cpu_clock is not None:
             self._cpu_start = self._cpu_clock()
+        # Next to the clock, here and at the end: asking for the thread's CPU time is a system call,
+        # at which a busy machine takes the core away, and the range would hold that time too.
+        if self._range is not None:
+            self._range.push(self.index)
         self._start = start = track.clock()
         if self._outer is None:
             track.other_ns += start - track.last_end
@@ -154,6 +156,8 @@ class Span:
     ) -> Any:
         track = self._track
         end = track.clock()
+        if self._range is not None:
+            self._range.pop()
         if self._meter is not None:
             self._meter.leave(end)
         if self._cpu_clock is not None:
@@ -161,8 +165,6 @@ class Span:
             self.cpu_ns += cpu_ns - self.inner_cpu_ns
         else:
             cpu_ns = 0
-        if self._range is not None:
-            self._range.pop()
         duration = end - self._start
         outer = track.innermost = self._outer
         if outer is None:

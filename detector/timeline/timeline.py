@@ -125,8 +125,6 @@ class Timeline:
 class OffTimeline:
     """A timeline that measures nothing; the cost of the instruments is measured against it."""
 
-    nvtx_attached = False
-
     def __init__(self) -> None:
         self.tracks: dict[str, Track] = {}
 
