@@ -48,8 +48,26 @@ def fake_gpu(memory: str = "cuda-python", slow_copies: bool = False) -> Iterator
         patch.undo()
 
 
-NVML = '''"""A GPU of NVML that is not there: half a gigabyte in use, 50 watts, and 100 more while this
-process computes."""
+@contextmanager
+def cheap_compiler() -> Iterator[None]:
+    """torch.compile that finds graphs and guards them as ever, but then runs them as they are: the
+    compiler of a CPU takes minutes, and what it makes is not what a GPU gets."""
+    import torch
+
+    real = torch.compile
+
+    def compiled(module: Any, *, dynamic: bool, options: Any) -> Any:
+        return real(module, dynamic=dynamic, backend="eager")
+
+    torch.compile = compiled
+    try:
+        yield
+    finally:
+        torch.compile = real
+
+
+NVML = '''"""A GPU of NVML that is not there: half a gigabyte in use, 50 watts, and 100 more while
+this process computes."""
 import time
 from types import SimpleNamespace
 

@@ -121,8 +121,8 @@ def told_names() -> set[str]:
     from detector.config.levels import read_level
 
     _, known = read_level(ROOT / "cfg/nvprof_metrics.yaml")
-    texts = [row.get(key) for kind in ("metrics", "events") for row in known[kind].values()
-             for key in ("ncu", "nearest")]  # fmt: skip
+    rows = [row for kind in ("metrics", "events") for row in known[kind].values()]
+    texts = [row.get(key) for row in rows for key in ("ncu", "nearest")]
     return {name for text in texts if text for name in NAME.findall(text)}
 
 
