@@ -125,6 +125,12 @@ def test_the_plan_says_what_is_certain_to_run():
     assert [line.split()[0] for line in lines[2:5]] == ["1", "2", "3"]
 
 
+def test_more_time_is_for_every_step():
+    rows = steps(("a", 80, 5), ("b", 60, 40))
+    assert [one.budget_s for one in plan.stretched(rows, 2 * plan.MINUTES)] == [160, 120]
+    assert plan.stretched(rows, 1) == rows
+
+
 def test_every_step_is_there_and_what_is_right_comes_before_what_is_fast():
     for step in STEPS:
         assert callable(getattr(importlib.import_module(f"gpu.{step.group}"), step.name))
@@ -307,7 +313,7 @@ REHEARSED = {  # the fewest rows that say rehearsed, and a piece of one that mus
     "torch": (5, "torch bf16: raw outputs against ort fp32"),
     "session": (6, "energy: joules of the GPU, run: "),
     "asserted": (7, "frames that have a row in rows.partial.jsonl: 38 of 38"),
-    "limited": (2, "batch 32 fits: use --batch 32"),
+    "limited": (2, "batch 2 fits: use --batch 2"),
     "gil": (3, "cuda-python: Python runs while an event is waited for"),
     "memory": (3, "torch: 2 threads x 20 x 1 MB there and back: the same bytes"),
     "leaks": (7, "trt: opened and closed 50 times, GPU memory: +0.0 MB"),
@@ -326,7 +332,7 @@ REHEARSED = {  # the fewest rows that say rehearsed, and a piece of one that mus
 def test_a_step_is_rehearsed(name, tmp_path, shared):
     """A row that says ``pass`` there is of something that needs no GPU."""
     least, piece = REHEARSED[name]
-    done = called("--rehearse", "--only", name, "--out", str(tmp_path))
+    done = called("--rehearse", "--only", name, "--out", str(tmp_path), "--minutes", "28")
     assert done.returncode == 0, done.stdout + done.stderr
     (step,) = json.loads((tmp_path / "findings.json").read_text())["steps"]
     rehearsed = [one for one in step["rows"] if one["state"] == "rehearsed"]
@@ -473,7 +479,7 @@ def test_what_is_not_given_back_is_noticed(monkeypatch, wrong):
 
     machine = SimpleNamespace(engine=Engine(), network=SimpleNamespace(batch=1), options=None)
     monkeypatch.setattr(here, "opened", lambda *_, **__: machine)
-    monkeypatch.setattr(here, "pictures", lambda *_: [0])
+    monkeypatch.setattr(here, "pictures", lambda *_: [[0]])
     monkeypatch.setattr("detector.engines.open", lambda *_: Engine())
     used = (lambda: len(opened) * 1_000_000) if wrong == "leaked" else (lambda: 0)
     rows = list(memory_steps.opened_again("null", "cpu", 20, used))
