@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpu import machine as here
 from gpu.children import run
-from gpu.findings import Row, row
+from gpu.findings import Row, rehearsing, row
 from gpu.machine import CLIP
 
 HANDICAP = Path(__file__).with_name("handicap.py")
