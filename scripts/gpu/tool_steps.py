@@ -81,7 +81,7 @@ def recorded(tool: str, folder: str, database: str) -> str | None:
 
 def stage_rows(facts: dict[str, Any]) -> Iterator[Row]:
     """Real in a rehearsal too: ranges, waits and system calls are those of the CPU."""
-    calls = {name: one.get("calls") for name, one in stages_of(facts).items()}
+    calls = {one["step"]: one["count"] for one in facts["stages"]}
     whole = calls.get("infer", 0) >= FRAMES and {"read", "preprocess", "nms"} <= calls.keys()
     yield row("profile --nsys: calls of each stage", calls, bool(whole), real=True)
     yield row("profile --nsys: what threads waited for", list(facts["waits"]), real=True)
@@ -91,11 +91,6 @@ def stage_rows(facts: dict[str, Any]) -> Iterator[Row]:
     yield row("profile --nsys: a critical path", "found" if path else "none", bool(path), real=True)
     known = facts["loop_is_known"]
     yield row("profile --nsys: the loop's sizes, from its mark", facts["loop"], known, real=True)
-
-
-def stages_of(facts: dict[str, Any]) -> dict[str, Any]:
-    stages = facts["stages"]
-    return stages if isinstance(stages, dict) else {one["stage"]: one for one in stages}
 
 
 def split_rows(facts: dict[str, Any]) -> Iterator[Row]:
