@@ -130,6 +130,6 @@ def run(
         return code, out.read(), err.read()
 
 
-def detect_video(*words: str, seconds: float = 60, cwd: str | Path, **environment: str):
+def detect_video(*words: str, seconds: float = 120, cwd: str | Path, **environment: str):
     """The command, as a user types it."""
     return run([sys.executable, "-m", "detector", *words], seconds, cwd=cwd, **environment)

@@ -51,7 +51,7 @@ def _batch_of(batch: int, lent: int, folder: str) -> tuple[int, list[str]]:
 def _handicapped(what: str, value: int, folder: str, *words: str) -> tuple[int, str, str]:
     line = [sys.executable, str(HANDICAP), what, str(value), str(CLIP), "--engine", "torch"]
     own = ["--device", here.device(), "--run-dir", f"{folder}/run", "-o", f"{folder}/rows.jsonl"]
-    return run([*line, *own, *words], 60, cwd=folder)
+    return run([*line, *own, *words], 120, cwd=folder)
 
 
 def asserted() -> Iterator[Row]:

@@ -68,11 +68,12 @@ def recorded(tool: str, folder: str, database: str) -> str | None:
     for _ in range(2):
         if left_s() < 15:
             break
-        code, out, err = run([tool, *RECORD, report, *program(*words)], 40, cwd=folder)
+        half = left_s() / 2
+        code, out, err = run([tool, *RECORD, report, *program(*words)], half, cwd=folder)
         if not Path(f"{report}.nsys-rep").is_file():
             why = f"exit {code}: {(err.strip() or out.strip())[-300:]}"
             continue
-        code, out, err = run([tool, *EXPORT, database, f"{report}.nsys-rep"], 30, cwd=folder)
+        code, out, err = run([tool, *EXPORT, database, f"{report}.nsys-rep"], 60, cwd=folder)
         if Path(database).is_file():
             return None
         why = f"export: exit {code}: {(err.strip() or out.strip())[-300:]}"
@@ -134,7 +135,7 @@ def ncu_names() -> Iterator[Row]:
             what = f"ncu: names that {', '.join(chips) or 'this chip'} lacks"
             some = len(lacking) < len(names) / 4 and not why  # whole units may be missing
             yield row(what, why or sorted(lacking) or "none", some, real=True)
-        code, out, err = run([tool, "--list-chips"], 20, cwd=folder)
+        code, out, err = run([tool, "--list-chips"], 60, cwd=folder)
         every = re.findall(r"\b[a-z]{2}\d\d\w+\b", out)
         if code != 0 or not every:
             yield row("ncu --list-chips", f"exit {code}: {(err or out)[-200:]}", False)

@@ -229,7 +229,7 @@ def no_driver() -> Iterator[Row]:
     """
     hidden = {"CUDA_VISIBLE_DEVICES": ""}
     with tempfile.TemporaryDirectory() as folder:
-        code, out, err = run([sys.executable, "-c", NO_DRIVER], 60, cwd=folder, **hidden)
+        code, out, err = run([sys.executable, "-c", NO_DRIVER], 120, cwd=folder, **hidden)
         lines = out.strip().splitlines()
         value = " | ".join(lines) or err[-300:]
         yield row("no driver: engine and plan", value, code == 0, real=True)
