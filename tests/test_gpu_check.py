@@ -1,86 +1,564 @@
-"""scripts/gpu_check as far as it goes without a GPU: what it says there, and its checks on the
-fakes.
+"""scripts/gpu_check without a GPU: its plan by a fake clock, what it writes and when, and each step
+with its stand-in.
 """
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
+import importlib
 import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
-from types import ModuleType
+import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from detector.engines.trt import driver, memory
+from detector.engines.trt import driver
 from tests.conftest import CHECKOUT
-from tests.fakes.install import install
-from tests.fakes.packages import PACKAGES
+from tests.waiting import wait_for
+
+sys.path.append(str(CHECKOUT / "scripts"))  # last: its files have names of their own
+
+from gpu import (
+    carry,
+    children,
+    failing,
+    findings,
+    memory_steps,
+    plan,
+    stand_ins,
+    tool_steps,
+    torch_steps,
+)
+from gpu import machine as here
+from gpu.plan import STEPS, Step
 
 SCRIPT = CHECKOUT / "scripts/gpu_check"
+A_GPU = "machine: there is a GPU: run scripts/gpu_check itself"
 
 
 @pytest.fixture
-def script(monkeypatch) -> ModuleType:
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    loader = importlib.machinery.SourceFileLoader("gpu_check", str(SCRIPT))
-    spec = importlib.util.spec_from_loader("gpu_check", loader)
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
+def rehearsal(monkeypatch) -> None:
+    monkeypatch.setattr(findings, "_rehearsing", True)
 
 
-@pytest.mark.slow
-def test_without_a_gpu_it_says_so_and_does_not_end_with_0():
-    if driver.absent() is None:
-        pytest.skip("machine: there is a GPU: run scripts/gpu_check itself")
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode == 77, done.stdout
-    assert done.stderr.startswith("gpu_check: nothing was tried on a GPU: ")
-    assert "no driver: detect-video --engine trt: exit 5" in done.stdout
-    assert "FAILED" not in done.stdout
-    for check in ("memory", "trace", "tensorrt", "lean"):
-        assert f"{check}: needs a GPU" in done.stdout
-
-
-@pytest.mark.slow
-def test_what_needs_no_gpu_is_rehearsed_from_end_to_end(tmp_path):
-    """And no figure of it is called a GPU's."""
-    if driver.absent() is None:
-        pytest.skip("machine: there is a GPU: run scripts/gpu_check itself")
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("machine: torch is not installed")
-    found = tmp_path / "found.md"
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--only", "settings", "--markdown", str(found)],
+def called(*words: str, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), *words],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=280,
+        env={**os.environ, **environment},
     )
-    assert done.returncode == 77, done.stdout + done.stderr
-    on, refused, off, compared = (line for line in done.stdout.splitlines() if line[7:15].strip())
-    assert on.startswith("ok ")
-    assert "channels_last=1, benchmark=0, rehearsed on the CPU, round 1: " in on
-    assert "raw outputs differ by" in on
-    assert off.startswith("ok ")
-    assert "channels_last=0, benchmark=0, rehearsed on the CPU" in off
-    assert refused.startswith("- ")
-    assert "cuDNN needs a GPU" in refused
-    assert "beyond the noise" not in compared
-    table = found.read_text()
-    assert ", no GPU\n" in table
-    assert table.count("| settings |") == 4
-    assert all("rehearsed on the CPU" in line for line in table.splitlines() if "FPS" in line)
 
 
-def test_every_setting_of_torch_is_measured_in_turns(monkeypatch, script, tmp_path):
+# ---- the plan, by a fake clock
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def steps(*rows: tuple[str, int, int]) -> list[Step]:
+    return [Step(name, "group", f"what {name} does", budget, least) for name, budget, least in rows]
+
+
+def gone_through(rows, seconds, takes, folder=None):
+    """``takes``: name -> seconds that the step would take. Returns (what was started with how much
+    time, the findings)."""
+    clock, started = Clock(), []
+    found = findings.Findings(plan.sections(steps(*rows)), folder, False, seconds)
+
+    def start(step, limit, tell):
+        started.append((step.name, limit))
+        tell(findings.row(step.name, "begun"))
+        clock.now += min(takes[step.name], limit)
+        return takes[step.name] <= limit
+
+    plan.go_through(steps(*rows), seconds, start, found, lambda *_: None, clock)
+    return started, found
+
+
+def test_steps_run_in_their_order_within_their_budgets():
+    rows = [("a", 30, 5), ("b", 60, 5), ("c", 10, 5)]
+    started, found = gone_through(rows, 100, {"a": 4, "b": 50, "c": 2})
+    assert started == [("a", 30), ("b", 60), ("c", 10)]
+    states = {name: (one.state, one.took_s) for name, one in found.sections.items()}
+    assert states == {"a": ("done", 4), "b": ("done", 50), "c": ("done", 2)}
+
+
+def test_a_step_that_exceeds_its_budget_is_ended_and_the_next_one_starts():
+    rows = [("a", 30, 5), ("b", 60, 5)]
+    started, found = gone_through(rows, 100, {"a": 500, "b": 3})
+    assert started == [("a", 30), ("b", 60)]
+    a = found.sections["a"]
+    assert a.state == "ended"
+    assert [one["state"] for one in a.rows] == ["pass", "fail"]
+    assert a.rows[1]["value"] == "ended after 30 s, its budget"
+    assert found.failed() == ["what a does"]
+
+
+def test_near_the_end_what_cannot_be_done_is_left_out_and_the_small_is_still_done():
+    rows = [("a", 80, 5), ("b", 60, 40), ("c", 30, 5)]
+    started, found = gone_through(rows, 100, {"a": 75, "b": 50, "c": 30})
+    assert started == [("a", 80), ("c", 25)]
+    b, c = found.sections["b"], found.sections["c"]
+    assert (b.state, b.rows[0]["state"]) == ("skipped", "not run")
+    assert b.rows[0]["value"] == "25 s were left, 40 s is least"
+    assert c.rows[-1]["value"] == "ended after 25 s, all that was left"
+
+
+def test_the_plan_says_what_is_certain_to_run():
+    lines = list(plan.table(steps(("a", 80, 5), ("b", 60, 40), ("c", 30, 5)), 100))
+    assert [line.split()[3] for line in lines[2:5]] == ["0", "-", "-"]
+    assert [line.split()[0] for line in lines[2:5]] == ["1", "2", "3"]
+
+
+def test_more_time_is_for_every_step():
+    rows = steps(("a", 80, 5), ("b", 60, 40))
+    assert [one.budget_s for one in plan.stretched(rows, 2 * plan.MINUTES)] == [160, 120]
+    assert plan.stretched(rows, 1) == rows
+
+
+def test_every_step_is_there_and_what_is_right_comes_before_what_is_fast():
+    for step in STEPS:
+        assert callable(getattr(importlib.import_module(f"gpu.{step.group}"), step.name))
+        assert 0 < step.least_s <= step.budget_s
+    names = [step.name for step in STEPS]
+    assert names[:2] == ["environment", "torch"]
+    assert names.index("asserted") < names.index("settings")
+    certain = [step for step, line in zip(STEPS, list(plan.table(STEPS, 570))[2:], strict=False)
+               if line.split()[3] != "-"]  # fmt: skip
+    assert len(certain) >= 10
+
+
+# ---- what is written, and when
+
+
+def test_the_findings_are_whole_after_every_row(tmp_path):
+    seen = []
+
+    def start(step, limit, tell):
+        for number in range(2):
+            tell(findings.row(f"row {number}", "a|b"))
+            document = json.loads((tmp_path / "findings.json").read_text())
+            seen.append([(one["state"], len(one["rows"])) for one in document["steps"]])
+        return True
+
+    rows = steps(("a", 30, 5), ("b", 30, 5))
+    found = findings.Findings(plan.sections(rows), tmp_path, True, 100)
+    page = (tmp_path / "findings.md").read_text()
+    assert page.count("not reached yet") == 2, "the files are there before anything ran"
+    plan.go_through(rows, 100, start, found, lambda *_: None)
+    assert seen == [
+        [("running", 1), ("waiting", 0)],
+        [("running", 2), ("waiting", 0)],
+        [("done", 2), ("running", 1)],
+        [("done", 2), ("running", 2)],
+    ]
+    document = json.loads((tmp_path / "findings.json").read_text())
+    assert (document["rehearsal"], document["counts"]) == (True, {"pass": 4})
+    page = (tmp_path / "findings.md").read_text()
+    assert "**a rehearsal without a GPU**" in page
+    assert page.splitlines()[-1] == "| b | row 1 | a/b | pass |"
+
+
+def test_a_row_says_what_it_is(monkeypatch):
+    states = [findings.row("a", "b", ok)["state"] for ok in (True, False, None)]
+    assert states == ["pass", "fail", "not run"]
+    monkeypatch.setattr(findings, "_rehearsing", True)
+    states = [findings.row("a", "b", ok)["state"] for ok in (True, False, None)]
+    assert states == ["rehearsed", "fail", "not run"]
+    assert findings.row("a", "b", real=True)["state"] == "pass"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_kill_in_the_middle_leaves_valid_files_and_with_sigterm_no_process(tmp_path, number):
+    """A step that would go on for a minute, with a process of its own."""
+    tool = tmp_path / "nsys"
+    tool.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 60\n")
+    tool.chmod(0o755)
+    line = [sys.executable, str(SCRIPT), "--rehearse", "--only", "nsys", "--only", "ncu"]
+    out = tmp_path / "found"
+    with subprocess.Popen(
+        [*line, "--nsys", str(tmp_path), "--out", str(out)], stdout=subprocess.DEVNULL
+    ) as running:
+        wait_for((tmp_path / "pid").exists)
+        running.send_signal(number)
+        assert running.wait(20) == (143 if number == signal.SIGTERM else -9)
+    document = json.loads((out / "findings.json").read_text())
+    assert [one["state"] for one in document["steps"]] == ["running", "waiting"]
+    page = (out / "findings.md").read_text()
+    assert "was running when this was written" in page
+    assert "not reached yet" in page
+    pid = int((tmp_path / "pid").read_text())
+    if number == signal.SIGTERM:
+        wait_for(lambda: not Path(f"/proc/{pid}").exists() or _is_gone(pid))
+    elif Path(f"/proc/{pid}").exists():
+        os.kill(pid, signal.SIGKILL)
+
+
+def _is_gone(pid: int) -> bool:
+    """A process that nobody waits for stays in the list of processes where there is no init."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+# ---- a process for each step
+
+
+def ran(tmp_path, text: str, seconds: float = 20) -> tuple[bool, list[dict]]:
+    file, rows = tmp_path / "step.py", []
+    file.write_text(text)
+    return children.in_child([sys.executable, str(file)], "step", seconds, rows.append), rows
+
+
+ONE_ROW = 'print(\'{"what": "a", "value": "b", "state": "pass"}\', flush=True)\n'
+
+
+def test_a_crash_is_a_row_and_what_was_found_stays(tmp_path):
+    in_time, rows = ran(tmp_path, ONE_ROW + "import os\nos.kill(os.getpid(), 11)\n")
+    assert in_time
+    assert [one["value"] for one in rows] == ["b", "crashed: SIGSEGV"]
+    _, rows = ran(tmp_path, ONE_ROW + "import sys\nsys.exit('no memory')\n")
+    assert [one["value"] for one in rows] == ["b", "failed: ['no memory']"]
+
+
+def test_a_step_that_hangs_is_ended_with_all_that_it_started(tmp_path):
+    text = (
+        ONE_ROW + "import os, subprocess, sys, time\n"
+        "one = subprocess.Popen(['sleep', '60'], process_group=0)\n"
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(one.pid))\n"
+        'print(\'{"what": "c", "value": "d", "state": "pass"}\', flush=True)\n'
+        "time.sleep(60)\n"
+    )
+    begun = time.monotonic()
+    in_time, rows = ran(tmp_path, text, 2)
+    assert not in_time
+    assert time.monotonic() - begun < 20
+    assert [one["what"] for one in rows] == ["a", "c"]
+    pid = int((tmp_path / "pid").read_text())
+    wait_for(lambda: not Path(f"/proc/{pid}").exists() or _is_gone(pid))
+
+
+def test_a_program_that_a_step_starts_ends_in_time(tmp_path, monkeypatch):
+    assert children.run(["sh", "-c", "echo a; echo b >&2; exit 3"], 20) == (3, "a\n", "b\n")
+    begun = time.monotonic()
+    assert children.run(["sleep", "60"], 1)[0] == children.KILLED
+    monkeypatch.setenv(children.UNTIL, str(time.monotonic() + 3))  # the step's own time is short
+    assert children.run(["sleep", "60"], 60)[0] == children.KILLED
+    assert time.monotonic() - begun < 30
+
+
+# ---- the command
+
+
+def test_the_plan_and_what_to_carry_are_printed(tmp_path, monkeypatch):
+    done = called("--plan", "--minutes", "5")
+    assert done.returncode == 0, done.stderr
+    assert all(f" {step.name}: " in done.stdout for step in STEPS)
+    monkeypatch.setattr(carry, "WHEELS", tmp_path)
+    (tmp_path / "nvtx-0.2.17-cp312-cp312-manylinux_2_28_x86_64.whl").write_bytes(bytes(2_000_000))
+    lines = list(carry.what_to_carry())
+    assert next(line for line in lines if line.split()[0] == "nvtx").split()[1:3] == ["2.0", "MB"]
+    assert any("nvidia-ml-py" in line and "not in wheels/" in line for line in lines)
+    (download,) = (line for line in lines if "pip download" in line)
+    assert "nvidia-ml-py" in download.split()
+    assert "nvtx" not in download.split()
+
+
+@pytest.mark.slow
+def test_without_a_gpu_it_says_so_and_does_not_end_with_0(tmp_path):
+    if driver.absent() is None:
+        pytest.skip(A_GPU)
+    done = called("--out", str(tmp_path), "--minutes", "28")
+    assert done.returncode == 77, done.stdout
+    assert done.stderr.startswith("gpu_check: nothing was tried on a GPU: ")
+    states = {one["name"]: one["rows"] for one in
+              json.loads((tmp_path / "findings.json").read_text())["steps"]}  # fmt: skip
+    for step in STEPS:
+        if step.needs_gpu:
+            (only,) = states[step.name]
+            assert only["state"] == "not run"
+            assert only["value"].startswith("needs a GPU")
+    assert [one["state"] for one in states["no_driver"]] == ["pass", "pass"]
+    assert "exit 5" in states["no_driver"][1]["value"]
+
+
+def test_an_unknown_step_is_refused():
+    done = called("--only", "everything")
+    assert done.returncode == 2
+    assert "no step everything; steps: environment, torch" in done.stderr
+
+
+# ---- each step, with its stand-in
+
+NO_TOOLS = ("nsys", "ncu", "ncu_names")
+REHEARSED = {  # the fewest rows that say rehearsed, and a piece of one that must be there
+    "environment": (0, "detect-video doctor: exit 0"),
+    "torch": (5, "torch bf16: raw outputs against ort fp32"),
+    "session": (6, "energy: joules of the GPU, run: "),
+    "asserted": (7, "frames that have a row in rows.partial.jsonl: 38 of 38"),
+    "limited": (2, "batch 2 fits: use --batch 2"),
+    "gil": (3, "cuda-python: Python runs while an event is waited for"),
+    "memory": (3, "torch: 2 threads x 20 x 1 MB there and back: the same bytes"),
+    "leaks": (7, "trt: opened and closed 50 times, GPU memory: +0.0 MB"),
+    "compile": (3, "graphs compiled after it, 2 threads: 0"),
+    "tensorrt": (15, "the kept plan is taken: 3 plans, then 3, the same files"),
+    "trace": (1, "the loop's own range is in it"),
+    "video": (4, "--encoder nvenc: refused in one line without a GPU"),
+    "settings": (3, "torch fp32: settings beside the default"),
+    "lean": (0, "nothing to rehearse"),
+    "no_driver": (0, "detect-video --engine trt: exit 5"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [step.name for step in STEPS if step.name not in NO_TOOLS])
+def test_a_step_is_rehearsed(name, tmp_path, shared):
+    """A row that says ``pass`` there is of something that needs no GPU."""
+    least, piece = REHEARSED[name]
+    done = called("--rehearse", "--only", name, "--out", str(tmp_path), "--minutes", "28")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (step,) = json.loads((tmp_path / "findings.json").read_text())["steps"]
+    rehearsed = [one for one in step["rows"] if one["state"] == "rehearsed"]
+    passed = [one for one in step["rows"] if one["state"] == "pass"]
+    assert len(rehearsed) >= least
+    assert piece in done.stdout
+    assert not passed or name in ("environment", "gil", "no_driver")
+    assert not any("FPS" in one["value"] for one in rehearsed if name != "settings")
+
+
+def program(folder: Path, name: str, text: str) -> str:
+    file = folder / name
+    file.write_text(f"#!{sys.executable}\n{text}")
+    file.chmod(0o755)
+    return str(folder)
+
+
+NCU = """
+import subprocess, sys
+words = sys.argv[1:]
+if "--list-chips" in words:
+    print("ga100, gh100")
+elif "--query-metrics" in words:
+    names = words[words.index("--metrics") + 1].split(",")
+    for chip in ("ga100", "gh100"):
+        print("Chip", chip)
+        for name in names:
+            if name not in {lacking!r}:
+                print(name + {suffixes!r}.replace(" ", " Counter\\n" + name), "Counter")
+elif "--version" in words:
+    print("Version 0.0")
+else:
+    at = words.index(sys.executable)
+    print("==WARNING== No kernels were profiled.")
+    sys.exit(subprocess.call(words[at:]))
+"""
+
+
+@pytest.mark.slow
+def test_names_and_ranges_are_asked_of_ncu(tmp_path):
+    suffixes = sorted({name.partition(".")[2] for name in tool_steps.told_names()} - {""})
+    every = " ".join(f".{one}" for one in suffixes)
+    folder = program(tmp_path, "ncu", NCU.format(lacking=(), suffixes=every))
+    done = called(
+        "--rehearse", "--only", "ncu_names", "--only", "ncu", "--ncu", folder, "--minutes", "28"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "200 names, 2 chips; unknown: none" in done.stdout
+    assert "--nvtx-include detect-video@infer/: accepted; no kernel ran" in done.stdout
+    folder = program(tmp_path, "ncu", NCU.format(lacking=("sm__warps_active",), suffixes=every))
+    done = called("--rehearse", "--only", "ncu_names", "--ncu", folder, "--minutes", "28")
+    assert done.returncode == 1
+    assert "unknown: ['sm__warps_active.avg.pct_of_peak_sustained_active'" in done.stdout
+
+
+def test_kernels_in_the_csv_of_ncu():
+    text = (
+        "==PROF== Connected to process 7\n"
+        '"ID","Process ID","Kernel Name","Metric Name","Metric Value"\n'
+        '"0","7","conv(float *, int)","gpu__time_duration.sum","1,024"\n'
+        "==PROF== Disconnected from process 7\n"
+    )
+    assert tool_steps.kernels_of(text) == ["conv(float *, int)"]
+    assert tool_steps.kernels_of("==WARNING== No kernels were profiled.\n") == []
+
+
+def test_without_the_tools_nothing_is_said_of_them(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    for step in (tool_steps.nsys, tool_steps.ncu, tool_steps.ncu_names):
+        ((only),) = list(step())
+        assert only["state"] == "not run"
+        assert "not on PATH: give --n" in only["value"]
+
+
+@pytest.mark.slow
+def test_a_recording_of_nsys_is_read(tmp_path):
+    """The real nsys where this machine has one. Whether it records ranges depends on its version
+    and on nvtx: where it does not, that is what the step says."""
+    if (tool := shutil.which("nsys")) is None:
+        pytest.skip("machine: nsys is not on PATH")
+    folder = str(Path(tool).parent)
+    done = called("--rehearse", "--only", "nsys", "--nsys", folder, "--minutes", "28")
+    assert "nsys: a recording of a run, exported" in done.stdout
+    if done.returncode == 1:
+        assert "no ranges of the domain detect-video" in done.stdout
+    else:
+        assert "profile --nsys: the split of CPU and GPU" in done.stdout
+
+
+def recording(file: Path, stages: list[tuple[str, int, int]]) -> str:
+    """An export of nsys with these ranges of our domain, on one thread."""
+    import sqlite3
+
+    with sqlite3.connect(file) as export:
+        export.execute(
+            "create table NVTX_EVENTS (start, end, eventType, domainId, globalTid, category, "
+            "int64Value, text, textId)"
+        )
+        row = "insert into NVTX_EVENTS values (?, ?, ?, 1, 16777217, 1, ?, ?, null)"
+        export.execute(row, (0, None, 75, None, "detect-video"))
+        export.execute("create table StringIds (id, value)")
+        for number, (stage, start, end) in enumerate(stages):
+            export.execute(row, (start, end, 59, number, stage))
+    export.close()
+    return str(file)
+
+
+@pytest.mark.usefixtures("rehearsal")
+def test_kernels_that_are_written_into_an_export_are_read(tmp_path):
+    from detector.analysis.loop.recorded import recorded_facts
+    from detector.session.nsys import read_nsys
+
+    file = tmp_path / "run.sqlite"
+    stages = [("read", 0, 100), ("preprocess", 100, 200), ("infer", 200, 400), ("infer", 500, 600)]
+    path = recording(file, stages)
+    assert stand_ins.add_kernels(path) == 2
+    gpu = recorded_facts(read_nsys(path)).gpu
+    assert (gpu.kernels, gpu.busy_s, gpu.busy_share) == (2, 150e-9, 0.25)
+    rows = list(tool_steps.split_rows({"gpu": {"available": True, "kernels": 2, "busy_s": 150e-9,
+                                               "busy_share": 0.25}}))  # fmt: skip
+    assert [one["state"] for one in rows] == ["rehearsed"]
+    rows = list(tool_steps.split_rows({"gpu": {"available": False, "reason": "no kernels"}}))
+    assert [one["state"] for one in rows] == ["fail"]
+
+
+# ---- checks that can fail
+
+
+@pytest.mark.parametrize("wrong", [None, "kept", "leaked"])
+@pytest.mark.usefixtures("rehearsal")
+def test_what_is_not_given_back_is_noticed(monkeypatch, wrong):
+    opened, kept = [], []
+
+    class Engine:
+        requests = (SimpleNamespace(slot=[0], infer=lambda n: None),)
+
+        def __enter__(self):
+            opened.append(self)
+            if wrong == "kept":
+                kept.append(open(os.devnull))
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        close = __exit__
+
+    machine = SimpleNamespace(engine=Engine(), network=SimpleNamespace(batch=1), options=None)
+    monkeypatch.setattr(here, "opened", lambda *_, **__: machine)
+    monkeypatch.setattr(here, "pictures", lambda *_: [[0]])
+    monkeypatch.setattr("detector.engines.open", lambda *_: Engine())
+    used = (lambda: len(opened) * 1_000_000) if wrong == "leaked" else (lambda: 0)
+    rows = list(memory_steps.opened_again("null", "cpu", 20, used))
+    states = [one["state"] for one in rows]
+    for file in kept:
+        file.close()
+    assert len(opened) == 20
+    assert states == ["fail" if wrong == "leaked" else "rehearsed",
+                      "fail" if wrong == "kept" else "rehearsed", "rehearsed"]  # fmt: skip
+
+
+def test_a_wait_that_holds_the_interpreter_is_told_from_one_that_does_not():
+    import ctypes
+
+    released = memory_steps.runs_meanwhile(lambda: ctypes.CDLL(None).usleep(200_000))
+    held = memory_steps.runs_meanwhile(lambda: ctypes.PyDLL(None).usleep(200_000))
+    short = memory_steps.runs_meanwhile(lambda: None)
+    assert [one[0] for one in (released, held, short)] == [True, False, None]
+
+
+@pytest.mark.parametrize(
+    ("facts", "state"),
+    [
+        ({"counters": ["gpu"], "rows": [{"tag": "idle", "gpu": 3.0}, {"tag": "run", "gpu": 0.0}],
+          "idle_watts": {"gpu": 1.5}}, "fail"),
+        ({"available": False, "reason": "no counter"}, "fail"),
+        ({"counters": ["gpu"], "rows": [{"tag": "idle", "gpu": 3.0}, {"tag": "run", "gpu": 2.0}],
+          "idle_watts": {"gpu": 1.5}}, "pass"),
+    ],
+)  # fmt: skip
+def test_joules_must_be_above_0(facts, state):
+    from gpu.session_steps import energy_rows
+
+    states = [one["state"] for one in energy_rows(facts)]
+    assert len(states) == 4
+    assert ("fail" in states) is (state == "fail")
+
+
+def test_busy_and_idle_time_must_add_up():
+    from gpu.session_steps import device_rows
+
+    facts = {"busy_ms": 3.0, "window_ms": 10.0, "idle_ms": {"host": 7.0}, "kernels": 9,
+             "launch_bound": True}  # fmt: skip
+    assert [one["state"] for one in device_rows("fp32", facts)] == ["pass", "pass"]
+    (first, _) = device_rows("fp32", {**facts, "idle_ms": {"host": 2.0}})
+    assert first["state"] == "fail"
+    (only,) = device_rows("fp32", {"available": False, "reason": "no kernel"})
+    assert (only["state"], only["value"]) == ("fail", "no kernel")
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "states"),
+    [
+        (5, "detect-video: engine torch: out of GPU memory at batch 256; batch 8 fits: use "
+            "--batch 8\n", ["pass", "pass"]),
+        (1, "Traceback\nout of GPU memory\n", ["fail", "not run"]),
+        (0, "", ["fail", "not run"]),
+    ],
+)  # fmt: skip
+def test_a_refusal_is_one_line_and_what_it_names_fits(monkeypatch, code, said, states):
+    asked = []
+
+    def handicapped(what, value, folder, *words):
+        asked.append(words[1])
+        return (code, "", said) if len(asked) == 1 else (0, "", "")
+
+    monkeypatch.setattr(failing, "_handicapped", handicapped)
+    monkeypatch.setattr(here, "torch_lacks", lambda: None)
+    assert [one["state"] for one in failing.limited()] == states
+    assert asked == (["256", "8"] if code == 5 else ["256"])
+
+
+# ---- torch's settings
+
+
+def test_every_setting_of_torch_is_measured_in_turns(monkeypatch):
     """12 of them, three rounds; one that is refused is not asked again."""
-    monkeypatch.setattr(script, "has_gpu", lambda: True)
-    monkeypatch.setattr(script, "torch_lacks", lambda: None)
-    monkeypatch.setattr(script, "save_reference", lambda folder: None)
+    monkeypatch.setattr(here, "torch_lacks", lambda: None)
+    monkeypatch.setattr(torch_steps, "save_reference", lambda folder: None)
     asked = []
 
     def measured(setting, folder):
@@ -90,15 +568,14 @@ def test_every_setting_of_torch_is_measured_in_turns(monkeypatch, script, tmp_pa
         fps = 100.0 + len(asked) / 100 + 50 * setting.benchmark
         return {"fps": fps, "value": f"{fps} FPS", "ok": True}
 
-    monkeypatch.setattr(script, "measure_apart", measured)
-    rows = list(script.settings())
-    kinds = {(one.precision, one.channels_last, one.benchmark) for one in asked}
-    assert len(kinds) == 12
-    assert [asked.count(one) for one in script.SETTINGS] == [3, 3, 3, 3, 1, 1, 1, 1, 3, 3, 3, 3]
-    assert asked[:12] == list(script.SETTINGS)
-    fp32, fp16 = (one["value"] for one in rows[-2:])
+    monkeypatch.setattr(torch_steps, "measure_apart", measured)
+    rows = list(torch_steps.settings())
+    settings = torch_steps.SETTINGS
+    assert len({(one.precision, one.channels_last, one.benchmark) for one in asked}) == 12
+    assert [asked.count(one) for one in settings] == [3, 3, 3, 3, 3, 3, 3, 3, 1, 1, 1, 1]
+    assert asked[:12] == list(settings)
     assert rows[-2]["what"] == "torch fp32: settings beside the default"
-    for text in (fp32, fp16):
+    for text in (rows[-2]["value"], rows[-1]["value"]):
         usual, *others = text.split("; ")
         assert "1.00 times" in usual
         assert "beyond the noise" not in usual
@@ -106,128 +583,33 @@ def test_every_setting_of_torch_is_measured_in_turns(monkeypatch, script, tmp_pa
         assert ["beyond the noise" in one for one in others] == beyond
 
 
-def test_a_setting_that_crashes_is_a_row(monkeypatch, script, tmp_path):
+def test_a_round_that_would_not_end_in_time_is_not_begun(monkeypatch):
+    monkeypatch.setattr(here, "torch_lacks", lambda: None)
+    monkeypatch.setattr(torch_steps, "save_reference", lambda folder: None)
+    clock = SimpleNamespace(left=150.0)
+
+    def measured(setting, folder):
+        clock.left -= 8
+        return {"fps": 100.0, "value": "", "ok": True}
+
+    monkeypatch.setattr(torch_steps, "measure_apart", measured)
+    monkeypatch.setattr(torch_steps, "left_s", lambda: clock.left)
+    rows = list(torch_steps.settings())
+    assert [one["what"] for one in rows if one["state"] == "not run"] == ["round 2"]
+    assert len([one for one in rows if "beside the default" in one["what"]]) == 3
+
+
+def test_a_setting_that_crashes_is_a_row(monkeypatch, tmp_path):
     dying = tmp_path / "gpu_check"
     dying.write_text("import sys\nsys.exit('CUDA error: an illegal memory access')\n")
-    monkeypatch.setattr(script, "__file__", str(dying))
-    found = script.measure_apart(script.SETTINGS[0], str(tmp_path))
+    monkeypatch.setattr(torch_steps, "SCRIPT", dying)
+    monkeypatch.setenv(children.UNTIL, str(time.monotonic() + 30))
+    found = torch_steps.measure_apart(torch_steps.SETTINGS[0], str(tmp_path))
     assert (found["fps"], found["ok"]) == (None, False)
     assert "illegal memory access" in found["value"]
 
 
-def test_what_was_found_is_written_before_what_comes_next(monkeypatch, script, tmp_path):
-    """A machine that is lent for minutes may be taken back at any time."""
-    child = tmp_path / "gpu_check"
-    child.write_text(
-        "import os, time\n"
-        'print(\'{"what": "a", "value": "b", "ok": true}\', flush=True)\n'
-        f"while not os.path.exists({str(tmp_path / 'told')!r}): time.sleep(0.01)\n"
-        "os.kill(os.getpid(), 9)\n"
-    )
-    monkeypatch.setattr(script, "__file__", str(child))
-    told = script.table
-    seen = []
-
-    def table(found):
-        seen.append(sum(map(len, found.values())))
-        (tmp_path / "told").touch()
-        return told(found)
-
-    monkeypatch.setattr(script, "table", table)
-    found = script.run_checks(["environment"], str(tmp_path / "found.md"))
-    assert seen == [1, 2]
-    assert [one["ok"] for one in found["environment"]] == [True, False]
-    assert "crashed: SIGKILL" in (tmp_path / "found.md").read_text()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PACKAGES)
-def test_the_check_of_memory(monkeypatch, script, name):
-    machine = install(monkeypatch, 11, name)
-    rows = {row["what"]: row for row in script.memory() if row["what"].startswith(name)}
-    assert rows[f"{name}: 2 threads x 20 x 1 MB there and back"]["value"] == "the same bytes"
-    assert rows[f"{name}: 64 MB to the device, page-locked"]["ok"]
-    assert machine.device.allocations == {}
-
-
-def test_the_check_of_memory_notices_other_bytes(monkeypatch, script):
-    from detector.engines.trt.memory.cuda_python import CudaBuffer
-
-    install(monkeypatch, 11)
-    monkeypatch.setattr(CudaBuffer, "upload", lambda self, stream: None)
-    rows = [row for row in script.memory() if row["what"].startswith("cuda-python: 2 threads")]
-    assert [row["ok"] for row in rows] == [False]
-
-
-@pytest.mark.slow
-def test_the_check_of_tensorrt(monkeypatch, script):
-    """Build, run, agreement and refusals; the clip's first pictures, and few calls."""
-    install(monkeypatch, 11)
-    in_loop, pictures = script.in_loop, script.pictures
-    monkeypatch.setattr(script, "pictures", lambda machine: pictures(machine, 2))
-    monkeypatch.setattr(script, "in_loop", lambda machine, given: in_loop(machine, given, 2))
-    monkeypatch.setattr(
-        memory, "why_unusable", lambda name: None if name == "cuda-python" else "not here"
-    )
-    monkeypatch.setattr(script, "TRT", script.TRT[:2])
-    monkeypatch.setattr(
-        script, "command", lambda *_: script.row("the command", "is another process")
-    )
-    rows = {row["what"]: row for row in script.tensorrt()}
-    assert [row for row in rows.values() if row["ok"] is False] == []
-    assert "ms device" in rows["trt fp32: 200 calls"]["value"]
-    assert rows["trt fp32: raw outputs against ort fp32"]["ok"]
-    assert "'tf32'" in rows["trt tf32, 2 at once: layers"]["value"]
-    assert (
-        "refused: TensorRT 11.4.0.106 refuses it: it is damaged"
-        in rows["tensorrt: plan, cut short"]["value"]
-    )
-    assert rows["trt fp16: timed layers that the inspector does not know"]["value"] == "none"
-    assert rows["trt fp16: convolutions in no timed layer"]["value"] == "none"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("which", [-2, -1])
-def test_the_check_of_tensorrt_in_few_bits(monkeypatch, script, tmp_path, which):
-    """Limits that the roundings keep, as far as the fake can tell."""
-    install(monkeypatch, 11)
-    in_loop, pictures = script.in_loop, script.pictures
-    monkeypatch.setattr(script, "pictures", lambda machine: pictures(machine, 2))
-    monkeypatch.setattr(script, "in_loop", lambda machine, given: in_loop(machine, given, 2))
-    name, limit, options = script.TRT[which]
-    reference = script.ort_reference(str(tmp_path))
-    rows = list(script.variant("trt", name, str(tmp_path), reference, limit, **options))
-    assert [row for row in rows if not row["ok"]] == []
-    assert f"'{name}'" in rows[-1]["value"]
-
-
-@pytest.mark.slow
-def test_a_wrong_answer_fails_the_check(monkeypatch, script, tmp_path):
-    machine = install(monkeypatch, 11)
-    monkeypatch.setattr(
-        machine.trt.IBuilderConfig, "clear_flag", lambda self, flag: None
-    )  # TF32 stays on
-    pictures = script.pictures
-    monkeypatch.setattr(script, "pictures", lambda machine: pictures(machine, 1))
-    monkeypatch.setattr(script, "in_loop", lambda machine, given: (1.0, [1.0]))
-    reference = script.ort_reference(str(tmp_path))
-    rows = list(script.variant("trt", "fp32", str(tmp_path), reference, 1e-5, precision="fp32"))
-    assert [row["ok"] for row in rows if "against ort" in row["what"]] == [False]
-
-
-def test_a_crash_of_a_check_is_a_row(monkeypatch, script, tmp_path):
-    dying = tmp_path / "gpu_check"
-    dying.write_text(
-        'import os, signal\nprint(\'{"what": "a", "value": "b", "ok": true}\', flush=True)\n'
-        "os.kill(os.getpid(), signal.SIGSEGV)\n"
-    )
-    monkeypatch.setattr(script, "__file__", str(dying))
-    rows = script.in_child("lean")
-    assert rows[0] == {"what": "a", "value": "b", "ok": True}
-    assert rows[1] == {"what": "lean", "value": "crashed: SIGSEGV", "ok": False}
-
-
-def test_calls_are_counted_in_the_trace_of_the_loop_alone(script):
+def test_calls_are_counted_in_the_trace_of_the_loop_alone():
     class Seen:
         def export_chrome_trace(self, path: str) -> None:
             def event(name: str, ts: int, cat: str = "cuda_runtime", dur: int = 1) -> dict:
@@ -244,21 +626,7 @@ def test_calls_are_counted_in_the_trace_of_the_loop_alone(script):
             with open(path, "w") as file:
                 json.dump({"traceEvents": events}, file)
 
-    assert script.cuda_calls(Seen(), "the loop") == {
+    assert torch_steps.cuda_calls(Seen(), "the loop") == {
         "cudaLaunchKernel": 1,
         "cudaEventSynchronize": 1,
     }
-
-
-def test_the_table_for_the_document(script):
-    rows = {
-        "memory": [script.row("a", "1|2"), script.row("b", "x", None), script.row("c", "y", False)]
-    }
-    lines = script.table(rows).splitlines()
-    assert lines[2:] == [
-        "| check | what | found | |",
-        "|---|---|---|---|",
-        "| memory | a | 1/2 | ok |",
-        "| memory | b | x | - |",
-        "| memory | c | y | FAILED |",
-    ]

@@ -219,6 +219,21 @@ def test_what_fits_is_tried_on_as_many_streams_as_run_at_once(fakes):
     assert tried == [0, 1, 2]
 
 
+def test_what_is_tried_is_of_the_same_kind_as_what_is_run(fakes):
+    """To torch.compile a tensor that was made in inference mode is another kind of input: trying
+    the memory would compile the network once more."""
+    kinds = []
+
+    def run(given):
+        kinds.append((given.is_inference(), torch.is_inference_mode_enabled()))
+        return torch.zeros(1, 3, 2, 3), torch.zeros(1, 3, 1, 1)
+
+    cuda.check_memory(run, plus_one(1), torch.device("cpu"), 2)
+    (one,), _ = requests(fakes, 1, run=run)
+    one.infer(1)
+    assert kinds == [(False, True)] * 3
+
+
 class FakeMemory:
     """What torch's allocator tells, in bytes: a run takes ``need`` at its peak and keeps ``kept``.
     What it gave back is free for every other stream."""

@@ -271,6 +271,7 @@ from concurrent.futures import ThreadPoolExecutor
 from detector import engines
 from detector.engines.base import EngineOptions
 from tests.known_answers import plus_one
+from torch._dynamo.utils import counters
 own = {"compile": "1", "bf16": "all"}
 given = np.arange(18, dtype=np.uint8).reshape(1, 2, 3, 3)
 for precision in ("fp32", "bf16"):
@@ -282,6 +283,7 @@ for precision in ("fp32", "bf16"):
             for outputs in pool.map(lambda request: request.infer(1), engine.requests):
                 np.testing.assert_array_equal(outputs[0], given.transpose(0, 3, 1, 2) + 1.0)
         print([layer.precision for layer in engine.execution()])
+print(counters["stats"]["unique_graphs"])
 """
 
 
@@ -324,4 +326,5 @@ def test_a_compiled_network_gives_the_answers_in_other_threads_too(tmp_path):
     assert done.stdout.splitlines() == [
         str(["fp32"] * 4),
         str(["bf16", "bf16", multiplied, multiplied]),
+        "2",  # each precision is compiled once, while its engine is opened
     ]

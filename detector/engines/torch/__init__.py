@@ -218,8 +218,11 @@ class TorchEngine(Engine):
         import torch
 
         run: Run = torch.compile(self.module, dynamic=False, options={"freezing": True})
+        # An ordinary tensor, as the requests have: one made in inference mode is of another kind to
+        # the compiler, and the first request would compile everything again.
+        example = torch.zeros(self._input_shape, dtype=torch.uint8, device=self._device)
         with torch.inference_mode():
-            run(torch.zeros(self._input_shape, dtype=torch.uint8, device=self._device))
+            run(example)
         return run
 
     def _cuda_requests(

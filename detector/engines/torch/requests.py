@@ -198,15 +198,16 @@ def fits(run: Run, network: Network, device: Any, concurrency: int, batch: int) 
     streams = [torch.cuda.Stream(device) for _ in range(concurrency)]
     held: list[Any] = []  # inputs, results, and peaks
     try:
-        with torch.inference_mode():
-            for stream in streams:
-                with torch.cuda.stream(stream):
-                    before = begin_peak(device)
-                    given = torch.zeros(shape, dtype=torch.uint8, device=device)
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                before = begin_peak(device)
+                # Outside of inference mode, as the requests' own: what was compiled fits no other.
+                given = torch.zeros(shape, dtype=torch.uint8, device=device)
+                with torch.inference_mode():
                     held += [given, run(given)]
-                    held.append(hold_peak(device, before))
-            for stream in streams:
-                stream.synchronize()
+                held.append(hold_peak(device, before))
+        for stream in streams:
+            stream.synchronize()
     except torch.OutOfMemoryError:
         return False
     finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Mapping
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -245,19 +246,26 @@ class TrtEngine(Engine):
             return
         failed: list[Exception] = []
         with translated("trt", "free the GPU's memory"):
-            try:
-                with memory.active():
-                    for request in self.requests:
-                        try:
-                            request.release()
-                        except Exception as error:
-                            failed.append(error)
-                    self._engine = self._runtime = None
-            finally:
-                self._engine = self._runtime = None
-                memory.close()
+            for free in (partial(self._release, memory, failed), memory.close):
+                try:
+                    free()
+                except Exception as error:  # each package has errors of its own
+                    failed.append(error)
             if failed:
                 raise failed[0]
+
+    def _release(self, memory: Any, failed: list[Exception]) -> None:
+        """Frees all requests, then the engine and the runtime."""
+        try:
+            with memory.active():
+                for request in self.requests:
+                    try:
+                        request.release()
+                    except Exception as error:
+                        failed.append(error)
+                self._engine = self._runtime = None
+        finally:
+            self._engine = self._runtime = None
 
 
 def too_big(network: Network, options: EngineOptions, needed: int, free: int) -> str:

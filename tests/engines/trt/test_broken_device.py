@@ -84,6 +84,19 @@ def test_a_device_that_cannot_even_be_chosen_lets_go(eleven, monkeypatch):
     engine.close()
 
 
+def test_what_fails_last_does_not_hide_what_failed_first(eleven, monkeypatch):
+    engine = opened()
+    fail(monkeypatch, "cudaFree")
+
+    def close(self):
+        raise RuntimeError("the context is gone")
+
+    monkeypatch.setattr(type(engine._memory), "close", close)
+    with pytest.raises(EngineError, match="free the GPU's memory: cudaFree"):
+        engine.close()
+    engine.close()
+
+
 # ---- cuda-python's versions
 
 

@@ -1,0 +1,135 @@
+"""Each step in a process of its own, so that one that crashes is a finding and loses no other."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from gpu.findings import Row, row
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "scripts/gpu_check"
+UNTIL = "DETECT_VIDEO_GPU_CHECK_UNTIL"  # on the clock time.monotonic(), one for all processes
+KILLED = -signal.SIGKILL
+
+_running: set[int] = set()  # sessions that this process started
+
+
+def child_environment() -> dict[str, str]:
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path, "DETECT_VIDEO_SELF_TIMING": "0"}
+
+
+def left_s() -> float:
+    """Seconds that this step still has."""
+    return float(os.environ.get(UNTIL, "inf")) - time.monotonic()
+
+
+def in_child(line: Sequence[str], name: str, seconds: float, tell: Callable[[Row], None]) -> bool:
+    """Whether the step that this command line runs ended by itself. ``tell`` gets each row as soon
+    as it is there: what was found stays found, whatever happens next. A crash is a row."""
+    environment = {**child_environment(), UNTIL: str(time.monotonic() + seconds)}
+    with tempfile.TemporaryFile("w+") as stderr:
+        child = subprocess.Popen(
+            line,
+            env=environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        _running.add(child.pid)
+        over = threading.Event()
+
+        def end() -> None:
+            over.set()
+            kill_session(child.pid)
+
+        late = threading.Timer(seconds, end)
+        late.start()
+        try:
+            assert child.stdout is not None
+            for text in child.stdout:
+                if text.startswith("{"):
+                    tell(json.loads(text))
+            code = child.wait()
+        finally:
+            late.cancel()
+            kill_session(child.pid)  # what it left behind
+            _running.discard(child.pid)
+            child.stdout.close()
+            child.wait()
+        stderr.seek(0)
+        said = stderr.read().strip().splitlines()[-1:]
+    if over.is_set():
+        return False
+    if code < 0:
+        tell(row(name, f"crashed: {signal.Signals(-code).name}", False))
+    elif code:
+        tell(row(name, f"failed: {said}", False))
+    return True
+
+
+def kill_session(leader: int) -> None:
+    """Ends all processes of a session: the step, and what it started, in whichever group."""
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            session = int((entry / "stat").read_text().rpartition(")")[2].split()[3])
+            if session == leader:
+                os.kill(int(entry.name), signal.SIGKILL)
+        except (OSError, ValueError, IndexError):
+            continue  # it has just ended
+
+
+def end_all(number: int, _: object) -> None:
+    """For SIGTERM and its like: no step goes on alone. The findings are written already."""
+    for leader in list(_running):
+        kill_session(leader)
+    os._exit(128 + number)
+
+
+def run(
+    line: Sequence[str], seconds: float, cwd: str | Path | None = None, **environment: str
+) -> tuple[int, str, str]:
+    """(exit status, stdout, stderr) of a program that a step starts; with all that it starts it is
+    ended after so many seconds, or when the step's own time is over: status -SIGKILL."""
+    limit = max(1.0, min(seconds, left_s() - 3))
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        child = subprocess.Popen(
+            line,
+            cwd=cwd,
+            env={**child_environment(), **environment},
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            process_group=0,
+        )
+        try:
+            code = child.wait(limit)
+        except subprocess.TimeoutExpired:
+            code = KILLED
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        out.seek(0)
+        err.seek(0)
+        return code, out.read(), err.read()
+
+
+def detect_video(*words: str, seconds: float = 120, cwd: str | Path, **environment: str):
+    """The command, as a user types it."""
+    return run([sys.executable, "-m", "detector", *words], seconds, cwd=cwd, **environment)

@@ -1,0 +1,75 @@
+"""Runs detect-video on a device with a handicap: `handicap.py memory MB ...` leaves torch so much
+of the GPU's memory, `handicap.py assert N ...` makes the Nth run of the network fail on the device.
+
+A process of its own: what CUDA asserts stays until the process ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from typing import Any
+
+
+def lend_memory(megabytes: int) -> None:
+    """On a CPU there is no such limit: there a batch that needs more, by the size of its pictures
+    in float32, is refused as ``fits`` would do."""
+    import torch
+
+    from detector.engines import torch as engine
+    from detector.engines.torch import requests
+
+    if torch.cuda.is_available():
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(megabytes * (1 << 20) / total)
+        return
+    make = engine.TorchEngine._requests
+
+    def fits(run: Any, network: Any, device: Any, at_once: int, batch: int) -> bool:
+        numbers = batch * network.input.height * network.input.width * 3
+        return numbers * 4 * at_once <= megabytes << 20
+
+    def checked(self: Any, network: Any, options: Any, wanted: Any) -> Any:
+        requests.check_memory(self.module, network, self._device, self.concurrency)
+        return make(self, network, options, wanted)
+
+    requests.fits = fits
+    engine.TorchEngine._requests = checked
+
+
+def assert_at(number: int) -> None:
+    """An index beyond the end. A GPU notices while the kernel runs, after the launch, and refuses
+    every call from then on; a CPU at once."""
+    import torch
+
+    from detector.engines.torch import requests
+
+    count = itertools.count(1)
+
+    def breaking(run: Any) -> Any:
+        def broken(given: Any) -> Any:
+            if next(count) == number:
+                torch.zeros(4, device=given.device)[torch.tensor([9], device=given.device)]
+            return run(given)
+
+        return broken
+
+    for kind in (requests.CudaRequest, requests.TorchRequest):
+
+        def start(self: Any, run: Any, *rest: Any, made: Any = kind.__init__, **more: Any) -> None:
+            made(self, breaking(run), *rest, **more)
+
+        kind.__init__ = start
+
+
+def main() -> None:
+    what, value, *words = sys.argv[1:]
+    {"memory": lend_memory, "assert": assert_at}[what](int(value))
+    sys.argv = ["detect-video", *words]
+    from detector.__main__ import main as detect_video
+
+    detect_video()
+
+
+if __name__ == "__main__":
+    main()

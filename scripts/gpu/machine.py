@@ -1,0 +1,246 @@
+"""What the steps share: is there a GPU, the clip's pictures, and an engine beside ONNX Runtime."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from gpu.children import ROOT, detect_video
+from gpu.findings import Row, rehearsing, row
+
+CLIP = ROOT / "videos/street.mp4"
+PACKAGES = (
+    "torch",
+    "tensorrt",
+    "tensorrt_lean_cu13",
+    "pycuda",
+    "cuda-bindings",
+    "onnxruntime",
+    "nvtx",
+    "nvidia-ml-py",
+    "av",
+)
+
+
+def has_gpu() -> bool:
+    from detector.engines.trt import driver
+
+    return driver.absent() is None
+
+
+def device() -> str:
+    """Where torch runs: on the CPU in a rehearsal."""
+    return "cpu" if rehearsing() else "cuda:0"
+
+
+def environment() -> Iterator[Row]:
+    from detector.engines.trt import driver
+
+    if (absent := driver.absent()) is not None:
+        yield row("GPU", absent, None)
+    for gpu in driver.gpus():
+        capability = ".".join(map(str, gpu.capability))
+        yield row(
+            f"cuda:{gpu.index}",
+            f"{gpu.name}, compute capability {capability}, {gpu.memory_bytes >> 20} MB",
+            real=True,
+        )
+    if absent is None:
+        yield row("driver", "CUDA {}.{}".format(*driver.cuda_version()), real=True)
+    for name in PACKAGES:
+        try:
+            yield row(name, version(name), real=True)
+        except PackageNotFoundError:
+            yield row(name, "not installed", None)
+    for tool in ("nsys", "ncu"):
+        yield _tool(tool)
+    yield _doctor()
+
+
+def _tool(name: str) -> Row:
+    if (found := shutil.which(name)) is None:
+        return row(name, f"not on PATH: give --{name} FOLDER", None)
+    done = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=60)
+    said = [line for line in done.stdout.splitlines() if "ersion" in line]
+    return row(name, said[-1].strip() if said else done.stderr[-200:], bool(said), real=True)
+
+
+def _doctor() -> Row:
+    """The program itself, which need not be installed here."""
+    with tempfile.TemporaryDirectory() as folder:
+        code, out, err = detect_video("doctor", cwd=folder)
+    lines = out.strip().splitlines()
+    value = f"exit {code}, {len(lines)} lines" if code == 0 else f"exit {code}: {err[-300:]}"
+    return row("detect-video doctor", value, code == 0, real=True)
+
+
+def refused(what: str, why: Any) -> Row:
+    """On a GPU a refusal is a failure, in a rehearsal it is what the CPU lacks."""
+    return row(what, why, None if rehearsing() else False)
+
+
+def opened(engine: str, folder: str, **options: Any) -> Any:
+    """Network and engine, as the command opens them."""
+    from detector.config.levels import resolve_config
+    from detector.run.wire import load_model
+
+    config = resolve_config(None, {"engine": engine, "engines_dir": folder, **options})
+    return load_model(config)
+
+
+def pictures(machine: Any, count: int = 0) -> list[Any]:
+    """The clip's first frames, as the network wants them: 64, in a rehearsal 2."""
+    import numpy as np
+
+    from detector import sources
+    from detector.stages.preprocess import letterbox
+
+    count = count or (2 if rehearsing() else 64)
+    rules, found = machine.network.input, []
+    with sources.open(str(CLIP), decoder="auto", stride=1, frames=count) as source:
+        for frame in source:
+            picture = np.empty((rules.height, rules.width, 3), np.uint8)
+            letterbox(frame.image, picture, geometry=rules.geometry, pad_value=rules.pad_value)
+            found.append(picture)
+    return found
+
+
+def outputs_of(machine: Any, given: list[Any]) -> list[Any]:
+    request, batch, found = machine.engine.requests[0], machine.network.batch, []
+    for picture in given:
+        request.slot[:] = picture
+        found.append([output[0].copy() for output in request.infer(batch)])
+    return found
+
+
+def difference(ours: list[Any], theirs: list[Any]) -> float:
+    """The largest difference of a raw output, on the largest number of that output."""
+    import numpy as np
+
+    pairs = [
+        (a, b)
+        for one, other in zip(ours, theirs, strict=True)
+        for a, b in zip(one, other, strict=True)
+    ]
+    return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs)
+
+
+def in_loop(machine: Any, given: list[Any], calls: int = 0) -> tuple[float, list[float]]:
+    """(pictures a second, device times in ms) of ``concurrency`` threads, each with a request of
+    its own. ``calls`` of each: 200, in a rehearsal 2."""
+    engine, batch, times = machine.engine, machine.network.batch, []
+    calls = calls or (2 if rehearsing() else 200)
+
+    def work(at: int) -> None:
+        request = engine.requests[at]
+        for turn in range(calls):
+            request.slot[:] = given[turn % len(given)]
+            request.infer(batch)
+            if request.device_ms is not None:
+                times.append(request.device_ms)
+
+    threads = [threading.Thread(target=work, args=(at,)) for at in range(engine.concurrency)]
+    start = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return calls * engine.concurrency * batch / (time.perf_counter() - start), times
+
+
+def ort_reference(folder: str) -> list[Any]:
+    machine = opened("ort", folder)
+    with machine.engine:
+        return outputs_of(machine, pictures(machine))
+
+
+def variant(
+    engine: str, name: str, folder: str, reference: list[Any], limit: float, **options: Any
+) -> Iterator[Row]:
+    """One way to run the model: agreement with ONNX Runtime, frames a second, device time,
+    precision executed.
+    """
+    from detector.errors import DetectVideoError
+
+    what = f"{engine} {name}"
+    # A fake driver has a GPU of its own, in a rehearsal too.
+    place = "cuda:0" if has_gpu() else device()
+    try:
+        machine = opened(engine, folder, device=place, **options)
+    except DetectVideoError as error:
+        yield refused(what, error)
+        return
+    with machine.engine:
+        given = pictures(machine)
+        far = difference(outputs_of(machine, given), reference[: len(given)])
+        yield row(
+            f"{what}: raw outputs against ort fp32", f"{far:.2g}, at most {limit}", far <= limit
+        )
+        fps, times = in_loop(machine, given)
+        if rehearsing():
+            yield row(f"{what}: speed", "a stand-in's is not told", None)
+        else:
+            ms = f"{statistics.median(times):.3f} ms device" if times else "no device time"
+            yield row(f"{what}: speed, 200 calls", f"{fps:.0f} FPS, {ms}", bool(times))
+        executed = Counter(layer.precision for layer in machine.engine.execution())
+        yield row(
+            f"{what}: layers",
+            dict(executed.most_common()) or "not told",
+            None if not executed else True,
+        )
+
+
+def command(engine: str, name: str, folder: str, *options: str) -> Row:
+    """The whole command on the clip, end to end."""
+    few = ("--frames", "4", "--no-video") if rehearsing() else ()
+    code, out, err = detect_video(
+        *(str(CLIP), "--engine", engine, "--device", device(), "--json"),
+        *options,
+        *few,
+        *("--engines-dir", folder),
+        cwd=folder,
+    )
+    what = f"detect-video --engine {engine}, {name}"
+    if code != 0:
+        return row(what, f"exit {code}: {err[-300:]}", False)
+    fps = json.loads(out)["fps"]
+    value = f"{fps['inference']:.0f} inference FPS, {fps['end_to_end']:.0f} end-to-end FPS"
+    return row(what, "it ran" if rehearsing() else value)
+
+
+def torch_lacks() -> str | None:
+    """Why torch cannot do what a step asks of it, or None. In a rehearsal it need not have CUDA."""
+    if find_spec("torch") is None:
+        return "not installed"
+    import torch
+
+    if torch.cuda.is_available() or rehearsing():
+        return None
+    return f"torch {torch.__version__} finds no CUDA: install a CUDA build"
+
+
+def unpack_wheels(folder: Path, target: Path) -> str | None:
+    """Puts the carried wheels where ``PYTHONPATH`` finds them; why that failed, or None."""
+    wheels = sorted(map(str, folder.glob("*.whl")))
+    if not wheels:
+        return None
+    options = "--quiet --no-index --no-deps --no-compile --no-cache-dir --target".split()
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "install", *options, str(target), *wheels],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    return None if done.returncode == 0 else done.stderr.strip()[-300:]

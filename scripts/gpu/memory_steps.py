@@ -1,0 +1,257 @@
+"""Device memory: the packages that hand it out, what a wait blocks, and whether closing gives all
+of it back."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import pairwise
+from typing import Any
+
+from gpu import machine as here
+from gpu.findings import Row, rehearsing, row
+from gpu.stand_ins import AbsentError, fake_gpu
+
+
+def each_provider(slow_copies: bool = False) -> Iterator[tuple[str, Any]]:
+    """Every package that can be used here, opened on the first GPU; in a rehearsal each on a fake
+    one. Instead of one that cannot be used there is the row that says why."""
+    from detector.engines.trt import memory
+
+    for name in memory.PROVIDERS:
+        try:
+            with fake_gpu(name, slow_copies) if rehearsing() else nullcontext():
+                if (reason := memory.why_unusable(name)) is not None:
+                    yield name, row(name, f"{reason}: {memory.INSTALL[name]}", None)
+                    continue
+                provider = memory.open_memory(name, 0)
+                yield name, provider
+                provider.close()
+        except AbsentError as error:
+            yield name, row(name, error, None)
+
+
+def memory() -> Iterator[Row]:
+    """Each provider moves bytes to the device and back, on its own streams, from two threads at
+    once.
+    """
+    for name, provider in each_provider():
+        if isinstance(provider, dict):
+            yield provider
+            continue
+        wrong: list[str] = []
+        threads = [
+            threading.Thread(target=there_and_back, args=(provider, seed, wrong)) for seed in (1, 2)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        yield row(
+            f"{name}: 2 threads x 20 x 1 MB there and back", wrong or "the same bytes", not wrong
+        )
+        rate = upload_rate(provider)
+        value = "a stand-in's is not told" if rehearsing() else f"{rate:.1f} GB/s"
+        yield row(
+            f"{name}: 64 MB to the device, page-locked", value, None if rehearsing() else True
+        )
+
+
+def there_and_back(provider: Any, seed: int, wrong: list[str]) -> None:
+    import numpy as np
+
+    try:
+        given = np.random.default_rng(seed).integers(0, 256, 1 << 20, np.uint8)
+        with provider.active():
+            stream, event = provider.stream(), provider.event()
+            buffer = provider.buffer(given.shape, np.uint8)
+            for turn in range(20):
+                buffer.host[:] = given + np.uint8(turn)
+                buffer.upload(stream)
+                event.record(stream)
+                event.wait()
+                buffer.host[:] = 0
+                buffer.download(stream)
+                event.record(stream)
+                event.wait()
+                if not np.array_equal(buffer.host, given + np.uint8(turn)):
+                    wrong.append(f"turn {turn}: other bytes came back")
+            buffer.free()
+    except Exception as error:
+        wrong.append(f"{type(error).__name__}: {error}")
+
+
+def upload_rate(provider: Any) -> float:
+    import numpy as np
+
+    with provider.active():
+        stream, begin, end = provider.stream(), provider.event(), provider.event()
+        buffer = provider.buffer((64 << 20,), np.uint8)
+        rates = []
+        for _ in range(5):
+            begin.record(stream)
+            buffer.upload(stream)
+            end.record(stream)
+            end.wait()
+            rates.append((64 << 20) / end.ms_since(begin) / 1e6)
+        buffer.free()
+    return statistics.median(rates)
+
+
+# ---- does Python run while a thread waits?
+
+WAIT_S = 0.1  # what a wait should last: 20 of the interpreter's turns
+TICK_S = 0.001
+
+
+def gil() -> Iterator[Row]:
+    """A wait that held the GIL would stop reading, drawing and writing for as long as the GPU
+    computes. The judge is judged first, on two waits that are known to do the one and the other.
+    """
+    for name, library, released in (("CDLL", ctypes.CDLL, True), ("PyDLL", ctypes.PyDLL, False)):
+        sleep = library(None).usleep
+        told = runs_meanwhile(lambda sleep=sleep: sleep(int(WAIT_S * 1e6)))
+        word = "lets Python run" if released else "stops Python"
+        found = {True: "lets Python run", False: "stops Python", None: "too short to tell"}
+        what = f"the judge: usleep by ctypes.{name}, which {word}"
+        yield row(what, found[told[0]], told[0] is released, real=True)
+    for name, provider in each_provider(slow_copies=True):
+        if isinstance(provider, dict):
+            yield provider
+            continue
+        released, wait_s, gap_s = wait_for_copies(provider)
+        value = (
+            f"a wait of {wait_s * 1e3:.0f} ms, Python stood still for {gap_s * 1e3:.0f} ms of it"
+        )
+        yield row(f"{name}: Python runs while an event is waited for", value, released)
+
+
+def runs_meanwhile(wait: Callable[[], object]) -> tuple[bool | None, float, float]:
+    """(whether other threads ran during the wait, or None where it was too short to tell; the
+    seconds that it took; the longest time without a sign of the other thread)."""
+    signs: list[float] = []
+    over = threading.Event()
+
+    def tick() -> None:
+        while not over.is_set():
+            signs.append(time.perf_counter())
+            time.sleep(TICK_S)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    while len(signs) < 5:
+        time.sleep(TICK_S)
+    begin = time.perf_counter()
+    wait()
+    end = time.perf_counter()
+    over.set()
+    thread.join()
+    inside = [begin, *(sign for sign in signs if begin < sign < end), end]
+    gap = max(after - before for before, after in pairwise(inside))
+    took = end - begin
+    return (gap < took / 2 if took > WAIT_S / 2 else None), took, gap
+
+
+def wait_for_copies(provider: Any) -> tuple[bool | None, float, float]:
+    """Puts so many copies on a stream that their end is ``WAIT_S`` away, and waits for it."""
+    import numpy as np
+
+    with provider.active():
+        stream, begin, end = provider.stream(), provider.event(), provider.event()
+        buffer = provider.buffer(((1 if rehearsing() else 64) << 20,), np.uint8)
+        begin.record(stream)
+        buffer.upload(stream)
+        end.record(stream)
+        end.wait()
+        one_s = 0.01 if rehearsing() else max(1e-4, end.ms_since(begin) / 1e3)
+        for _ in range(int(2 * WAIT_S / one_s) + 1):
+            buffer.upload(stream)
+        end.record(stream)
+        found = runs_meanwhile(end.wait)
+        buffer.free()
+    return found
+
+
+# ---- is all of it given back?
+
+TURNS, SETTLED = 50, 5  # the first few fill caches that stay
+MOST_MB = 8  # of a GPU's memory, that the rest may add: less than one weight file
+
+
+@dataclass(frozen=True)
+class Held:
+    gpu_bytes: int
+    handles: int
+    threads: int
+
+
+def leaks() -> Iterator[Row]:
+    if (why := here.torch_lacks()) is None:
+        yield from opened_again("torch", here.device(), 12 if rehearsing() else TURNS)
+    else:
+        yield row("torch", why, None)
+    if not rehearsing():
+        if find_spec("tensorrt") is None:
+            yield row("trt", "not installed", None)
+        else:
+            yield from opened_again("trt", "cuda:0", TURNS)
+        return
+    try:
+        with fake_gpu() as machine:
+            yield from opened_again("trt", "cuda:0", TURNS, lambda: machine.device.used)
+            left = len(machine.device.allocations)
+            yield row("trt: allocations that are left", left, left == 0)
+    except AbsentError as error:
+        yield row("trt", error, None)
+
+
+def opened_again(
+    engine: str, device: str, turns: int, used: Callable[[], int] | None = None
+) -> Iterator[Row]:
+    """Opens the engine, runs it once and closes it, again and again."""
+    from detector import engines
+
+    used = used or (gpu_bytes if not rehearsing() else lambda: 0)
+    with tempfile.TemporaryDirectory() as folder:
+        machine = here.opened(engine, folder, device=device, concurrency=2)
+        picture = here.pictures(machine, 1)[0]
+        machine.engine.close()
+        early = held(used)
+        for turn in range(turns):
+            with engines.open(engine, machine.network, machine.options) as one:
+                one.requests[0].slot[:] = picture
+                one.requests[0].infer(machine.network.batch)
+            if turn + 1 == SETTLED:
+                early = held(used)
+        late = held(used)
+    grown = (late.gpu_bytes - early.gpu_bytes) / 1e6
+    what = f"{engine}: opened and closed {turns} times"
+    yield row(f"{what}, GPU memory", f"{grown:+.1f} MB, at most {MOST_MB}", grown <= MOST_MB)
+    handles = late.handles - early.handles
+    yield row(f"{what}, file handles", f"{early.handles}, then {late.handles}", handles <= 0)
+    threads = late.threads - early.threads
+    yield row(f"{what}, threads", f"{early.threads}, then {late.threads}", threads <= 0)
+
+
+def held(used: Callable[[], int]) -> Held:
+    gc.collect()
+    if (torch := sys.modules.get("torch")) is not None and not rehearsing():
+        torch.cuda.empty_cache()
+    return Held(used(), len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")))
+
+
+def gpu_bytes() -> int:
+    """In use on the first GPU, by all processes."""
+    from detector.engines.trt import driver
+
+    return driver.gpus()[0].memory_bytes - driver.free_bytes(0)

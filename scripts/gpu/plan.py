@@ -1,0 +1,134 @@
+"""Which steps there are, in which order, and how long each may take.
+
+The most valuable come first: what is asked of every GPU before what only some can do, and what
+is right or wrong before what is fast or slow. A step that exceeds its budget is ended. Near the
+end of the time steps are left out that cannot do anything in what is left, so that the least
+valuable are the ones that are lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from gpu.findings import DONE, ENDED, FAIL, RUNNING, SKIPPED, Findings, Row, Section, row
+
+Tell = Callable[[Row], None]
+
+
+@dataclass(frozen=True)
+class Step:
+    """``group``: the file of this folder that holds it, where the function is called ``name``.
+    ``budget_s``: the most it may take. ``least_s``: with less than that it is not begun.
+    ``needs_gpu``: without one it cannot say anything, but in a rehearsal."""
+
+    name: str
+    group: str
+    what: str
+    budget_s: int
+    least_s: int
+    needs_gpu: bool = True
+
+
+STEPS = (
+    Step("environment", "machine", "the GPU, its driver, packages and tools", 30, 3, False),
+    Step(
+        "torch",
+        "torch_steps",
+        "fp32, tf32, bf16, fp16, CUDA graphs, two streams: agreement with ONNX Runtime, FPS",
+        110,
+        15,
+    ),
+    Step(
+        "session",
+        "session_steps",
+        "memory and joules of a session above 0, busy and idle time, the launch-bound test",
+        70,
+        20,
+    ),
+    Step("asserted", "failing", "a device-side assert keeps the session", 40, 15),
+    Step("limited", "failing", "too little memory is refused at opening, in one line", 30, 10),
+    Step("nsys", "tool_steps", "a recording of nsys read by profile --nsys, kernels too", 80, 25),
+    Step("gil", "memory_steps", "Python runs while a thread waits for an event", 30, 8),
+    Step("memory", "memory_steps", "bytes to the device and back by each provider", 20, 5),
+    Step("leaks", "memory_steps", "50 times opened and closed: memory and handles", 60, 15),
+    Step("compile", "torch_steps", "torch.compile: agreement, nothing compiled after load", 90, 30),
+    Step("tensorrt", "trt_steps", "build, run, kept plans, layers, refusals", 200, 60),
+    Step("trace", "torch_steps", "no wait for the whole device", 30, 10),
+    Step("video", "video_steps", "decoding by NVDEC, encoding by NVENC", 40, 10),
+    Step(
+        "ncu_names",
+        "tool_steps",
+        "every name of `detect-video metrics` known to ncu",
+        60,
+        10,
+        False,
+    ),
+    Step("ncu", "tool_steps", "ncu --nvtx-include on our ranges", 60, 20),
+    Step("settings", "torch_steps", "cudnn.benchmark and channels_last, on and off", 160, 40),
+    Step("lean", "trt_steps", "TensorRT's lean runtime beside torch", 20, 5),
+    Step("no_driver", "trt_steps", "every GPU hidden: exit 5 and one line", 30, 5, False),
+)
+MINUTES = 9.5  # of ten: the rest is for what the machine's owner does at both ends
+
+
+def stretched(steps: Sequence[Step], minutes: float) -> list[Step]:
+    """With more time than ten minutes every step may take more of it."""
+    factor = max(1.0, minutes / MINUTES)
+    return [replace(one, budget_s=int(one.budget_s * factor)) for one in steps]
+
+
+def sections(steps: Sequence[Step]) -> list[Section]:
+    return [Section(one.name, one.what, one.budget_s) for one in steps]
+
+
+def table(steps: Sequence[Step], seconds: float) -> Iterator[str]:
+    """The plan in words: what is certain to run even if every step takes its whole budget, and
+    what only runs as far as steps before it end early."""
+    yield f"{seconds:.0f} s; a step that exceeds its budget is ended, and the next one starts"
+    yield "  order  budget  starts by  step"
+    sum_s = 0
+    for number, step in enumerate(steps, 1):
+        sure = sum_s + step.least_s <= seconds
+        when = f"{sum_s} s" if sure else "-"
+        yield f"  {number:5}  {step.budget_s:4} s  {when:>9}  {step.name}: {step.what}"
+        sum_s += step.budget_s
+    yield "  -: it runs if steps before it end early, which most of them do"
+
+
+Start = Callable[[Step, float, Tell], bool]
+"""(step, seconds, where its rows go) -> whether it ended by itself."""
+
+
+def go_through(
+    steps: Sequence[Step],
+    seconds: float,
+    start: Start,
+    findings: Findings,
+    tell: Callable[[Step, Row], None],
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Runs the steps in their order while there is time."""
+    end = clock() + seconds
+    for step in steps:
+
+        def keep(found: Row, step: Step = step) -> None:
+            findings.add(step.name, found)
+            tell(step, found)
+
+        begun = clock()
+        left = end - begun
+        if left < step.least_s:
+            keep(row(step.what, f"{max(0, left):.0f} s were left, {step.least_s} s is least", None))
+            findings.set_state(step.name, SKIPPED, 0.0)
+            continue
+        findings.set_state(step.name, RUNNING)
+        limit = min(float(step.budget_s), left)
+        in_time = start(step, limit, keep)
+        took = clock() - begun
+        if not in_time:
+            why = "its budget" if limit == step.budget_s else "all that was left"
+            ended = row(step.what, f"ended after {took:.0f} s, {why}", False)
+            keep({**ended, "state": FAIL})
+        findings.set_state(step.name, DONE if in_time else ENDED, round(took, 1))

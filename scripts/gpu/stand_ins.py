@@ -1,0 +1,114 @@
+"""What stands in for a GPU in a rehearsal: the tests' fakes, and programs that answer as tools do.
+
+None of it is used where there is a GPU; a row that comes from here says ``rehearsed``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+class AbsentError(Exception):
+    """The fakes are of the checkout's tests, with data beside it, and something of it is missing.
+    The text says what."""
+
+
+@contextmanager
+def fake_gpu(memory: str = "cuda-python", slow_copies: bool = False) -> Iterator[Any]:
+    """A driver, a TensorRT that computes, and one package of CUDA, in this process.
+
+    ``slow_copies``: each takes 10 ms, so that there is something to wait for."""
+    try:
+        import pytest
+
+        from tests.fakes import device
+        from tests.fakes.install import install
+    except ImportError as error:
+        raise AbsentError(f"the tests' fakes cannot be imported: {error}") from error
+    patch = pytest.MonkeyPatch()
+    try:
+        try:
+            machine = install(patch, 11, memory)
+        except pytest.skip.Exception as error:
+            raise AbsentError(str(error)) from error
+        if slow_copies:
+            upload = device.Stream.upload
+
+            def slowly(self: Any, address: int, host: Any) -> None:
+                upload(self, address, host)
+                self.put(lambda: time.sleep(0.01))
+
+            patch.setattr(device.Stream, "upload", slowly)
+        yield machine
+    finally:
+        patch.undo()
+
+
+@contextmanager
+def cheap_compiler() -> Iterator[None]:
+    """torch.compile that finds graphs and guards them as ever, but then runs them as they are: the
+    compiler of a CPU takes minutes, and what it makes is not what a GPU gets."""
+    import torch
+
+    real = torch.compile
+
+    def compiled(module: Any, *, dynamic: bool, options: Any) -> Any:
+        return real(module, dynamic=dynamic, backend="eager")
+
+    torch.compile = compiled
+    try:
+        yield
+    finally:
+        torch.compile = real
+
+
+NVML = '''"""A GPU of NVML that is not there: half a gigabyte in use, 50 watts, and 100 more while
+this process computes."""
+import time
+from types import SimpleNamespace
+
+
+def nvmlInit():
+    pass
+
+
+def nvmlDeviceGetHandleByIndex(index):
+    return index
+
+
+def nvmlDeviceGetTotalEnergyConsumption(handle):
+    return int(time.monotonic() * 50_000 + time.process_time() * 100_000)  # mJ
+
+
+def nvmlDeviceGetMemoryInfo(handle):
+    return SimpleNamespace(used=512_000_000)
+'''
+
+
+def fake_nvml(folder: Path) -> str:
+    """A folder for PYTHONPATH whose ``pynvml`` tells of a GPU."""
+    folder.mkdir()
+    (folder / "pynvml.py").write_text(NVML)
+    return str(folder)
+
+
+def add_kernels(database: str) -> int:
+    """Writes one kernel into each ``infer`` range of an export of nsys, as CUPTI's table has them,
+    and returns their number."""
+    import sqlite3
+    from contextlib import closing
+
+    with closing(sqlite3.connect(database)) as export:
+        export.execute("create table CUPTI_ACTIVITY_KIND_KERNEL (start integer, end integer)")
+        found = export.execute(
+            "select n.start, n.end from NVTX_EVENTS n left join StringIds s on s.id = n.textId "
+            "where n.end is not null and coalesce(n.text, s.value) = 'infer'"
+        ).fetchall()
+        rows = [(start, (start + end) // 2) for start, end in found]
+        export.executemany("insert into CUPTI_ACTIVITY_KIND_KERNEL values (?, ?)", rows)
+        export.commit()
+    return len(rows)

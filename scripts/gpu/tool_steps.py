@@ -1,0 +1,197 @@
+"""NVIDIA's own profilers: Nsight Systems reads our ranges, Nsight Compute knows our names."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gpu import machine as here
+from gpu.children import ROOT, detect_video, left_s, run
+from gpu.findings import Row, rehearsing, row
+from gpu.machine import CLIP
+from gpu.stand_ins import add_kernels
+
+RECORD = "profile -t nvtx,osrt,cuda -s none --cpuctxsw=none --force-overwrite=true -o".split()
+EXPORT = "export --type sqlite --force-overwrite=true -o".split()
+FRAMES = 40
+
+
+def program(*words: str) -> list[str]:
+    """detect-video on the clip, as a command line for a profiler; null stands in for a GPU."""
+    engine = ["null"] if rehearsing() else ["torch", "--device", "cuda:0"]
+    line = [sys.executable, "-m", "detector", str(CLIP), "--engine", *engine]
+    return [*line, "--no-video", "--quiet", *words]
+
+
+# ---- Nsight Systems
+
+
+def nsys() -> Iterator[Row]:
+    if (tool := shutil.which("nsys")) is None:
+        yield row("nsys", "not on PATH: give --nsys FOLDER", None)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        database = f"{folder}/run.sqlite"
+        if (why := recorded(tool, folder, database)) is not None:
+            yield row("nsys: a recording of a run", why, False)
+            return
+        size = Path(database).stat().st_size
+        yield row("nsys: a recording of a run, exported", f"{size} bytes of SQLite", real=True)
+        code, out, err = detect_video("profile", "--nsys", database, "--json", cwd=folder)
+        if code != 0:
+            yield row("profile --nsys reads it", f"exit {code}: {err.strip()[-300:]}", False)
+            return
+        facts = json.loads(out)
+        yield from stage_rows(facts)
+        if rehearsing():
+            yield row("nsys: kernels of CUDA", "none ran: some are written into the export", None)
+            added = add_kernels(database)
+            code, out, err = detect_video("profile", "--nsys", database, "--json", cwd=folder)
+            facts = json.loads(out) if code == 0 else {"gpu": {"reason": err[-300:]}}
+            whole = facts["gpu"].get("kernels") == added
+            yield row("profile --nsys: as many kernels as were written", added, whole)
+        yield from split_rows(facts)
+
+
+def recorded(tool: str, folder: str, database: str) -> str | None:
+    """Records and exports a run; why there is none, or None. A recording that hangs, or fails to
+    start, is tried once more, as agents of some versions do on a busy machine."""
+    report, words = f"{folder}/run", ("--frames", str(FRAMES), "--run-dir", f"{folder}/session")
+    why = "no time was left"
+    for _ in range(2):
+        if left_s() < 15:
+            break
+        half = left_s() / 2
+        code, out, err = run([tool, *RECORD, report, *program(*words)], half, cwd=folder)
+        if not Path(f"{report}.nsys-rep").is_file():
+            why = f"exit {code}: {(err.strip() or out.strip())[-300:]}"
+            continue
+        code, out, err = run([tool, *EXPORT, database, f"{report}.nsys-rep"], 60, cwd=folder)
+        if Path(database).is_file():
+            return None
+        why = f"export: exit {code}: {(err.strip() or out.strip())[-300:]}"
+    return why
+
+
+def stage_rows(facts: dict[str, Any]) -> Iterator[Row]:
+    """Real in a rehearsal too: ranges, waits and system calls are those of the CPU."""
+    calls = {one["step"]: one["count"] for one in facts["stages"]}
+    whole = calls.get("infer", 0) >= FRAMES and {"read", "preprocess", "nms"} <= calls.keys()
+    yield row("profile --nsys: calls of each stage", calls, bool(whole), real=True)
+    yield row("profile --nsys: what threads waited for", list(facts["waits"]), real=True)
+    blocked = {stage: list(each)[:3] for stage, each in facts["blocked"].items()}
+    yield row("profile --nsys: system calls in stages", blocked, bool(blocked), real=True)
+    path = facts["critical_path"]
+    yield row("profile --nsys: a critical path", "found" if path else "none", bool(path), real=True)
+    known = facts["loop_is_known"]
+    yield row("profile --nsys: the loop's sizes, from its mark", facts["loop"], known, real=True)
+
+
+def split_rows(facts: dict[str, Any]) -> Iterator[Row]:
+    gpu = facts["gpu"]
+    if not gpu.get("available"):
+        yield row("profile --nsys: kernels", gpu.get("reason"), False)
+        return
+    share = gpu["busy_share"]
+    value = f"{gpu['kernels']} kernels, the GPU busy {gpu['busy_s']:.3f} s, {share:.1%} of the run"
+    yield row("profile --nsys: the split of CPU and GPU", value, 0 < share <= 1)
+
+
+# ---- Nsight Compute
+
+NAME = re.compile(r"[a-z0-9]+__\w+(?:\.\w+)*")
+LISTED = re.compile(r"^([a-z0-9]+__\w+(?:\.\w+)*)\s", re.MULTILINE)
+CHIP = re.compile(r"^Chip (\w+)", re.MULTILINE)
+NO_RIGHT = "ERR_NVGPUCTRPERM"
+
+
+def told_names() -> set[str]:
+    """Every metric of ncu that ``detect-video metrics`` tells."""
+    from detector.config.levels import read_level
+
+    _, known = read_level(ROOT / "cfg/nvprof_metrics.yaml")
+    rows = [row for kind in ("metrics", "events") for row in known[kind].values()]
+    texts = [row.get(key) for row in rows for key in ("ncu", "nearest")]
+    return {name for text in texts if text for name in NAME.findall(text)}
+
+
+def ncu_names() -> Iterator[Row]:
+    """ncu lists the metrics of any chip that it knows, so this needs no GPU. A name must exist on
+    some chip; those that this machine's own chip lacks are told."""
+    if (tool := shutil.which("ncu")) is None:
+        yield row("ncu", "not on PATH: give --ncu FOLDER", None)
+        return
+    names = told_names()
+    with tempfile.TemporaryDirectory() as folder:
+        if here.has_gpu():
+            lacking, chips, why = names_unknown(tool, names, folder)
+            what = f"ncu: names that {', '.join(chips) or 'this chip'} lacks"
+            some = len(lacking) < len(names) / 4 and not why  # whole units may be missing
+            yield row(what, why or sorted(lacking) or "none", some, real=True)
+        code, out, err = run([tool, "--list-chips"], 60, cwd=folder)
+        every = re.findall(r"\b[a-z]{2}\d\d\w+\b", out)
+        if code != 0 or not every:
+            yield row("ncu --list-chips", f"exit {code}: {(err or out)[-200:]}", False)
+            return
+        lacking, chips, why = names_unknown(tool, names, folder, "--chips", ",".join(every))
+        value = (
+            why or f"{len(names)} names, {len(chips)} chips; unknown: {sorted(lacking) or 'none'}"
+        )
+        yield row("ncu: names that no chip has", value, not lacking and not why, real=True)
+
+
+def names_unknown(
+    tool: str, names: set[str], folder: str, *words: str
+) -> tuple[set[str], list[str], str]:
+    """(names that ncu does not list, the chips that it listed, why it listed none)."""
+    bases = sorted({name.partition(".")[0] for name in names})
+    line = [tool, "--query-metrics", "--query-metrics-mode", "suffix", "--metrics", ",".join(bases)]
+    code, out, err = run([*line, *words], 60, cwd=folder)
+    listed = set(LISTED.findall(out))
+    listed |= {name.partition(".")[0] for name in listed}
+    why = "" if listed else f"exit {code}: {(err.strip() or out.strip())[-300:]}"
+    return names - listed, CHIP.findall(out), why
+
+
+def ncu() -> Iterator[Row]:
+    """Kernels of one stage alone, picked by our range; the stage beside it has none."""
+    if (tool := shutil.which("ncu")) is None:
+        yield row("ncu", "not on PATH: give --ncu FOLDER", None)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        for stage, some in (("infer", True), ("nms", False)):
+            if left_s() < 15:
+                yield row(f"ncu --nvtx-include {stage}", "no time was left", None)
+                return
+            yield included(tool, stage, some, folder)
+
+
+def included(tool: str, stage: str, some: bool, folder: str) -> Row:
+    include = f"detect-video@{stage}/"
+    options = ["--nvtx", "--nvtx-include", include, "--csv", "--launch-count", "5"]
+    metrics = ["--metrics", "gpu__time_duration.sum", "--target-processes", "all"]
+    words = ("--frames", "4", "--run-dir", f"{folder}/{stage}", "-o", f"{folder}/{stage}.jsonl")
+    code, out, err = run([tool, *options, *metrics, *program(*words)], 45, cwd=folder)
+    said = (out + err).strip()
+    what = f"ncu --nvtx-include {include}"
+    if NO_RIGHT in said:
+        return row(what, f"{NO_RIGHT}: the driver lets only root read counters", None)
+    kernels = kernels_of(out)
+    if rehearsing():
+        ran = "No kernels were profiled" in said or bool(kernels)
+        return row(what, "accepted; no kernel ran" if ran else f"exit {code}: {said[-300:]}", ran)
+    value = f"{len(kernels)} kernels: {', '.join(kernels[:3])}" if kernels else said[-200:]
+    return row(what, value, bool(kernels) is some)
+
+
+def kernels_of(text: str) -> list[str]:
+    """Names of kernels in the CSV of ncu, which stands between lines of other things."""
+    lines = [line for line in text.splitlines() if line.startswith('"')]
+    return [line["Kernel Name"] for line in csv.DictReader(lines) if line.get("Kernel Name")]

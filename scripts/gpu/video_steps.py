@@ -1,0 +1,86 @@
+"""Decoding and encoding by the GPU's own units."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpu.children import detect_video
+from gpu.findings import Row, rehearsing, row
+from gpu.machine import CLIP
+
+COUNT = 50  # frames
+CAMERA = "cameras:\n  - {name: clip, url: %s, options: {hwaccel: cuda}}\n"
+
+
+def video() -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield from decoded()
+        yield camera(folder)
+        yield encoded(folder)
+
+
+def decoded() -> Iterator[Row]:
+    """NVDEC's pictures are those of the CPU's decoder: H.264 leaves no choice."""
+    import av
+    import numpy as np
+
+    from detector.sources.live.hardware import accelerator_of, codec_name
+
+    pictures, names = [], []
+    for options in ({"hwaccel": "cuda"}, {}):
+        with av.open(str(CLIP), hwaccel=accelerator_of(options)) as source:
+            stream = source.streams.video[0]
+            frames = [
+                frame.to_ndarray(format="yuv420p")
+                for frame, _ in zip(source.decode(stream), range(COUNT), strict=False)
+            ]
+            pictures.append(frames)
+            names.append(codec_name(stream.codec_context))
+    if not rehearsing():
+        yield row("NVDEC decodes", names[0], "by hardware" in names[0])
+    else:
+        yield row("NVDEC: without it the CPU decodes", names[0], names[0] == "h264")
+    same = len(pictures[0]) == len(pictures[1]) == COUNT
+    far = max(int(np.abs(a.astype(int) - b).max()) for a, b in zip(*pictures, strict=False))
+    value = f"{len(pictures[0])} pictures, they differ by at most {far}"
+    yield row("NVDEC's pictures against the CPU's", value, same and far == 0)
+
+
+def camera(folder: str) -> Row:
+    """The clip as a camera that asks for it."""
+    file = Path(folder) / "cameras.yaml"
+    file.write_text(CAMERA % CLIP)
+    code, out, err = detect_video(
+        *(str(file), "--loop", "--frames", str(COUNT), "--engine", "null", "--json"),
+        *("-o", f"{folder}/live", "--run-dir", f"{folder}/session"),
+        cwd=folder,
+    )
+    what = "detect-video cameras.yaml, options: {hwaccel: cuda}"
+    if code != 0:
+        return row(what, f"exit {code}: {err[-300:]}", False)
+    codec = json.loads(out)["video"]["codec"]
+    return row(what, codec, "by hardware" in codec or rehearsing())
+
+
+def encoded(folder: str) -> Row:
+    target, words = f"{folder}/out.mp4", ("--frames", str(COUNT), "--encoder", "nvenc", "--quiet")
+    code, _, err = detect_video(
+        *(str(CLIP), "--engine", "null", *words, "-o", target, "--run-dir", f"{folder}/nvenc"),
+        cwd=folder,
+    )
+    what = "--encoder nvenc"
+    if rehearsing():
+        one_line = code != 0 and len(err.strip().splitlines()) == 1
+        return row(f"{what}: refused in one line without a GPU", err.strip()[-200:], one_line)
+    if code != 0:
+        return row(what, f"exit {code}: {err[-300:]}", False)
+    import av
+
+    with av.open(target) as result:
+        count = sum(1 for _ in result.decode(video=0))
+        name = result.streams.video[0].codec_context.name
+    size = Path(target).stat().st_size
+    return row(what, f"{count} frames of {name}, {size} bytes", count == COUNT and name == "h264")
