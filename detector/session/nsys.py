@@ -40,7 +40,7 @@ from detector.session.columns import LATEST_NS
 from detector.session.document import LoopSizes
 from detector.timeline import KINDS
 from detector.timeline.nvtx_ranges import DOMAIN
-from detector.timeline.spans import INFER, PREPROCESS
+from detector.timeline.spans import INFER, PREPROCESS, READ
 
 PUSH_POP, START_END, DOMAIN_CREATE, CATEGORY, MARK = 59, 60, 75, 33, 34  # NVTX_EVENTS.eventType
 KERNELS = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
@@ -48,6 +48,7 @@ TABLES = ("NVTX_EVENTS", "StringIds", "OSRT_API", "PROCESSES", "ThreadNames", *K
 PROCESS = 0x1000000  # a globalTid is the process's number times this, and the thread's
 REPORT = ".nsys-rep"
 RUN = "run"
+CAMERA = "camera"
 UNKNOWN = -1  # a process
 OWN_THREADS = ("reader", "worker-")  # as detector/loop names them for the system
 LOOP = re.compile(r"loop( \w{1,30}=\d{1,9}){1,20}")
@@ -279,6 +280,10 @@ def _recorded(
 ) -> Recorded:
     closed = [(*row[:5], row[5]) for row in ranges if row[5] is not None]
     names = _thread_names(closed, thread_names)
+    # A camera decodes in a thread of its own; the loop's read is the wait for its picture.
+    closed = [
+        (row[0], CAMERA if names[row[0]].startswith(CAMERA) else row[1], *row[2:]) for row in closed
+    ]
     columns = _columns(closed, names)
     return Recorded(
         window.process % PROCESS,
@@ -449,7 +454,7 @@ def _thread_names(ranges: Sequence[Closed], by_system: Mapping[int, str]) -> dic
     doing: dict[int, set[str]] = defaultdict(set)
     for tid, stage, *_ in ranges:
         doing[tid].add(stage)
-    names, workers = {}, 0
+    names, workers, cameras = {}, 0, 0
     for tid, stages in sorted(doing.items()):
         if by_system.get(tid, "").startswith(OWN_THREADS):
             names[tid] = by_system[tid]
@@ -457,6 +462,8 @@ def _thread_names(ranges: Sequence[Closed], by_system: Mapping[int, str]) -> dic
             names[tid], workers = f"worker-{workers}", workers + 1
         elif INFER in stages:
             names[tid] = "main"
+        elif stages == {READ}:
+            names[tid], cameras = f"{CAMERA}-{cameras}", cameras + 1
         else:
             names[tid] = "reader" if PREPROCESS in stages else "writer"
     return names

@@ -266,3 +266,66 @@ def test_what_is_no_recording_of_ours_is_one_line(tmp_path, making, message):
     with pytest.raises(UsageError, match=message) as caught:
         read_nsys(tmp_path / "a.sqlite")
     assert "\n" not in str(caught.value)
+
+
+def test_ranges_that_the_recording_cut_off_are_counted_and_left_out(tmp_path):
+    export(tmp_path / "a.sqlite", ONE)
+    facts = recording(tmp_path / "a.sqlite")
+    assert facts["runs"] == [
+        {
+            "process": PID,
+            "program": None,
+            "frames": 40,
+            "seconds": pytest.approx(facts["runs"][0]["seconds"]),
+            "open_ranges": 1,
+        }
+    ]
+
+
+def test_two_runs_of_one_process_are_told_apart_by_their_ranges(tmp_path):
+    """Each within a range "run", and its own mark before that: other sizes of queues."""
+    activities = export(tmp_path / "a.sqlite", ONE)
+    end = max(one.end_ns for one in activities)
+    with closing(sqlite3.connect(tmp_path / "a.sqlite")) as database, database:
+        sizes = " ".join(f"{n}={int(getattr(ONE.shape, n))}" for n in ONE.shape.__slots__)
+        other = sizes.replace("queue_batches=2", "queue_batches=7")
+        database.execute("insert into StringIds values (50, 'run'), (51, ?)", (f"loop {other}",))
+        rest = "eventType, category, text, globalTid, textId, domainId, int64Value"
+        columns = f"(start, end, {rest})"
+        database.execute(
+            f"insert into NVTX_EVENTS {columns} select start + {2 * end}, end + {2 * end}, {rest} "
+            "from NVTX_EVENTS where eventType = 59 and end is not null"
+        )
+        insert = f"insert into NVTX_EVENTS {columns} values (?,?,?,null,null,?,?,5,null)"
+        tid = PROCESS + 1
+        database.executemany(
+            insert,
+            [
+                (0, end, 60, tid, 50),
+                (2 * end - 1, None, 34, tid, 51),
+                (2 * end, None, 60, tid, 50),  # had not ended when the recording did
+            ],
+        )
+    one, two = read_nsys(tmp_path / "a.sqlite")
+    assert (one.frames, two.frames) == (40, 40)
+    assert (one.loop["queue_batches"], two.loop["queue_batches"]) == (2, 7)
+    assert two.start_ns == 2 * end
+    assert not two.kernels
+    assert one.kernels
+
+
+def test_a_report_is_exported_by_the_nsys_at_hand(tmp_path, monkeypatch):
+    export(tmp_path / "made.sqlite", ONE)
+    report = tmp_path / "run.nsys-rep"
+    report.touch()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    with pytest.raises(UsageError, match="nsys export --type sqlite"):
+        read_nsys(report)
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin/nsys"
+    program.write_text(f'#!/bin/sh\n/bin/cp {tmp_path}/made.sqlite "$7"\n')
+    program.chmod(0o755)
+    assert read_nsys(report)[0].frames == 40
+    program.write_text("#!/bin/sh\necho 'no report at all' >&2\nexit 1\n")
+    with pytest.raises(UsageError, match="no report at all"):
+        read_nsys(report)

@@ -1,0 +1,78 @@
+"""Which domain ranges go to, and what a user is told whose profiler would see none."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import nvtx
+import pytest
+from nvtx._lib import lib
+
+from detector.timeline.nvtx_ranges import DOMAIN, TOOL, ThreadRange, attach, warning_of
+
+
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A profiler's library is named. It was not when this process started, so nothing records."""
+    library = tmp_path / "libToolsInjection64.so"
+    library.touch()
+    monkeypatch.setenv(TOOL, str(library))
+    return library
+
+
+def test_without_a_tool_there_is_no_domain_and_nothing_to_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(TOOL, raising=False)
+    assert attach() == (None, None)
+    assert warning_of(attach()) is None
+
+
+def test_a_tool_that_does_not_answer_gets_ranges_all_the_same(tool: Path) -> None:
+    assert isinstance(nvtx.get_domain(DOMAIN), lib.DummyDomain)  # what nvtx makes of no answer
+    domain, lost = attach()
+    assert isinstance(domain, lib.Domain)
+    assert lost is None
+    one, other = ThreadRange(domain, "infer", "work"), ThreadRange(domain, "infer", "work")
+    assert one._attributes is not other._attributes  # a frame's number is of one thread
+    one.push(3)
+    one.pop()
+    domain.mark(domain.get_event_attributes(message="loop batch=1"))
+    domain.end_range(domain.start_range(domain.get_event_attributes(message="run")))
+
+
+def renamed(name: str) -> SimpleNamespace:
+    whole = {"Domain": lib.Domain, "DomainHandle": lib.DomainHandle}
+    return SimpleNamespace(**{key: value for key, value in whole.items() if key != name})
+
+
+@pytest.mark.parametrize("name", ["Domain", "DomainHandle"])
+def test_a_later_nvtx_with_other_names_is_one_line(
+    tool: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("nvtx._lib.lib", renamed(name))
+    assert attach().domain is None
+    assert "pip install 'nvtx" in str(warning_of(attach()))
+
+
+def test_a_tool_without_nvtx_is_one_line(tool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nvtx", None)
+    assert "pip install nvtx" in str(warning_of(attach()))
+    monkeypatch.delenv(TOOL)
+    assert warning_of(attach()) is None
+
+
+def test_ranges_switched_off_for_all_programs_are_one_line(
+    tool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nvtx.enabled", lambda: False)
+    assert "unset NVTX_DISABLE" in str(warning_of(attach()))
+
+
+def test_a_tool_whose_library_is_gone_is_one_line(
+    tool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool.unlink()
+    assert str(tool) in str(warning_of(attach()))
