@@ -13,8 +13,12 @@ from collections.abc import Callable
 COOKIE = "detect_video_session"
 SESSION_S = 7 * 24 * 3600.0
 MOST_SESSIONS = 64  # the one that was not used for longest gives way
-TRIES = 5  # wrong tokens of one address within ``TRIES_S``; then it waits
+TRIES = 5  # wrong tokens of one address within ``TRIES_S``; then wrong ones are told to wait
 TRIES_S = 60.0
+# Wrong tokens of all addresses, within ``GUESSES_S``: then none is compared any more. A token has
+# at least 16 characters, so that 876 million guesses a year find nothing.
+MOST_GUESSES = 100_000
+GUESSES_S = 3600.0
 MOST_ADDRESSES = 1024  # that are remembered for wrong tokens
 
 
@@ -26,6 +30,7 @@ class Access:
         self._clock = clock
         self._sessions: OrderedDict[bytes, float] = OrderedDict()  # digest of the id -> end
         self._wrong: OrderedDict[str, list[float]] = OrderedDict()  # address -> times
+        self._guesses, self._guesses_since = 0, clock()
         self.refused = 0  # wrong tokens, and tries that came too often
 
     @property
@@ -33,22 +38,38 @@ class Access:
         return self._token is not None
 
     def wait_s(self, address: str) -> float:
-        """How long this address must wait before its next try; 0: it may."""
+        """How long a wrong token of this address is told to wait; 0: it may try again."""
         now = self._clock()
+        if self._is_flooded(now):
+            return GUESSES_S - (now - self._guesses_since)
         times = [one for one in self._wrong.get(block_of(address), ()) if now - one < TRIES_S]
         return 0.0 if len(times) < TRIES else TRIES_S - (now - times[0])
 
     def token_is(self, given: str, address: str) -> bool:
-        """Compares in constant time, and notes a wrong one. Ask ``wait_s`` first."""
-        if self._token is None or hmac.compare_digest(given.encode(errors="replace"), self._token):
+        """Compares in constant time, and notes a wrong one.
+
+        The right one passes whatever was tried before from its address: behind a proxy that is
+        everybody's address.
+        """
+        if self._token is None:
             return True
-        block, now = block_of(address), self._clock()
+        now = self._clock()
+        if not self._is_flooded(now):
+            if hmac.compare_digest(given.encode(errors="replace"), self._token):
+                return True
+            self._guesses += 1
+        block = block_of(address)
         times = [one for one in self._wrong.pop(block, []) if now - one < TRIES_S]
-        self._wrong[block] = [*times, now]
+        self._wrong[block] = times if len(times) >= TRIES else [*times, now]
         while len(self._wrong) > MOST_ADDRESSES:
             self._wrong.popitem(last=False)
         self.refused += 1
         return False
+
+    def _is_flooded(self, now: float) -> bool:
+        if now - self._guesses_since >= GUESSES_S:
+            self._guesses, self._guesses_since = 0, now
+        return self._guesses >= MOST_GUESSES
 
     def open_session(self) -> str:
         """A new session's id: random, and not made of the token."""

@@ -107,7 +107,10 @@ class Page:
             return _login_page("", 200)
         if _media_type(request) != "application/x-www-form-urlencoded":
             raise RefusedError(415, "send the form as application/x-www-form-urlencoded")
-        form = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=4)
+        try:
+            form = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=4)
+        except ValueError:
+            raise RefusedError(400, "the form has one field, the token") from None
         try:
             right = self._guard.is_token(form.get("token", [""])[0], request.scope)
         except RefusedError as refusal:

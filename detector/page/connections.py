@@ -11,12 +11,19 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from detector.page.access import block_of
+from detector.page.binding import is_loopback
+
 HEAD_S = 10.0  # from the connection, or the end of the last answer, to the whole head
 MOST = 256  # connections at once
+OF_ONE_ADDRESS = 128  # of them of one address, which may be a proxy's
+RESERVE = 32  # of them for this machine alone
 HEAD_BYTES = 16 << 10
 # Seconds, and tries: a watcher whose network has gone is noticed within a minute, though nothing is
 # sent to it while its camera is silent.
@@ -26,50 +33,136 @@ Address = tuple[str, int]
 
 
 class BoundedSocket(socket.socket):
-    """Listens, and keeps at most ``most`` accepted sockets open: more are closed at once."""
+    """Listens, and keeps at most ``most`` accepted sockets open, of them ``each`` of one address.
 
-    def __init__(self, listening: socket.socket, most: int = MOST) -> None:
+    Where there is no room, the one that was idle for longest is closed for the new one: first those
+    of visitors without a login. Where nobody may be closed, the new one is. ``reserve`` places are
+    for this machine alone, so that its health checks and its Prometheus always find one.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        most: int = MOST,
+        each: int = OF_ONE_ADDRESS,
+        reserve: int = RESERVE,
+    ) -> None:
         super().__init__(listening.family, listening.type, listening.proto, listening.detach())
         self.setblocking(False)
-        self.most, self.open, self.refused = most, 0, 0
+        self.most, self.each, self.reserve = most, each, reserve
+        self.refused = self.displaced = 0
         self.lock = threading.Lock()
+        self._held: dict[Address, _Counted] = {}  # the one that came or asked first is first
+        self._of_block: Counter[str] = Counter()
+
+    @property
+    def open(self) -> int:
+        return len(self._held)
 
     def accept(self) -> tuple[socket.socket, Any]:
         """As ``socket.accept``. Raises BlockingIOError where the one that came was closed."""
         accepted, peer = super().accept()
+        one = _Counted(accepted, self, peer)
         with self.lock:
-            full = self.open >= self.most
-            self.open += not full
-            self.refused += full
-        if full:
-            accepted.close()
+            displaced = self._make_room(one)
+            if displaced is one:
+                self.refused += 1
+            else:
+                self._held[one.peer] = one
+                self._of_block[one.block] += 1
+        if displaced is one:
+            one.close()
             raise BlockingIOError
-        one = _Counted(accepted, self)
+        if displaced is not None:
+            displaced.end()
         one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in ALIVE.items():  # where the system has them
             if hasattr(socket, name):
                 one.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         return one, peer
 
+    def _make_room(self, one: _Counted) -> _Counted | None:
+        """Who gives way: None where there is room, the new one where nobody else may."""
+        if self._of_block[one.block] >= self.each:
+            candidates = [held for held in self._held.values() if held.block == one.block]
+        elif len(self._held) >= (self.most if one.is_local else self.most - self.reserve):
+            candidates = list(self._held.values())
+        else:
+            return None
+        worth = [held.worth for held in candidates]
+        if not candidates or min(worth) >= WATCHING:
+            return one
+        # Of several that are worth the least, one of the address that has most, the oldest first.
+        lowest = min(worth)
+        least = [held for held in candidates if held.worth == lowest]
+        gives_way = max(least, key=lambda held: self._of_block[held.block])
+        self._forget(gives_way)
+        self.displaced += 1
+        return gives_way
+
+    def of(self, peer: Address) -> _Counted | None:
+        with self.lock:
+            return self._held.get(peer)
+
+    def forget(self, one: _Counted) -> None:
+        with self.lock:
+            self._forget(one)
+
+    def _forget(self, one: _Counted) -> None:
+        if self._held.get(one.peer) is one:
+            del self._held[one.peer]
+            self._of_block[one.block] -= 1
+            if not self._of_block[one.block]:
+                del self._of_block[one.block]
+
+    def moved(self, one: _Counted) -> None:
+        """It has just been of use, so it is the last to give way among its like."""
+        with self.lock:
+            if self._held.pop(one.peer, None) is one:
+                self._held[one.peer] = one
+
 
 class _Counted(socket.socket):
-    def __init__(self, accepted: socket.socket, listening: BoundedSocket) -> None:
+    """``known``: its visitor has logged in, or needs no login. ``busy``: a request is answered."""
+
+    def __init__(self, accepted: socket.socket, listening: BoundedSocket, peer: Any) -> None:
         super().__init__(accepted.family, accepted.type, accepted.proto, accepted.detach())
+        self.peer = address_of(peer)
+        self.block = block_of(self.peer[0])
+        self.is_local = is_loopback(self.peer[0])
+        self.known = self.busy = False
         self._counts: BoundedSocket | None = listening
+
+    @property
+    def worth(self) -> int:
+        """Idle without a login, busy without one, idle with one, ``WATCHING``."""
+        return 2 * self.known + self.busy
+
+    def end(self) -> None:
+        """The event loop reads the end, and closes it."""
+        with suppress(OSError):
+            self.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         counts, self._counts = self._counts, None
         if counts is not None:
-            with counts.lock:
-                counts.open -= 1
+            counts.forget(self)
         super().close()
+
+
+WATCHING = 3
+
+
+def address_of(peer: Any) -> Address:
+    return (str(peer[0]), int(peer[1])) if peer else ("", 0)
 
 
 class Connections:
     """All connections of one server, by the address of their other end."""
 
-    def __init__(self, head_s: float = HEAD_S) -> None:
+    def __init__(self, socket: BoundedSocket, head_s: float = HEAD_S) -> None:
         self.head_s = head_s
+        self._socket = socket
         self.cut = 0  # for they were too slow
         self._open: dict[Address, Connection] = {}
 
@@ -87,10 +180,22 @@ class Connections:
         """A request's head is there: from now on its answer has deadlines of its own."""
         if (one := self._of(peer)) is not None:
             one.expect_no_head()
+            self._is_busy(peer, True)
 
     def answered(self, peer: Any) -> None:
         if (one := self._of(peer)) is not None:
             one.expect_head(self.head_s)
+            self._is_busy(peer, False)
+
+    def knows(self, peer: Any) -> None:
+        """This visitor has logged in, or needs no login: who has not gives way first."""
+        if peer is not None and (held := self._socket.of(address_of(peer))) is not None:
+            held.known = True
+
+    def _is_busy(self, peer: Any, busy: bool) -> None:
+        if (held := self._socket.of(address_of(peer))) is not None:
+            held.busy = busy
+            self._socket.moved(held)
 
     def cut_off(self, peer: Any) -> None:
         """Ends a connection at once; what waits to be sent is dropped."""

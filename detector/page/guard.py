@@ -169,10 +169,12 @@ class Guard:
         """Sets ``scope["session"]``: the id of the session, where there is one."""
         scope["session"] = None
         if not self._access.needed:
+            self._connections.knows(scope.get("client"))
             return
         session = cookie(headers.get("cookie", ""), COOKIE)
         if session is not None and self._access.session_is(session):
             scope["session"] = session
+            self._connections.knows(scope.get("client"))
             return
         if scope["path"] in OPEN:
             return
@@ -188,15 +190,18 @@ class Guard:
         )
 
     def is_token(self, given: str, scope: Mapping[str, Any]) -> bool:
-        """Whether this is the token. Raises RefusedError where this address has tried too often."""
+        """Whether this is the token. Raises RefusedError for a wrong one where this address has
+        given too many."""
         client = scope.get("client")
         address = str(client[0]) if client else ""
         wait_s = self._access.wait_s(address)
+        if self._access.token_is(given, address):
+            self._connections.knows(client)
+            return True
         if wait_s > 0:
-            self._access.refused += 1
             seconds = str(max(1, round(wait_s)))
             raise RefusedError(429, f"too many tries; wait {seconds} s", {"retry-after": seconds})
-        return self._access.token_is(given, address)
+        return False
 
     async def _whole_body(self, headers: Mapping[str, str], receive: Receive) -> Receive:
         declared = headers.get("content-length", "0")

@@ -40,8 +40,8 @@ class Server:
         self.address = binding.address
         self.port = binding.port
         self.access = Access(binding.token)
-        self.connections = Connections()
         self.socket = BoundedSocket(binding.socket)
+        self.connections = Connections(self.socket)
         self.page: Page | None = None
         self.guard: Guard | None = None
         self._say = say

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from detector.page.access import (
+    GUESSES_S,
     MOST_ADDRESSES,
     MOST_SESSIONS,
     SESSION_S,
@@ -37,6 +38,26 @@ def test_tries_of_one_address_are_limited_and_others_are_not_hindered():
     clock.now_s += TRIES_S - TRIES
     assert access.wait_s("10.0.0.1") == 0  # the first one is a minute ago
     assert access.refused == TRIES
+
+
+def test_the_right_token_passes_from_an_address_that_gave_wrong_ones():
+    access = Access(TOKEN, Clock())
+    for _ in range(TRIES + 3):
+        access.token_is("wrong", "10.0.0.1")
+    assert access.wait_s("10.0.0.1") == TRIES_S  # a wrong one is told so
+    assert access.token_is(TOKEN, "10.0.0.1")
+
+
+def test_all_guesses_together_are_bounded(monkeypatch):
+    monkeypatch.setattr("detector.page.access.MOST_GUESSES", 50)
+    clock = Clock()
+    access = Access(TOKEN, clock)
+    for number in range(50):
+        assert not access.token_is("wrong", f"10.0.0.{number}")
+    assert not access.token_is(TOKEN, "10.1.0.1")  # nothing is compared any more
+    assert access.wait_s("10.1.0.1") == GUESSES_S
+    clock.now_s += GUESSES_S
+    assert access.token_is(TOKEN, "10.1.0.1")
 
 
 def test_memory_is_bounded():

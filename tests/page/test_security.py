@@ -14,7 +14,7 @@ import pytest
 from detector.config.schema import PageConfig
 from detector.page.access import COOKIE, TRIES
 from detector.page.binding import TOKEN
-from detector.page.connections import BoundedSocket
+from detector.page.connections import OF_ONE_ADDRESS, BoundedSocket
 from detector.page.guard import BODY_BYTES
 from tests.page.client import Client, until_closed
 from tests.page.conftest import Served
@@ -122,17 +122,37 @@ def test_people_log_in_by_a_form_and_get_a_session(locked):
     assert "Secure" in behind.headers["set-cookie"]  # a proxy ends TLS
 
 
-def test_tries_are_limited(locked):
+def test_wrong_tries_are_limited_and_the_right_token_passes(locked):
     for _ in range(TRIES):
         answer = login(locked.client, "wrong-" * 5)
         assert answer.status == 403
     assert b"not the token" in answer.body
-    late = login(locked.client)
+    late = login(locked.client, "wrong-" * 5)
     assert late.status == 429
     assert int(late.headers["retry-after"]) > 50
-    by_machine = locked.client.ask("/metrics", headers={"Authorization": f"Bearer {RIGHT}"})
-    assert by_machine.status == 429
     assert b'role="alert"' in late.body
+    by_machine = {"Authorization": f"Bearer {RIGHT}"}
+    assert locked.client.ask("/metrics", headers=by_machine).status == 200
+    by_machine = {"Authorization": "Bearer wrong"}
+    assert locked.client.ask("/metrics", headers=by_machine).status == 429
+    assert login(locked.client).status == 303
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "&".join(f"f{n}=1" for n in range(9)),
+        "token=a&" * 5,
+        "=&" * 2000,
+        "%",
+        "token=%ff%00",
+        "&&&",
+    ],
+)
+def test_a_login_with_more_than_it_takes_is_no_error_of_ours(locked, body):
+    answer = locked.client.ask("/login", "POST", body, FORM)
+    assert answer.status in (400, 403)
+    assert locked.server.guard.requests.get(500, 0) == 0
 
 
 # ---------------------------------------------------------------------- Host and Origin
@@ -346,15 +366,28 @@ def test_slow_bodies_are_refused(served):
     assert served.client.raw(head).startswith(b"HTTP/1.1 408")
 
 
-def test_connections_are_bounded(served):
-    served.server.socket.most = 5
-    held = [served.client.connect() for _ in range(5)]
-    wait_for(lambda: served.server.socket.open == 5)
-    with served.client.connect() as one:
-        assert until_closed(one) == b""  # closed at once
+def test_idle_connections_of_one_address_give_way_to_it_and_to_others(served):
+    """300 that say nothing: each health check is answered meanwhile, and one who watches stays."""
+    with served.client.stream("/api/events"):
+        held = [served.client.connect() for _ in range(300)]
+        wait_for(lambda: served.server.socket.displaced >= 300 - OF_ONE_ADDRESS)
+        for _ in range(20):
+            assert served.client.ask("/healthz").status == 200
+        assert served.server.socket.open <= OF_ONE_ADDRESS
+        assert served.page.streams.open == 1
+        for one in held:
+            one.close()
+    wait_for(lambda: served.server.socket.open == 0)
+    assert served.server.socket.refused == 0
+
+
+def test_connections_are_bounded_where_nobody_is_idle(served):
+    served.server.socket.each = 2
+    with served.client.stream("/api/events"), served.client.stream("/api/pictures"):
+        wait_for(lambda: served.page.streams.open == 2)
+        with served.client.connect() as one:
+            assert until_closed(one) == b""  # closed at once
     assert served.server.socket.refused == 1
-    for one in held:
-        one.close()
     wait_for(lambda: served.server.socket.open == 0)
     assert served.client.ask("/healthz").status == 200
 
@@ -369,12 +402,84 @@ def test_streams_are_bounded(served, monkeypatch):
     assert served.hub.watchers() == 0
 
 
+class Callers:
+    """Connects to a bounded socket from addresses of one's choice, and accepts each."""
+
+    def __init__(self, **bounds):
+        self.bounded = BoundedSocket(socket.create_server(("127.0.0.1", 0)), **bounds)
+        self.bounded.settimeout(PATIENCE_S)
+        self.ends = []
+
+    def call(self, address):
+        end = socket.create_connection(self.bounded.getsockname(), source_address=(address, 0))
+        accepted, _ = self.bounded.accept()
+        self.ends += [end, accepted]
+        return accepted
+
+
+@pytest.fixture
+def callers(monkeypatch):
+    """127.0.0.1 is this machine; the other addresses of its block stand for others."""
+    monkeypatch.setattr("detector.page.connections.is_loopback", lambda host: host == "127.0.0.1")
+    made = []
+
+    def make(**bounds):
+        made.append(Callers(**bounds))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.bounded.close()
+        for end in one.ends:
+            end.close()
+
+
+def is_ended(accepted):
+    accepted.setblocking(False)
+    with suppress(BlockingIOError):
+        return accepted.recv(1) == b""
+    return False
+
+
+def test_who_gives_way_is_who_is_idle_without_a_login_and_has_most(callers):
+    these = callers(most=6, each=4, reserve=0)
+    logged_in = these.call("127.0.0.2")
+    logged_in.known = True
+    asking = these.call("127.0.0.3")
+    asking.busy = True
+    first, second, third = (these.call("127.0.0.4") for _ in range(3))
+    alone = these.call("127.0.0.5")
+    these.bounded.moved(first)  # has just asked, so that it is the last of its like
+    new = these.call("127.0.0.6")
+    assert [is_ended(one) for one in (first, second, third)] == [False, True, False]
+    assert not any(map(is_ended, (logged_in, asking, alone, new)))
+    for one in (first, third, alone, new):
+        one.known = one.busy = True
+    these.call("127.0.0.7").busy = True
+    assert is_ended(asking)  # busy without a login before idle with one
+    assert not is_ended(logged_in)
+
+
+def test_one_address_has_a_part_and_this_machine_a_reserve(callers):
+    these = callers(most=6, each=3, reserve=2)
+    held = [these.call("127.0.0.2") for _ in range(4)]
+    assert [is_ended(one) for one in held] == [True, False, False, False]
+    others = [these.call("127.0.0.3")]
+    assert these.bounded.open == 4
+    these.call("127.0.0.4")  # the two that are left are for this machine
+    assert these.bounded.open == 4
+    probes = [these.call("127.0.0.1") for _ in range(2)]
+    assert these.bounded.open == 6
+    assert not any(map(is_ended, probes + others))
+
+
 def test_a_bounded_socket_counts_what_is_closed():
     listening = socket.create_server(("127.0.0.1", 0))
-    bounded = BoundedSocket(listening, 1)
+    bounded = BoundedSocket(listening, 1, 1, 0)
     with bounded, socket.create_connection(bounded.getsockname()):
         bounded.settimeout(PATIENCE_S)
         accepted, _ = bounded.accept()
+        accepted.known = accepted.busy = True
         with (
             socket.create_connection(bounded.getsockname()) as other,
             pytest.raises(BlockingIOError),
