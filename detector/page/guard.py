@@ -11,6 +11,7 @@ import ipaddress
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -112,7 +113,7 @@ class Guard:
         if not self._said:
             self._said = True
             place = traceback.extract_tb(error.__traceback__)[-1]
-            text = f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})"
+            text = f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
             self._say(f"error in the page: {redact(text)}")
 
     # ------------------------------------------------------------------
