@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -448,7 +448,10 @@ class _Binder:
         cells = given.cells
         wanted = 4 if cells is None or cells.kind == "offsets" else 4 * cells.bins
         if given.boxes.columns is None:
-            if sides != wanted:
+            if sides is None and not isinstance(given.boxes.tensor, int):
+                # Shape inference lost it (YOLO-NAS pads its list), and the output's name is proof.
+                boxes = replace(boxes, count=wanted)
+            elif sides != wanted:
                 raise _MisfitError(f"{self._named(given.boxes)} has {sides} columns, not {wanted}")
         elif boxes.count != wanted:
             raise _MisfitError(f"boxes have {wanted} columns, not {given.boxes.columns}")

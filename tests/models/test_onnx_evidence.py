@@ -337,7 +337,7 @@ REFUSED = {
     "MMDeploy": (
         "end2end",
         dets_and_labels,
-        ("mmdet-caffe, mmdet-resnet, mmdet-rtmdet, mmdet-yolox", "--family"),
+        ("mmdet-caffe, mmdet-resnet, mmdet-rtmdet, mmdet-ssd, mmdet-yolox", "--family"),
     ),
     "two branches": ("best", lambda: two_branches(("a", "b")), ("2 branches", "--family yolov9")),
     "keypoints": ("best", keypoints, ("yolov8", "joined of 4 + 1 + 51", "51 of them", "keypoints")),

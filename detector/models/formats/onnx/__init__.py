@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     import onnx
     from numpy.typing import NDArray
 
+    from detector.models.description import Bound
     from detector.models.formats.onnx.foreign import ForeignGraph
     from detector.models.formats.onnx.metadata import Metadata
     from detector.models.formats.onnx.recognise import Recognition
@@ -94,6 +95,7 @@ def read(request: ModelRequest) -> Network:
     pixels = _wanted_pixels(
         Evidence(foreign, metadata, height, width, planar), wants, described is not None
     )
+    _state_columns(foreign, bound)
     settle_outputs(foreign, bound.outputs, bound.bare, batch)
     foreign.infer()
     refuse_costly_constants(foreign)
@@ -237,6 +239,17 @@ def _refuse_endless(path: Path, macs: int, rules: InputRules) -> None:
 
 
 FRONT_END = FrontEnd(read, families=(*family_names(), *ALIASES), describe=describe)
+
+
+def _state_columns(graph: ForeignGraph, bound: Bound) -> None:
+    """Gives boxes of an output of their own the four columns that shape inference lost on the way:
+    a description vouches for them, and where it is wrong, the Reshape of the list fails."""
+    boxes = bound.reading.boxes
+    name = bound.outputs[boxes.output]
+    if boxes.count is not None and boxes.output != bound.reading.scores.output:
+        *sides, columns = graph.dims[name]
+        if columns is None and not boxes.across:
+            graph.dims[name] = (*sides, boxes.first + boxes.count)
 
 
 def _count_parameters(graph: ForeignGraph) -> int:

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     import onnx
 
 MAX_PARTS = 24  # of a name; the deepest modules have ten
-MAX_ROWS = 300  # of a list of unknown length; what --max-det allows by default
+# Of a list of unknown length. NMS may sort it by class (YOLO-NAS), so that a shorter one would lose
+# the best; super-gradients' exports have 1000 rows at most, torchvision's and MMDeploy's 300.
+MAX_ROWS = 1000
 BGR = [2, 1, 0]
 PREFIX = "input"  # the prefix's nodes are input.cast etc.; in torch a module of that name
 # Attributes of torch.nn.Module and torch.fx.GraphModule: no submodule may have such a name. A test
@@ -60,8 +62,8 @@ def settle_outputs(
     """Keeps the outputs ``names``, in that order, each made by a node of its own; in place.
     ``bare``: those that have no axis for the batch, and get one.
 
-    A list of detections whose length depends on the picture ([K, 7], [1, K, 6]) is cut to 300 rows
-    or filled up with zeros; every exporter's NMS puts the best ones first. Raises ModelError.
+    A list of detections whose length depends on the picture ([K, 7], [1, K, 6]) is cut to MAX_ROWS
+    rows or filled up with zeros. Raises ModelError.
     """
     from onnx import TensorProto
 
@@ -126,7 +128,7 @@ def _is_further_output(graph: ForeignGraph, name: str) -> bool:
 
 
 def _fix_length(graph: ForeignGraph, name: str, x: str) -> list[onnx.NodeProto]:
-    """Makes 300 rows of a list whose length is known at run time only."""
+    """Makes MAX_ROWS rows of a list whose length is known at run time only."""
     dims = graph.dims[name]
     free = [at for at, side in enumerate(dims) if side is None]
     rest = [side for side in dims if side is not None]

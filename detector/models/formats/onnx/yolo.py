@@ -72,11 +72,19 @@ def named_family(graph: ForeignGraph, metadata: Metadata) -> tuple[str | None, s
     return None, ""
 
 
+def _has_boxes_apart(evidence: Evidence) -> bool:
+    """Whether boxes stand in an output of their own, so that others hold scores alone (YOLO-NAS).
+    The user's word counts more."""
+    return not evidence.forced and any(side == 4 for _, _, side in evidence.rank3_outputs())
+
+
 # ----------------------------------------------------------------------
 # Matchers of YOLOs' layouts: the layout, where the outputs are of that kind; None otherwise
 
 
 def _match_decoded(evidence: Evidence) -> Layout | None:
+    if _has_boxes_apart(evidence):
+        return None
     named, _ = named_family(evidence.graph, evidence.metadata)
     for name, rows, columns in evidence.rank3_outputs():
         if columns < 6:
@@ -107,6 +115,8 @@ def _match_grid(evidence: Evidence) -> Layout | None:
     In a network that was quantised dynamically, arithmetic stands behind every convolution, so the
     rows do not look raw. If such a file calls itself YOLOX, the missing e^size tells.
     """
+    if _has_boxes_apart(evidence):
+        return None
     undecoded = not evidence.has_operator("Exp") and (
         evidence.forced or named_family(evidence.graph, evidence.metadata)[0] == "yolox"
     )
@@ -121,8 +131,8 @@ def _match_grid(evidence: Evidence) -> Layout | None:
 
 def _match_anchor_free(evidence: Evidence) -> Layout | None:
     """Any number of cells will do where the user names the family: the maps may be unusual."""
-    if any(columns == 4 for _, _, columns in evidence.rank3_outputs()) and not evidence.forced:
-        return None  # boxes stand in an output of their own, so that others hold scores alone
+    if _has_boxes_apart(evidence):
+        return None
     branches = []
     for name, first, second in evidence.rank3_outputs():
         fits = evidence.pyramid(second, 1, WITH_TINY) or (evidence.forced and second > first)

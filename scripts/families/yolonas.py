@@ -1,0 +1,135 @@
+"""YOLO-NAS, by super-gradients: model.export(...) with and without NMS and preprocessing inside."""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+from typing import Any
+
+os.environ["CRASH_HANDLER"] = "FALSE"  # advice of super-gradients at exit
+
+import cv2
+import torch
+
+# super-gradients is from before PyTorch's second exporter, which is the default today.
+torch.onnx.export = functools.partial(torch.onnx.export, dynamo=False)
+
+from result import Row, Variant, above, arguments, at_size, row, save, threshold_in_gap  # noqa: E402
+from super_gradients.conversion import DetectionOutputFormatMode  # noqa: E402
+from super_gradients.training import models  # noqa: E402
+from super_gradients.training.processing import processing  # noqa: E402
+from weights import settle, spread  # noqa: E402
+
+# Without its own pins, which no Python from 3.11 on can install: numpy 1.23, onnxruntime 1.15.0.
+REQUIREMENTS = [
+    "super-gradients==3.7.1 --no-deps",
+    "data-gradients==0.3.2 --no-deps",
+    "torchmetrics==0.8 --no-deps",
+    "albumentations==1.3.1 --no-deps",
+    "torch",
+    "torchvision",
+    "numpy",
+    "onnx",
+    "onnxsim",
+    "onnx_graphsurgeon",
+    "opencv-python-headless",
+    "boto3",
+    "coverage",
+    "Deprecated",
+    "einops==0.3.2",
+    "hydra-core",
+    "imagesize",
+    "jinja2",
+    "json-tricks==3.16.1",
+    "jsonschema",
+    "matplotlib",
+    "pandas",
+    "pip-tools",
+    "psutil",
+    "pygments",
+    "rapidfuzz",
+    "requests",
+    "scikit-learn",
+    "scipy",
+    "seaborn",
+    "setuptools<81",
+    "sphinx",
+    "sphinx-rtd-theme",
+    "stringcase",
+    "tensorboard",
+    "termcolor==1.1.0",
+    "tqdm",
+    "treelib==1.6.1",
+    "xlsxwriter",
+]
+LICENCE = "Apache-2.0"  # of the package; Deci's weights have a licence of their own
+SIZE = (640, 640)
+IOU, CONFIDENCE = 0.7, 0.25  # what its own weights for COCO come with
+FLAT = DetectionOutputFormatMode.FLAT_FORMAT
+FILES: dict[str, dict[str, Any]] = {
+    "batch": {},
+    "flat": {"output_predictions_format": FLAT},
+    "raw": {"postprocessing": False},
+    "batch, float": {"preprocessing": False},
+    "raw, float": {"postprocessing": False, "preprocessing": False},
+}
+
+
+def network(sized: list[Path]) -> Any:
+    """yolo_nas_s with the processing that models.get(..., pretrained_weights="coco") sets."""
+    torch.manual_seed(7)
+    made = models.get("yolo_nas_s", num_classes=80, pretrained_weights=None)
+    made.set_dataset_processing_params(**processing.default_yolo_nas_coco_processing_params())
+
+    x = torch.stack([torch.from_numpy(cv2.imread(str(picture))) for picture in sized])
+    x = x.flip(3).permute(0, 3, 1, 2) / 255
+
+    def run() -> Any:
+        return made(x)
+
+    settle(made, run)
+    heads = [made.heads.head1, made.heads.head2, made.heads.head3]
+    spread([head.cls_pred for head in heads], run, mean=-5.0, deviation=0.5)
+    spread([head.reg_pred for head in heads], run, mean=0.0, deviation=1.0)
+    return made.eval()
+
+
+def find(made: Any, picture: Path, confidence: float, resize: bool = False) -> list[Row]:
+    """Its predict(). Without ``resize`` the network sees the pixels of the picture: predict() makes
+    the longest side 636 otherwise, and its exports leave that to whoever runs them.
+    """
+    made._get_pipeline.cache_clear()  # it keeps a fused copy of the network
+    found = made.predict(
+        str(picture),
+        iou=IOU,
+        conf=confidence,
+        fuse_model=False,
+        skip_image_resizing=not resize,
+        fp16=False,
+    ).prediction
+    rows = zip(found.bboxes_xyxy, found.confidence, found.labels, strict=True)
+    return [row(*one) for one in rows]
+
+
+def main() -> None:
+    out, pictures = arguments()
+    sized = [at_size(out, picture, *SIZE) for picture in pictures]
+    made = network(sized)
+    rows = {picture.name: find(made, picture, CONFIDENCE) for picture in sized}
+    extra = {str(picture): find(made, picture, CONFIDENCE, resize=True) for picture in pictures}
+    scores = [one["score"] for found in rows.values() for one in found]
+    threshold = threshold_in_gap(scores, 8 * len(rows), 30 * len(rows))
+    judged = {key: above(found, threshold) for key, found in rows.items()}
+    others = {key: above(found, threshold) for key, found in extra.items()}
+    variants = []
+    for name, options in FILES.items():
+        file = f"yolo_nas_s-{name.replace(', ', '-')}.onnx"
+        made.export(str(out / file), **options)
+        iou = IOU if "postprocessing" in options else None
+        variants.append(Variant(name, file, threshold, judged, nms_iou=iou, extra=others))
+    save(out, "super-gradients 3.7.1, yolo_nas_s, random weights", variants)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""YOLO-NAS as super-gradients exports it: lists whose shapes are lost on the way, and raw rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from detector.errors import ModelError
+from tests.models.exports import CELLS, CORNERS, Export
+from tests.models.test_onnx_families import BOTH, detect
+from tests.networks import open_network
+
+ROWS = 400  # of a list; the picture decides how many are in use
+USED = 350
+CLASSES = 8
+
+
+def length(export: Export) -> str:
+    """[1]: USED, of which only the picture's run can tell."""
+    used = export.add("Add", export.nothing(export.colours()), export.const([USED]))
+    flat = export.add("Reshape", used, export.const([1], np.int64))
+    return export.add("Cast", flat, to=TensorProto.INT64)
+
+
+def rows() -> np.ndarray:
+    """[ROWS, 7]: picture, box, score, class, in the order of classes; the best is the last."""
+    table = np.zeros((ROWS, 7))
+    table[:, 1:5] = CORNERS[0]
+    table[:, 5] = 0.1
+    table[USED - 1] = [0, *CORNERS[1], 0.9, 3]
+    return table
+
+
+def flat_list() -> Export:
+    """Format FLAT: one list, as long as there are detections."""
+    export = Export()
+    table = export.const(rows())
+    zero = export.const([0], np.int64)
+    found = export.add("Slice", table, zero, length(export), zero)
+    found = export.add("Reshape", found, export.const([-1, 7], np.int64))
+    return export.out("graph2_flat_predictions", found, ["found", 7])
+
+
+def batch_list() -> Export:
+    """Format BATCH: a list filled up with -1 by a Pad whose amounts the graph computes."""
+    export = Export()
+    zero, used = export.const([0], np.int64), length(export)
+    missing = export.add("Sub", export.const([ROWS], np.int64), used)
+    parts = {"boxes": rows()[:, 1:5], "scores": rows()[:, 5], "classes": rows()[:, 6]}
+    count = export.add("Reshape", used, export.const([1, 1], np.int64))
+    export.out("graph2_num_predictions", count, [1, 1], TensorProto.INT64)
+    for name, values in parts.items():
+        found = export.add("Slice", export.const(values), zero, used, zero)
+        none = [zero] * (values.ndim - 1)
+        amounts = export.add("Concat", zero, *none, missing, *none, axis=0)
+        # As torch turns and reshapes its amounts: shape inference does not follow.
+        square = export.add("Reshape", amounts, export.const([2, -1], np.int64))
+        twice = export.add("Transpose", export.add("Transpose", square, perm=[1, 0]), perm=[1, 0])
+        filled = export.add(
+            "Pad",
+            found,
+            export.add("Reshape", twice, export.const([-1], np.int64)),
+            export.const([-1.0]),
+        )
+        whole, kind = export.add("Unsqueeze", filled, zero), export.kind
+        if name == "classes":
+            kind = TensorProto.INT64
+            whole = export.add("Cast", whole, to=kind)
+        export.out(f"graph2_pred_{name}", whole, ["a", "b", "c"][: 1 + values.ndim], kind)
+    return export
+
+
+def raw(several: bool = False) -> Export:
+    """postprocessing=False: boxes, and a logistic of what convolutions gave, joined."""
+    export = Export()
+    boxes = export.table(export.colours(), [CORNERS[0]], CELLS)
+    export.out("1140", boxes)
+    maps = []
+    for stride in (8, 16, 32):
+        bias = np.full(CLASSES, -9.0)
+        if stride == 8:  # 64 cells: NMS leaves one of the first, and the empty boxes of the others
+            bias[2] = 2.0
+            bias[5] = 1.0 if several else -9.0
+        weights = np.zeros((CLASSES, 3, stride, stride))
+        raw = export.add(
+            "Conv", "images", export.const(weights), export.const(bias), strides=[stride] * 2
+        )
+        maps.append(export.add("Reshape", raw, export.const([1, CLASSES, -1], np.int64)))
+    joined = export.add("Transpose", export.add("Concat", *maps, axis=2), perm=[0, 2, 1])
+    return export.out("1132", export.add("Sigmoid", joined))
+
+
+@pytest.mark.parametrize("graph", [flat_list, batch_list])
+def test_the_best_of_a_list_is_found_wherever_it_stands(tmp_path, graph):
+    """NMS sorts by class: the best of 350 may be the last."""
+    path = graph().save(tmp_path / "model.onnx")
+    assert open_network(path).family.startswith("yolonas")
+    found = detect(path, conf=0.5)
+    assert [(score, box) for _, score, box in found] == [(0.9, BOTH[1])]
+
+
+def test_rows_beside_boxes_are_no_yolox(tmp_path):
+    """Scores of one row a cell: read as YOLOX, four of the classes would be a box."""
+    with pytest.raises(ModelError, match="nothing says for sure"):
+        open_network(raw().save(tmp_path / "best.onnx"))
+    network = open_network(raw().save(tmp_path / "yolo_nas_s.onnx"))
+    assert network.family == "yolonas-raw"
+
+
+@pytest.mark.parametrize(("several", "scores"), [(False, [0.881]), (True, [0.881, 0.731])])
+def test_a_box_may_be_several_classes(tmp_path, several, scores):
+    path = raw(several).save(tmp_path / "yolo_nas_s.onnx")
+    found = [row for row in detect(path, conf=0.5) if row[2] == BOTH[0]]
+    assert [score for _, score, _ in found] == scores
