@@ -21,7 +21,7 @@ from detector.errors.text import counted
 from detector.errors.yaml_parsing import parse_yaml
 from detector.models.base import FrontEnd, InputRules, ModelRequest, Network
 from detector.models.plan_heads import Description, Tensor, head_of
-from detector.models.ready_made import class_names_of, known_names, metadata_of
+from detector.models.ready_made import AS_ONNX, class_names_of, known_names, metadata_of
 
 METADATA = "metadata.yaml"
 STRIDE = 32  # where nothing says
@@ -74,7 +74,7 @@ def read(request: ModelRequest) -> Network:
         names=tuple(class_names),
         sha256=_digest(path, weights),
         needs_nms=head.needs_nms,
-        watched=True,
+        watched=AS_ONNX,
         plan=str(path),
         warnings=warnings,
         details={"layout": head.layout, "outputs": outputs},

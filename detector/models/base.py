@@ -94,8 +94,9 @@ class Network:
     sha256: str = ""  # of cfg and weights together
     random_seed: int | None = None
     needs_nms: bool = True  # False: it gives one box for each object, so --iou has no effect
-    # What its outputs mean was found out, not written by us: a run watches for what cannot be so.
-    watched: bool = False
+    # What its outputs mean was found out, not written by us: a run watches for what cannot be so,
+    # and ends with what to do then. "" where it need not.
+    watched: str = ""
     # Of the graph: fp32, fp16, bf16, int8-u8 or int8-s8, as ``engines.graph_wanted`` names it.
     precision: str = "fp32"
     path: str | None = None

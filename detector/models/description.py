@@ -237,6 +237,16 @@ def _check(path: Path, description: Description) -> None:
     cells = outputs.cells
     if cells is not None and (cells.bins < 1 or not all(1 <= s <= 1024 for s in cells.strides)):
         raise ModelError(f"{path}: outputs.cells: bins and strides are whole numbers from 1 on")
+    if outputs.classes is not None and outputs.scores.background == "last":
+        raise ModelError(
+            f"{path}: outputs.scores.background: last goes with a score for each class; of finished "
+            "detections write none, or first (the class below classes.first means nothing)"
+        )
+    if outputs.classes is not None and outputs.scores.values == "softmax":
+        raise ModelError(
+            f"{path}: outputs.scores.values: softmax goes with a score for each class; finished "
+            "detections have one score each: write probabilities or logits"
+        )
     if outputs.boxes.of == "picture" and outputs.boxes.unit == "pixels":
         raise ModelError(f"{path}: outputs.boxes.of: picture goes with unit: fraction")
 

@@ -14,8 +14,6 @@ import pytest
 
 from detector import Detector
 from detector.errors import ModelError
-from detector.stages.doubt import impossible
-from detector.types import Candidates
 from tests.models import exports
 from tests.models.exports import BOXES, CORNERS, IMAGENET, SIDE, STATED, Export
 from tests.models.test_onnx_families import BOTH, detect, picture
@@ -40,11 +38,11 @@ def labels(export: Export, numbers, rows: int = LIST) -> str:
     return export.table(export.colours(), [(float(n),) for n in numbers], rows)
 
 
-def zoo_ssd(**more) -> Export:
+def zoo_ssd(numbers=(1, 3), **more) -> Export:
     """The ONNX zoo's SSD: corners in 0..1, labels from 1."""
     export = Export(**more)
     export.out("bboxes", export.table(export.colours(), FRACTIONS, LIST))
-    number = export.add("Cast", flat(export, labels(export, (1, 3))), to=onnx.TensorProto.INT64)
+    number = export.add("Cast", flat(export, labels(export, numbers)), to=onnx.TensorProto.INT64)
     export.out("labels", number, None, onnx.TensorProto.INT64)
     return export.out("scores", flat(export, red(export)))
 
@@ -471,44 +469,6 @@ def test_any_other_branch_is_refused(tmp_path):
     path = asks_for_boxes(nothing=0.0).save(tmp_path / "m.onnx")
     with pytest.raises(ModelError, match="holds If, and the picture decides"):
         open_network(path, family="torchvision")
-
-
-# The guard of a run
-
-
-def candidates(boxes, scores, classes) -> Candidates:
-    return Candidates(np.float32(boxes), np.float32(scores), np.int64(classes))
-
-
-GUARD = [
-    # boxes, scores, classes, what is impossible
-    ([[10, 10, 50, 60]], [0.9], [1], None),
-    ([[10, 10, 50, 60]], [1.0005], [1], None),  # half precision
-    ([[10, 10, 50, 60]], [275.36], [1], "a score of 275.4"),
-    ([[10, 10, 50, 60]], [0.9], [181], "class 181"),
-    ([[0.1, 0.1, 0.5, 0.6]], [0.9], [1], "within one pixel"),
-    ([[0.1, 0.1, 0.5, 0.6], [10, 10, 50, 60]], [0.9, 0.9], [1, 1], None),
-    ([[20, 30, 20.5, 30.5]], [0.9], [1], None),  # a single one may be
-    ([[20, 30, 20.5, 30.5]] * 8, [0.9] * 8, [1] * 8, "all 8 boxes"),
-]
-
-
-@pytest.mark.parametrize(("boxes", "scores", "classes", "words"), GUARD)
-def test_what_no_detector_finds(boxes, scores, classes, words):
-    reason = impossible(candidates(boxes, scores, classes), 80)
-    assert (reason is None) if words is None else (words in reason)
-
-
-def test_a_run_ends_where_its_classes_are_beyond_the_names(tmp_path):
-    """Two names for a network that finds a third class: its names do not fit its outputs."""
-    names = tmp_path / "two.names"
-    names.write_text("a\nb\n")
-    path = rows_of_six("bsc").save(tmp_path / "yolov10n.onnx")
-    with (
-        Detector(path, engine="ort", names=str(names)) as detector,
-        pytest.raises(ModelError, match="class 2, and there are names for 0 to 1"),
-    ):
-        detector(picture())
 
 
 # Descriptions

@@ -17,7 +17,7 @@ from detector.engines.trt.plan_file import PlanError, deserialize, kept_log, spl
 from detector.errors import EngineError, ModelError
 from detector.models.base import FrontEnd, InputRules, ModelRequest, Network
 from detector.models.plan_heads import Description, Tensor, head_of
-from detector.models.ready_made import beside, class_names_of, known_names, metadata_of
+from detector.models.ready_made import AS_ONNX, beside, class_names_of, known_names, metadata_of
 
 if TYPE_CHECKING:
     from detector.models.formats.onnx.metadata import Metadata
@@ -62,7 +62,7 @@ def read(request: ModelRequest) -> Network:
         names=tuple(class_names),
         sha256=hashlib.sha256(data).hexdigest(),
         needs_nms=head.needs_nms,
-        watched=True,
+        watched=AS_ONNX,
         plan=str(path),
         warnings=[
             *warnings,

@@ -56,6 +56,8 @@ WEIGHTED = frozenset(
     "Conv ConvTranspose Gemm MatMul BatchNormalization LayerNormalization InstanceNormalization "
     "GroupNormalization PRelu QLinearConv ConvInteger MatMulInteger QLinearMatMul".split()
 )
+# The cure for a list of detections that a file of ours passes on from one that others exported.
+BUILD_AGAIN = "build it again, from the exported file and a --describe that fits"
 SMALL_OPERANDS = frozenset("Add Mul Sub Div".split())
 
 
@@ -71,6 +73,7 @@ def read(request: ModelRequest) -> Network:
         simplify_operators,
     )
     from detector.models.formats.onnx.shapes import refuse_costly_constants, settle_shapes
+    from detector.models.formats.onnx.yolo import HOW_TO_SAY
     from detector.models.graph.build import count_macs, infer_shapes, output_shapes
 
     path, batch = request.path, request.batch
@@ -124,7 +127,7 @@ def read(request: ModelRequest) -> Network:
         macs=macs,
         sha256=sha256,
         needs_nms=bound.needs_nms,
-        watched=True,
+        watched=HOW_TO_SAY.format(path.name),
         warnings=[f"{path.name} is {wants.family}: {result.why}", *warnings],
         details={"layout": result.kind, "recognised": result.why},
     )
@@ -209,6 +212,7 @@ def _read_own(request: ModelRequest, graph: ForeignGraph, sha256: str) -> Networ
         sha256=sha256,
         random_seed=own.random_seed,
         needs_nms=own.needs_nms,
+        watched=BUILD_AGAIN if own.kind == "list" else "",
         warnings=warnings,
         details={"layout": own.kind, "recognised": "from what detect-video wrote into it"},
     )

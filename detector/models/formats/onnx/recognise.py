@@ -27,7 +27,7 @@ from detector.models.formats.onnx.evidence import Evidence
 from detector.models.formats.onnx.inputs import meaning_of
 from detector.models.formats.onnx.yolo import HOW_TO_SAY, LAYOUTS, Layout, named_family
 from detector.models.layouts import ANCHOR_FREE
-from detector.stages.readings import Reading, list_dense, rows_dense
+from detector.stages.readings import WHOLE, Reading, list_dense, rows_dense
 
 if TYPE_CHECKING:
     from detector.models.formats.onnx.foreign import ForeignGraph
@@ -297,14 +297,23 @@ def _doubt_list(
     classes = table if table.ndim == 1 else table[:, reading.classes.first]
     scores, used = rows[:, 4], rows[:, 4] > 0
     if not used.any():
+        filled = classes[: len(rows)][rows[:, :4].any(axis=1)]
+        if (np.abs(filled - np.rint(filled)) > WHOLE).any():
+            return "no row has a score, and the classes are no whole numbers: another order"
         return None
     worst = scores[np.isfinite(scores)]
     if worst.max(initial=0) > 1 + TOLERANCE or worst.min(initial=0) < -TOLERANCE:
         far = worst[np.argmax(np.abs(worst))]
         return f"a score is {far:.4g}, and scores lie in 0..1: the columns have another order"
     classes = classes[: len(used)][used]
-    if (np.abs(classes - np.rint(classes)) > 1e-3).any() or (classes < -0.5).any():
+    if (np.abs(classes - np.rint(classes)) > WHOLE).any() or (classes < -0.5).any():
         return "the class of a detection is no whole number: the columns have another order"
+    lowest = float(classes.min()) - reading.first_class
+    if lowest < -0.5 - (reading.background == "first"):
+        return (
+            f"a detection has class {classes.min():.0f}, and its names would begin at "
+            f"{reading.first_class}"
+        )
     last = float(classes.max()) - reading.first_class
     if names is not None and last >= names:
         return f"a detection has class {last:.0f}, and the file names {names}"
