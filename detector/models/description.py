@@ -239,8 +239,8 @@ def _check(path: Path, description: Description) -> None:
         raise ModelError(f"{path}: outputs.cells: bins and strides are whole numbers from 1 on")
     if outputs.classes is not None and outputs.scores.background == "last":
         raise ModelError(
-            f"{path}: outputs.scores.background: last goes with a score for each class; of finished "
-            "detections write none, or first (the class below classes.first means nothing)"
+            f"{path}: outputs.scores.background: last goes with a score for each class; for "
+            "finished detections write none, or first (the class below classes.first is none)"
         )
     if outputs.classes is not None and outputs.scores.values == "softmax":
         raise ModelError(

@@ -465,6 +465,49 @@ def test_a_branch_that_only_guards_against_no_boxes_is_left_out(tmp_path):
     assert detect(path, picture((0, 0, 0)), family="torchvision") == []
 
 
+def squeezes(columns: int) -> Export:
+    """DAMO-YOLO's end2end, of boxes whose number the picture decides: torch squeezes a part of each
+    row only where it is one wide, and asks for that width."""
+    from onnx import helper
+
+    export = asks_for_boxes(branch=False)
+    rows = export.nodes[-1].input[0]  # of the labels: [K]
+    wide = export.add("Unsqueeze", rows, export.const([1], np.int64))
+    parts = [wide] if columns == 1 else [wide, wide]
+    table = export.add("Concat", *parts, wide, axis=1)
+    part = export.add("Split", table, export.const([columns, 1], np.int64), axis=1, outputs=2)[0]
+    width = export.add("Gather", export.add("Shape", part), export.const(1, np.int64))
+    one = export.add("Equal", width, export.const(1, np.int64))
+
+    def graph(name, operator, *more):
+        info = helper.make_tensor_value_info(name, onnx.TensorProto.INT64, None)
+        node = helper.make_node(operator, [part, *more], [name], name=f"/{name}")
+        return helper.make_graph([node], name, [], [info])
+
+    axis = export.const([1], np.int64)
+    flat = export.add(
+        "If",
+        one,
+        then_branch=graph("narrow", "Squeeze", axis),
+        else_branch=graph("same", "Identity"),
+    )
+    [at] = [at for at, node in enumerate(export.nodes) if node.output[0] == "labels"]
+    end = export.nodes.pop(at)
+    end.input[0] = flat
+    export.nodes.append(end)
+    return export
+
+
+def test_a_branch_on_a_side_that_is_known_beside_one_that_is_not(tmp_path):
+    path = squeezes(1).save(tmp_path / "m.onnx")
+    names = [node.name for node in open_network(path, family="torchvision").graph.graph.node]
+    assert "narrow" in names
+    assert [row[2] for row in detect(path, family="torchvision")] == [BOTH[0]]
+    wide = squeezes(2).save(tmp_path / "two.onnx")
+    names = [node.name for node in open_network(wide, family="torchvision").graph.graph.node]
+    assert "narrow" not in names
+
+
 def test_any_other_branch_is_refused(tmp_path):
     path = asks_for_boxes(nothing=0.0).save(tmp_path / "m.onnx")
     with pytest.raises(ModelError, match="holds If, and the picture decides"):

@@ -158,13 +158,7 @@ def with_mapped_head(network: Network, bound: Bound) -> Network:
     # object may be there twice, so NMS is needed after all.
     final = not getattr(network, "needs_nms", True)
     more: dict[str, Any] = {"needs_nms": True} if final and bound.merges else {}
-    return replace(
-        network,
-        names=bound.targets,
-        head=mapped,
-        watched="",
-        **more,
-    )
+    return replace(network, names=bound.targets, head=mapped, watched="", **more)
 
 
 def find_size_mismatch(one: LabelledPicture, width: int, height: int) -> str | None:
