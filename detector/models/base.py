@@ -91,6 +91,7 @@ class Network:
     # Of the graph's convolutions: normalisation is folded, and what only trains is left out.
     parameters_fused: int = 0
     macs: int = 0  # multiply-accumulates of conv, gemm and matmul for one picture; FLOPs = 2 x MACs
+    macs_at_most: bool = False  # the picture decides how many rows some layers compute
     sha256: str = ""  # of cfg and weights together
     random_seed: int | None = None
     needs_nms: bool = True  # False: it gives one box for each object, so --iou has no effect

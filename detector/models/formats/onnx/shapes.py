@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -186,7 +186,7 @@ def fold(graph: ForeignGraph) -> None:
         work, rounds = raised(MAX_WORK), raised(MAX_NODE_ROUNDS) // (1 + len(graph.nodes))
         for _ in range(min(raised(MAX_ROUNDS), 2 + rounds)):
             graph.infer()
-            changed, work = _fold_once(graph, work)
+            changed, work = fold_once(graph, work)
             if not changed:
                 break
         drop_unused(graph)
@@ -198,9 +198,9 @@ def fold(graph: ForeignGraph) -> None:
     refuse_branches(graph)
 
 
-def _fold_once(graph: ForeignGraph, work: int) -> tuple[bool, int]:
+def fold_once(graph: ForeignGraph, work: int, kept: Set[str] = frozenset()) -> tuple[bool, int]:
     """Passes over all nodes once; returns whether anything changed, and the work that is left. A
-    chain folds in one pass.
+    chain folds in one pass. ``kept``: tensors that stay computed.
     """
     read = {name for node in graph.nodes for name in node.input} | set(graph.outputs)
     left: list[onnx.NodeProto] = []
@@ -224,6 +224,9 @@ def _fold_once(graph: ForeignGraph, work: int) -> tuple[bool, int]:
             _make_constants(graph, node, [sides])
         elif node.op_type == "If" and (branch := taken_branch(graph, node)) is not None:
             left += branch
+        elif not kept.isdisjoint(node.output):
+            left.append(node)
+            continue
         elif (cost := _cost(graph, node)) is not None and cost <= work:
             values = _fixed_values(graph, node)
             work -= cost
