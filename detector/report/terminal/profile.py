@@ -254,7 +254,7 @@ def roofline_text(facts: RooflineFacts) -> Group:
     )
     lines = [
         "roofline: no graph is left in the model file, so nothing was counted"
-        if not facts.macs
+        if not (facts.macs or facts.uncounted)
         else f"roofline: {least(facts)}{facts.macs / 1e9:.3f} GMACs = "
         f"{facts.flops / 1e9:.3f} GFLOPs a picture, "
         f"{number(facts.gflops_s, '.1f')} GFLOP/s, {number(facts.utilisation, '.1%')} of the roof, "
