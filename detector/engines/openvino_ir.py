@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from detector.engines import load_library
+from detector.engines.ready_probe import refuse_wrong_reading
 from detector.errors import ModelError, UsageError
 from detector.errors.guard import keep
 from detector.errors.reading import read_text
@@ -62,7 +63,7 @@ def read(request: ModelRequest) -> Network:
     class_names, warnings = class_names_of(path, head, known)
     order = [tensor.name for tensor in tensors]
     outputs = [order.index(name) for name in head.outputs]
-    return Network(
+    network = Network(
         name=path.stem,
         family=f"OpenVINO IR ({head.layout})",
         graph=onnx.ModelProto(),
@@ -79,6 +80,8 @@ def read(request: ModelRequest) -> Network:
         warnings=warnings,
         details={"layout": head.layout, "outputs": outputs},
     )
+    refuse_wrong_reading(path, network, head, told, "openvino")
+    return network
 
 
 FRONT_END = FrontEnd(read, self_describing=False)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from detector.engines.ready_probe import refuse_wrong_reading
 from detector.engines.trt import driver
 from detector.engines.trt.plan_file import PlanError, deserialize, kept_log, split, tensors
 from detector.errors import EngineError, ModelError
@@ -50,7 +51,7 @@ def read(request: ModelRequest) -> Network:
     class_names, warnings = class_names_of(path, head, known)
     shapes = {tensor.name: (batch, *tensor.shape[1:]) for tensor in outputs}
     others = [name for name in shapes if name not in head.outputs]
-    return Network(
+    network = Network(
         name=path.stem,
         family=f"plan ({head.layout})",
         graph=onnx.ModelProto(),
@@ -70,6 +71,8 @@ def read(request: ModelRequest) -> Network:
         ],
         details={"plan_outputs": list(head.outputs)},
     )
+    refuse_wrong_reading(path, network, head, told, "trt", request.device)
+    return network
 
 
 FRONT_END = FrontEnd(read, self_describing=False)
