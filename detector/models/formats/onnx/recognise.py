@@ -24,6 +24,7 @@ from detector.errors import ModelError
 from detector.models.description import Bound, Description, bind, families, family
 from detector.models.formats.onnx.evidence import Evidence
 from detector.models.formats.onnx.inputs import meaning_of
+from detector.models.formats.onnx.raw_maps import raw_kind
 from detector.models.formats.onnx.yolo import HOW_TO_SAY, LAYOUTS, Layout, named_family
 from detector.models.layouts import ANCHOR_FREE
 from detector.models.probed import doubt_outputs
@@ -298,11 +299,8 @@ def _refusal(evidence: Evidence, named: str | None) -> str:
     from detector.models.formats.onnx.guess import seen_columns
 
     graph = evidence.graph
-    if any(len(evidence.dims(name)) >= 4 for name in graph.outputs):
-        needed = (
-            "these are raw maps whose anchors the file does not hold: export it with its boxes "
-            "decoded (YOLOv7: --grid)"
-        )
+    if (kind := raw_kind(evidence)) is not None:
+        needed = f"these are {kind}"
     else:
         needed = (
             f"which of them are boxes, and of what kind, nothing says for sure"
