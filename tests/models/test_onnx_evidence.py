@@ -414,6 +414,24 @@ def test_a_mean_that_the_graph_subtracts_is_not_subtracted_twice(tmp_path):
     assert "input.shift" not in [node.name for node in found["normalised"].node]
 
 
+def test_a_mean_is_subtracted_where_the_graph_only_divides(tmp_path):
+    """By 57 here: a deviation of all channels; the mean of 51 is 0.2 of a pixel's 255."""
+    export = Export()
+    divided = export.add("Div", export.picture, export.const([57.0]))
+    positive = export.add("Relu", divided)
+    export.picture = export.add("Mul", positive, export.const([57 / 255]))
+    colours = export.colours()
+    export.out("boxes", export.table(colours, CORNERS, LIST))
+    export.out("scores", export.scores(colours, 2, LIST))
+    path = export.save(tmp_path / "m.onnx")
+    text = (
+        "family: x\ninput: {scale: 1, mean: [51, 51, 51], fit: stretch}\n"
+        "outputs: {boxes: {tensor: boxes}, scores: {tensor: scores}}\n"
+    )
+    found = detect(path, describe=str(described(tmp_path, text)))
+    assert found == [("class1", 0.6, box) for box in BOTH]
+
+
 def asks_for_boxes(nothing: float = 1.0, branch: bool = True) -> Export:
     """torchvision's detectors: NMS moves the boxes of each class apart, by the largest coordinate
     of all; where there is no box, a branch goes round it. Boxes whose score is 0 are left out."""

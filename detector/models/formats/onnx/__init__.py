@@ -332,11 +332,13 @@ def _wanted_pixels(evidence: Evidence, description: Description, described: bool
     if evidence.graph.input.type.tensor_type.elem_type == TensorProto.UINT8:
         return Wanted(bgr)  # whatever follows stands in the graph
     scale = 1.0 if inside.scales else pixel_scale(given)
-    if inside.normalises or (given.mean is None and given.deviation is None):
+    if inside.subtracts or (given.mean is None and given.deviation is None):
         return Wanted(bgr, (scale,))
     # With a scale inside, a mean that comes after it is subtracted before it.
     ahead = pixel_scale(given) if inside.scales else 1.0
     mean, deviation = given.mean or (0.0,) * 3, given.deviation or (1.0,) * 3
+    if inside.divides:  # and leaves the mean to us
+        deviation = (1.0,) * 3
     return Wanted(
         bgr,
         tuple(scale / one for one in deviation),
