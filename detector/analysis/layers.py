@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from detector.errors.text import counted
 from detector.session.passes import (
     DeviceFacts,
     Gap,
@@ -210,6 +211,14 @@ def place_model(
         peaks=peaks,
         forward_ms=forward_ms,
         peak_under_measured=[row.name for row in rows if (row.utilisation or 0) > 1],
+    )
+
+
+def describe_uncounted(nodes: int) -> str:
+    """What is in no row, and in no sum of them."""
+    return (
+        f"the picture decides about the rows of {counted(nodes, 'node')}: their MACs and bytes are "
+        "not counted here, so that sums are less than the whole"
     )
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from detector.engines import load_library
+from detector.engines.ready_probe import refuse_wrong_reading
 from detector.errors import ModelError, UsageError
 from detector.errors.guard import keep
 from detector.errors.reading import read_text
@@ -21,7 +22,7 @@ from detector.errors.text import counted
 from detector.errors.yaml_parsing import parse_yaml
 from detector.models.base import FrontEnd, InputRules, ModelRequest, Network
 from detector.models.plan_heads import Description, Tensor, head_of
-from detector.models.ready_made import class_names_of, known_names, metadata_of
+from detector.models.ready_made import AS_ONNX, class_names_of, known_names, metadata_of
 
 METADATA = "metadata.yaml"
 STRIDE = 32  # where nothing says
@@ -62,7 +63,7 @@ def read(request: ModelRequest) -> Network:
     class_names, warnings = class_names_of(path, head, known)
     order = [tensor.name for tensor in tensors]
     outputs = [order.index(name) for name in head.outputs]
-    return Network(
+    network = Network(
         name=path.stem,
         family=f"OpenVINO IR ({head.layout})",
         graph=onnx.ModelProto(),
@@ -74,11 +75,13 @@ def read(request: ModelRequest) -> Network:
         names=tuple(class_names),
         sha256=_digest(path, weights),
         needs_nms=head.needs_nms,
-        watched=True,
+        watched=AS_ONNX,
         plan=str(path),
         warnings=warnings,
         details={"layout": head.layout, "outputs": outputs},
     )
+    refuse_wrong_reading(path, network, head, told, "openvino")
+    return network
 
 
 FRONT_END = FrontEnd(read, self_describing=False)

@@ -91,11 +91,13 @@ class Network:
     # Of the graph's convolutions: normalisation is folded, and what only trains is left out.
     parameters_fused: int = 0
     macs: int = 0  # multiply-accumulates of conv, gemm and matmul for one picture; FLOPs = 2 x MACs
+    macs_at_most: bool = False  # the picture decides how many rows some layers compute
     sha256: str = ""  # of cfg and weights together
     random_seed: int | None = None
     needs_nms: bool = True  # False: it gives one box for each object, so --iou has no effect
-    # What its outputs mean was found out, not written by us: a run watches for what cannot be so.
-    watched: bool = False
+    # What its outputs mean was found out, not written by us: a run watches for what cannot be so,
+    # and ends with what to do then. "" where it need not.
+    watched: str = ""
     # Of the graph: fp32, fp16, bf16, int8-u8 or int8-s8, as ``engines.graph_wanted`` names it.
     precision: str = "fp32"
     path: str | None = None

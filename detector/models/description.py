@@ -237,6 +237,16 @@ def _check(path: Path, description: Description) -> None:
     cells = outputs.cells
     if cells is not None and (cells.bins < 1 or not all(1 <= s <= 1024 for s in cells.strides)):
         raise ModelError(f"{path}: outputs.cells: bins and strides are whole numbers from 1 on")
+    if outputs.classes is not None and outputs.scores.background == "last":
+        raise ModelError(
+            f"{path}: outputs.scores.background: last goes with a score for each class; for "
+            "finished detections write none, or first (the class below classes.first is none)"
+        )
+    if outputs.classes is not None and outputs.scores.values == "softmax":
+        raise ModelError(
+            f"{path}: outputs.scores.values: softmax goes with a score for each class; finished "
+            "detections have one score each: write probabilities or logits"
+        )
     if outputs.boxes.of == "picture" and outputs.boxes.unit == "pixels":
         raise ModelError(f"{path}: outputs.boxes.of: picture goes with unit: fraction")
 
@@ -520,8 +530,7 @@ class _Binder:
         if len(dims) == 2:
             self.bare.add(name)
             dims = (1, *dims)
-        if len(dims) == 4 and dims[2] == 1:  # [1, N, 1, 4]
-            dims = (dims[0], dims[1], dims[3])
+        dims = _as_table(dims)
         if len(dims) != 3:
             raise _MisfitError(f"{self._named(part)} is no table of rows")
         across = axis == "first"
@@ -537,7 +546,7 @@ class _Binder:
     def _column(self, part: Any, rows: int | None) -> Columns:
         """One column: of a table, or an output that is nothing else."""
         name, column = self._name(part), part.column
-        dims = self.dims[name]
+        dims = _as_table(self.dims[name])
         if column is None:
             if len(dims) == 1:
                 self.bare.add(name)
@@ -569,6 +578,15 @@ class _Binder:
             strides = ", ".join(map(str, cells.strides))
             raise _MisfitError(f"strides {strides} have {count} cells, and there are {rows} rows")
         return Cells(cells.kind, height, width, cells.strides, cells.bins, cells.centre)
+
+
+def _as_table(dims: Dims) -> Dims:
+    """[1, N, columns] of [1, N, 1, columns], and of [1, 1, K, columns] as Caffe has it."""
+    if len(dims) == 4 and dims[2] == 1:
+        return (dims[0], dims[1], dims[3])
+    if len(dims) == 4 and dims[1] == 1:
+        return (dims[0], dims[2], dims[3])
+    return dims
 
 
 def _span(columns: str, sides: int | None) -> tuple[int, int | None]:

@@ -18,6 +18,7 @@ from detector.models.base import Dense, Head
 from detector.models.description import heads_of
 from detector.models.layouts import MAX_DETECTIONS, PYRAMIDS, count_cells
 from detector.stages.heads import darknet_yolo, darknet_yolo_dense
+from detector.stages.readings import Reading
 
 FINISHED = 6  # columns of a finished detection: x1, y1, x2, y2, score, class
 A_YOLO = re.compile("yolo|ultralytics", re.IGNORECASE)
@@ -85,6 +86,12 @@ class PlanHead:
     geometry: str
     pad_value: int = 114
     needs_nms: bool = True
+
+    @property
+    def reading(self) -> Reading | None:
+        """What the outputs are read by; None for raw maps."""
+        given = self.head.keywords if isinstance(self.head, partial) else {}
+        return given.get("reading")
 
 
 def head_of(outputs: Sequence[Tensor], description: Description) -> PlanHead:

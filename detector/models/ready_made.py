@@ -19,6 +19,12 @@ from detector.models.plan_heads import COCO, PlanHead
 if TYPE_CHECKING:
     from detector.models.formats.onnx.metadata import Metadata
 
+# What to do with such a file whose outputs are read wrongly: --describe is for ONNX files.
+AS_ONNX = (
+    "give the ONNX file that it was made from: detect-video models describe writes a file for "
+    "--describe, which says what its outputs mean"
+)
+
 
 def beside(path: Path, suffix: str) -> Path | None:
     """The file of that suffix with the same name, where there is one."""

@@ -550,7 +550,8 @@ def stage_functions(config: Config, loaded: LoadedModel) -> tuple[Preprocess, He
     if network.watched:
         from detector.stages.doubt import watched
 
-        head = watched(head, Path(config.network.model).name, len(network.names))
+        name = Path(config.network.model).name
+        head = watched(head, name, len(network.names), network.watched)
     return (
         partial(
             letterbox,

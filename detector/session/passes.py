@@ -277,7 +277,9 @@ class LayersFacts:
     """``forward_ms``: a forward pass without the profiler; ``profiled_ms``: under it;
     ``outside_ms``: the part of that in no layer. ``sum_ms``: of the layers' medians;
     ``run_sum_ms``: the median of the sums of single runs. ``off_by``: sum_ms / forward_ms - 1, and
-    ``flag`` the reason where that is much. ``macs``: of the graph, a picture."""
+    ``flag`` the reason where that is much. ``macs``: of the graph, a picture.
+    ``uncounted``: nodes whose costs are in no row, since the picture decides how many rows they
+    compute; then ``macs`` is None."""
 
     engine: str
     precision: str
@@ -294,6 +296,7 @@ class LayersFacts:
     flag: str | None = None
     notes: Sequence[str] = ()
     macs: int | None = None
+    uncounted: int = 0
     peaks: Peaks | None = None
     rows: Sequence[LayerRow]
     by_type: Sequence[TypeRow] = ()
@@ -303,7 +306,8 @@ class LayersFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflineFacts:
     """The whole model on the roofline; ``macs``, ``flops`` and ``bytes`` a picture. ``ridge``: by
-    precision. ``peak_under_measured``: the names of layers above their roof."""
+    precision. ``peak_under_measured``: the names of layers above their roof. ``uncounted``: as in
+    ``LayersFacts``; the sums are then less than the whole."""
 
     macs: Count
     flops: Count
@@ -317,6 +321,7 @@ class RooflineFacts:
     peaks: Peaks
     forward_ms: float | None = None
     peak_under_measured: Sequence[str] = ()
+    uncounted: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """Watches what a head makes of outputs whose meaning nobody has proved, and stops a wrong reading.
 
-A network from elsewhere may pass every look at its file and still be read wrongly. Three things
-cannot be so in any detector, and each ends the run: a score above 1, a class beyond the names, and
-nothing but boxes that lie within one pixel.
+A network from elsewhere may pass every look at its file and still be read wrongly. Some things
+cannot be so in any detector, and each ends the run: a score above 1, a class beyond the names or
+below the first one, a class that is no whole number, and nothing but boxes that lie within one
+pixel.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.errors import ModelError
+from detector.stages.readings import NOT_WHOLE
 from detector.types import Candidates
 
 MOST_SCORE = 1.001  # half precision rounds a probability of 1 to 1.0005
@@ -23,17 +25,14 @@ ENOUGH = 8  # boxes anywhere, all of them within a pixel
 Read = Callable[[list[NDArray[np.float32]], float], Candidates]
 
 
-def watched(head: Read, model: str, classes: int) -> Read:
+def watched(head: Read, model: str, classes: int, cure: str) -> Read:
     """The head, which raises ModelError for what cannot be so. ``classes``: how many names there
-    are."""
+    are. ``cure``: what to do then."""
 
     def read(outputs: list[NDArray[np.float32]], conf: float) -> Candidates:
         found = head(outputs, conf)
         if len(found.scores) and (reason := impossible(found, classes)) is not None:
-            raise ModelError(
-                f"{model}: its outputs are read wrongly: {reason}. Say what they mean: "
-                f"detect-video models describe {model} writes a file for --describe"
-            )
+            raise ModelError(f"{model}: its outputs are read wrongly: {reason}; {cure}")
         return found
 
     return read
@@ -45,6 +44,15 @@ def impossible(found: Candidates, classes: int) -> str | None:
     best = float(found.scores.max())
     if best > MOST_SCORE:
         return f"a detection has a score of {best:.4g}, and scores lie in 0..1"
+    first = int(found.class_ids.min())
+    if first == NOT_WHOLE:
+        return "the class of a detection is no whole number: the columns have another order"
+    if first < 0:
+        return (
+            f"the class of a detection is {-first} below the first name's number: either the names "
+            "begin at another number (classes: first), or that class means that nothing is there "
+            "(scores: background: first)"
+        )
     last = int(found.class_ids.max())
     if last >= classes:
         return (

@@ -33,7 +33,9 @@ FORMS = ("xyxy", "xywh", "cxcywh", "yxyx")
 VALUES = ("probabilities", "logits", "softmax")
 BACKGROUNDS = ("none", "first", "last")
 CELL_KINDS = ("offsets", "distances")
-MOST_CLASSES = 1e6  # a larger number is no class
+MOST_CLASSES = 1_000_000  # larger numbers are no class, and become this one
+NOT_WHOLE = -MOST_CLASSES - 1  # in place of the class of a detection whose number is a fraction
+WHOLE = 0.01  # the number of a class is that close to a whole one
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,8 @@ class Cells:
 @dataclass(frozen=True, slots=True)
 class Reading:
     """``unit``: network pixels of a box's x and y of 1: (1, 1) for boxes in pixels, (W, H) for
-    boxes in 0..1. ``background``: which column of the scores means that there is nothing.
+    boxes in 0..1. ``background``: which column of the scores means that there is nothing; "first"
+    in a list: the class below ``first_class`` does.
     ``several``: a row is a detection for each class that reaches the threshold, not only for the
     best. ``classes``: for a list of finished detections. ``first_class``: the number there that
     means the first name. ``count``: the output that says how many rows of the list are in use.
@@ -267,16 +270,17 @@ def _centres_sizes(boxes: Floats, at: NDArray[np.intp], reading: Reading) -> Flo
 @np.errstate(invalid="ignore", over="ignore")  # of a broken network; ``sound`` drops it
 def read_list(outputs: list[Floats], conf: float, *, reading: Reading) -> Candidates:
     """The detections whose score reaches ``conf``, in their order. Rows that pad a list have a
-    score of zero, or stand behind the count."""
+    score of zero, or stand behind the count.
+
+    A class may be any number: below zero, beyond the names, or ``NOT_WHOLE``. It is not left out,
+    so that stages/doubt.py can end the run.
+    """
     boxes, scores, classes = _finished(outputs, reading)
-    keep = (
-        (scores >= np.float32(conf))
-        & (scores > 0)
-        & np.isfinite(scores)
-        & sound(boxes)
-        & _are_classes(classes)
-    )
-    return Candidates(boxes[keep], scores[keep], np.rint(classes[keep]).astype(np.int64))
+    keep = (scores >= np.float32(conf)) & (scores > 0) & np.isfinite(scores) & sound(boxes)
+    keep &= ~np.isnan(classes)
+    if reading.background == "first":
+        keep &= np.rint(classes) != -1
+    return Candidates(boxes[keep], scores[keep], _numbers(classes[keep]))
 
 
 @np.errstate(invalid="ignore", over="ignore")
@@ -286,8 +290,9 @@ def list_dense(outputs: list[Floats], *, reading: Reading, classes: int) -> Floa
     rows = np.zeros((len(boxes), 5 + classes), np.float32)
     rows[:, :2], rows[:, 2:4] = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
     rows[:, 4] = scores
-    known = _are_classes(ids) & (ids < classes)
-    rows[np.flatnonzero(known), 5 + np.rint(ids[known]).astype(int)] = 1
+    numbers = _numbers(ids)
+    known = (numbers >= 0) & (numbers < classes)
+    rows[np.flatnonzero(known), 5 + numbers[known]] = 1
     return rows[None]
 
 
@@ -306,7 +311,10 @@ def _finished(outputs: list[Floats], reading: Reading) -> tuple[Floats, Floats, 
     return _corners(boxes, np.arange(len(boxes)), reading), scores, classes
 
 
-def _are_classes(classes: Floats) -> NDArray[np.bool_]:
-    """Whether each is the number of a class."""
-    valid: NDArray[np.bool_] = (classes > -0.5) & (classes < MOST_CLASSES)
-    return valid
+def _numbers(classes: Floats) -> NDArray[np.int64]:
+    """Whole numbers, at most ``MOST_CLASSES`` from zero; ``NOT_WHOLE`` for fractions and NaN."""
+    limited = np.clip(classes, -MOST_CLASSES, MOST_CLASSES)
+    whole = np.rint(limited)
+    near = np.abs(limited - whole) <= WHOLE
+    numbers: NDArray[np.int64] = np.where(near, whole, np.float32(NOT_WHOLE)).astype(np.int64)
+    return numbers

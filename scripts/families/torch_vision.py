@@ -163,7 +163,8 @@ def variant(
     made, scores, sides = make(name)
     made.eval()
     sized = [at_size(out, picture, *SIZE) for picture in pictures]
-    if make is ssd:  # the others find enough, and RetinaNet would find its column for nothing
+    # RetinaNet and FCOS find enough, and RetinaNet would find its column for nothing.
+    if make is not dense:
         settle_on(made, sized)
     boxes(sides)
     spread(made, scores, sized, rate, deviation)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.cli.command import detect_video
 from tests.known_answers import run_once
 from tests.models import exports
 from tests.models.exports import SIDE
+from tests.models.test_onnx_evidence import rows_of_six
 from tests.models.test_onnx_families import BOTH, COLOUR, picture
 from tests.networks import open_network
 
@@ -124,6 +126,63 @@ def test_a_list_of_six_columns_that_nothing_explains_is_refused(tmp_path):
     names = tmp_path / "three.names"
     names.write_text("red\ngreen\nblue\n")
     assert open_network(str(tmp_path / "model.xml"), names=names).names == ("red", "green", "blue")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: scaled(1.0, 20.0), "probabilities lie in 0..1"),
+        (lambda: scaled(1 / SIDE, 1.0), "all boxes lie within one pixel"),
+        (lambda: rows_of_six("csb"), "a score is .*, and scores lie in 0..1"),
+        (lambda: rows_of_six("bsc"), None),
+    ],
+)
+def test_raw_rows_that_nothing_proves_are_probed_as_those_of_onnx_files(tmp_path, make, said):
+    """With class names of the user's alone; the metadata of Ultralytics would prove them."""
+    folder = write(tmp_path, make(), text="")
+    names = tmp_path / "three.names"
+    names.write_text("red\ngreen\nblue\n")
+    ended = detect_video("models", "show", folder, "--names", names, cwd=tmp_path)
+    if said is None:
+        assert ended.returncode == 0, ended.stderr
+        return
+    assert ended.returncode == 4
+    [line] = ended.stderr.splitlines()
+    assert re.search(f"look like .*, but cannot be: .*{said}.*; is it a detector", line)
+    assert "give the ONNX file that it was made from" in line
+
+
+def scaled(boxes: float, scores: float) -> exports.Export:
+    """YOLOv8's rows, with boxes and scores times a factor each."""
+    export = exports.anchor_free()
+    end = export.nodes.pop()
+    export.outputs.clear()
+    factors = np.float32([boxes] * 4 + [scores] * 3).reshape(1, 7, 1)
+    return export.out("output0", export.add("Mul", end.input[0], export.const(factors)))
+
+
+def test_metadata_that_proves_its_rows_spares_the_probe(tmp_path, monkeypatch):
+    from detector import engines
+
+    def never(*_: object) -> None:
+        raise AssertionError("an engine was opened")
+
+    folder = write(tmp_path, exports.anchor_free())
+    monkeypatch.setattr(engines, "open", never)
+    assert open_network(str(folder)).names == ("red", "green", "blue")
+
+
+def test_a_run_of_an_ir_that_is_read_wrongly_says_to_give_the_onnx_file(tmp_path):
+    """The user's names are taken at their word where the probe shows nothing."""
+    export = rows_of_six("bsc")
+    folder = write(tmp_path, export, text="")
+    names = tmp_path / "two.names"
+    names.write_text("red\ngreen\n")
+    with (
+        Detector(str(folder), names=str(names)) as detector,
+        pytest.raises(ModelError, match=r"class 2, and there are names.*give the ONNX file"),
+    ):
+        detector(picture())
 
 
 def test_other_arithmetic_inside_is_refused(tmp_path):

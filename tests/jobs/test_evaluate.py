@@ -13,11 +13,11 @@ from detector.config.levels import COMMAND_LINE, merge_levels, resolve_config
 from detector.config.schema import Config
 from detector.datasets.base import Dataset, picture
 from detector.datasets.classmap import Bound
-from detector.errors import EngineError, SourceError, UsageError
+from detector.errors import EngineError, ModelError, SourceError, UsageError
 from detector.jobs import evaluate as evaluation
 from detector.jobs.evaluate.scoring import map_labels
 from detector.jobs.evaluate.study import Study
-from detector.types import Detections, Frame
+from detector.types import Candidates, Detections, Frame
 
 A, B, C = [0, 0, 10, 10], [20, 0, 30, 10], [40, 0, 50, 10]
 BOUND = Bound(
@@ -70,6 +70,8 @@ class Net:
     head: Any = None
     dense: Any = None
     needs_nms: bool = False
+    name: str = "net"
+    watched: str = ""
 
 
 def dataset(*pictures, classes=("person", "car", "bus", "bicycle"), video=None):
@@ -92,6 +94,18 @@ def test_the_network_gets_the_mapped_head(tmp_path, merged, needs_nms):
     found = machine.network.head([row], 0.25)
     assert found.class_ids.tolist() == [1]
     assert found.scores.tolist() == pytest.approx([0.6 if merged else 0.3])
+
+
+def test_a_network_of_doubtful_outputs_ends_the_scoring_as_it_ends_a_run():
+    """Average precision reads every class of a row, and a row of no known class has none."""
+    study = Study(dataset(labels((A, 0, False))), None)
+    wrong = Candidates(np.float32([[10, 10, 50, 60]]), np.float32([0.9]), np.int64([-1]))
+    rows = np.zeros((1, 1, 5 + 4), np.float32)
+    net = Net(head=lambda outputs, conf: wrong, dense=lambda outputs: rows, watched="describe it")
+    machine = SimpleNamespace(network=net)
+    study.remap(machine)
+    with pytest.raises(ModelError, match=r"1 below the first name's number.*; describe it"):
+        machine.network.head([rows], 0.001)
 
 
 def test_labels_without_a_box_to_find_are_refused_before_the_run():

@@ -14,8 +14,6 @@ import pytest
 
 from detector import Detector
 from detector.errors import ModelError
-from detector.stages.doubt import impossible
-from detector.types import Candidates
 from tests.models import exports
 from tests.models.exports import BOXES, CORNERS, IMAGENET, SIDE, STATED, Export
 from tests.models.test_onnx_families import BOTH, detect, picture
@@ -40,11 +38,11 @@ def labels(export: Export, numbers, rows: int = LIST) -> str:
     return export.table(export.colours(), [(float(n),) for n in numbers], rows)
 
 
-def zoo_ssd(**more) -> Export:
+def zoo_ssd(numbers=(1, 3), **more) -> Export:
     """The ONNX zoo's SSD: corners in 0..1, labels from 1."""
     export = Export(**more)
     export.out("bboxes", export.table(export.colours(), FRACTIONS, LIST))
-    number = export.add("Cast", flat(export, labels(export, (1, 3))), to=onnx.TensorProto.INT64)
+    number = export.add("Cast", flat(export, labels(export, numbers)), to=onnx.TensorProto.INT64)
     export.out("labels", number, None, onnx.TensorProto.INT64)
     return export.out("scores", flat(export, red(export)))
 
@@ -416,6 +414,24 @@ def test_a_mean_that_the_graph_subtracts_is_not_subtracted_twice(tmp_path):
     assert "input.shift" not in [node.name for node in found["normalised"].node]
 
 
+def test_a_mean_is_subtracted_where_the_graph_only_divides(tmp_path):
+    """By 57 here: a deviation of all channels; the mean of 51 is 0.2 of a pixel's 255."""
+    export = Export()
+    divided = export.add("Div", export.picture, export.const([57.0]))
+    positive = export.add("Relu", divided)
+    export.picture = export.add("Mul", positive, export.const([57 / 255]))
+    colours = export.colours()
+    export.out("boxes", export.table(colours, CORNERS, LIST))
+    export.out("scores", export.scores(colours, 2, LIST))
+    path = export.save(tmp_path / "m.onnx")
+    text = (
+        "family: x\ninput: {scale: 1, mean: [51, 51, 51], fit: stretch}\n"
+        "outputs: {boxes: {tensor: boxes}, scores: {tensor: scores}}\n"
+    )
+    found = detect(path, describe=str(described(tmp_path, text)))
+    assert found == [("class1", 0.6, box) for box in BOTH]
+
+
 def asks_for_boxes(nothing: float = 1.0, branch: bool = True) -> Export:
     """torchvision's detectors: NMS moves the boxes of each class apart, by the largest coordinate
     of all; where there is no box, a branch goes round it. Boxes whose score is 0 are left out."""
@@ -467,48 +483,53 @@ def test_a_branch_that_only_guards_against_no_boxes_is_left_out(tmp_path):
     assert detect(path, picture((0, 0, 0)), family="torchvision") == []
 
 
+def squeezes(columns: int) -> Export:
+    """DAMO-YOLO's end2end, of boxes whose number the picture decides: torch squeezes a part of each
+    row only where it is one wide, and asks for that width."""
+    from onnx import helper
+
+    export = asks_for_boxes(branch=False)
+    rows = export.nodes[-1].input[0]  # of the labels: [K]
+    wide = export.add("Unsqueeze", rows, export.const([1], np.int64))
+    parts = [wide] if columns == 1 else [wide, wide]
+    table = export.add("Concat", *parts, wide, axis=1)
+    part = export.add("Split", table, export.const([columns, 1], np.int64), axis=1, outputs=2)[0]
+    width = export.add("Gather", export.add("Shape", part), export.const(1, np.int64))
+    one = export.add("Equal", width, export.const(1, np.int64))
+
+    def graph(name, operator, *more):
+        info = helper.make_tensor_value_info(name, onnx.TensorProto.INT64, None)
+        node = helper.make_node(operator, [part, *more], [name], name=f"/{name}")
+        return helper.make_graph([node], name, [], [info])
+
+    axis = export.const([1], np.int64)
+    flat = export.add(
+        "If",
+        one,
+        then_branch=graph("narrow", "Squeeze", axis),
+        else_branch=graph("same", "Identity"),
+    )
+    [at] = [at for at, node in enumerate(export.nodes) if node.output[0] == "labels"]
+    end = export.nodes.pop(at)
+    end.input[0] = flat
+    export.nodes.append(end)
+    return export
+
+
+def test_a_branch_on_a_side_that_is_known_beside_one_that_is_not(tmp_path):
+    path = squeezes(1).save(tmp_path / "m.onnx")
+    names = [node.name for node in open_network(path, family="torchvision").graph.graph.node]
+    assert "narrow" in names
+    assert [row[2] for row in detect(path, family="torchvision")] == [BOTH[0]]
+    wide = squeezes(2).save(tmp_path / "two.onnx")
+    names = [node.name for node in open_network(wide, family="torchvision").graph.graph.node]
+    assert "narrow" not in names
+
+
 def test_any_other_branch_is_refused(tmp_path):
     path = asks_for_boxes(nothing=0.0).save(tmp_path / "m.onnx")
     with pytest.raises(ModelError, match="holds If, and the picture decides"):
         open_network(path, family="torchvision")
-
-
-# The guard of a run
-
-
-def candidates(boxes, scores, classes) -> Candidates:
-    return Candidates(np.float32(boxes), np.float32(scores), np.int64(classes))
-
-
-GUARD = [
-    # boxes, scores, classes, what is impossible
-    ([[10, 10, 50, 60]], [0.9], [1], None),
-    ([[10, 10, 50, 60]], [1.0005], [1], None),  # half precision
-    ([[10, 10, 50, 60]], [275.36], [1], "a score of 275.4"),
-    ([[10, 10, 50, 60]], [0.9], [181], "class 181"),
-    ([[0.1, 0.1, 0.5, 0.6]], [0.9], [1], "within one pixel"),
-    ([[0.1, 0.1, 0.5, 0.6], [10, 10, 50, 60]], [0.9, 0.9], [1, 1], None),
-    ([[20, 30, 20.5, 30.5]], [0.9], [1], None),  # a single one may be
-    ([[20, 30, 20.5, 30.5]] * 8, [0.9] * 8, [1] * 8, "all 8 boxes"),
-]
-
-
-@pytest.mark.parametrize(("boxes", "scores", "classes", "words"), GUARD)
-def test_what_no_detector_finds(boxes, scores, classes, words):
-    reason = impossible(candidates(boxes, scores, classes), 80)
-    assert (reason is None) if words is None else (words in reason)
-
-
-def test_a_run_ends_where_its_classes_are_beyond_the_names(tmp_path):
-    """Two names for a network that finds a third class: its names do not fit its outputs."""
-    names = tmp_path / "two.names"
-    names.write_text("a\nb\n")
-    path = rows_of_six("bsc").save(tmp_path / "yolov10n.onnx")
-    with (
-        Detector(path, engine="ort", names=str(names)) as detector,
-        pytest.raises(ModelError, match="class 2, and there are names for 0 to 1"),
-    ):
-        detector(picture())
 
 
 # Descriptions

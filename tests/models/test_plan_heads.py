@@ -225,6 +225,28 @@ def test_a_bare_plan_of_known_shape_is_called_by_numbers_or_cocos_names(machine,
     assert any("COCO's 80 are assumed" in line for line in network.warnings)
 
 
+@pytest.mark.parametrize(
+    ("factors", "said"),
+    [
+        ((1.0, 20.0), "class 1 has scores of 15, and probabilities lie in 0..1"),
+        ((1 / SIDE, 1.0), "all boxes lie within one pixel"),
+        ((1.0, 1.0), None),
+    ],
+)
+def test_rows_of_a_plan_that_nothing_proves_are_probed(machine, tmp_path, factors, said):
+    answer = cells_answer()
+    answer[:, :4] *= factors[0]
+    answer[:, 4:] *= factors[1]
+    file = file_of(machine, tmp_path, answer, None)
+    names = tmp_path / "three.names"
+    names.write_text("ant\nbee\ncat\n")
+    if said is None:
+        assert open_network(file, names=names).family == "plan (anchor-free)"
+        return
+    with pytest.raises(ModelError, match=f"look like anchor-free, but cannot be: {said}"):
+        open_network(file, names=names)
+
+
 def test_batches_of_each_head(machine, tmp_path):
     for answer in (cells_answer(), finished_answer()):
         plan = plan_of(machine, constant_model(answer, batch="batch"), batches=(1, 4))

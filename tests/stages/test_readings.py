@@ -12,7 +12,16 @@ import pytest
 from detector.models import layouts
 from detector.models.description import heads_of
 from detector.stages.nms import nms
-from detector.stages.readings import Cells, Columns, Reading, cell_places, read_list, read_rows
+from detector.stages.readings import (
+    MOST_CLASSES,
+    NOT_WHOLE,
+    Cells,
+    Columns,
+    Reading,
+    cell_places,
+    read_list,
+    read_rows,
+)
 
 RNG = np.random.default_rng(11)
 GRID = layouts.grid(64, 96, (8, 16, 32))
@@ -285,7 +294,8 @@ def test_numbers_that_are_no_numbers_survive(make, reading, conf):
             detections = nms(found, iou=0.45, max_det=300)
         assert np.isfinite(found.boxes).all()
         assert np.isfinite(found.scores).all()
-        assert (found.class_ids >= 0).all()
+        # In a list any number may stand for a class; stages/doubt.py ends the run at such.
+        assert (found.class_ids >= (0 if reading.classes is None else NOT_WHOLE)).all()
         assert len(detections) <= 300
 
 
@@ -394,6 +404,25 @@ def test_a_list_with_a_count_and_labels_from_one():
     found = read_list(outputs, 0.5, reading=reading)
     assert found.class_ids.tolist() == [0]
     np.testing.assert_allclose(found.boxes, [[48, 16, 96, 32]])
+
+
+def listed(classes, scores, **more):
+    """What ``read_list`` finds in rows of box, score and class."""
+    table = np.tile(np.float32([10, 20, 30, 40, 0, 0]), (len(classes), 1))
+    table[:, 4], table[:, 5] = scores, classes
+    reading = replace(layouts.finished(), **more)
+    return read_list([table[None]], 0.25, reading=reading).class_ids.tolist()
+
+
+def test_a_class_below_the_first_name_is_not_left_out():
+    assert listed([0, 1, 2], [0.9, 0.8, 0.7], first_class=1) == [-1, 0, 1]
+    assert listed([0, 1, 2], [0.9, 0.8, 0.7], first_class=1, background="first") == [0, 1]
+    assert listed([0, 1, -1], [0.9, 0.8, 0.7], first_class=1, background="first") == [0, -2]
+    assert listed([-1, 2e9, 0.6, 1.004], [0.9] * 4) == [-1, MOST_CLASSES, NOT_WHOLE, 1]
+
+
+def test_rows_that_pad_a_list_are_left_out_whatever_their_class():
+    assert listed([-1, -1, 7.5, 3], [0, -1, 0.1, 0.9]) == [3]
 
 
 def test_places_of_cells():

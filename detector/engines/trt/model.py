@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from detector.engines.ready_probe import refuse_wrong_reading
 from detector.engines.trt import driver
 from detector.engines.trt.plan_file import PlanError, deserialize, kept_log, split, tensors
 from detector.errors import EngineError, ModelError
 from detector.models.base import FrontEnd, InputRules, ModelRequest, Network
 from detector.models.plan_heads import Description, Tensor, head_of
-from detector.models.ready_made import beside, class_names_of, known_names, metadata_of
+from detector.models.ready_made import AS_ONNX, beside, class_names_of, known_names, metadata_of
 
 if TYPE_CHECKING:
     from detector.models.formats.onnx.metadata import Metadata
@@ -50,7 +51,7 @@ def read(request: ModelRequest) -> Network:
     class_names, warnings = class_names_of(path, head, known)
     shapes = {tensor.name: (batch, *tensor.shape[1:]) for tensor in outputs}
     others = [name for name in shapes if name not in head.outputs]
-    return Network(
+    network = Network(
         name=path.stem,
         family=f"plan ({head.layout})",
         graph=onnx.ModelProto(),
@@ -62,7 +63,7 @@ def read(request: ModelRequest) -> Network:
         names=tuple(class_names),
         sha256=hashlib.sha256(data).hexdigest(),
         needs_nms=head.needs_nms,
-        watched=True,
+        watched=AS_ONNX,
         plan=str(path),
         warnings=[
             *warnings,
@@ -70,6 +71,8 @@ def read(request: ModelRequest) -> Network:
         ],
         details={"plan_outputs": list(head.outputs)},
     )
+    refuse_wrong_reading(path, network, head, told, "trt", request.device)
+    return network
 
 
 FRONT_END = FrontEnd(read, self_describing=False)

@@ -21,13 +21,15 @@ from detector.run.detect import Hooks, Live, Result, detect
 from detector.run.wire import LoadedModel, choice_of
 from detector.session.evaluation import EngineResult, InterruptedResult
 from detector.session.store import Session
-from detector.types import Detections, Frame, LabelledPicture
+from detector.types import Candidates, Detections, Frame, LabelledPicture
 
 if TYPE_CHECKING:
     from detector.datasets.base import Dataset
     from detector.models.base import Network
     from detector.sources.base import Source
+    from detector.stages.heads import Floats
 
+SURE = 0.25  # the score of what a detection run would show, and be ended by
 TOLERANCE = 2  # pixels by which a picture's size may differ from the size that its labels state
 
 
@@ -140,18 +142,23 @@ class Study:
 
 def with_mapped_head(network: Network, bound: Bound) -> Network:
     """The network with each class of a box as a detection of its own, in ``bound.targets``."""
+    from detector.stages.doubt import watched
     from detector.stages.nms import map_classes
+
+    guard = None
+    if network.watched:
+        guard = watched(network.head, network.name, len(network.names), network.watched)
+
+    def mapped(outputs: list[Floats], conf: float) -> Candidates:
+        if guard is not None:
+            guard(outputs, SURE)
+        return map_classes(network.dense(outputs), conf, bound.groups)
 
     # A network that leaves one box an object leaves one a class. Where classes are merged, an
     # object may be there twice, so NMS is needed after all.
     final = not getattr(network, "needs_nms", True)
     more: dict[str, Any] = {"needs_nms": True} if final and bound.merges else {}
-    return replace(
-        network,
-        names=bound.targets,
-        head=lambda outputs, conf: map_classes(network.dense(outputs), conf, bound.groups),
-        **more,
-    )
+    return replace(network, names=bound.targets, head=mapped, watched="", **more)
 
 
 def find_size_mismatch(one: LabelledPicture, width: int, height: int) -> str | None:

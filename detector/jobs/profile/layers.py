@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from detector import engines
-from detector.analysis.layers import TimedLayer, explain_sum, layer_rows, sum_by_type
+from detector.analysis.layers import (
+    TimedLayer,
+    describe_uncounted,
+    explain_sum,
+    layer_rows,
+    sum_by_type,
+)
 from detector.engines.layer_times import LayerTimes
 from detector.errors import EngineError
 from detector.jobs.profile.base import NotHereError, Occasion, Pass, Varies
 from detector.jobs.profile.batches import open_with_batches
 from detector.jobs.profile.peaks import measure_peaks
-from detector.models.graph.build import NodeCost, count_macs, joint_cost
+from detector.models.graph.build import NodeCost, count_macs, joint_cost, uncounted
 from detector.run.canvas import open_network
 from detector.run.wire import LoadedModel, first_picture_size
 from detector.session.passes import LayersFacts
@@ -30,7 +36,7 @@ def measure_layers(occasion: Occasion) -> LayersFacts:
     except EngineError as error:
         raise NotHereError(str(error)) from None
     peaks = measure_peaks(engine.threads) if engine.device == "cpu" else None
-    layers, macs = _with_costs(occasion, machine, told)
+    layers, macs, left_out = _with_costs(occasion, machine, told)
     rows = layer_rows(layers, peaks)
     sum_ms = sum(row.ms for row in rows)
     off, flag = explain_sum(
@@ -55,8 +61,13 @@ def measure_layers(occasion: Occasion) -> LayersFacts:
         outside_ms=told.outside_ms,
         off_by=off,
         flag=flag,
-        notes=[*told.notes, *([NO_GRAPH] if machine.network.plan is not None else [])],
+        notes=[
+            *told.notes,
+            *([NO_GRAPH] if machine.network.plan is not None else []),
+            *([describe_uncounted(left_out)] if left_out else []),
+        ],
         macs=macs,
+        uncounted=left_out,
         peaks=peaks,
         rows=rows,
         by_type=sum_by_type(rows),
@@ -66,19 +77,21 @@ def measure_layers(occasion: Occasion) -> LayersFacts:
 
 def _with_costs(
     occasion: Occasion, machine: LoadedModel, told: LayerTimes
-) -> tuple[list[TimedLayer], int | None]:
-    """The layers with their MACs and bytes, and the graph's MACs a picture.
+) -> tuple[list[TimedLayer], int | None, int]:
+    """The layers with their MACs and bytes, the graph's MACs a picture, and how many nodes these
+    leave out because the picture decides how many rows they compute: then there is no sum.
 
     Costs are counted on the graph as the front end made it; its nodes keep their names through
     every conversion. A plan has no graph, so its layers have times only.
     """
     groups = [layer.nodes or (layer.name,) for layer in told.layers]
     costs = [NodeCost(0, 0)] * len(groups)
-    macs = None
+    macs, left_out = None, 0
     if machine.network.plan is None:
         picture = first_picture_size([occasion.source], occasion.config)
         graph = open_network(occasion.config, picture).graph
-        costs, macs = joint_cost(graph, groups), count_macs(graph)
+        costs, left_out = joint_cost(graph, groups), len(uncounted(graph))
+        macs = None if left_out else count_macs(graph)
     layers = [
         TimedLayer(
             layer.name,
@@ -91,7 +104,7 @@ def _with_costs(
         )
         for layer, cost in zip(told.layers, costs, strict=True)
     ]
-    return layers, macs
+    return layers, macs, left_out
 
 
 PASS = Pass(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from detector.analysis.layers import place_model
 from detector.jobs.profile.base import NotHereError, Occasion, Pass
 from detector.jobs.profile.layers import ALONE, measure_layers
@@ -12,7 +14,8 @@ def place_on_roofline(occasion: Occasion) -> RooflineFacts:
     layers = _layers_of(occasion)
     if layers.peaks is None:
         raise NotHereError(f"peaks are measured on the CPU, and the network ran on {layers.device}")
-    return place_model(layers.rows, layers.peaks, layers.forward_ms, layers.batch)
+    facts = place_model(layers.rows, layers.peaks, layers.forward_ms, layers.batch)
+    return replace(facts, uncounted=layers.uncounted)
 
 
 def _layers_of(occasion: Occasion) -> LayersFacts:

@@ -333,6 +333,18 @@ def count_macs(model: onnx.ModelProto) -> int:
     return total // batch
 
 
+def uncounted(model: onnx.ModelProto) -> list[str]:
+    """Names of the nodes whose MACs cannot be counted: the picture decides how many rows they
+    compute."""
+    shapes = tensor_shapes(model)
+    return [
+        node.name
+        for node in model.graph.node
+        if node.op_type in MULTIPLYING
+        and not all(name in shapes for name in (*node.input[:2], node.output[0]))
+    ]
+
+
 def peak_bytes(model: onnx.ModelProto) -> int:
     """The memory of the tensors that must stand at once when the nodes run in their order.
 
@@ -422,7 +434,8 @@ def node_macs(node: onnx.NodeProto, shapes: dict[str, Shape]) -> int:
         left, right, out = shapes[node.input[0]], shapes[node.input[1]], shapes[node.output[0]]
     except KeyError as exc:
         raise ModelError(
-            f"node {node.name}: tensor {exc} has no fixed shape, so its MACs cannot be counted"
+            f"node {node.name}: tensor {exc} has no fixed shape, so its MACs cannot be counted; "
+            "--precision fp32 does without"
         ) from exc
     if node.op_type == "Conv":
         return math.prod(out) * math.prod(right[1:])

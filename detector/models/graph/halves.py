@@ -39,6 +39,7 @@ from detector.models.graph.build import (
     node_macs,
     tail_nodes,
     tensor_shapes,
+    uncounted,
 )
 
 if TYPE_CHECKING:
@@ -136,7 +137,11 @@ def _thin_nodes(graph: onnx.GraphProto) -> set[str]:
 def _stem_nodes(model: onnx.ModelProto) -> set[str]:
     """The first nodes whose MACs are together at most ``STEM`` of all; none without MACs."""
     shapes = tensor_shapes(model)
-    macs = {node.name: node_macs(node, shapes) for node in model.graph.node}
+    left_out = set(uncounted(model))
+    macs = {
+        node.name: 0 if node.name in left_out else node_macs(node, shapes)
+        for node in model.graph.node
+    }
     left = STEM * sum(macs.values())
     stem: list[str] = []
     for node in model.graph.node:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from detector.analysis.layers import describe_above_roof, describe_outside
+from detector.analysis.layers import describe_above_roof, describe_outside, describe_uncounted
 from detector.analysis.noise import decimals
 from detector.errors.text import counted
 from detector.report.html import drawings
@@ -127,7 +127,8 @@ def roofline(session: SavedSession) -> str:
     roofs = {name: peak for name, peak in facts.peaks.gflops_s.items() if name in used}
     drawn = drawings.roofline(dots, roofs, facts.peaks.bandwidth_gbytes_s) if roofs else ""
     note = (
-        f"{facts.macs / 1e9:.2f} GMACs = {facts.flops / 1e9:.2f} GFLOPs a picture. The peaks were "
+        f"{'At least ' if facts.uncounted else ''}{facts.macs / 1e9:.2f} GMACs = "
+        f"{facts.flops / 1e9:.2f} GFLOPs a picture. The peaks were "
         f"measured here; memory reaches {facts.peaks.bandwidth_gbytes_s:.1f} GB/s."
     )
     if facts.bound and facts.utilisation is not None:  # without layer times there is neither
@@ -136,7 +137,11 @@ def roofline(session: SavedSession) -> str:
             "roof over the whole forward pass."
         )
     under = facts.peak_under_measured
-    said = text(note, sentence(describe_above_roof(len(under))) if under else None)
+    said = text(
+        note,
+        sentence(describe_uncounted(facts.uncounted)) if facts.uncounted else None,
+        sentence(describe_above_roof(len(under))) if under else None,
+    )
     return section(
         "roofline",
         "Roofline",

@@ -67,6 +67,7 @@ def print_families(console: SafeConsole, families: Sequence[dict[str, Any]]) -> 
 def print_model(console: SafeConsole, model: dict[str, Any]) -> None:
     """Everything about one model, one name and value a line."""
     names = model["names"]
+    most = "at most " if model["macs_at_most"] else ""
     lines = {
         "model": model["name"],
         "": model["description"],
@@ -74,8 +75,8 @@ def print_model(console: SafeConsole, model: dict[str, Any]) -> None:
         "input": _size(model["input"]) + (f", {model['geometry']}" if "geometry" in model else ""),
         "parameters": _count(model["parameters"]),
         "parameters, fused": _count(model["parameters_fused"]),
-        "MACs": _count(model["macs"]),
-        "FLOPs = 2 x MACs": _count(model["flops"]),
+        "MACs": _count(model["macs"], most),
+        "FLOPs = 2 x MACs": _count(model["flops"], most),
         "GFLOPs published": model["gflops_published"],
         "classes": f"{len(names)}: {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}",
         "outputs": ", ".join("x".join(map(str, shape)) for shape in model.get("outputs", [])),
@@ -98,8 +99,8 @@ def _size(size: Sequence[int] | None) -> str:
     return "-" if size is None else f"{size[1]}x{size[0]}"
 
 
-def _count(value: int | None) -> str | None:
-    return None if value is None else f"{value:,}"
+def _count(value: int | None, most: str = "") -> str | None:
+    return None if value is None else f"{most}{value:,}"
 
 
 def _millions(value: int | None) -> str:

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from detector.analysis.layers import describe_above_roof, describe_outside
+from detector.analysis.layers import describe_above_roof, describe_outside, describe_uncounted
 from detector.analysis.noise import misses
 from detector.analysis.profile import describe_cost
 from detector.errors.text import counted
@@ -245,6 +245,11 @@ def _longest_table(facts: LayersFacts, count: int) -> Table:
     return longest
 
 
+def least(facts: RooflineFacts) -> str:
+    """Before a sum of MACs that is not the whole."""
+    return "at least " if facts.uncounted else ""
+
+
 def roofline_text(facts: RooflineFacts) -> Group:
     peaks, under = facts.peaks, facts.peak_under_measured
     reached = ", ".join(
@@ -253,12 +258,15 @@ def roofline_text(facts: RooflineFacts) -> Group:
     )
     lines = [
         "roofline: no graph is left in the model file, so nothing was counted"
-        if not facts.macs
-        else f"roofline: {facts.macs / 1e9:.3f} GMACs = {facts.flops / 1e9:.3f} GFLOPs a picture, "
+        if not (facts.macs or facts.uncounted)
+        else f"roofline: {least(facts)}{facts.macs / 1e9:.3f} GMACs = "
+        f"{facts.flops / 1e9:.3f} GFLOPs a picture, "
         f"{number(facts.gflops_s, '.1f')} GFLOP/s, {number(facts.utilisation, '.1%')} of the roof, "
         f"bound by {facts.bound}",
         f"peaks measured here: {reached}; memory {peaks.bandwidth_gbytes_s:.1f} GB/s",
     ]
+    if facts.uncounted:
+        lines.append(f"note: {describe_uncounted(facts.uncounted)}")
     if under:
         lines.append(f"note: {describe_above_roof(len(under))}")
     return Group(*map(Text, lines))

@@ -57,6 +57,8 @@ WEIGHTED = frozenset(
     "Conv ConvTranspose Gemm MatMul BatchNormalization LayerNormalization InstanceNormalization "
     "GroupNormalization PRelu QLinearConv ConvInteger MatMulInteger QLinearMatMul".split()
 )
+# The cure for a list of detections that a file of ours passes on from one that others exported.
+BUILD_AGAIN = "build it again, from the exported file and a --describe that fits"
 SMALL_OPERANDS = frozenset("Add Mul Sub Div".split())
 
 
@@ -72,7 +74,8 @@ def read(request: ModelRequest) -> Network:
         simplify_operators,
     )
     from detector.models.formats.onnx.shapes import refuse_costly_constants, settle_shapes
-    from detector.models.graph.build import count_macs, infer_shapes, output_shapes
+    from detector.models.formats.onnx.yolo import HOW_TO_SAY
+    from detector.models.graph.build import infer_shapes, output_shapes
 
     path, batch = request.path, request.batch
     foreign, sha256 = read_graph(path)
@@ -110,8 +113,7 @@ def read(request: ModelRequest) -> Network:
     of_picture = wants.outputs is not None and wants.outputs.boxes.of == "picture"
     rules = InputRules(height, width, geometry_of(given), stride, given.pad, of_picture)
     head, dense = heads_of(bound.reading, len(class_names))
-    macs = count_macs(graph)
-    _refuse_endless(path, macs, rules)
+    macs, at_most = _count(path, foreign, graph, rules, warnings)
     return Network(
         name=path.stem,
         family=wants.family,
@@ -124,9 +126,10 @@ def read(request: ModelRequest) -> Network:
         names=class_names,
         parameters=parameters,
         macs=macs,
+        macs_at_most=at_most,
         sha256=sha256,
         needs_nms=bound.needs_nms,
-        watched=True,
+        watched=HOW_TO_SAY.format(path.name),
         warnings=[f"{path.name} is {wants.family}: {result.why}", *warnings],
         details={"layout": result.kind, "recognised": result.why},
     )
@@ -169,7 +172,7 @@ def _read_own(request: ModelRequest, graph: ForeignGraph, sha256: str) -> Networ
     """The network of a file that this program wrote. Raises ModelError."""
     from detector.models.formats.onnx.metadata import Metadata
     from detector.models.formats.onnx.shapes import refuse_costly_constants, settle_shapes
-    from detector.models.graph.build import count_macs, infer_shapes, output_shapes
+    from detector.models.graph.build import infer_shapes, output_shapes
 
     path = request.path
     own = parse_description(graph.metadata[KEY], path)
@@ -192,8 +195,7 @@ def _read_own(request: ModelRequest, graph: ForeignGraph, sha256: str) -> Networ
     if own.precision != "fp32":
         warnings.append(f"{path.name} holds a graph in {own.precision}: it runs as it is")
     rules = InputRules(height, width, own.geometry, own.stride, own.pad_value, own.of_picture)
-    macs = count_macs(model)
-    _refuse_endless(path, macs, rules)
+    macs, at_most = _count(path, graph, model, rules, warnings)
     head, dense = own.head(path, rules, shapes, len(names))
     return Network(
         name=path.stem,
@@ -208,9 +210,11 @@ def _read_own(request: ModelRequest, graph: ForeignGraph, sha256: str) -> Networ
         parameters=own.parameters,
         parameters_fused=own.parameters_fused,
         macs=macs,
+        macs_at_most=at_most,
         sha256=sha256,
         random_seed=own.random_seed,
         needs_nms=own.needs_nms,
+        watched=BUILD_AGAIN if own.kind == "list" else "",
         warnings=warnings,
         details={"layout": own.kind, "recognised": "from what detect-video wrote into it"},
     )
@@ -230,12 +234,27 @@ def _fixed_outputs(path: Path, graph: ForeignGraph) -> list[tuple[int, ...]]:
     return [shape for shape in shapes if shape is not None]
 
 
-def _refuse_endless(path: Path, macs: int, rules: InputRules) -> None:
+def _count(
+    path: Path, foreign: ForeignGraph, graph: onnx.ModelProto, rules: InputRules, notes: list[str]
+) -> tuple[int, bool]:
+    """The MACs of a picture, and whether these are only the most that it takes, of which ``notes``
+    are told. Raises ModelError for more than any machine computes."""
+    from detector.models.formats.onnx.most_macs import most_macs
+    from detector.models.graph.build import count_macs, uncounted
+
+    at_most = bool(uncounted(graph))
+    macs = most_macs(foreign, graph) if at_most else count_macs(graph)
     if macs > MAX_MACS:
         raise ModelError(
             f"{path}: takes {macs:.1e} multiply-accumulates a picture at "
             f"{rules.width}x{rules.height}, which no machine computes in time; use a smaller --size"
         )
+    if at_most:
+        notes.append(
+            f"the picture decides how many rows some layers of {path.name} compute: "
+            f"{macs / 1e9:.3g} GMACs are the most that it takes"
+        )
+    return macs, at_most
 
 
 FRONT_END = FrontEnd(read, families=(*family_names(), *ALIASES), describe=describe)
@@ -326,11 +345,13 @@ def _wanted_pixels(evidence: Evidence, description: Description, described: bool
     if evidence.graph.input.type.tensor_type.elem_type == TensorProto.UINT8:
         return Wanted(bgr)  # whatever follows stands in the graph
     scale = 1.0 if inside.scales else pixel_scale(given)
-    if inside.normalises or (given.mean is None and given.deviation is None):
+    if inside.subtracts or (given.mean is None and given.deviation is None):
         return Wanted(bgr, (scale,))
     # With a scale inside, a mean that comes after it is subtracted before it.
     ahead = pixel_scale(given) if inside.scales else 1.0
     mean, deviation = given.mean or (0.0,) * 3, given.deviation or (1.0,) * 3
+    if inside.divides:  # and leaves the mean to us
+        deviation = (1.0,) * 3
     return Wanted(
         bgr,
         tuple(scale / one for one in deviation),

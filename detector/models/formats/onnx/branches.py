@@ -1,9 +1,10 @@
 """Which way an If goes: known beforehand, or one that only guards against a picture without boxes.
 
 Engines get graphs without branches. An If whose condition is a constant is the branch that it
-takes. torchvision's detectors ask whether there is any box before their NMS, because the largest of
-no numbers is not defined; there, the other branch is taken always, and the largest is sought among
-the boxes and one of zeros. Any other branch is refused.
+takes; a side that is known is a constant, beside others that the picture decides (DAMO-YOLO's
+end2end asks for one). torchvision's detectors ask whether there is any box before their NMS,
+because the largest of no numbers is not defined; there, the other branch is taken always, and the
+largest is sought among the boxes and one of zeros. Any other branch is refused.
 """
 
 from __future__ import annotations

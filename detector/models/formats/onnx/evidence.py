@@ -53,11 +53,19 @@ class Inside:
         return bool(np.abs(self.factor).max() < LARGEST_PIXEL_FACTOR)
 
     @property
-    def normalises(self) -> bool:
-        """Whether it subtracts a mean, or divides by a deviation."""
-        apart = np.ptp(self.factor) > 1e-9
+    def divides(self) -> bool:
+        """Whether it divides by something else than what makes 0..1 of pixels: a deviation."""
         plain = 1 / 255 if self.scales else 1.0
-        return bool(apart or self.offset.any() or abs(self.factor[0] / plain - 1) > 0.05)
+        return bool(np.ptp(self.factor) > 1e-9 or abs(self.factor[0] / plain - 1) > 0.05)
+
+    @property
+    def subtracts(self) -> bool:
+        """Whether it subtracts a mean."""
+        return bool(self.offset.any())
+
+    @property
+    def normalises(self) -> bool:
+        return self.divides or self.subtracts
 
 
 @dataclass(slots=True)

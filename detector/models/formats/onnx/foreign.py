@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector import __version__
+from detector.models.formats.onnx.tidy import reads
 from detector.models.graph.build import Shape, infer_shapes, is_heavy
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class ForeignGraph:
             else helper.make_empty_tensor_value_info(name)
             for name, kind in self.outputs.items()
         ]
-        used = {name for node in self.nodes for name in node.input} | set(self.outputs)
+        used = {name for node in self.nodes for name in reads(node)} | set(self.outputs)
         constants = [tensor for name, tensor in self.constants.items() if name in used]
         apart = [tensor for tensor in constants if light and is_heavy(tensor)]
         graph = helper.make_graph(

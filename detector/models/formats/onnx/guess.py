@@ -112,9 +112,9 @@ def _table(values: NDArray[Any]) -> Floats | None:
     if values.dtype.kind not in "fiu" or values.ndim > 4:
         return None
     if values.ndim == 4:
-        if values.shape[2] != 1:
+        if 1 not in values.shape[1:3] or values.shape[3] > FEW:
             return None
-        values = values[:, :, 0]
+        values = values[:, :, 0] if values.shape[2] == 1 else values[:, 0]
     table = values[0] if values.ndim == 3 else values
     if table.ndim == 2 and values.ndim == 2 and table.shape[0] == 1 and table.shape[1] > 7:
         table = table[0]  # [1, K]
@@ -132,7 +132,8 @@ def _is_class(column: Floats) -> bool:
 
 
 def _is_score(column: Floats) -> bool:
-    return bool(((column >= 0) & (column <= 1.001)).all()) and not _is_class(column)
+    within = bool(((column >= 0) & (column <= 1.001)).all()) and bool(column.any())
+    return within and not _is_class(column)
 
 
 def _boxes(

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from detector.models.probed import draw
+
 if TYPE_CHECKING:
     from detector.models.formats.onnx.foreign import ForeignGraph
-
-SHAPES = 24  # rectangles that are drawn
-SEED = 3
 
 
 def run_once(
@@ -48,18 +47,3 @@ def run_once(
     except Exception:  # onnxruntime's own kinds, and protobuf's above 2 GiB
         return None
     return dict(zip(graph.outputs, answers, strict=True))
-
-
-def draw(height: int, width: int) -> NDArray[np.uint8]:
-    """u8 RGB [H, W, 3]: a sky, a road, and upright and flat shapes in front of them."""
-    rng = np.random.default_rng(SEED)
-    picture = np.empty((height, width, 3), np.uint8)
-    picture[:] = np.linspace(200, 90, height)[:, None, None]
-    picture[height // 2 :] = np.minimum(picture[height // 2 :], 120)
-    for _ in range(SHAPES):
-        tall, wide = rng.integers(4, max(5, height // 3)), rng.integers(4, max(5, width // 4))
-        top, left = rng.integers(0, max(1, height - 4)), rng.integers(0, max(1, width - 4))
-        picture[top : top + tall, left : left + wide] = rng.integers(0, 256, 3)
-    noise = rng.integers(0, 16, picture.shape, np.uint8)
-    drawn: NDArray[np.uint8] = np.minimum(picture, 239) + noise
-    return drawn

@@ -19,15 +19,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from detector.errors import ModelError
 from detector.models.description import Bound, Description, bind, families, family
 from detector.models.formats.onnx.evidence import Evidence
 from detector.models.formats.onnx.inputs import meaning_of
+from detector.models.formats.onnx.raw_maps import raw_kind
 from detector.models.formats.onnx.yolo import HOW_TO_SAY, LAYOUTS, Layout, named_family
 from detector.models.layouts import ANCHOR_FREE
-from detector.stages.readings import Reading, list_dense, rows_dense
+from detector.models.probed import doubt_outputs
 
 if TYPE_CHECKING:
     from detector.models.formats.onnx.foreign import ForeignGraph
@@ -37,7 +37,6 @@ DESCRIBED = "described"  # what a description says
 
 MASK_SCALE = 4  # pixels of the input for one pixel of a segmentation model's masks
 ALIASES = {"yolov11": "yolo11", "yolov12": "yolo12", "yolov26": "yolo26", "rt-detr": "rtdetr"}
-TOLERANCE = 1e-3  # of a probability; half precision rounds 1 to 1.0005
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,68 +249,11 @@ def doubt_of(evidence: Evidence, bound: Bound) -> str | None:
         values = np.asarray(answers[name], np.float32)
         outputs.append(values[None] if name in bound.bare else values[:1])
     size = evidence.width, evidence.height
-    if bound.reading.classes is None:
-        with np.errstate(all="ignore"):
-            return _doubt_rows(rows_dense(outputs, reading=bound.reading)[0], size)
-    return _doubt_list(outputs, bound.reading, size, _known_classes(evidence.metadata))
+    return doubt_outputs(outputs, bound.reading, size, _known_classes(evidence.metadata))
 
 
 def _known_classes(metadata: Metadata) -> int | None:
     return None if metadata.names is None else len(metadata.names)
-
-
-def _doubt_rows(rows: NDArray[np.float32], size: tuple[int, int]) -> str | None:
-    """``rows``: [N, 5 + C], boxes as centres and sizes."""
-    scores = rows[:, 4:]
-    worst = scores[np.isfinite(scores)]
-    if worst.size and (worst.min() < -TOLERANCE or worst.max() > 1 + TOLERANCE):
-        column = int(np.argmax(np.abs(np.nan_to_num(scores) - 0.5).max(axis=0)))
-        most = np.nanmax(np.abs(scores[:, column]))
-        what = f"class {column - 1} has scores" if column else "the objectness has values"
-        return (
-            f"{what} of {most:.4g}, and probabilities lie in 0..1: its "
-            "columns hold more than scores (keypoints, angles, landmarks), or logits"
-        )
-    return _doubt_boxes(rows[:, :4], size)
-
-
-def _doubt_boxes(boxes: NDArray[np.float32], size: tuple[int, int]) -> str | None:
-    """``boxes``: centres and sizes, [N, 4] in network pixels."""
-    boxes = boxes[np.isfinite(boxes).all(axis=1)]
-    if not len(boxes):
-        return None
-    if (np.abs(boxes) <= 1.5).all() and max(size) > 3:
-        return "all boxes lie within one pixel: they are in 0..1, not in pixels"
-    outside = (np.abs(boxes[:, :2] - np.array(size) / 2) > 1.5 * np.array(size)).any(axis=1)
-    if outside.mean() > 0.5:
-        return f"most boxes lie outside the picture (one at {boxes[outside][0][:2].round()})"
-    return None
-
-
-def _doubt_list(
-    outputs: list[NDArray[np.float32]], reading: Reading, size: tuple[int, int], names: int | None
-) -> str | None:
-    rows = list_dense(outputs, reading=reading, classes=0)[0]
-    assert reading.classes is not None
-    table = outputs[reading.classes.output][0]
-    classes = table if table.ndim == 1 else table[:, reading.classes.first]
-    scores, used = rows[:, 4], rows[:, 4] > 0
-    if not used.any():
-        return None
-    worst = scores[np.isfinite(scores)]
-    if worst.max(initial=0) > 1 + TOLERANCE or worst.min(initial=0) < -TOLERANCE:
-        far = worst[np.argmax(np.abs(worst))]
-        return f"a score is {far:.4g}, and scores lie in 0..1: the columns have another order"
-    classes = classes[: len(used)][used]
-    if (np.abs(classes - np.rint(classes)) > 1e-3).any() or (classes < -0.5).any():
-        return "the class of a detection is no whole number: the columns have another order"
-    last = float(classes.max()) - reading.first_class
-    if names is not None and last >= names:
-        return f"a detection has class {last:.0f}, and the file names {names}"
-    boxes = rows[used, :4]
-    if (boxes[:, 2:] < -0.5).mean() > 0.3:
-        return "boxes end before they begin: their columns have another order or another form"
-    return _doubt_boxes(boxes, size)
 
 
 def _contradiction(evidence: Evidence, found: Recognition, doubt: str) -> str:
@@ -357,11 +299,8 @@ def _refusal(evidence: Evidence, named: str | None) -> str:
     from detector.models.formats.onnx.guess import seen_columns
 
     graph = evidence.graph
-    if any(len(evidence.dims(name)) >= 4 for name in graph.outputs):
-        needed = (
-            "these are raw maps whose anchors the file does not hold: export it with its boxes "
-            "decoded (YOLOv7: --grid)"
-        )
+    if (kind := raw_kind(evidence)) is not None:
+        needed = f"these are {kind}"
     else:
         needed = (
             f"which of them are boxes, and of what kind, nothing says for sure"

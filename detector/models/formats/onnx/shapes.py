@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from detector.errors import ModelError
 from detector.errors.limits import how_to_raise, raised
 from detector.models.formats.onnx.branches import CONTROL_FLOW, refuse_branches, taken_branch
 from detector.models.formats.onnx.foreign import (
+    Dims,
     ForeignGraph,
     attributes_of,
     constant_of,
@@ -185,7 +186,7 @@ def fold(graph: ForeignGraph) -> None:
         work, rounds = raised(MAX_WORK), raised(MAX_NODE_ROUNDS) // (1 + len(graph.nodes))
         for _ in range(min(raised(MAX_ROUNDS), 2 + rounds)):
             graph.infer()
-            changed, work = _fold_once(graph, work)
+            changed, work = fold_once(graph, work)
             if not changed:
                 break
         drop_unused(graph)
@@ -197,9 +198,9 @@ def fold(graph: ForeignGraph) -> None:
     refuse_branches(graph)
 
 
-def _fold_once(graph: ForeignGraph, work: int) -> tuple[bool, int]:
+def fold_once(graph: ForeignGraph, work: int, kept: Set[str] = frozenset()) -> tuple[bool, int]:
     """Passes over all nodes once; returns whether anything changed, and the work that is left. A
-    chain folds in one pass.
+    chain folds in one pass. ``kept``: tensors that stay computed.
     """
     read = {name for node in graph.nodes for name in node.input} | set(graph.outputs)
     left: list[onnx.NodeProto] = []
@@ -207,6 +208,7 @@ def _fold_once(graph: ForeignGraph, work: int) -> tuple[bool, int]:
     changed = False
     # Inside a branch a tensor may be read by its name, and an alias would not be found there.
     branches = any(node.op_type in CONTROL_FLOW for node in graph.nodes)
+    shapes: dict[str, Dims] = {}  # the result of a Shape -> what is known of it
     passes = () if branches else ("Identity", "Dropout")
     for node in graph.nodes:
         for at, name in enumerate(node.input):
@@ -218,8 +220,13 @@ def _fold_once(graph: ForeignGraph, work: int) -> tuple[bool, int]:
             and not any(name in read for name in node.output[1:])  # the mask of a Dropout
         ):
             alias[node.output[0]] = node.input[0]
+        elif (sides := _known_sides(graph, node, shapes)) is not None:
+            _make_constants(graph, node, [sides])
         elif node.op_type == "If" and (branch := taken_branch(graph, node)) is not None:
             left += branch
+        elif not kept.isdisjoint(node.output):
+            left.append(node)
+            continue
         elif (cost := _cost(graph, node)) is not None and cost <= work:
             values = _fixed_values(graph, node)
             work -= cost
@@ -233,6 +240,27 @@ def _fold_once(graph: ForeignGraph, work: int) -> tuple[bool, int]:
         changed = True
     graph.nodes = left
     return changed, work
+
+
+def _known_sides(
+    graph: ForeignGraph, node: onnx.NodeProto, shapes: dict[str, Dims]
+) -> NDArray[Any] | None:
+    """The sides that a Gather takes from the shape of a tensor, where these are known; the others
+    may depend on the picture. ``shapes``: of the Shape nodes before it; a Shape is added."""
+    if any(name in graph.outputs for name in node.output):
+        return None
+    if node.op_type == "Shape" and (dims := graph.dims.get(node.input[0])) is not None:
+        given = attributes_of(node)
+        shapes[node.output[0]] = dims[given.get("start", 0) : given.get("end")]
+    if node.op_type != "Gather" or node.input[0] not in shapes:
+        return None
+    dims, at = shapes[node.input[0]], graph.value(node.input[1])
+    if at is None or not all(-len(dims) <= one < len(dims) for one in at.ravel().tolist()):
+        return None
+    taken = [dims[one] for one in at.ravel().tolist()]
+    if any(side is None for side in taken):
+        return None
+    return np.array(taken, np.int64).reshape(at.shape)
 
 
 def _make_constants(graph: ForeignGraph, node: onnx.NodeProto, values: list[NDArray[Any]]) -> None:

@@ -51,7 +51,7 @@ def _sort(graph: onnx.GraphProto | onnx.FunctionProto) -> None:
     waits: list[int] = []  # for so many outputs of other nodes
     readers: dict[str, list[int]] = {}
     for at, node in enumerate(graph.node):
-        needed = made.intersection(_reads(node))
+        needed = made.intersection(reads(node))
         waits.append(len(needed))
         for name in needed:
             readers.setdefault(name, []).append(at)
@@ -74,13 +74,13 @@ def _is_unsorted(nodes: Sequence[onnx.NodeProto], made: set[str]) -> bool:
     """Whether a node reads what a later one makes. ``made``: all that nodes make."""
     missing = set(made)
     for node in nodes:
-        if not missing.isdisjoint(_reads(node)):
+        if not missing.isdisjoint(reads(node)):
             return True
         missing.difference_update(node.output)
     return False
 
 
-def _reads(node: onnx.NodeProto) -> Iterator[str]:
+def reads(node: onnx.NodeProto) -> Iterator[str]:
     """What a node reads, also inside of its branches, where names of the outer graph are known."""
     yield from node.input
     waiting = [node.attribute]

@@ -1,0 +1,220 @@
+"""Layers whose number of rows the picture decides: counted at their most, or refused.
+
+Each graph finds a box for every bright colour of the picture, none or three, and multiplies the
+boxes with a matrix behind that: the second stage of a detector of two.
+"""
+
+from __future__ import annotations
+
+import json
+
+import cv2
+import numpy as np
+import onnx
+import pytest
+
+from detector.errors import ModelError
+from tests.cli.command import detect_video
+from tests.models.exports import CORNERS, Export
+from tests.models.test_onnx_families import BOTH, detect, picture
+from tests.networks import open_network
+
+THREE = (*CORNERS, (1.0, 2.0, 3.0, 4.0))
+ROWS = 12288  # elements of the picture
+
+
+def whole(export: Export, *values: int) -> str:
+    return export.const(list(values), np.int64)
+
+
+def bright(export: Export, of: str) -> str:
+    """[n, axes]: where ``of`` is above a half."""
+    kept = export.add("Greater", of, export.const([0.5]))
+    return export.add("Transpose", export.add("NonZero", kept), perm=[1, 0])
+
+
+def colours_found(export: Export) -> tuple[str, str]:
+    """Boxes [n, 4] and the numbers of the colours [n], at most three."""
+    flat = export.add("Reshape", export.colours(), whole(export, 3))
+    number = export.add("Reshape", bright(export, flat), whole(export, -1))
+    return export.add("Gather", export.const(THREE), number, axis=0), number
+
+
+def finished(export: Export, boxes: str, number: str) -> Export:
+    matrix = export.const(np.eye(4))
+    export.out("boxes", export.add("MatMul", boxes, matrix, name="/second"), [None, 4])
+    flat = export.add("Reshape", export.colours(), whole(export, 3))
+    export.out("scores", export.add("Gather", flat, number), [None])
+    labels = export.add("Add", number, whole(export, 1))
+    return export.out("labels", labels, [None], onnx.TensorProto.INT64)
+
+
+def plain(export: Export) -> Export:
+    return finished(export, *colours_found(export))
+
+
+def cut(export: Export) -> Export:
+    """Where the whole picture is bright, and the first two of them."""
+    boxes, number = colours_found(export)
+    places = bright(export, export.picture)  # [n, 4], of 12,288 at most
+    first = export.add("Slice", places, *(whole(export, v) for v in (0, 2, 0)))
+    nothing = export.add("Mul", export.add("Cast", first, to=1), export.const([0.0]))
+    more = export.add("MatMul", nothing, export.const(np.eye(4)), name="/places")
+    nought = export.add("ReduceSum", more, whole(export, 0), keepdims=1)
+    return finished(export, export.add("Add", boxes, nought), number)
+
+
+def best(export: Export) -> Export:
+    """TopK of as many as there are, but no more than two."""
+    boxes, number = colours_found(export)
+    count = export.add("Shape", number)
+    few = export.add("Min", count, whole(export, 2))
+    order = export.add("TopK", export.add("Cast", number, to=1), few, outputs=2, axis=0)[1]
+    return finished(export, export.add("Gather", boxes, order), export.add("Gather", number, order))
+
+
+def by_nms(export: Export) -> Export:
+    """NMS that keeps one box a class of three boxes and three classes."""
+    table = export.add("Add", export.nothing(export.colours()), export.const([list(THREE)]))
+    scores = export.add("Mul", export.colours(), export.const(np.eye(3)[None]))  # class, box
+    limits = whole(export, 1), export.const([0.5]), export.const([0.5])
+    kept = export.add("NonMaxSuppression", table, scores, *limits)
+    number = export.add(
+        "Reshape",
+        export.add("Slice", kept, *(whole(export, v) for v in (2, 3, 1))),
+        whole(export, -1),
+    )
+    return finished(export, export.add("Gather", export.const(THREE), number, axis=0), number)
+
+
+COUNTED = {"plain": (plain, 3 * 16), "cut": (cut, 5 * 16), "best": (best, 2 * 16),
+           "nms": (by_nms, 3 * 16)}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", COUNTED)
+def test_rows_that_the_picture_decides_are_counted_at_their_most(tmp_path, case):
+    make, macs = COUNTED[case]
+    path = make(Export()).save(tmp_path / "m.onnx")
+    network = open_network(path, family="torchvision")
+    assert (network.macs, network.macs_at_most) == (macs, True)
+    [note] = [line for line in network.warnings if "the picture decides" in line]
+    assert note.endswith(f"{macs / 1e9:.3g} GMACs are the most that it takes")
+    found = detect(path, family="torchvision")
+    assert sorted(row[2] for row in found) == sorted(BOTH)
+    assert detect(path, picture((0, 0, 0)), family="torchvision") == []
+
+
+def test_a_known_total_is_not_called_a_bound(tmp_path):
+    from tests.models import exports
+
+    network = open_network(exports.anchor_free().save(tmp_path / "yolov8n.onnx"))
+    assert not network.macs_at_most
+    assert not [line for line in network.warnings if "the picture decides" in line]
+
+
+def grown(export: Export, sides) -> Export:
+    """Its second stage computes the mean of a table of zeros whose sides ``sides`` makes of how
+    many bright elements there are, [1] int64."""
+    boxes, number = colours_found(export)
+    count = export.add("Slice", export.add("Shape", bright(export, export.picture)),
+                       *(whole(export, v) for v in (0, 1, 0)))  # fmt: skip
+    rows = sides(export, count)
+    shape = export.add("Concat", rows, whole(export, 64), axis=0)
+    table = export.add("Expand", export.nothing(export.colours()), shape)
+    much = export.add("MatMul", table, export.const(np.zeros((64, 64))), name="/much")
+    mean = export.add("ReduceMean", much, axes=[0, 1, 2], keepdims=0)
+    return finished(export, export.add("Add", boxes, mean), number)
+
+
+def by_values(export: Export, count: str) -> str:
+    total = export.add("ReduceSum", export.picture, keepdims=0)
+    return export.add("Reshape", export.add("Cast", total, to=7), whole(export, 1))
+
+
+def cube(export: Export, count: str) -> str:
+    return export.add("Mul", export.add("Mul", count, count), count)
+
+
+def millions(export: Export, count: str) -> str:
+    return export.add("Mul", count, whole(export, 10**8))
+
+
+def the_dark_ones(export: Export, count: str) -> str:
+    """All elements less the bright ones: none at the most of these."""
+    rest = export.add("Sub", whole(export, ROWS), count)
+    return export.add("Mul", rest, whole(export, 10**8))
+
+
+def behind_the_bright(export: Export, count: str) -> str:
+    """As many rows as are left of 12,288 behind the bright ones."""
+    ramp = export.add("Slice", export.const(np.zeros(ROWS)), count, whole(export, ROWS))
+    return export.add("Mul", export.add("Shape", ramp), whole(export, 10**8))
+
+
+def through_a_float(export: Export, count: str) -> str:
+    """10^12 / (1 + n)."""
+    more = export.add("Add", export.add("Cast", count, to=1), export.const([1.0]))
+    return export.add("Cast", export.add("Div", export.const([1e12]), more), to=7)
+
+
+def where_there_are_none(export: Export, count: str) -> str:
+    none = export.add("Equal", count, whole(export, 0))
+    return export.add("Where", none, whole(export, 10**12), whole(export, 1))
+
+
+HOSTILE = {
+    "n^3": (cube, r"takes 7\.6e\+15 multiply-accumulates"),
+    "n x 10^8": (millions, r"takes 5\.0e\+15 multiply-accumulates"),
+    "by values": (by_values, "nothing in the file bounds how many rows"),
+    "N - n": (the_dark_ones, "nothing in the file bounds how many rows"),
+    "behind n": (behind_the_bright, "nothing in the file bounds how many rows"),
+    "1 / n": (through_a_float, "nothing in the file bounds how many rows"),
+    "if n = 0": (where_there_are_none, "nothing in the file bounds how many rows"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_file_that_asks_for_endless_work_is_refused(tmp_path, case):
+    sides, words = HOSTILE[case]
+    path = grown(Export(), sides).save(tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match=words):
+        open_network(path, family="torchvision")
+
+
+def test_as_many_as_there_are_is_no_endless_work(tmp_path):
+    path = grown(Export(), lambda export, count: count).save(tmp_path / "m.onnx")
+    network = open_network(path, family="torchvision")
+    assert network.macs == ROWS * 64 * 64 + 3 * 16
+
+
+def test_models_show_says_that_it_is_a_bound(tmp_path):
+    path = plain(Export()).save(tmp_path / "m.onnx")
+    shown = detect_video("models", "show", path, "--family", "torchvision", cwd=tmp_path)
+    assert "MACs              at most 48" in shown.stdout
+    listed = detect_video("models", "show", path, "--family", "torchvision", "--json", cwd=tmp_path)
+    assert '"macs_at_most": true' in json.dumps(json.loads(listed.stdout))
+
+
+def test_a_file_of_ours_is_counted_alike(tmp_path):
+    path = plain(Export()).save(tmp_path / "m.onnx")
+    command = "build", path, "--family", "torchvision", "--to", "onnx", "-o", "own.onnx"
+    made = detect_video(*command, cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    network = open_network(str(tmp_path / "own.onnx"))
+    assert (network.macs, network.macs_at_most) == (48, True)
+
+
+@pytest.mark.slow
+def test_a_profile_shows_no_part_as_the_whole(tmp_path):
+    path = plain(Export()).save(tmp_path / "m.onnx")
+    cv2.imwrite(str(tmp_path / "p.png"), picture())
+    made = detect_video(
+        "profile", "p.png", "--model", path, "--family", "torchvision", "--engine", "ort",
+        "--only", "layers,roofline", "--run-dir", "s", "-v", cwd=tmp_path,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    said = " ".join(made.stdout.split())
+    assert "roofline: at least 0.000 GMACs" in said
+    assert said.count("the picture decides about the rows of 1 node") == 2
+    page = (tmp_path / "s/report.html").read_text()
+    assert page.count("picture decides about the rows of 1 node") >= 1

@@ -1,0 +1,138 @@
+"""What ends a run, since no detector finds it: of a file whose outputs nobody has proved."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import onnx
+import pytest
+
+from detector import Detector
+from detector.errors import ModelError
+from detector.stages.doubt import impossible
+from detector.stages.readings import NOT_WHOLE
+from detector.types import Candidates
+from tests.cli.command import detect_video
+from tests.models.exports import Export
+from tests.models.test_onnx_evidence import (
+    FRACTIONS,
+    LIST,
+    described,
+    flat,
+    labels,
+    red,
+    rows_of_six,
+    zoo_ssd,
+)
+from tests.models.test_onnx_families import detect, picture
+from tests.networks import open_network
+
+
+def candidates(boxes, scores, classes) -> Candidates:
+    return Candidates(np.float32(boxes), np.float32(scores), np.int64(classes))
+
+
+GUARD = [
+    # boxes, scores, classes, what is impossible
+    ([[10, 10, 50, 60]], [0.9], [1], None),
+    ([[10, 10, 50, 60]], [1.0005], [1], None),  # half precision
+    ([[10, 10, 50, 60]], [275.36], [1], "a score of 275.4"),
+    ([[10, 10, 50, 60]], [0.9], [181], "class 181"),
+    ([[0.1, 0.1, 0.5, 0.6]], [0.9], [1], "within one pixel"),
+    ([[0.1, 0.1, 0.5, 0.6], [10, 10, 50, 60]], [0.9, 0.9], [1, 1], None),
+    ([[20, 30, 20.5, 30.5]], [0.9], [1], None),  # a single one may be
+    ([[20, 30, 20.5, 30.5]] * 8, [0.9] * 8, [1] * 8, "all 8 boxes"),
+    ([[10, 10, 50, 60]] * 2, [0.9] * 2, [3, -1], "is 1 below the first name's number"),
+    ([[10, 10, 50, 60]], [0.9], [NOT_WHOLE], "no whole number"),
+]
+
+
+@pytest.mark.parametrize(("boxes", "scores", "classes", "words"), GUARD)
+def test_what_no_detector_finds(boxes, scores, classes, words):
+    reason = impossible(candidates(boxes, scores, classes), 80)
+    assert (reason is None) if words is None else (words in reason)
+
+
+def test_a_run_ends_where_its_classes_are_beyond_the_names(tmp_path):
+    """Two names for a network that finds a third class: its names do not fit its outputs."""
+    names = tmp_path / "two.names"
+    names.write_text("a\nb\n")
+    path = rows_of_six("bsc").save(tmp_path / "yolov10n.onnx")
+    with (
+        Detector(path, engine="ort", names=str(names)) as detector,
+        pytest.raises(ModelError, match="class 2, and there are names for 0 to 1"),
+    ):
+        detector(picture())
+
+
+def late_zoo_ssd(numbers=(0, 3), score: float = 1.0) -> Export:
+    """The form of the zoo's SSD, which finds nothing in the drawn picture of the probe: red counts
+    only where there is no green. ``numbers``: the labels. ``score``: the largest."""
+    export = Export()
+    colours = export.colours()
+    export.out("bboxes", export.table(colours, FRACTIONS, LIST))
+    number = export.add("Cast", flat(export, labels(export, numbers)), to=onnx.TensorProto.INT64)
+    export.out("labels", number, None, onnx.TensorProto.INT64)
+    cut = [export.const([v], np.int64) for v in (1, 2, 2)]
+    green = export.add("Slice", colours, *cut)
+    none = export.add("Relu", export.add("Neg", export.add("Sub", green, export.const([0.2]))))
+    seen = export.add("Mul", red(export), export.add("Mul", none, export.const([5.0])))
+    seen = export.add("Clip", seen, export.const(0.0), export.const(score))
+    return export.out("scores", flat(export, seen))
+
+
+RED_ALONE = (255, 0, 0)
+AS_IT_IS = """
+family: mine
+input: {fit: stretch}
+outputs:
+  boxes: {tensor: bboxes, unit: fraction}
+  scores: {tensor: scores%s}
+  classes: {tensor: labels, first: %d}
+  nms: inside
+names: coco-80
+"""
+
+
+def test_a_run_ends_at_a_class_below_the_first_name(tmp_path):
+    """Labels from 0 in a file that has the names of one whose labels begin at 1: exit code 4."""
+    path = late_zoo_ssd().save(tmp_path / "ssd.onnx")
+    cv2.imwrite(str(tmp_path / "red.png"), picture(RED_ALONE))
+    ended = detect_video("red.png", "--model", path, "--engine", "ort", cwd=tmp_path)
+    assert ended.returncode == 4
+    [line] = [line for line in ended.stderr.splitlines() if "read wrongly" in line]
+    assert "is 1 below the first name's number" in line
+    assert "detect-video models describe ssd.onnx writes a file for --describe" in line
+
+
+def test_a_description_says_where_the_names_begin_or_what_means_nothing(tmp_path):
+    path = late_zoo_ssd().save(tmp_path / "ssd.onnx")
+    seen = picture(RED_ALONE)
+    from_zero = described(tmp_path, AS_IT_IS % ("", 0))
+    names = [name for name, _, _ in detect(path, seen, describe=str(from_zero))]
+    assert names == ["person", "motorbike"]
+    nothing = described(tmp_path, AS_IT_IS % (", background: first", 1))
+    assert [name for name, _, _ in detect(path, seen, describe=str(nothing))] == ["car"]
+
+
+def test_padding_of_a_list_ends_no_run(tmp_path):
+    """Label -1 with a score of 0, and below the threshold."""
+    path = late_zoo_ssd((1, -1), 0.1).save(tmp_path / "ssd.onnx")
+    assert detect(path, picture(RED_ALONE)) == []
+    assert detect(zoo_ssd().save(tmp_path / "zoo.onnx")) != []
+
+
+def test_the_probe_sees_labels_from_zero(tmp_path):
+    path = zoo_ssd((0, 3)).save(tmp_path / "ssd.onnx")
+    with pytest.raises(ModelError, match="has class 0, and its names would begin at 1"):
+        open_network(path)
+
+
+def test_a_file_of_ours_passes_the_doubt_on(tmp_path):
+    late_zoo_ssd().save(tmp_path / "ssd.onnx")
+    cv2.imwrite(str(tmp_path / "red.png"), picture(RED_ALONE))
+    command = "build", "ssd.onnx", "--to", "onnx", "-o", "own.onnx"
+    assert detect_video(*command, cwd=tmp_path).returncode == 0
+    ended = detect_video("red.png", "--model", "own.onnx", "--engine", "ort", cwd=tmp_path)
+    assert ended.returncode == 4
+    assert "build it again, from the exported file" in ended.stderr
