@@ -46,7 +46,9 @@ REQUIREMENTS = [
     "opencv-python-headless",
 ]
 LICENCE = "Apache-2.0"
-SSDHead.loss_cls = None  # mmdet 3.3.0's prediction asks every head for it; SSD's has none, and fails
+SSDHead.loss_cls = (
+    None  # mmdet 3.3.0's prediction asks every head for it; SSD's has none, and fails
+)
 CONFIGS = Path(mmdet.__file__).parent / ".mim/configs"
 IMAGENET_BGR = "mean: [103.53, 116.28, 123.675], deviation: [57.375, 57.12, 58.395]"
 IMAGENET_RGB = "mean: [123.675, 116.28, 103.53], deviation: [58.395, 57.12, 57.375]"
@@ -162,7 +164,9 @@ def variant(out: Path, pictures: list[Path], name: str) -> Variant:
 
     network.eval()
     settle(network, run)
-    classes, boxes = (getattr(network.bbox_head, part) for part in LAST[name.removesuffix("-caffe")])
+    classes, boxes = (
+        getattr(network.bbox_head, part) for part in LAST[name.removesuffix("-caffe")]
+    )
     softmax = name == "ssd"
     spread(
         last_layers(classes), run, mean=0.0 if softmax else -5.0, deviation=1.5 if softmax else 1.0

@@ -31,6 +31,7 @@ REQUIREMENTS = [
     "torchvision",
     "numpy",
     "onnx",
+    "onnxruntime",
     "onnxsim",
     "onnx_graphsurgeon",
     "opencv-python-headless",

@@ -25,6 +25,7 @@ REQUIREMENTS = [
     "torch",
     "torchvision",
     "onnx",
+    "onnxruntime",
     "onnxsim",
     "setuptools<81",
     "wheel",
