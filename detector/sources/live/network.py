@@ -29,6 +29,7 @@ from detector.sources.live.meanings import (
     Meaning,
     explain,
 )
+from detector.sources.live.nested import PERSONAL, SIGN, Bytes, NestedOpener
 from detector.sources.live.packet_feed import PacketFeed, is_held_back
 from detector.sources.live.packets import End
 from detector.sources.live.status import SECOND
@@ -63,6 +64,8 @@ class NetworkFeed(PacketFeed):
     _look_up: LookUp | None = None
     _kept: KeptConnection | None = None
     _led_to: str | None = None  # the host that the camera would have us log in at
+    _first: Bytes | None = None  # the beginning of what is opened under guard
+    _nested: NestedOpener | None = None
 
     def receive_all(self) -> None:
         self._opening = opening_of(self.camera.address.whole)
@@ -71,7 +74,7 @@ class NetworkFeed(PacketFeed):
             epoch = self.status.connect(self.clock())
             self.wake()
             self.was_cut = self.is_shown = False
-            self._led_to = None
+            self._led_to = self._nested = None
             meaning = self._connection(epoch)
             if self.stopping.is_set():
                 return
@@ -106,6 +109,8 @@ class NetworkFeed(PacketFeed):
         finally:
             if self._kept is not None:
                 self._kept.close()
+            if self._first is not None:
+                self._first.close()
 
     def _open(self) -> Any:
         """A container with a video stream of a known codec."""
@@ -133,22 +138,35 @@ class NetworkFeed(PacketFeed):
         self, opening: Opening, probing: dict[str, str], kept: KeptConnection | None = None
     ) -> Any:
         # FFmpeg sends these on to whatever host it is led to; user and password it does not.
-        secret_options = not {"headers", "cookies"}.isdisjoint(self.camera.options)
+        personal = not PERSONAL.isdisjoint(self.camera.options)
         options = {
             **opening.options,
             **probing,
             "protocol_whitelist": opening.protocols,
             **({"format_whitelist": opening.formats} if opening.formats else {}),
-            **({"max_redirects": "0"} if secret_options else {}),
+            **({"max_redirects": "0"} if personal else {}),
             **{name: value for name, value in self.camera.options.items() if name != OPTION},
         }
+        how: dict[str, Any] = {"file": kept or self.camera.address.whole}
+        if personal and kept is None and is_web(self.camera.address.whole):
+            how = self._guard(options)
         return av.open(
-            kept or self.camera.address.whole,
+            **how,
             options=options,
             timeout=(PATIENCE_S, PATIENCE_S),
             hwaccel=accelerator_of(self.camera.options),
             metadata_errors="replace",
         )
+
+    def _guard(self, options: dict[str, str]) -> dict[str, Any]:
+        """How PyAV opens an address whose options are for its own host alone."""
+        self._nested = NestedOpener(self.camera.address.whole, options, PATIENCE_S)
+        first = self._first = self._nested.open_first()
+        if not first.starts_with(SIGN):
+            return {"file": first}
+        # Of bytes that we hand over FFmpeg does not know the type, which it wants for a playlist.
+        options["http_persistent"] = "0"  # FFmpeg would look for its own connection in ours
+        return {"file": self.camera.address.whole, "format": "hls", "io_open": self._nested}
 
     def _receive_from(self, container: Any, epoch: int) -> Meaning:
         video = container.streams.video[0]
@@ -175,6 +193,13 @@ class NetworkFeed(PacketFeed):
                 OTHER,
                 f"the camera leads to another host, {self._led_to}, which does not get its "
                 "password; give the address at that host",
+            )
+        if self._nested is not None and self._nested.denied is not None:
+            return Meaning(
+                OTHER,
+                f"its playlist leads to another host, {self._nested.denied}, which refuses us: it "
+                "does not get headers and cookies of this one; give the playlist at that host, "
+                "with its own options",
             )
         if self.was_cut and self.status.has_arrivals() and not self.is_shown:
             return UNDECODED
