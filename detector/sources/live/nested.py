@@ -14,9 +14,13 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping
+from http.client import HTTPException
 from typing import Any
+from urllib.parse import urlsplit
 
 import av
+
+from detector.errors import SourceError
 
 # Options that tell who asks. They go to the host of the camera's own address.
 PERSONAL = frozenset(
@@ -24,8 +28,8 @@ PERSONAL = frozenset(
 )
 # What may be handed on to each host. (FFmpeg itself forgets those of TLS.)
 HANDED_ON = frozenset(
-    ("http_proxy", "user_agent", "rw_timeout", "timeout", "icy")
-    + ("tls_verify", "verify", "ca_file", "cafile", "verifyhost")
+    "http_proxy user_agent rw_timeout timeout icy".split()
+    + "tls_verify verify ca_file cafile verifyhost".split()
 )
 # What the demuxer of HLS says of one address: a range of bytes, and the key of a segment.
 OF_DEMUXER = frozenset(("offset", "end_offset", "seekable", "key", "iv"))
@@ -36,10 +40,11 @@ RAW = {
     "analyzeduration": "0",
 }
 SIGN = b"#EXTM3U"
-HEAD_BYTES = 16
+NAMES = (".m3u8", ".m3u")
+ASKED_S = 5.0  # at most, where a playlist lies
 # Strict: FFmpeg and Python read strange addresses differently, and what is strange has no origin.
 _ORIGIN = re.compile(
-    r"(?:crypto[+:])?(?P<scheme>https?)://(?:[!-.0-9:-~]*@)?"
+    r"(?:crypto[+:])?(?P<scheme>https?)://(?:[!$-.0->@-~]*@)?"
     r"(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(?P<port>\d{1,5}))?(?:[/?#][!-~]*)?",
     re.IGNORECASE | re.ASCII,
 )
@@ -56,28 +61,64 @@ def origin_of(url: str) -> Origin | None:
     return scheme, match["host"].lower(), int(match["port"] or _PORTS[scheme])
 
 
+def is_named_playlist(url: str) -> bool:
+    """Whether the name of an address says that it is a playlist."""
+    return urlsplit(url).path.lower().endswith(NAMES)
+
+
+def settle(url: str) -> tuple[str, dict[str, str]]:
+    """Where a playlist lies that ``url``, with a login, leads to, and the options that its host
+    wants with it: cookies. FFmpeg tells neither to whoever opens for it.
+
+    Where nobody answers, ``url`` itself: FFmpeg says why.
+    """
+    from detector.sources._web import WebPlace, ask
+
+    place = WebPlace(url)
+    try:
+        with contextlib.closing(ask(place, timeout_s=ASKED_S)) as answer:
+            cookies = answer.headers.get_all("Set-Cookie")
+            options = {"cookies": "\n".join(cookies)} if cookies else {}
+            return place.beside(answer.url).whole, options
+    except (OSError, HTTPException, ValueError, SourceError):
+        return url, {}
+
+
 class Bytes:
-    """A file that PyAV reads: what lies at an address, or nothing."""
+    """A file that PyAV reads: what lies at an address, or nothing.
+
+    A playlist comes in ASCII, with %XX for other bytes: PyAV would print a traceback for an address
+    that is no UTF-8.
+    """
 
     def __init__(self, container: Any = None) -> None:
         self._container = container
         self._packets = iter(()) if container is None else container.demux()
         self._rest = b""
+        self._is_list: bool | None = None
 
-    def starts_with(self, sign: bytes) -> bool:
+    def is_playlist(self) -> bool:
         """Looks ahead. Raises FFmpegError where nothing comes."""
-        while len(self._rest) < len(sign) and (more := self._next()):
-            self._rest += more
-        return self._rest.startswith(sign)
+        if self._is_list is None:
+            while len(self._rest) < len(SIGN) and (more := self._next()):
+                self._rest += more
+            self._is_list = self._rest.startswith(SIGN)
+            self._rest = self._written(self._rest)
+        return self._is_list
 
     def _next(self) -> bytes:
         return next((bytes(packet) for packet in self._packets if packet.size), b"")
 
+    def _written(self, data: bytes) -> bytes:
+        if not self._is_list or data.isascii():
+            return data
+        return b"".join(b"%%%02X" % byte if byte > 127 else bytes((byte,)) for byte in data)
+
     def read(self, length: int) -> bytes:
         """Some of the next bytes; b"" at the end, also where the connection broke."""
-        if not self._rest:
-            with contextlib.suppress(av.error.FFmpegError, OSError):
-                self._rest = self._next()
+        with contextlib.suppress(av.error.FFmpegError, OSError):
+            self.is_playlist()
+            self._rest = self._rest or self._written(self._next())
         data, self._rest = self._rest[:length], self._rest[length:]
         return data
 
@@ -122,11 +163,12 @@ class NestedOpener:
 
     def options_for(self, url: str, options: Mapping[str, str]) -> dict[str, str]:
         """What FFmpeg is given for ``url``. ``options``: of the demuxer that asks for it."""
-        allowed = HANDED_ON | PERSONAL if self._is_own(url) else HANDED_ON
+        personal = PERSONAL & self._options.keys() if self._is_own(url) else frozenset()
         return {
             "protocol_whitelist": self._options["protocol_whitelist"],
-            **{name: self._options[name] for name in allowed & self._options.keys()},
-            **({"max_redirects": "0"} if self._is_own(url) else {}),
+            **{name: self._options[name] for name in HANDED_ON & self._options.keys()},
+            **{name: self._options[name] for name in personal},
+            **({"max_redirects": "0"} if personal else {}),  # they would go with it
             **{name: options[name] for name in OF_DEMUXER & options.keys()},
         }
 

@@ -29,7 +29,7 @@ from detector.sources.live.meanings import (
     Meaning,
     explain,
 )
-from detector.sources.live.nested import PERSONAL, SIGN, Bytes, NestedOpener
+from detector.sources.live.nested import PERSONAL, Bytes, NestedOpener, is_named_playlist, settle
 from detector.sources.live.packet_feed import PacketFeed, is_held_back
 from detector.sources.live.packets import End
 from detector.sources.live.status import SECOND
@@ -103,7 +103,8 @@ class NetworkFeed(PacketFeed):
             with contextlib.closing(self._open()) as container:
                 if not container.streams.video:
                     return NO_VIDEO
-                return self._receive_from(container, epoch)
+                meaning = self._receive_from(container, epoch)
+                return self._denied() or meaning
         except (av.error.FFmpegError, OSError, ValueError) as error:
             return self._explain(error)
         finally:
@@ -144,12 +145,18 @@ class NetworkFeed(PacketFeed):
             **probing,
             "protocol_whitelist": opening.protocols,
             **({"format_whitelist": opening.formats} if opening.formats else {}),
-            **({"max_redirects": "0"} if personal else {}),
             **{name: value for name, value in self.camera.options.items() if name != OPTION},
+            **({"max_redirects": "0"} if personal else {}),
         }
         how: dict[str, Any] = {"file": kept or self.camera.address.whole}
-        if personal and kept is None and is_web(self.camera.address.whole):
-            how = self._guard(options)
+        if kept is None and is_web(self.camera.address.whole):
+            if personal:
+                how = self._guard(self.camera.address.whole, options)
+            elif self._has_login and is_named_playlist(self.camera.address.whole):
+                settled, cookies = settle(self.camera.address.whole)
+                how = self._guard(settled, options | cookies)
+        if "io_open" in how:
+            options["http_persistent"] = "0"  # FFmpeg would look for its own connection in ours
         return av.open(
             **how,
             options=options,
@@ -158,15 +165,16 @@ class NetworkFeed(PacketFeed):
             metadata_errors="replace",
         )
 
-    def _guard(self, options: dict[str, str]) -> dict[str, Any]:
-        """How PyAV opens an address whose options are for its own host alone."""
-        self._nested = NestedOpener(self.camera.address.whole, options, PATIENCE_S)
+    def _guard(self, address: str, options: dict[str, str]) -> dict[str, Any]:
+        """How PyAV opens an address when login and options are for its own host alone."""
+        if self._first is not None:
+            self._first.close()
+        self._nested = NestedOpener(address, options, PATIENCE_S)
         first = self._first = self._nested.open_first()
-        if not first.starts_with(SIGN):
+        if not first.is_playlist():
             return {"file": first}
         # Of bytes that we hand over FFmpeg does not know the type, which it wants for a playlist.
-        options["http_persistent"] = "0"  # FFmpeg would look for its own connection in ours
-        return {"file": self.camera.address.whole, "format": "hls", "io_open": self._nested}
+        return {"file": address, "format": "hls", "io_open": self._nested}
 
     def _receive_from(self, container: Any, epoch: int) -> Meaning:
         video = container.streams.video[0]
@@ -194,16 +202,22 @@ class NetworkFeed(PacketFeed):
                 f"the camera leads to another host, {self._led_to}, which does not get its "
                 "password; give the address at that host",
             )
-        if self._nested is not None and self._nested.denied is not None:
-            return Meaning(
-                OTHER,
-                f"its playlist leads to another host, {self._nested.denied}, which refuses us: it "
-                "does not get headers and cookies of this one; give the playlist at that host, "
-                "with its own options",
-            )
+        if (denied := self._denied()) is not None:
+            return denied
         if self.was_cut and self.status.has_arrivals() and not self.is_shown:
             return UNDECODED
         return explain(error, timed_out=self.was_cut)
+
+    def _denied(self) -> Meaning | None:
+        """Where another host, which got no secrets of this one, did not let us in."""
+        if self._nested is None or self._nested.denied is None:
+            return None
+        return Meaning(
+            OTHER,
+            f"its playlist leads to another host, {self._nested.denied}, which refuses us: it does "
+            "not get login, headers and cookies of this one; give the playlist at that host, with "
+            "options of its own",
+        )
 
     def _resolve(self) -> Meaning | None:
         """What is wrong with the host's name; None if nothing is.
