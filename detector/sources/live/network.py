@@ -29,7 +29,8 @@ from detector.sources.live.meanings import (
     Meaning,
     explain,
 )
-from detector.sources.live.nested import PERSONAL, Bytes, NestedOpener, is_named_playlist, settle
+from detector.sources.live.nested import Bytes, NestedOpener, is_named_playlist, settle
+from detector.sources.live.options import PERSONAL
 from detector.sources.live.packet_feed import PacketFeed, is_held_back
 from detector.sources.live.packets import End
 from detector.sources.live.status import SECOND
