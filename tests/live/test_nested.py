@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from detector import sources
 from detector.sources import _answers
 from detector.sources.live.nested import NestedOpener, origin_of
+from tests.conftest import CHECKOUT
 from tests.live.servers import make_clip
 from tests.live.test_network import started, take
 from tests.sources.web_server import WebServer, make_certificate, web_server
@@ -210,6 +212,27 @@ def test_a_stream_that_is_no_playlist_plays_as_before(
     with started(web.put("/stream", segments["/a.ts"]), options=GIVEN) as feed:
         assert len(take(feed, 20)) == 20
     assert received(web)["/stream"].keys() == {"X-Api-Key", "Cookie"}
+
+
+UNCLOSED = """
+import gc, sys
+import av
+from detector.sources.live.nested import NestedOpener
+options = {"protocol_whitelist": "http,tcp", "http_persistent": "0"}
+opener = NestedOpener(sys.argv[1], options, 5.0)
+opener.keep(av.open(sys.argv[1], format="hls", io_open=opener, options=options))
+del opener
+gc.collect()
+print("alive")
+"""
+
+
+def test_a_container_that_nobody_closed(web: WebServer, segments: dict[str, bytes]) -> None:
+    """Without ``keep`` the process ends with SIGABRT."""
+    fill(web, segments)
+    command = [sys.executable, "-c", UNCLOSED, web.url("/plain.m3u8")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=CHECKOUT)
+    assert (done.stdout, done.returncode) == ("alive\n", 0), done.stderr
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,18 @@ class NestedOpener:
         self._address, self._options, self._timeout_s = address, options, timeout_s
         self._own = origin_of(address)
         self._first: Bytes | None = None
+        self._containers: list[Any] = []
         self.denied: str | None = None
+
+    def keep(self, container: Any) -> Any:
+        """The container, which calls us. One that is collected unclosed would take its files with
+        it before FFmpeg closes them (PyAV 18: "double free"); ``__del__`` comes before that."""
+        self._containers.append(container)
+        return container
+
+    def __del__(self) -> None:
+        for container in self._containers:
+            container.close()
 
     def open_first(self) -> Bytes:
         """The address itself, which is then given out for the first call. Raises FFmpegError."""

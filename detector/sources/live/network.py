@@ -158,13 +158,14 @@ class NetworkFeed(PacketFeed):
                 how = self._guard(settled, options | cookies)
         if "io_open" in how:
             options["http_persistent"] = "0"  # FFmpeg would look for its own connection in ours
-        return av.open(
+        container = av.open(
             **how,
             options=options,
             timeout=(PATIENCE_S, PATIENCE_S),
             hwaccel=accelerator_of(self.camera.options),
             metadata_errors="replace",
         )
+        return how["io_open"].keep(container) if "io_open" in how else container
 
     def _guard(self, address: str, options: dict[str, str]) -> dict[str, Any]:
         """How PyAV opens an address when login and options are for its own host alone."""
