@@ -82,7 +82,9 @@ def test_a_tcp_stream_is_no_list_of_streams(segments: dict[str, bytes]) -> None:
 
 def test_udp_is_mpeg_ts_alone() -> None:
     """Pictures in datagrams would play as Motion JPEG."""
-    jpeg = cv2.imencode(".jpg", np.random.default_rng(1).integers(0, 255, (96, 128, 3), np.uint8))[1].tobytes()
+    jpeg = cv2.imencode(".jpg", np.random.default_rng(1).integers(0, 255, (96, 128, 3), np.uint8))[
+        1
+    ].tobytes()
     port, ended = servers.free_port(), threading.Event()
 
     def send() -> None:
