@@ -447,7 +447,8 @@ class EventsConfig:
     )
     webhook: str | None = option(
         None,
-        "POST each event to this http or https address. DETECT_VIDEO_WEBHOOK_KEY in the "
+        "POST each event to this http or https address. @FILE or env:NAME read it from a file or "
+        "a variable, which no list of processes shows. DETECT_VIDEO_WEBHOOK_KEY in the "
         "environment signs them (HMAC-SHA256).",
         "URL",
     )

@@ -232,9 +232,10 @@ def _targets(
 
         yield EventStream.open(wanted.events, notice)
     if wanted.webhook is not None:
-        from detector.live.events.webhook import Webhook
+        from detector.live.events.webhook import Webhook, find_address
 
-        yield Webhook(wanted.webhook, told("DETECT_VIDEO_WEBHOOK_KEY"), complain=notice)
+        address = find_address(wanted.webhook)
+        yield Webhook(address, told("DETECT_VIDEO_WEBHOOK_KEY"), complain=notice)
     if wanted.mqtt is not None:
         from detector.live.events.mqtt import MqttTarget
 

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from random import Random
 from typing import Any
+from urllib.parse import quote, unquote
 
 # Every documented code but 1, which is a bug.
 HANDLED = frozenset({0, 2, 3, 4, 5, 6, 7, 8})
@@ -52,6 +53,8 @@ class Case:
     command line runs once more, undisturbed, and must end with one of these codes.
     ``may_change``: files that the command line names as its own outputs. ``modes``: path -> mode;
     ``plain_user``: without root's right to pass by modes (of fresh processes).
+    ``pages``: path -> what two web servers give, as ``two_servers`` says; their places are put into
+    the files. ``wants_login``: the first of them does.
     """
 
     files: Mapping[str, bytes | Link | Pipe]
@@ -70,11 +73,20 @@ class Case:
     may_change: frozenset[str] = frozenset()
     modes: Mapping[str, int] = field(default_factory=dict)
     plain_user: bool = False
+    pages: Mapping[str, bytes] = field(default_factory=dict)
+    wants_login: bool = False
 
     def save(self, folder: Path) -> None:
-        """Writes case.json, command.txt (for people) and files/."""
+        """Writes case.json, command.txt (for people), files/ and pages/."""
         lay_out(self, folder / "files")
-        told = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "files"}
+        for path, page in self.pages.items():
+            (folder / "pages").mkdir(exist_ok=True)
+            (folder / "pages" / quote(path, safe="")).write_bytes(page)
+        told = {
+            one.name: getattr(self, one.name)
+            for one in fields(self)
+            if one.name not in ("files", "pages")
+        }
         told |= {name: sorted(value) for name, value in told.items() if _is_set(value)}
         told["limits"] = asdict(self.limits)
         (folder / "case.json").write_text(json.dumps(told, indent=1) + "\n")
@@ -131,6 +143,7 @@ def read_case(folder: Path) -> Case:
             files[name] = Pipe()
         else:
             files[name] = path.read_bytes()
+    pages = {unquote(path.name): path.read_bytes() for path in (folder / "pages").glob("*")}
     again = told.pop("again")
     return Case(
         files,
@@ -141,6 +154,7 @@ def read_case(folder: Path) -> Case:
         closed=tuple(told.pop("closed")),
         may_change=frozenset(told.pop("may_change")),
         again=None if again is None else frozenset(again),
+        pages=pages,
         **told,
     )
 

@@ -30,11 +30,13 @@ class Tally:
     counts: Counter[str] = field(default_factory=Counter)
     codes: Counter[int] = field(default_factory=Counter)
     cpu_s: float = 0.0
+    asked: int = 0  # requests to the other one of two servers
 
     def add(self, outcome: Outcome, apart: bool = False) -> None:
         self.cases += 1
         self.counts[APART] += apart
         self.cpu_s += outcome.cpu_s
+        self.asked += outcome.asked
         self.codes.update(outcome.codes)
         self.counts.update({what for what, _ in outcome.failures} or {GOOD})
 
@@ -134,13 +136,15 @@ class LongRun:
             ["all", *map(str, sums), f"{sum(t.cpu_s for t in every) / max(1, sums[0]):.2f}"]
         )
         widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-        return "\n".join(
+        table = "\n".join(
             "  ".join(
                 cell.ljust(width) if at == 0 else cell.rjust(width)
                 for at, (cell, width) in enumerate(zip(row, widths, strict=True))
             ).rstrip()
             for row in rows
         )
+        asked = sum(tally.asked for tally in every)
+        return table + (f"\nrequests that reached another host: {asked}" if asked else "")
 
 
 def schedule(kinds: Collection[Kind]) -> Iterator[tuple[Kind, int]]:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.attacks.case import Case, lay_out
+from tests.attacks.two_servers import Heard, two_servers
 from tests.attacks.whole import why_not_whole
 
 CHECKOUT = Path(__file__).parents[2]
@@ -51,7 +52,9 @@ SURROUNDINGS = {
 # Marks and locks of ours that stay: in a session, in a folder of pictures or labels, in engines/.
 OURS = {".lock"} | {f".detect-video-{what}" for what in ("session", "pictures", "yolo", "crops")}
 LOG = "the traceback of a bug"
-FAILURES = ("exit 1", "signals", "hangs", "canary", "left", "half files", "limits", "other")
+FAILURES = (
+    "exit 1", "signals", "hangs", "canary", "left", "half files", "limits", "secrets", "other"
+)  # fmt: skip
 
 
 @dataclass
@@ -65,6 +68,7 @@ class Outcome:
     failures: list[tuple[str, str]] = field(default_factory=list)
     stdout: list[bytes] = field(default_factory=list)
     stderr: list[bytes] = field(default_factory=list)
+    asked: int = 0  # requests that the other one of two servers received
 
 
 class Server:
@@ -99,6 +103,20 @@ class Server:
 
     def run(self, case: Case) -> Outcome:
         """Runs one case in an empty folder, and judges it."""
+        if not case.pages:
+            return self._run(case)
+        with two_servers(case.pages, case.wants_login) as heard:
+            files = {
+                name: heard.fill(content.decode()).encode() if name.endswith(".yaml") else content
+                for name, content in case.files.items()
+                if isinstance(content, bytes)
+            }
+            outcome = self._run(replace(case, files=files))
+        outcome.asked = len(heard.other)
+        outcome.failures += judge_heard(heard)
+        return outcome
+
+    def _run(self, case: Case) -> Outcome:
         self._clear()
         work, disk = self.root / "work", False
         self.root.mkdir(parents=True)
@@ -215,6 +233,13 @@ def snapshot(root: Path) -> dict[str, Any]:
         else:
             found[name] = ("folder" if stat.S_ISDIR(about.st_mode) else "other", about.st_mode)
     return found
+
+
+def judge_heard(heard: Heard) -> list[tuple[str, str]]:
+    """One failure, however often the other server heard a secret."""
+    if not (told := heard.told()):
+        return []
+    return [("secrets", f"in {len(told)} of {len(heard.other)} requests: {told[0].strip()!r}")]
 
 
 def judge(case: Case, ran: Mapping[str, Any], before: Mapping[str, Any], root: Path) -> Outcome:

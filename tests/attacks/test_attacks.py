@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from random import Random
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -19,8 +21,10 @@ from tests.attacks.case import HANDLED, Case, Kind, Limits, Link, Pipe, read_cas
 from tests.attacks.inputs import NULL, content
 from tests.attacks.kinds import find_all
 from tests.attacks.kinds.command_lines import _own_outputs
-from tests.attacks.running import FAILURES, Outcome, Server, judge, snapshot
+from tests.attacks.running import FAILURES, Outcome, Server, judge, judge_heard, snapshot
+from tests.attacks.two_servers import BASIC, SECRETS, Heard, two_servers
 from tests.conftest import CHECKOUT
+from tests.waiting import PATIENCE_S
 
 SEED = 1
 # How many cases of a kind the ordinary tests run; of others two. The three from generators with
@@ -63,6 +67,8 @@ def test_a_case_survives_its_folder(tmp_path):
         may_change=frozenset({"a.txt"}),
         modes={"a.txt": 0o400},
         plain_user=True,
+        pages={"/a b": b"\xff", "/deep/c": b""},
+        wants_login=True,
     )
     case.save(tmp_path)
     assert read_case(tmp_path) == Case(**{**vars(case), "files": {**case.files, "deep/": b""}})
@@ -192,6 +198,26 @@ def session_elsewhere(work, name, text):
     folder = work.parent / "tmp/detect-video-runs-x/in-ort"
     folder.mkdir(parents=True)
     (folder / name).write_text(text)
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_a_secret_that_the_other_server_heard(secret):
+    heard = Heard({}, ["GET /\n", f"GET /a?{secret}\n"])
+    assert [what for what, _ in judge_heard(heard)] == ["secrets"]
+    assert judge_heard(Heard({}, ["GET /\n"])) == []
+
+
+@pytest.mark.net
+def test_two_servers_and_what_the_other_one_heard():
+    pages = {"/a": b"to {other}", "/away": b"->http://{other}/a"}
+    with two_servers(pages, wants_login=True) as heard:
+        own, other = heard.places["own"], heard.places["other"]
+        away = Request(f"http://{own}/away", headers={"Authorization": f"Basic {BASIC}"})
+        with urlopen(away, timeout=PATIENCE_S) as answer:  # urllib takes it along
+            assert answer.read() == f"to {other}".encode()
+        with pytest.raises(HTTPError, match="401"):
+            urlopen(f"http://{own}/a", timeout=PATIENCE_S)
+    assert len(heard.other) == len(heard.told()) == 1
 
 
 def test_json_must_be_a_document(tmp_path):

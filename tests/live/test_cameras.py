@@ -117,6 +117,10 @@ cameras:
         ("cameras: {a: {url: 'rtsp://h/1', masks: [[[0, 0], [1, 1]]]}}", "list of 3 to 256"),
         ("cameras: {a: {url: 'rtsp://h/1', masks: [[[0, 0], [1, 1], [1, 2]]]}}", "outside 0 to 1"),
         ("cameras: {a: {url: 'rtsp://h/1', options: [udp]}}", "is no mapping of FFmpeg's"),
+        (
+            "cameras: {a: {url: 'http://h/1', options: {headers: '${NO}'}}}",
+            "variable NO is not set",
+        ),
         ("cameras: {a: {url: true}}", "a.url: is no address"),
         ("cameras: [" + "'rtsp://h/1', " * 257 + "]", "257, more than 256"),
     ],
@@ -125,6 +129,56 @@ def test_what_is_refused(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(UsageError) as refused:
         read_cameras(written(tmp_path, text), environment={})
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("{headers: ['X-Api-Key: S3cretKey']}", "options: headers is no text or number"),
+        ("{headers: {X-Api-Key: S3cretKey}}", 'one text (headers: "NAME: VALUE\\r\\n")'),
+        ("{cookies: [S3cretKey]}", "options: cookies is no text or number; write one text"),
+        ("'headers: S3cretKey'", "options: is no mapping of FFmpeg's options"),
+        ("[S3cretKey]", "options: is no mapping of FFmpeg's options"),
+        ("{rtsp_transport: tcp, 'headers: S3cretKey': }", "options: entry 2 is no text"),
+        ("{S3cretKey}", "options: entry 1 is no text"),
+        ("{headers: 'X: S3cretKey${NOT_SET}'}", "the variable NOT_SET is not set"),
+        ("{headers: 'X: S3cretKey${no name}'}", "'${no name}' is no variable"),
+    ],
+)
+def test_options_that_are_refused_tell_no_secret(tmp_path: Path, options: str, said: str) -> None:
+    text = f"cameras: {{a: {{url: 'http://h/1', options: {options}}}}}"
+    with pytest.raises(UsageError) as refused:
+        read_cameras(written(tmp_path, text), environment={})
+    assert said in str(refused.value)
+    assert "S3cret" not in str(refused.value)
+
+
+def test_variables_in_options_are_secrets(tmp_path: Path) -> None:
+    text = r"""
+cameras:
+  - url: http://h/1.m3u8
+    options:
+      headers: "X-Api-Key: ${KEY}\r\nConnection: close\r\nX-More: literal-S3cret\r\n"
+      cookies: token=${TOKEN}; path=/
+      http_proxy: http://me:${PROXY}@proxy:3128
+"""
+    given = {"KEY": "S3cretKey", "TOKEN": "S3cretTok", "PROXY": "p@ss/S3cret"}
+    (camera,) = read_cameras(written(tmp_path, text), environment=given)
+    assert camera.options == {
+        "headers": "X-Api-Key: S3cretKey\r\nConnection: close\r\nX-More: literal-S3cret\r\n",
+        "cookies": "token=S3cretTok; path=/",
+        "http_proxy": "http://me:p%40ss%2FS3cret@proxy:3128",
+    }
+    shown = redact(repr(camera))
+    assert "S3cret" not in shown
+    assert "close" in shown
+
+
+def test_an_address_where_a_name_belongs_is_shown_without_its_login(tmp_path: Path) -> None:
+    text = "cameras: {'rtsp://me:S3cretPw@h/1': []}"
+    with pytest.raises(UsageError) as refused:
+        read_cameras(written(tmp_path, text), environment={})
+    assert "S3cret" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

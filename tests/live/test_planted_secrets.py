@@ -14,6 +14,7 @@ from tests.live.test_command import live_run
 
 USER, PASSWORD, WRONG = "Us3rPlanted", "Pa55Planted", "Wr0ngPlanted"
 TOKEN, KEY, HOOK, STREAM = "T0kenPlanted", "K3yPlanted", "H00kPlanted", "Str3amPlanted"
+HEADER, COOKIE = "H3aderPlanted", "C00kiePlanted"
 
 
 @pytest.mark.net
@@ -28,6 +29,9 @@ cameras:
   good: http://{USER}:${{CAMERA_PASSWORD}}@{place}/mjpeg?token={TOKEN}
   wrong: http://{USER}:{WRONG}@{place}/mjpeg
   absent: {{url: "http://{place}/none?token={TOKEN}", user: {USER}, password: {PASSWORD}}}
+  keyed:
+    url: http://{place}/none.m3u8
+    options: {{headers: "X-Key: ${{HEADER}}\\r\\n", cookies: session={COOKIE}}}
   refused: rtmp://127.0.0.1:{servers.free_port()}/live/{STREAM}
 """
         )
@@ -38,7 +42,8 @@ cameras:
             *("--config", "config.yaml", "-v", "--run-dir", "run"),
             *("--record", "copy", "--events", "events.jsonl"),
         )
-        env = {"CAMERA_PASSWORD": PASSWORD, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        env = {"CAMERA_PASSWORD": PASSWORD, "HEADER": HEADER}
+        env |= {"XDG_CACHE_HOME": str(tmp_path / "cache")}
         with live_run(tmp_path, *words, env=env) as run:
             run.wait_for_rows(20, "good")
             done = run.end()
@@ -53,9 +58,27 @@ cameras:
     assert any(b"***" in content for content in written.values())
     printed = {"stdout": done.stdout, "stderr": done.stderr}
     everything = {**written, **{Path(name): text.encode() for name, text in printed.items()}}
-    for secret in (USER, PASSWORD, WRONG, TOKEN, KEY, HOOK, STREAM):
+    for secret in (USER, PASSWORD, WRONG, TOKEN, KEY, HOOK, STREAM, HEADER, COOKIE):
         told = [str(path) for path, content in everything.items() if secret.encode() in content]
         assert not told, f"{secret} stands in {told}"
+
+
+@pytest.mark.net
+@pytest.mark.slow
+@pytest.mark.parametrize("wish", ["env:HOOK", "@hook"])
+def test_a_webhook_that_no_command_line_tells(tmp_path: Path, wish: str) -> None:
+    with servers.http() as camera, servers.http() as receiver:
+        address = receiver.url(f"/{HOOK}")
+        (tmp_path / "hook").write_text(f"{address}\n")
+        words = (camera.url("/mjpeg"), "--webhook", wish, "--run-dir", "run")
+        with live_run(tmp_path, *words, env={"HOOK": address}) as run:
+            run.wait_for_rows(20, "127-0-0-1")
+            done = run.end()
+    assert done.returncode == 143, done.stderr
+    assert "it answered 501" in done.stderr  # the receiver was reached: it takes no POST
+    told = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "hook"]
+    assert not [path for path in told if HOOK.encode() in path.read_bytes()]
+    assert HOOK not in done.stdout + done.stderr
 
 
 def test_the_traceback_of_an_internal_error_tells_no_secret(

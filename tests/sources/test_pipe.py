@@ -240,6 +240,16 @@ def test_a_list_of_files_opens_none_of_them(clip: Path, pipe: Any) -> None:
         sources.open("-")
 
 
+def test_a_list_of_the_files_here_opens_none_of_them(
+    clip: Path, pipe: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FFmpeg knows a list of its concat by the first line, and takes names as safe."""
+    monkeypatch.chdir(clip.parent)
+    text = f"ffconcat version 1.0\nfile {clip.name}\n"
+    with pipe(text.encode()), pytest.raises(SourceError):
+        sources.open("-")
+
+
 def test_a_terminal_is_refused(tmp_path: Path) -> None:
     own, terminal = pty.openpty()
     try:

@@ -4,11 +4,13 @@ tries with growing pauses, and losses that are counted.
 
 from __future__ import annotations
 
+import ssl
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 
+from detector.errors.secrets import redact
 from detector.live.base import Event
 
 ROOM = 1000  # events that may wait; the oldest gives way
@@ -23,6 +25,16 @@ class TryAgainError(Exception):
 
 class RefusedError(Exception):
     """The receiver will never take this event, or no event at all."""
+
+
+def explain(error: BaseException) -> str:
+    """Why a connection did not come about, without secrets."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return (
+            f"its certificate is not to be trusted ({error.verify_message}); name the authority "
+            "that signed it: SSL_CERT_FILE=ca.pem"
+        )
+    return redact(str(error) or type(error).__name__)
 
 
 class Courier:

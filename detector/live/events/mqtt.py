@@ -8,6 +8,8 @@ TOPIC/CAMERA/count/CLASS  objects of the class, 0 when it left; retained
 
 from __future__ import annotations
 
+import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +20,7 @@ from urllib.parse import quote, unquote, urlsplit
 from detector.errors import UsageError
 from detector.errors.secrets import Address, keep_secret
 from detector.live.base import APPEARS, CAMERA_DOWN, CAMERA_UP, LEAVES, Event
-from detector.live.events.courier import LAST_MOMENT_S, ROOM
+from detector.live.events.courier import LAST_MOMENT_S, ROOM, explain
 from detector.live.events.wording import as_json
 
 PORTS = {"mqtt": 1883, "mqtts": 8883}
@@ -86,7 +88,11 @@ class MqttTarget:
     def _not_reached(self, client: Any, data: Any) -> None:
         if not self._refused:
             self._refused = True
-            self._complain(f"events to {self._address}: the broker cannot be reached; trying on")
+            error = sys.exception()  # paho calls this where it caught one, and does not hand it on
+            why = "the broker cannot be reached"
+            if isinstance(error, ssl.SSLCertVerificationError):
+                why = explain(error)
+            self._complain(f"events to {self._address}: {why}; trying on")
 
     def _published(self, client: Any, data: Any, number: int, code: Any, more: Any) -> None:
         with self._lock:

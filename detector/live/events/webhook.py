@@ -10,23 +10,44 @@ import base64
 import hashlib
 import hmac
 import http.client
+import os
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from urllib.parse import unquote, urlsplit
 
 from detector.errors import UsageError
+from detector.errors.reading import read_text
 from detector.errors.secrets import Address, keep_secret, redact
 from detector.live.base import Event
-from detector.live.events.courier import Courier, RefusedError, TryAgainError
+from detector.live.events.courier import Courier, RefusedError, TryAgainError, explain
 from detector.live.events.wording import as_json
 
 DEADLINE_S = 5.0  # for a whole exchange, however slowly the other side talks
 PASSING = (408, 425, 429)  # and 5xx: the receiver may take it later
 SIGNATURE, SENT = "X-Detect-Video-Signature", "X-Detect-Video-Time"
+
+
+def find_address(wish: str, environment: Mapping[str, str] = os.environ) -> str:
+    """The address that ``--webhook`` means: ``@FILE`` holds it, ``env:NAME`` too, so that it stands
+    in no list of processes; anything else is the address itself. Raises UsageError."""
+    if wish.startswith("@"):
+        address = read_text(
+            wish[1:], "the address of a webhook", cure="check the path after --webhook @"
+        ).strip()
+        empty = f"--webhook {wish}: the file holds no address; write https://HOST/PATH into it"
+    elif wish.startswith("env:"):
+        address = environment.get(wish.removeprefix("env:"), "").strip()
+        empty = f"--webhook {wish}: this variable is not set in the environment; set it"
+    else:
+        return wish
+    if not address:
+        raise UsageError(empty)
+    Address(address, hide_path=True)
+    return address
 
 
 class Webhook(Courier):
@@ -43,7 +64,7 @@ class Webhook(Courier):
         deadline_s: float = DEADLINE_S,
     ) -> None:
         """Raises UsageError for an address that is not http or https."""
-        self._address = Address(url)
+        self._address = Address(url, hide_path=True)
         self._key = None if key is None else key.encode()
         if key:
             keep_secret(key)
@@ -104,7 +125,7 @@ class Webhook(Courier):
         except (OSError, http.client.HTTPException) as error:
             if late.is_set():
                 raise TryAgainError(f"no answer within {self._deadline_s:g} s") from error
-            raise TryAgainError(redact(str(error) or type(error).__name__)) from error
+            raise TryAgainError(explain(error)) from error
         finally:
             alarm.cancel()
             connection.close()

@@ -35,15 +35,18 @@ from detector.sources._addresses import is_web
 from detector.sources._standard_input import SPEC as STDIN
 from detector.sources.live.addresses import opening_of, scheme_of
 from detector.sources.live.base import FILE, NAME, NETWORK, WEBCAM, Camera
+from detector.sources.live.options import HANDED_ON, PERSONAL
 
 SUFFIXES = (".yaml", ".yml")
 LONGEST_NAME = 40
 MOST_CAMERAS = 256
 MOST_OPTIONS = 64
 MOST_POLYGONS, MOST_POINTS = 64, 256
+SECRET_FROM = 8  # characters: a shorter value of a header ("close") is an ordinary word
 LARGEST_SIDE = 16384  # pixels
 FASTEST = 1000  # pictures a second
-EXPANDED = ("url", "record_url", "password")  # fields with ${VARIABLES}
+EXPANDED = ("url", "record_url", "password", "options")  # fields with ${VARIABLES}
+UNTOLD = ("options",)  # fields whose value may hold a secret, and is in no message
 _WEBCAM = re.compile(r"\d{1,3}|/dev/video\d+")
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -184,11 +187,12 @@ def _entries(where: str, content: Any) -> Iterable[tuple[str, Mapping[str, Any]]
     if isinstance(content, dict):
         for name, fields in content.items():
             fields = {"url": fields} if isinstance(fields, str | int) else fields
+            here = f"{where}.{Address(str(name)).shown[:80]}"  # an address where a name belongs
             if not isinstance(fields, dict):
-                raise UsageError(f"{where}.{str(name)[:80]}: needs a url")
+                raise UsageError(f"{here}: needs a url")
             if "name" in fields:
-                raise UsageError(f"{where}.{str(name)[:80]}.name: its key is its name already")
-            yield f"{where}.{str(name)[:80]}", {"name": name, **fields}
+                raise UsageError(f"{here}.name: its key is its name already")
+            yield here, {"name": name, **fields}
     elif isinstance(content, list):
         for place, fields in enumerate(content):
             fields = {"url": fields} if isinstance(fields, str | int) else fields
@@ -241,6 +245,8 @@ class _Reader:
         if record is not None:
             self._check("record_url", NETWORK, record)
         read = {key: self._read(key, reader) for key, reader in _READERS.items()}
+        if read["options"]:
+            read["options"] = self._expand_options(read["options"])
         name = self._name() or _make_name(kind, url, {camera.name.lower() for camera in before})
         return Camera(name, kind, url, record, **{k: v for k, v in read.items() if v is not None})
 
@@ -259,7 +265,7 @@ class _Reader:
         try:
             return None if value is None else reader(value)
         except (TypeError, ValueError, ArithmeticError) as error:
-            self._refuse(key, f"{quote(value)} {error}")
+            self._refuse(key, str(error) if key in UNTOLD else f"{quote(value)} {error}")
 
     def _name(self) -> str | None:
         name = self._fields.get("name")
@@ -282,6 +288,18 @@ class _Reader:
         if user is not None or password is not None:
             whole = self._with_login(key, whole, str(user or ""), str(password or ""))
         return Address(whole)
+
+    def _expand_options(self, options: Mapping[str, str]) -> dict[str, str]:
+        """With the values of variables. What tells who asks is a secret from now on."""
+        expanded = {name: self._expand("options", text) for name, text in options.items()}
+        for text in expanded.values():
+            Address(text)  # registers the login of a proxy
+        for name in PERSONAL & expanded.keys():
+            for secret in re.split(r"[\r\n;]+", expanded[name]):
+                _, _, value = secret.partition(":" if name == "headers" else "=")
+                if len(value := value.strip()) >= SECRET_FROM:
+                    keep_secret(value)
+        return expanded
 
     def _with_login(self, key: str, whole: str, user: str, password: str) -> str:
         password = self._expand("password", password)
@@ -315,9 +333,11 @@ def _read_options(value: Any) -> dict[str, str]:
     if not isinstance(value, dict) or len(value) > MOST_OPTIONS:
         raise ValueError("is no mapping of FFmpeg's options (rtsp_transport: udp)")
     options = {}
-    for name, setting in value.items():
+    for place, (name, setting) in enumerate(value.items(), 1):
         if not isinstance(setting, str | int | float):
-            raise ValueError(f"has no text or number for {str(name)[:80]}")
+            shown = name if name in PERSONAL | HANDED_ON else f"entry {place}"
+            cure = ' (headers: "NAME: VALUE\\r\\n")' if name == "headers" else ""
+            raise ValueError(f"{shown} is no text or number; write one text{cure}")
         options[str(name)] = str(int(setting)) if isinstance(setting, bool) else str(setting)
     return options
 

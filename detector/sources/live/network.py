@@ -29,6 +29,8 @@ from detector.sources.live.meanings import (
     Meaning,
     explain,
 )
+from detector.sources.live.nested import Bytes, NestedOpener, is_named_playlist, settle
+from detector.sources.live.options import PERSONAL
 from detector.sources.live.packet_feed import PacketFeed, is_held_back
 from detector.sources.live.packets import End
 from detector.sources.live.status import SECOND
@@ -63,6 +65,8 @@ class NetworkFeed(PacketFeed):
     _look_up: LookUp | None = None
     _kept: KeptConnection | None = None
     _led_to: str | None = None  # the host that the camera would have us log in at
+    _first: Bytes | None = None  # the beginning of what is opened under guard
+    _nested: NestedOpener | None = None
 
     def receive_all(self) -> None:
         self._opening = opening_of(self.camera.address.whole)
@@ -71,7 +75,7 @@ class NetworkFeed(PacketFeed):
             epoch = self.status.connect(self.clock())
             self.wake()
             self.was_cut = self.is_shown = False
-            self._led_to = None
+            self._led_to = self._nested = None
             meaning = self._connection(epoch)
             if self.stopping.is_set():
                 return
@@ -100,12 +104,15 @@ class NetworkFeed(PacketFeed):
             with contextlib.closing(self._open()) as container:
                 if not container.streams.video:
                     return NO_VIDEO
-                return self._receive_from(container, epoch)
+                meaning = self._receive_from(container, epoch)
+                return self._denied() or meaning
         except (av.error.FFmpegError, OSError, ValueError) as error:
             return self._explain(error)
         finally:
             if self._kept is not None:
                 self._kept.close()
+            if self._first is not None:
+                self._first.close()
 
     def _open(self) -> Any:
         """A container with a video stream of a known codec."""
@@ -133,22 +140,43 @@ class NetworkFeed(PacketFeed):
         self, opening: Opening, probing: dict[str, str], kept: KeptConnection | None = None
     ) -> Any:
         # FFmpeg sends these on to whatever host it is led to; user and password it does not.
-        secret_options = not {"headers", "cookies"}.isdisjoint(self.camera.options)
+        personal = not PERSONAL.isdisjoint(self.camera.options)
         options = {
             **opening.options,
             **probing,
             "protocol_whitelist": opening.protocols,
             **({"format_whitelist": opening.formats} if opening.formats else {}),
-            **({"max_redirects": "0"} if secret_options else {}),
             **{name: value for name, value in self.camera.options.items() if name != OPTION},
+            **({"max_redirects": "0"} if personal else {}),
         }
-        return av.open(
-            kept or self.camera.address.whole,
+        how: dict[str, Any] = {"file": kept or self.camera.address.whole}
+        if kept is None and is_web(self.camera.address.whole):
+            if personal:
+                how = self._guard(self.camera.address.whole, options)
+            elif self._has_login and is_named_playlist(self.camera.address.whole):
+                settled, cookies = settle(self.camera.address.whole)
+                how = self._guard(settled, options | cookies)
+        if "io_open" in how:
+            options["http_persistent"] = "0"  # FFmpeg would look for its own connection in ours
+        container = av.open(
+            **how,
             options=options,
             timeout=(PATIENCE_S, PATIENCE_S),
             hwaccel=accelerator_of(self.camera.options),
             metadata_errors="replace",
         )
+        return how["io_open"].keep(container) if "io_open" in how else container
+
+    def _guard(self, address: str, options: dict[str, str]) -> dict[str, Any]:
+        """How PyAV opens an address when login and options are for its own host alone."""
+        if self._first is not None:
+            self._first.close()
+        self._nested = NestedOpener(address, options, PATIENCE_S)
+        first = self._first = self._nested.open_first()
+        if not first.is_playlist():
+            return {"file": first}
+        # Of bytes that we hand over FFmpeg does not know the type, which it wants for a playlist.
+        return {"file": address, "format": "hls", "io_open": self._nested}
 
     def _receive_from(self, container: Any, epoch: int) -> Meaning:
         video = container.streams.video[0]
@@ -176,9 +204,22 @@ class NetworkFeed(PacketFeed):
                 f"the camera leads to another host, {self._led_to}, which does not get its "
                 "password; give the address at that host",
             )
+        if (denied := self._denied()) is not None:
+            return denied
         if self.was_cut and self.status.has_arrivals() and not self.is_shown:
             return UNDECODED
         return explain(error, timed_out=self.was_cut)
+
+    def _denied(self) -> Meaning | None:
+        """Where another host, which got no secrets of this one, did not let us in."""
+        if self._nested is None or self._nested.denied is None:
+            return None
+        return Meaning(
+            OTHER,
+            f"its playlist leads to another host, {self._nested.denied}, which refuses us: it does "
+            "not get login, headers and cookies of this one; give the playlist at that host, with "
+            "options of its own",
+        )
 
     def _resolve(self) -> Meaning | None:
         """What is wrong with the host's name; None if nothing is.

@@ -85,7 +85,9 @@ def open_container(path: str) -> Any:
         if path == STANDARD_INPUT:
             return _open_standard_input()
         # Old cameras write their tags in Latin-1: no tag may make a video unreadable.
-        return av.open(**how_to_open(path), metadata_errors="replace")
+        how = how_to_open(path)
+        container = av.open(**how, metadata_errors="replace")
+        return how["io_open"].keep(container) if "io_open" in how else container
     except (av.error.FFmpegError, UnicodeError) as error:
         if path == STANDARD_INPUT:
             standard_input().raise_error()

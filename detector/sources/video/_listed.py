@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import ssl
 from contextlib import ExitStack
+from typing import Any
+from urllib.parse import urlsplit
 
 from detector.errors import SourceError
 from detector.errors.holding import hold_arguments
 from detector.sources._web import SILENT_S, WebPlace
 from detector.sources.live.addresses import opening_of
 from detector.sources.live.meanings import explain
+from detector.sources.live.nested import NestedOpener, settle
 from detector.sources.video._container import Video, no_frame, probe
 from detector.sources.video.av import AvSource
 from detector.types import Frame, Image
@@ -24,16 +27,21 @@ MAY_LACK_S = 1.0  # of the stated length: players round it to whole seconds
 def open_listed(place: WebPlace, stride: int, frames: int | None, pixels: str) -> ListedSource:
     """Raises SourceError where it cannot be read, or not one frame can be decoded."""
     opening = opening_of(place.whole)
-    arguments = {
+    options = {
+        **opening.options,
+        "protocol_whitelist": opening.protocols,
+        "format_whitelist": opening.formats,
+        **_authorities(),
+    }
+    arguments: dict[str, Any] = {
         "file": place.whole,
-        "options": {
-            **opening.options,
-            "protocol_whitelist": opening.protocols,
-            "format_whitelist": opening.formats,
-            **_authorities(),
-        },
+        "options": options,
         "timeout": (SILENT_S, SILENT_S),
     }
+    if "@" in urlsplit(place.whole).netloc:
+        settled, cookies = settle(place.whole)
+        opener = NestedOpener(settled, options | cookies, SILENT_S)
+        arguments |= {"file": settled, "format": "hls", "io_open": opener}
     with ExitStack() as stack:
         stack.enter_context(hold_arguments(str(place), arguments))
         video = _probe(place)

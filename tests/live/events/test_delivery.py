@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import hmac
 import json
@@ -21,14 +22,16 @@ import numpy as np
 import pytest
 
 from detector.errors import OutputError, UsageError
+from detector.errors.secrets import redact
 from detector.live.base import Event
 from detector.live.events import EventHub, courier
 from detector.live.events.courier import Courier, RefusedError, TryAgainError
 from detector.live.events.mqtt import MqttTarget, level
 from detector.live.events.snapshots import Snapshots
 from detector.live.events.stream import EventStream
-from detector.live.events.webhook import Webhook
+from detector.live.events.webhook import Webhook, find_address
 from detector.live.events.wording import as_document
+from tests.sources.web_server import make_certificate, web_server
 from tests.waiting import PATIENCE_S, wait_for
 
 TIME_S = 1_795_339_800.25
@@ -327,6 +330,61 @@ def test_nobody_there():
 def test_addresses_that_are_not_called(url):
     with pytest.raises(UsageError, match="--webhook"):
         Webhook(url)
+
+
+def test_an_address_that_stands_in_no_list_of_processes(tmp_path):
+    (tmp_path / "hook").write_text("https://h/S3cretPath\n")
+    assert find_address(f"@{tmp_path}/hook") == "https://h/S3cretPath"
+    assert find_address("env:HOOK", {"HOOK": "https://h/S3cretEnv"}) == "https://h/S3cretEnv"
+    assert find_address("https://h/x") == "https://h/x"
+    assert redact("S3cretPath S3cretEnv") == "*** ***"
+
+
+@pytest.mark.parametrize(
+    ("wish", "said"),
+    [
+        (
+            "@absent",
+            "absent: cannot be read: No such file or directory; check the path after --webhook @",
+        ),
+        ("@empty", "--webhook @empty: the file holds no address; write"),
+        ("@two", "--webhook: a space or control character in the address"),
+        ("@bytes", "not text in UTF-8, so it is not the address of a webhook"),
+        ("@.", "Is a directory"),
+        ("env:NOT_SET", "--webhook env:NOT_SET: this variable is not set in the environment"),
+        ("env:", "--webhook env:: this variable is not set"),
+        ("env:EMPTY", "is not set in the environment; set it"),
+    ],
+)
+def test_places_that_hold_no_address(tmp_path, monkeypatch, wish, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "two").write_text("https://h/S3cretA\nhttps://h/S3cretB\n")
+    (tmp_path / "bytes").write_bytes(b"https://h/S3cret\xff")
+    with pytest.raises(UsageError) as refused:
+        Webhook(find_address(wish, {"EMPTY": ""}))
+    assert said in str(refused.value)
+    assert "S3cret" not in str(refused.value)
+
+
+@pytest.mark.net
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Exception ignored")  # paho leaves its socket open
+@pytest.mark.parametrize("kind", ["https", "mqtts"])
+def test_a_certificate_that_nobody_knows_is_named(tmp_path, kind):
+    pytest.importorskip("paho.mqtt")
+    complaints = []
+    with web_server(make_certificate(tmp_path)) as server:
+        url = f"{kind}://localhost:{server.server_port}/topic"
+        make = Webhook if kind == "https" else MqttTarget
+        target = make(url, complain=complaints.append)
+        target.tell(event())
+        wait_for(lambda: complaints)
+        target.close()
+    del target
+    gc.collect()
+    assert "its certificate is not to be trusted (self-signed certificate); name" in complaints[0]
+    assert "SSL_CERT_FILE=ca.pem" in complaints[0]
 
 
 # ----------------------------------------------------------------------

@@ -1,0 +1,105 @@
+"""Two web servers for cases with pages: the camera's own, and another, which hears no secret.
+
+Both give the same pages, in which ``{own}`` and ``{other}`` stand for their places. A page that
+begins with ``->`` is a redirect.
+"""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+LOGIN, KEY, TOKEN, SESSION = "me:S3cretPw9", "S3cretKey9", "S3cretTok9", "S3cretSes9"
+BASIC = base64.b64encode(LOGIN.encode()).decode()
+SECRETS = (BASIC, "S3cretPw9", KEY, TOKEN, SESSION)
+
+
+class _Web(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, wants_login: bool, session: str | None) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.wants_login, self.session = wants_login, session
+        self.pages: dict[str, bytes] = {}
+        self.heard: list[str] = []  # whole requests
+
+    @property
+    def place(self) -> str:
+        return f"127.0.0.1:{self.server_address[1]}"
+
+    def handle_error(self, *_: object) -> None:
+        """A client that leaves is no error."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Web
+
+    def do_GET(self) -> None:
+        web = self.server
+        web.heard.append(f"{self.requestline}\n{self.headers}")
+        page = web.pages.get(self.path.partition("?")[0])
+        if web.wants_login and self.headers.get("Authorization") != f"Basic {BASIC}":
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="x"')
+            page = b""
+        elif page is None:
+            self.send_response(404)
+            page = b""
+        elif page.startswith(b"->"):
+            self.send_response(302)
+            self.send_header("Location", page[2:].decode("latin-1"))
+            page = b""
+        else:
+            self.send_response(200)
+        if web.session is not None:
+            self.send_header("Set-Cookie", f"session={web.session}; path=/")
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing is printed."""
+
+
+@dataclass
+class Heard:
+    """``places``: what stands in texts of the case. ``other``: requests that the other server
+    received, as text; complete once the servers have ended."""
+
+    places: Mapping[str, str]
+    other: list[str] = field(default_factory=list)
+
+    def fill(self, text: str) -> str:
+        for name, place in self.places.items():
+            text = text.replace(f"{{{name}}}", place)
+        return text
+
+    def told(self) -> list[str]:
+        """The requests in which a secret stands."""
+        return [text for text in self.other if any(secret in text for secret in SECRETS)]
+
+
+@contextmanager
+def two_servers(pages: Mapping[str, bytes], wants_login: bool) -> Iterator[Heard]:
+    own, other = _Web(wants_login, SESSION), _Web(False, None)
+    heard = Heard({"own": own.place, "other": other.place}, other.heard)
+    threads = []
+    for web in (own, other):
+        web.pages = {
+            path: heard.fill(page.decode("latin-1")).encode("latin-1")
+            for path, page in pages.items()
+        }
+        threads.append(threading.Thread(target=web.serve_forever, args=(0.02,), daemon=True))
+        threads[-1].start()
+    try:
+        yield heard
+    finally:
+        for web, thread in zip((own, other), threads, strict=True):
+            web.shutdown()
+            web.server_close()
+            thread.join()

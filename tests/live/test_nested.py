@@ -1,0 +1,274 @@
+"""What a playlist's other hosts receive. Both servers write down every request."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import av
+import pytest
+
+from detector import sources
+from detector.sources import _answers
+from detector.sources.live.nested import NestedOpener, origin_of
+from tests.conftest import CHECKOUT
+from tests.live.servers import make_clip
+from tests.live.test_network import started, take
+from tests.sources.web_server import WebServer, make_certificate, web_server
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.net, pytest.mark.slow]  # it waits for seconds
+
+KEY, IV = b"0123456789abcdef", "00" * 16
+LOGIN = "me:S3cretPw9"
+GIVEN = {"headers": "X-Api-Key: S3cretKey9\r\n", "cookies": "token=S3cretTok9; path=/"}
+PERSONAL = ("X-Api-Key", "Cookie", "Authorization")
+
+
+@pytest.fixture(scope="module")
+def segments(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """A clip as a segment, encrypted, and in two parts of MP4."""
+    folder = tmp_path_factory.mktemp("segments")
+    clip = make_clip(folder / "clip.mp4", 25)
+    for name, how in (("a.ts", {}), ("a.mp4", {"movflags": "frag_keyframe+empty_moov"})):
+        with av.open(str(clip)) as source, av.open(str(folder / name), "w", options=how) as target:
+            stream = target.add_stream_from_template(source.streams.video[0])
+            for packet in source.demux(video=0):
+                if packet.size:
+                    packet.stream = stream
+                    target.mux(packet)
+    plain, mp4 = (folder / "a.ts").read_bytes(), (folder / "a.mp4").read_bytes()
+    cipher = ("openssl", "enc", "-aes-128-cbc", "-K", KEY.hex(), "-iv", IV)
+    locked = subprocess.run(cipher, input=plain, capture_output=True, check=True).stdout
+    at = mp4.index(b"moof") - 4
+    return {"/a.ts": plain, "/locked.ts": locked, "/k": KEY, "/i.mp4": mp4[:at], "/a.m4s": mp4[at:]}
+
+
+@pytest.fixture
+def web() -> Iterator[WebServer]:
+    _answers._known.clear()
+    with web_server() as server:
+        yield server
+
+
+@pytest.fixture
+def other() -> Iterator[WebServer]:
+    with web_server() as server:
+        yield server
+
+
+def hls(*lines: str, end: bool = True) -> bytes:
+    head = ["#EXTM3U", "#EXT-X-VERSION:7", "#EXT-X-TARGETDURATION:1"]
+    return "\n".join([*head, *lines, *(["#EXT-X-ENDLIST"] if end else []), ""]).encode()
+
+
+def fill(server: WebServer, segments: dict[str, bytes], **more: str) -> None:
+    for path, data in segments.items():
+        server.put(path, data, **more)
+    server.put("/plain.m3u8", hls("#EXTINF:1,", "a.ts"), **more)
+
+
+def received(server: WebServer) -> dict[str, dict[str, str]]:
+    """Path -> what it got that tells who asks; of all requests for it together."""
+    found: dict[str, dict[str, str]] = {}
+    for path, headers in list(server.requests):
+        kept = {name: value for name, value in headers.items() if name in PERSONAL}
+        found.setdefault(path, {}).update(kept)
+    return found
+
+
+def master(address: str, line: str = "") -> bytes:
+    lines = ["#EXTM3U", *([line] if line else [])]
+    media = ',AUDIO="a"' if line else ""
+    return "\n".join([*lines, f"#EXT-X-STREAM-INF:BANDWIDTH=1000{media}", address, ""]).encode()
+
+
+SOUND = '#EXT-X-MEDIA:TYPE=AUDIO,GROUP-ID="a",NAME="x",URI="{}"'
+LOCK = '#EXT-X-KEY:METHOD=AES-128,URI="{}",IV=0x' + IV
+# kind -> the playlist (AWAY: the other host), and what the other host is asked for
+PLAYLISTS = {
+    "segment": (hls("#EXTINF:1,", "AWAY/a.ts"), ["/a.ts"]),
+    "key": (hls(LOCK.format("AWAY/k"), "#EXTINF:1,", "locked.ts"), ["/k"]),
+    "locked segment": (hls(LOCK.format("k"), "#EXTINF:1,", "AWAY/locked.ts"), ["/locked.ts"]),
+    "map": (hls('#EXT-X-MAP:URI="AWAY/i.mp4"', "#EXTINF:1,", "a.m4s"), ["/i.mp4"]),
+    "variant": (master("AWAY/plain.m3u8"), ["/a.ts", "/plain.m3u8"]),
+    "sound": (master("plain.m3u8", SOUND.format("AWAY/plain.m3u8")), ["/a.ts", "/plain.m3u8"]),
+    "range": (hls("#EXTINF:1,", "#EXT-X-BYTERANGE:1880@0", "AWAY/a.ts", "#EXTINF:1,", "a.ts"),
+              ["/a.ts"]),
+    "no scheme": (hls("#EXTINF:1,", "//PLACE/a.ts"), ["/a.ts"]),
+    "a login": (hls("#EXTINF:1,", "http://x:y@PLACE/a.ts"), ["/a.ts"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", PLAYLISTS)
+def test_what_is_given_to_one_host_stays_with_it(
+    web: WebServer, other: WebServer, segments: dict[str, bytes], kind: str
+) -> None:
+    """Without ``NestedOpener`` the other host receives all of it, for each of the kinds."""
+    fill(web, segments)
+    fill(other, segments)
+    playlist, asked = PLAYLISTS[kind]
+    playlist = playlist.replace(b"AWAY", other.url("").encode())
+    url = web.put("/list.m3u8", playlist.replace(b"PLACE", other.url("")[7:].encode()))
+    with started(url, options=GIVEN) as feed:
+        assert len(take(feed, 20)) == 20
+        feed.stop()
+    assert sorted(received(other)) == asked
+    assert not any(received(other).values())
+    for path, got in received(web).items():
+        assert got == {"X-Api-Key": "S3cretKey9", "Cookie": "token=S3cretTok9"}, path
+
+
+def test_a_playlist_that_leads_away_later(
+    web: WebServer, other: WebServer, segments: dict[str, bytes]
+) -> None:
+    fill(web, segments)
+    fill(other, segments)
+    url = web.put("/live.m3u8", hls("#EXTINF:1,", "a.ts", end=False))
+    with started(url, options=GIVEN) as feed:
+        wait_for(lambda: "/a.ts" in received(web))
+        away = ["#EXTINF:1,", "a.ts", "#EXTINF:1,", other.url("/a.ts")]
+        web.put("/live.m3u8", hls(*away, end=False))
+        wait_for(lambda: "/a.ts" in received(other))
+        take(feed, 30)
+    assert received(other) == {"/a.ts": {}}
+
+
+def test_a_login_and_its_session(
+    web: WebServer, other: WebServer, segments: dict[str, bytes]
+) -> None:
+    """The server sets a cookie for whoever logs in, and leads the playlist elsewhere at itself."""
+    fill(web, segments, login=LOGIN)
+    fill(other, segments, login=LOGIN)
+    web.put("/live.m3u8", status=302, login=LOGIN, headers={"Location": "/deep/list.m3u8"})
+    session = {"Set-Cookie": "session=S3cretSes9; path=/"}
+    playlist = hls("#EXTINF:1,", "../a.ts", "#EXTINF:1,", other.url("/a.ts"))
+    web.put("/deep/list.m3u8", playlist, login=LOGIN, headers=session)
+    with started(web.url("/live.m3u8", LOGIN)) as feed:
+        take(feed, 20)
+        wait_for(lambda: feed.facts().error)
+        assert f"another host, {other.url('')[7:]}, which refuses us" in str(feed.facts().error)
+    assert received(other) == {"/a.ts": {}}
+    assert received(web)["/a.ts"].keys() == {"Authorization", "Cookie"}
+
+
+def test_a_finished_playlist_read_as_a_file(
+    web: WebServer, other: WebServer, segments: dict[str, bytes]
+) -> None:
+    fill(web, segments, login=LOGIN)
+    fill(other, segments)
+    session = {"Set-Cookie": "session=S3cretSes9; path=/"}
+    playlist = hls("#EXTINF:1,", "a.ts", "#EXTINF:1,", other.url("/a.ts"))
+    web.put("/film.m3u8", playlist, login=LOGIN, headers=session)
+    with sources.open(web.url("/film.m3u8", LOGIN)) as source:
+        assert len(list(source)) == 50
+    assert received(other) == {"/a.ts": {}}
+    assert received(web)["/a.ts"].keys() == {"Authorization", "Cookie"}
+
+
+def test_https_leads_to_http(other: WebServer, segments: dict[str, bytes], tmp_path: Path) -> None:
+    fill(other, segments)
+    with web_server(make_certificate(tmp_path)) as web:
+        fill(web, segments)
+        list_ = hls("#EXTINF:1,", web.url("/a.ts"), "#EXTINF:1,", other.url("/a.ts"))
+        url = web.put("/list.m3u8", list_)
+        with started(url, options=GIVEN) as feed:
+            take(feed, 40)
+        assert received(web)["/a.ts"].keys() == {"X-Api-Key", "Cookie"}
+    assert received(other) == {"/a.ts": {}}
+
+
+def test_a_host_that_wants_what_it_does_not_get_is_named(
+    web: WebServer, other: WebServer, segments: dict[str, bytes]
+) -> None:
+    fill(other, segments, login=LOGIN)
+    url = web.put("/list.m3u8", hls("#EXTINF:1,", other.url("/a.ts")))
+    with started(url, options=GIVEN) as feed:
+        wait_for(lambda: feed.facts().error)
+        error = str(feed.facts().error)
+    assert "give the playlist at that host, with options of its own" in error
+    assert "\n" not in error
+
+
+def test_an_address_that_is_no_text(
+    web: WebServer, segments: dict[str, bytes], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """PyAV prints the second exception of a callback, with its traceback."""
+    fill(web, segments)
+    lines = ["#EXTINF:1,", "a.ts", "#EXTINF:1,", "http://\xff/a.ts", "#EXTINF:1,", "\xfe\xe9.ts"]
+    data = hls(*lines, "#EXTINF:1,", "\xe9.ts", "#EXTINF:1,", "a.ts").decode().encode("latin-1")
+    web.put("/%E9.ts", segments["/a.ts"])
+    with started(web.put("/list.m3u8", data), options=GIVEN) as feed:
+        take(feed, 50)
+    assert {"/a.ts", "/%FE%E9.ts", "/%E9.ts"} < received(web).keys()
+    assert capfd.readouterr().err == ""
+
+
+def test_a_stream_that_is_no_playlist_plays_as_before(
+    web: WebServer, segments: dict[str, bytes]
+) -> None:
+    with started(web.put("/stream", segments["/a.ts"]), options=GIVEN) as feed:
+        assert len(take(feed, 20)) == 20
+    assert received(web)["/stream"].keys() == {"X-Api-Key", "Cookie"}
+
+
+UNCLOSED = """
+import gc, sys
+import av
+from detector.sources.live.nested import NestedOpener
+options = {"protocol_whitelist": "http,tcp", "http_persistent": "0"}
+opener = NestedOpener(sys.argv[1], options, 5.0)
+opener.keep(av.open(sys.argv[1], format="hls", io_open=opener, options=options))
+del opener
+gc.collect()
+print("alive")
+"""
+
+
+def test_a_container_that_nobody_closed(web: WebServer, segments: dict[str, bytes]) -> None:
+    """Without ``keep`` the process ends with SIGABRT."""
+    fill(web, segments)
+    command = [sys.executable, "-c", UNCLOSED, web.url("/plain.m3u8")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=CHECKOUT)
+    assert (done.stdout, done.returncode) == ("alive\n", 0), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "is_own"),
+    [
+        ("http://cam.lan:8080/x.ts", True),
+        ("HTTP://Cam.LAN:8080/x?y#z", True),
+        ("crypto+http://cam.lan:8080/x.ts", True),
+        ("crypto:http://cam.lan:8080/x.ts", True),
+        ("http://me:p%40w@cam.lan:8080/x.ts", True),
+        ("http://cam.lan/x.ts", False),
+        ("http://cam.lan:80/x.ts", False),
+        ("https://cam.lan:8080/x.ts", False),
+        ("http://cam.lan:8080@evil.lan/x.ts", False),
+        ("http://evil.lan#@cam.lan:8080/x.ts", False),
+        ("http://evil.lan?@cam.lan:8080/x.ts", False),
+        ("http://evil.lan\\@cam.lan:8080/x.ts", False),
+        ("http://cam.lan:80\t80/x.ts", False),  # Python: 8080, FFmpeg: 80
+        ("http://cam.lan:8080x/x.ts", False),
+        ("http://cam.lan:8080.evil.lan/x.ts", False),
+        ("http://cam\u212a.lan:8080/x.ts", False),
+        ("http://cam.lan.:8080/x.ts", False),
+        ("crypto+https://cam.lan:8080/x.ts", False),
+        ("httpproxy://cam.lan:8080/x.ts", False),
+        ("tcp://cam.lan:8080", False),
+        ("", False),
+    ],
+)
+def test_which_address_is_of_the_same_host(url: str, is_own: bool) -> None:
+    options = {**GIVEN, "protocol_whitelist": "http", "user_agent": "x", "rtsp_transport": "tcp"}
+    opener = NestedOpener("http://cam.lan:8080/list.m3u8", options, 1.0)
+    chosen = opener.options_for(url, {"offset": "5", "headers": "from FFmpeg", "key": "00"})
+    expected = {"protocol_whitelist": "http", "user_agent": "x", "offset": "5", "key": "00"}
+    assert chosen == expected | ({**GIVEN, "max_redirects": "0"} if is_own else {})
+
+
+def test_an_address_that_can_be_read_in_two_ways_has_no_origin() -> None:
+    assert origin_of("https://[FE80::1]/a") == ("https", "[fe80::1]", 443)
+    assert origin_of("http://a b/") is None

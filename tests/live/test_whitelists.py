@@ -1,0 +1,141 @@
+"""FFmpeg's lists of formats and of protocols: each test fails where one of them is not handed over.
+
+The protocols of an address allow what these texts name; only the list of formats refuses them.
+"""
+
+from __future__ import annotations
+
+import base64
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from detector.errors import SourceError
+from detector.sources._web import WebPlace
+from detector.sources.video._listed import open_listed
+from tests.live import servers
+from tests.live.servers import HttpServer
+from tests.live.test_nested import GIVEN, LOGIN, hls, segments
+from tests.live.test_network import started
+from tests.sources.web_server import WebServer, web_server
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.net, pytest.mark.slow]  # it waits for seconds
+
+__all__ = ["segments"]  # a fixture
+CONCAT = b"ffconcat version 1.0\nfile a.ts\n"
+SOON = {"start_timeout_s": 0.5}
+
+
+@pytest.fixture
+def web() -> Iterator[HttpServer]:
+    with servers.http() as server:
+        yield server
+
+
+@pytest.mark.parametrize("options", [{}, GIVEN], ids=["plain", "guarded"])
+def test_a_page_is_no_list_of_pages_beside_it(
+    web: HttpServer, segments: dict[str, bytes], options: dict[str, str]
+) -> None:
+    web.pages = {"/list": ("text/plain", CONCAT), "/a.ts": ("video/mp2t", segments["/a.ts"])}
+    with started(web.url("/list"), terms=SOON, options=options) as feed:
+        wait_for(lambda: feed.facts().error)
+        assert feed.facts().received == 0
+    assert {path for path, _ in web.requests} == {"/list"}
+
+
+@contextmanager
+def listening(*answers: bytes) -> Iterator[int]:
+    """Each client gets the next answer; the last one stays."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            left = list(answers)
+            while True:
+                try:
+                    client = server.accept()[0]
+                except OSError:
+                    return
+                with client:
+                    client.sendall(left.pop(0) if len(left) > 1 else left[0])
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_tcp_stream_is_no_list_of_streams(segments: dict[str, bytes]) -> None:
+    """The control: without the list, ``a.ts`` is this server again, which then sends a video."""
+    with (
+        listening(CONCAT, segments["/a.ts"], CONCAT) as port,
+        started(f"tcp://127.0.0.1:{port}", terms=SOON) as feed,
+    ):
+        wait_for(lambda: feed.facts().error)
+        assert feed.facts().received == 0
+
+
+def test_udp_is_mpeg_ts_alone() -> None:
+    """Pictures in datagrams would play as Motion JPEG."""
+    jpeg = cv2.imencode(".jpg", np.random.default_rng(1).integers(0, 255, (96, 128, 3), np.uint8))[
+        1
+    ].tobytes()
+    port, ended = servers.free_port(), threading.Event()
+
+    def send() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            while not ended.wait(0.002):
+                sender.sendto(jpeg, ("127.0.0.1", port))
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        with started(f"udp://127.0.0.1:{port}") as feed:
+            wait_for(lambda: feed.facts().error or feed.facts().received)
+            assert feed.facts().received == 0
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("login", [None, LOGIN])
+@pytest.mark.parametrize("kind", ["a list of pages", "data", "file"])
+def test_a_finished_playlist_opens_its_own_kind_alone(
+    segments: dict[str, bytes], tmp_path: Path, kind: str, login: str | None
+) -> None:
+    (tmp_path / "a.ts").write_bytes(segments["/a.ts"])
+    inline = f"data:video/mp2t;base64,{base64.b64encode(segments['/a.ts']).decode()}"
+    content = {
+        "a list of pages": CONCAT,
+        "data": hls("#EXTINF:1,", inline),
+        "file": hls("#EXTINF:1,", f"file://{tmp_path}/a.ts"),
+    }
+    with web_server() as server:
+        server.put("/a.ts", segments["/a.ts"], login=login)
+        server.put("/film.m3u8", content[kind], login=login)
+        with pytest.raises(SourceError):
+            open_listed(WebPlace(server.url("/film.m3u8", login)), 1, None, "bgr")
+        assert "/a.ts" not in {path for path, _ in server.requests}
+
+
+@pytest.mark.parametrize(
+    "leads_to", ["file://{path}", "crypto+file://{path}", "data:video/mp2t;base64,{data}"]
+)
+def test_a_guarded_playlist_opens_no_file(
+    segments: dict[str, bytes], tmp_path: Path, leads_to: str
+) -> None:
+    path = tmp_path / "a.ts"
+    path.write_bytes(segments["/a.ts"])
+    data = base64.b64encode(segments["/a.ts"]).decode()
+    server: WebServer
+    with web_server() as server:
+        playlist = hls("#EXTINF:1,", leads_to.format(path=path, data=data))
+        url = server.put("/list.m3u8", playlist)
+        with started(url, terms=SOON, options=GIVEN) as feed:
+            wait_for(lambda: feed.facts().error)
+            assert feed.facts().received == 0
