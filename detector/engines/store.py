@@ -585,9 +585,10 @@ def _is_whole(target: Path, manifest: dict[str, Any]) -> bool:
     told = read_manifest(target)
     if proof.without_proof(told) != manifest:
         return False
-    if proof.why_not_content(target, manifest["file_sha256"]) is not None:
-        return False
-    return proof.why_not(target, told) is None or not has_permission(target.parent)
+    if proof.why_not(target, told) is None:
+        return True
+    same = proof.why_not_content(target, manifest["file_sha256"]) is None
+    return same and not has_permission(target.parent)
 
 
 def _why_broken(target: Path, manifest: dict[str, Any]) -> tuple[str, ...]:

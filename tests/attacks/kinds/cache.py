@@ -195,7 +195,7 @@ def spoilt_key(harm: Harm) -> None:
     harm.tell(file_sha256=harm.poison())
     what = harm.random.randrange(4)
     if what == 0:
-        del harm.files[KEY]
+        del harm.files[KEY], harm.modes[KEY]
     elif what == 1:
         harm.files[KEY] = harm.random.randbytes(harm.random.choice((0, 31, 32, 33, 4096)))
     elif what == 2:
