@@ -11,12 +11,12 @@ import tempfile
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import click
 
 from detector.cli.printing import echo
 from detector.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, LOGGED, DetectVideoError, OutputError
+from detector.errors.private import user_cache
 from detector.errors.secrets import redact
 from detector.errors.writing import write_whole
 from detector.run.signals import Stopped, raise_on_signals, raise_swallowed
@@ -109,10 +109,10 @@ def _log_of(error: BaseException) -> str:
             return str(note.removeprefix(LOGGED))
     told = redact("".join(traceback.format_exception(error)))
     text = told.encode(errors="backslashreplace")
-    with suppress(OutputError, OSError, RuntimeError):  # RuntimeError: the home folder is unknown
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "detect-video"
-        write_whole(cache / LOG, text, ours=True)
-        return str(cache / LOG)
+    with suppress(OutputError, OSError):
+        kept = user_cache() / LOG
+        write_whole(kept, text, ours=True, private=True)
+        return str(kept)
     with suppress(OSError):  # a name of its own: others may write to this folder
         file, path = tempfile.mkstemp(prefix="detect-video-", suffix=".log")
         with os.fdopen(file, "wb") as log:

@@ -1,6 +1,9 @@
 """Files that were built for the engines: made once, used again, and rebuilt when they are damaged.
 
-Every file has a manifest beside it, and one lock guards the folder.
+Every file has a manifest beside it, and one lock guards the folder. A manifest names the digest of
+its file, and proves that a run of this account wrote it (``proof``). A file is run only where both
+hold (``proof.why_not``), so whoever can write to the folder can make us build again, and no more.
+What another account could change is not used at all: neither such a file nor such a folder.
 
     yolov4-tiny-416x416-b1-0123456789ab.onnx            a graph; 12 digits of its own sha256
     yolov4-tiny-416x416-b1-0123456789ab.json            its manifest: what it was made from
@@ -30,9 +33,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detector import __version__, models
-from detector.errors import ModelError, OutputError, UsageError
+from detector.engines import proof
+from detector.errors import ModelError, OutputError
 from detector.errors.guard import keep
 from detector.errors.parsing import parse_json
+from detector.errors.private import (
+    FILE_MODE,
+    has_no_home,
+    make_private_folder,
+    read_own,
+    user_cache,
+    who_else_may_write,
+)
 from detector.errors.writing import has_permission, put_in_place, whole_file, write_whole
 from detector.models.base import KnownGraph, Network
 from detector.models.own_files import write_description
@@ -44,7 +56,6 @@ CURE = "give --engines-dir DIR"
 LARGEST_MESSAGE = (1 << 31) - (1 << 24)  # bytes of weights in one protobuf, with room for nodes
 APART_BYTES = 1024  # smaller tensors stay in the graph
 LOCK = ".lock"
-READ_BYTES = 1 << 20
 
 
 class Artefact(NamedTuple):
@@ -65,22 +76,37 @@ def default_folder() -> Path:
         and has_permission(place)
     ):
         return place
-    cache_home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    with suppress(RuntimeError):  # no HOME, and a user id that no account has
-        cache_home = cache_home.expanduser()
-    return cache_home / "detect-video" / "engines"
+    return user_cache() / "engines"
 
 
 def choose_folder(given: str | None) -> Path:
-    """``--engines-dir``, else the default folder. Neither is made here."""
-    return Path(given) if given else default_folder()
+    """``--engines-dir``, else the default folder. Neither is made here.
 
-
-def _has_no_home(folder: Path) -> bool:
-    """Whether it is the default folder of an account without a home. Its ``~`` must not become a
-    folder of that name below the current one.
+    Where other accounts may write to it, the user's own one, else a temporary one: a file there
+    could be replaced between the proof and the run.
     """
-    return folder.parts[:1] == ("~",)
+    wanted = _wanted(given)
+    if who_else_may_write(wanted) is None:
+        return wanted
+    own = user_cache() / "engines"
+    if not has_no_home(own) and who_else_may_write(own) is None and is_writable(own):
+        return own
+    return temporary_folder()
+
+
+def why_elsewhere(given: str | None) -> str | None:
+    """A line for the user where ``choose_folder`` does not take the folder that it was to take."""
+    wanted = _wanted(given)
+    if (others := who_else_may_write(wanted)) is None:
+        return None
+    return (
+        f"{wanted}: {others}, so built files are neither read nor kept there, but in "
+        f"{choose_folder(given)}; give --engines-dir a folder that only you may write to"
+    )
+
+
+def _wanted(given: str | None) -> Path:
+    return Path(given) if given else default_folder()
 
 
 def is_writable(folder: Path) -> bool:
@@ -88,7 +114,7 @@ def is_writable(folder: Path) -> bool:
 
     Tries it: permissions say nothing about read-only mounts, and nothing at all to root.
     """
-    if _has_no_home(folder):
+    if has_no_home(folder):
         return False
     place = folder.absolute()
     while not place.exists() and place != place.parent:
@@ -128,14 +154,16 @@ def export(network: Network, folder: str | Path | None = None) -> Artefact:
     if known is not None and Path(known).parent == place:
         return _keep(Artefact(known, False, ()))  # ``Graphs.find`` has just looked at it
     write_description(network)
-    graph = network.graph
+    graph, apart = network.graph, None
     if _weight_bytes(graph) > LARGEST_MESSAGE:
         with _output_errors(place):
-            graph = _with_weights_apart(network, place)
+            graph, apart = _with_weights_apart(network, place)
     data = graph.SerializeToString(deterministic=True)
     digest = hashlib.sha256(data).hexdigest()
-    target = place / f"{stem(network)}-{digest[:12]}.onnx"
+    target = place / f"{stem(network)}-{digest[: proof.NAMED]}.onnx"
     manifest = _manifest(network, digest, len(data))
+    if apart is not None:
+        manifest["apart"] = apart
     with _output_errors(place):
         artefact = _keep(_export(target, data, manifest))
     network.path = artefact.path
@@ -163,9 +191,9 @@ def _weight_bytes(model: onnx.ModelProto) -> int:
     return sum(tensor.ByteSize() for tensor in model.graph.initializer)
 
 
-def _with_weights_apart(network: Network, place: Path) -> onnx.ModelProto:
+def _with_weights_apart(network: Network, place: Path) -> tuple[onnx.ModelProto, dict[str, str]]:
     """Writes the weights to a file of their own, unless it is there; returns the graph that reads
-    them from it.
+    them from it, and what its manifest says of that file.
 
     protobuf holds 2 GiB in one file. The weights' file is named after its content.
     """
@@ -186,14 +214,18 @@ def _with_weights_apart(network: Network, place: Path) -> onnx.ModelProto:
             entry.external_data.add(key=key, value=str(value))
         tensors.append(entry)
         size += length
-    target = place / f"{stem(network)}-{digest.hexdigest()[:12]}.bin"
+    target = place / f"{stem(network)}-{digest.hexdigest()[: proof.NAMED]}.bin"
     for entry in tensors:
         if entry.data_location == TensorProto.EXTERNAL:
             entry.external_data.add(key="location", value=target.name)
-    place.mkdir(parents=True, exist_ok=True)
+    make_private_folder(place)
     with _locked(place):
-        if not target.is_file() or target.stat().st_size != size:
-            with whole_file(target, CURE, ours=True) as temporary, temporary.open("wb") as file:
+        if proof.why_not_content(target, digest.hexdigest()) is not None:
+            _make_way(target)
+            with (
+                whole_file(target, CURE, ours=True, private=True) as temporary,
+                temporary.open("wb") as file,
+            ):
                 for tensor in graph.initializer:
                     if len(tensor.raw_data) >= APART_BYTES:
                         file.write(tensor.raw_data)
@@ -214,7 +246,7 @@ def _with_weights_apart(network: Network, place: Path) -> onnx.ModelProto:
         producer_version=model.producer_version,
     )
     apart.metadata_props.extend(model.metadata_props)
-    return apart
+    return apart, {"file": target.name, "sha256": digest.hexdigest()}
 
 
 def build_once(
@@ -234,45 +266,107 @@ def build_once(
     left behind.
     """
     key = json.loads(json.dumps(key, sort_keys=True))
-    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
-    target = folder / f"{stem}-{digest[:12]}{suffix}"
+    target = folder / f"{stem}-{proof.key_digest(key)[: proof.NAMED]}{suffix}"
     with _output_errors(folder):
         if _is_built(target, key):
             return _keep(Artefact(str(target), False, ()))
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
         with _locked(folder):
             if _is_built(target, key):
                 return _keep(Artefact(str(target), False, ()))
             notes = _why_anew(folder, stem, target, key)
             _build(target, key, build)
+            if (unkept := _why_unkept(folder)) is not None:
+                notes = (*notes, unkept)
     return _keep(Artefact(str(target), True, notes))
 
 
-def rewrite(folder: Path, name: str, made: Callable[[bytes | None], bytes]) -> Path:
-    """Rewrites a small file from its content (None: there is no file), whole or not at all.
+def _why_unkept(folder: Path) -> str | None:
+    """A line where the next run cannot know what this one built, and would want to."""
+    why = proof.why_unkept()
+    if why is None or (temporary_folder.cache_info().currsize and folder == temporary_folder()):
+        return None
+    return (
+        f"{proof.key_path()}: the key that proves built files cannot be kept ({why}), so the next "
+        "run builds them again; set XDG_CACHE_HOME to a folder of yours"
+    )
 
+
+def rewrite(folder: Path, name: str, made: Callable[[bytes | None], bytes]) -> Path:
+    """Rewrites a small JSON object from its content, whole or not at all, and seals it.
+
+    ``made`` is given None where there is no file, or none that a run of this account wrote.
     Two processes that come together both count: the second one sees what the first one wrote.
     Raises OutputError.
     """
     target = folder / name
     with _output_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
         with _locked(folder):
-            before = target.read_bytes() if target.exists() else None
-            write_whole(target, made(before), CURE, ours=True)
+            document = parse_json(made(read_kept(folder, name)), target)
+            _write_document(target, proof.seal(name, document))
     return target
+
+
+def read_kept(folder: Path, name: str) -> bytes | None:
+    """What ``rewrite`` wrote; None where there is no such file, or another account's."""
+    path = folder / name
+    try:
+        content = read_own(path, proof.DOCUMENT_BYTES)
+    except OSError:
+        return None
+    return content if proof.why_not_document(path, proof.as_object(content, path)) is None else None
+
+
+def why_not_kept(folder: Path, name: str) -> str | None:
+    """Why ``read_kept`` takes nothing from a file that is there. ``measured.json: ...``"""
+    path = folder / name
+    if not os.path.lexists(path) or read_kept(folder, name) is not None:
+        return None
+    try:
+        reason = proof.why_not_document(
+            path, proof.as_object(read_own(path, proof.DOCUMENT_BYTES), path)
+        )
+    except OSError as error:
+        reason = proof.in_words(error)
+    return None if reason is None else f"{path}: {reason}, not used"
+
+
+def write_sealed(path: Path, content: bytes) -> None:
+    """Writes a file of bytes with a manifest of its own, ``NAME.json``. Raises OutputError."""
+    _make_way(path)
+    write_whole(path, content, CURE, ours=True, private=True)
+    digest = hashlib.sha256(content).hexdigest()
+    name = f"{path.name}.json"
+    _write_document(path.with_name(name), proof.seal(name, {"file_sha256": digest}))
+
+
+def read_sealed(path: Path) -> bytes | None:
+    """What ``write_sealed`` wrote; None where it is not that."""
+    kept = read_kept(path.parent, f"{path.name}.json")
+    manifest = {} if kept is None else proof.as_object(kept, path)
+    if proof.why_not_content(path, manifest.get("file_sha256")) is not None:
+        return None
+    return path.read_bytes()
 
 
 def find_built(
     folder: Path, suffix: str, fits: Callable[[Mapping[str, Any]], bool]
 ) -> Artefact | None:
     """The newest whole file whose key ``fits``; None where there is none."""
-    files = sorted(folder.glob(f"*{suffix}"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in files:
+    for path in sorted(folder.glob(f"*{suffix}"), key=age, reverse=True):
         key = read_manifest(path).get("key")
         if isinstance(key, dict) and fits(key) and _is_built(path, key):
             return _keep(Artefact(str(path), False, ()))
     return None
+
+
+def age(path: Path) -> float:
+    """When a file was written; 0 for what cannot be told, such as a link that leads nowhere."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _keep(made: Artefact) -> Artefact:
@@ -282,13 +376,16 @@ def _keep(made: Artefact) -> Artefact:
 
 
 def read_manifest(path: str | Path) -> dict[str, Any]:
-    """The manifest beside a built file; empty if there is none, or none that can be read."""
+    """The manifest beside a built file; empty if there is none, or none that can be read.
+
+    It may be a stranger's: ``proof.why_not`` says whether to believe it.
+    """
     file = Path(path).with_suffix(".json")
     try:
-        found = parse_json(file.read_bytes(), file)
-    except (OSError, UsageError):
+        found = proof.as_object(read_own(file, proof.DOCUMENT_BYTES), file)
+    except OSError:
         return {}
-    return found if isinstance(found, dict) and isinstance(found.get("key", {}), dict) else {}
+    return found if isinstance(found.get("key", {}), dict) else {}
 
 
 def _build(
@@ -304,35 +401,47 @@ def _build(
             "key": key,
             "facts": facts,
             "build_s": round(seconds, 3),
-            "file_sha256": _digest(made),
+            "file_sha256": proof.file_digest(made),
             "file_bytes": made.stat().st_size,
         }
+        made.chmod(FILE_MODE)
         put_in_place(made, target)
     _write_manifest(target, manifest)
 
 
 def _write_manifest(target: Path, manifest: Mapping[str, Any]) -> None:
-    text = json.dumps(manifest, indent=2) + "\n"
-    write_whole(target.with_suffix(".json"), text.encode(), CURE, ours=True)
+    path = target.with_suffix(".json")
+    _write_document(path, proof.seal(path.name, manifest))
+
+
+def _write_document(path: Path, document: Mapping[str, Any]) -> None:
+    text = json.dumps(document, indent=2) + "\n"
+    _make_way(path)
+    write_whole(path, text.encode(), CURE, ours=True, private=True)
+
+
+def _make_way(path: Path) -> None:
+    """Removes what is no plain file: what a stranger's link leads to may be a file of the user's,
+    and a pipe would stay in the way."""
+    if path.is_symlink() or path.is_fifo() or path.is_socket():
+        path.unlink()
 
 
 def _is_built(target: Path, key: Mapping[str, Any]) -> bool:
     manifest = read_manifest(target)
-    try:
-        return bool(manifest.get("key") == key) and _digest(target) == manifest.get("file_sha256")
-    except OSError:
-        return False
+    return bool(manifest.get("key") == key) and proof.why_not(target, manifest) is None
 
 
 def _why_anew(folder: Path, stem: str, target: Path, key: Mapping[str, Any]) -> tuple[str, ...]:
     """Why a file that was built before is built again: it is damaged, or the key has changed."""
-    if target.exists():
-        return (f"{target}: damaged or without its manifest, not used; built again",)
+    if os.path.lexists(target):
+        reason = proof.why_not(target, read_manifest(target)) or "its manifest is of another file"
+        return (f"{target}: {reason}, not used; built again",)
     known = re.compile(re.escape(stem) + "-[0-9a-f]{12}" + re.escape(target.suffix))
     others = [path for path in folder.glob(f"*{target.suffix}") if known.fullmatch(path.name)]
     if not others:
         return ()
-    last = max(others, key=lambda path: path.stat().st_mtime)
+    last = max(others, key=age)
     before = read_manifest(last).get("key", {})
     changed = [
         f"{name} {before.get(name)} is now {key.get(name)}"
@@ -345,18 +454,28 @@ def _why_anew(folder: Path, stem: str, target: Path, key: Mapping[str, Any]) -> 
 def _export(target: Path, data: bytes, manifest: dict[str, Any]) -> Artefact:
     if _is_whole(target, manifest):  # also where the folder can only be read
         return Artefact(str(target), False, ())
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(target.parent)
     with _locked(target.parent):
         if _is_whole(target, manifest):  # another run built it while this one waited
             return Artefact(str(target), False, ())
-        notes = (
-            (f"{target}: damaged or without its manifest, built again",)
-            if _is_broken(target, manifest)
-            else ()
-        )
-        write_whole(target, data, CURE, ours=True)
+        notes = (*_why_broken(target, manifest), *_impostors(target, manifest))
+        _make_way(target)
+        write_whole(target, data, CURE, ours=True, private=True)
         _write_manifest(target, manifest)
     return Artefact(str(target), True, notes)
+
+
+def _impostors(target: Path, manifest: Mapping[str, Any]) -> list[str]:
+    """A line for each file that says that it is this graph, under another name, and is not."""
+    begins = target.stem[: -proof.NAMED - 1]
+    others = [path for path in target.parent.glob(f"{glob.escape(begins)}-*.onnx")]
+    return [
+        f"{path}: {reason}, not used"
+        for path in sorted(others)
+        if path != target
+        and (told := read_manifest(path)).get("recipe") == manifest["recipe"]
+        and (reason := proof.why_not(path, told)) is not None
+    ]
 
 
 def stem(network: Network) -> str:
@@ -401,7 +520,7 @@ class Graphs:
     folder: Path
 
     def find(self, network: Network) -> KnownGraph | None:
-        """By what the graph is made of. A file that is not what its manifest says is none."""
+        """By what the graph is made of. A file that does not prove its content is none."""
         wanted = recipe(network)
         with suppress(OSError):
             for path in sorted(self.folder.glob(f"{glob.escape(stem(network))}-*.onnx")):
@@ -413,7 +532,7 @@ class Graphs:
 
 
 def _known(path: Path, manifest: Mapping[str, Any]) -> KnownGraph | None:
-    if _digest(path) != manifest.get("file_sha256"):
+    if proof.why_not(path, manifest) is not None:
         return None
     try:
         shapes = [tuple(map(int, shape)) for shape in manifest["output_shapes"]]
@@ -459,47 +578,49 @@ def code_of(folder: str) -> str:
 
 def _is_whole(target: Path, manifest: dict[str, Any]) -> bool:
     """Whether the manifest is the one that would be written, and the file is the one in the
-    manifest.
+    manifest, which was just made.
+
+    That is a proof, too. So a file sealed with another key counts where it cannot be sealed again.
     """
-    try:
-        return read_manifest(target) == manifest and _digest(target) == manifest["file_sha256"]
-    except OSError:
+    told = read_manifest(target)
+    if proof.without_proof(told) != manifest:
         return False
+    if proof.why_not(target, told) is None:
+        return True
+    same = proof.why_not_content(target, manifest["file_sha256"]) is None
+    return same and not has_permission(target.parent)
 
 
-def _is_broken(target: Path, manifest: dict[str, Any]) -> bool:
-    """Whether the file is not what its name says.
+def _why_broken(target: Path, manifest: dict[str, Any]) -> tuple[str, ...]:
+    """A line where the file is not what its name says.
 
-    A file whose manifest names the same graph under another ``--family``, or from another file of
-    the same network, is whole.
+    A file whose manifest names the same graph under another ``--family``, from another file of
+    the same network, or with the proof of another key, is whole.
     """
-    if not target.exists():
-        return False
-    known = read_manifest(target).get("file_sha256")
-    try:
-        return bool(known != manifest["file_sha256"] or _digest(target) != known)
-    except OSError:
-        return False
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(READ_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+    if not os.path.lexists(target):
+        return ()
+    told, digest = read_manifest(target), manifest["file_sha256"]
+    content = proof.why_not_content(target, digest)
+    if content is None and told.get("file_sha256") == digest:
+        return ()
+    reason = proof.why_not(target, told) or content or "its manifest is of another file"
+    return (f"{target}: {reason}, not used; built again",)
 
 
 @contextmanager
 def _locked(place: Path) -> Iterator[None]:
-    with (place / LOCK).open("a") as file:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    file = os.open(place / LOCK, flags, FILE_MODE)
+    try:
         fcntl.flock(file, fcntl.LOCK_EX)  # given back when the file closes, or the process dies
         yield
+    finally:
+        os.close(file)
 
 
 @contextmanager
 def _output_errors(place: Path) -> Iterator[None]:
-    if _has_no_home(place):
+    if has_no_home(place):
         raise OutputError(f"{place}: the home folder is unknown; set HOME, or {CURE}")
     try:
         yield

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from detector.errors import OutputError
 from detector.errors.guard import refuse_kept
+from detector.errors.private import FILE_MODE, make_private_folder
 
 HIDDEN = ".detect-video-"  # eight hexadecimal digits and the suffix follow
 MARK = "user.detect-video"  # how the names of our extended attributes begin
@@ -29,12 +30,15 @@ NO_SYNC = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 @contextmanager
-def whole_file(target: Path, cure: str, *, ours: bool = False) -> Iterator[Path]:
+def whole_file(
+    target: Path, cure: str, *, ours: bool = False, private: bool = False
+) -> Iterator[Path]:
     """Gives a path beside ``target`` to write to.
 
     The file becomes ``target`` when the block ends well and is removed when it does not. A process
     that is killed leaves at most a hidden file. A link is followed, so that it outlives the run.
-    What is written to /dev/null is thrown away.
+    What is written to /dev/null is thrown away. The umask decides who may read the file, unless it
+    is ``private``: then this account alone.
 
     Raises OutputError for every OSError; ``cure`` says what the user can do about it. Raises
     UsageError where the command reads ``target``, unless it is ``ours``: a name that the user did
@@ -51,7 +55,8 @@ def whole_file(target: Path, cure: str, *, ours: bool = False) -> Iterator[Path]
     temporary = _hidden_name(real)
     try:
         _refuse_special(real)
-        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+        mode = FILE_MODE if private else 0o666
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
         yield temporary
         put_in_place(temporary, real)
     except OSError as error:
@@ -80,17 +85,26 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
 
 
 def write_whole(
-    target: Path, content: bytes, cure: str = "choose another with -o", *, ours: bool = False
+    target: Path,
+    content: bytes,
+    cure: str = "choose another with -o",
+    *,
+    ours: bool = False,
+    private: bool = False,
 ) -> None:
     """Writes a file whole or not at all, and makes its folder where there is none.
 
-    Raises what ``whole_file`` raises.
+    ``private``: the file, and the folders that are made, are for this account alone. Raises what
+    ``whole_file`` raises.
     """
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        if private:
+            make_private_folder(target.parent)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _output_error(target, error, cure) from error
-    with whole_file(target, cure, ours=ours) as temporary:
+    with whole_file(target, cure, ours=ours, private=private) as temporary:
         temporary.write_bytes(content)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from detector.errors import ModelError
+from detector.errors.private import make_private_folder, user_cache
 from detector.errors.reading import read_text
 from detector.errors.writing import put_in_place, set_aside
 
@@ -112,11 +113,7 @@ def folder() -> Path:
 
 def cache() -> Path:
     """Where downloaded models lie, in the user's cache."""
-    return (
-        Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-        / "detect-video"
-        / "models"
-    )
+    return user_cache() / "models"
 
 
 def known() -> list[str]:
@@ -257,7 +254,7 @@ def pull(name: str, progress: Progress | None = None) -> tuple[Path, bool]:
     if _is_whole(download.target, download):
         return download.target, False
     try:
-        download.target.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(download.target.parent)
         _fetch_into_cache(name, download, progress or (lambda done, total: None))
     except (HTTPError, URLError, HTTPException, TimeoutError, ConnectionError) as exc:
         reason = exc.reason if isinstance(exc, URLError) else exc

@@ -160,7 +160,7 @@ def keep(entry: Measurement, config: Config) -> Path:
     folder = store.choose_folder(config.runtime.engines_dir)
 
     def add(before: bytes | None) -> bytes:
-        if before and not _is_ours(before):
+        if before is None or not _is_ours(before):
             set_aside(folder / FILE)
         entries = [*_entries(before), entry][-KEPT:]
         return to_json(Measurements(comparisons=tuple(entries))).encode()
@@ -363,10 +363,13 @@ def _is_of(
 
 def read_file(config: Config) -> list[Measurement]:
     """All entries that this version can read, the newest last."""
-    try:
-        return _entries((store.choose_folder(config.runtime.engines_dir) / FILE).read_bytes())
-    except OSError:
-        return []
+    return _entries(store.read_kept(store.choose_folder(config.runtime.engines_dir), FILE))
+
+
+def why_not_read(config: Config) -> list[str]:
+    """A line where the file is there and was not written by this account's runs."""
+    reason = store.why_not_kept(store.choose_folder(config.runtime.engines_dir), FILE)
+    return [] if reason is None else [f"{reason}; compare, tune or time again, or delete it"]
 
 
 def counts(entry: Measurement, config: Config) -> bool:

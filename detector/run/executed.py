@@ -85,8 +85,9 @@ def _key(engine: Engine, own: Mapping[str, str]) -> str:
 def _read(file: Path) -> dict[str, Any]:
     """Key -> layers; empty where the file is not there, or is none of ours."""
     try:
-        document = from_json(file.read_bytes(), dict[str, Any], file.name)
-    except (OSError, UsageError):
+        kept = store.read_kept(file.parent, file.name)
+        document = from_json(kept or b"{}", dict[str, Any], file.name)
+    except UsageError:
         return {}
     found = document.get("executed")
     return found if document.get("schema") == SCHEMA and isinstance(found, dict) else {}

@@ -74,9 +74,12 @@ def prepare_network(
     _refuse_what_cannot_fit(network, engine, options)
     wanted = engines.graph_wanted(engine, precision, runtime.device)
     own, folder = runtime.engines_dir, store.choose_folder(runtime.engines_dir)
+    elsewhere = store.why_elsewhere(own)
+    said = () if elsewhere is None else (elsewhere,)
     prepare_in = partial(_prepare_in, network, engine, wanted, config, options, progress)
     try:
-        return prepare_in(folder)
+        ready = prepare_in(folder)
+        return replace(ready, notes=(*said, *ready.notes))
     except OutputError:
         if own is not None or store.is_writable(folder):
             raise
@@ -86,7 +89,7 @@ def prepare_network(
         f"{folder} cannot be written: what is built for this run lies in a temporary folder; "
         "--engines-dir DIR keeps it"
     )
-    return replace(ready, notes=(*ready.notes, note))
+    return replace(ready, notes=(*said, *ready.notes, note))
 
 
 def _prepare_in(

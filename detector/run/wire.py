@@ -174,6 +174,7 @@ def load_model(
         if config.runtime.batch != network.batch:  # it is part of the graph
             with timer.phase("load"):
                 network = open_network(config, picture)
+    doubts = choose.why_not_read(config) if timed or measured else []
     timing = _timing_of(network, config, progress or silent) if timed else None
     with timer.phase("load"):
         measurement = None if timing is None else timing.measurement
@@ -214,6 +215,7 @@ def load_model(
         reason or choice.reason,
         classes,
         [
+            *doubts,
             *([timing.note] if timing is not None and timing.note else []),
             *network.warnings,
             *ready.notes,

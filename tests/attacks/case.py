@@ -52,9 +52,12 @@ class Case:
     ``one_of``: a code that at least one of the copies must have. ``again``: afterwards the same
     command line runs once more, undisturbed, and must end with one of these codes.
     ``may_change``: files that the command line names as its own outputs. ``modes``: path -> mode;
+    ``owners``: path -> user id, where root runs the attacks;
     ``plain_user``: without root's right to pass by modes (of fresh processes).
     ``pages``: path -> what two web servers give, as ``two_servers`` says; their places are put into
     the files. ``wants_login``: the first of them does.
+    ``digests``: path -> sha256 that the file must have afterwards. ``says``: words that must be
+    printed.
     """
 
     files: Mapping[str, bytes | Link | Pipe]
@@ -72,9 +75,12 @@ class Case:
     again: frozenset[int] | None = None
     may_change: frozenset[str] = frozenset()
     modes: Mapping[str, int] = field(default_factory=dict)
+    owners: Mapping[str, int] = field(default_factory=dict)
     plain_user: bool = False
     pages: Mapping[str, bytes] = field(default_factory=dict)
     wants_login: bool = False
+    digests: Mapping[str, str] = field(default_factory=dict)
+    says: str = ""
 
     def save(self, folder: Path) -> None:
         """Writes case.json, command.txt (for people), files/ and pages/."""

@@ -148,6 +148,8 @@ class Server:
             (self.root / name).mkdir()
         for name, mode in case.modes.items():
             (self.root / "work" / name).chmod(mode)
+        for name, owner in case.owners.items():
+            os.chown(self.root / "work" / name, owner, owner)
 
     def _ask(self, case: Case, limits: Any, **changed: Any) -> dict[str, Any]:
         env: dict[str, str | None] = {
@@ -260,6 +262,7 @@ def judge(case: Case, ran: Mapping[str, Any], before: Mapping[str, Any], root: P
         *_judge_prints(case, outcome),
         *(("left", f"process still there: {line}") for line in ran["left"]),
         *_judge_files(case, outcome, before, root),
+        *_judge_results(case, root),
     ]
     if outcome.memory_mb > case.limits.memory_mb:
         outcome.failures.append(("limits", f"{outcome.memory_mb:.0f} MB of memory"))
@@ -288,6 +291,14 @@ def _judge_files(
             yield "half files", f"{name}: {reason}"
 
 
+def _judge_results(case: Case, root: Path) -> Iterator[tuple[str, str]]:
+    for name, wanted in case.digests.items():
+        path = root / "work" / name
+        found = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+        if found != wanted:
+            yield "other", f"{name}: {'is not there' if found is None else 'has another content'}"
+
+
 def _judge_codes(case: Case, outcome: Outcome, hang: bool) -> Iterator[tuple[str, str]]:
     if hang:
         yield "hangs", f"still running after {case.limits.wall_s:.0f} s"
@@ -312,6 +323,8 @@ def _judge_prints(case: Case, outcome: Outcome) -> Iterator[tuple[str, str]]:
         said = b"detect-video: " in err or b"the default job cannot run (exit " in out  # doctor's
         if code in (2, 3, 4, 5, 6) and 2 not in case.closed and not said:
             yield "other", f"exit code {code} without a message"
+        if case.says.encode() not in err + out:
+            yield "other", f"nothing was said of: {case.says}"
         texts = (text for text in (err, out) if _is_plain_text(case, text))
         if steers := next(filter(None, map(_STEERS.search, texts)), None):
             yield "other", f"what steers a terminal was printed: {steers[0]!r}"

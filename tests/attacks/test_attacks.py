@@ -30,7 +30,7 @@ SEED = 1
 # How many cases of a kind the ordinary tests run; of others two. The three from generators with
 # tests of their own are left to the long run.
 COUNTS = {
-    "checkpoints": 15, "command lines": 20, "configs": 15, "darknet": 20, "labels": 15,
+    "cache": 12, "checkpoints": 15, "command lines": 20, "configs": 15, "darknet": 20, "labels": 15,
     "nsys files": 10, "onnx": 15, "pictures": 8, "safetensors": 15, "saved runs": 10, "videos": 12,
     "kills": 4, "full disks": 4, "eight at once": 1, "signals": 4, "hostile graphs": 0,
     "hostile texts": 0, "hostile sessions": 0,
@@ -66,9 +66,12 @@ def test_a_case_survives_its_folder(tmp_path):
         again=frozenset({0}),
         may_change=frozenset({"a.txt"}),
         modes={"a.txt": 0o400},
+        owners={"a.txt": 65534},
         plain_user=True,
         pages={"/a b": b"\xff", "/deep/c": b""},
         wants_login=True,
+        digests={"a.txt": "00"},
+        says="a word",
     )
     case.save(tmp_path)
     assert read_case(tmp_path) == Case(**{**vars(case), "files": {**case.files, "deep/": b""}})
@@ -218,6 +221,27 @@ def test_two_servers_and_what_the_other_one_heard():
         with pytest.raises(HTTPError, match="401"):
             urlopen(f"http://{own}/a", timeout=PATIENCE_S)
     assert len(heard.other) == len(heard.told()) == 1
+
+
+def test_a_result_must_be_the_wanted_one(tmp_path):
+    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # of "abc"
+    case = Case({}, ("in.mp4",), digests={"rows": digest})
+    for number, (text, found) in enumerate((("abc", []), ("abd", ["other"]), (None, ["other"]))):
+        root = tmp_path / str(number)
+        root.mkdir()
+
+        def after(work, text=text):
+            if text is not None:
+                (work / "rows").write_text(text)
+
+        assert failures(root, case, after) == found
+
+
+def test_what_must_be_said_must_be_said(tmp_path):
+    case = Case({}, ("in.mp4",), says="not used")
+    for number, (said, found) in enumerate(((b"x: not used\n", []), (b"", ["other"]))):
+        (tmp_path / str(number)).mkdir()
+        assert failures(tmp_path / str(number), case, stderr=said) == found
 
 
 def test_json_must_be_a_document(tmp_path):

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 
-from detector.engines import store
+from detector.engines import proof, store
 from detector.engines.base import LayerExecution
 from detector.engines.store import Graphs, export
 from detector.models.base import Network
@@ -116,7 +116,7 @@ def test_a_damaged_file_is_built_again_and_said(cfg, folder):
     path.write_bytes(path.read_bytes()[:-1])
     network = opened(cfg, folder)
     assert network.path is None
-    assert "damaged" in export(network, folder).notes[0]
+    assert "its content is not what its manifest says" in export(network, folder).notes[0]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,8 @@ def test_a_damaged_file_is_built_again_and_said(cfg, folder):
 )
 def test_a_manifest_that_nobody_wrote_is_none(cfg, folder, change):
     path = Path(export(opened(cfg, folder), folder).path).with_suffix(".json")
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    told = {**json.loads(path.read_text()), **change}
+    path.write_text(json.dumps(proof.seal(path.name, told)))
     assert opened(cfg, folder).path is None
 
 
@@ -209,7 +210,10 @@ def test_another_precision_option_or_version_is_asked_again(tmp_path, monkeypatc
 def test_a_file_of_layers_that_nobody_wrote_is_none(tmp_path, text):
     engine, path = Told(), str(tmp_path / "x.onnx")
     key = executed._key(engine, {})
-    (tmp_path / "x.layers.json").write_text(text.replace("KEY", key))
+    text = text.replace("KEY", key)
+    if text.startswith("{"):
+        text = json.dumps(proof.seal("x.layers.json", json.loads(text)))
+    (tmp_path / "x.layers.json").write_text(text)
     assert len(layers_of(engine, path)) == 1
     assert engine.asked == 1
     assert len(layers_of(engine, path)) == 1

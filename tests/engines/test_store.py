@@ -90,15 +90,21 @@ def test_the_same_graph_of_another_family_is_not_called_damaged(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "damage", [damage_truncate, damage_flip, damage_manifest, damage_no_manifest]
+    ("damage", "reason"),
+    [
+        (damage_truncate, "its content is not what its manifest says"),
+        (damage_flip, "its content is not what its manifest says"),
+        (damage_manifest, "it has no manifest that can be read"),
+        (damage_no_manifest, "it has no manifest that can be read"),
+    ],
 )
-def test_a_damaged_one_is_built_again_and_said(tmp_path, damage):
+def test_a_damaged_one_is_built_again_and_said(tmp_path, damage, reason):
     path = Path(export(plus_one(), tmp_path).path)
     whole = path.read_bytes()
     damage(path)
     again = export(plus_one(), tmp_path)
     assert again.built
-    assert again.notes == (f"{path}: damaged or without its manifest, built again",)
+    assert again.notes == (f"{path}: {reason}, not used; built again",)
     assert path.read_bytes() == whole
     assert not export(plus_one(), tmp_path).built
 

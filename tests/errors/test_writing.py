@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from detector.errors import OutputError
-from detector.errors.writing import whole_file, write_whole
+from detector.errors.writing import put_in_place, whole_file, write_whole
 
 
 def test_the_file_appears_at_the_end_and_nothing_else_stays(tmp_path):
@@ -42,3 +47,90 @@ def test_a_file_that_cannot_be_written_is_an_output_error_with_its_name_and_cure
             write_whole(target, b"x", "give --there")
         assert str(target) in str(caught.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+# ---- power loss: what is synced when
+
+
+class Disk:
+    """What happened to it, in order, by name."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.done: list[tuple[str, ...]] = []
+        fsync, replace = os.fsync, os.replace
+
+        def sync(file: int) -> None:
+            fsync(file)
+            path = Path(os.readlink(f"/proc/self/fd/{file}"))
+            content = "a folder" if path.is_dir() else path.read_text()
+            self.done.append(("sync", content))
+
+        def name(source: Path, target: Path) -> None:
+            replace(source, target)
+            self.done.append(("name", Path(target).name))
+
+        monkeypatch.setattr(os, "fsync", sync)
+        monkeypatch.setattr(os, "replace", name)
+
+
+IN_ORDER = [("sync", "whole"), ("name", "x.json"), ("sync", "a folder")]
+
+
+def test_content_name_and_folder_reach_the_disk_in_this_order(tmp_path, monkeypatch):
+    disk = Disk(monkeypatch)
+    write_whole(tmp_path / "x.json", b"whole")
+    assert disk.done == IN_ORDER
+
+
+def test_so_they_do_where_the_caller_has_the_file_open(tmp_path, monkeypatch):
+    disk = Disk(monkeypatch)
+    with (tmp_path / "hidden").open("wb") as file:
+        file.write(b"whole")
+        file.flush()
+        put_in_place(tmp_path / "hidden", tmp_path / "x.json", file.fileno())
+    assert disk.done == IN_ORDER
+
+
+def failing(error: int, on_folders: bool):
+    fsync = os.fsync
+
+    def fail(file: int) -> None:
+        if stat.S_ISDIR(os.fstat(file).st_mode) == on_folders:
+            raise OSError(error, os.strerror(error))
+        fsync(file)
+
+    return fail
+
+
+def test_content_that_cannot_be_synced_gets_no_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", failing(errno.EIO, on_folders=False))
+    with pytest.raises(OutputError, match="Input/output error"):
+        write_whole(tmp_path / "x.json", b"whole")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_synced_is_said_unless_its_file_system_never_can(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(os, "fsync", failing(errno.EIO, on_folders=True))
+    with pytest.raises(OutputError, match="Input/output error"):
+        write_whole(tmp_path / "x.json", b"whole")
+    monkeypatch.setattr(os, "fsync", failing(errno.EINVAL, on_folders=True))
+    write_whole(tmp_path / "y.json", b"whole")
+    assert (tmp_path / "y.json").read_bytes() == b"whole"
+
+
+# ---- who may read what is written
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
+def test_the_umask_holds_unless_a_file_is_private(tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        write_whole(tmp_path / "a" / "row.json", b"")
+        write_whole(tmp_path / "b" / "c" / "key.json", b"", private=True)
+    finally:
+        os.umask(before)
+    found = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    folder = 0o777 & ~umask
+    assert found == {"a": folder, "row.json": mode, "b": 0o700, "c": 0o700, "key.json": 0o600}

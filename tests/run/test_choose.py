@@ -179,10 +179,22 @@ def test_a_file_that_cannot_be_read_is_as_good_as_absent(tmp_path, content):
     assert chosen(tmp_path) == ("ort", "fp32", "engine ort: by rank")
     recorded(tmp_path, DEFAULT, row("torch", "fp32", 28, 29, 30))
     aside = tmp_path / f"{choose.FILE}.replaced"
-    assert aside.exists() == bool(content)
-    assert not content or aside.read_text() == content
+    assert aside.read_text() == content
     assert len(json.loads((tmp_path / choose.FILE).read_text())["comparisons"]) == 1
     assert chosen(tmp_path)[0] == "torch"
+
+
+def test_a_record_that_was_changed_is_not_taken_and_is_said(tmp_path):
+    recorded(tmp_path, DEFAULT, row("torch", "fp32", 28, 29, 30))
+    path = tmp_path / choose.FILE
+    assert chosen(tmp_path)[0] == "torch"
+    assert choose.why_not_read(config(tmp_path)) == []
+    document = json.loads(path.read_text())
+    document["comparisons"][0]["rows"][1]["agreement"] = 0.99
+    path.write_text(json.dumps(document))
+    assert chosen(tmp_path)[0] == "ort"
+    (line,) = choose.why_not_read(config(tmp_path))
+    assert line.startswith(f"{path}: measured.json does not prove that a run of this account")
 
 
 def test_eval_leaves_records_aside(tmp_path):

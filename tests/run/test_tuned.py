@@ -16,6 +16,7 @@ from detector.config.schema import (
     OutputConfig,
     RuntimeConfig,
 )
+from detector.engines import proof
 from detector.run import choose, tuned
 from detector.session.measured import Interval, MeasuredMachine
 from detector.session.tuning import Tuning
@@ -143,7 +144,7 @@ def test_undo_leaves_everything_else(tmp_path, monkeypatch):
     elsewhere = {**document["comparisons"][0]}
     elsewhere["machine"] = {**elsewhere["machine"], "cpu": "D"}
     document["comparisons"] += [foreign, timing, elsewhere]
-    path.write_text(json.dumps(document))
+    path.write_text(json.dumps(proof.seal(path.name, document)))
     (line,) = tuned.drop(config(tmp_path))
     assert line.startswith("m, tuned for 1280x720 h264 (")
     left = json.loads(path.read_text())["comparisons"]

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from detector.engines import store
 from detector.engines.base import BuildProgress, EngineOptions
 from detector.engines.trt import driver
 from detector.engines.trt.driver import Gpu
 from detector.engines.trt.plan_file import kept_log
-from detector.errors import EngineError, UsageError
+from detector.errors import EngineError, OutputError, UsageError
 from detector.models.base import Network
 
 if TYPE_CHECKING:
@@ -413,11 +414,9 @@ def _cache_file(target: Path, trt: Any, gpu: Gpu) -> Path:
 
 
 def _load_timings(config: Any, cache: Path) -> None:
-    """Loads the cache. An absent or refused file means an empty cache, which only costs time."""
-    try:
-        known = cache.read_bytes()
-    except OSError:
-        known = b""
+    """Loads the cache. A file that is absent, refused or not ours means an empty cache, which only
+    costs time."""
+    known = store.read_sealed(cache) or b""
     timings = config.create_timing_cache(known) or config.create_timing_cache(b"")
     if timings is not None:
         config.set_timing_cache(timings, False)
@@ -427,7 +426,6 @@ def _save_timings(config: Any, cache: Path) -> None:
     timings = config.get_timing_cache()
     if timings is None:
         return
-    temporary = cache.with_name(f".{cache.name}.tmp")
-    with suppress(OSError):  # the plan is built; a cache that cannot be kept must not lose it
-        temporary.write_bytes(timings.serialize())
-        temporary.replace(cache)
+    # The plan is built; a cache that cannot be kept must not lose it.
+    with suppress(OSError, OutputError):
+        store.write_sealed(cache, bytes(timings.serialize()))

@@ -23,7 +23,7 @@ from detector.jobs.doctor.attempt import time_encoders, try_default_job, try_eng
 from detector.jobs.doctor.encoding import encoders, unusable
 from detector.jobs.doctor.hardware import cpu, nvidia, nvtx_tool, readable_counters, threads
 from detector.run import tuned
-from detector.run.choose import choose_by_rank, list_in_force
+from detector.run.choose import choose_by_rank, list_in_force, why_not_read
 from detector.run.environment import environment
 
 # What each is for. The default job needs both.
@@ -150,7 +150,8 @@ def examine(config: Config, quick: bool = False) -> dict[str, Any]:
         "in_force": [asdict(one) for one in (*list_in_force(config), *tuned.list_in_force(config))],
     }
     document["default"] = _default_job(found, folders, quick)
-    document["warnings"] = _warnings(document)
+    doubts = [store.why_elsewhere(given), *why_not_read(config)]
+    document["warnings"] = [*_warnings(document), *filter(None, doubts)]
     code, reason = document["default"]["exit_code"], document["default"]["reason"]
     document["exit"] = {"code": code, "reason": reason}
     return document

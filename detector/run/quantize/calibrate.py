@@ -20,7 +20,7 @@ import numpy as np
 
 from detector import engines, sources
 from detector.config.schema import PACKAGED, CalibrationConfig, Config
-from detector.engines import store
+from detector.engines import proof, store
 from detector.engines.base import BuildProgress
 from detector.errors import DetectVideoError, EngineError, ModelError, UsageError
 from detector.errors.guard import keep
@@ -197,21 +197,19 @@ def _find_kept(network: Network, config: Config, folder: Path) -> tuple[Calibrat
 
     def rank(path: Path) -> tuple[bool, float, str]:
         key = store.read_manifest(path).get("key", {})
-        return (key.get("method"), key.get("budget")) == asked, path.stat().st_mtime, path.name
+        return (key.get("method"), key.get("budget")) == asked, store.age(path), path.name
 
     for path in sorted(paths, key=rank, reverse=True):
         manifest = store.read_manifest(path)
         if any(manifest.get("key", {}).get(name) != value for name, value in wanted.items()):
             continue
-        data = path.read_bytes()
+        reason = proof.why_not(path, manifest)
         try:
-            if hashlib.sha256(data).hexdigest() != manifest.get("file_sha256"):
-                raise ValueError
-            found = Calibration.from_json(data.decode())
+            found = Calibration.from_json(path.read_text()) if reason is None else None
         except UNREADABLE:
-            notes.append(
-                f"{path}: is damaged and was not used; calibrate again with --calibrate IN.mp4"
-            )
+            reason = "it is damaged"
+        if found is None or reason is not None:
+            notes.append(f"{path}: {reason}, not used; calibrate again with --calibrate IN.mp4")
             continue
         keep("the calibration", path, path.with_suffix(".json"))
         return found, [*notes, f"int8: uses the calibration {path}"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -195,11 +197,25 @@ def test_a_damaged_calibration_is_named(video: Path, tmp_path: Path) -> None:
     quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
     (name,) = kept(tmp_path)
     (tmp_path / name).write_text("{}")
-    with pytest.raises(UsageError, match=rf"{name}: .*damaged"):
+    with pytest.raises(UsageError, match=rf"{name}: its content is not what"):
         quantize.quantize_network(branched(), "int8-u8", config(None), tmp_path)
     _, notes = quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
-    assert "damaged" in notes[0]
+    assert "its content is not what its manifest says" in notes[0]
     quantize.quantize_network(branched(), "int8-u8", config(None), tmp_path)
+
+
+def test_a_forged_calibration_is_not_used(video: Path, tmp_path: Path) -> None:
+    """Its manifest was given the digest of the changed ranges."""
+    quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
+    path = tmp_path / kept(tmp_path)[0]
+    document = json.loads(path.read_text())
+    document["ranges"] = {name: [0.0, 0.001] for name in document["ranges"]}
+    path.write_text(json.dumps(document))
+    told = store.read_manifest(path)
+    told |= {"file_sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    path.with_suffix(".json").write_text(json.dumps(told))
+    with pytest.raises(UsageError, match=r"does not prove .*, not used; calibrate again"):
+        quantize.quantize_network(branched(), "int8-u8", config(None), tmp_path)
 
 
 def test_of_several_the_one_that_was_asked_for_is_used(video: Path, tmp_path: Path) -> None:

@@ -1,0 +1,104 @@
+"""Files of this account alone: made so, and not believed where another account could write them."""
+
+from __future__ import annotations
+
+import errno
+import grp
+import os
+import pwd
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+FILE_MODE, FOLDER_MODE = 0o600, 0o700
+ACL = "system.posix_acl_access"  # the extended attribute of a file with rights for single accounts
+
+
+def user_cache() -> Path:
+    """``~/.cache/detect-video``. It begins with ``~`` where the account has no home."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    with suppress(RuntimeError):  # no HOME, and a user id that no account has
+        home = home.expanduser()
+    return home / "detect-video"
+
+
+def has_no_home(folder: Path) -> bool:
+    """Whether it is below the home of an account that has none. Its ``~`` must not become a folder
+    of that name below the current one.
+    """
+    return folder.parts[:1] == ("~",)
+
+
+def make_private_folder(folder: Path) -> None:
+    """Makes ``folder``, and those above it that are not there, with mode 0700. Raises OSError."""
+    if has_no_home(folder):
+        raise OSError("the home folder is unknown")
+    if folder.is_dir():
+        return
+    if folder.parent != folder:
+        make_private_folder(folder.parent)
+    folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+
+
+def read_own(path: Path, limit: int) -> bytes:
+    """The content of a plain file, which is neither a link nor waited for. Raises OSError."""
+    with os.fdopen(open_own(path), "rb") as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    return content
+
+
+def open_own(path: Path) -> int:
+    """A descriptor of a plain file that is no link. Raises OSError."""
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "it is no plain file", str(path))
+    return file
+
+
+def who_else_may_write(path: Path) -> str | None:
+    """In words, which other account could change a file or folder; None where none can, or where it
+    is not there. A link is followed. Root may always: it could as well change the program.
+    """
+    try:
+        about = path.stat()
+    except OSError:
+        return None
+    mode = f"mode {stat.S_IMODE(about.st_mode):04o}"
+    if about.st_uid not in (0, os.geteuid()):
+        return f"it belongs to {_account(about.st_uid)}"
+    if about.st_mode & stat.S_IWOTH:
+        return f"everybody may write there ({mode})"
+    if about.st_mode & stat.S_IWGRP and not _is_of_one(about.st_gid, path):
+        return f"its group may write there ({mode})"
+    return None
+
+
+def is_roots(path: Path) -> bool:
+    """Whether root made it, and no other account may change it."""
+    try:
+        return path.lstat().st_uid == 0 and who_else_may_write(path) is None
+    except OSError:
+        return False
+
+
+def _is_of_one(gid: int, path: Path) -> bool:
+    """Whether a group stands for this account or root alone. Many systems give every account a
+    group of its own name and a umask of 002: what such a group may write, nobody else may."""
+    with suppress(OSError):
+        if ACL in os.listxattr(path):
+            return False
+    try:
+        name, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return group.gr_name in (name, "root") and set(group.gr_mem) <= {name, "root"}
+
+
+def _account(uid: int) -> str:
+    try:
+        return f"the account {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"the account {uid}"

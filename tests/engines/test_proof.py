@@ -1,0 +1,520 @@
+"""A built file is run where it proves its content, and built again where it does not."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+import pytest
+
+from detector.config.schema import Config, RuntimeConfig
+from detector.engines import proof, store
+from detector.engines.store import Graphs, build_once, export, find_built
+from detector.models.base import Network
+from detector.run.prepare import prepare_network
+from tests.known_answers import plus_one
+from tests.models import exports
+from tests.networks import open_network
+
+NOBODY = 65534
+UNPROVED = "does not prove that a run of this account wrote it"
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="machine: only root gives files away")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's own cache, with the key."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "detect-video"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "engines"
+
+
+def another_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whoever writes now has another key."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache-of-another"))
+
+
+# ---- what somebody who can write to the folder may do to a file and its manifest
+
+
+def without_weights(content: bytes) -> bytes:
+    try:
+        model = onnx.load_from_string(content)
+    except Exception:  # a plan of these tests
+        return bytes(len(content))
+    for tensor in model.graph.initializer:
+        tensor.raw_data = bytes(len(tensor.raw_data))
+    return model.SerializeToString()
+
+
+def tamper_file(path: Path) -> None:
+    path.write_bytes(without_weights(path.read_bytes()))
+
+
+def tamper_both(path: Path) -> None:
+    """The attack that once ran: zero weights, and a manifest with their digest."""
+    tamper_file(path)
+    told = store.read_manifest(path)
+    told |= {"file_sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    path.with_suffix(".json").write_text(json.dumps(told))
+
+
+def tamper_both_without_a_proof(path: Path) -> None:
+    tamper_both(path)
+    told = proof.without_proof(store.read_manifest(path))
+    path.with_suffix(".json").write_text(json.dumps(told))
+
+
+def tamper_manifest(path: Path) -> None:
+    told = store.read_manifest(path) | {"macs": 1, "made_by": "somebody"}
+    path.with_suffix(".json").write_text(json.dumps(told))
+
+
+def proof_of_another_kind(path: Path) -> None:
+    told = store.read_manifest(path) | {"proof": ["\u00e9"]}
+    path.with_suffix(".json").write_text(json.dumps(told))
+    tamper_file(path)
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def link(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+def link_manifest(path: Path) -> None:
+    link(path.with_suffix(".json"))
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def pipe_for_manifest(path: Path) -> None:
+    pipe(path.with_suffix(".json"))
+
+
+def of_everybody(path: Path) -> None:
+    path.chmod(0o666)
+
+
+def manifest_of_everybody(path: Path) -> None:
+    path.with_suffix(".json").chmod(0o666)
+
+
+# Harm, and words of the line that says why.
+HARM: dict[Callable[[Path], None], str] = {
+    tamper_file: "its content is not what its manifest says",
+    tamper_both: UNPROVED,
+    tamper_both_without_a_proof: UNPROVED,
+    proof_of_another_kind: UNPROVED,
+    cut_short: "its content is not what its manifest says",
+    link: "it is a link",
+    link_manifest: "is a link|no manifest that can be read",
+    pipe: "it is no plain file",
+    pipe_for_manifest: "it has no manifest that can be read",
+    of_everybody: "everybody may write there",
+    manifest_of_everybody: "everybody may write there",
+}
+harmed = pytest.mark.parametrize("harm", HARM, ids=lambda harm: harm.__name__)
+
+
+def named(harm: Callable[[Path], None], notes: tuple[str, ...]) -> bool:
+    (line,) = notes
+    return any(words in line for words in HARM[harm].split("|")) and "\n" not in line
+
+
+# ---- graphs
+
+
+def find(folder: Path) -> str | None:
+    known = Graphs(folder).find(plus_one())
+    return None if known is None else known.path
+
+
+def test_a_graph_of_ours_is_found(folder):
+    assert find(folder) is None
+    assert find(folder) is None
+    assert export(plus_one(), folder).path == find(folder)
+
+
+@harmed
+def test_a_graph_that_was_changed_is_built_again(folder, harm):
+    path = Path(export(plus_one(), folder).path)
+    whole = path.read_bytes()
+    harm(path)
+    assert find(folder) is None
+    made = export(plus_one(), folder)
+    assert made.path == str(path)
+    assert path.read_bytes() == whole
+    assert not path.is_symlink()
+    assert not path.with_suffix(".json").is_symlink()
+    assert find(folder) == str(path)
+    if harm not in (manifest_of_everybody, link_manifest):  # the file is as it was just made
+        assert named(harm, made.notes)
+    assert export(plus_one(), folder) == (str(path), False, ())
+
+
+def test_a_manifest_that_was_changed_alone_is_written_again(folder):
+    path = Path(export(plus_one(), folder).path)
+    before = path.with_suffix(".json").read_text()
+    tamper_manifest(path)
+    assert find(folder) is None
+    export(plus_one(), folder)
+    assert path.with_suffix(".json").read_text() == before
+
+
+def test_two_graphs_that_changed_places_are_built_again(folder):
+    one, other = (Path(export(plus_one(batch), folder).path) for batch in (1, 2))
+    for suffix in (".onnx", ".json"):
+        kept = one.with_suffix(suffix).read_bytes()
+        one.with_suffix(suffix).write_bytes(other.with_suffix(suffix).read_bytes())
+        other.with_suffix(suffix).write_bytes(kept)
+    assert find(folder) is None
+    (line,) = export(plus_one(), folder).notes
+    assert UNPROVED in line
+
+
+def test_a_graph_under_another_name_is_not_run_and_is_said(folder):
+    path = Path(export(plus_one(), folder).path)
+    tamper_both(path)
+    digest = store.read_manifest(path)["file_sha256"][: proof.NAMED]
+    for suffix in (".onnx", ".json"):
+        path.with_suffix(suffix).rename(folder / f"plus_one-3x2-b1-{digest}{suffix}")
+    assert find(folder) is None
+    made = export(plus_one(), folder)
+    (line,) = made.notes
+    assert made.path == str(path)
+    assert line.startswith(f"{folder}/plus_one-3x2-b1-{digest}.onnx: ")
+    assert line.endswith(f"{UNPROVED}, not used")
+
+
+def test_a_folder_from_elsewhere_is_built_again(folder, tmp_path, monkeypatch):
+    with monkeypatch.context() as patched:
+        another_account(patched, tmp_path)
+        path = export(plus_one(), tmp_path / "other").path
+        tamper_both(Path(path))
+        told = json.loads(Path(path).with_suffix(".json").read_text())
+        sealed = proof.seal(Path(path).with_suffix(".json").name, told)
+        Path(path).with_suffix(".json").write_text(json.dumps(sealed))
+    shutil.copytree(tmp_path / "other", folder)
+    assert find(folder) is None
+    (line,) = export(plus_one(), folder).notes
+    assert UNPROVED in line
+
+
+def test_the_same_graph_of_another_key_is_sealed_anew_without_a_word(folder, tmp_path, monkeypatch):
+    """It is compared with the graph that was just built. So older versions' files are taken."""
+    with monkeypatch.context() as patched:
+        another_account(patched, tmp_path)
+        export(plus_one(), folder)
+    assert find(folder) is None
+    assert export(plus_one(), folder).notes == ()
+    assert find(folder) is not None
+
+
+def test_what_a_link_leads_to_is_left_alone(folder, tmp_path):
+    """A folder that came as an archive may hold links to the user's own files."""
+    path = Path(export(plus_one(), folder).path)
+    for suffix in (".onnx", ".json"):
+        mine = tmp_path / f"mine{suffix}"
+        mine.write_text("my own")
+        path.with_suffix(suffix).unlink()
+        path.with_suffix(suffix).symlink_to(mine)
+    export(plus_one(), folder)
+    assert {(tmp_path / f"mine{suffix}").read_text() for suffix in (".onnx", ".json")} == {"my own"}
+
+
+def test_weights_in_a_file_of_their_own_are_held_too(tmp_path, folder, monkeypatch):
+    monkeypatch.setattr(store, "LARGEST_MESSAGE", 5000)
+    path = exports.yolox().save(tmp_path / "m.onnx", exports.STATED)
+
+    def opened() -> Network:
+        return open_network(path)
+
+    made = Path(export(opened(), folder).path)
+    manifest = store.read_manifest(made)
+    assert proof.why_not(made, manifest) is None
+    (weights,) = folder.glob("*.bin")
+    whole = weights.read_bytes()
+    weights.write_bytes(bytes(len(whole)))
+    assert "its weights" in str(proof.why_not(made, manifest))
+    export(opened(), folder)
+    assert weights.read_bytes() == whole
+
+
+# ---- what is built once per key: plans. Calibrations: tests/run/quantize/test_calibration.py
+
+
+KEY = {"engine": "x", "level": 3}
+
+
+def build(path: Path) -> dict[str, int]:
+    path.write_bytes(b"a plan" * 9)
+    return {"layers": 2}
+
+
+def built(folder: Path, key=KEY):
+    return build_once(folder, "m-1x1-b1-x", ".plan", key, build)
+
+
+def standing(folder: Path) -> str | None:
+    found = find_built(folder, ".plan", lambda key: key.get("engine") == "x")
+    return None if found is None else found.path
+
+
+@harmed
+def test_a_plan_that_was_changed_is_built_again(folder, harm):
+    path = Path(built(folder).path)
+    assert standing(folder) == str(path)
+    harm(path)
+    assert standing(folder) is None
+    made = built(folder)
+    assert made.built
+    assert named(harm, made.notes)
+    assert path.read_bytes() == b"a plan" * 9
+    assert standing(folder) == str(path)
+    assert built(folder) == (str(path), False, ())
+
+
+def test_a_plan_of_another_key_under_this_name_is_built_again(folder):
+    one, other = Path(built(folder).path), Path(built(folder, {**KEY, "level": 4}).path)
+    for suffix in (".plan", ".json"):
+        one.with_suffix(suffix).write_bytes(other.with_suffix(suffix).read_bytes())
+    made = built(folder)
+    assert made.built
+    assert UNPROVED in made.notes[0]
+
+
+def test_a_link_that_leads_nowhere_is_in_nobodys_way(folder):
+    built(folder)
+    (folder / "m-1x1-b1-x-0123456789ab.plan").symlink_to("nowhere")
+    assert standing(folder) is not None
+    assert built(folder, {**KEY, "level": 4}).built
+
+
+def test_files_of_bytes_prove_themselves(folder):
+    """TensorRT's measured times of layers."""
+    path = folder / "x.timings"
+    assert store.read_sealed(path) is None
+    store.write_sealed(path, b"times")
+    assert store.read_sealed(path) == b"times"
+    path.write_bytes(b"tames")
+    assert store.read_sealed(path) is None
+    store.write_sealed(path, b"times")
+    (folder / "x.timings.json").write_text(
+        json.dumps({"file_sha256": hashlib.sha256(b"times").hexdigest()})
+    )
+    assert store.read_sealed(path) is None
+
+
+# ---- small documents: measured.json, layers
+
+
+def test_a_document_is_read_by_whom_it_was_written(folder, tmp_path, monkeypatch):
+    store.rewrite(folder, "x.json", lambda before: b'{"a": 1.5, "b": "\\u00e9"}')
+    assert json.loads(store.read_kept(folder, "x.json") or b"")["a"] == 1.5
+    assert store.why_not_kept(folder, "x.json") is None
+    (folder / "y.json").write_bytes((folder / "x.json").read_bytes())
+    assert store.read_kept(folder, "y.json") is None
+    assert UNPROVED in str(store.why_not_kept(folder, "y.json"))
+    given = []
+    store.rewrite(folder, "x.json", lambda before: given.append(before) or b"{}")
+    assert json.loads(given[0])["b"] == "\u00e9"
+    another_account(monkeypatch, tmp_path)
+    assert store.read_kept(folder, "x.json") is None
+    store.rewrite(folder, "x.json", lambda before: given.append(before) or b"{}")
+    assert given[1] is None
+
+
+def test_what_is_not_there_is_not_doubted(folder):
+    assert store.read_kept(folder, "x.json") is None
+    assert store.why_not_kept(folder, "x.json") is None
+
+
+# ---- the key
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_the_key_is_made_once_for_this_account_alone(folder, cache):
+    assert find(folder) is None
+    assert not cache.exists()  # who only looks writes nothing
+    export(plus_one(), folder)
+    key = (cache / proof.KEY).read_bytes()
+    assert len(key) == proof.KEY_BYTES
+    assert (mode(cache / proof.KEY), mode(cache)) == (0o600, 0o700)
+    proof._keys.clear()  # as in another process
+    assert find(folder) is not None
+    export(plus_one(2), folder)
+    assert (cache / proof.KEY).read_bytes() == key
+    assert [path.name for path in cache.iterdir()] == [proof.KEY]
+
+
+def test_of_two_runs_that_begin_together_one_key_stands(folder, cache, monkeypatch):
+    link = os.link
+
+    def second(temporary, path):
+        cache_key = path.with_name("other")
+        cache_key.write_bytes(b"f" * proof.KEY_BYTES)
+        cache_key.chmod(0o600)
+        cache_key.rename(path)
+        link(temporary, path)
+
+    monkeypatch.setattr(os, "link", second)
+    export(plus_one(), folder)
+    assert (cache / proof.KEY).read_bytes() == b"f" * proof.KEY_BYTES
+    proof._keys.clear()
+    assert find(folder) is not None
+
+
+@pytest.mark.parametrize("spoil", ["open", "short", "link"])
+def test_a_key_that_others_could_know_is_replaced(folder, cache, spoil):
+    export(plus_one(), folder)
+    path = cache / proof.KEY
+    before = path.read_bytes()
+    if spoil == "open":
+        path.chmod(0o644)
+    elif spoil == "short":
+        path.write_bytes(b"")
+    else:
+        path.rename(cache / "known")
+        path.symlink_to("known")
+    proof._keys.clear()
+    assert find(folder) is None
+    export(plus_one(), folder)
+    assert path.read_bytes() != before
+    assert (mode(path), path.is_symlink()) == (0o600, False)
+    proof._keys.clear()
+    assert find(folder) is not None
+
+
+def test_without_a_place_for_the_key_a_plan_says_that_it_is_built_each_time(folder, cache):
+    cache.mkdir(parents=True)
+    cache.chmod(0o777)
+    made = built(folder)
+    (line,) = made.notes
+    assert line.startswith(f"{cache / proof.KEY}: the key that proves built files cannot be kept")
+    assert list(cache.iterdir()) == []
+    assert built(folder) == (made.path, False, ())  # this process knows what it built
+
+
+@root_only
+def test_a_key_of_another_account_is_neither_used_nor_replaced(folder, cache):
+    export(plus_one(), folder)
+    os.chown(cache / proof.KEY, NOBODY, NOBODY)
+    before = (cache / proof.KEY).read_bytes()
+    proof._keys.clear()
+    assert find(folder) is None
+    export(plus_one(2), folder)
+    assert (cache / proof.KEY).read_bytes() == before
+
+
+# ---- folders and files of others
+
+
+def choice(folder: Path) -> tuple[Path, str | None]:
+    return store.choose_folder(str(folder)), store.why_elsewhere(str(folder))
+
+
+@pytest.mark.parametrize("rights", [0o777, 0o1777, 0o707])
+def test_a_folder_that_everybody_may_write_is_not_used(folder, cache, rights):
+    folder.mkdir()
+    folder.chmod(rights)
+    taken, line = choice(folder)
+    assert taken == cache / "engines"
+    assert line is not None
+    assert line.startswith(f"{folder}: everybody may write there (mode {rights:04o}), so ")
+    assert str(taken) in line
+    ready = prepare_network(
+        plus_one(),
+        "null",
+        Config(runtime=RuntimeConfig(engine="null", engines_dir=str(folder))),
+        lambda concurrency: concurrency,
+    )
+    assert Path(ready.exported.path).parent == taken
+    assert ready.notes == (line,)
+    assert list(folder.iterdir()) == []
+
+
+def test_where_the_users_cache_is_open_too_it_is_a_temporary_one(folder, cache):
+    for place in (folder, cache / "engines"):
+        place.mkdir(parents=True)
+        place.chmod(0o777)
+    assert choice(folder)[0] == store.temporary_folder()
+
+
+@root_only
+def test_a_folder_of_another_account_is_not_used(folder, cache):
+    folder.mkdir()
+    os.chown(folder, NOBODY, NOBODY)
+    taken, line = choice(folder)
+    assert taken == cache / "engines"
+    assert "it belongs to the account nobody" in str(line)
+
+
+@root_only
+def test_a_group_counts_where_it_has_another_name_than_the_account(folder):
+    folder.mkdir()
+    folder.chmod(0o775)
+    assert choice(folder) == (folder, None)  # root's own group
+    os.chown(folder, 0, NOBODY)
+    folder.chmod(0o775)
+    assert "its group may write there (mode 0775)" in str(choice(folder)[1])
+
+
+@root_only
+def test_what_root_put_into_a_folder_of_roots_needs_no_proof(folder, tmp_path, monkeypatch):
+    """Files of an image, or of an administrator, who could as well change the program."""
+    path = Path(export(plus_one(), folder).path)
+    for place in (folder, path, path.with_suffix(".json")):
+        place.chmod(place.stat().st_mode | 0o055)
+    another_account(monkeypatch, tmp_path)
+    manifest = store.read_manifest(path)
+    assert UNPROVED in str(proof.why_not(path, manifest))
+    monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
+    assert proof.why_not(path, manifest) is None
+    tamper_both(path)  # root made a mistake: the name still holds the digest
+    assert "of another file" in str(proof.why_not(path, store.read_manifest(path)))
+    os.chown(folder, NOBODY, NOBODY)
+    assert UNPROVED in str(proof.why_not(path, manifest))
+
+
+# ---- what others may read
+
+
+def test_what_is_built_is_for_this_account_alone(folder):
+    """Whatever the umask says."""
+    before = os.umask(0)
+    try:
+        export(plus_one(), folder / "new")
+        built(folder / "new")
+        store.rewrite(folder / "new", "x.json", lambda before: b"{}")
+        store.write_sealed(folder / "new" / "x.timings", b"x")
+    finally:
+        os.umask(before)
+    assert {mode(path) for path in (folder, folder / "new")} == {0o700}
+    assert {mode(path) for path in (folder / "new").iterdir()} == {0o600}
+    assert len(list((folder / "new").iterdir())) == 8
+
+
+def test_another_family_of_the_same_graph_is_not_called_changed(folder):
+    export(plus_one(), folder)
+    assert export(replace(plus_one(), family="another"), folder).notes == ()
