@@ -7,6 +7,7 @@ during them, are the point.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import av
+from click.testing import CliRunner
 
 from tests.forked import LIGHT_SERVER, TORCH_SERVER, Fork, suits
 
@@ -87,6 +89,13 @@ def detect_video_anew(
         timeout=timeout,
         **more,
     )
+
+
+def cli_runner() -> CliRunner:
+    """Runs a command in this process, with stdout and stderr apart: before 8.2 click has to be asked
+    for that."""
+    mixes = "mix_stderr" in inspect.signature(CliRunner).parameters
+    return CliRunner(**({"mix_stderr": False} if mixes else {}))
 
 
 @contextmanager

@@ -13,6 +13,8 @@ from tests.waiting import wait_for
 
 class Served:
     def __init__(self, run: Rehearsal, config: PageConfig | None = None, **more: object) -> None:
+        for library in ("starlette", "uvicorn", "prometheus_client"):
+            pytest.importorskip(library, reason=f"machine: {library} is not installed")
         self.run, self.hub = run, run.hub
         self.server = serve(run.hub, config or PageConfig(serve="0"), **more)
         self.client = Client(self.server.port)
