@@ -92,8 +92,7 @@ def detect_video_anew(
 
 
 def cli_runner() -> CliRunner:
-    """Runs a command in this process, with stdout and stderr apart: before 8.2 click has to be asked
-    for that."""
+    """Runs commands in this process, stdout and stderr apart: click < 8.2 has to be asked."""
     mixes = "mix_stderr" in inspect.signature(CliRunner).parameters
     return CliRunner(**({"mix_stderr": False} if mixes else {}))
 
