@@ -36,18 +36,19 @@ setup(
             "mappings/*.yaml",
         ],
     },
-    # Lower bounds: the tests of every room were run with exactly these (2026-11-21). PyAV below 17
-    # lacks the sample table that tells a file cut off at its end.
+    # Lower bounds: the tests ran with exactly these (scripts/bounds_check; the table stands in
+    # docs/versions.md). PyAV below 17.1 has no display rotation and no whole dispositions.
     install_requires=[
-        "numpy>=1.26",
-        # Headless: the same cv2 without libGL, which bare servers lack.
-        "opencv-python-headless>=4.10",
+        "numpy>=2.0",  # cv2 4.13 asks for it
+        # Headless: the same cv2 without libGL, which bare servers lack. Before 4.13 its FFmpeg
+        # hands out pictures that it patched up without a word: damage goes unseen.
+        "opencv-python-headless>=4.13",
         "click>=8.1",
         "pyyaml>=6.0",
-        "nvtx>=0.2.10",
+        "nvtx>=0.2.12",
         "onnxruntime>=1.20",
         "onnx>=1.17",
-        "av>=17.0",
+        "av>=17.1",
         "rich>=13.7",
         # The documents that a run leaves: typed, checked when they are read, described by a JSON
         # Schema.
@@ -75,7 +76,7 @@ setup(
         "batch": ["pyarrow>=17.0"],
         # batch: sources and results in object stores.
         "s3": ["s3fs>=2026.9"],
-        "gs": ["gcsfs>=2026.9"],
+        "gs": ["gcsfs>=2026.10"],
         "http": [],  # web servers need nothing more; some may still ask for it
         # batch --on ray, with Ray's client for ray://HOST:PORT.
         "ray": ["ray[client]>=2.60"],

@@ -78,6 +78,7 @@ def test_what_needs_no_gpu_is_rehearsed_from_end_to_end(tmp_path):
 
 def test_every_setting_of_torch_is_measured_in_turns(monkeypatch, script, tmp_path):
     """12 of them, three rounds; one that is refused is not asked again."""
+    pytest.importorskip("torch", reason="machine: torch is not installed")
     monkeypatch.setattr(script, "has_gpu", lambda: True)
     monkeypatch.setattr(script, "torch_lacks", lambda: None)
     monkeypatch.setattr(script, "save_reference", lambda folder: None)

@@ -14,15 +14,14 @@ import pytest
 from detector.config.schema import PageConfig
 from detector.page.access import COOKIE, TRIES
 from detector.page.binding import TOKEN
-from detector.page.guard import BODY_BYTES
 from tests.page.client import Client, until_closed
 from tests.page.conftest import Served
 from tests.page.rehearsal import Rehearsal
 from tests.waiting import PATIENCE_S, wait_for
 
-BoundedSocket = pytest.importorskip(
-    "detector.page.connections", reason="machine: uvicorn is not installed"
-).BoundedSocket
+guard = pytest.importorskip("detector.page.guard", reason="machine: uvicorn is not installed")
+BODY_BYTES = guard.BODY_BYTES
+BoundedSocket = pytest.importorskip("detector.page.connections").BoundedSocket
 pytestmark = pytest.mark.net
 RIGHT = "correct-horse-battery-staple-0001"
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
