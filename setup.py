@@ -45,7 +45,9 @@ setup(
         "opencv-python-headless>=4.13",
         "click>=8.1",
         "pyyaml>=6.0",
-        "nvtx>=0.2.12",
+        # 0.2.11 has no Domain.mark; 0.2.12 shares one set of attributes between threads, so that
+        # numbers of frames get mixed.
+        "nvtx>=0.2.13",
         "onnxruntime>=1.20",
         "onnx>=1.17",
         "av>=17.1",
