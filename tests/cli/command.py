@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ def start(
     """The running process. SIGINT ends it even where pytest itself ignores it (nohup, ``&``)."""
     words = list(map(str, arguments))
     imports_torch = imports_torch or any("torch" in word for word in words)
+    imports_torch = imports_torch and find_spec("torch") is not None
     server = TORCH_SERVER if imports_torch else LIGHT_SERVER
     return server.start(words, str(cwd), {**os.environ, **(env or {})}, stdin)
 
