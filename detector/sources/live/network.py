@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import av
 
 from detector.errors import SourceError
+from detector.errors.holding import bad_tags
 from detector.errors.secrets import Address
 from detector.sources._addresses import is_web
 from detector.sources.live.addresses import SOUND, Opening, opening_of
@@ -147,7 +148,7 @@ class NetworkFeed(PacketFeed):
             options=options,
             timeout=(PATIENCE_S, PATIENCE_S),
             hwaccel=accelerator_of(self.camera.options),
-            metadata_errors="replace",
+            **bad_tags(),
         )
 
     def _receive_from(self, container: Any, epoch: int) -> Meaning:

@@ -16,7 +16,7 @@ import av
 from av.sidedata.sidedata import Type as SideDataType
 
 from detector.errors import SourceError
-from detector.errors.holding import how_to_open, open_object
+from detector.errors.holding import bad_tags, how_to_open, open_object
 from detector.errors.text import counted
 from detector.sources._planes import why_no_planes
 from detector.sources._standard_input import SPEC as STANDARD_INPUT
@@ -85,7 +85,7 @@ def open_container(path: str) -> Any:
         if path == STANDARD_INPUT:
             return _open_standard_input()
         # Old cameras write their tags in Latin-1: no tag may make a video unreadable.
-        return av.open(**how_to_open(path), metadata_errors="replace")
+        return av.open(**how_to_open(path), **bad_tags())
     except (av.error.FFmpegError, UnicodeError) as error:
         if path == STANDARD_INPUT:
             standard_input().raise_error()
@@ -96,9 +96,7 @@ def _open_standard_input() -> Any:
     standard_input().rewind()
     # A list of files (HLS, concat) must not make FFmpeg open any of them.
     options = {"protocol_whitelist": "none"}
-    return av.open(
-        standard_input(), metadata_errors="replace", options=options, buffer_size=PIPE_BYTES
-    )
+    return av.open(standard_input(), **bad_tags(), options=options, buffer_size=PIPE_BYTES)
 
 
 def probe(path: str, choice: Choice = ANY) -> Video:
