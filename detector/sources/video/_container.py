@@ -206,11 +206,11 @@ def _is_mirrored(picture: Any) -> bool:
     """Whether the display matrix [a b u; c d v; x y w] not only turns the picture: some front
     cameras write such.
     """
-    for data in picture.side_data:
-        if data.type.name == "DISPLAYMATRIX":
-            a, b, _, c, d, *_ = struct.unpack("=9i", bytes(data)[:36])  # 16.16 fixed point
-            return bool(a * d - b * c < 0)
-    return False
+    matrix = picture.side_data.get("DISPLAYMATRIX")
+    if matrix is None:
+        return False
+    a, b, _, c, d, *_ = struct.unpack("=9i", bytes(matrix)[:36])  # 16.16 fixed point
+    return bool(a * d - b * c < 0)
 
 
 def _duration_s(container: Any, stream: Any) -> float | None:
