@@ -40,8 +40,7 @@ setup(
     # docs/versions.md). PyAV below 17.1 has no display rotation and no whole dispositions.
     install_requires=[
         "numpy>=2.0",  # cv2 4.13 asks for it
-        # Headless: the same cv2 without libGL, which bare servers lack. Before 4.13 its FFmpeg
-        # hands out pictures that it patched up without a word: damage goes unseen.
+        # Headless: the same cv2 without libGL, which bare servers lack.
         "opencv-python-headless>=4.13",
         "click>=8.1",
         "pyyaml>=6.0",
@@ -50,7 +49,9 @@ setup(
         "nvtx>=0.2.13",
         "onnxruntime>=1.20",
         "onnx>=1.17",
-        "av>=17.1",
+        # Damage is heard where cv2's FFmpeg and PyAV's have one major version: 8 in cv2 from 4.13
+        # and in PyAV 17 and 18. PyAV 19 has 9, and no cv2 yet.
+        "av>=17.1,<19",
         "rich>=13.7",
         # The documents that a run leaves: typed, checked when they are read, described by a JSON
         # Schema.
@@ -92,9 +93,9 @@ setup(
             "pytest-timeout>=2.3",
             "pytest-xdist>=3.6",
             "hypothesis>=6.100",
-            "ruff>=0.8",
-            "mypy>=1.13",
-            "types-PyYAML",
+            "ruff>=0.17.5",  # with each version it finds something else
+            "mypy>=2.4.1",  # and so does this
+            "types-PyYAML>=6.0.12",
             "simpy>=4.1",  # the loop's replay is compared with it
             "moto>=5.2",  # a store of S3 on this machine; its server needs the next two
             "flask>=3.1",
