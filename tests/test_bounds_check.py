@@ -65,9 +65,7 @@ def test_setup_py_is_read_and_not_run(script):
     assert (ray.name, ray.extras, ray.bound, ray.below) == ("ray", "[client]", "2.60", "3")
 
 
-@pytest.mark.parametrize(
-    "text", ["numpy<3", "numpy>=1,!=2", "numpy==1", "numpy~=1.2", "a; x", ""]
-)
+@pytest.mark.parametrize("text", ["numpy<3", "numpy>=1,!=2", "numpy==1", "numpy~=1.2", "a; x", ""])
 def test_what_has_no_one_lowest_version_is_refused(script, text):
     with pytest.raises(ValueError, match=r"setup\.py"):
         script.parse_requirement(text)
