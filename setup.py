@@ -36,12 +36,12 @@ setup(
             "mappings/*.yaml",
         ],
     },
-    # Lower bounds: the tests of every room were run with exactly these (2026-11-21). PyAV below 17
-    # lacks the sample table that tells a file cut off at its end.
+    # Lower bounds: the tests ran with exactly these (scripts/bounds_check; the table stands in
+    # docs/versions.md). PyAV below 17.1 has no display rotation and no whole dispositions.
     install_requires=[
-        "numpy>=1.26",
+        "numpy>=2.0",  # cv2 4.13 asks for it
         # Headless: the same cv2 without libGL, which bare servers lack.
-        "opencv-python-headless>=4.10",
+        "opencv-python-headless>=4.13",
         "click>=8.1",
         "pyyaml>=6.0",
         # 0.2.11 has no Domain.mark; 0.2.12 shares one set of attributes between threads, so that
@@ -49,7 +49,9 @@ setup(
         "nvtx>=0.2.13",
         "onnxruntime>=1.20",
         "onnx>=1.17",
-        "av>=17.0",
+        # Damage is heard where cv2's FFmpeg and PyAV's have one major version: 8 in cv2 from 4.13
+        # and in PyAV 17 and 18. PyAV 19 has 9, and no cv2 yet.
+        "av>=17.1,<19",
         "rich>=13.7",
         # The documents that a run leaves: typed, checked when they are read, described by a JSON
         # Schema.
@@ -77,7 +79,7 @@ setup(
         "batch": ["pyarrow>=17.0"],
         # batch: sources and results in object stores.
         "s3": ["s3fs>=2026.9"],
-        "gs": ["gcsfs>=2026.9"],
+        "gs": ["gcsfs>=2026.10"],
         "http": [],  # web servers need nothing more; some may still ask for it
         # batch --on ray, with Ray's client for ray://HOST:PORT.
         "ray": ["ray[client]>=2.60"],
@@ -91,9 +93,9 @@ setup(
             "pytest-timeout>=2.3",
             "pytest-xdist>=3.6",
             "hypothesis>=6.100",
-            "ruff>=0.8",
-            "mypy>=1.13",
-            "types-PyYAML",
+            "ruff>=0.17.5",  # with each version it finds something else
+            "mypy>=2.4.1",  # and so does this
+            "types-PyYAML>=6.0.12",
             "simpy>=4.1",  # the loop's replay is compared with it
             "moto>=5.2",  # a store of S3 on this machine; its server needs the next two
             "flask>=3.1",

@@ -333,7 +333,11 @@ def main(path: str, libraries: list[str]) -> None:
     for module in pkgutil.walk_packages(detector.__path__, "detector."):
         needs_torch = module.name.startswith(NEED_TORCH) and TORCH not in libraries
         if not needs_torch and module.name != "detector.__main__":
-            importlib.import_module(module.name)
+            try:
+                importlib.import_module(module.name)
+            except ModuleNotFoundError as error:  # a library of an extra that is not installed
+                if str(error.name).startswith("detector"):
+                    raise
     assert (TORCH in sys.modules) == (TORCH in libraries)
     gc.collect()
     gc.freeze()  # what is here stays, and its pages are shared

@@ -5,6 +5,7 @@ with.
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from detector.models.base import InputRules, Network
@@ -70,6 +71,8 @@ def run_once(
     """Raw outputs of an engine for u8 [B, H, W, 3], the caller's to keep."""
     from detector import engines
 
+    if reason := engines.usable()[engine]:
+        pytest.skip(f"machine: engine {engine}: {reason}")
     with engines.open(engine, network) as opened:
         request = opened.requests[0]
         request.slot[: len(pictures)] = pictures

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +20,8 @@ from detector.sources import open as open_source
 from tests.conftest import CHECKOUT
 from tests.fakes import supervision_module
 
+# scripts/test installs the real one there: what it brings is no business of other tests.
+SUPERVISION = Path(sys.prefix, "supervision")
 CLIP = CHECKOUT / "videos" / "street.mp4"
 # What the command writes and how it draws: from Python one does that oneself.
 COMMAND_ONLY = {"output", "drawing", "record", "events", "page"}
@@ -69,12 +73,14 @@ def none() -> Detections:
     return three()[[]]
 
 
-@pytest.fixture(params=["stand-in", "real"])
-def supervision(request, monkeypatch):
+@pytest.fixture(params=["stand-in", pytest.param("real", marks=pytest.mark.slow)])
+def supervision(request, monkeypatch, tmp_path):
     """Its Detections: those of the stand-in, and the real ones where they are installed."""
     if request.param == "stand-in":
         monkeypatch.setitem(sys.modules, "supervision", supervision_module)
         return supervision_module
+    monkeypatch.syspath_prepend(SUPERVISION)
+    monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path))  # of matplotlib, which it imports
     return pytest.importorskip("supervision", reason="machine: supervision is not installed")
 
 
@@ -98,14 +104,17 @@ def test_supervision_gets_the_same(supervision):
 
 
 @pytest.mark.slow
-def test_the_example_with_supervision_runs(tmp_path):
+def test_the_example_with_supervision_runs(tmp_path, monkeypatch):
     """The real one, as docs/python_supervision.py says to install it."""
+    monkeypatch.syspath_prepend(SUPERVISION)
     for name in ("supervision", "trackers"):
         if find_spec(name) is None:
             pytest.skip(f"machine: {name} is not installed")
     (tmp_path / "videos").symlink_to(CHECKOUT / "videos")
     example = CHECKOUT / "docs" / "python_supervision.py"
-    subprocess.run([sys.executable, example], cwd=tmp_path, check=True, timeout=120)
+    environment = {**os.environ, "PYTHONPATH": str(SUPERVISION), "MPLCONFIGDIR": str(tmp_path)}
+    command = [sys.executable, example]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=120)
     assert {path.name for path in tmp_path.glob("*.png")} == {"annotated.png", "tracked.png"}
 
 

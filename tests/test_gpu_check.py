@@ -557,6 +557,7 @@ def test_a_refusal_is_one_line_and_what_it_names_fits(monkeypatch, code, said, s
 
 def test_every_setting_of_torch_is_measured_in_turns(monkeypatch):
     """12 of them, three rounds; one that is refused is not asked again."""
+    pytest.importorskip("torch", reason="machine: torch is not installed")
     monkeypatch.setattr(here, "torch_lacks", lambda: None)
     monkeypatch.setattr(torch_steps, "save_reference", lambda folder: None)
     asked = []

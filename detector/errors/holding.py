@@ -176,6 +176,14 @@ def how_to_open(path: str) -> dict[str, Any]:
     return {"file": found, "options": {"protocol_whitelist": "none"}, "buffer_size": OBJECT_BYTES}
 
 
+def bad_tags() -> dict[str, str]:
+    """The argument by which PyAV replaces what is no UTF-8 in tags. From 19 on it has none: such
+    bytes are surrogates there, which ``printable`` and encoders of text take."""
+    import av
+
+    return {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
+
+
 _watched: ContextVar[dict[str, tuple[int, ...] | None] | None] = ContextVar("watched", default=None)
 
 

@@ -7,6 +7,7 @@ during them, are the point.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -15,10 +16,12 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import av
+from click.testing import CliRunner
 
 from tests.forked import LIGHT_SERVER, TORCH_SERVER, Fork, suits
 
@@ -65,6 +68,7 @@ def start(
     """The running process. SIGINT ends it even where pytest itself ignores it (nohup, ``&``)."""
     words = list(map(str, arguments))
     imports_torch = imports_torch or any("torch" in word for word in words)
+    imports_torch = imports_torch and find_spec("torch") is not None
     server = TORCH_SERVER if imports_torch else LIGHT_SERVER
     return server.start(words, str(cwd), {**os.environ, **(env or {})}, stdin)
 
@@ -87,6 +91,12 @@ def detect_video_anew(
         timeout=timeout,
         **more,
     )
+
+
+def cli_runner() -> CliRunner:
+    """Runs commands in this process, stdout and stderr apart: click < 8.2 has to be asked."""
+    mixes = "mix_stderr" in inspect.signature(CliRunner).parameters
+    return CliRunner(**({"mix_stderr": False} if mixes else {}))
 
 
 @contextmanager

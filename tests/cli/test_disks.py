@@ -20,9 +20,9 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from detector.cli.group import cli
+from tests.cli.command import cli_runner
 from tests.cli.small import CFG
 from tests.sources.clips import write_video
 
@@ -32,7 +32,7 @@ SAVED = "video,jsonl,csv,coco,mot,yolo,pictures"
 
 
 def run(*arguments: object) -> int:
-    result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
+    result = cli_runner().invoke(cli, [str(argument) for argument in arguments])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     assert "Traceback" not in result.stderr
     return result.exit_code

@@ -13,9 +13,9 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from detector.cli.group import cli
+from tests.cli.command import cli_runner
 from tests.cli.small import write_network
 from tests.datasets.made import coco_document
 from tests.datasets.made import picture as labelled_picture
@@ -26,7 +26,7 @@ LIST = ".detect-video-session"
 
 
 def run(*arguments: object) -> int:
-    result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
+    result = cli_runner().invoke(cli, [str(argument) for argument in arguments])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     if result.exit_code:
         assert len(result.stderr.strip().splitlines()) == 1, result.stderr

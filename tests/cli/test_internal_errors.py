@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from click.testing import CliRunner
 
 from detector.cli.group import cli
+from tests.cli.command import cli_runner
 from tests.sources.clips import write_video
 
 
@@ -29,7 +29,7 @@ def fail(*_: object, **__: object) -> NoReturn:
 
 def run(*arguments: str) -> str:
     """The one line on stderr."""
-    result = CliRunner().invoke(cli, arguments)
+    result = cli_runner().invoke(cli, arguments)
     assert result.exit_code == 1
     [line] = result.stderr.strip().splitlines()
     return line

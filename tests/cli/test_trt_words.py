@@ -8,11 +8,11 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from detector import Detector
 from detector.cli.group import cli
 from detector.engines.trt import driver
+from tests.cli.command import cli_runner
 from tests.conftest import CHECKOUT
 from tests.fakes.install import MAJORS, install
 from tests.fakes.packages import PACKAGES
@@ -29,7 +29,7 @@ def place(tmp_path, monkeypatch) -> Path:
 
 
 def run(*arguments: object, code: int = 0) -> dict:
-    result = CliRunner().invoke(
+    result = cli_runner().invoke(
         cli, ["detect", *map(str, arguments), "--json", "--engines-dir", "built"]
     )
     assert result.exit_code == code, result.output
@@ -182,7 +182,7 @@ def one_line(result, code: int, *parts: str) -> None:
 def test_a_bare_plan_ends_with_4_and_its_tensors(monkeypatch, place):
     machine = install(monkeypatch, 11)
     (place / "bare.trt").write_bytes(plan_of(machine, as_elsewhere(open_network("street"))))
-    result = CliRunner().invoke(cli, [str(STREET), "--engine", "trt", "--model", "bare.trt"])
+    result = cli_runner().invoke(cli, [str(STREET), "--engine", "trt", "--model", "bare.trt"])
     one_line(result, 4, "bare.trt", "output ", "cfg: x.cfg in --config")
 
 
@@ -197,21 +197,21 @@ def test_a_plan_is_read_by_the_gpu_of_the_option(monkeypatch, place, reference):
     summary = run(STREET, *plan, "--device", "cuda:1")
     assert_same(rows(summary["outputs"]["jsonl"]), reference[:1])
     assert " on Fake L4, " in " ".join(summary["notes"])
-    result = CliRunner().invoke(cli, [str(STREET), *map(str, plan)])
+    result = cli_runner().invoke(cli, [str(STREET), *map(str, plan)])
     one_line(result, 4, "x.trt: TensorRT ", "it was built for another GPU")
-    result = CliRunner().invoke(cli, [str(STREET), *map(str, plan), "--device", "cpu"])
+    result = cli_runner().invoke(cli, [str(STREET), *map(str, plan), "--device", "cpu"])
     one_line(result, 5, "x.trt: a TensorRT plan runs on a GPU: --device cpu is no GPU")
 
 
 def test_a_plan_on_another_engine_ends_with_the_cure(monkeypatch, place):
     (place / "x.trt").write_bytes(b"ftrt")
     for engine in ("ort", "torch", "null"):
-        result = CliRunner().invoke(cli, [str(STREET), "--engine", engine, "--model", "x.trt"])
+        result = cli_runner().invoke(cli, [str(STREET), "--engine", engine, "--model", "x.trt"])
         one_line(result, 5, f"engine {engine}: x.trt is a TensorRT plan", "use --engine trt")
 
 
 def test_without_tensorrt_or_a_driver_it_is_said(place):
-    result = CliRunner().invoke(cli, [str(STREET), "--engine", "trt"])
+    result = cli_runner().invoke(cli, [str(STREET), "--engine", "trt"])
     one_line(result, 5, "engine trt: ")
 
 

@@ -261,11 +261,13 @@ def fake_cuda_python(  # noqa: C901
     )
     runtime.cudaMemcpyKind = SimpleNamespace(cudaMemcpyHostToDevice=1, cudaMemcpyDeviceToHost=2)
     runtime.host = host
-    bindings = module("cuda.bindings", runtime=runtime)
+    utils = module("cuda.bindings.utils", get_cuda_native_handle=int)
+    bindings = module("cuda.bindings", runtime=runtime, utils=utils)
     return {
         "cuda": module("cuda", bindings=bindings),
         "cuda.bindings": bindings,
         "cuda.bindings.runtime": runtime,
+        "cuda.bindings.utils": utils,  # torch's CUDA builds from 2.15 on import the real one
     }
 
 

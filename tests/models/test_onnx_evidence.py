@@ -13,6 +13,7 @@ import onnx
 import pytest
 
 from detector import Detector
+from detector.engines import usable
 from detector.errors import ModelError
 from tests.models import exports
 from tests.models.exports import BOXES, CORNERS, IMAGENET, SIDE, STATED, Export
@@ -392,6 +393,8 @@ def test_the_user_decides_where_the_file_does_not(tmp_path):
 def test_what_the_graph_does_with_pixels_is_not_done_twice(tmp_path, pixels, engine):
     if (pixels, engine) == ("flipped", "torch"):  # torch has no slices that run backwards
         return
+    if reason := usable()[engine]:
+        pytest.skip(f"machine: engine {engine}: {reason}")
     path = exports.anchor_free(pixels=pixels).save(tmp_path / "m.onnx", STATED)
     assert detect(path, engine=engine) == [("green", GREEN, box) for box in BOTH]
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from detector import engines, sources
 from detector.cli.group import cli
 from detector.engines.base import EngineOptions
 from detector.errors import ModelError
+from tests.cli.command import cli_runner
 from tests.conftest import CHECKOUT
 from tests.fakes.install import install
 from tests.fakes.plans import plan_of, with_header
@@ -352,7 +352,7 @@ def test_a_task_that_is_not_detection_ends_with_4_from_the_command_line(
 ):
     monkeypatch.chdir(tmp_path)
     file_of(machine, tmp_path, cells_answer(), {**HEADER, "names": NAMES, "task": "segment"})
-    result = CliRunner().invoke(
+    result = cli_runner().invoke(
         cli, [str(CHECKOUT / "videos/street.mp4"), "--model", "yolo.engine"]
     )
     assert result.exit_code == 4, result.output
@@ -370,7 +370,7 @@ def test_rows_of_a_run_from_the_command_line(machine, tmp_path, monkeypatch, ans
     file_of(machine, tmp_path, answer, {**HEADER, "names": NAMES})
     clip = CHECKOUT / "videos/street.mp4"
     asked = ["detect", str(clip), "--model", "yolo.engine", "--frames", "2", "--no-video", "--json"]
-    result = CliRunner().invoke(cli, asked)
+    result = cli_runner().invoke(cli, asked)
     assert result.exit_code == 0, result.output
     summary = json.loads(result.stdout)
     rows = [json.loads(line) for line in Path(summary["outputs"]["jsonl"]).read_text().splitlines()]

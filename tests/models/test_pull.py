@@ -9,12 +9,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from detector.cli import models
 from detector.errors import ModelError
 from detector.models import catalogue
 from detector.models.catalogue import known, known_model, pull
+from tests.cli.command import cli_runner
 from tests.networks import open_network
 
 CONTENT = bytes(range(256)) * 1000  # 256,000 bytes: several blocks
@@ -112,16 +112,16 @@ def test_a_file_is_fetched_once(describe, server):
 def test_the_licence_is_printed_before_anything_is_fetched(describe, server):
     target = describe(licence="AGPL-3.0 (the weights)")
     server.status = 404
-    failed = CliRunner().invoke(models.pull, ["m"])
+    failed = cli_runner().invoke(models.pull, ["m"])
     assert failed.exit_code == 4
     assert failed.stdout == (
         f"m: AGPL-3.0 (the weights); from http://127.0.0.1:{server.server_port}/m.onnx\n"
     )
     server.status = 200
-    first, second = CliRunner().invoke(models.pull, ["m"]).stdout.splitlines()
+    first, second = cli_runner().invoke(models.pull, ["m"]).stdout.splitlines()
     assert first == failed.stdout.rstrip()
     assert second == f"{target}: complete, size and sha256 checked"
-    assert CliRunner().invoke(models.pull, ["m", "--quiet"]).stdout == ""
+    assert cli_runner().invoke(models.pull, ["m", "--quiet"]).stdout == ""
 
 
 def test_official_files_of_yolov5_and_yolov7_can_be_pulled():

@@ -6,13 +6,20 @@ import pytest
 
 from detector.config.schema import PageConfig
 from detector.page import serve
+from detector.page.binding import LIBRARIES
 from tests.page.client import Client
 from tests.page.rehearsal import Rehearsal
 from tests.waiting import wait_for
 
 
+def skip_without_libraries() -> None:
+    for library in LIBRARIES:
+        pytest.importorskip(library, reason=f"machine: {library} is not installed")
+
+
 class Served:
     def __init__(self, run: Rehearsal, config: PageConfig | None = None, **more: object) -> None:
+        skip_without_libraries()
         self.run, self.hub = run, run.hub
         self.server = serve(run.hub, config or PageConfig(serve="0"), **more)
         self.client = Client(self.server.port)

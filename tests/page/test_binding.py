@@ -16,6 +16,7 @@ from detector.errors import DetectVideoError, OutputError, UsageError
 from detector.errors.secrets import redact
 from detector.page import binding, serve
 from detector.page.binding import TOKEN, bind, parse_address
+from tests.page.conftest import skip_without_libraries
 from tests.page.rehearsal import Rehearsal
 from tests.waiting import PATIENCE_S
 
@@ -137,6 +138,7 @@ def certificate(tmp_path_factory):
 
 
 def test_tls(certificate, monkeypatch):
+    skip_without_libraries()
     monkeypatch.setenv(TOKEN, GOOD)
     config = PageConfig(
         serve="0", tls_cert=str(certificate / "one.pem"), tls_key=str(certificate / "one.key")

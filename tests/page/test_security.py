@@ -14,13 +14,15 @@ import pytest
 from detector.config.schema import PageConfig
 from detector.page.access import COOKIE, TRIES
 from detector.page.binding import TOKEN
-from detector.page.connections import OF_ONE_ADDRESS, BoundedSocket
-from detector.page.guard import BODY_BYTES
 from tests.page.client import Client, until_closed
 from tests.page.conftest import Served
 from tests.page.rehearsal import Rehearsal
 from tests.waiting import PATIENCE_S, wait_for
 
+guard = pytest.importorskip("detector.page.guard", reason="machine: uvicorn is not installed")
+BODY_BYTES = guard.BODY_BYTES
+connections = pytest.importorskip("detector.page.connections")
+BoundedSocket, OF_ONE_ADDRESS = connections.BoundedSocket, connections.OF_ONE_ADDRESS
 pytestmark = pytest.mark.net
 RIGHT = "correct-horse-battery-staple-0001"
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}

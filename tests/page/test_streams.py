@@ -20,7 +20,7 @@ from detector.page import documents, serve
 from detector.page.openapi import description, text
 from tests.conftest import CHECKOUT
 from tests.page.client import Client
-from tests.page.conftest import Served
+from tests.page.conftest import Served, skip_without_libraries
 from tests.page.rehearsal import Pictures, Rehearsal
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -426,6 +426,7 @@ def test_two_pages_side_by_side():
 def test_before_the_run_begins():
     from detector.live.hub import Hub
 
+    skip_without_libraries()
     server = serve(Hub(), PageConfig(serve="0"))
     client = Client(server.port)
     try:

@@ -1,6 +1,7 @@
 """--track: what a run tracker is told.
 
-MLflow by a fake that records its calls, TensorBoard by its own reader.
+MLflow by a fake that records its calls and, where it is installed, by itself; TensorBoard by its
+own reader.
 """
 
 from __future__ import annotations
@@ -88,6 +89,23 @@ def test_mlflow_gets_settings_figures_tables_and_the_report(session, monkeypatch
     assert fake.tags["verdict"] == session.document.verdict.sentence
     assert set(fake.texts) == {"steps_timer.csv", "layer_timer.csv", "energy.csv", "report.html"}
     assert fake.texts["report.html"].startswith("<!doctype html>")
+
+
+@pytest.mark.slow
+def test_mlflow_itself_takes_it(session, monkeypatch, tmp_path):
+    """The real one. It is no part of what tests need: scripts/bounds_check installs it."""
+    mlflow = pytest.importorskip("mlflow", reason="machine: mlflow is not installed")
+    monkeypatch.chdir(tmp_path)
+    # Its own default: files in 2.17, SQLite in 3.17, which refuses files.
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    said = track("mlflow", session)
+    number = re.fullmatch(r"mlflow: run (\w+) at \S+", said)[1]
+    client = mlflow.MlflowClient()
+    logged, entries = client.get_run(number).data, entries_of(session)
+    assert logged.params == entries.settings
+    assert logged.tags["verdict"] == entries.verdict
+    assert sorted(logged.metrics.values()) == sorted(entries.figures.values())
+    assert {one.path for one in client.list_artifacts(number)} == {*entries.tables, "report.html"}
 
 
 def test_what_a_tracker_raises_is_one_line(session, monkeypatch):

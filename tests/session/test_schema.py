@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,9 +26,20 @@ def schema_text(name: str) -> str:
     return json.dumps(SCHEMAS[name], indent=1) + "\n"
 
 
+def in_order(text: str) -> str:
+    """Alternatives sorted: their order depends on msgspec's version, and says nothing."""
+
+    def sort(node: dict[str, Any]) -> dict[str, Any]:
+        if "anyOf" in node:
+            node["anyOf"].sort(key=json.dumps)
+        return node
+
+    return json.dumps(json.loads(text, object_hook=sort), indent=1) + "\n"
+
+
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_the_schema_is_that_of_the_type(name):
-    assert (FOLDER / f"{name}.json").read_text() == schema_text(name), (
+    assert in_order((FOLDER / f"{name}.json").read_text()) == in_order(schema_text(name)), (
         f"write it again: python -m {__name__}"
     )
 

@@ -329,6 +329,15 @@ def test_lato_goes_with_its_licence(
     assert "pip install" in face.note
 
 
+def test_lato_is_where_its_package_puts_it(clip: Path, tmp_path: Path) -> None:
+    pytest.importorskip("font_lato", reason="machine: font-lato is not installed")
+    assert fonts.choose(None).note == ""
+    save(clip, tmp_path / "x.mkv", input={"frames": 2})
+    files = attached(tmp_path / "x.mkv")
+    assert files["Lato-Regular.ttf"].startswith(b"\0\1\0\0")  # TrueType
+    assert b"SIL OPEN FONT LICENSE" in files["OFL.txt"].upper()
+
+
 def libass() -> bool:
     filters = subprocess.run(["ffmpeg", "-v", "error", "-filters"], capture_output=True, text=True)
     return " subtitles " in filters.stdout

@@ -10,12 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from detector.live.recording.samples import NS
+from detector.live.recording.samples import NS, USUAL_NS
 
 BACK_NS = NS  # a larger step back is a clock that was set; a smaller one is disorder
 AHEAD_NS = 10 * NS  # further ahead than arrival went: a clock that was set
 REORDER_NS = 10 * NS  # pts beyond dts: no decoder holds pictures so long
-USUAL_NS = NS // 25  # step of a stream that does not say its rate
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from typing import Any
 import av
 
 from detector.live.recording.names import free_name
-from detector.live.recording.samples import NS, VIDEO, Sample, Tracks
+from detector.live.recording.samples import NS, USUAL_NS, VIDEO, Sample, Tracks
 
 FRAGMENT_US = 400_000  # with the next picture that ends it, well below the second that a kill costs
 # Video waits so long for sound that belongs before it. FFmpeg's own 10 s would be lost by a kill.
@@ -109,7 +109,8 @@ class Mp4:
         packet.time_base = base
         packet.dts = dts
         packet.pts = max(dts, to_ticks(sample.pts_ns - start_ns))
-        packet.duration = to_ticks(sample.duration_ns)
+        # PyAV before 18.1 leaves an unknown one at 0: the file's last picture is never shown then.
+        packet.duration = to_ticks(sample.duration_ns or USUAL_NS)
         packet.is_keyframe = sample.key
         packet.stream = self._streams[sample.track]
         return packet

@@ -15,6 +15,7 @@ from typing import Any
 import av
 
 NS = 1_000_000_000  # in a second
+USUAL_NS = NS // 25  # of a picture that does not say how long it stands
 VIDEO, SOUND = 0, 1  # Sample.track
 # Results may be --max-age old. Whoever needs those of a picture waits for them so long.
 LATEST_NS = 10 * NS

@@ -21,7 +21,7 @@ import numpy as np
 
 from detector.live.recording.mp4 import Mp4
 from detector.live.recording.names import beside
-from detector.live.recording.samples import LATEST_NS, NS, Sample
+from detector.live.recording.samples import LATEST_NS, NS, USUAL_NS, Sample
 from detector.sinks.overlay import ass
 from detector.stages.annotate import Style, lay_out
 from detector.types import Detections
@@ -36,7 +36,6 @@ FAR_NS = NS
 # makes it late, and less than one picture early up to 80 a second.
 EARLY_NS = 2_000_000
 CENTISECOND_NS = 10_000_000
-USUAL_NS = NS // 25  # how long the last picture stands that does not say so
 MOST_BYTES = 4_000_000  # of the detections that wait for the beginning of a clip
 MOST_LINES = 1000  # of pictures that wait for the first fragment of their video
 TRIMMED = 4096  # places of pictures, above which old ones are forgotten

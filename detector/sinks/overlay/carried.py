@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from detector.errors import SourceError
-from detector.errors.holding import name_to_open
+from detector.errors.holding import bad_tags, name_to_open
 from detector.sinks._about import is_of_an_overlay
 from detector.types import Detections
 
@@ -122,7 +122,7 @@ class Overlay:
         self.path = str(path)
         self.damaged = 0
         try:
-            self._container = av.open(name_to_open(self.path), metadata_errors="replace")
+            self._container = av.open(name_to_open(self.path), **bad_tags())
         except (av.FFmpegError, OSError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise SourceError(f"{path}: cannot be read as a video ({reason})") from error

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import av
 
-from detector.errors.holding import name_to_open
+from detector.errors.holding import bad_tags, name_to_open
 from detector.errors.text import counted
 from detector.sinks._about import copy_about, copy_fonts, is_of_an_overlay
 
@@ -73,7 +73,7 @@ class SourceCopy:
         beginning is looked at."""
         self.notes: list[str] = []
         try:
-            self.container = av.open(name_to_open(path), metadata_errors="replace")
+            self.container = av.open(name_to_open(path), **bad_tags())
         except (*REFUSED, UnicodeError) as error:
             raise UnreadableError(f"cannot be opened again ({error})") from error
         try:
@@ -125,7 +125,7 @@ class SourceCopy:
         return Scan(checked.first, checked.last, checked.packets)
 
     def _again(self) -> Any:
-        return av.open(self.container.name, metadata_errors="replace")
+        return av.open(self.container.name, **bad_tags())
 
     def add_to(self, output: Any) -> dict[int, Any]:
         """Streams of ``output`` like these, by index; subtitles are not shown unless asked for."""

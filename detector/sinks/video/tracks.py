@@ -15,7 +15,7 @@ from typing import Any
 import av
 from av.stream import Disposition
 
-from detector.errors.holding import how_to_open
+from detector.errors.holding import bad_tags, how_to_open
 from detector.errors.text import counted
 from detector.sinks._about import copy_fonts, is_of_an_overlay, title_of
 from detector.sinks.video.audio import BROKEN, CarriedTrack, SoundRules
@@ -52,7 +52,7 @@ class Tracks:
                 feeds = {track.stream.index: _take_all(track) for track in info.tracks}
                 streams = [track.stream for track in info.tracks]
             else:
-                self._container = av.open(**how_to_open(info.path), metadata_errors="replace")
+                self._container = av.open(**how_to_open(info.path), **bad_tags())
                 kinds = self._container.streams
                 streams = [*kinds.audio, *kinds.subtitles]
             chosen = self._choose(streams, rules, suffix)[:most]

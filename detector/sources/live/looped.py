@@ -10,7 +10,7 @@ from typing import Any
 import av
 
 from detector.errors import SourceError
-from detector.errors.holding import how_to_open
+from detector.errors.holding import bad_tags, how_to_open
 from detector.sources._addresses import is_web
 from detector.sources.live.decoding import prepare
 from detector.sources.live.meanings import NO_VIDEO, UNDECODED, Meaning, explain
@@ -139,7 +139,7 @@ def _held(path: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[Any]:
-    with _held(path) as name, av.open(**how_to_open(name), metadata_errors="replace") as container:
+    with _held(path) as name, av.open(**how_to_open(name), **bad_tags()) as container:
         yield container
 
 

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import av
 
 from detector.errors import SourceError
+from detector.errors.holding import bad_tags
 from detector.errors.secrets import Address
 from detector.sources._addresses import is_web
 from detector.sources.live.addresses import SOUND, Opening, opening_of
@@ -163,7 +164,7 @@ class NetworkFeed(PacketFeed):
             options=options,
             timeout=(PATIENCE_S, PATIENCE_S),
             hwaccel=accelerator_of(self.camera.options),
-            metadata_errors="replace",
+            **bad_tags(),
         )
         return how["io_open"].keep(container) if "io_open" in how else container
 

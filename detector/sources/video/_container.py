@@ -16,7 +16,7 @@ import av
 from av.sidedata.sidedata import Type as SideDataType
 
 from detector.errors import SourceError
-from detector.errors.holding import how_to_open, open_object
+from detector.errors.holding import bad_tags, how_to_open, open_object
 from detector.errors.text import counted
 from detector.sources._planes import why_no_planes
 from detector.sources._standard_input import SPEC as STANDARD_INPUT
@@ -86,7 +86,7 @@ def open_container(path: str) -> Any:
             return _open_standard_input()
         # Old cameras write their tags in Latin-1: no tag may make a video unreadable.
         how = how_to_open(path)
-        container = av.open(**how, metadata_errors="replace")
+        container = av.open(**how, **bad_tags())
         return how["io_open"].keep(container) if "io_open" in how else container
     except (av.error.FFmpegError, UnicodeError) as error:
         if path == STANDARD_INPUT:
@@ -98,9 +98,7 @@ def _open_standard_input() -> Any:
     standard_input().rewind()
     # A list of files (HLS, concat) must not make FFmpeg open any of them.
     options = {"protocol_whitelist": "none"}
-    return av.open(
-        standard_input(), metadata_errors="replace", options=options, buffer_size=PIPE_BYTES
-    )
+    return av.open(standard_input(), **bad_tags(), options=options, buffer_size=PIPE_BYTES)
 
 
 def probe(path: str, choice: Choice = ANY) -> Video:
@@ -210,11 +208,11 @@ def _is_mirrored(picture: Any) -> bool:
     """Whether the display matrix [a b u; c d v; x y w] not only turns the picture: some front
     cameras write such.
     """
-    for data in picture.side_data:
-        if data.type.name == "DISPLAYMATRIX":
-            a, b, _, c, d, *_ = struct.unpack("=9i", bytes(data)[:36])  # 16.16 fixed point
-            return bool(a * d - b * c < 0)
-    return False
+    matrix = picture.side_data.get("DISPLAYMATRIX")
+    if matrix is None:
+        return False
+    a, b, _, c, d, *_ = struct.unpack("=9i", bytes(matrix)[:36])  # 16.16 fixed point
+    return bool(a * d - b * c < 0)
 
 
 def _duration_s(container: Any, stream: Any) -> float | None:

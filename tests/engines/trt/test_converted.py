@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import islice
 
 import numpy as np
+import onnxruntime
 import pytest
 
 from detector import engines, sources
@@ -229,6 +230,10 @@ def test_the_file_for_the_other_engines_is_refused_by_name(monkeypatch, network,
         engines.open("trt", unsigned, EngineOptions(precision="int8"))
 
 
+@pytest.mark.skipif(
+    onnxruntime.__version__.startswith("1.20."),
+    reason="onnxruntime 1.20, with which the stand-in reads graphs, knows no opset 22",
+)
 def test_bytes_straight_to_bfloat16_are_refused_by_name(monkeypatch, network):
     from onnx import TensorProto, helper
 

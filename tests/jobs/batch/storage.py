@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from fsspec.implementations.memory import MemoryFileSystem
+import pytest
 
 from detector.jobs.batch.item import OpenModel, Task, open_model
 from detector.jobs.batch.listing import look_at
@@ -24,6 +24,9 @@ from detector.jobs.batch.settings import as_plain, ask
 from detector.sources._storage import forget_stores
 from tests.cli.small import write_network
 
+MemoryFileSystem = pytest.importorskip(
+    "fsspec.implementations.memory", reason="machine: fsspec is not installed (extras s3 and gs)"
+).MemoryFileSystem
 PATIENCE_S = 60.0
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "testing",
