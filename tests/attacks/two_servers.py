@@ -1,7 +1,7 @@
 """Two web servers for cases with pages: the camera's own, and another, which hears no secret.
 
 Both give the same pages, in which ``{own}`` and ``{other}`` stand for their places. A page that
-begins with ``->`` is a redirect.
+begins with ``->`` is a redirect. The first server sets a cookie for whoever says who they are.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class _Handler(BaseHTTPRequestHandler):
             page = b""
         else:
             self.send_response(200)
-        if web.session is not None:
+        told = f"{self.headers}"
+        if web.session is not None and any(secret in told for secret in SECRETS):
             self.send_header("Set-Cookie", f"session={web.session}; path=/")
         self.send_header("Content-Length", str(len(page)))
         self.end_headers()

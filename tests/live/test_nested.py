@@ -154,6 +154,22 @@ def test_a_login_and_its_session(
     assert received(web)["/a.ts"].keys() == {"Authorization", "Cookie"}
 
 
+@pytest.mark.parametrize("path", ["/list.m3u8", "/video"])
+def test_a_redirect_that_sets_the_session(
+    web: WebServer, other: WebServer, segments: dict[str, bytes], path: str
+) -> None:
+    """Of a segment, and of a stream: FFmpeg takes the cookie of such an answer along."""
+    fill(web, segments)
+    fill(other, segments)
+    away = {"Location": other.url("/a.ts"), "Set-Cookie": "session=S3cretSes9; path=/"}
+    web.put("/away.ts", status=302, login=LOGIN, headers=away)
+    web.put("/list.m3u8", hls("#EXTINF:1,", "away.ts"), login=LOGIN)
+    web.put("/video", status=302, login=LOGIN, headers=away)
+    with started(web.url(path, LOGIN)) as feed:
+        assert len(take(feed, 20)) == 20
+    assert received(other) == {"/a.ts": {}}
+
+
 def test_a_finished_playlist_read_as_a_file(
     web: WebServer, other: WebServer, segments: dict[str, bytes]
 ) -> None:

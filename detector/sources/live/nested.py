@@ -12,6 +12,7 @@ container's. So nothing is raised there: what cannot be opened is empty, and ``d
 from __future__ import annotations
 
 import contextlib
+import errno
 import re
 from collections.abc import Mapping
 from http.client import HTTPException
@@ -54,6 +55,11 @@ def origin_of(url: str) -> Origin | None:
 def is_named_playlist(url: str) -> bool:
     """Whether the name of an address says that it is a playlist."""
     return urlsplit(url).path.lower().endswith(NAMES)
+
+
+def is_redirect(error: BaseException) -> bool:
+    """Whether FFmpeg may have failed because it was to follow none (``max_redirects``)."""
+    return getattr(error, "errno", None) == errno.EIO
 
 
 def settle(url: str) -> tuple[str, dict[str, str]]:
@@ -122,12 +128,15 @@ class NestedOpener:
     and the options of its demuxer.
 
     ``options``: of the whole camera. ``denied``: the host, not the camera's own, that refused to
-    let us in; None for none.
+    let us in; None for none. ``follows``: redirects at the own host, by ``settle``: FFmpeg would
+    take a cookie of that answer along. Not with options that ``settle`` does not send.
     """
 
-    def __init__(self, address: str, options: Mapping[str, str], timeout_s: float) -> None:
+    def __init__(
+        self, address: str, options: Mapping[str, str], timeout_s: float, follows: bool = False
+    ) -> None:
         self._address, self._options, self._timeout_s = address, options, timeout_s
-        self._own = origin_of(address)
+        self._own, self._follows = origin_of(address), follows
         self._first: Bytes | None = None
         self._containers: list[Any] = []
         self.denied: str | None = None
@@ -158,18 +167,29 @@ class NestedOpener:
             if not self._is_own(url):
                 origin = origin_of(url)
                 self.denied = "another host" if origin is None else f"{origin[1]}:{origin[2]}"
-        except (av.error.FFmpegError, OSError, ValueError):
-            pass  # FFmpeg goes on with the next segment, as without us
+        except (av.error.FFmpegError, OSError, ValueError) as error:
+            if self._follows and is_redirect(error) and self._is_own(url):
+                return self._follow(url, options)
+            # FFmpeg goes on with the next segment, as without us.
+        return Bytes()
+
+    def _follow(self, url: str, options: Mapping[str, str]) -> Bytes:
+        plain = re.sub(r"^crypto[+:]", "", url)
+        led, _ = settle(plain)
+        with contextlib.suppress(av.error.FFmpegError, OSError, ValueError):
+            led = url.removesuffix(plain) + led
+            return self._open(led, self.options_for(led, options))
         return Bytes()
 
     def options_for(self, url: str, options: Mapping[str, str]) -> dict[str, str]:
         """What FFmpeg is given for ``url``. ``options``: of the demuxer that asks for it."""
-        personal = PERSONAL & self._options.keys() if self._is_own(url) else frozenset()
+        is_own = self._is_own(url)
+        personal = PERSONAL & self._options.keys() if is_own else frozenset()
         return {
             "protocol_whitelist": self._options["protocol_whitelist"],
             **{name: self._options[name] for name in HANDED_ON & self._options.keys()},
             **{name: self._options[name] for name in personal},
-            **({"max_redirects": "0"} if personal else {}),  # they would go with it
+            **({"max_redirects": "0"} if is_own else {}),  # all of it would go with them
             **{name: options[name] for name in OF_DEMUXER & options.keys()},
         }
 

@@ -30,7 +30,7 @@ from detector.sources.live.meanings import (
     Meaning,
     explain,
 )
-from detector.sources.live.nested import Bytes, NestedOpener, is_named_playlist, settle
+from detector.sources.live.nested import Bytes, NestedOpener, is_named_playlist, is_redirect, settle
 from detector.sources.live.options import PERSONAL
 from detector.sources.live.packet_feed import PacketFeed, is_held_back
 from detector.sources.live.packets import End
@@ -156,7 +156,10 @@ class NetworkFeed(PacketFeed):
                 how = self._guard(self.camera.address.whole, options)
             elif self._has_login and is_named_playlist(self.camera.address.whole):
                 settled, cookies = settle(self.camera.address.whole)
-                how = self._guard(settled, options | cookies)
+                options["max_redirects"] = "0"
+                how = self._guard(settled, options | cookies, follows=True)
+            elif self._has_login:
+                return self._open_unled(options)
         if "io_open" in how:
             options["http_persistent"] = "0"  # FFmpeg would look for its own connection in ours
         container = av.open(
@@ -168,11 +171,31 @@ class NetworkFeed(PacketFeed):
         )
         return how["io_open"].keep(container) if "io_open" in how else container
 
-    def _guard(self, address: str, options: dict[str, str]) -> dict[str, Any]:
+    def _open_unled(self, options: dict[str, str]) -> Any:
+        """FFmpeg would take a cookie, by which the login is known, to where a redirect leads."""
+        how = {
+            "options": options | {"max_redirects": "0"},
+            "timeout": (PATIENCE_S, PATIENCE_S),
+            "hwaccel": accelerator_of(self.camera.options),
+            "metadata_errors": "replace",
+        }
+        try:
+            return av.open(self.camera.address.whole, **how)
+        except av.error.FFmpegError as error:
+            if not is_redirect(error):
+                raise
+            settled, _ = settle(self.camera.address.whole)
+            if settled == self.camera.address.whole:
+                raise
+            return av.open(settled, **how)
+
+    def _guard(
+        self, address: str, options: dict[str, str], follows: bool = False
+    ) -> dict[str, Any]:
         """How PyAV opens an address when login and options are for its own host alone."""
         if self._first is not None:
             self._first.close()
-        self._nested = NestedOpener(address, options, PATIENCE_S)
+        self._nested = NestedOpener(address, options, PATIENCE_S, follows)
         first = self._first = self._nested.open_first()
         if not first.is_playlist():
             return {"file": first}

@@ -40,7 +40,7 @@ def open_listed(place: WebPlace, stride: int, frames: int | None, pixels: str) -
     }
     if "@" in urlsplit(place.whole).netloc:
         settled, cookies = settle(place.whole)
-        opener = NestedOpener(settled, options | cookies, SILENT_S)
+        opener = NestedOpener(settled, options | cookies, SILENT_S, follows=True)
         arguments |= {"file": settled, "format": "hls", "io_open": opener}
     with ExitStack() as stack:
         stack.enter_context(hold_arguments(str(place), arguments))
