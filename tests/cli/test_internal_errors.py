@@ -41,7 +41,7 @@ def test_in_a_run_it_is_in_the_session(here: Path, monkeypatch: pytest.MonkeyPat
         assert f"{folder}/error.log" in run("in.mp4", "--engine", "null")
         assert "RuntimeError: a bug" in (here / folder / "error.log").read_text()
     assert list((here / "tmp").iterdir()) == []
-    assert not (here / "cache").exists()
+    assert [one.name for one in (here / "cache/detect-video").iterdir()] == ["cache.key"]
 
 
 def test_elsewhere_one_file_holds_the_last(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
