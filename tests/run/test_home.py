@@ -29,7 +29,9 @@ CLIP = CHECKOUT / "videos" / "street.mp4"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["ort", "openvino", "torch"])
-def test_the_default_job_leaves_nothing_but_a_key_in_an_empty_home(tmp_path: Path, engine: str) -> None:
+def test_the_default_job_leaves_nothing_but_a_key_in_an_empty_home(
+    tmp_path: Path, engine: str
+) -> None:
     """The checkout's own engines folder holds the graph, so HOME gets the key alone that proves
     it.
     """
