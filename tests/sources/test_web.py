@@ -28,6 +28,7 @@ HOW = {"ranges": {}, "plain": {"ranges": False}, "chunked": {"ranges": False, "l
 @pytest.fixture
 def web(monkeypatch):
     monkeypatch.setattr(_web, "PAUSES_S", (0.01, 0.01))
+    monkeypatch.setattr(_web, "stopped", bool)  # a run of an earlier test may have been stopped
     _answers._known.clear()
     with web_server() as server:
         yield server
