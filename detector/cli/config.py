@@ -8,7 +8,7 @@ import click
 
 from detector.cli.command import CONTEXT, subcommand
 from detector.cli.options import config_options
-from detector.cli.printing import print_json, terminal
+from detector.cli.printing import echo, print_json, terminal
 
 
 @subcommand(
@@ -68,7 +68,8 @@ class _Group(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:
-            click.echo(ctx.get_help(), err=True)
+            for line in ctx.get_help().splitlines():
+                echo(line, err=True)
             ctx.exit(2)
         return super().parse_args(ctx, args)
 
