@@ -224,7 +224,7 @@ def frames_written(activities: Sequence[Activity]) -> NDArray[np.int64]:
     done: dict[int, int] = {}
     for one in activities:
         if one.stage in ROWS_OF_A_FRAME:
-            done[one.number] = max(done.get(one.number, 0), one.end_ns)
+            done[one.number] = max(done.get(one.number, one.end_ns), one.end_ns)
     return np.array([done[index] for index in sorted(done)], np.int64)
 
 
