@@ -21,9 +21,9 @@ setup(
     package_dir={"detector.cfg": "cfg"},
     package_data={
         "detector": ["py.typed"],
-        "detector.report.html": ["page/*"],
-        "detector.sinks.player": ["*.html"],
-        "detector.page": ["site/*"],
+        "detector.lab.report.html": ["page/*"],
+        "detector.core.sinks.player": ["*.html"],
+        "detector.live.page": ["site/*"],
         "detector.cfg": [
             "*.yaml",
             "models/*.yaml",

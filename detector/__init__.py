@@ -26,10 +26,10 @@ __version__ = "0.1.0"
 __all__ = ["DetectVideoError", "Detections", "Detector", "Frame", "__version__"]
 
 _HOMES = {
-    "DetectVideoError": "detector.errors",
-    "Detections": "detector.api.results",
-    "Detector": "detector.api",
-    "Frame": "detector.types",
+    "DetectVideoError": "detector.core.errors",
+    "Detections": "detector.core.api.results",
+    "Detector": "detector.core.api",
+    "Frame": "detector.core.types",
 }
 
 

@@ -5,10 +5,10 @@ Signals come first. What is imported above ``main`` would be imported before a s
 
 
 def main() -> None:
-    from detector.run.signals import leave_on_signals
+    from detector.core.run.signals import leave_on_signals
 
     leave_on_signals()
-    from detector.cli import main as run
+    from detector.core.cli import main as run
 
     run()
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from detector.stages import labels
+from detector.core.stages import labels
 
 EM = 1000  # units
 CAPITAL = 700  # units: the height of every bar

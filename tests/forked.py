@@ -41,7 +41,7 @@ LIBRARIES = ("click", "numpy", "yaml", "cv2", "av", "onnx", "rich.console")
 # Not onnxruntime: it starts a thread. torch has a server of its own, since a run on another engine
 # must not find it imported.
 TORCH = "torch"
-NEED_TORCH = "detector.engines.torch."
+NEED_TORCH = "detector.core.engines.torch."
 LENGTH = struct.Struct("!Q")
 AT_START = dict(os.environ)
 # What a fork finds in its own environment, because we and the libraries read it when it is needed.

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from detector.models.base import InputRules, Network
-from detector.models.graph.build import infer_shapes
-from detector.types import Candidates
+from detector.core.models.base import InputRules, Network
+from detector.core.models.graph.build import infer_shapes
+from detector.core.types import Candidates
 
 
 def plus_one(batch: int = 1, height: int = 2, width: int = 3) -> Network:
@@ -69,7 +69,7 @@ def run_once(
     network: Network, pictures: NDArray[np.uint8], engine: str = "ort"
 ) -> list[NDArray[np.float32]]:
     """Raw outputs of an engine for u8 [B, H, W, 3], the caller's to keep."""
-    from detector import engines
+    from detector.core import engines
 
     if reason := engines.usable()[engine]:
         pytest.skip(f"machine: engine {engine}: {reason}")

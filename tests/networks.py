@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from detector import engines, models
-from detector.models.base import ModelRequest, Network
+from detector.core import engines, models
+from detector.core.models.base import ModelRequest, Network
 
 
 def open_network(model: str, **said: Any) -> Network:

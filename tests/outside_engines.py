@@ -10,9 +10,9 @@ HEAD = """
 import os, signal, time
 import numpy as np
 from pathlib import Path
-from detector.engines.base import ArtefactBuilder
-from detector.engines.null import NullEngine, NullRequest
-from detector.errors import EngineError
+from detector.core.engines.base import ArtefactBuilder
+from detector.core.engines.null import NullEngine, NullRequest
+from detector.core.errors import EngineError
 """
 
 # Dies where a driver would: in its first infer.
@@ -109,7 +109,7 @@ def with_engines(folder: Path, *names: str) -> dict[str, str]:
         (place / "engines" / f"{name}.py").write_text(HEAD + ENGINES[name])
     (place / "sitecustomize.py").write_text(
         f"import sys; sys.path.insert(1, {str(CHECKOUT)!r})\n"
-        "import detector.engines\n"
-        f"detector.engines.__path__.append({str(place / 'engines')!r})\n"
+        "import detector.core.engines\n"
+        f"detector.core.engines.__path__.append({str(place / 'engines')!r})\n"
     )
     return {"PYTHONPATH": f"{place}:{CHECKOUT}", "FORGE_LOG": str(folder / "forge.log")}

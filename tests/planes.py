@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from detector.stages.planes import bgr_to_yuv
-from detector.stages.preprocess import yuv_to_rgb
-from detector.types import Colours, Image, Planes
+from detector.core.stages.planes import bgr_to_yuv
+from detector.core.stages.preprocess import yuv_to_rgb
+from detector.core.types import Colours, Image, Planes
 
 BT601 = Colours(6, 1, 1, False, (0.299, 0.114))
 BT709 = Colours(1, 1, 1, False, (0.2126, 0.0722))

@@ -7,11 +7,11 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from detector import engines
-from detector.engines.base import EngineOptions
-from detector.stages.annotate import annotate
-from detector.stages.preprocess import letterbox
-from detector.types import Detections
+from detector.core import engines
+from detector.core.engines.base import EngineOptions
+from detector.core.stages.annotate import annotate
+from detector.core.stages.preprocess import letterbox
+from detector.core.types import Detections
 from tests.networks import open_network
 
 LIMIT_BYTES = 64 * 1024

@@ -153,8 +153,8 @@ def test_messages_of_a_call_and_a_stream_do_too(model):
     ],
 )
 def test_the_words_of_the_command_in_python(said, python):
-    from detector.api import KEYWORDS
-    from detector.api.words import translate
+    from detector.core.api import KEYWORDS
+    from detector.core.api.words import translate
 
     assert translate(said, KEYWORDS) == python
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from detector import Detections, Detector, DetectVideoError
-from detector.api import Options
-from detector.api.results import Detection
-from detector.config.schema import Config, options
-from detector.sources import open as open_source
+from detector.core.api import Options
+from detector.core.api.results import Detection
+from detector.core.config.schema import Config, options
+from detector.core.sources import open as open_source
 from tests.conftest import CHECKOUT
 from tests.fakes import supervision_module
 

@@ -8,8 +8,8 @@ import subprocess
 
 import pytest
 
-from detector.errors import EXIT_INTERRUPTED
-from detector.sources import _cv2  # noqa: F401  # importing sets variables of the environment
+from detector.core.errors import EXIT_INTERRUPTED
+from detector.core.sources import _cv2  # noqa: F401  # importing sets variables of the environment
 from tests.cli.command import detect_video, detect_video_anew, start
 from tests.conftest import CHECKOUT
 from tests.forked import suits

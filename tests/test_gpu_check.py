@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from detector.engines.trt import driver
+from detector.core.engines.trt import driver
 from tests.conftest import CHECKOUT
 from tests.waiting import wait_for
 
@@ -439,8 +439,8 @@ def recording(file: Path, stages: list[tuple[str, int, int]]) -> str:
 
 @pytest.mark.usefixtures("rehearsal")
 def test_kernels_that_are_written_into_an_export_are_read(tmp_path):
-    from detector.analysis.loop.recorded import recorded_facts
-    from detector.session.nsys import read_nsys
+    from detector.lab.analysis.loop.recorded import recorded_facts
+    from detector.lab.session.nsys import read_nsys
 
     file = tmp_path / "run.sqlite"
     stages = [("read", 0, 100), ("preprocess", 100, 200), ("infer", 200, 400), ("infer", 500, 600)]
@@ -480,7 +480,7 @@ def test_what_is_not_given_back_is_noticed(monkeypatch, wrong):
     machine = SimpleNamespace(engine=Engine(), network=SimpleNamespace(batch=1), options=None)
     monkeypatch.setattr(here, "opened", lambda *_, **__: machine)
     monkeypatch.setattr(here, "pictures", lambda *_: [[0]])
-    monkeypatch.setattr("detector.engines.open", lambda *_: Engine())
+    monkeypatch.setattr("detector.core.engines.open", lambda *_: Engine())
     used = (lambda: len(opened) * 1_000_000) if wrong == "leaked" else (lambda: 0)
     rows = list(memory_steps.opened_again("null", "cpu", 20, used))
     states = [one["state"] for one in rows]

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from detector.engines.trt import memory
+from detector.core.engines.trt import memory
 from tests.conftest import CHECKOUT
 from tests.fakes.install import install
 from tests.fakes.packages import PACKAGES
@@ -28,7 +28,7 @@ def test_the_check_of_memory(monkeypatch, name):
 
 
 def test_the_check_of_memory_notices_other_bytes(monkeypatch):
-    from detector.engines.trt.memory.cuda_python import CudaBuffer
+    from detector.core.engines.trt.memory.cuda_python import CudaBuffer
 
     install(monkeypatch, 11)
     monkeypatch.setattr(CudaBuffer, "upload", lambda self, stream: None)

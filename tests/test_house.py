@@ -5,6 +5,7 @@ file.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -13,41 +14,65 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "detector"
 
-# Highest first: the floors of ARCHITECTURE.md. A room imports what stands on a lower floor, and
-# itself; rooms on one floor do not know each other. There are no exceptions.
-LEVELS = [
-    ("__main__",),
-    ("cli",),
-    ("api", "jobs"),
-    ("run", "report", "page"),
-    ("config", "analysis"),
-    ("engines", "datasets", "live"),
-    ("models", "sources", "sinks", "loop", "session"),
-    ("stages", "timeline"),
-    ("types", "errors"),
-    ("__init__",),
-]
-ONLY = {  # all that a room may import of ours, where it is less than everything below it
-    "loop": {"stages", "timeline", "types"},
-    "analysis": {"session", "timeline", "types", "errors", "__init__"},
-    "report": {"analysis", "session", "timeline", "types", "errors"},
-    "engines": {"models", "types", "errors", "__init__"},
-    "types": set(),
-    "errors": set(),
+WINGS = ("lab", "live", "batch")
+# Highest first: the floors of ARCHITECTURE.md, of the core and of the wing that has some. A room
+# imports what stands on a lower floor, and itself; rooms on one floor do not know each other. A
+# wing imports the core and itself. There are no exceptions.
+LEVELS = {
+    "core": [
+        ("commands",),
+        ("cli", "api", "jobs"),
+        ("run", "terminal"),
+        ("config", "analysis"),
+        ("engines",),
+        ("models", "sources", "sinks", "loop", "session"),
+        ("stages", "timeline"),
+        ("wings", "types", "errors"),
+    ],
+    "lab": [
+        ("commands",),
+        ("terminal", "trackers", "profile"),
+        ("report", "compare", "tune"),
+        ("evaluate",),
+        ("analysis",),
+        ("datasets", "session"),
+        ("wing",),
+    ],
 }
+ONLY = {  # all of the core that a room may import, where it is less than everything below it
+    "core/loop": {"stages", "timeline", "types"},
+    "core/analysis": {"session", "timeline", "types", "errors"},
+    "core/terminal": {"analysis", "session", "timeline", "types", "errors"},
+    "core/engines": {"models", "types", "errors"},
+    "core/types": set(),
+    "core/errors": set(),
+    "lab/analysis": {"analysis", "session", "timeline", "types", "errors"},
+    "lab/report": {"analysis", "session", "timeline", "types", "errors", "wings"},
+}
+ENGINES = {"torch", "onnx", "onnxruntime", "openvino", "tensorrt"}
 NEVER = {  # libraries that a room does not touch, not even inside a function
-    "analysis": {"torch", "cv2", "onnx", "onnxruntime", "openvino", "tensorrt", "av"},
-    "report": {"torch", "cv2", "onnx", "onnxruntime", "openvino", "tensorrt", "av"},
-    "engines": {"cv2", "av", "click", "rich"},
-    "loop": {"torch", "cv2", "onnx", "onnxruntime", "openvino", "tensorrt", "av"},
-    "cli": {"torch", "cv2", "onnx", "onnxruntime", "openvino", "tensorrt", "av"},
-    "stages": {"torch", "onnx", "onnxruntime", "openvino", "tensorrt", "av", "threading", "time"},
+    "core/analysis": {*ENGINES, "cv2", "av"},
+    "core/terminal": {*ENGINES, "cv2", "av"},
+    "core/engines": {"cv2", "av", "click", "rich"},
+    "core/loop": {*ENGINES, "cv2", "av"},
+    "core/commands": {*ENGINES, "cv2", "av"},
+    "core/cli": {*ENGINES, "cv2", "av"},
+    "core/stages": {*ENGINES, "av", "threading", "time"},
+    "lab/analysis": {*ENGINES, "cv2", "av"},
+    "lab/report": {*ENGINES, "cv2", "av"},
+    "lab/commands": {*ENGINES, "cv2", "av"},
+    "batch/commands": {*ENGINES, "cv2", "av"},
 }
 LEFTOVERS = {"utils", "util", "helpers", "common", "misc", "manager", "tools"}
 LONGEST = 700  # lines: a file is one whole thought, and a thought has an end
-MOST_NAMES = 20  # at the top of the package, but for __init__, __main__ and py.typed
+TOP = {"core", *WINGS}  # besides __init__, __main__ and py.typed
 
-RANK = {room: rank for rank, rooms in enumerate(LEVELS) for room in rooms}
+RANK = {
+    f"{wing}/{room}": rank
+    for wing, floors in LEVELS.items()
+    for rank, rooms in enumerate(floors)
+    for room in rooms
+}
 
 
 @cache
@@ -78,24 +103,33 @@ def imports(file: Path, package: Path) -> list[tuple[str, int]]:
 
 
 def room_of(file: Path, package: Path) -> str:
-    return file.relative_to(package).with_suffix("").parts[0]
+    """``core/loop`` of core/loop/sync.py; ``live`` of any file of a wing without floors."""
+    wing, *rest = file.relative_to(package).with_suffix("").parts
+    return f"{wing}/{rest[0]}" if wing in LEVELS and rest[0] != "__init__" else wing
 
 
 def complaint(room: str, name: str, package: str) -> str | None:
     """What is wrong with this room importing that module; None if nothing is."""
     top, _, rest = name.partition(".")
+    wing = room.split("/")[0]
     if top != package:
         return f"{room} must not import {top}" if top in NEVER.get(room, ()) else None
-    other = rest.split(".")[0].replace("__version__", "__init__")
-    if other not in RANK:
-        return None if room == "__init__" or not other else f"{other} has no place in LEVELS"
-    if (
-        other == room or room == "__init__"
-    ):  # the package's own list of names may point anywhere, lazily
+    if wing in ("__init__", "__main__") or rest in ("", "__version__", "__init__"):
         return None
-    if room in ONLY and other not in ONLY[room]:
+    other_wing, _, inside = rest.partition(".")
+    other_room = inside.split(".")[0]
+    if other_wing not in TOP:
+        return f"{other_wing} is neither the core nor a wing"
+    if other_wing not in ("core", wing):
+        return f"{wing} must not import {other_wing}"
+    other = f"{other_wing}/{other_room}"
+    if other_wing in LEVELS and other_room and other not in RANK:
+        return f"{other} has no place in LEVELS"
+    if other == room or not other_room:
+        return None
+    if other_wing == "core" and room in ONLY and other_room not in ONLY[room]:
         return f"{room} must not import {other}"
-    if RANK[other] > RANK[room]:
+    if other_wing != wing or wing not in LEVELS or RANK[other] > RANK[room]:
         return None
     where = "beside" if RANK[other] == RANK[room] else "above"
     return f"{room} must not import {other}: it stands {where} it"
@@ -110,10 +144,15 @@ def check(package: Path) -> list[str]:
             problems.append(f"{place}: {length} lines, more than {LONGEST}")
         if LEFTOVERS & set(file.relative_to(package).with_suffix("").parts):
             problems.append(f"{place}: name it for what it is about")
-        if room not in RANK:
+        if room.split("/")[0] not in TOP | {"__init__", "__main__"}:
+            problems.append(f"{place}: {room} is neither the core nor a wing")
+            continue
+        if "/" in room and room not in RANK:
             problems.append(f"{place}: {room} has no place in LEVELS")
             continue
         for name, line in imports(file, package):
+            if room == "core/wings" and name.startswith(package.name):
+                continue  # its protocols name types of all floors; see test_the_landing
             if wrong := complaint(room, name, package.name):
                 problems.append(f"{place}:{line}: {wrong}")
     return problems
@@ -128,6 +167,8 @@ def circles(package: Path) -> list[list[str]]:
         name = ".".join([package.name, *file.relative_to(package).with_suffix("").parts])
         files[name.removesuffix(".__init__")] = file
     arrows = {name: set(targets(file, package, files)) - {name} for name, file in files.items()}
+    if "detector.core.wings" in arrows:  # it imports nothing when it runs, as a test below shows
+        arrows["detector.core.wings"] = set()
     reach = {name: reachable(name, arrows) for name in arrows}
     found = {frozenset(other for other in reach[name] if name in reach[other]) for name in arrows}
     return sorted(sorted(circle) for circle in found if len(circle) > 1)
@@ -136,7 +177,7 @@ def circles(package: Path) -> list[list[str]]:
 def targets(file: Path, package: Path, files: dict[str, Path]) -> Iterator[str]:
     """The files that a file imports:
 
-    ``from detector.engines import store`` is store.py, not the package.
+    ``from detector.core.engines import store`` is store.py, not the package.
     """
     for node in import_nodes(file, file.stat().st_mtime_ns):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -182,88 +223,128 @@ def test_circles_are_found(tmp_path: Path) -> None:
 
 def test_the_top_of_the_package_stays_small() -> None:
     names = {path.stem for path in PACKAGE.iterdir() if path.name != "py.typed"}
-    assert len(names - {"__init__", "__main__", "__pycache__"}) <= MOST_NAMES
-    assert len(LEVELS) <= 10
+    assert names - {"__init__", "__main__", "__pycache__"} == TOP
+    assert all(len(floors) <= 8 for floors in LEVELS.values())
+
+
+def test_the_landing_imports_nothing_of_ours_when_it_runs() -> None:
+    """Every file of sources/ stands on ``wings``, which names types of higher floors."""
+    file = PACKAGE / "core/wings.py"
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    typed = [node for node in tree.body if isinstance(node, ast.If)]
+    inside = {id(node) for block in typed for node in ast.walk(block)}
+    ours = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("detector")
+    ]
+    assert ours
+    assert all(id(node) in inside for node in ours)
+
+
+def test_the_core_names_no_wing() -> None:
+    """Not in an import, and not in a text that one could import."""
+    named = re.compile(rf"detector\.({'|'.join(WINGS)})\b")
+    found = [
+        f"{file.relative_to(PACKAGE)}: {match[0]}"
+        for file in (PACKAGE / "core").rglob("*.py")
+        for match in named.finditer(file.read_text(encoding="utf-8"))
+    ]
+    assert found == []
 
 
 @pytest.mark.parametrize(
     ("file", "text", "expected"),
     [
-        ("loop/sync.py", "from detector.timeline import span", None),
+        ("core/loop/sync.py", "from detector.core.timeline import span", None),
         (
-            "loop/sync.py",
-            "from detector.engines.ort import OrtEngine",
-            "loop must not import engines",
+            "core/loop/sync.py",
+            "from detector.core.engines.ort import OrtEngine",
+            "core/loop must not import core/engines",
         ),
-        (
-            "loop/sync.py",
+        (  # relative
+            "core/loop/sync.py",
             "from ..sources import open_source",
-            "loop must not import sources",
-        ),  # relative
-        (
-            "loop/sync.py",
-            "from detector import sinks",
-            "loop must not import sinks",
-        ),  # the module as a name
-        ("loop/sync.py", "from detector.models.base import Network", "loop must not import models"),
-        ("sinks/video.py", "def f():\n    from detector.timeline import span", None),  # downwards
-        (
-            "engines/ort.py",
-            "from detector.stages import nms",
-            "engines must not import stages",
-        ),  # no decoding there
-        (
-            "stages/nms.py",
-            "def f():\n    import detector.loop.sync",
-            "stages must not import loop",
-        ),  # hidden inside
-        (
-            "sinks/video.py",
-            "from detector.loop import sync",
-            "sinks must not import loop: it stands beside it",
+            "core/loop must not import core/sources",
         ),
-        ("engines/ort.py", "from detector.engines.base import Engine", None),  # its own room
-        (
-            "engines/ort.py",
-            "from detector.models.base import Network",
+        (  # the module as a name
+            "core/loop/sync.py",
+            "from detector.core import sinks",
+            "core/loop must not import core/sinks",
+        ),
+        (  # downwards
+            "core/sinks/video.py",
+            "def f():\n    from detector.core.timeline import span",
             None,
-        ),  # a graph is what it runs
-        (
-            "models/darknet.py",
-            "from detector.engines import base",
-            "models must not import engines: it stands above",
+        ),
+        (  # no decoding there
+            "core/engines/ort.py",
+            "from detector.core.stages import nms",
+            "core/engines must not import core/stages",
+        ),
+        (  # hidden inside
+            "core/stages/nms.py",
+            "def f():\n    import detector.core.loop.sync",
+            "core/stages must not import core/loop",
         ),
         (
-            "analysis/ledger.py",
+            "core/sinks/video.py",
+            "from detector.core.loop import sync",
+            "core/sinks must not import core/loop: it stands beside it",
+        ),
+        ("core/engines/ort.py", "from detector.core.engines.base import Engine", None),
+        ("core/engines/ort.py", "from detector.core.models.base import Network", None),
+        (
+            "core/models/darknet.py",
+            "from detector.core.engines import base",
+            "core/models must not import core/engines: it stands above",
+        ),
+        (
+            "core/analysis/ledger.py",
             "import numpy, onnxruntime.tools",
-            "analysis must not import onnxruntime",
+            "core/analysis must not import onnxruntime",
         ),
         (
-            "analysis/ledger.py",
-            "from detector.run.detect import detect",
-            "analysis must not import run",
+            "lab/analysis/ledger.py",
+            "from detector.core.run.detect import detect",
+            "lab/analysis must not import core/run",
         ),
         (
-            "report/terminal.py",
-            "from detector.run.detect import detect",
-            "report must not import run",
+            "lab/analysis/ledger.py",
+            "from detector.lab.report import html",
+            "lab/analysis must not import lab/report: it stands above it",
         ),
-        ("report/terminal.py", "import rich.table", None),
-        ("types.py", "from detector.errors import UsageError", "types must not import errors"),
+        ("lab/report/html.py", "import rich.table", None),
         (
-            "config/levels.py",
-            "from detector.cli import main",
-            "config must not import cli: it stands above it",
+            "core/types.py",
+            "from detector.core.errors import UsageError",
+            "core/types must not import core/errors",
         ),
-        ("cli/detect.py", "from detector.run.detect import detect", None),
-        ("sinks/utils.py", "", "name it for what it is about"),
-        ("cupboard/things.py", "", "cupboard has no place in LEVELS"),
         (
-            "config/levels.py",
-            "from detector.cupboard import things",
-            "cupboard has no place in LEVELS",
+            "core/config/levels.py",
+            "from detector.core.cli import main",
+            "core/config must not import core/cli: it stands above it",
         ),
-        ("config/levels.py", "\n" * 701, "701 lines, more than 700"),
+        ("core/commands/detect.py", "from detector.core.run.detect import detect", None),
+        ("core/run/detect.py", "from detector.live import hub", "core must not import live"),
+        (
+            "core/run/detect.py",
+            "def f():\n    from detector.lab.compare import x",
+            "core must not import lab",
+        ),
+        ("live/run.py", "from detector.lab.report import html", "live must not import lab"),
+        ("batch/item.py", "from detector.live.run import x", "batch must not import live"),
+        ("live/run.py", "from detector.core.run.detect import detect", None),
+        ("live/run.py", "from detector.live.hub import Hub", None),
+        ("core/sinks/utils.py", "", "name it for what it is about"),
+        ("cupboard/things.py", "", "cupboard is neither the core nor a wing"),
+        ("core/cupboard/things.py", "", "core/cupboard has no place in LEVELS"),
+        (
+            "core/config/levels.py",
+            "from detector.core.cupboard import things",
+            "core/cupboard has no place in LEVELS",
+        ),
+        ("core/config/levels.py", "\n" * 701, "701 lines, more than 700"),
     ],
 )
 def test_the_checker(tmp_path: Path, file: str, text: str, expected: str | None) -> None:

@@ -9,9 +9,9 @@ import sys
 import numpy as np
 import pytest
 
-from detector import engines
-from detector.engines.base import EngineOptions
-from detector.types import Detections
+from detector.core import engines
+from detector.core.engines.base import EngineOptions
+from detector.core.types import Detections
 from tests.conftest import CHECKOUT
 from tests.known_answers import plus_one
 

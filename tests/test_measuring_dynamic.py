@@ -36,7 +36,7 @@ def test_onnxruntime_changes_every_convolution_and_adds_nodes() -> None:
 @pytest.mark.slow
 def test_torch_changes_nothing() -> None:
     torch = pytest.importorskip("torch", reason="machine: torch is not installed")
-    from detector.engines.torch.graph import graph_module
+    from detector.core.engines.torch.graph import graph_module
 
     street = graph_module(open_network("street", random_seed=1, size=(64, 64)).graph)
     assert count_changed_by_torch(street) == 0

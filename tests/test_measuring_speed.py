@@ -15,10 +15,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from detector.analysis.loop.activities import LoopShape
-from detector.analysis.loop.replay import Call, Load, wall
-from detector.analysis.loop.replay import replay as replay_load
-from detector.stages.nms import nms
+from detector.core.stages.nms import nms
+from detector.lab.analysis.loop.activities import LoopShape
+from detector.lab.analysis.loop.replay import Call, Load, wall
+from detector.lab.analysis.loop.replay import replay as replay_load
 from tests.conftest import CHECKOUT
 
 sys.path.insert(0, str(CHECKOUT / "scripts"))
@@ -267,7 +267,7 @@ def test_ffmpegs_own_account():
 
 
 def test_ffmpeg_gets_the_options_of_our_encoder():
-    from detector.sinks.video.h264 import QUALITIES
+    from detector.core.sinks.video.h264 import QUALITIES
 
     given = peers.encoded(QUALITIES["balanced"])
     for name, value in QUALITIES["balanced"].items():
@@ -530,8 +530,8 @@ def test_rates_are_of_the_frames_that_were_written():
 
 def test_the_hidden_commands_give_json(monkeypatch):
     """What a parent process reads: the replay of one run."""
-    import detector.analysis.loop.what_if as what_if
-    import detector.jobs.profile.base as base
+    import detector.lab.analysis.loop.what_if as what_if
+    import detector.lab.profile.base as base
 
     load = Load(4, SHAPE, {"read": [1.0] * 5, "infer": [2.0] * 4}, cores=2)
     document = SimpleNamespace()

@@ -7,7 +7,8 @@ import cv2
 import numpy as np
 import pytest
 
-from detector import Detector, engines
+from detector import Detector
+from detector.core import engines
 
 
 def iou(a, b):

@@ -15,9 +15,9 @@ import time
 from array import array
 from collections.abc import Mapping
 
+from detector.core.timeline.histogram import Histogram
+from detector.core.types import Arrival
 from detector.live.base import Ages
-from detector.timeline.histogram import Histogram
-from detector.types import Arrival
 
 DECODING, WAITING, INFERENCE, WRITING = "decoding", "waiting", "inference", "writing"
 PARTS = (DECODING, WAITING, INFERENCE, WRITING)

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
-from detector.types import Detections, Frame
-
 APPEARS = "appears"  # a class was seen in 3 of 5 frames
 LEAVES = "leaves"  # it was not seen for 2 s
 CAMERA_UP = "camera_up"
@@ -98,14 +96,3 @@ class LiveFigures:
     bottleneck: str = ""  # a sentence
     # Since the engine last finished a request; 0 where it has nothing to do.
     engine_age_s: float | None = None
-
-
-class Watcher(Protocol):
-    """Sees every detected frame in the writer's thread, drawn where ``wants_pictures``.
-
-    The writer asks before each frame, draws where the answer is yes, and then shows it.
-    """
-
-    def wants_pictures(self, camera: str) -> bool: ...
-
-    def show(self, frame: Frame, detections: Detections) -> None: ...

@@ -14,11 +14,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from detector.core.session.document import AgeFigures, StreamSummary
+from detector.core.timeline import INFER, WORK, OffTimeline, Timeline
+from detector.core.timeline.native import machine_busy_ns
+from detector.core.types import Detections, Frame
 from detector.live.ages import FrameAges
 from detector.live.base import Ages, LiveFigures, StreamFigures
 from detector.live.capacity import Load, capacity, sentence
-from detector.session.document import AgeFigures, StreamSummary
-from detector.sources.live.base import (
+from detector.live.sources.base import (
     CORRUPT,
     LAG,
     LIVE,
@@ -29,10 +32,7 @@ from detector.sources.live.base import (
     UNDECODED,
     FeedFacts,
 )
-from detector.sources.live.collect import Collector, Member
-from detector.timeline import INFER, WORK, OffTimeline, Timeline
-from detector.timeline.native import machine_busy_ns
-from detector.types import Detections, Frame
+from detector.live.sources.collect import Collector, Member
 
 SAMPLES_NS = 5_000_000_000  # what "the last seconds" are for rates
 SECOND = 1_000_000_000

@@ -17,8 +17,8 @@ from typing import Protocol
 
 import cv2
 
+from detector.core.types import Detections, Frame, Image
 from detector.live.base import Event, LiveFigures
-from detector.types import Detections, Frame, Image
 
 WIDTHS = (320, 640, 960, 1280, 1920)  # pixels; a wish is rounded up to one of them
 QUALITY = 80  # of JPEG: 25 to 60 kB at a width of 640

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import fsum, inf, sqrt
 
-from detector.errors.machine import resident_bytes
-from detector.session.document import LiveMemory, MemoryMinute
+from detector.core.errors.machine import resident_bytes
+from detector.core.session.document import LiveMemory, MemoryMinute
 
 MB = 10**6  # bytes, as the other figures of memory count them
 SECOND = 1_000_000_000

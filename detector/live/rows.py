@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 
-from detector.errors import OutputError
-from detector.errors.text import counted
-from detector.errors.writing import has_permission, take_lock, utf8
+from detector.core.errors import OutputError
+from detector.core.errors.text import counted
+from detector.core.errors.writing import has_permission, take_lock, utf8
+from detector.core.sinks.jsonl import encode_row, row
+from detector.core.types import Detections, Frame
 from detector.live.base import utc_text
-from detector.sinks.jsonl import encode_row, row
-from detector.sources.live.base import Camera
-from detector.types import Detections, Frame
+from detector.live.sources.base import Camera
 
 NS = 1_000_000_000
 LOOK_NS = NS  # between two looks whether the file is still there, and tries after a full disk

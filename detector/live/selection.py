@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.types import Detections
+from detector.core.types import Detections
 
 Polygon = Sequence[tuple[float, float]]
 

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from detector.core.timeline import INFER, WORK
+from detector.core.types import Detections, Frame, SourceInfo
 from detector.live.base import Ages, LiveFigures, StreamFigures
 from detector.live.hub import Hub
-from detector.timeline import INFER, WORK
-from detector.types import Detections, Frame, SourceInfo
 
 LIVE, ENDED = "live", "ended"
 RATES_OVER_S = 5.0  # rates and shares are of the last seconds

@@ -60,7 +60,7 @@ def asserted() -> Iterator[Row]:
     if (why := here.torch_lacks()) is not None:
         yield row("torch", why, None)
         return
-    from detector.session.read import read_session
+    from detector.lab.session.read import read_session
 
     with tempfile.TemporaryDirectory() as folder:
         words = ("--frames", "80", "--no-video", "--quiet")

@@ -95,7 +95,7 @@ class Findings:
         return [found["what"] for found in rows if found["state"] == FAIL]
 
     def write(self) -> None:
-        from detector.errors.writing import write_whole
+        from detector.core.errors.writing import write_whole
 
         if self._folder is not None:
             write_whole(self._folder / JSON, json.dumps(self.document(), indent=1).encode())

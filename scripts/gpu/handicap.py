@@ -16,8 +16,8 @@ def lend_memory(megabytes: int) -> None:
     in float32, is refused as ``fits`` would do."""
     import torch
 
-    from detector.engines import torch as engine
-    from detector.engines.torch import requests
+    from detector.core.engines import torch as engine
+    from detector.core.engines.torch import requests
 
     if torch.cuda.is_available():
         total = torch.cuda.get_device_properties(0).total_memory
@@ -42,7 +42,7 @@ def assert_at(number: int) -> None:
     every call from then on; a CPU at once."""
     import torch
 
-    from detector.engines.torch import requests
+    from detector.core.engines.torch import requests
 
     count = itertools.count(1)
 

@@ -35,7 +35,7 @@ PACKAGES = (
 
 
 def has_gpu() -> bool:
-    from detector.engines.trt import driver
+    from detector.core.engines.trt import driver
 
     return driver.absent() is None
 
@@ -46,7 +46,7 @@ def device() -> str:
 
 
 def environment() -> Iterator[Row]:
-    from detector.engines.trt import driver
+    from detector.core.engines.trt import driver
 
     if (absent := driver.absent()) is not None:
         yield row("GPU", absent, None)
@@ -93,8 +93,8 @@ def refused(what: str, why: Any) -> Row:
 
 def opened(engine: str, folder: str, **options: Any) -> Any:
     """Network and engine, as the command opens them."""
-    from detector.config.levels import resolve_config
-    from detector.run.wire import load_model
+    from detector.core.config.levels import resolve_config
+    from detector.core.run.wire import load_model
 
     config = resolve_config(None, {"engine": engine, "engines_dir": folder, **options})
     return load_model(config)
@@ -104,8 +104,8 @@ def pictures(machine: Any, count: int = 0) -> list[Any]:
     """The clip's first frames, as the network wants them: 64, in a rehearsal 2."""
     import numpy as np
 
-    from detector import sources
-    from detector.stages.preprocess import letterbox
+    from detector.core import sources
+    from detector.core.stages.preprocess import letterbox
 
     count = count or (2 if rehearsing() else 64)
     rules, found = machine.network.input, []
@@ -172,7 +172,7 @@ def variant(
     """One way to run the model: agreement with ONNX Runtime, frames a second, device time,
     precision executed.
     """
-    from detector.errors import DetectVideoError
+    from detector.core.errors import DetectVideoError
 
     what = f"{engine} {name}"
     # A fake driver has a GPU of its own, in a rehearsal too.

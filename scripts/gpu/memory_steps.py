@@ -26,7 +26,7 @@ from gpu.stand_ins import AbsentError, fake_gpu
 def each_provider(slow_copies: bool = False) -> Iterator[tuple[str, Any]]:
     """Every package that can be used here, opened on the first GPU; in a rehearsal each on a fake
     one. Instead of one that cannot be used there is the row that says why."""
-    from detector.engines.trt import memory
+    from detector.core.engines.trt import memory
 
     for name in memory.PROVIDERS:
         try:
@@ -219,7 +219,7 @@ def opened_again(
     engine: str, device: str, turns: int, used: Callable[[], int] | None = None
 ) -> Iterator[Row]:
     """Opens the engine, runs it once and closes it, again and again."""
-    from detector import engines
+    from detector.core import engines
 
     used = used or (gpu_bytes if not rehearsing() else lambda: 0)
     with tempfile.TemporaryDirectory() as folder:
@@ -252,6 +252,6 @@ def held(used: Callable[[], int]) -> Held:
 
 def gpu_bytes() -> int:
     """In use on the first GPU, by all processes."""
-    from detector.engines.trt import driver
+    from detector.core.engines.trt import driver
 
     return driver.gpus()[0].memory_bytes - driver.free_bytes(0)

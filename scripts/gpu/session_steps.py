@@ -98,7 +98,7 @@ def device_rows(name: str, facts: dict[str, Any]) -> Iterator[Row]:
 
 def hand_made() -> Iterator[Row]:
     """The test on two timelines with known answers, in place of a recording of a GPU."""
-    from detector.analysis.layers import device_facts
+    from detector.lab.analysis.layers import device_facts
 
     host = [(0.0, 100.0)]
     for word, kernels, bound in (

@@ -114,7 +114,7 @@ NO_RIGHT = "ERR_NVGPUCTRPERM"
 
 def told_names() -> set[str]:
     """Every metric of ncu that ``detect-video metrics`` tells."""
-    from detector.config.levels import read_level
+    from detector.core.config.levels import read_level
 
     _, known = read_level(ROOT / "cfg/nvprof_metrics.yaml")
     rows = [row for kind in ("metrics", "events") for row in known[kind].values()]

@@ -75,7 +75,7 @@ def compile() -> Iterator[Row]:
 def compiled(
     name: str, limit: float, options: dict[str, Any], folder: str, reference: list[Any]
 ) -> Iterator[Row]:
-    from detector.errors import DetectVideoError
+    from detector.core.errors import DetectVideoError
 
     before = compiled_graphs()
     words = {"device": here.device(), "engine_options": ["compile=1"], "concurrency": 2}
@@ -259,7 +259,7 @@ def measure_apart(setting: Setting, folder: str) -> dict[str, Any]:
 def measure_setting(setting: Setting, folder: str) -> dict[str, Any]:
     import numpy as np
 
-    from detector.errors import DetectVideoError
+    from detector.core.errors import DetectVideoError
 
     own = [f"channels_last={setting.channels_last}", f"benchmark={setting.benchmark}"]
     options = {"precision": setting.precision, "engine_options": own, "concurrency": 2}

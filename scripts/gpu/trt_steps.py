@@ -72,7 +72,7 @@ def built(variants: Variants) -> Iterator[Row]:
 
 def by_each_package(folder: str, reference: list[Any]) -> Iterator[Row]:
     """Each package that can hand out the device's memory; in a rehearsal each as a fake."""
-    from detector.engines.trt import memory
+    from detector.core.engines.trt import memory
 
     for provider in memory.PROVIDERS:
         with fake_gpu(provider) if rehearsing() else nullcontext():
@@ -105,7 +105,7 @@ def layers(folder: str) -> Iterator[Row]:
     """
     import numpy as np
 
-    from detector import engines
+    from detector.core import engines
 
     machine = here.opened("trt", folder, device="cuda:0", precision="fp16")
     with machine.engine:
@@ -167,8 +167,8 @@ def _sum(held: Any, what: str) -> Row:
 
 def refusals(trt: Any, plan: bytes) -> Iterator[Row]:
     """Damaged and foreign plans are refused by name; the process goes on."""
-    from detector.engines.trt import driver
-    from detector.engines.trt.plan_file import PlanError, deserialize, kept_log, split
+    from detector.core.engines.trt import driver
+    from detector.core.engines.trt.plan_file import PlanError, deserialize, kept_log, split
 
     with driver.current(0):
         for what, data in (
@@ -201,10 +201,10 @@ try:
     sys.modules.setdefault("tensorrt", tensorrt_lean)  # whichever TensorRT there is, it is loaded
 except ImportError:
     pass
-from detector import engines
-from detector.errors import DetectVideoError
-from detector.models import ModelRequest, open_network
-from detector.engines.trt import driver
+from detector.core import engines
+from detector.core.errors import DetectVideoError
+from detector.core.models import ModelRequest, open_network
+from detector.core.engines.trt import driver
 assert driver.absent() is not None, "a GPU is visible"
 assert driver.gpus() == []
 Path("x.trt").write_bytes(b"ftrt" + bytes(100))
@@ -218,7 +218,7 @@ for call in (
         call()
     except DetectVideoError as error:
         print(error)
-from detector.run.choose import choose_by_rank
+from detector.core.run.choose import choose_by_rank
 print(choose_by_rank()[0])
 """
 

@@ -27,7 +27,7 @@ def decoded() -> Iterator[Row]:
     import av
     import numpy as np
 
-    from detector.sources.live.hardware import accelerator_of, codec_name
+    from detector.live.sources.hardware import accelerator_of, codec_name
 
     pictures, names = [], []
     for options in ({"hwaccel": "cuda"}, {}):

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import numpy as np
 
-from detector import engines
-from detector.analysis.accuracy.agreement import Agreement, agreement, match_pairs
-from detector.analysis.accuracy.matching import overlaps
-from detector.config.schema import CalibrationConfig
-from detector.errors import EngineError
-from detector.models import ModelRequest, open_network
-from detector.models.base import Network
-from detector.models.graph.halves import HALVES, convert_to_halves
-from detector.models.graph.qdq import quantised_graph
-from detector.run.quantize import KINDS
-from detector.run.quantize.calibrate import Calibration, calibrate
-from detector.run.quantize.frames import read_frames
-from detector.run.quantize.search import (
+from detector.core import engines
+from detector.core.analysis.agreement import Agreement, agreement, match_pairs
+from detector.core.analysis.matching import overlaps
+from detector.core.config.schema import CalibrationConfig
+from detector.core.errors import EngineError
+from detector.core.models import ModelRequest, open_network
+from detector.core.models.base import Network
+from detector.core.models.graph.halves import HALVES, convert_to_halves
+from detector.core.models.graph.qdq import quantised_graph
+from detector.core.run.quantize import KINDS
+from detector.core.run.quantize.calibrate import Calibration, calibrate
+from detector.core.run.quantize.frames import read_frames
+from detector.core.run.quantize.search import (
     ENGINE,
     SELECTION,
     Reference,
@@ -29,7 +29,7 @@ from detector.run.quantize.search import (
     raw_outputs,
     weight_top,
 )
-from detector.types import Detections
+from detector.core.types import Detections
 from measuring.rounded import rounded
 
 PRECISIONS = (*HALVES, "int8")

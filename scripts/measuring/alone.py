@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from detector import engines
-from detector.config.schema import CalibrationConfig, Config, RuntimeConfig
-from detector.engines.base import Engine, Request
-from detector.models.base import Network
-from detector.run import prepare as variants
+from detector.core import engines
+from detector.core.config.schema import CalibrationConfig, Config, RuntimeConfig
+from detector.core.engines.base import Engine, Request
+from detector.core.models.base import Network
+from detector.core.run import prepare as variants
 
 # Inferences of each request before every turn; by then the other engines' threads are asleep.
 WARM_UP = 3

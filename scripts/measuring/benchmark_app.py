@@ -201,8 +201,8 @@ def calibration(name: str, precision: str) -> tuple[Any, ...]:
 
 def _opened(name: str, precision: str) -> tuple[Any, Any]:
     """The network of this name and the configuration of its precision."""
-    from detector.config.schema import CalibrationConfig, Config, RuntimeConfig
-    from detector.models import ModelRequest, open_network
+    from detector.core.config.schema import CalibrationConfig, Config, RuntimeConfig
+    from detector.core.models import ModelRequest, open_network
 
     options = list(NETWORKS[name])
     given = dict(zip(options[::2], options[1::2], strict=True))
@@ -231,8 +231,8 @@ def export_graph(name: str, precision: str, target: Path) -> None:
     """Writes the ONNX graph that the openvino engine compiles."""
     import onnx
 
-    from detector.engines.openvino import remove_needless_pairs
-    from detector.run.prepare import prepare_network
+    from detector.core.engines.openvino import remove_needless_pairs
+    from detector.core.run.prepare import prepare_network
 
     network, config = _opened(name, precision)
     ready = prepare_network(network, "openvino", config, lambda at_once: at_once)
@@ -252,9 +252,9 @@ def export_graph(name: str, precision: str, target: Path) -> None:
 @click.argument("seconds", type=float)
 def memory_turn(name: str, precision: str, requests: int, threads: int, seconds: float) -> None:
     """The turn of ``scripts/bench alone``, for so many seconds."""
-    from detector import engines
-    from detector.run.prepare import prepare_network
-    from detector.run.quantize.frames import read_frames
+    from detector.core import engines
+    from detector.core.run.prepare import prepare_network
+    from detector.core.run.quantize.frames import read_frames
     from measuring.alone import turn
 
     network, config = _opened(name, precision)

@@ -34,7 +34,7 @@ from measuring.rounds import (
 )
 
 if TYPE_CHECKING:
-    from detector.analysis.loop.replay import Call, Load
+    from detector.lab.analysis.loop.replay import Call, Load
 
 WITHIN = 0.05  # of its own run: what the replay may be off by
 GROWS = 0.05  # of the FPS, for twice the cores: less is no growth
@@ -56,7 +56,7 @@ def on_cores(load: Load, cores: int) -> Load:
     A request keeps its threads and a call its length; what an encoder or a decoder would do with
     more threads of its own is not known to the replay.
     """
-    from detector.engines.base import MAX_STREAMS
+    from detector.core.engines.base import MAX_STREAMS
 
     shape = load.shape
     at_once = shape.concurrency if shape.sync else min(MAX_STREAMS, cores)
@@ -86,7 +86,7 @@ class Replay:
 
 def look_at(load: Load, calls: Sequence[Call]) -> Replay:
     """What a replay says. Workers share their calls, so each counts with its own."""
-    from detector.analysis.loop.replay import wall
+    from detector.lab.analysis.loop.replay import wall
 
     seconds = wall(calls)
     threads: dict[str, Counter[str]] = {}
@@ -99,7 +99,7 @@ def look_at(load: Load, calls: Sequence[Call]) -> Replay:
 
 def gains(load: Load, fps: float) -> dict[str, float]:
     """What stage to change first with this many cores: each is replayed as if it took no time."""
-    from detector.analysis.loop.replay import replay, wall
+    from detector.lab.analysis.loop.replay import replay, wall
 
     freed = {
         stage: load.frames / wall(replay(load.scaled({stage: 0.0}))) / fps - 1
@@ -228,10 +228,10 @@ def _replay_rows(name: str, told: Mapping[str, Any]) -> list[list[str]]:
 @click.argument("options")
 def cores_replay(source: Path, options: str) -> None:
     """One run and one plain loop in this process, and what the replay makes of them."""
-    from detector.analysis.loop.replay import replay
-    from detector.analysis.loop.what_if import alone_in, replay_session
-    from detector.config.levels import resolve_config
-    from detector.jobs.profile.base import pin_choices, run_again
+    from detector.core.config.levels import resolve_config
+    from detector.lab.analysis.loop.replay import replay
+    from detector.lab.analysis.loop.what_if import alone_in, replay_session
+    from detector.lab.profile.base import pin_choices, run_again
 
     config = resolve_config(None, json.loads(options))
     plain = run_again(str(source), config)

@@ -242,7 +242,7 @@ def cpu_ms(call: Callable[[], object], at_least_s: float = 0.1) -> float:
 
 
 def by_candidates(rounds: int) -> None:
-    from detector.stages.nms import nms
+    from detector.core.stages.nms import nms
 
     for title, apart, expected, why in (
         (
@@ -271,7 +271,7 @@ def candidates(count: int, apart: bool) -> Any:
     """Boxes of two classes: crowds around objects, or a grid in which none touches another."""
     import numpy as np
 
-    from detector.types import Candidates
+    from detector.core.types import Candidates
 
     rng = np.random.default_rng(0)
     if apart:
@@ -290,8 +290,8 @@ def candidates(count: int, apart: bool) -> Any:
 def by_classes(rounds: int) -> None:
     import numpy as np
 
-    from detector.models.layouts import anchor_free
-    from detector.stages.readings import read_rows
+    from detector.core.models.layouts import anchor_free
+    from detector.core.stages.readings import read_rows
 
     def one(classes: int) -> Row:
         rng = np.random.default_rng(classes)

@@ -53,9 +53,9 @@ def alone_ms(summary: Mapping[str, Any]) -> dict[str, float]:
     """Stage -> milliseconds a frame in a run of the plain loop, in which every stage has the
     computer to itself: without the time in which other processes had its core.
     """
-    from detector.analysis.loop.what_if import alone_in
-    from detector.session.codec import from_builtins
-    from detector.session.document import Summary
+    from detector.core.session.codec import from_builtins
+    from detector.core.session.document import Summary
+    from detector.lab.analysis.loop.what_if import alone_in
 
     document: Any = from_builtins(summary, Summary, "the summary")
     written = document.frames.written

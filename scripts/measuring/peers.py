@@ -300,7 +300,7 @@ BESIDE_FFMPEG = (
 
 
 def beside_ffmpeg(asked: Asked) -> list[list[str]]:
-    from detector.sinks.video.h264 import QUALITIES
+    from detector.core.sinks.video.h264 import QUALITIES
 
     click.echo(f"{ffmpeg_version()}; {_our_ffmpegs()}")
     if not any(height in FFMPEG_HEIGHTS for height in asked.heights):

@@ -40,7 +40,7 @@ def say_machine(quick: bool = False) -> None:
 
 
 def machine() -> str:
-    from detector.run.environment import environment
+    from detector.core.run.environment import environment
 
     found = environment()
     isa = [

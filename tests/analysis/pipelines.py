@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import simpy
 
-from detector.analysis.loop.activities import Activity, LoopShape
-from detector.analysis.loop.replay import Beside, Call, Load, replay
-from detector.timeline import STAGES
+from detector.core.timeline import STAGES
+from detector.lab.analysis.loop.activities import Activity, LoopShape
+from detector.lab.analysis.loop.replay import Beside, Call, Load, replay
 
 MS = 1_000_000
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector.analysis.accuracy import average_precision as ap
-from detector.analysis.accuracy import matching
-from detector.analysis.accuracy.average_precision import accuracy, difference
-from detector.analysis.accuracy.matching import confusion
-from detector.datasets.base import picture
-from detector.types import Detections
+from detector.core.analysis import matching
+from detector.core.analysis.matching import confusion
+from detector.core.types import Detections
+from detector.lab.analysis.accuracy import average_precision as ap
+from detector.lab.analysis.accuracy.average_precision import accuracy, difference
+from detector.lab.datasets.base import picture
 
 pytest.importorskip("faster_coco_eval", reason="machine: faster-coco-eval is not installed")
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from detector.analysis.accuracy.agreement import agreement, match_pairs
-from detector.types import Detections
+from detector.core.analysis.agreement import agreement, match_pairs
+from detector.core.types import Detections
 
 Row = tuple[float, float, float, float, float, int]  # x1, y1, x2, y2, score, class
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector.analysis.accuracy import average_precision as ap
-from detector.analysis.accuracy import matching
-from detector.analysis.accuracy.matching import NEITHER, RIGHT, WRONG, Judged, Truth, judge
+from detector.core.analysis import matching
+from detector.core.analysis.matching import NEITHER, RIGHT, WRONG, Judged, Truth, judge
+from detector.lab.analysis.accuracy import average_precision as ap
 
 HERE, SHIFTED, FAR = [0, 0, 10, 10], [0, 2, 10, 12], [50, 50, 60, 60]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from detector.analysis.batch import RunFacts, forecast, makespan, report_on
-from detector.session.batch import Ledger, SlowItem, WorkerReport
+from detector.batch.documents import Ledger, SlowItem, WorkerReport
+from detector.batch.forecast import RunFacts, forecast, makespan, report_on
 
 
 def worker(load_s=1.0, busy_s=10.0, idle_s=1.0):

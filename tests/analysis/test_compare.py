@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from detector.analysis.accuracy.agreement import Agreement
-from detector.analysis.compare import Variant, compare_variants, find_contenders, label
-from detector.session.codec import from_json, to_builtins, to_json
-from detector.session.comparison import About, Comparison, Round, VariantFacts
-from detector.session.measured import Interval
+from detector.core.analysis.agreement import Agreement
+from detector.core.session.codec import from_json, to_builtins, to_json
+from detector.core.session.measured import Interval
+from detector.lab.analysis.compare import Variant, compare_variants, find_contenders, label
+from detector.lab.session.comparison import About, Comparison, Round, VariantFacts
 
 CPU = {"read": 1.0, "annotate": 0.5, "write": 2.0}
 

@@ -7,8 +7,15 @@ from typing import Any
 
 import pytest
 
-from detector.analysis.loop.what_if import Alone, Aside, Cost, alone_in, list_doubts, stage_costs
-from detector.session.document import SessionDocument
+from detector.core.session.document import SessionDocument
+from detector.lab.analysis.loop.what_if import (
+    Alone,
+    Aside,
+    Cost,
+    alone_in,
+    list_doubts,
+    stage_costs,
+)
 from tests.session.documents import DOCUMENT, document
 
 FRAMES = 100

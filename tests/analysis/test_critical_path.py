@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detector.analysis.loop.activities import (
+from detector.core.timeline import KINDS, STAGES, WORK
+from detector.lab.analysis.loop.activities import (
     BATCH_ROOM,
     DATA,
     IMAGE,
@@ -29,12 +30,11 @@ from detector.analysis.loop.activities import (
     frame_times_ms,
     queue_curves,
 )
-from detector.analysis.loop.critical_path import critical_path, slack
-from detector.analysis.loop.frames import frame_parts
-from detector.analysis.loop.recorded import recorded_facts
-from detector.analysis.loop.replay import replay, wall
-from detector.session.nsys import Recorded
-from detector.timeline import KINDS, STAGES, WORK
+from detector.lab.analysis.loop.critical_path import critical_path, slack
+from detector.lab.analysis.loop.frames import frame_parts
+from detector.lab.analysis.loop.recorded import recorded_facts
+from detector.lab.analysis.loop.replay import replay, wall
+from detector.lab.session.nsys import Recorded
 from tests.analysis.pipelines import load, recorded, run_of, shape
 from tests.properties import STEADY
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from detector.analysis.loop.activities import activity_graph
-from detector.analysis.loop.critical_path import critical_path
-from detector.analysis.loop.dependency import HAND_OVER, STARTUP, TEARDOWN, dependency_rows
-from detector.analysis.loop.replay import replay
+from detector.lab.analysis.loop.activities import activity_graph
+from detector.lab.analysis.loop.critical_path import critical_path
+from detector.lab.analysis.loop.dependency import HAND_OVER, STARTUP, TEARDOWN, dependency_rows
+from detector.lab.analysis.loop.replay import replay
 from tests.analysis.pipelines import load, recorded, shape
 
 ONE = load(40, shape(), read=0.002, preprocess=0.001, infer=0.008, head=0.001, write=0.002)

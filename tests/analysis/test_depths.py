@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detector.analysis.loop.activities import FILLED, IN_FLIGHT, RESULTS, depths, mean_depth
+from detector.lab.analysis.loop.activities import FILLED, IN_FLIGHT, RESULTS, depths, mean_depth
 from tests.analysis.pipelines import load, run_of, shape
 
 

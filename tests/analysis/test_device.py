@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detector.analysis.layers import LAUNCHING, UNASKED, device_facts, merge
+from detector.lab.analysis.layers import LAUNCHING, UNASKED, device_facts, merge
 
 
 @pytest.mark.parametrize(

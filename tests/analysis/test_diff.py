@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector.analysis.diff import END_TO_END, change, diff, what_differs
-from detector.session.read import SavedSession, read_session
+from detector.lab.analysis.diff import END_TO_END, change, diff, what_differs
+from detector.lab.session.read import SavedSession, read_session
 from tests.report.sessions import ran
 from tests.session.documents import document
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from detector.analysis.summary import effect, executed, text
-from detector.session.outcome import ExecutedLayer as Layer
+from detector.core.analysis.summary import effect, executed, text
+from detector.core.session.outcome import ExecutedLayer as Layer
 
 
 def test_shares_of_layers_macs_and_bytes_add_up():

@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from detector.analysis.found import BINS, CURVES, OTHERS, count_over_time
-from detector.session import rows as rows_module
-from detector.session.rows import FrameCounts, SessionRows, read_rows
+from detector.lab.analysis.found import BINS, CURVES, OTHERS, count_over_time
+from detector.lab.session import rows as rows_module
+from detector.lab.session.rows import FrameCounts, SessionRows, read_rows
 
 
 def line(frame: int, *classes: str, source: str = "a.mp4") -> str:

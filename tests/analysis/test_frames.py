@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from detector.analysis.loop.activities import (
+from detector.lab.analysis.loop.activities import (
     QUEUE_BINS,
     depths,
     frames_written,
     mean_depth,
     queue_curves,
 )
-from detector.analysis.loop.frames import frame_parts
+from detector.lab.analysis.loop.frames import frame_parts
 from tests.analysis.pipelines import load, run_of, shape
 
 LOOPS = [shape(), shape(batch=4, images=16), shape(concurrency=2, requests=6), shape(sync=True)]

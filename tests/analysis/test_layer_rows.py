@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from detector.analysis.layers import TimedLayer, explain_sum, layer_rows, sum_by_type
-from detector.session.passes import Peaks
+from detector.lab.analysis.layers import TimedLayer, explain_sum, layer_rows, sum_by_type
+from detector.lab.session.passes import Peaks
 
 PEAKS = Peaks(gflops_s={"fp32": 100.0}, bandwidth_gbytes_s=10.0)  # ridge at 10 FLOPs a byte
 LAYERS = [

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from detector.analysis.next_steps import AT_MOST, MEASURED, PREDICTED, base_command, next_steps
-from detector.analysis.noise import decimals, decimals_of_rate, spread_of_run
-from detector.session.read import read_session
+from detector.lab.analysis.next_steps import AT_MOST, MEASURED, PREDICTED, base_command, next_steps
+from detector.lab.analysis.noise import decimals, decimals_of_rate, spread_of_run
+from detector.lab.session.read import read_session
 from tests.report.sessions import PASSES, ran, with_passes
 
 
@@ -198,7 +198,7 @@ def test_the_commands_are_ones_that_exist(session, typed):
         assert program == "detect-video"
         assert list(step.command[len(step.command) - len(step.option) :]) == list(step.option)
         name = rest.pop(0) if rest[0] == "compare" else "detect"
-        command = importlib.import_module(f"detector.cli.{name}").command
+        command = importlib.import_module(f"detector.core.cli.{name}").command
         command.make_context(name, list(rest))
         for word in ("--run-dir", "runs/x", "--prove", "--csv", "--only", "--json", "-o", "out/"):
             assert word not in rest

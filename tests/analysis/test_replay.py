@@ -8,8 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from detector.analysis.loop.replay import replay, wall
-from detector.analysis.loop.what_if import Aside, Cost, build_load, predict, rebatch, replay_load
+from detector.lab.analysis.loop.replay import replay, wall
+from detector.lab.analysis.loop.what_if import (
+    Aside,
+    Cost,
+    build_load,
+    predict,
+    rebatch,
+    replay_load,
+)
 from tests.analysis.pipelines import by_simpy, load, recorded, shape, with_libraries
 
 # Durations are multiples of 1/1024 s, so that sums are exact in binary floats and "equal" means

@@ -5,8 +5,8 @@ from array import array
 import numpy as np
 import pytest
 
-from detector.analysis.loop.activities import percentiles
-from detector.timeline.histogram import Histogram
+from detector.core.timeline.histogram import Histogram
+from detector.lab.analysis.loop.activities import percentiles
 
 
 @pytest.mark.parametrize("count", [1, 4, 5, 19, 20, 80, 199, 200, 401])

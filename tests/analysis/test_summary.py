@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from detector.analysis.summary import summarize
-from detector.errors import OutputError, SourceError
-from detector.session.outcome import RunFacts, SourceRun, exit_of
-from detector.timeline import OffTimeline
-from detector.types import ReadCounts
+from detector.core.analysis.summary import summarize
+from detector.core.errors import OutputError, SourceError
+from detector.core.session.outcome import RunFacts, SourceRun, exit_of
+from detector.core.timeline import OffTimeline
+from detector.core.types import ReadCounts
 
 FACTS = RunFacts(
     model="m",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from detector.analysis.compare import Variant, compare_variants, sweep_curves
-from detector.session.comparison import About, Round
+from detector.lab.analysis.compare import Variant, compare_variants, sweep_curves
+from detector.lab.session.comparison import About, Round
 
 
 def sweep(*points):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from detector.analysis.verdict import (
+from detector.core.analysis.verdict import (
     FEW,
     NAMES,
     NEAR,
@@ -19,8 +19,8 @@ from detector.analysis.verdict import (
     has_encodings,
     judge,
 )
-from detector.cli.detect import command as detect
-from detector.session.document import CpuTime, LibraryThreads, StageFigures, ThreadFigures
+from detector.core.commands.detect import command as detect
+from detector.core.session.document import CpuTime, LibraryThreads, StageFigures, ThreadFigures
 from tests.properties import STEADY
 
 STAGES = ("read", "preprocess", "infer", "head", "nms", "annotate", "write")

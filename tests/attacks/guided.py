@@ -30,10 +30,10 @@ from tests.attacks import inputs
 
 CHECKOUT = Path(__file__).parents[2]
 INSTRUMENTED = [
-    "detector.models.formats",
-    "detector.models.names",
-    "detector.session",
-    "detector.analysis",
+    "detector.core.models.formats",
+    "detector.core.models.names",
+    "detector.core.session",
+    "detector.lab.analysis",
 ]
 TIMEOUT_S, MEMORY_MB, LONGEST = 20, 2048, 20_000
 MOST_KEPT = 5  # of one reader
@@ -69,10 +69,10 @@ class Found:
 
 
 def _weights(folder: Path) -> Read:
-    from detector.errors import ModelError
-    from detector.models.formats.darknet.cfg import read_cfg
-    from detector.models.formats.darknet.layers import read_architecture
-    from detector.models.formats.darknet.weights import fold, read_weights
+    from detector.core.errors import ModelError
+    from detector.core.models.formats.darknet.cfg import read_cfg
+    from detector.core.models.formats.darknet.layers import read_architecture
+    from detector.core.models.formats.darknet.weights import fold, read_weights
 
     cfg, path = folder / "m.cfg", folder / "m.weights"
     cfg.write_text(inputs.CFG)
@@ -89,9 +89,9 @@ def _weights(folder: Path) -> Read:
 
 
 def _cfg(folder: Path) -> Read:
-    from detector.errors import ModelError
-    from detector.models.formats.darknet.cfg import read_cfg
-    from detector.models.formats.darknet.layers import read_architecture
+    from detector.core.errors import ModelError
+    from detector.core.models.formats.darknet.cfg import read_cfg
+    from detector.core.models.formats.darknet.layers import read_architecture
 
     path = folder / "m.cfg"
 
@@ -104,8 +104,8 @@ def _cfg(folder: Path) -> Read:
 
 
 def _checkpoint(folder: Path) -> Read:
-    from detector.errors import ModelError
-    from detector.models.formats.checkpoint import open_checkpoint
+    from detector.core.errors import ModelError
+    from detector.core.models.formats.checkpoint import open_checkpoint
 
     path = folder / "m.pt"
 
@@ -146,8 +146,8 @@ def _pickles() -> Iterable[bytes]:
 
 
 def _safetensors(folder: Path) -> Read:
-    from detector.errors import ModelError
-    from detector.models.formats.safetensors import read_safetensors
+    from detector.core.errors import ModelError
+    from detector.core.models.formats.safetensors import read_safetensors
 
     path = folder / "m.safetensors"
 
@@ -160,9 +160,9 @@ def _safetensors(folder: Path) -> Read:
 
 
 def _spans(folder: Path) -> Read:
-    from detector.analysis.profile import profile_document
-    from detector.errors import UsageError
-    from detector.session.read import read_session
+    from detector.core.errors import UsageError
+    from detector.lab.analysis.profile import profile_document
+    from detector.lab.session.read import read_session
 
     for name, content in inputs.session().items():
         (folder / name).parent.mkdir(exist_ok=True)

@@ -139,8 +139,8 @@ def _weights(path: Path) -> None:
     """The .weights file of CFG."""
     import numpy as np
 
-    from detector.models.formats.darknet.cfg import read_cfg
-    from detector.models.formats.darknet.layers import read_architecture
+    from detector.core.models.formats.darknet.cfg import read_cfg
+    from detector.core.models.formats.darknet.layers import read_architecture
 
     cfg = path.with_suffix(".cfg")
     cfg.write_text(CFG)
@@ -161,8 +161,8 @@ YOLO: dict[str, Any] = {
 
 @cache
 def yolo_tensors() -> Mapping[str, Any]:
-    from detector.models.formats.yolo.blocks import Design
-    from detector.models.formats.yolo.description import parse_description
+    from detector.core.models.formats.yolo.blocks import Design
+    from detector.core.models.formats.yolo.description import parse_description
     from tests.models.plain_yolo import random_tensors
 
     return random_tensors(Design(parse_description(YOLO, "t")).architecture(2048, 2048), 0)

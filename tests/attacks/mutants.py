@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from detector import sources
-from detector.errors import EXIT_DAMAGED, EXIT_DONE, EXIT_SOURCE, SourceError
+from detector.core import sources
+from detector.core.errors import EXIT_DAMAGED, EXIT_DONE, EXIT_SOURCE, SourceError
 from tests.sources.oddities import ffmpeg
 
 FRAMES = 20

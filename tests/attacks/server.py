@@ -34,7 +34,11 @@ PDEATHSIG, CAPBSET_DROP, SUBREAPER = 1, 24, 36  # of prctl
 PASS_BY_PERMISSIONS = (1, 2)  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
 MOST_PRINTED = 1 << 20  # bytes that are kept of what a process prints
 GRACE_S = 15.0  # a process of a case that is on its way out may take so long
-LEFT_OUT = ("detector.engines.torch", "detector.engines.trt", "detector.report.trackers")
+LEFT_OUT = (
+    "detector.core.engines.torch",
+    "detector.core.engines.trt",
+    "detector.lab.report.trackers",
+)
 NEEDED = (
     "cv2",
     "av",

@@ -565,7 +565,7 @@ def _complaints(command: list[str], code: int, said: str, place: str) -> list[st
 
 def run(command: list[str]) -> tuple[int, str]:
     """Exit code and standard error of a command line, in this process."""
-    from detector.cli.group import cli
+    from detector.core.cli.group import cli
 
     out, errors = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
     try:

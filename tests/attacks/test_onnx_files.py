@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detector.errors import ModelError
+from detector.core.errors import ModelError
 from tests.attacks import onnx_files
 from tests.networks import open_network
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from detector import datasets
-from detector.config.levels import resolve_config
-from detector.datasets.classmap import read_mapping
-from detector.errors import DetectVideoError, ModelError, SourceError, UsageError
-from detector.models.formats.yolo.description import read_description
-from detector.models.names import read_names
-from detector.session.codec import parse_json
+from detector.core.config.levels import resolve_config
+from detector.core.errors import DetectVideoError, ModelError, SourceError, UsageError
+from detector.core.models.formats.yolo.description import read_description
+from detector.core.models.names import read_names
+from detector.core.session.codec import parse_json
+from detector.lab import datasets
+from detector.lab.datasets.classmap import read_mapping
 from tests.attacks import texts
 
 # Without their bounds these would take all memory, or all day.

@@ -28,8 +28,8 @@ PATIENCE_S = 150
 SCRIPT = textwrap.dedent("""
     import json, os, sys, time
     import av, cv2, numpy, onnx, rich, yaml
-    import detector.run.detect, detector.run.wire, detector.session.store
-    from detector.cli import main
+    import detector.core.run.detect, detector.core.run.wire, detector.core.session.store
+    from detector.core.cli import main
 
     lines, video, patience_s = json.loads(sys.argv[1]), sys.argv[2], float(sys.argv[3])
     data = open(video, "rb").read() if video else b""

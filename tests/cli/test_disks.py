@@ -21,7 +21,7 @@ import av
 import numpy as np
 import pytest
 
-from detector.cli.group import cli
+from detector.core.cli.group import cli
 from tests.cli.command import cli_runner
 from tests.cli.small import CFG
 from tests.sources.clips import write_video

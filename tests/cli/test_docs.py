@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from detector.cli.group import command_names
+from detector.core.cli.group import command_names
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
 from tests.live.servers import http

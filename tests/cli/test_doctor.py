@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from detector import engines
+from detector.core import engines
 from tests.cli.command import detect_video
 from tests.nvtx_log import build_probe, probe_env, read_log
 from tests.outside_engines import with_engines

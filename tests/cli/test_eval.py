@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from detector.models import front_ends
+from detector.core.models import front_ends
 from tests.cli.command import assert_one_line_error, detect_video, summary_of
 from tests.conftest import CHECKOUT
 from tests.datasets import made

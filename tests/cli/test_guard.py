@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 import pytest
 
-from detector.cli.group import cli
+from detector.core.cli.group import cli
 from tests.cli.command import cli_runner
 from tests.cli.small import write_network
 from tests.datasets.made import coco_document

@@ -10,13 +10,13 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from detector import engines
-from detector.cli.exits import _help_of, _sentence
-from detector.cli.group import cli, command_names
-from detector.cli.habits import refuse_split_lists
-from detector.config.levels import resolve_config
-from detector.config.schema import flag_of, options
-from detector.errors import UsageError
+from detector.core import engines
+from detector.core.cli.exits import _help_of, _sentence
+from detector.core.cli.group import cli, command_names
+from detector.core.cli.habits import refuse_split_lists
+from detector.core.config.levels import resolve_config
+from detector.core.config.schema import flag_of, options
+from detector.core.errors import UsageError
 from tests.cli.command import assert_one_line_error, detect_video
 from tests.conftest import CHECKOUT
 from tests.sources.clips import write_video
@@ -73,7 +73,7 @@ def test_every_option_of_these_commands_is_in_the_usage_page(command):
     usage = (CHECKOUT / "docs/usage.md").read_text()
     found = [
         option
-        for parameter in importlib.import_module(f"detector.cli.{command}").command.params
+        for parameter in importlib.import_module(f"detector.core.cli.{command}").command.params
         for option in parameter.opts
         if option.startswith("--")
     ]

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import pytest
 
-from detector.cli.group import cli
+from detector.core.cli.group import cli
 from tests.cli.command import cli_runner
 from tests.sources.clips import write_video
 
@@ -36,7 +36,7 @@ def run(*arguments: str) -> str:
 
 
 def test_in_a_run_it_is_in_the_session(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("detector.run.detect.run_loop", fail)
+    monkeypatch.setattr("detector.core.run.detect.run_loop", fail)
     for folder in ("runs/in-null", "runs/in-null-2"):
         assert f"{folder}/error.log" in run("in.mp4", "--engine", "null")
         assert "RuntimeError: a bug" in (here / folder / "error.log").read_text()
@@ -45,7 +45,7 @@ def test_in_a_run_it_is_in_the_session(here: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_elsewhere_one_file_holds_the_last(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("detector.config.levels.resolve_config", fail)
+    monkeypatch.setattr("detector.core.config.levels.resolve_config", fail)
     lines = {run("in.mp4"), run("build", "street")}
     [log] = [path for path in (here / "cache").rglob("*") if path.is_file()]
     assert len(lines) == 1
@@ -58,7 +58,7 @@ def test_without_a_cache_it_is_a_temporary_file(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (here / "cache").write_text("a file")
-    monkeypatch.setattr("detector.config.levels.resolve_config", fail)
+    monkeypatch.setattr("detector.core.config.levels.resolve_config", fail)
     line = run("in.mp4")
     [log] = (here / "tmp").iterdir()
     assert str(log) in line

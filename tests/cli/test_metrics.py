@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from detector.config.levels import read_level
-from detector.models.catalogue import folder
+from detector.core.config.levels import read_level
+from detector.core.models.catalogue import folder
 from tests.cli.command import detect_video, summary_of
 
 # What a lab of 2022 put behind ``nvprof --metrics`` and wrote about, on a GPU of 2014.

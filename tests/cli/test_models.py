@@ -9,9 +9,9 @@ import sys
 import numpy as np
 import pytest
 
-from detector.jobs.models import facts, listing
-from detector.models import ModelRequest, known
-from detector.models.catalogue import known_model
+from detector.core.jobs.models import facts, listing
+from detector.core.models import ModelRequest, known
+from detector.core.models.catalogue import known_model
 from tests.cli.command import assert_one_line_error, detect_video
 from tests.models import exports
 from tests.models.exports import STATED
@@ -63,8 +63,8 @@ def test_the_founding_documents_models_are_known():
 
 def test_the_packaged_yolov4_tiny_is_the_official_one(shared):
     """Layer for layer: the plan of our description and that of the official cfg."""
-    from detector.models.formats.darknet.cfg import read_cfg
-    from detector.models.formats.darknet.layers import read_architecture
+    from detector.core.models.formats.darknet.cfg import read_cfg
+    from detector.core.models.formats.darknet.layers import read_architecture
 
     plans = []
     for path in (known_model("yolov4-tiny").path, shared / "data/weights/yolov4-tiny.cfg"):
@@ -111,8 +111,8 @@ def test_show_of_a_file(shared, tmp_path):
 @pytest.mark.slow
 def test_torch_is_not_imported(tmp_path):
     code = (
-        "import sys; from detector.jobs.models import facts, listing; "
-        "from detector.models.base import ModelRequest; "
+        "import sys; from detector.core.jobs.models import facts, listing; "
+        "from detector.core.models.base import ModelRequest; "
         "listing(); facts(ModelRequest('street')); facts(ModelRequest('yolov5n')); "
         "heavy = {'torch', 'cv2', 'av', 'onnxruntime'} & set(sys.modules); assert not heavy, heavy"
     )

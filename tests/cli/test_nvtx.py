@@ -72,8 +72,8 @@ def test_ranges_are_closed_when_a_stage_raises(shared, tmp_path, probe):
     """An engine whose infer fails on the tenth call of the run, in a real process."""
     log = tmp_path / "nvtx.log"
     (tmp_path / "sitecustomize.py").write_text(
-        "import detector.engines.null as null\n"
-        "from detector.errors import EngineError\n"
+        "import detector.core.engines.null as null\n"
+        "from detector.core.errors import EngineError\n"
         "calls = 0\n"
         "def infer(self, n, real=null.NullRequest.infer):\n"
         "    global calls\n"

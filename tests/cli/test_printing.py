@@ -17,9 +17,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from detector.cli import printing, streams
-from detector.errors.text import as_cell, from_cell, printable, printable_page
-from detector.report.terminal.console import SafeConsole
+from detector.core.cli import printing, streams
+from detector.core.errors.text import as_cell, from_cell, printable, printable_page
+from detector.core.terminal.console import SafeConsole
 from tests.attacks.sessions import run
 from tests.cli.command import COMMAND
 from tests.conftest import CHECKOUT

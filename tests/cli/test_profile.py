@@ -15,7 +15,7 @@ import av
 import numpy as np
 import pytest
 
-from detector.jobs.profile import choose_passes, list_passes
+from detector.lab.profile import choose_passes, list_passes
 from tests.cli.command import detect_video, summary_of
 from tests.cli.small import write_network
 from tests.conftest import CHECKOUT
@@ -60,7 +60,7 @@ def test_every_pass_gives_its_facts(profiled):
     assert {"infer free", "read free", "write free", "overlap off", "one more core"} <= changes
     assert set(document["overhead"]) == {"loop", "memory", "python"}
     assert document["memory"]["peak_mb"] >= document["memory"]["start_mb"]
-    assert document["python"]["folded"]["detector.stages"] > 0
+    assert document["python"]["folded"]["detector.core.stages"] > 0
     assert (place / "run/passes/critical_path.json").is_file()
     assert 'id="first"' in (place / "run/report.html").read_text()
     assert (
@@ -76,7 +76,7 @@ END = "---- the end of a report ----"
 WITHOUT = f"""
 import json, sys
 for name in json.loads(sys.argv[1]): sys.modules[name] = None
-from detector.cli import main
+from detector.core.cli import main
 for arguments in json.loads(sys.argv[2]):
     sys.argv = ["detect-video", "report", "run", *arguments]
     try:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from detector.errors import OutputError
-from detector.sinks._stream import RowStream, StreamedRows
-from detector.sinks.jsonl import JsonlSink
-from detector.types import Detections, Frame, SourceInfo
+from detector.core.errors import OutputError
+from detector.core.sinks._stream import RowStream, StreamedRows
+from detector.core.sinks.jsonl import JsonlSink
+from detector.core.types import Detections, Frame, SourceInfo
 from tests.cli.command import assert_one_line_error, detect_video, rows_of, start
 from tests.sources.clips import write_video
 from tests.sources.test_pipe import fed

@@ -92,7 +92,8 @@ def half_files(folder: Path) -> list[str]:
 def test_sigusr1_ends_nothing_while_a_command_starts() -> None:
     """``systemctl reload`` may send it at any moment; a live run heeds it once cameras are read."""
     code = (
-        "import os, signal; from detector.run.signals import leave_on_signals; leave_on_signals(); "
+        "import os, signal; from detector.core.run.signals import leave_on_signals; "
+        "leave_on_signals(); "
         "os.kill(os.getpid(), signal.SIGUSR1); print('goes on')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -141,7 +142,7 @@ def sweep(
 
 INSIDE_AN_EXTENSION = """
 import os, signal, time
-from detector.run import signals
+from detector.core.run import signals
 
 class ExtensionFileLoader:  # by these names the frames of Python's own are known
     exec(compile(

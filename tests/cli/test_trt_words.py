@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from detector import Detector
-from detector.cli.group import cli
-from detector.engines.trt import driver
+from detector.core.cli.group import cli
+from detector.core.engines.trt import driver
 from tests.cli.command import cli_runner
 from tests.conftest import CHECKOUT
 from tests.fakes.install import MAJORS, install

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from detector import Detector
-from detector.config.levels import COMMAND_LINE, merge_levels
-from detector.errors import SourceError, UsageError
-from detector.run.inputs import reads_cameras
-from detector.run.outputs import stem_of
+from detector.core.config.levels import COMMAND_LINE, merge_levels
+from detector.core.errors import SourceError, UsageError
+from detector.core.run.inputs import reads_cameras
+from detector.core.run.outputs import stem_of
 from tests.cli.command import detect_video
 from tests.live.servers import free_port, http, make_clip, mpeg_ts
 from tests.sources.clips import write_video

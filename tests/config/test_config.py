@@ -5,15 +5,15 @@ import dataclasses
 import pytest
 import yaml
 
-from detector.config.levels import COMMAND_LINE, merge_levels, read_level, resolve_config
-from detector.config.reference import default_yaml, with_options_table
-from detector.config.schema import Config, choices_of, flag_of, help_of, options
-from detector.errors import UsageError
+from detector.core.config.levels import COMMAND_LINE, merge_levels, read_level, resolve_config
+from detector.core.config.reference import default_yaml, with_options_table
+from detector.core.config.schema import Config, choices_of, flag_of, help_of, options
+from detector.core.errors import UsageError
 from tests.conftest import CHECKOUT
 
 
 def test_default_yaml_is_what_the_schema_makes():
-    """After a change of the schema: python -m detector.config.reference"""
+    """After a change of the schema: python -m detector.core.config.reference"""
     assert (CHECKOUT / "cfg/default.yaml").read_text() == default_yaml()
 
 

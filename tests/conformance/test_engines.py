@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detector import engines
-from detector.engines.base import EngineOptions
-from detector.errors import EngineError, UsageError
+from detector.core import engines
+from detector.core.engines.base import EngineOptions
+from detector.core.errors import EngineError, UsageError
 from tests.known_answers import plus_one, run_once
 from tests.networks import open_network
 from tests.waiting import PATIENCE_S, wait_for

@@ -10,10 +10,10 @@ import numpy as np
 import onnx
 import pytest
 
-from detector import engines
-from detector.engines.base import EngineOptions
-from detector.models.base import Network
-from detector.models.formats.yolo import network as yolo_network
+from detector.core import engines
+from detector.core.engines.base import EngineOptions
+from detector.core.models.base import Network
+from detector.core.models.formats.yolo import network as yolo_network
 from tests.known_answers import plus_one
 from tests.networks import open_network
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from detector.datasets.classmap import bind, read_mapping
-from detector.errors import UsageError
-from detector.models.catalogue import folder
+from detector.core.errors import UsageError
+from detector.core.models.catalogue import folder
+from detector.lab.datasets.classmap import bind, read_mapping
 
 MODEL = ("person", "bicycle", "car", "motorbike", "bus", "truck", "train")
 LABELS = ("person", "car", "motorcycle", "bike", "cow")

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detector import datasets, sinks
-from detector.errors import SourceError
-from detector.types import Detections
+from detector.core import sinks
+from detector.core.errors import SourceError
+from detector.core.types import Detections
+from detector.lab import datasets
 from tests.datasets import made
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "sinks"))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from detector import datasets
-from detector.datasets.base import picture_size
-from detector.errors import SourceError, UsageError
+from detector.core.errors import SourceError, UsageError
+from detector.lab import datasets
+from detector.lab.datasets.base import picture_size
 from tests.datasets import made
 
 

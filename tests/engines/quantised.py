@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from detector.models.base import Network
+from detector.core.models.base import Network
 from tests.networks import open_network
 
 CFG = """[net]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from detector import engines
-from detector.engines.base import EngineOptions, cpu_threads, translated
-from detector.errors import EngineError, ModelError, UsageError
-from detector.run.choose import choose_by_rank
+from detector.core import engines
+from detector.core.engines.base import EngineOptions, cpu_threads, translated
+from detector.core.errors import EngineError, ModelError, UsageError
+from detector.core.run.choose import choose_by_rank
 
 
 def installed(monkeypatch, *libraries: str) -> None:

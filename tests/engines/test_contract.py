@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from detector import engines
-from detector.engines.base import PRECISIONS, Engine
+from detector.core import engines
+from detector.core.engines.base import PRECISIONS, Engine
 from tests.cli.command import detect_video_anew
 from tests.conftest import CHECKOUT
 from tests.outside_engines import with_engines

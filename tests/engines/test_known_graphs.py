@@ -13,14 +13,14 @@ import numpy as np
 import onnx
 import pytest
 
-from detector.engines import proof, store
-from detector.engines.base import LayerExecution
-from detector.engines.store import Graphs, export
-from detector.models.base import Network
-from detector.models.formats.darknet import build as darknet_build
-from detector.models.formats.yolo import network as yolo
-from detector.run import executed
-from detector.session.outcome import ExecutedLayer
+from detector.core.engines import proof, store
+from detector.core.engines.base import LayerExecution
+from detector.core.engines.store import Graphs, export
+from detector.core.models.base import Network
+from detector.core.models.formats.darknet import build as darknet_build
+from detector.core.models.formats.yolo import network as yolo
+from detector.core.run import executed
+from detector.core.session.outcome import ExecutedLayer
 from tests.known_answers import plus_one, run_once
 from tests.networks import open_network
 
@@ -239,7 +239,7 @@ def test_a_gpu_and_a_run_without_a_file_are_always_asked(tmp_path):
 
 
 def test_a_folder_that_cannot_be_written_changes_nothing(tmp_path, monkeypatch):
-    from detector.errors import OutputError
+    from detector.core.errors import OutputError
 
     def full(*_):
         raise OutputError("the disk is full")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector.config.schema import Config, NetworkConfig, RuntimeConfig
-from detector.engines import store
-from detector.errors import ModelError
-from detector.jobs.build import export_onnx
-from detector.run import quantize
+from detector.core.config.schema import Config, NetworkConfig, RuntimeConfig
+from detector.core.engines import store
+from detector.core.errors import ModelError
+from detector.core.jobs.build import export_onnx
+from detector.core.run import quantize
 from tests.known_answers import run_once
 from tests.models import exports
 from tests.networks import open_network

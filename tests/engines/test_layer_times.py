@@ -9,12 +9,12 @@ import time
 import numpy as np
 import pytest
 
-from detector import engines
-from detector.engines.base import EngineOptions, LayerExecution
-from detector.engines.layer_times import FEWEST, WARMUP, match_layers, quiet_runs
-from detector.engines.ort import split_into_runs
-from detector.errors import EngineError
-from detector.models.graph.build import count_macs, joint_cost
+from detector.core import engines
+from detector.core.engines.base import EngineOptions, LayerExecution
+from detector.core.engines.layer_times import FEWEST, WARMUP, match_layers, quiet_runs
+from detector.core.engines.ort import split_into_runs
+from detector.core.errors import EngineError
+from detector.core.models.graph.build import count_macs, joint_cost
 from tests.engines.quantised import CONVOLUTIONS, pictures, quantised, small_network
 from tests.known_answers import plus_one
 from tests.networks import open_network
@@ -90,8 +90,8 @@ def test_torchs_layers_tile_the_pass():
     """
     if reason := engines.usable()["torch"]:
         pytest.skip(f"machine: engine torch: {reason}")
-    from detector.engines.torch import TorchEngine
-    from detector.engines.torch.layers import TorchLayerProfiler
+    from detector.core.engines.torch import TorchEngine
+    from detector.core.engines.torch.layers import TorchLayerProfiler
 
     network = plus_one()
     engine = TorchEngine(network, EngineOptions(threads=1, requests=1))

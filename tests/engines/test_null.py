@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detector import engines
+from detector.core import engines
 from tests.networks import open_network
 
 

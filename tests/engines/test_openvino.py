@@ -14,12 +14,12 @@ import numpy as np
 import onnx.helper
 import pytest
 
-from detector import engines
-from detector.engines import openvino as openvino_
-from detector.engines.base import EngineOptions, LayerExecution
-from detector.engines.openvino import mark_precise
-from detector.engines.store import export
-from detector.errors import EngineError, UsageError
+from detector.core import engines
+from detector.core.engines import openvino as openvino_
+from detector.core.engines.base import EngineOptions, LayerExecution
+from detector.core.engines.openvino import mark_precise
+from detector.core.engines.store import export
+from detector.core.errors import EngineError, UsageError
 from tests.conftest import CHECKOUT
 from tests.engines.quantised import CONVOLUTIONS, pictures, quantised, small_network
 from tests.known_answers import plus_one, run_once
@@ -94,7 +94,7 @@ def test_it_writes_nothing_on_stdout_or_stderr(capfd):
 
 IN_A_PROCESS_OF_ITS_OWN = """
 import importlib, sys
-from detector import engines
+from detector.core import engines
 from tests.known_answers import run_once, plus_one, np
 run_once(plus_one(), np.zeros((1, 2, 3, 3), np.uint8), "openvino")
 print([name for name in sys.modules if name.startswith("openvino_telemetry")])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from detector import Detector
-from detector.errors import EngineError, ModelError
+from detector.core.errors import EngineError, ModelError
 from tests.cli.command import detect_video
 from tests.known_answers import run_once
 from tests.models import exports
@@ -162,7 +162,7 @@ def scaled(boxes: float, scores: float) -> exports.Export:
 
 
 def test_metadata_that_proves_its_rows_spares_the_probe(tmp_path, monkeypatch):
-    from detector import engines
+    from detector.core import engines
 
     def never(*_: object) -> None:
         raise AssertionError("an engine was opened")

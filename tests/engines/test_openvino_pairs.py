@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector import engines
-from detector.engines.base import EngineOptions
-from detector.engines.openvino import remove_needless_pairs
+from detector.core import engines
+from detector.core.engines.base import EngineOptions
+from detector.core.engines.openvino import remove_needless_pairs
 from tests.engines.quantised import pictures, quantised, small_network
 
 INPUT, WIDE = [1, 8, 4, 4], [1, 16, 4, 4]

@@ -6,11 +6,11 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from detector import engines
-from detector.engines import ort
-from detector.engines.base import EngineOptions
-from detector.engines.store import export
-from detector.errors import EngineError
+from detector.core import engines
+from detector.core.engines import ort
+from detector.core.engines.base import EngineOptions
+from detector.core.engines.store import export
+from detector.core.errors import EngineError
 from tests.engines.quantised import CONVOLUTIONS, pictures, quantised, small_network
 from tests.known_answers import plus_one, run_once
 

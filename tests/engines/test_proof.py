@@ -14,11 +14,11 @@ from pathlib import Path
 import onnx
 import pytest
 
-from detector.config.schema import Config, RuntimeConfig
-from detector.engines import proof, store
-from detector.engines.store import Graphs, build_once, export, find_built
-from detector.models.base import Network
-from detector.run.prepare import prepare_network
+from detector.core.config.schema import Config, RuntimeConfig
+from detector.core.engines import proof, store
+from detector.core.engines.store import Graphs, build_once, export, find_built
+from detector.core.models.base import Network
+from detector.core.run.prepare import prepare_network
 from tests.known_answers import plus_one
 from tests.models import exports
 from tests.networks import open_network

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector import engines
-from detector.errors import EngineError
+from detector.core import engines
+from detector.core.errors import EngineError
 from tests.known_answers import plus_one
 from tests.networks import open_network
 

@@ -11,16 +11,16 @@ import contextlib
 import numpy as np
 import pytest
 
-from detector import engines
-from detector.engines.base import EngineOptions
-from detector.errors import EngineError
+from detector.core import engines
+from detector.core.engines.base import EngineOptions
+from detector.core.errors import EngineError
 from tests.known_answers import plus_one
 
 torch = pytest.importorskip("torch", reason="machine: torch is not installed")
 
-from detector.engines import torch as torch_  # noqa: E402
-from detector.engines.torch import abilities  # noqa: E402
-from detector.engines.torch import requests as cuda  # noqa: E402
+from detector.core.engines import torch as torch_  # noqa: E402
+from detector.core.engines.torch import abilities  # noqa: E402
+from detector.core.engines.torch import requests as cuda  # noqa: E402
 
 
 class Fakes:
@@ -114,7 +114,7 @@ def fakes(monkeypatch) -> Fakes:
 def requests(
     fakes: Fakes, count: int, tf32: bool = False, run=None
 ) -> tuple[list[cuda.CudaRequest], list[float]]:
-    from detector.engines.torch.graph import graph_module
+    from detector.core.engines.torch.graph import graph_module
 
     network, told = plus_one(), []
     run = run or graph_module(network.graph)
@@ -323,7 +323,7 @@ def test_arithmetic_is_set_before_anything_is_compiled(fakes, monkeypatch, preci
 
 @pytest.mark.parametrize("benchmark", [False, True])
 def test_cudnn_looks_for_algorithms_where_it_is_asked_to(fakes, monkeypatch, benchmark):
-    from detector.engines.torch.graph import graph_module
+    from detector.core.engines.torch.graph import graph_module
 
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", not benchmark)
     network = plus_one()
@@ -337,7 +337,7 @@ def test_cudnn_looks_for_algorithms_where_it_is_asked_to(fakes, monkeypatch, ben
 
 @pytest.mark.parametrize("option", ["graphs", "benchmark"])
 def test_what_needs_a_gpu_is_refused_on_a_cpu(option):
-    from detector.errors import UsageError
+    from detector.core.errors import UsageError
 
     with pytest.raises(UsageError, match=f"--engine-options {option}: .* a GPU"):
         engines.open("torch", plus_one(), EngineOptions(device="cpu", own={option: "1"}))

@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detector import engines
-from detector.engines.base import EngineOptions
-from detector.models.base import Network
+from detector.core import engines
+from detector.core.engines.base import EngineOptions
+from detector.core.models.base import Network
 from tests.known_answers import plus_one, run_once
 from tests.networks import open_network
 
 torch = pytest.importorskip("torch", reason="machine: torch is not installed")
 
-from detector.engines.torch import abilities  # noqa: E402
+from detector.core.engines.torch import abilities  # noqa: E402
 
 INT8 = EngineOptions(precision="int8", device="cpu")
 

@@ -146,7 +146,7 @@ def test_an_operator_gives_what_onnxruntime_gives(case):
     import onnxruntime as ort
     import torch
 
-    from detector.engines.torch.graph import graph_module
+    from detector.core.engines.torch.graph import graph_module
 
     sketch = Sketch()
     outputs = CASES[case](sketch)
@@ -165,7 +165,7 @@ def test_layer_normalization(axis):
     """Its formula: ONNX Runtime 1.20 is off by 7e-4 here."""
     import torch
 
-    from detector.engines.torch.graph import graph_module
+    from detector.core.engines.torch.graph import graph_module
 
     sketch, shape = Sketch(), SHAPE[axis:]
     scale, bias = small(*shape), small(*shape)
@@ -184,7 +184,7 @@ def test_grid_sample(mode, corners):
     import onnxruntime as ort
     import torch
 
-    from detector.engines.torch.graph import graph_module
+    from detector.core.engines.torch.graph import graph_module
 
     sketch = Sketch()
     grid = np.random.default_rng(1).uniform(-1.3, 1.3, (2, 5, 7, 2)).astype(np.float32)
@@ -200,7 +200,7 @@ def test_grid_sample_of_a_bf16_map_that_is_not_contiguous():
     """As RT-DETR has it: heads of a [batch, places, heads x channels] tensor."""
     import torch
 
-    from detector.engines.torch.operators import OPERATORS, Node
+    from detector.core.engines.torch.operators import OPERATORS, Node
 
     proto = helper.make_node("GridSample", ["x", "grid"], ["y"], name="y", mode="linear")
     module, _ = OPERATORS["GridSample"](Node(proto, {}))

@@ -12,17 +12,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from detector import engines
-from detector.engines.base import EngineOptions
-from detector.errors import EngineError, ModelError, UsageError
-from detector.models.graph.halves import convert_to_halves, sensitive_nodes
+from detector.core import engines
+from detector.core.engines.base import EngineOptions
+from detector.core.errors import EngineError, ModelError, UsageError
+from detector.core.models.graph.halves import convert_to_halves, sensitive_nodes
 from tests.engines.quantised import quantised, small_network
 from tests.known_answers import plus_one
 from tests.networks import open_network
 
 torch = pytest.importorskip("torch", reason="machine: torch is not installed")
 
-from detector.engines.torch import abilities, halves  # noqa: E402
+from detector.core.engines.torch import abilities, halves  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -123,8 +123,8 @@ def test_whole_numbers_go_through_a_cast_as_they_are():
 
 
 KERNELS = """
-from detector import engines
-from detector.engines.base import EngineOptions
+from detector.core import engines
+from detector.core.engines.base import EngineOptions
 from tests.networks import open_network
 network = open_network("yolov4-tiny-person-vehicle", random_seed=7, size=(64, 96))
 options = EngineOptions(precision="bf16", threads=1, own={"bf16": "all"})
@@ -268,8 +268,8 @@ def test_compile_without_a_compiler_is_refused(monkeypatch):
 COMPILED = """
 import numpy as np
 from concurrent.futures import ThreadPoolExecutor
-from detector import engines
-from detector.engines.base import EngineOptions
+from detector.core import engines
+from detector.core.engines.base import EngineOptions
 from tests.known_answers import plus_one
 from torch._dynamo.utils import counters
 own = {"compile": "1", "bf16": "all"}

@@ -143,8 +143,8 @@ class Log(trt.ILogger):
         self.said.append((int(severity) <= int(trt.ILogger.Severity.ERROR), msg))
 
 sys.path.insert(0, sys.argv[1])
-from detector.engines.trt.build import progress_monitor
-from detector.engines.trt.plan_file import kept_log
+from detector.core.engines.trt.build import progress_monitor
+from detector.core.engines.trt.plan_file import kept_log
 
 log = kept_log(trt)
 log.log(trt.ILogger.Severity.ERROR, "it  broke")
@@ -159,7 +159,7 @@ try:
 except TypeError as exc:
     builder = str(exc)
 dims = list(trt.Dims([8, 2, 3, 3]))
-from detector.engines.trt.layers import kept_times
+from detector.core.engines.trt.layers import kept_times
 profiler = kept_times(trt)
 profiler.report_layer_time("0.conv", 0.5)
 print(json.dumps({"version": trt.__version__, "missing": missing, "reason": log.reason(),

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from detector.config.levels import resolve_config
-from detector.errors import ModelError
-from detector.errors.holding import hold, name_to_open, unchanged
-from detector.models import ModelRequest, open_network
-from detector.models.formats.onnx import load
-from detector.run.detect import Hooks, Result, detect
+from detector.core.config.levels import resolve_config
+from detector.core.errors import ModelError
+from detector.core.errors.holding import hold, name_to_open, unchanged
+from detector.core.models import ModelRequest, open_network
+from detector.core.models.formats.onnx import load
+from detector.core.run.detect import Hooks, Result, detect
 from tests.cli.test_guard import external
 from tests.sources.clips import write_video
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from detector.errors import LONGEST, ModelError, SourceError, UsageError, machine, parsing
-from detector.errors.machine import machine_bytes, too_much
-from detector.errors.parsing import parse_json, quote
-from detector.errors.yaml_parsing import parse_yaml
+from detector.core.errors import LONGEST, ModelError, SourceError, UsageError, machine, parsing
+from detector.core.errors.machine import machine_bytes, too_much
+from detector.core.errors.parsing import parse_json, quote
+from detector.core.errors.yaml_parsing import parse_yaml
 
 
 def test_yaml_is_what_yaml_is():

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from detector.errors import ModelError, UsageError, reading
-from detector.errors.reading import check_regular, read_bytes, read_text
+from detector.core.errors import ModelError, UsageError, reading
+from detector.core.errors.reading import check_regular, read_bytes, read_text
 
 
 def test_a_file_within_the_limit_is_read_whole(tmp_path):

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from detector.errors import SourceError, secrets
-from detector.errors.secrets import Address, keep_command_line, keep_secret, redact
-from detector.errors.text import printable
-from detector.session.codec import to_json
+from detector.core.errors import SourceError, secrets
+from detector.core.errors.secrets import Address, keep_command_line, keep_secret, redact
+from detector.core.errors.text import printable
+from detector.core.session.codec import to_json
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +101,7 @@ def test_a_table_hides_it_too(capsys: pytest.CaptureFixture[str]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from detector.report.terminal.console import SafeConsole
+    from detector.core.terminal.console import SafeConsole
 
     keep_secret("Pa55word")
     table = Table("url", "Pa55word")

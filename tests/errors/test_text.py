@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detector.errors.text import counted, join_list, split_list
+from detector.core.errors.text import counted, join_list, split_list
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detector.errors import OutputError
-from detector.errors.writing import put_in_place, whole_file, write_whole
+from detector.core.errors import OutputError
+from detector.core.errors.writing import put_in_place, whole_file, write_whole
 
 
 def test_the_file_appears_at_the_end_and_nothing_else_stays(tmp_path):

@@ -1,4 +1,4 @@
-"""libcuda's few calls that detector/engines/trt/driver.py makes, by their C signatures."""
+"""libcuda's few calls that detector/core/engines/trt/driver.py makes, by their C signatures."""
 
 from __future__ import annotations
 

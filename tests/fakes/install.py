@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from detector.engines.trt import driver
+from detector.core.engines.trt import driver
 from tests.fakes.device import Device
 from tests.fakes.driver import Libcuda
 from tests.fakes.packages import PACKAGES

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 
-from detector.engines.trt.plan_file import kept_log
-from detector.models.base import Network
+from detector.core.engines.trt.plan_file import kept_log
+from detector.core.models.base import Network
 
 
 def plan_of(

@@ -16,17 +16,17 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.config.schema import Config, InputConfig, OutputConfig, RuntimeConfig
-from detector.engines.base import EngineOptions
-from detector.engines.null import NullEngine, NullRequest
-from detector.jobs.batch.join import Joined, join_parts
-from detector.jobs.batch.part import detect_part
-from detector.jobs.batch.split import Part, Plan, plan_parts
-from detector.models.base import InputRules, Network
-from detector.run.detect import run_opened
-from detector.run.wire import LoadedModel
-from detector.sources.video._container import demux
-from detector.types import Candidates
+from detector.batch.join import Joined, join_parts
+from detector.batch.part import detect_part
+from detector.batch.split import Part, Plan, plan_parts
+from detector.core.config.schema import Config, InputConfig, OutputConfig, RuntimeConfig
+from detector.core.engines.base import EngineOptions
+from detector.core.engines.null import NullEngine, NullRequest
+from detector.core.models.base import InputRules, Network
+from detector.core.run.detect import run_opened
+from detector.core.run.wire import LoadedModel
+from detector.core.sources.video._container import demux
+from detector.core.types import Candidates
 from tests.conftest import CHECKOUT
 
 WIDTH, HEIGHT = 96, 64

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detector.config.levels import COMMAND_LINE, merge_levels, resolve_config
-from detector.config.schema import Config
-from detector.datasets.base import Dataset, picture
-from detector.datasets.classmap import Bound
-from detector.errors import EngineError, ModelError, SourceError, UsageError
-from detector.jobs import evaluate as evaluation
-from detector.jobs.evaluate.scoring import map_labels
-from detector.jobs.evaluate.study import Study
-from detector.types import Candidates, Detections, Frame
+from detector.core.config.levels import COMMAND_LINE, merge_levels, resolve_config
+from detector.core.config.schema import Config
+from detector.core.errors import EngineError, ModelError, SourceError, UsageError
+from detector.core.types import Candidates, Detections, Frame
+from detector.lab import evaluate as evaluation
+from detector.lab.datasets.base import Dataset, picture
+from detector.lab.datasets.classmap import Bound
+from detector.lab.evaluate.scoring import map_labels
+from detector.lab.evaluate.study import Study
 
 A, B, C = [0, 0, 10, 10], [20, 0, 30, 10], [40, 0, 50, 10]
 BOUND = Bound(
@@ -80,7 +80,7 @@ def dataset(*pictures, classes=("person", "car", "bus", "bicycle"), video=None):
 
 @pytest.mark.parametrize(("merged", "needs_nms"), [(True, True), (False, False)])
 def test_the_network_gets_the_mapped_head(tmp_path, merged, needs_nms):
-    from detector.datasets.classmap import read_mapping
+    from detector.lab.datasets.classmap import read_mapping
 
     (tmp_path / "m.yaml").write_text(
         f"classes: {{person: [person], vehicle: [car{', bus' if merged else ''}]}}\n"
@@ -139,7 +139,7 @@ def test_a_session_for_each_engine():
 
 
 def test_an_absent_engine_is_said_before_any_runs(monkeypatch):
-    from detector import engines
+    from detector.core import engines
 
     def load(name):
         raise EngineError(f"engine {name}: not installed")

@@ -13,16 +13,16 @@ import av
 import numpy as np
 import pytest
 
-from detector import sources
-from detector.config.schema import Config, LiveConfig
-from detector.jobs.batch.join import NotExactError, join_parts
-from detector.jobs.batch.part import RESULT, ROWS, detect_part, read_result
-from detector.jobs.batch.split import Part, plan_parts, why_whole
-from detector.session import codec
-from detector.sinks.overlay.carried import Overlay
-from detector.sources.video._container import probe
-from detector.sources.video._part import PartSource
-from detector.sources.video._seek import survey_packets
+from detector.batch.join import NotExactError, join_parts
+from detector.batch.part import RESULT, ROWS, detect_part, read_result
+from detector.batch.split import Part, plan_parts, why_whole
+from detector.core import sources
+from detector.core.config.schema import Config, LiveConfig
+from detector.core.session import codec
+from detector.core.sinks.overlay.carried import Overlay
+from detector.core.sources.video._container import probe
+from detector.core.sources.video._part import PartSource
+from detector.core.sources.video._seek import survey_packets
 from tests.jobs.splitting import (
     at_every_joint,
     decode_all,
@@ -219,7 +219,7 @@ def test_options_that_keep_a_file_whole(config: Config, reason: str, folder: Pat
 
 
 def test_short_files_are_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("detector.jobs.batch.split.survey_packets", None)  # would fail
+    monkeypatch.setattr("detector.batch.split.survey_packets", None)  # would fail
     found = plan_parts(str(clip(folder, "closed.mp4")), make_config("jsonl"), 4)
     assert "shorter than two parts" in found.why_whole
 
@@ -415,7 +415,7 @@ def test_promises_that_are_not_kept(
 ) -> None:
     """Key frames that are none, as if a periodic refresh lied: the decoder shows nothing at first,
     which is noticed, and the part is decoded from the file's beginning."""
-    from detector.sources.video import _keys
+    from detector.core.sources.video import _keys
 
     monkeypatch.setattr(_keys.KeyReader, "_h264", lambda *_: _keys.Promise.CLEAN)
     path = write_clip(tmp_path / "in.mp4", **{"bf": "0", "x264-params": REFRESH})
@@ -445,8 +445,8 @@ def test_the_video_ends_in_any_of_these(folder: Path, tmp_path: Path) -> None:
 
 def write_one(source: Path, target: Path) -> None:
     """The video of one run, by its sink."""
-    from detector import sinks, sources
-    from detector.types import Detections
+    from detector.core import sinks, sources
+    from detector.core.types import Detections
 
     with sources.open(str(source)) as opened:
         sink = sinks.open("video", target)

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import yaml
 
-from detector import engines
-from detector.config.levels import resolve_config
-from detector.config.schema import Config, NetworkConfig, OutputConfig, RuntimeConfig
-from detector.errors import EngineError
-from detector.jobs import tune as module
-from detector.jobs.tune import ROUNDS, Ran, Search, as_config
-from detector.run.signals import Stopped
-from detector.session.tuning import in_words
-from detector.types import Detections
+from detector.core import engines
+from detector.core.config.levels import resolve_config
+from detector.core.config.schema import Config, NetworkConfig, OutputConfig, RuntimeConfig
+from detector.core.errors import EngineError
+from detector.core.run.signals import Stopped
+from detector.core.run.tuned import in_words
+from detector.core.types import Detections
+from detector.lab import tune as module
+from detector.lab.tune import ROUNDS, Ran, Search, as_config
 from tests.cli.command import detect_video
 
 DEFAULT = Config()
@@ -243,9 +243,9 @@ def found_for(monkeypatch, use: bool, speed=by_rules):
     job = Job(speed)
     monkeypatch.setattr(module, "run_once", lambda source, config, frames: job(job.asked, frames))
     monkeypatch.setattr(Config, "with_options", lambda config, given: setattr(job, "asked", given))
-    monkeypatch.setattr("detector.run.wire.input_kind", lambda *_: "1280x720 h264")
+    monkeypatch.setattr("detector.core.run.wire.input_kind", lambda *_: "1280x720 h264")
     kept = []
-    monkeypatch.setattr("detector.run.tuned.keep", lambda *given: kept.append(given) or "m.json")
+    monkeypatch.setattr("detector.lab.tune.keep", lambda *given: kept.append(given) or "m.json")
     found = module.tune(
         "in.mp4", DEFAULT, floor=0.97, seconds=60.0, watch=lambda *_: None, clock=job.clock, use=use
     )

@@ -8,8 +8,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from detector.errors.secrets import Address
-from detector.sources.live.base import (
+from detector.core.errors.secrets import Address
+from detector.core.types import Arrival
+from detector.live.sources.base import (
     ENDED,
     LIVE,
     NETWORK,
@@ -20,9 +21,8 @@ from detector.sources.live.base import (
     FeedFacts,
     Picture,
 )
-from detector.sources.live.burden import Burden, Use
-from detector.sources.live.collect import Collector
-from detector.types import Arrival
+from detector.live.sources.burden import Burden, Use
+from detector.live.sources.collect import Collector
 
 MS = 1_000_000
 
@@ -163,7 +163,7 @@ class Bench:
 
     def batch(self, rows: int) -> list[tuple[str, int]]:
         """One batch as the loop fills it: camera and number of each picture."""
-        from detector.timeline import OffTrack
+        from detector.core.timeline import OffTrack
 
         found: list[tuple[str, int]] = []
         while len(found) < rows:

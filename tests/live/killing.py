@@ -19,13 +19,13 @@ from pathlib import Path
 
 import av
 
-from detector.errors.secrets import Address
+from detector.core.errors.secrets import Address
+from detector.core.stages.annotate import Style
+from detector.core.types import Arrival, Frame
 from detector.live.recording import CameraRecorder
 from detector.live.recording.names import list_recordings
 from detector.live.rows import CameraRows
-from detector.sources.live.base import Camera
-from detector.stages.annotate import Style
-from detector.types import Arrival, Frame
+from detector.live.sources.base import Camera
 from tests.live.streams import make_stream, numbered, numbers_of, one_detection
 from tests.live.wishes import Wish
 

@@ -9,9 +9,9 @@ from typing import Any
 import av
 import numpy as np
 
-from detector.errors.secrets import Address
-from detector.sources.live.base import Camera
-from detector.types import Arrival, Detections, Frame, Image
+from detector.core.errors.secrets import Address
+from detector.core.types import Arrival, Detections, Frame, Image
+from detector.live.sources.base import Camera
 
 BITS, BLOCK = 16, 16  # a number is a row of black and white blocks, the lowest bit first
 WIDTH, HEIGHT = BITS * BLOCK, 64

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from detector.run.camera_lines import CAUGHT_UP_S, CameraLines
-from detector.sources.live.base import CONNECTING, LAG, LIVE, NEWER, WAITING, FeedFacts
+from detector.live.camera_lines import CAUGHT_UP_S, CameraLines
+from detector.live.sources.base import CONNECTING, LAG, LIVE, NEWER, WAITING, FeedFacts
 
 SECOND = 1_000_000_000
 UP = FeedFacts(LIVE, 0, width=64, height=48, codec="h264")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from detector.errors import SourceError, UsageError, secrets
-from detector.errors.secrets import Address, redact
-from detector.sources.live.base import FILE, NETWORK, WEBCAM, Camera
-from detector.sources.live.cameras import (
+from detector.core.errors import SourceError, UsageError, secrets
+from detector.core.errors.secrets import Address, redact
+from detector.live.sources.base import FILE, NETWORK, WEBCAM, Camera
+from detector.live.sources.cameras import (
     compare_cameras,
     is_camera_list,
     is_live,

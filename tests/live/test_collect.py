@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from detector.sources.live.base import CONNECTING, ENDED, NEWER, STALLED, STOPPED, WAITING
-from detector.timeline import OffTrack, Timeline
+from detector.core.timeline import OffTrack, Timeline
+from detector.live.sources.base import CONNECTING, ENDED, NEWER, STALLED, STOPPED, WAITING
 from tests.live.fake_feeds import MS, Bench, camera
 
 ALL = ("auto", "every", "freshest")

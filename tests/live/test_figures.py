@@ -7,13 +7,13 @@ import re
 import numpy as np
 import pytest
 
+from detector.core.timeline import INFER, OffTimeline, Timeline
+from detector.core.types import Arrival, Detections
 from detector.live.ages import PARTS, FrameAges, parts_of
 from detector.live.capacity import CPU, Load, busiest_stage, capacity, sentence, shares_needed
 from detector.live.figures import LiveStatus
 from detector.live.selection import inside, keep
-from detector.sources.live.base import STALLED, UNDECODED, WAITING
-from detector.timeline import INFER, OffTimeline, Timeline
-from detector.types import Arrival, Detections
+from detector.live.sources.base import STALLED, UNDECODED, WAITING
 from tests.live.fake_feeds import MS, Bench, camera
 
 

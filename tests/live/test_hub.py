@@ -6,9 +6,9 @@ import cv2
 import numpy as np
 import pytest
 
+from detector.core.types import Detections
 from detector.live.base import APPEARS, CAMERA_DOWN, Event
 from detector.live.hub import EVENTS_KEPT, EVENTS_WAITING, FORGOTTEN_AFTER_NS, Hub, fitting_width
-from detector.types import Detections
 from tests.page.rehearsal import frame, picture
 
 NOTHING = Detections.empty()

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detector import sources
-from detector.errors import SourceError
-from detector.errors.secrets import Address
-from detector.sources.live.base import FILE, LIVE, Camera, Picture, Terms
-from detector.sources.live.looped import LoopedFeed
-from detector.sources.live.readers import make_feed
+from detector.core import sources
+from detector.core.errors import SourceError
+from detector.core.errors.secrets import Address
+from detector.live.sources.base import FILE, LIVE, Camera, Picture, Terms
+from detector.live.sources.looped import LoopedFeed
+from detector.live.sources.readers import make_feed
 from tests.live.servers import make_clip, read_clock
 from tests.sources.clips import write_video
 from tests.waiting import PATIENCE_S, wait_for

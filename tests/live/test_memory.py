@@ -9,8 +9,8 @@ from statistics import fmean
 
 import pytest
 
-from detector.analysis.summary import live_memory_text
-from detector.errors.machine import resident_bytes
+from detector.core.analysis.summary import live_memory_text
+from detector.core.errors.machine import resident_bytes
 from detector.live.memory import MB, MINUTE, MemoryWatch, fit_slope
 
 

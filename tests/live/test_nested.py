@@ -10,9 +10,9 @@ from pathlib import Path
 import av
 import pytest
 
-from detector import sources
-from detector.sources import _answers
-from detector.sources.live.nested import NestedOpener, origin_of
+from detector.core import sources
+from detector.core.sources import _answers
+from detector.core.sources._network.nested import NestedOpener, origin_of
 from tests.conftest import CHECKOUT
 from tests.live.servers import make_clip
 from tests.live.test_network import started, take
@@ -233,7 +233,7 @@ def test_a_stream_that_is_no_playlist_plays_as_before(
 UNCLOSED = """
 import gc, sys
 import av
-from detector.sources.live.nested import NestedOpener
+from detector.core.sources._network.nested import NestedOpener
 options = {"protocol_whitelist": "http,tcp", "http_persistent": "0"}
 opener = NestedOpener(sys.argv[1], options, 5.0)
 opener.keep(av.open(sys.argv[1], format="hls", io_open=opener, options=options))

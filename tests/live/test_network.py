@@ -22,11 +22,12 @@ import av
 import cv2
 import pytest
 
-from detector.errors import SourceError, secrets
-from detector.errors.secrets import Address
-from detector.sources.live import hardware
-from detector.sources.live.addresses import FAST, OPENINGS, SHORT
-from detector.sources.live.base import (
+from detector.core.errors import SourceError, secrets
+from detector.core.errors.secrets import Address
+from detector.core.sources._network.addresses import FAST, OPENINGS, SHORT
+from detector.core.timeline import READ, WAIT_INPUT, Timeline
+from detector.live.sources import hardware
+from detector.live.sources.base import (
     CONNECTING,
     CORRUPT,
     ENDED,
@@ -40,11 +41,10 @@ from detector.sources.live.base import (
     Picture,
     Terms,
 )
-from detector.sources.live.cameras import make_cameras
-from detector.sources.live.network import NetworkFeed
-from detector.sources.live.readers import make_feed
-from detector.sources.live.status import LOGIN_S, Backoff, Status
-from detector.timeline import READ, WAIT_INPUT, Timeline
+from detector.live.sources.cameras import make_cameras
+from detector.live.sources.network import NetworkFeed
+from detector.live.sources.readers import make_feed
+from detector.live.sources.status import LOGIN_S, Backoff, Status
 from tests.live import servers
 from tests.live.fake_feeds import FullCores
 from tests.live.servers import HttpServer, make_clip, read_clock
@@ -244,9 +244,9 @@ def test_silence_is_given_up_and_can_be_stopped(scheme: str) -> None:
 def test_motion_jpeg_that_changes_size_freezes_and_falls_silent(
     web: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("detector.sources.live.status.FROZEN_S", 0.6)
-    monkeypatch.setattr("detector.sources.live.status.STALL_S", 0.4)
-    monkeypatch.setattr("detector.sources.live.decoding.LOOK_EVERY_NS", 100_000_000)
+    monkeypatch.setattr("detector.live.sources.status.FROZEN_S", 0.6)
+    monkeypatch.setattr("detector.live.sources.status.STALL_S", 0.4)
+    monkeypatch.setattr("detector.live.sources.decoding.LOOK_EVERY_NS", 100_000_000)
     web.login = "me:S3cret99"
     with started(web.url("/mjpeg", "me:S3cret99")) as feed:
         late_us: list[float] = []
@@ -363,9 +363,9 @@ def test_a_camera_that_is_shed_can_stall_die_and_come_back(clip: Path) -> None:
 def test_motion_jpeg_that_is_shed_freezes_and_falls_silent(
     web: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("detector.sources.live.status.FROZEN_S", 0.6)
-    monkeypatch.setattr("detector.sources.live.status.STALL_S", 0.4)
-    monkeypatch.setattr("detector.sources.live.decoding.LOOK_EVERY_NS", 100_000_000)
+    monkeypatch.setattr("detector.live.sources.status.FROZEN_S", 0.6)
+    monkeypatch.setattr("detector.live.sources.status.STALL_S", 0.4)
+    monkeypatch.setattr("detector.live.sources.decoding.LOOK_EVERY_NS", 100_000_000)
     terms = {"burden": FullCores()}
     with started(web.url("/mjpeg"), every=False, terms=terms) as feed:
         wait_for(lambda: feed.facts().dropped.get(UNDECODED, 0) > 20)
@@ -406,9 +406,9 @@ def test_mpeg_ts_over_udp(
 
 def test_damage_is_counted_and_not_shown(clip: Path) -> None:
     """A key frame of which the middle is overwritten: FFmpeg patches it up without an error."""
-    from detector.sources.live.decoding import Decoder, prepare
-    from detector.sources.live.ffmpeg_log import Ears
-    from detector.sources.live.packets import Received, Stamp
+    from detector.live.sources.decoding import Decoder, prepare
+    from detector.live.sources.ffmpeg_log import Ears
+    from detector.live.sources.packets import Received, Stamp
 
     dropped: dict[str, int] = {}
 
@@ -452,8 +452,8 @@ def test_lost_datagrams_are_damage_and_no_end(tmp_path: Path, lost: float) -> No
 
 def test_a_reader_of_files_takes_the_log_and_gives_it_back(clip: Path) -> None:
     """While it has the log, a redirect could not be seen: a camera with a login is not opened."""
-    from detector.sources.live.ffmpeg_log import Ears, Watch
-    from detector.sources.video._complaints import Complaints
+    from detector.core.sources.video._complaints import Complaints
+    from detector.live.sources.ffmpeg_log import Ears, Watch
 
     heard: list[str] = []
     with Watch(heard.append) as watch:
@@ -678,8 +678,8 @@ def test_the_process_ends_with_a_feed_that_nobody_stopped() -> None:
     """The threads are no reason to stay."""
     with servers.silent_listener() as port:
         code = (
-            "from detector.sources.live.readers import make_feed\n"
-            "from detector.sources.live.cameras import make_cameras\n"
+            "from detector.live.sources.readers import make_feed\n"
+            "from detector.live.sources.cameras import make_cameras\n"
             f"feed = make_feed(make_cameras(['rtsp://127.0.0.1:{port}/x'])[0])\n"
             "feed.start(); import time; time.sleep(0.2); print(feed.facts().state)"
         )

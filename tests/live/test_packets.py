@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from detector.sources.live.base import LAG, NEWER, NO_KEY, RATE, STOPPED, UNDECODED, Picture
-from detector.sources.live.packets import KEY_PATIENCE, End, PacketQueue, Received, Stamp
-from detector.sources.live.slot import PLACES, Slot
-from detector.types import Arrival
+from detector.core.types import Arrival
+from detector.live.sources.base import LAG, NEWER, NO_KEY, RATE, STOPPED, UNDECODED, Picture
+from detector.live.sources.packets import KEY_PATIENCE, End, PacketQueue, Received, Stamp
+from detector.live.sources.slot import PLACES, Slot
 
 MS = 1_000_000
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from detector.cli.exits import end
-from detector.errors import EXIT_INTERNAL, secrets
-from detector.errors.secrets import Address
+from detector.core.cli.exits import end
+from detector.core.errors import EXIT_INTERNAL, secrets
+from detector.core.errors.secrets import Address
 from tests.live import servers
 from tests.live.test_command import live_run
 

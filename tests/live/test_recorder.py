@@ -15,7 +15,8 @@ import av
 import numpy as np
 import pytest
 
-from detector.errors import OutputError
+from detector.core.errors import OutputError
+from detector.core.types import Detections
 from detector.live.recording import CameraRecorder, Quality, Retention, mp4
 from detector.live.recording import segments as segments_module
 from detector.live.recording.names import (
@@ -26,7 +27,6 @@ from detector.live.recording.names import (
     time_name,
     whole_length,
 )
-from detector.types import Detections
 from tests.live.streams import (
     HEIGHT,
     NS,

@@ -10,6 +10,7 @@ from typing import Any
 import av
 import pytest
 
+from detector.core.stages.annotate import Style
 from detector.live.recording import mp4
 from detector.live.recording.clips import Clips
 from detector.live.recording.connection import Connection, Packet
@@ -18,7 +19,6 @@ from detector.live.recording.inbox import Closed, Drawn, Opened, Seen
 from detector.live.recording.names import list_recordings
 from detector.live.recording.recording import Quality, Recording
 from detector.live.recording.samples import Sample
-from detector.stages.annotate import Style
 from tests.live.streams import HEIGHT, NS, START_S, WIDTH, make_stream, numbered, numbers_of
 from tests.live.wishes import Wish
 

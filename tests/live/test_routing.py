@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from detector.core.types import Arrival, Detections, Frame
 from detector.live.base import APPEARS, LEAVES, Event
-from detector.run.routing import Output, Router
-from detector.types import Arrival, Detections, Frame
+from detector.live.routing import Output, Router
 from tests.live.fake_feeds import Clock, camera
 
 LEFT = ((0.0, 0.0), (0.5, 0.0), (0.5, 1.0), (0.0, 1.0))

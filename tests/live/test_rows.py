@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from detector.errors import OutputError
+from detector.core.errors import OutputError
+from detector.core.sinks.jsonl import JsonlSink
+from detector.core.types import Detections, SourceInfo
 from detector.live.rows import CameraRows
-from detector.sinks.jsonl import JsonlSink
-from detector.types import Detections, SourceInfo
 from tests.live.streams import NS, START_S, camera, frame_at, one_detection
 
 

@@ -15,23 +15,24 @@ from pathlib import Path
 
 import pytest
 
-from detector.analysis.next_steps import next_steps
-from detector.analysis.summary import stage_rows
-from detector.config.levels import resolve_config
-from detector.errors import EngineError, SourceError, UsageError
+from detector.core.analysis.summary import stage_rows
+from detector.core.config.levels import resolve_config
+from detector.core.errors import EngineError, SourceError, UsageError
+from detector.core.run import signals
+from detector.core.run.inputs import reads_cameras
+from detector.core.run.wire import load_model
+from detector.core.session.document import DecodingFigures
+from detector.core.terminal.console import SafeConsole
+from detector.core.terminal.run import print_run
+from detector.lab.analysis.next_steps import next_steps
+from detector.lab.report.html import page
+from detector.lab.session.read import read_session
+from detector.live import run as live
 from detector.live.base import Event
-from detector.report.html import page
-from detector.report.terminal.console import SafeConsole
-from detector.report.terminal.run import print_run
-from detector.run import live, signals
-from detector.run.inputs import reads_cameras
-from detector.run.live import Around, _Decoded, detect_live
-from detector.run.wire import load_model
-from detector.session.document import DecodingFigures
-from detector.session.read import read_session
-from detector.sources.live import collect
-from detector.sources.live.base import LIVE, WAITING
-from detector.sources.live.collect import Collector
+from detector.live.run import Around, _Decoded, detect_live
+from detector.live.sources import collect
+from detector.live.sources.base import LIVE, WAITING
+from detector.live.sources.collect import Collector
 from tests.live.fake_feeds import FakeFeed
 from tests.waiting import wait_for
 

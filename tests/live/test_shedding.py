@@ -14,12 +14,12 @@ from typing import Any
 import av
 import pytest
 
-from detector.config.levels import resolve_config
-from detector.errors.secrets import Address
+from detector.core.config.levels import resolve_config
+from detector.core.errors.secrets import Address
+from detector.core.terminal.run import DROPPED
+from detector.live.camera_outputs import CameraOutputs, _Recording
 from detector.live.figures import NO_TIME, NOT_WANTED
-from detector.report.terminal.run import DROPPED
-from detector.run.camera_outputs import CameraOutputs, _Recording
-from detector.sources.live.base import (
+from detector.live.sources.base import (
     CORRUPT,
     FILE,
     NETWORK,
@@ -31,13 +31,13 @@ from detector.sources.live.base import (
     Picture,
     Terms,
 )
-from detector.sources.live.burden import Burden, Use
-from detector.sources.live.decoding import prepare
-from detector.sources.live.looped import LoopedFeed
-from detector.sources.live.network import NetworkFeed
-from detector.sources.live.packet_feed import PacketFeed
-from detector.sources.live.packets import End, Received, Stamp
-from detector.sources.live.shedding import (
+from detector.live.sources.burden import Burden, Use
+from detector.live.sources.decoding import prepare
+from detector.live.sources.looped import LoopedFeed
+from detector.live.sources.network import NetworkFeed
+from detector.live.sources.packet_feed import PacketFeed
+from detector.live.sources.packets import End, Received, Stamp
+from detector.live.sources.shedding import (
     LEAST,
     LONGEST_S,
     MARGIN,
@@ -46,7 +46,7 @@ from detector.sources.live.shedding import (
     SHORTEST,
     Shedding,
 )
-from detector.sources.live.status import Status
+from detector.live.sources.status import Status
 from tests.live.fake_feeds import FullCores
 from tests.live.servers import make_clip, read_clock
 from tests.waiting import PATIENCE_S, wait_for

@@ -16,18 +16,18 @@ import av
 import numpy as np
 import pytest
 
-from detector.config.levels import resolve_config
-from detector.errors.secrets import Address
+from detector.core.config.levels import resolve_config
+from detector.core.errors.secrets import Address
+from detector.core.sinks.overlay import ass
+from detector.core.stages.annotate import Style, annotate, lay_out
+from detector.core.types import Detections, Frame
+from detector.live.camera_outputs import CameraOutputs
 from detector.live.recording import CameraRecorder, Retention, side_cars
 from detector.live.recording.connection import Connection, Packet
 from detector.live.recording.inbox import Closed, Inbox, Opened, Seen
 from detector.live.recording.names import beside, finish_leftovers, free_name, time_name
-from detector.run.camera_outputs import CameraOutputs
-from detector.sinks.overlay import ass
-from detector.sources.live.base import NETWORK, Camera, Terms
-from detector.sources.live.network import NetworkFeed
-from detector.stages.annotate import Style, annotate, lay_out
-from detector.types import Detections, Frame
+from detector.live.sources.base import NETWORK, Camera, Terms
+from detector.live.sources.network import NetworkFeed
 from tests.live import servers
 from tests.live.streams import (
     HEIGHT,

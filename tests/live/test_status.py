@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from detector.sources.live.base import CONNECTING, ENDED, LIVE, STALLED, WAITING
-from detector.sources.live.status import LOGIN_S, Backoff, Status
+from detector.live.sources.base import CONNECTING, ENDED, LIVE, STALLED, WAITING
+from detector.live.sources.status import LOGIN_S, Backoff, Status
 
 S = 1_000_000_000  # ns
 

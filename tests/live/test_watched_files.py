@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from detector.core.timeline import INFER, READ, Timeline
+from detector.core.types import Detections, SourceInfo
 from detector.live.hub import Hub
 from detector.live.watched_files import WatchedFiles, stream_name
-from detector.timeline import INFER, READ, Timeline
-from detector.types import Detections, SourceInfo
 from tests.page.rehearsal import frame, picture
 
 

@@ -13,11 +13,11 @@ import cv2
 import numpy as np
 import pytest
 
-from detector.errors import UsageError
-from detector.errors.secrets import Address
-from detector.sources.live.base import ENDED, LIVE, STALLED, WAITING, WEBCAM, Camera, Feed, Terms
-from detector.sources.live.status import Backoff, Status
-from detector.sources.live.webcam import WebcamFeed
+from detector.core.errors import UsageError
+from detector.core.errors.secrets import Address
+from detector.live.sources.base import ENDED, LIVE, STALLED, WAITING, WEBCAM, Camera, Feed, Terms
+from detector.live.sources.status import Backoff, Status
+from detector.live.sources.webcam import WebcamFeed
 from tests.waiting import PATIENCE_S, wait_for
 
 

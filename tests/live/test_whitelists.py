@@ -16,9 +16,9 @@ import cv2
 import numpy as np
 import pytest
 
-from detector.errors import SourceError
-from detector.sources._web import WebPlace
-from detector.sources.video._listed import open_listed
+from detector.core.errors import SourceError
+from detector.core.sources._web import WebPlace
+from detector.core.sources.video._listed import open_listed
 from tests.live import servers
 from tests.live.servers import HttpServer
 from tests.live.test_nested import GIVEN, LOGIN, hls, segments

@@ -12,8 +12,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from detector.loop.parts import Parts
-from detector.types import Candidates, Detections, Frame, Letterbox, SourceInfo
+from detector.core.loop.parts import Parts
+from detector.core.types import Candidates, Detections, Frame, Letterbox, SourceInfo
 
 INFO = SourceInfo("stub", "video", 8, 8, Fraction(25), Fraction(1, 25))
 

@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-from detector.loop.overlapped import frames_overlapped
-from detector.loop.parts import Progress
-from detector.loop.sync import frames_in_turn
-from detector.timeline import WAIT_INPUT, OffTimeline, Timeline
-from detector.types import Arrival, Detections
+from detector.core.loop.overlapped import frames_overlapped
+from detector.core.loop.parts import Progress
+from detector.core.loop.sync import frames_in_turn
+from detector.core.timeline import WAIT_INPUT, OffTimeline, Timeline
+from detector.core.types import Arrival, Detections
 from tests.loop.stubs import stub_parts
 from tests.waiting import PATIENCE_S
 

@@ -8,13 +8,13 @@ import tracemalloc
 
 import pytest
 
-from detector.loop.overlapped import frames_overlapped
-from detector.loop.parts import Progress
-from detector.loop.queues import Queue
-from detector.loop.sync import frames_in_turn
-from detector.session.recording import record
-from detector.session.span_columns import span_columns
-from detector.timeline import STAGES, Timeline
+from detector.core.loop.overlapped import frames_overlapped
+from detector.core.loop.parts import Progress
+from detector.core.loop.queues import Queue
+from detector.core.loop.sync import frames_in_turn
+from detector.core.session.recording import record
+from detector.core.session.span_columns import span_columns
+from detector.core.timeline import STAGES, Timeline
 from tests.loop.stubs import FakeClock, Notes, stub_parts
 from tests.waiting import PATIENCE_S
 

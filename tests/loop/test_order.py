@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from detector.loop.overlapped import frames_overlapped
-from detector.loop.parts import Progress
-from detector.loop.sync import frames_in_turn
-from detector.stages.still import LEVELS, Stillness
-from detector.timeline import WORK, OffTimeline, Timeline
+from detector.core.loop.overlapped import frames_overlapped
+from detector.core.loop.parts import Progress
+from detector.core.loop.sync import frames_in_turn
+from detector.core.stages.still import LEVELS, Stillness
+from detector.core.timeline import WORK, OffTimeline, Timeline
 from tests.loop.stubs import stub_parts
 
 LOOPS = [frames_in_turn, frames_overlapped]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.models.formats.yolo.architecture import Architecture, Convolution
+from detector.core.models.formats.yolo.architecture import Architecture, Convolution
 from tests.known_answers import plain_conv
 
 EPSILON = 1e-3

@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detector.errors import ModelError
-from detector.models.formats.checkpoint import unpickle
-from detector.models.formats.checkpoint import unpickle as allowed
-from detector.models.formats.checkpoint.archive import Archive
-from detector.models.formats.checkpoint.contents import contents_of
+from detector.core.errors import ModelError
+from detector.core.models.formats.checkpoint import unpickle
+from detector.core.models.formats.checkpoint import unpickle as allowed
+from detector.core.models.formats.checkpoint.archive import Archive
+from detector.core.models.formats.checkpoint.contents import contents_of
 from tests.checkpoints import Reduced, Stored, call, foreign, module, pickled, saved, zipped
 from tests.networks import open_network
 
@@ -402,7 +402,7 @@ def test_a_thousand_damaged_pickles_end_in_our_error_or_in_records(tmp_path):
 def test_nothing_that_the_file_names_is_imported(shared, name):
     path = shared / "data/weights" / f"{name}.pt"
     code = (
-        "import sys; from detector.models import ModelRequest, open_network; "
+        "import sys; from detector.core.models import ModelRequest, open_network; "
         f"print(open_network(ModelRequest({str(path)!r})).parameters, "
         "[m for m in sys.modules "
         "if m.split('.')[0] in ('models', 'torch', 'utils', 'ultralytics')])"

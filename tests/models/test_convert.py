@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector.errors import ModelError
-from detector.models.base import InputRules, Network
-from detector.models.graph.build import GraphBuilder, good_name, output_shapes, tail_nodes
-from detector.models.graph.halves import (
+from detector.core.errors import ModelError
+from detector.core.models.base import InputRules, Network
+from detector.core.models.graph.build import GraphBuilder, good_name, output_shapes, tail_nodes
+from detector.core.models.graph.halves import (
     _bfloat16_bits,
     convert_to_halves,
     operand_name,
     sensitive_nodes,
 )
-from detector.types import Candidates
+from detector.core.types import Candidates
 from tests.known_answers import run_once
 from tests.networks import open_network
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from detector.errors import ModelError
-from detector.models.formats.darknet.cfg import parse_cfg
-from detector.models.formats.darknet.layers import read_architecture
+from detector.core.errors import ModelError
+from detector.core.models.formats.darknet.cfg import parse_cfg
+from detector.core.models.formats.darknet.layers import read_architecture
 
 CONV = "[convolutional]\nfilters=7\nactivation=linear\n"
 YOLO = "[yolo]\nmask=0\nanchors=4,4, 8,8\nclasses=2\nnum=2\n"
@@ -210,7 +210,7 @@ def test_many_weights_in_many_layers_are_refused():
 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path):
-    from detector.models.formats.darknet.cfg import read_cfg
+    from detector.core.models.formats.darknet.cfg import read_cfg
 
     (tmp_path / "a.cfg").write_bytes(bytes(range(256)) * 10)
     with pytest.raises(ModelError, match=r"a\.cfg:"):

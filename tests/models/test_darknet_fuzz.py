@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detector.errors import ModelError
-from detector.models.formats.darknet import layers as plan_module
+from detector.core.errors import ModelError
+from detector.core.models.formats.darknet import layers as plan_module
 from tests.networks import open_network
 from tests.properties import STEADY
 

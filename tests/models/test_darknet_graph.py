@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detector.models.formats.darknet.cfg import parse_cfg
-from detector.models.formats.darknet.layers import read_architecture
-from detector.models.formats.darknet.weights import random_weights
-from detector.models.graph.build import ACTIVATIONS, count_macs, good_name
+from detector.core.models.formats.darknet.cfg import parse_cfg
+from detector.core.models.formats.darknet.layers import read_architecture
+from detector.core.models.formats.darknet.weights import random_weights
+from detector.core.models.graph.build import ACTIVATIONS, count_macs, good_name
 from tests.known_answers import darknet_maxpool, plain_conv, run_once
 from tests.networks import open_network
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detector.errors import DetectVideoError, ModelError, UsageError
-from detector.models.formats.darknet.cfg import parse_cfg
-from detector.models.formats.darknet.layers import read_architecture
-from detector.models.formats.darknet.weights import random_weights, read_weights
+from detector.core.errors import DetectVideoError, ModelError, UsageError
+from detector.core.models.formats.darknet.cfg import parse_cfg
+from detector.core.models.formats.darknet.layers import read_architecture
+from detector.core.models.formats.darknet.weights import random_weights, read_weights
 from tests.networks import open_network
 
 CFG = (

@@ -8,18 +8,18 @@ import sys
 
 import pytest
 
-from detector import engines, models
-from detector.errors import ModelError, UsageError
-from detector.models import formats
-from detector.models.base import FrontEnd
+from detector.core import engines, models
+from detector.core.errors import ModelError, UsageError
+from detector.core.models import formats
+from detector.core.models.base import FrontEnd
 from tests.models.test_open_network import write_cfg
 from tests.networks import open_network
 
 NEW_FAMILY = '''
 from dataclasses import replace
 
-from detector.models.base import FrontEnd
-from detector.models.formats.darknet import read as read_cfg
+from detector.core.models.base import FrontEnd
+from detector.core.models.formats.darknet import read as read_cfg
 
 SUFFIXES = (".layers", ".lyr")
 
@@ -42,7 +42,7 @@ def dropped_in(tmp_path, monkeypatch):
     models.front_ends.cache_clear()
     yield folder
     models.front_ends.cache_clear()
-    sys.modules.pop("detector.models.formats.new", None)
+    sys.modules.pop("detector.core.models.formats.new", None)
 
 
 def test_a_family_is_added_by_one_file(dropped_in, tmp_path):
@@ -93,14 +93,14 @@ def test_the_suffixes():
 def test_a_run_imports_the_front_end_of_its_own_file_alone(tmp_path, model, wanted):
     (tmp_path / model).write_bytes(b"")
     code = (
-        "import sys; from detector import engines; from detector.models import *\n"
-        "from detector.errors import ModelError\n"
+        "import sys; from detector import engines; from detector.core.models import *\n"
+        "from detector.core.errors import ModelError\n"
         f"try: open_network(ModelRequest({str(tmp_path / model)!r}), engines.front_ends())\n"
         "except ModelError: pass\n"
-        "start = 'detector.models.formats.'\n"
+        "start = 'detector.core.models.formats.'\n"
         "names = [name.removeprefix(start) for name in sys.modules if name.startswith(start)]\n"
         "print(*sorted({name.split('.')[0] for name in names}))\n"
-        "assert 'detector.engines.trt.model' not in sys.modules"
+        "assert 'detector.core.engines.trt.model' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == wanted

@@ -1,9 +1,9 @@
 """What a node costs, counted by hand."""
 
-from detector.engines.base import Engine, LayerExecution
-from detector.models.graph.build import NodeCost, infer_shapes, joint_cost, node_costs
-from detector.run.executed import executed_layers
-from detector.session.outcome import ExecutedLayer
+from detector.core.engines.base import Engine, LayerExecution
+from detector.core.models.graph.build import NodeCost, infer_shapes, joint_cost, node_costs
+from detector.core.run.executed import executed_layers
+from detector.core.session.outcome import ExecutedLayer
 from tests.known_answers import plus_one
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from detector.errors import ModelError, UsageError
-from detector.errors.limits import VARIABLE, how_to_raise, raised
-from detector.models.formats.darknet import cfg as darknet_cfg
-from detector.models.formats.darknet import layers as darknet
-from detector.models.formats.onnx import bounds, metadata, shapes, tensors
+from detector.core.errors import ModelError, UsageError
+from detector.core.errors.limits import VARIABLE, how_to_raise, raised
+from detector.core.models.formats.darknet import cfg as darknet_cfg
+from detector.core.models.formats.darknet import layers as darknet
+from detector.core.models.formats.onnx import bounds, metadata, shapes, tensors
 from tests.models import exports
 from tests.models.exports import STATED, Export
 from tests.networks import open_network

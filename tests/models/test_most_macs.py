@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 
-from detector.errors import ModelError
+from detector.core.errors import ModelError
 from tests.cli.command import detect_video
 from tests.models.exports import CORNERS, Export
 from tests.models.test_onnx_families import BOTH, detect, picture

@@ -7,7 +7,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from detector.errors import ModelError, UsageError
+from detector.core.errors import ModelError, UsageError
 from tests.known_answers import run_once
 from tests.models import exports
 from tests.models.exports import STATED, Export

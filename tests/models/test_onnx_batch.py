@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector.errors import ModelError
+from detector.core.errors import ModelError
 from tests.known_answers import run_once
 from tests.models import exports
 from tests.models.exports import STATED, Export

@@ -8,10 +8,10 @@ import onnx
 import pytest
 
 from detector import Detector
-from detector.errors import ModelError
-from detector.stages.doubt import impossible
-from detector.stages.readings import NOT_WHOLE
-from detector.types import Candidates
+from detector.core.errors import ModelError
+from detector.core.stages.doubt import impossible
+from detector.core.stages.readings import NOT_WHOLE
+from detector.core.types import Candidates
 from tests.cli.command import detect_video
 from tests.models.exports import Export
 from tests.models.test_onnx_evidence import (

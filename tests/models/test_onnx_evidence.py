@@ -13,8 +13,8 @@ import onnx
 import pytest
 
 from detector import Detector
-from detector.engines import usable
-from detector.errors import ModelError
+from detector.core.engines import usable
+from detector.core.errors import ModelError
 from tests.models import exports
 from tests.models.exports import BOXES, CORNERS, IMAGENET, SIDE, STATED, Export
 from tests.models.test_onnx_families import BOTH, detect, picture
@@ -617,7 +617,7 @@ def test_a_wrong_description_is_refused_by_its_key(tmp_path, text):
 
 def test_what_describe_writes_runs(tmp_path, capsys):
     """A guess that is right for pixels, columns and classes; its text is a description."""
-    from detector.models import ModelRequest, describe
+    from detector.core.models import ModelRequest, describe
 
     path = rows_of_six("csb").save(tmp_path / "m.onnx")
     text = describe(ModelRequest(path))
@@ -641,7 +641,7 @@ def test_what_describe_writes_runs(tmp_path, capsys):
     ],
 )
 def test_what_describe_writes_of_a_known_file_reads_it_alike(tmp_path, graph):
-    from detector.models import ModelRequest, describe
+    from detector.core.models import ModelRequest, describe
 
     path = graph().save(tmp_path / "m.onnx", {} if graph is zoo_ssd else STATED)
     text = describe(ModelRequest(path))

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detector.errors import ModelError, UsageError
+from detector.core.errors import ModelError, UsageError
 from tests.models import exports
 from tests.models.exports import SIDE, STATED
 from tests.models.test_onnx_families import BOTH, detect, picture
@@ -182,8 +182,8 @@ def test_an_input_that_says_how_large_the_picture_is(tmp_path, name, dims, kind,
 
 def test_width_and_height_are_not_mixed_up(tmp_path):
     """An input of 64x32: the graph gets [64, 32] as width and height, or [32, 64] the other way."""
-    from detector.models.formats.onnx.inputs import fix_sizes
-    from detector.models.formats.onnx.load import read_graph
+    from detector.core.models.formats.onnx.inputs import fix_sizes
+    from detector.core.models.formats.onnx.load import read_graph
 
     values = {}
     for name, dims in (

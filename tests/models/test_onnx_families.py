@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from detector import Detector
-from detector.errors import ModelError
+from detector.core.errors import ModelError
 from tests.known_answers import run_once
 from tests.models import exports
 from tests.models.exports import BOXES, CORNERS, SIDE, STATED
@@ -218,7 +218,7 @@ def test_the_choice_of_the_best_cells_on_openvino(tmp_path, slices):
 @pytest.mark.parametrize(("graph", "lacking"), [(exports.nms_inside, "NonMaxSuppression")])
 def test_what_torch_lacks_is_refused_by_name(tmp_path, graph, lacking):
     pytest.importorskip("torch", reason="machine: torch is not installed")
-    from detector.errors import EngineError
+    from detector.core.errors import EngineError
 
     with pytest.raises(
         EngineError, match=f"no module for the operators {lacking} of this graph; use engine ort"

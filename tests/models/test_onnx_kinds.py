@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from detector.errors import ModelError
+from detector.core.errors import ModelError
 from tests.cli.command import detect_video
 from tests.models.exports import BOXES, Export
 from tests.models.test_onnx_evidence import FRACTIONS, LIST, described, labels, red

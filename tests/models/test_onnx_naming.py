@@ -5,10 +5,10 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from detector.errors import ModelError
-from detector.models.formats.onnx.metadata import Metadata, read_metadata
-from detector.models.formats.onnx.rewrite import TAKEN, _node_names
-from detector.models.graph.build import good_name
+from detector.core.errors import ModelError
+from detector.core.models.formats.onnx.metadata import Metadata, read_metadata
+from detector.core.models.formats.onnx.rewrite import TAKEN, _node_names
+from detector.core.models.graph.build import good_name
 from tests.models import exports
 from tests.models.exports import STATED
 from tests.networks import open_network

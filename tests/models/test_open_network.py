@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from detector.errors import ModelError
-from detector.models import catalogue, front_ends, known
+from detector.core.errors import ModelError
+from detector.core.models import catalogue, front_ends, known
 from tests.networks import open_network
 
 
@@ -149,10 +149,10 @@ def test_a_batch_out_of_range_is_refused(tmp_path, batch):
 def test_front_ends_and_engines_are_listed_without_heavy_imports():
     code = (
         "import sys; heavy = ('torch', 'onnx', 'onnxruntime', 'cv2', 'yaml')\n"
-        "from detector import engines, models; from detector.engines import store\n"
+        "from detector import engines, models; from detector.core.engines import store\n"
         "models.front_ends(); engines.usable(); engines.front_ends()\n"
         "found = [name for name in heavy if name in sys.modules]\n"
-        "from detector.run.choose import choose_by_rank  # the configuration takes yaml\n"
+        "from detector.core.run.choose import choose_by_rank  # the configuration takes yaml\n"
         "choose_by_rank()\n"
         "print(found + [name for name in heavy[:-1] if name in sys.modules])"
     )

@@ -10,10 +10,10 @@ import onnx
 import pytest
 
 from detector import Detector
-from detector.config.levels import resolve_config
-from detector.errors import ModelError
-from detector.jobs.build import export_onnx
-from detector.models.own_files import KEY, KINDS, describe
+from detector.core.config.levels import resolve_config
+from detector.core.errors import ModelError
+from detector.core.jobs.build import export_onnx
+from detector.core.models.own_files import KEY, KINDS, describe
 from tests.known_answers import run_once
 from tests.models import exports
 from tests.models.exports import STATED
@@ -112,7 +112,7 @@ def test_the_same_detections_at_another_size_and_batch(tmp_path):
 
 
 def test_a_graph_in_the_folder_of_built_files_is_a_model_too(tmp_path):
-    from detector.engines.store import export
+    from detector.core.engines.store import export
 
     model, _ = darknet(tmp_path)
     network = open_network(model, random_seed=3)

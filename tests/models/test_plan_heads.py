@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detector import engines, sources
-from detector.cli.group import cli
-from detector.engines.base import EngineOptions
-from detector.errors import ModelError
+from detector.core import engines, sources
+from detector.core.cli.group import cli
+from detector.core.engines.base import EngineOptions
+from detector.core.errors import ModelError
 from tests.cli.command import cli_runner
 from tests.conftest import CHECKOUT
 from tests.fakes.install import install

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from detector.cli import models
-from detector.errors import ModelError
-from detector.models import catalogue
-from detector.models.catalogue import known, known_model, pull
+from detector.core.commands import models
+from detector.core.errors import ModelError
+from detector.core.models import catalogue
+from detector.core.models.catalogue import known, known_model, pull
 from tests.cli.command import cli_runner
 from tests.networks import open_network
 

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from detector import Detector
-from detector.analysis.accuracy import average_precision as ap
-from detector.analysis.accuracy import matching
-from detector.config.schema import Config
-from detector.errors import ModelError
-from detector.models import catalogue
-from detector.models.formats.darknet.cfg import parse_cfg
-from detector.models.formats.darknet.layers import read_architecture
-from detector.models.formats.darknet.weights import read_weights
+from detector.core.analysis import matching
+from detector.core.config.schema import Config
+from detector.core.errors import ModelError
+from detector.core.models import catalogue
+from detector.core.models.formats.darknet.cfg import parse_cfg
+from detector.core.models.formats.darknet.layers import read_architecture
+from detector.core.models.formats.darknet.weights import read_weights
+from detector.lab.analysis.accuracy import average_precision as ap
 from tests.networks import open_network
 
 ROOT = Path(__file__).parents[2]

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import yaml
 
-from detector.errors import ModelError
-from detector.models.formats.yolo.blocks import BLOCKS, Design
-from detector.models.formats.yolo.description import parse_description
-from detector.models.graph.build import count_macs, good_name
+from detector.core.errors import ModelError
+from detector.core.models.formats.yolo.blocks import BLOCKS, Design
+from detector.core.models.formats.yolo.description import parse_description
+from detector.core.models.graph.build import count_macs, good_name
 from tests.checkpoints import module, saved
 from tests.known_answers import plain_conv, run_once
 from tests.models.plain_yolo import (
@@ -346,7 +346,7 @@ def test_the_architecture_counts_what_the_graph_holds(name):
 
 
 def packaged_text(name: str) -> str:
-    from detector.models.catalogue import folder
+    from detector.core.models.catalogue import folder
 
     return (folder() / "yolo" / f"{name}.yaml").read_text()
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from detector.models.catalogue import folder
-from detector.models.formats.yolo.blocks import Design, family_of
-from detector.models.formats.yolo.description import read_description
+from detector.core.models.catalogue import folder
+from detector.core.models.formats.yolo.blocks import Design, family_of
+from detector.core.models.formats.yolo.description import read_description
 
 PUBLISHED = [  # name, side, fused parameters in M, GFLOPs
     ("yolov5n", 640, 1.87, 4.5),

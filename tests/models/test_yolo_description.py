@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from detector.errors import ModelError
-from detector.models.formats.yolo.description import Activation, parse_activation
+from detector.core.errors import ModelError
+from detector.core.models.formats.yolo.description import Activation, parse_activation
 from tests.networks import open_network
 
 GOOD = {

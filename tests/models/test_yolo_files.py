@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import yaml
 
-from detector.errors import ModelError, UsageError
-from detector.models.formats.checkpoint import open_checkpoint
-from detector.models.formats.yolo.blocks import Design
-from detector.models.formats.yolo.description import parse_description
+from detector.core.errors import ModelError, UsageError
+from detector.core.models.formats.checkpoint import open_checkpoint
+from detector.core.models.formats.yolo.blocks import Design
+from detector.core.models.formats.yolo.description import parse_description
 from tests.checkpoints import Reduced, Stored, foreign, module, pickled, saved, zipped
 from tests.models.plain_yolo import random_tensors
 from tests.networks import open_network

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector import engines
+from detector.core import engines
 from tests.known_answers import run_once
 from tests.networks import open_network
 

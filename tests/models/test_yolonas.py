@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from detector.errors import ModelError
+from detector.core.errors import ModelError
 from tests.models.exports import CELLS, CORNERS, Export
 from tests.models.test_onnx_families import BOTH, detect
 from tests.networks import open_network

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from detector.config.schema import PageConfig
-from detector.page import serve
-from detector.page.binding import LIBRARIES
+from detector.core.config.schema import PageConfig
+from detector.live.page import serve
+from detector.live.page.binding import LIBRARIES
 from tests.page.client import Client
 from tests.page.rehearsal import Rehearsal
 from tests.waiting import wait_for

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from detector.config.schema import PageConfig
+from detector.core.config.schema import PageConfig
+from detector.core.types import Arrival, Detections, Frame, Image
 from detector.live.base import (
     APPEARS,
     CAMERA_DOWN,
@@ -27,8 +28,7 @@ from detector.live.base import (
     StreamFigures,
 )
 from detector.live.hub import Hub
-from detector.page import serve
-from detector.types import Arrival, Detections, Frame, Image
+from detector.live.page import serve
 
 
 def picture(number: int, width: int = 320, height: int = 180) -> Image:
@@ -162,7 +162,7 @@ def main(clips: list[str]) -> None:
 
 
 def _play(run: Rehearsal, name: str, clip: str, detector: object) -> None:
-    from detector.stages.annotate import annotate
+    from detector.core.stages.annotate import annotate
 
     known: dict[str, int] = {}
     with detector("street", threads=1) as one:  # type: ignore[operator]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detector.page.access import (
+from detector.live.page.access import (
     GUESSES_S,
     MOST_ADDRESSES,
     MOST_SESSIONS,
@@ -49,7 +49,7 @@ def test_the_right_token_passes_from_an_address_that_gave_wrong_ones():
 
 
 def test_all_guesses_together_are_bounded(monkeypatch):
-    monkeypatch.setattr("detector.page.access.MOST_GUESSES", 50)
+    monkeypatch.setattr("detector.live.page.access.MOST_GUESSES", 50)
     clock = Clock()
     access = Access(TOKEN, clock)
     for number in range(50):

@@ -11,11 +11,11 @@ import urllib.request
 
 import pytest
 
-from detector.config.schema import PageConfig
-from detector.errors import DetectVideoError, OutputError, UsageError
-from detector.errors.secrets import redact
-from detector.page import binding, serve
-from detector.page.binding import TOKEN, bind, parse_address
+from detector.core.config.schema import PageConfig
+from detector.core.errors import DetectVideoError, OutputError, UsageError
+from detector.core.errors.secrets import redact
+from detector.live.page import binding, serve
+from detector.live.page.binding import TOKEN, bind, parse_address
 from tests.page.conftest import skip_without_libraries
 from tests.page.rehearsal import Rehearsal
 from tests.waiting import PATIENCE_S
@@ -117,7 +117,7 @@ def test_an_address_of_another_machine(monkeypatch):
 @pytest.mark.parametrize("name", ["starlette", "uvicorn", "prometheus_client"])
 def test_absent_libraries(monkeypatch, name):
     """In a process that has not imported the server yet, as a user's has not."""
-    for module in [one for one in sys.modules if one.startswith("detector.page.")]:
+    for module in [one for one in sys.modules if one.startswith("detector.live.page.")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UsageError, match=r"pip install 'detect-video\[serve\]'"):

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from detector.config.schema import PageConfig
+from detector.core.config.schema import PageConfig
 from detector.live.base import APPEARS, Event
-from detector.page.binding import TOKEN
-from detector.page.sampler import EVERY_S
+from detector.live.page.binding import TOKEN
+from detector.live.page.sampler import EVERY_S
 from tests.page.conftest import Served
 from tests.page.rehearsal import Pictures, Rehearsal
 from tests.page.test_security import RIGHT

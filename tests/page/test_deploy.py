@@ -10,7 +10,7 @@ import click
 import pytest
 import yaml
 
-from detector.cli.detect import command
+from detector.core.commands.detect import command
 from tests.conftest import CHECKOUT
 from tests.page.conftest import skip_without_libraries
 from tests.page.rehearsal import Rehearsal
@@ -77,7 +77,7 @@ def test_an_image_gets_what_pip_needs_and_nothing_that_lies_beside_it():
 
 def test_alarms_look_at_metrics_that_are_there():
     skip_without_libraries()
-    from detector.page.metrics import PageFigures, exposition, registry_of
+    from detector.live.page.metrics import PageFigures, exposition, registry_of
 
     figures = Rehearsal("door").figures
     page = PageFigures(0, 0, 0, 0, 0, 0, 0, {})

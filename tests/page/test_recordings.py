@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detector.page.recordings import find_recording, list_recordings
+from detector.live.page.recordings import find_recording, list_recordings
 from tests.page.conftest import Served
 from tests.page.rehearsal import Rehearsal
 

@@ -11,17 +11,17 @@ from urllib.parse import quote
 
 import pytest
 
-from detector.config.schema import PageConfig
-from detector.page.access import COOKIE, TRIES
-from detector.page.binding import TOKEN
+from detector.core.config.schema import PageConfig
+from detector.live.page.access import COOKIE, TRIES
+from detector.live.page.binding import TOKEN
 from tests.page.client import Client, until_closed
 from tests.page.conftest import Served
 from tests.page.rehearsal import Rehearsal
 from tests.waiting import PATIENCE_S, wait_for
 
-guard = pytest.importorskip("detector.page.guard", reason="machine: uvicorn is not installed")
+guard = pytest.importorskip("detector.live.page.guard", reason="machine: uvicorn is not installed")
 BODY_BYTES = guard.BODY_BYTES
-connections = pytest.importorskip("detector.page.connections")
+connections = pytest.importorskip("detector.live.page.connections")
 BoundedSocket, OF_ONE_ADDRESS = connections.BoundedSocket, connections.OF_ONE_ADDRESS
 pytestmark = pytest.mark.net
 RIGHT = "correct-horse-battery-staple-0001"
@@ -395,7 +395,7 @@ def test_connections_are_bounded_where_nobody_is_idle(served):
 
 
 def test_streams_are_bounded(served, monkeypatch):
-    monkeypatch.setattr("detector.page.app.MOST_STREAMS", 2)
+    monkeypatch.setattr("detector.live.page.app.MOST_STREAMS", 2)
     with served.client.stream("/api/events"), served.client.stream("/api/pictures"):
         wait_for(lambda: served.page.streams.open == 2)
         assert served.client.ask("/api/pictures").status == 503
@@ -422,7 +422,9 @@ class Callers:
 @pytest.fixture
 def callers(monkeypatch):
     """127.0.0.1 is this machine; the other addresses of its block stand for others."""
-    monkeypatch.setattr("detector.page.connections.is_loopback", lambda host: host == "127.0.0.1")
+    monkeypatch.setattr(
+        "detector.live.page.connections.is_loopback", lambda host: host == "127.0.0.1"
+    )
     made = []
 
     def make(**bounds):

@@ -12,12 +12,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from detector.config.schema import PageConfig
-from detector.errors import UsageError
-from detector.errors.secrets import keep_secret
+from detector.core.config.schema import PageConfig
+from detector.core.errors import UsageError
+from detector.core.errors.secrets import keep_secret
 from detector.live.base import APPEARS, Ages, Event
-from detector.page import documents, serve
-from detector.page.openapi import description, text
+from detector.live.page import documents, serve
+from detector.live.page.openapi import description, text
 from tests.conftest import CHECKOUT
 from tests.page.client import Client
 from tests.page.conftest import Served, skip_without_libraries
@@ -57,8 +57,8 @@ def test_many_questions_reach_the_run_once_a_second():
 
 
 def test_a_snapshot_is_the_next_picture(served, monkeypatch):
-    monkeypatch.setattr("detector.page.streams.SNAPSHOT_S", PATIENCE_S)
-    monkeypatch.setattr("detector.page.streams.FRESH_NS", 0)
+    monkeypatch.setattr("detector.live.page.streams.SNAPSHOT_S", PATIENCE_S)
+    monkeypatch.setattr("detector.live.page.streams.FRESH_NS", 0)
     with Pictures(served.run):
         first = served.client.ask("/api/streams/door/snapshot.jpg?width=100")
         second = served.client.ask("/api/streams/door/snapshot.jpg")
@@ -69,7 +69,7 @@ def test_a_snapshot_is_the_next_picture(served, monkeypatch):
 
 
 def test_askers_at_once_share_one_encoding(served, monkeypatch):
-    monkeypatch.setattr("detector.page.streams.SNAPSHOT_S", PATIENCE_S)
+    monkeypatch.setattr("detector.live.page.streams.SNAPSHOT_S", PATIENCE_S)
     answers, asked, ask = [], [], served.hub.ask
     monkeypatch.setattr(served.hub, "ask", lambda camera: (asked.append(camera), ask(camera))[1])
     askers = [
@@ -90,7 +90,7 @@ def test_askers_at_once_share_one_encoding(served, monkeypatch):
 
 
 def test_a_dead_camera_has_no_snapshot(served, monkeypatch):
-    monkeypatch.setattr("detector.page.streams.SNAPSHOT_S", 0.1)
+    monkeypatch.setattr("detector.live.page.streams.SNAPSHOT_S", 0.1)
     answer = served.client.ask("/api/streams/door/snapshot.jpg")
     assert answer.status == 503
     assert answer.headers["retry-after"]
@@ -166,7 +166,7 @@ def test_events_and_figures(served, monkeypatch):
         return served.run.figures()
 
     # From here on a sample is taken when this test says so.
-    monkeypatch.setattr("detector.page.sampler.ANSWER_S", 2 * PATIENCE_S)
+    monkeypatch.setattr("detector.live.page.sampler.ANSWER_S", 2 * PATIENCE_S)
     asked = served.run.asked
     wait_for(lambda: served.run.asked >= asked + 2)
     served.hub.figures_from(figures)
@@ -261,7 +261,7 @@ def test_health_says_ok_or_not_and_nothing_else(served):
 
 
 def test_a_run_that_does_not_answer_is_not_healthy(served, monkeypatch):
-    monkeypatch.setattr("detector.page.sampler.ANSWER_S", 0.1)
+    monkeypatch.setattr("detector.live.page.sampler.ANSWER_S", 0.1)
     hangs = threading.Event()
 
     def figures():
@@ -341,7 +341,7 @@ def test_secrets_are_hidden(served):
 
 
 def test_openapi_is_that_of_docs_and_names_every_address(served):
-    """After a change: python -m detector.page.openapi docs/openapi.json"""
+    """After a change: python -m detector.live.page.openapi docs/openapi.json"""
     assert (CHECKOUT / "docs/openapi.json").read_text(encoding="utf-8") == text()
     assert served.client.ask("/openapi.json").json() == description()
     told = set(description()["paths"])

@@ -8,10 +8,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from detector.analysis.layers import device_facts
-from detector.config.levels import resolve_config
-from detector.run.detect import detect
-from detector.session.codec import to_builtins
+from detector.core.config.levels import resolve_config
+from detector.core.run.detect import detect
+from detector.core.session.codec import to_builtins
+from detector.lab.analysis.layers import device_facts
 from tests.conftest import CHECKOUT
 
 CLIP = CHECKOUT / "videos/street.mp4"
@@ -105,7 +105,7 @@ def sample(at: int) -> dict[str, Any]:
 
 SAMPLES = [sample(at) for at in range(60)]
 TREE = "\n".join(
-    f"{' ' * 3 * at}└─ {1.0 / (at + 1):.3f} function_{at}  detector/loop/sync.py:{at}"
+    f"{' ' * 3 * at}└─ {1.0 / (at + 1):.3f} function_{at}  detector/core/loop/sync.py:{at}"
     for at in range(40)
 )
 LAYERS = [layer(number) for number in range(24)]
@@ -280,7 +280,7 @@ PASSES: dict[str, dict[str, Any]] = {
     },
     "python": {
         "functions": [{"function": "a.py:1(<lambda>)", "calls": 3, "self_s": 0.2, "total_s": 0.3}],
-        "folded": {"built-in: encode": 0.5, "detector.stages": 0.2},
+        "folded": {"built-in: encode": 0.5, "detector.core.stages": 0.2},
         "tree": TREE,
         "slowdown": 1.4,
     },

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from detector.live.base import Ages, LiveFigures, StreamFigures
-from detector.report.terminal.cameras import draw
+from detector.live.terminal.cameras import draw
 
 
 def stream(name: str, state: str = "live", **more) -> StreamFigures:

@@ -7,11 +7,17 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from detector.analysis.accuracy.agreement import Agreement
-from detector.analysis.compare import Variant, compare_variants
-from detector.report.terminal.compare import print_comparison
-from detector.session.comparison import About, ComparedLabels, ComparedVideo, Round, VariantFacts
-from detector.session.evaluation import ClassAccuracy, MeanAccuracy
+from detector.core.analysis.agreement import Agreement
+from detector.lab.analysis.compare import Variant, compare_variants
+from detector.lab.session.comparison import (
+    About,
+    ComparedLabels,
+    ComparedVideo,
+    Round,
+    VariantFacts,
+)
+from detector.lab.session.evaluation import ClassAccuracy, MeanAccuracy
+from detector.lab.terminal.compare import print_comparison
 
 SHARES = {
     "int8": {"layers": 0.9, "macs": 0.96, "bytes": 0.8},

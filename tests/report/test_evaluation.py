@@ -7,10 +7,10 @@ import xml.etree.ElementTree as ElementTree
 
 from rich.console import Console
 
-from detector.report.plots import plots
-from detector.report.terminal.evaluate import print_evaluation
-from detector.session import evaluation
-from detector.session.document import Exit, FrameCounts, Rates
+from detector.core.session.document import Exit, FrameCounts, Rates
+from detector.lab.report.plots import plots
+from detector.lab.session import evaluation
+from detector.lab.terminal.evaluate import print_evaluation
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -9,9 +9,9 @@ from html import unescape
 
 import pytest
 
-from detector.report.html import page
-from detector.report.html.parts import MOST_LAYERS
-from detector.session.read import read_session
+from detector.lab.report.html import page
+from detector.lab.report.html.parts import MOST_LAYERS
+from detector.lab.session.read import read_session
 from tests.report.browser import Browser, chromium
 from tests.report.sessions import LAYERS, PASSES, ran, with_passes
 

@@ -12,8 +12,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from detector.report.html import LINES, page
-from detector.session.read import read_session
+from detector.lab.report.html import LINES, page
+from detector.lab.session.read import read_session
 from tests.conftest import CHECKOUT
 from tests.report.browser import Browser, chromium
 from tests.report.sessions import LAYERS, PASSES, ran, with_passes

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 from rich.text import Text
 
-from detector.report.terminal import profile
-from detector.report.terminal.console import SafeConsole
-from detector.report.terminal.profile import DETAILS, PARTS, print_profile
+from detector.core.terminal.console import SafeConsole
+from detector.lab.terminal import profile
+from detector.lab.terminal.profile import DETAILS, PARTS, print_profile
 
 
 def printed(monkeypatch, **how):

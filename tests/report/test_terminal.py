@@ -9,14 +9,14 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from detector.analysis.summary import stage_rows, thread_rows
-from detector.report.terminal.live import LiveLine, line, shorten
-from detector.report.terminal.profile import what_if_table
-from detector.report.terminal.run import DROPPED, print_run
-from detector.session.codec import from_builtins
-from detector.session.passes import WhatIfFacts
-from detector.sources.live.base import REASONS
-from detector.timeline import Timeline
+from detector.core.analysis.summary import stage_rows, thread_rows
+from detector.core.session.codec import from_builtins
+from detector.core.terminal.progress import LiveLine, line, shorten
+from detector.core.terminal.run import DROPPED, print_run
+from detector.core.timeline import Timeline
+from detector.lab.session.passes import WhatIfFacts
+from detector.lab.terminal.profile import what_if_table
+from detector.live.sources.base import REASONS
 from tests.report.sessions import PASSES
 from tests.session.documents import DOCUMENT, document
 

@@ -11,11 +11,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from detector.analysis.loop.replay import replay
-from detector.report.html import page
-from detector.report.trace import trace
-from detector.session.read import SavedSession
-from detector.timeline import KINDS, STAGES
+from detector.core.timeline import KINDS, STAGES
+from detector.lab.analysis.loop.replay import replay
+from detector.lab.report.html import page
+from detector.lab.report.trace import trace
+from detector.lab.session.read import SavedSession
 from tests.analysis.pipelines import load, recorded, shape
 from tests.session.documents import document
 

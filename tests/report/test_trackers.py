@@ -15,12 +15,12 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from detector.cli.command import TRACKERS
-from detector.errors import OutputError, UsageError
-from detector.report.trackers import entries_of, track
-from detector.session.codec import to_builtins
-from detector.session.document import Verdict
-from detector.session.read import read_session
+from detector.core.cli.command import TRACKERS
+from detector.core.errors import OutputError, UsageError
+from detector.core.session.codec import to_builtins
+from detector.core.session.document import Verdict
+from detector.lab.report.trackers import entries_of, track
+from detector.lab.session.read import read_session
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
 from tests.report.sessions import ran, with_passes
@@ -198,7 +198,7 @@ def test_report_logs_too_and_keeps_stdout_for_the_document(session, tmp_path, mo
 
 
 def test_every_tracker_has_its_module_and_its_extra():
-    modules = {path.stem for path in (CHECKOUT / "detector/report/trackers").glob("*.py")} - {
+    modules = {path.stem for path in (CHECKOUT / "detector/lab/report/trackers").glob("*.py")} - {
         "__init__"
     }
     assert set(TRACKERS) == modules

@@ -11,13 +11,13 @@ from textwrap import dedent
 import pytest
 from click.testing import CliRunner
 
-from detector import sinks, sources
-from detector.cli.group import cli
-from detector.config.levels import merge_levels
-from detector.errors import SourceError, UsageError
+from detector.core import sinks, sources
+from detector.core.cli.group import cli
+from detector.core.config.levels import merge_levels
+from detector.core.errors import SourceError, UsageError
 
 SINK = '''
-from detector.sinks._rows import RowsSink
+from detector.core.sinks._rows import RowsSink
 
 
 class CountsSink(RowsSink):
@@ -41,8 +41,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from detector.sources.base import ReadCounts, Source
-from detector.types import Frame, SourceInfo
+from detector.core.sources.base import ReadCounts, Source
+from detector.core.types import Frame, SourceInfo
 
 
 class GreySource(Source):
@@ -142,8 +142,8 @@ def test_what_is_there_declares_itself() -> None:
 def test_listing_and_declaring_import_no_heavy_library() -> None:
     code = """
         import sys
-        from detector import sinks, sources
-        from detector.config import schema
+        from detector.core import sinks, sources
+        from detector.core.config import schema
         sinks.names(), sources.names()
         print([name for name in ("numpy", "cv2", "av") if name in sys.modules])
         sinks.find_all()

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from detector import engines
-from detector.config.levels import resolve_config
-from detector.errors import OutputError
-from detector.run.detect import detect
-from detector.sinks._partial import Partial, refuse_being_written
+from detector.core import engines
+from detector.core.config.levels import resolve_config
+from detector.core.errors import OutputError
+from detector.core.run.detect import detect
+from detector.core.sinks._partial import Partial, refuse_being_written
 from tests.cli.small import write_network
 from tests.sources.clips import write_video
 

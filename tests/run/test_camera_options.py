@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from detector.config.levels import COMMAND_LINE, merge_levels
-from detector.config.schema import CAMERA_GROUPS, flag_of, options
-from detector.errors import UsageError
-from detector.run.inputs import refuse_camera_options
+from detector.core.config.levels import COMMAND_LINE, merge_levels
+from detector.core.config.schema import CAMERA_GROUPS, flag_of, options
+from detector.core.errors import UsageError
+from detector.core.run.inputs import refuse_camera_options
 from tests.cli.command import assert_one_line_error, detect_video
 
 GIVEN = {

@@ -13,21 +13,23 @@ import numpy as np
 import pytest
 
 from detector import Detector
-from detector.config.levels import resolve_config
-from detector.config.schema import Config
-from detector.jobs.batch import item as batch_item
-from detector.jobs.batch.item import OpenModel, Task, open_model, process_item
-from detector.jobs.batch.listing import version_of
-from detector.jobs.batch.places import open_outputs
-from detector.jobs.batch.settings import as_plain, ask, config_of, settle
-from detector.models import ModelRequest, catalogue, open_network
-from detector.run import canvas, live
-from detector.run.detect import Hooks, Result, detect
-from detector.run.quantize.calibrate import packaged
-from detector.run.wire import first_picture_size, open_source
-from detector.session.batch import OF_SOURCE
-from detector.sources.live.cameras import make_cameras
-from detector.stages.preprocess import input_of_shape
+from detector.batch import item as batch_item
+from detector.batch.documents import OF_SOURCE
+from detector.batch.item import OpenModel, Task, open_model, process_item
+from detector.batch.listing import version_of
+from detector.batch.places import open_outputs
+from detector.batch.settings import as_plain, ask, config_of, settle
+from detector.core.config.levels import resolve_config
+from detector.core.config.schema import Config
+from detector.core.models import ModelRequest, catalogue, open_network
+from detector.core.run import canvas
+from detector.core.run.detect import Hooks, Result, detect
+from detector.core.run.quantize.calibrate import packaged
+from detector.core.run.wire import first_picture_size, open_source
+from detector.core.stages.preprocess import input_of_shape
+from detector.live import run as live
+from detector.live.canvas import picture_of_cameras, told_size
+from detector.live.sources.cameras import make_cameras
 from tests.conftest import CHECKOUT
 from tests.sources.clips import write_video
 
@@ -227,7 +229,7 @@ def test_there_is_one_load(
         opened.append(arguments)
         return real(*arguments)
 
-    monkeypatch.setattr("detector.run.wire.open_network", open_once)
+    monkeypatch.setattr("detector.core.run.wire.open_network", open_once)
     run([clips["classic"], clips["square"]], tmp_path)
     assert len(opened) == 1
 
@@ -286,20 +288,20 @@ def test_cameras_share_the_canvas_of_most(
     tmp_path: Path, sizes: list[Any], picture: Any, told: bool
 ) -> None:
     cameras = cameras_of(tmp_path, *sizes)
-    found, line = canvas.picture_of_cameras(cameras, configured())
+    found, line = picture_of_cameras(cameras, configured())
     assert found == picture
     assert (line is not None) == told
     if line is not None:
         height, width = canvas.find_canvas(configured(), found) or OWN
         assert f"{width}x{height}" in line
         assert ("told no size" in line) == (None in sizes)
-    assert canvas.picture_of_cameras(cameras, configured(size="320")) == (None, None)
-    assert canvas.picture_of_cameras(cameras, configured(model="yolov4-tiny")) == (None, None)
+    assert picture_of_cameras(cameras, configured(size="320")) == (None, None)
+    assert picture_of_cameras(cameras, configured(model="yolov4-tiny")) == (None, None)
 
 
 def test_files_that_play_as_cameras_tell_their_size(clips: dict[str, str], tmp_path: Path) -> None:
     specs = [clips["square"], clips["wide"], str(tmp_path / "missing.mp4")]
-    told = [canvas.told_size(camera) for camera in make_cameras(specs, loop=True)]
+    told = [told_size(camera) for camera in make_cameras(specs, loop=True)]
     assert told == [(240, 240), (640, 360), None]
 
 
@@ -389,9 +391,9 @@ def test_a_worker_keeps_the_latest_canvases_open(monkeypatch: pytest.MonkeyPatch
         engines[picture] = loaded.engine
         return loaded
 
-    monkeypatch.setattr("detector.run.wire.load_model", load)
+    monkeypatch.setattr("detector.core.run.wire.load_model", load)
     monkeypatch.setattr(
-        "detector.run.wire.first_picture_size", lambda specs, config: shapes[specs[0]]
+        "detector.core.run.wire.first_picture_size", lambda specs, config: shapes[specs[0]]
     )
     own: Any = FakeLoaded()
     model = OpenModel(configured(), own, "digest", has_shape_of_source=True)

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from detector import engines
-from detector.analysis.compare import Variant, compare_variants
-from detector.config.schema import CalibrationConfig, Config, RuntimeConfig
-from detector.run import choose
-from detector.session.comparison import About, RowAgreement
-from detector.session.measured import Interval, MeasuredMachine
+from detector.core import engines
+from detector.core.config.schema import CalibrationConfig, Config, RuntimeConfig
+from detector.core.run import choose
+from detector.core.session.measured import Interval, MeasuredMachine
+from detector.lab.analysis.compare import Variant, compare_variants
+from detector.lab.compare import kept
+from detector.lab.session.comparison import About, RowAgreement
 
 SHA, SIZE = "ab" * 32, [256, 416]
 ABLE = {"ort": "onnxruntime 1.0", "torch": "torch 2.0"}
@@ -56,7 +57,7 @@ def recorded(folder, *rows, rounds=5, comparable=True, sha=SHA, used=None, **abo
         budget=0.95,
     )
     document = replace(compare_variants([], same), rows=rows, comparable=comparable, **about)
-    return choose.record(document, used or config(folder))
+    return kept.record(document, used or config(folder))
 
 
 def chosen(folder, **runtime):
@@ -237,5 +238,5 @@ def test_the_question_is_asked_only_where_something_would_change(tmp_path, rows,
     )
     given = {"rounds": 5, "comparable": True, **about}
     document = replace(compare_variants([], same), rows=rows, **given)
-    assert (choose.preview(document, config(tmp_path)) is not None) is told
+    assert (kept.preview(document, config(tmp_path)) is not None) is told
     assert not (tmp_path / choose.FILE).exists()

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import yaml
 
-from detector import datasets
-from detector.config.levels import resolve_config
-from detector.datasets.base import Lookup
-from detector.errors import OutputError
-from detector.run.detect import Result, detect
-from detector.run.inputs import gather_sources
+from detector.core.config.levels import resolve_config
+from detector.core.errors import OutputError
+from detector.core.run.detect import Result, detect
+from detector.core.run.inputs import gather_sources
+from detector.lab import datasets
+from detector.lab.datasets.base import Lookup
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
 
@@ -233,7 +233,7 @@ def test_a_second_run_replaces_the_first_and_is_no_source() -> None:
 
 
 def test_names_of_classes_are_yaml(tmp_path: Path) -> None:
-    from detector.sinks.yolo import _describe
+    from detector.core.sinks.yolo import _describe
 
     names = ('a "b"', "c: d", "#e", "é 视 😀", "no", "1", "tab\tnew\nline", "\x85\x9f\u2028", "")
     assert yaml.safe_load(_describe(names, None))["names"] == dict(enumerate(names))

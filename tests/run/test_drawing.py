@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from detector import Detector
-from detector.config.levels import resolve_config
-from detector.errors import UsageError
-from detector.run.detect import detect
-from detector.stages.annotate import pixelate
-from detector.types import Detections
+from detector.core.config.levels import resolve_config
+from detector.core.errors import UsageError
+from detector.core.run.detect import detect
+from detector.core.stages.annotate import pixelate
+from detector.core.types import Detections
 from tests.conftest import CHECKOUT
 
 CLIP = CHECKOUT / "videos" / "street.mp4"

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import pytest
 
-from detector.config.levels import resolve_config
-from detector.engines import null
-from detector.errors import EXIT_ENGINE, EngineError
-from detector.run.detect import detect
-from detector.session.read import read_session
+from detector.core.config.levels import resolve_config
+from detector.core.engines import null
+from detector.core.errors import EXIT_ENGINE, EngineError
+from detector.core.run.detect import detect
+from detector.lab.session.read import read_session
 from tests.conftest import CHECKOUT
 
 STREET = CHECKOUT / "videos/street.mp4"

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from detector import Detections
-from detector.config.levels import resolve_config
-from detector.errors import UsageError
-from detector.errors.guard import guarded, refuse_kept
-from detector.run import fonts
-from detector.run.detect import detect
-from detector.run.fonts import note_names, open_font
+from detector.core.config.levels import resolve_config
+from detector.core.errors import UsageError
+from detector.core.errors.guard import guarded, refuse_kept
+from detector.core.run import fonts
+from detector.core.run.detect import detect
+from detector.core.run.fonts import note_names, open_font
 from tests.conftest import CHECKOUT
 from tests.fonts import make_font, opencv_4
 
@@ -45,7 +45,9 @@ def hostile(folder: Path) -> dict[str, Path]:
 )
 def test_what_is_no_font_ends_before_a_model_is_loaded(tmp_path, monkeypatch, kind):
     path = hostile(tmp_path)[kind]
-    monkeypatch.setattr("detector.run.detect.load_model", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr(
+        "detector.core.run.detect.load_model", lambda *_, **__: pytest.fail("loaded")
+    )
     config = resolve_config(None, {"font": str(path), "output": f"{tmp_path}/"})
     with pytest.raises(UsageError) as caught:
         detect([str(CLIP)], config)
@@ -63,7 +65,7 @@ def test_a_font_of_any_size_is_not_read(font, monkeypatch):
 def test_without_pillow_the_message_says_what_to_install(font, monkeypatch):
     for name in [name for name in sys.modules if name.split(".")[0] == "PIL"]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "detector.stages.font", raising=False)
+    monkeypatch.delitem(sys.modules, "detector.core.stages.font", raising=False)
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(UsageError, match=r"detect-video\[font\]"):
         open_font(str(font))

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from detector import Detector
-from detector.config.levels import resolve_config
-from detector.engines import store
-from detector.errors import OutputError
-from detector.run.detect import detect
-from detector.run.outputs import OutputPlan
-from detector.run.self_timing import SWITCH
-from detector.session.store import Session
+from detector.core.config.levels import resolve_config
+from detector.core.engines import store
+from detector.core.errors import OutputError
+from detector.core.run.detect import detect
+from detector.core.run.outputs import OutputPlan
+from detector.core.run.self_timing import SWITCH
+from detector.core.session.store import Session
 from tests.conftest import CHECKOUT
 
 CLIP = CHECKOUT / "videos" / "street.mp4"
@@ -89,7 +89,7 @@ def test_a_folder_that_was_asked_for_is_not_replaced(tmp_path: Path) -> None:
 
 def test_the_temporary_folder_goes_with_the_process(tmp_path: Path) -> None:
     code = (
-        "from detector.engines import store; place = store.temporary_folder(); "
+        "from detector.core.engines import store; place = store.temporary_folder(); "
         "assert place.is_dir() and place is store.temporary_folder(); print(place)"
     )
     done = subprocess.run(
@@ -112,7 +112,9 @@ def test_the_default_folder_is_named_whatever_home_is(
         monkeypatch.delenv("HOME")
     else:
         monkeypatch.setenv("HOME", home)
-    monkeypatch.setattr(store, "__file__", "/usr/lib/python3/site-packages/detector/engines/x.py")
+    monkeypatch.setattr(
+        store, "__file__", "/usr/lib/python3/site-packages/detector/core/engines/x.py"
+    )
     assert store.default_folder().name == "engines"
     assert not store.is_writable(Path("/dev/null/x"))
 
@@ -128,7 +130,7 @@ def test_a_home_that_is_unknown_becomes_no_folder_named_tilde(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setattr(Path, "expanduser", unknown)
-    monkeypatch.setattr(store, "__file__", str(tmp_path / "site/detector/engines/store.py"))
+    monkeypatch.setattr(store, "__file__", str(tmp_path / "site/detector/core/engines/store.py"))
     folder = store.default_folder()
     assert not store.is_writable(folder)
     with pytest.raises(OutputError):

@@ -11,9 +11,9 @@ import threading
 import cv2
 import pytest
 
-from detector.errors import EngineError
-from detector.run import limits
-from detector.run.limits import blame_limit, check_memory, check_threads, container_memory
+from detector.core.errors import EngineError
+from detector.core.run import limits
+from detector.core.run.limits import blame_limit, check_memory, check_threads, container_memory
 
 
 @pytest.mark.parametrize(

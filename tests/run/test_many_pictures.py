@@ -10,12 +10,12 @@ import cv2
 import numpy as np
 import pytest
 
-from detector import sources
-from detector.config.levels import resolve_config
-from detector.errors import SourceError, UsageError
-from detector.run.detect import Result, detect
-from detector.run.inputs import gather_sources
-from detector.run.outputs import SETTINGS, stem_of
+from detector.core import sources
+from detector.core.config.levels import resolve_config
+from detector.core.errors import SourceError, UsageError
+from detector.core.run.detect import Result, detect
+from detector.core.run.inputs import gather_sources
+from detector.core.run.outputs import SETTINGS, stem_of
 from tests.conftest import CHECKOUT
 
 CLIP = CHECKOUT / "videos" / "street.mp4"

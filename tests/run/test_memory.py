@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from detector.config.levels import COMMAND_LINE, merge_levels
-from detector.errors import ModelError, UsageError
-from detector.run import prepare
-from detector.run.prepare import prepare_network
+from detector.core.config.levels import COMMAND_LINE, merge_levels
+from detector.core.errors import ModelError, UsageError
+from detector.core.run import prepare
+from detector.core.run.prepare import prepare_network
 from tests.models import exports
 from tests.networks import open_network
 

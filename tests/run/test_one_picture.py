@@ -8,10 +8,10 @@ import cv2
 import numpy as np
 import pytest
 
-from detector.config.schema import OutputConfig
-from detector.errors import UsageError
-from detector.run.outputs import OutputPlan
-from detector.sources._specs import NamedPictures
+from detector.core.config.schema import OutputConfig
+from detector.core.errors import UsageError
+from detector.core.run.outputs import OutputPlan
+from detector.core.sources._specs import NamedPictures
 from tests.sources.clips import write_video
 
 

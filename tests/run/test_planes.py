@@ -15,17 +15,17 @@ import cv2
 import numpy as np
 import pytest
 
-from detector import sinks, sources
-from detector.analysis.accuracy.agreement import agreement, match_pairs
-from detector.config.levels import resolve_config
-from detector.run import limits
-from detector.run.detect import Hooks, detect
-from detector.session.document import Summary
-from detector.sinks.crops import cut
-from detector.sinks.video.canvas import Canvas
-from detector.sources import _planes
-from detector.sources._planes import PlanesReader
-from detector.types import Detections, Frame, Image, Picture, Planes
+from detector.core import sinks, sources
+from detector.core.analysis.agreement import agreement, match_pairs
+from detector.core.config.levels import resolve_config
+from detector.core.run import limits
+from detector.core.run.detect import Hooks, detect
+from detector.core.session.document import Summary
+from detector.core.sinks.crops import cut
+from detector.core.sinks.video.canvas import Canvas
+from detector.core.sources import _planes
+from detector.core.sources._planes import PlanesReader
+from detector.core.types import Detections, Frame, Image, Picture, Planes
 from tests.conftest import CHECKOUT
 from tests.sources.clips import write_video
 
@@ -105,7 +105,7 @@ def test_no_run_pays_for_imports(clip: Path, tmp_path: Path, save: tuple[str, ..
     """Whatever a source, the loop and the outputs need is there when the clock of a run starts."""
     program = """
 import sys
-from detector.run import detect
+from detector.core.run import detect
 
 def watched(*given, inner=detect._run_source):
     before = set(sys.modules)
@@ -114,7 +114,7 @@ def watched(*given, inner=detect._run_source):
     print(*sorted(one for one in after if one == "av" or one.startswith("detector.")))
 
 detect._run_source = watched
-from detector.cli import main
+from detector.core.cli import main
 main()
 """
     words = [str(clip), "--engine", "null", "--quiet", *(() if save is None else ("--save", *save))]

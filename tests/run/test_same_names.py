@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from detector.config.levels import resolve_config
-from detector.run import outputs
-from detector.run.detect import detect
+from detector.core.config.levels import resolve_config
+from detector.core.run import outputs
+from detector.core.run.detect import detect
 from tests.conftest import CHECKOUT
 
 CLIP = CHECKOUT / "videos" / "street.mp4"

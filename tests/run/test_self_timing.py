@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from detector import engines
-from detector.api import Detector
-from detector.config.schema import CalibrationConfig, Config, NetworkConfig, RuntimeConfig
-from detector.errors import EngineError, machine
-from detector.models import ModelRequest, open_network
-from detector.run import choose, self_timing
-from detector.run.detect import Hooks, detect
-from detector.run.quantize.calibrate import FLOAT_IN_BF16, NARROW, packaged
-from detector.run.self_timing import LIMIT_S, MOST_ROUNDS, OPENING_S, ROUNDS, SWITCH, Timing
-from detector.session.measured import Interval, MeasuredMachine
+from detector.core import engines
+from detector.core.api import Detector
+from detector.core.config.schema import CalibrationConfig, Config, NetworkConfig, RuntimeConfig
+from detector.core.errors import EngineError, machine
+from detector.core.models import ModelRequest, open_network
+from detector.core.run import choose, self_timing
+from detector.core.run.detect import Hooks, detect
+from detector.core.run.quantize.calibrate import FLOAT_IN_BF16, NARROW, packaged
+from detector.core.run.self_timing import LIMIT_S, MOST_ROUNDS, OPENING_S, ROUNDS, SWITCH, Timing
+from detector.core.session.measured import Interval, MeasuredMachine
 
 STREET = str(Path(__file__).parents[2] / "videos/street.mp4")
 SPEEDS = {

@@ -11,10 +11,10 @@ import av
 import cv2
 import pytest
 
-from detector.api import Detector
-from detector.config.schema import Config, InputConfig, OutputConfig
-from detector.errors import UsageError
-from detector.run.detect import detect
+from detector.core.api import Detector
+from detector.core.config.schema import Config, InputConfig, OutputConfig
+from detector.core.errors import UsageError
+from detector.core.run.detect import detect
 
 STREET = Path(__file__).parents[2] / "videos/street.mp4"
 pytestmark = pytest.mark.slow

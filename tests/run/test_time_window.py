@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from detector import Detector
-from detector.config.levels import resolve_config
-from detector.errors import UsageError
-from detector.run.detect import Result, detect
-from detector.run.wire import frames_ahead, open_source, time_window
-from detector.types import Frame
+from detector.core.config.levels import resolve_config
+from detector.core.errors import UsageError
+from detector.core.run.detect import Result, detect
+from detector.core.run.wire import frames_ahead, open_source, time_window
+from detector.core.types import Frame
 from tests.conftest import CHECKOUT
 
 CLIP = str(CHECKOUT / "videos" / "street.mp4")

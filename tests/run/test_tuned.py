@@ -8,18 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from detector import engines
-from detector.config.schema import (
+from detector.core import engines
+from detector.core.config.schema import (
     CalibrationConfig,
     Config,
     InputConfig,
     OutputConfig,
     RuntimeConfig,
 )
-from detector.engines import proof
-from detector.run import choose, tuned
-from detector.session.measured import Interval, MeasuredMachine
-from detector.session.tuning import Tuning
+from detector.core.engines import proof
+from detector.core.run import choose, tuned
+from detector.core.session.measured import Interval, MeasuredMachine
+from detector.lab import tune
+from detector.lab.session.tuning import Tuning
 
 STREET = str(Path(__file__).parents[2] / "videos/street.mp4")
 SHA, SIZE, KIND = "ab" * 32, (256, 416), "1280x720 h264"
@@ -55,7 +56,7 @@ def keep(folder, kind=KIND, settings=FOUND, sha=SHA, used=None):
         after=Interval(90.0, 89.0, 91.0),
         agreement=0.98,
     )
-    return tuned.keep(found, used or config(folder), sha, SIZE, kind)
+    return tune.keep(found, used or config(folder), sha, SIZE, kind)
 
 
 def find(folder, kind=KIND, sha=SHA, size=SIZE, **groups):
@@ -177,8 +178,8 @@ def test_options_of_another_version_are_left_out(tmp_path):
 def test_a_run_obeys_what_was_kept(tmp_path, monkeypatch, settings):
     """For real: a batch is part of the graph, requests are of the engine."""
     monkeypatch.undo()
-    from detector.run.detect import detect
-    from detector.run.wire import input_kind, load_model
+    from detector.core.run.detect import detect
+    from detector.core.run.wire import input_kind, load_model
 
     own = {"engine": "ort", "precision": "fp32"}
     used = config(tmp_path / "engines")
@@ -190,7 +191,7 @@ def test_a_run_obeys_what_was_kept(tmp_path, monkeypatch, settings):
         model="street", engine="ort", precision="fp32", source=STREET, seconds=1.0, floor=0.97,
         rounds=3, settings={**own, **settings}, before=Interval(1, 1, 1), after=Interval(2, 2, 2),
     )  # fmt: skip
-    tuned.keep(found, used, network.sha256, shape, input_kind(STREET, used))
+    tune.keep(found, used, network.sha256, shape, input_kind(STREET, used))
     output = OutputConfig(output=f"{tmp_path}/out/", run_dir=f"{tmp_path}/run", no_video=True)
     result = detect([STREET], replace(used, output=output, input=InputConfig(frames=9)))
     assert result.exit_code == 0
@@ -210,7 +211,7 @@ def test_without_an_engine_of_its_own_auto_takes_what_it_took(
 ):
     """A queue that was measured with what ``compare --use`` had kept must not run with another."""
     monkeypatch.undo()
-    from detector.run.wire import load_model
+    from detector.core.run.wire import load_model
 
     used = config(tmp_path / "engines")
     loaded = load_model(used)
@@ -221,7 +222,7 @@ def test_without_an_engine_of_its_own_auto_takes_what_it_took(
         model="street", engine="ort", precision="fp32", source=STREET, seconds=1.0, floor=0.97,
         rounds=3, settings=settings, before=Interval(1, 1, 1), after=Interval(2, 2, 2),
     )  # fmt: skip
-    tuned.keep(found, used, network.sha256, shape, KIND)
+    tune.keep(found, used, network.sha256, shape, KIND)
     told, real = [], choose.choose
 
     def choosing(config, sha, size, measured, timing):

@@ -8,8 +8,8 @@ import cv2
 import numpy as np
 import pytest
 
-from detector.config.schema import Config, InputConfig, OutputConfig
-from detector.run.detect import Hooks, detect
+from detector.core.config.schema import Config, InputConfig, OutputConfig
+from detector.core.run.detect import Hooks, detect
 from tests.conftest import CHECKOUT
 
 STREET = str(CHECKOUT / "videos/street.mp4")

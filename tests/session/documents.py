@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from detector.session.codec import from_builtins
-from detector.session.document import SessionDocument
+from detector.core.session.codec import from_builtins
+from detector.core.session.document import SessionDocument
 
 STAGE = {"p50_ms": 4.0, "p90_ms": None, "p99_ms": None, "max_ms": 9.0, "calls": 10}
 DOCUMENT: dict[str, Any] = {

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from detector.session.batch import BatchProgress, BatchResult, ItemRecord
-from detector.session.codec import json_schema
+from detector.batch.documents import BatchProgress, BatchResult, ItemRecord
+from detector.core.session.codec import json_schema
 
 FOLDER = Path(__file__).parents[2] / "docs/schema"
 SCHEMAS = {

@@ -8,10 +8,10 @@ import os
 
 import pytest
 
-from detector.errors import UsageError
-from detector.session.codec import DEEPEST, parse_json, read_file, to_json
-from detector.session.passes import PassRecord, read_pass
-from detector.session.store import Session
+from detector.core.errors import UsageError
+from detector.core.session.codec import DEEPEST, parse_json, read_file, to_json
+from detector.core.session.store import Session
+from detector.lab.session.passes import PassRecord, read_pass
 from tests.session.documents import document
 
 ODD = "bad\udcff \x1b[31m \x7f \u202e ü 视 \U0001f600"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from detector.errors import UsageError
-from detector.session.codec import from_json, json_schema
-from detector.session.comparison import Comparison
-from detector.session.evaluation import SUBTYPES, Evaluation, Result, read_result
-from detector.session.measured import Measurements
+from detector.core.errors import UsageError
+from detector.core.session.codec import from_json, json_schema
+from detector.core.session.measured import Measurements
+from detector.lab.session.comparison import Comparison
+from detector.lab.session.evaluation import SUBTYPES, Evaluation, Result, read_result
 
 FOLDER = Path(__file__).parents[2] / "docs/schema"
 SCHEMAS = {

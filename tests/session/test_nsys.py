@@ -9,12 +9,12 @@ from contextlib import closing
 
 import pytest
 
-from detector.analysis.loop.recorded import recorded_facts
-from detector.analysis.loop.replay import replay
-from detector.errors import UsageError
-from detector.session.codec import from_builtins, to_json
-from detector.session.nsys import read_nsys
-from detector.session.profile import RecordingDocument
+from detector.core.errors import UsageError
+from detector.core.session.codec import from_builtins, to_json
+from detector.lab.analysis.loop.recorded import recorded_facts
+from detector.lab.analysis.loop.replay import replay
+from detector.lab.session.nsys import read_nsys
+from detector.lab.session.profile import RecordingDocument
 from tests.analysis.pipelines import load, recorded, shape
 
 PID, PROCESS = 77, 77 << 24
@@ -243,11 +243,11 @@ def test_a_recording_that_takes_too_long_is_one_line(tmp_path, monkeypatch):
     with closing(sqlite3.connect(tmp_path / "a.sqlite")) as database, database:
         many = "with recursive r(x) as (select 1 union all select x + 1 from r limit 30000)"
         database.execute(f"insert into NVTX_EVENTS (eventType) {many} select 1 from r")
-    monkeypatch.setattr("detector.session.nsys.LONGEST_S", -1.0)
+    monkeypatch.setattr("detector.lab.session.nsys.LONGEST_S", -1.0)
     with pytest.raises(UsageError, match="shorter"):
         read_nsys(tmp_path / "a.sqlite")
     monkeypatch.undo()
-    monkeypatch.setattr("detector.session.nsys.MOST_ROWS", 10)
+    monkeypatch.setattr("detector.lab.session.nsys.MOST_ROWS", 10)
     with pytest.raises(UsageError, match="more than 10 rows"):
         read_nsys(tmp_path / "a.sqlite")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from detector.analysis.loop.recorded import recorded_facts
-from detector.errors import UsageError
-from detector.session.nsys import CAMERA, Recorded, read_nsys
+from detector.core.errors import UsageError
+from detector.lab.analysis.loop.recorded import recorded_facts
+from detector.lab.session.nsys import CAMERA, Recorded, read_nsys
 
 FOLDER = Path(__file__).with_name("nsys")
 NAMES = sorted(path.name.removesuffix(".sqlite.xz") for path in FOLDER.glob("*.xz"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from detector.session.passes import FACTS, pass_schema
+from detector.lab.session.passes import FACTS, pass_schema
 from tests.session.test_schema import in_order
 
 FOLDER = Path(__file__).parents[2] / "docs/schema/passes"

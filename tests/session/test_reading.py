@@ -7,12 +7,12 @@ import json
 import numpy as np
 import pytest
 
-from detector.errors import UsageError
-from detector.session.codec import SCHEMA, to_json
-from detector.session.columns import COLUMNS
-from detector.session.read import read_session
-from detector.session.store import Session
-from detector.timeline import KINDS, Timeline
+from detector.core.errors import UsageError
+from detector.core.session.codec import SCHEMA, to_json
+from detector.core.session.store import Session
+from detector.core.timeline import KINDS, Timeline
+from detector.lab.session.columns import COLUMNS
+from detector.lab.session.read import read_session
 from tests.attacks.sessions import npz_of_headers
 from tests.session.documents import DOCUMENT, STAGE, document
 

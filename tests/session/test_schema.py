@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from detector.session.codec import json_schema
-from detector.session.document import SessionDocument, Summary
-from detector.session.profile import RecordingDocument, profile_schema
+from detector.core.session.codec import json_schema
+from detector.core.session.document import SessionDocument, Summary
+from detector.lab.session.profile import RecordingDocument, profile_schema
 from tests.session.documents import DOCUMENT
 
 FOLDER = Path(__file__).parents[2] / "docs/schema"

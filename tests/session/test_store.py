@@ -9,10 +9,10 @@ import sys
 import numpy as np
 import pytest
 
-from detector.errors import OutputError
-from detector.session.document import SpanCounts
-from detector.session.store import LIST, Session
-from detector.timeline import Timeline
+from detector.core.errors import OutputError
+from detector.core.session.document import SpanCounts
+from detector.core.session.store import LIST, Session
+from detector.core.timeline import Timeline
 from tests.conftest import CHECKOUT
 from tests.session.documents import document
 
@@ -108,7 +108,7 @@ def test_a_folder_in_use_is_refused_by_pid_and_free_afterwards(tmp_path):
 def test_a_killed_run_is_no_hindrance(tmp_path):
     code = (
         "import os, signal, sys\n"
-        "from detector.session.store import Session\n"
+        "from detector.core.session.store import Session\n"
         "session = Session.create(sys.argv[1], 'x')\n"
         "session.begin()\n"
         "session.write_text('summary.json', '{}')\n"

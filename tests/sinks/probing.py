@@ -11,7 +11,7 @@ from typing import Any
 import av
 import numpy as np
 
-from detector.types import Detections, Frame, SourceInfo
+from detector.core.types import Detections, Frame, SourceInfo
 
 NAMES = ("person", 'a "quoted", name')
 

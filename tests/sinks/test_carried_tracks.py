@@ -11,9 +11,9 @@ import av
 import pytest
 from probing import probe
 
-from detector.config.levels import resolve_config
-from detector.errors import UsageError
-from detector.run.detect import detect
+from detector.core.config.levels import resolve_config
+from detector.core.errors import UsageError
+from detector.core.run.detect import detect
 
 TAGS = {"title": "Yard", "location": "+48.8500+002.3500/", "creation_time": "2024-05-06T07:08:09"}
 SECONDS = 3
@@ -206,8 +206,8 @@ def test_subtitles_without_sound(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_from_standard_input(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from detector.sources import _standard_input
-    from detector.sources._standard_input import StandardInput
+    from detector.core.sources import _standard_input
+    from detector.core.sources._standard_input import StandardInput
 
     descriptor = os.open(folder / "two.mkv", os.O_RDONLY)
     monkeypatch.setattr(_standard_input, "_current", StandardInput(descriptor))

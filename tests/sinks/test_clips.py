@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from probing import brightness, decode, make_frame, make_info, one_person
 
-from detector import sinks
-from detector.config.schema import OutputConfig
-from detector.errors import UsageError
-from detector.run.outputs import OutputPlan
-from detector.sinks.video import clips
-from detector.sinks.video.clips import Clips
-from detector.types import Detections, Frame
+from detector.core import sinks
+from detector.core.config.schema import OutputConfig
+from detector.core.errors import UsageError
+from detector.core.run.outputs import OutputPlan
+from detector.core.sinks.video import clips
+from detector.core.sinks.video.clips import Clips
+from detector.core.types import Detections, Frame
 
 NONE = Detections.empty()
 TICK = Fraction(1, 25)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from probing import make_frame, make_info
 
-from detector import sinks
-from detector.config.levels import resolve_config
-from detector.run.detect import detect
-from detector.sinks.base import Sink
-from detector.sinks.crops import CropsSink, cut, safe_folder
-from detector.types import Detections, Frame
+from detector.core import sinks
+from detector.core.config.levels import resolve_config
+from detector.core.run.detect import detect
+from detector.core.sinks.base import Sink
+from detector.core.sinks.crops import CropsSink, cut, safe_folder
+from detector.core.types import Detections, Frame
 from tests.conftest import CHECKOUT
 
 CLIP = CHECKOUT / "videos" / "street.mp4"

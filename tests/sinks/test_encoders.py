@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from probing import brightness, decode, make_frame, make_info, probe
 
-from detector import sinks
-from detector.config.schema import ENCODERS, OutputConfig
-from detector.errors import OutputError, UsageError
-from detector.jobs.doctor import encoding
-from detector.run.outputs import OutputPlan
-from detector.sinks.video import FORMATS, encoders
-from detector.types import Detections, Frame
+from detector.core import sinks
+from detector.core.config.schema import ENCODERS, OutputConfig
+from detector.core.errors import OutputError, UsageError
+from detector.core.jobs.doctor import encoding
+from detector.core.run.outputs import OutputPlan
+from detector.core.sinks.video import FORMATS, encoders
+from detector.core.types import Detections, Frame
 from tests.cli.command import detect_video
 
 STREET = Path(__file__).parents[2] / "videos/street.mp4"

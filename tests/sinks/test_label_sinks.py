@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from probing import NAMES, make_frame, make_info, one_person
 
-from detector import sinks
-from detector.errors import OutputError
-from detector.types import Detections
+from detector.core import sinks
+from detector.core.errors import OutputError
+from detector.core.types import Detections
 
 
 def two() -> Detections:

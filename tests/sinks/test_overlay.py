@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 from probing import make_info, one_person, probe, write_clip
 
-from detector import sinks
-from detector.config.schema import Config
-from detector.errors import OutputError, SourceError, UsageError
-from detector.run.wire import open_source
-from detector.sinks.overlay import ass, fonts
-from detector.sinks.overlay.carried import NAME, Overlay, decode_row, encode_row
-from detector.stages.annotate import PlacedLabel, Style, annotate, lay_out
-from detector.types import Detections
+from detector.core import sinks
+from detector.core.config.schema import Config
+from detector.core.errors import OutputError, SourceError, UsageError
+from detector.core.run.wire import open_source
+from detector.core.sinks.overlay import ass, fonts
+from detector.core.sinks.overlay.carried import NAME, Overlay, decode_row, encode_row
+from detector.core.stages.annotate import PlacedLabel, Style, annotate, lay_out
+from detector.core.types import Detections
 from tests.fonts import make_font
 
 FRAMES = 50
@@ -302,7 +302,7 @@ def attached(path: Path) -> dict[str, bytes]:
 
 def test_the_font_of_the_labels_is_attached(clip: Path, tmp_path: Path) -> None:
     pytest.importorskip("PIL", reason="machine: Pillow is not installed")
-    from detector.stages.font import Font
+    from detector.core.stages.font import Font
 
     data = make_font({"a": 300})
     style = Style(font=Font(data))

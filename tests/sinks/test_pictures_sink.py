@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from probing import make_frame, make_info
 
-from detector import sinks
-from detector.errors import OutputError
-from detector.sinks.pictures import PicturesSink
-from detector.types import Detections
+from detector.core import sinks
+from detector.core.errors import OutputError
+from detector.core.sinks.pictures import PicturesSink
+from detector.core.types import Detections
 
 NONE = Detections.empty()
 

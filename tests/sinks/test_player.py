@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from probing import make_frame, make_info, one_person, write_clip
 
-from detector import sinks
-from detector.types import Detections
+from detector.core import sinks
+from detector.core.types import Detections
 from tests.report.browser import Browser, chromium
 
 HOSTILE = "</script><script>document.title='taken'</script><!-- \u2028"

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from probing import NAMES, make_frame, make_info, one_person
 
-from detector import sinks
-from detector.errors import OutputError
-from detector.types import Detections
+from detector.core import sinks
+from detector.core.errors import OutputError
+from detector.core.types import Detections
 
 
 def rows(name: str, folder: Path, *written: Any, **info: Any) -> str:
@@ -117,7 +117,7 @@ KILLED = """
 import sys
 sys.path.insert(0, {here!r})
 from probing import make_frame, make_info, one_person
-from detector import sinks
+from detector.core import sinks
 sink = sinks.open({name!r}, {path!r})
 sink.open(make_info())
 for i in range(10**9):

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from probing import make_frame, make_info, one_person, write_clip
 
-from detector import sinks
-from detector.errors import OutputError, UsageError
+from detector.core import sinks
+from detector.core.errors import OutputError, UsageError
 
 FILES = ("video", "jsonl", "csv", "coco", "mot", "overlay", "player")
 FOLDERS = ("crops", "pictures", "yolo")

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from probing import probe
 
-from detector import sinks
-from detector.types import Detections, Frame, SourceInfo
+from detector.core import sinks
+from detector.core.types import Detections, Frame, SourceInfo
 from tests.cli.command import detect_video, summary_of
 
 FLASH_S = 3.0  # the picture turns white and the beep begins
@@ -278,7 +278,7 @@ def test_a_reader_that_fails_midway_is_a_note(
                 raise av.InvalidDataError(1, "planted")
             yield packet, Fraction(1024, 44100)
 
-    monkeypatch.setattr("detector.sinks.video.audio.CarriedTrack._items", break_after)
+    monkeypatch.setattr("detector.core.sinks.video.audio.CarriedTrack._items", break_after)
     sink = write_frames(source, tmp_path / "out.mp4", has_audio=True)
     assert probe(tmp_path / "out.mp4")["streams"][0]["nb_frames"] == "100"
     assert "the audio ends early" in sink.notes[0]

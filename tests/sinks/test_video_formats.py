@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from probing import brightness, decode, make_frame, make_info, probe
 
-from detector import sinks
-from detector.config.schema import OutputConfig
-from detector.errors import OutputError, UsageError
-from detector.run.outputs import OutputPlan
-from detector.types import Detections, Frame
+from detector.core import sinks
+from detector.core.config.schema import OutputConfig
+from detector.core.errors import OutputError, UsageError
+from detector.core.run.outputs import OutputPlan
+from detector.core.types import Detections, Frame
 
 NONE = Detections.empty()
 CODECS = {

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from probing import brightness, decode, make_frame, make_info, probe, probe_pts
 
-from detector import sinks
-from detector.errors import OutputError, UsageError
-from detector.sinks.video.h264 import MOST_THREADS, H264File
-from detector.types import Detections, Frame
+from detector.core import sinks
+from detector.core.errors import OutputError, UsageError
+from detector.core.sinks.video.h264 import MOST_THREADS, H264File
+from detector.core.types import Detections, Frame
 from tests.cli.command import detect_video
 
 NONE = Detections.empty()

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from detector.errors import UsageError
-from detector.sources import find_claiming
-from detector.sources._addresses import Place, StoredVideo, is_address, local_path, parse_address
+from detector.core.errors import UsageError
+from detector.core.sources import find_claiming
+from detector.core.sources._addresses import (
+    Place,
+    StoredVideo,
+    is_address,
+    local_path,
+    parse_address,
+)
 
 
 @pytest.mark.parametrize(
@@ -67,8 +73,8 @@ def test_a_web_servers_percent_signs_are_undone_for_names():
 
 
 def test_a_store_is_read_by_a_batch_job_alone():
-    from detector.sources.live import LiveSource
-    from detector.sources.stored import StoredSource
+    from detector.core.sources.stored import StoredSource
+    from detector.live.sources import LiveSource
 
     assert find_claiming(StoredVideo("s3://bucket/a.mp4")) is StoredSource
     assert find_claiming("s3://bucket/a.mp4") is LiveSource  # which says how

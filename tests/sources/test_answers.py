@@ -9,9 +9,9 @@ import cv2
 import numpy as np
 import pytest
 
-from detector.sources import _answers, find_claiming
-from detector.sources._answers import FILE, LIVE, PICTURE, PLAYLIST, REFUSED, take
-from detector.sources._web import WebPlace
+from detector.core.sources import _answers, find_claiming
+from detector.core.sources._answers import FILE, LIVE, PICTURE, PLAYLIST, REFUSED, take
+from detector.core.sources._web import WebPlace
 from tests.live.servers import free_port, silent_listener
 from tests.sources.clips import write_video
 from tests.sources.web_server import make_certificate, web_server

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from detector import Detector, sources
-from detector.config.levels import resolve_config
-from detector.errors import SourceError
-from detector.run.detect import detect
-from detector.run.wire import frames_ahead, open_source
-from detector.types import Frame
+from detector import Detector
+from detector.core import sources
+from detector.core.config.levels import resolve_config
+from detector.core.errors import SourceError
+from detector.core.run.detect import detect
+from detector.core.run.wire import frames_ahead, open_source
+from detector.core.types import Frame
 
 from .oddities import ffmpeg
 
@@ -99,8 +100,8 @@ def test_rows_of_a_run_and_from_python(clip: Path, tmp_path: Path) -> None:
 
 
 def test_standard_input(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from detector.sources import _standard_input
-    from detector.sources._standard_input import StandardInput
+    from detector.core.sources import _standard_input
+    from detector.core.sources._standard_input import StandardInput
 
     descriptor = os.open(clip, os.O_RDONLY)
     monkeypatch.setattr(_standard_input, "_current", StandardInput(descriptor))

@@ -9,9 +9,9 @@ import threading
 import av
 import pytest
 
-from detector import sources
-from detector.sources.video import _complaints, _container
-from detector.sources.video._clock import Clock
+from detector.core import sources
+from detector.core.sources.video import _complaints, _container
+from detector.core.sources.video._clock import Clock
 
 from .clips import cut, pts_of, write_video
 from .oddities import ODDITIES, PICTURES, ffmpeg

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from detector import sources
-from detector.sources.pictures import read_picture
-from detector.types import Image
+from detector.core import sources
+from detector.core.sources.pictures import read_picture
+from detector.core.types import Image
 
 HEIGHT, WIDTH = 48, 64
 BYTE, SHORT, LONG = 1, 3, 4  # types of values in a TIFF

@@ -8,8 +8,8 @@ import sys
 import cv2
 import pytest
 
-from detector import sources
-from detector.errors import EXIT_SOURCE, SourceError
+from detector.core import sources
+from detector.core.errors import EXIT_SOURCE, SourceError
 
 from .clips import cut, picture, write_sound, write_video
 
@@ -173,7 +173,7 @@ def test_nothing_reaches_the_terminal(tmp_path):
 
 
 def test_import_is_light():
-    code = "import sys, detector.sources; print({'cv2', 'av'} & set(sys.modules))"
+    code = "import sys, detector.core.sources; print({'cv2', 'av'} & set(sys.modules))"
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
         == "set()\n"

@@ -7,8 +7,8 @@ import random
 import av
 import pytest
 
-from detector.sources.video._fields import BitReader, Field, FieldReader
-from detector.sources.video._packets import PictureRule
+from detector.core.sources.video._fields import BitReader, Field, FieldReader
+from detector.core.sources.video._packets import PictureRule
 
 from .oddities import FRAMES, ODDITIES, Bits
 

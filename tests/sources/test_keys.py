@@ -5,8 +5,8 @@ from __future__ import annotations
 import av
 import pytest
 
-from detector.sources.video._keys import KeyReader, Promise
-from detector.sources.video._packets import PictureRule
+from detector.core.sources.video._keys import KeyReader, Promise
+from detector.core.sources.video._packets import PictureRule
 
 CLEAN, OPEN, NONE = Promise.CLEAN, Promise.OPEN, Promise.NONE
 START = b"\0\0\1"

@@ -11,14 +11,15 @@ import cv2
 import numpy as np
 import pytest
 
-from detector import Detector, sources
-from detector.config.levels import resolve_config
-from detector.errors import SourceError
-from detector.errors.writing import is_output
-from detector.run.detect import detect
-from detector.run.inputs import gather_sources
-from detector.run.outputs import SETTINGS
-from detector.sources._contents import FFMPEG_PICTURES, PICTURES, VIDEOS, is_picture, is_video
+from detector import Detector
+from detector.core import sources
+from detector.core.config.levels import resolve_config
+from detector.core.errors import SourceError
+from detector.core.errors.writing import is_output
+from detector.core.run.detect import detect
+from detector.core.run.inputs import gather_sources
+from detector.core.run.outputs import SETTINGS
+from detector.core.sources._contents import FFMPEG_PICTURES, PICTURES, VIDEOS, is_picture, is_video
 from tests.conftest import CHECKOUT
 
 BY_NAME = "(a file is read when it is given by name)"

@@ -6,12 +6,12 @@ import cv2
 import numpy as np
 import pytest
 
-from detector.config.schema import Config, RuntimeConfig
-from detector.datasets.base import picture_size
-from detector.errors import SourceError, machine
-from detector.run.wire import open_source
-from detector.sources._picture_size import MOST_PIXELS, claimed_size, why_not_decoded
-from detector.sources.pictures import PicturesSource, read_picture
+from detector.core.config.schema import Config, RuntimeConfig
+from detector.core.errors import SourceError, machine
+from detector.core.run.wire import open_source
+from detector.core.sources._picture_size import MOST_PIXELS, claimed_size, why_not_decoded
+from detector.core.sources.pictures import PicturesSource, read_picture
+from detector.lab.datasets.base import picture_size
 from tests.attacks.inputs import PICTURES, content
 from tests.attacks.kinds.pictures import SIZED
 from tests.sources.clips import write_video

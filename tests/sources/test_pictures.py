@@ -4,8 +4,8 @@ import cv2
 import numpy as np
 import pytest
 
-from detector import sources
-from detector.errors import SourceError
+from detector.core import sources
+from detector.core.errors import SourceError
 
 from .clips import picture
 

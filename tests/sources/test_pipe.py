@@ -19,13 +19,14 @@ import av
 import numpy as np
 import pytest
 
-from detector import Detector, sources
-from detector.config.levels import resolve_config
-from detector.errors import SourceError, UsageError
-from detector.run.detect import detect
-from detector.run.wire import open_source
-from detector.sources import _standard_input
-from detector.sources._standard_input import StandardInput
+from detector import Detector
+from detector.core import sources
+from detector.core.config.levels import resolve_config
+from detector.core.errors import SourceError, UsageError
+from detector.core.run.detect import detect
+from detector.core.run.wire import open_source
+from detector.core.sources import _standard_input
+from detector.core.sources._standard_input import StandardInput
 from tests.cli.command import (
     assert_one_line_error,
     decoded,

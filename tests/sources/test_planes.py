@@ -13,10 +13,10 @@ import av
 import numpy as np
 import pytest
 
-from detector import sources
-from detector.sources._planes import Easel, PlanesReader, blank_like, copy_planes
-from detector.sources.video import _threaded
-from detector.types import Frame, Planes
+from detector.core import sources
+from detector.core.sources._planes import Easel, PlanesReader, blank_like, copy_planes
+from detector.core.sources.video import _threaded
+from detector.core.types import Frame, Planes
 
 from ..attacks.mutants import make_mutants, make_seeds
 from .clips import HEIGHT, WIDTH, cut, pts_of, write_video

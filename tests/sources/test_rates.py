@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from detector import sources
-from detector.config.levels import resolve_config
-from detector.errors import UsageError
-from detector.run.wire import choice_of, open_source
-from detector.sources.base import Choice
+from detector.core import sources
+from detector.core.config.levels import resolve_config
+from detector.core.errors import UsageError
+from detector.core.run.wire import choice_of, open_source
+from detector.core.sources.base import Choice
 
 from .oddities import ffmpeg
 

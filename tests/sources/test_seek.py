@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detector import sources
-from detector.errors import SourceError
-from detector.sources.video import _seek, av, opencv
+from detector.core import sources
+from detector.core.errors import SourceError
+from detector.core.sources.video import _seek, av, opencv
 
 from .clips import write_video
 

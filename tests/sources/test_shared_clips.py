@@ -9,8 +9,8 @@ import av
 import numpy as np
 import pytest
 
-from detector import sources
-from detector.errors import SourceError
+from detector.core import sources
+from detector.core.errors import SourceError
 
 from .clips import pts_of
 
@@ -176,7 +176,7 @@ def test_stride_over_the_take_over(clip):
 
 MEMORY = """
 import re, sys, numpy as np
-from detector import sources
+from detector.core import sources
 s = sources.open(sys.argv[1], decoder=sys.argv[2])
 into = np.empty((8192, 8192, 3), np.uint8)
 n = sum(1 for _ in iter(lambda: s.read(into), None))

@@ -8,13 +8,13 @@ import av
 import numpy as np
 import pytest
 
-from detector import sources
-from detector.sources.video import _threaded
-from detector.sources.video._keys import Promise
-from detector.sources.video._seek import Key, Survey
-from detector.sources.video._sparse import choose_packets
-from detector.sources.video._structure import Demuxed
-from detector.types import Planes
+from detector.core import sources
+from detector.core.sources.video import _threaded
+from detector.core.sources.video._keys import Promise
+from detector.core.sources.video._seek import Key, Survey
+from detector.core.sources.video._sparse import choose_packets
+from detector.core.sources.video._structure import Demuxed
+from detector.core.types import Planes
 from tests.sources.clips import write_video
 
 GOPS = {"x264-params": "keyint=12:min-keyint=12:scenecut=0:bframes=2:b-pyramid=none"}

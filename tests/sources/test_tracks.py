@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from detector import Detector, sources
-from detector.errors import SourceError, UsageError
-from detector.sources.base import Choice
-from detector.sources.video._tracks import kept_tags
+from detector import Detector
+from detector.core import sources
+from detector.core.errors import SourceError, UsageError
+from detector.core.sources.base import Choice
+from detector.core.sources.video._tracks import kept_tags
 
 from .oddities import ffmpeg
 

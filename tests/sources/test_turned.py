@@ -10,8 +10,9 @@ import cv2
 import numpy as np
 import pytest
 
-from detector import Detector, sources
-from detector.types import Image
+from detector import Detector
+from detector.core import sources
+from detector.core.types import Image
 
 from .oddities import ffmpeg
 

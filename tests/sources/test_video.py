@@ -7,9 +7,9 @@ import av
 import numpy as np
 import pytest
 
-from detector import sources
-from detector.errors import SourceError, UsageError
-from detector.sources.video import av as av_source
+from detector.core import sources
+from detector.core.errors import SourceError, UsageError
+from detector.core.sources.video import av as av_source
 
 from .clips import HEIGHT, WIDTH, cut, pts_of, write_video
 
@@ -229,7 +229,7 @@ def test_interlaced_is_left_to_av(folder):
 
 
 def test_false_alarm_gives_no_extra_frame(plain, monkeypatch):
-    from detector.sources.video import _packets, opencv
+    from detector.core.sources.video import _packets, opencv
 
     expected, _ = read_all(plain)
     alarm = _packets.Check(lost=0, behind=3)
@@ -243,7 +243,7 @@ def test_false_alarm_gives_no_extra_frame(plain, monkeypatch):
 @pytest.fixture
 def cv2_gives_up(monkeypatch):
     """cv2 reads ten frames, then no more."""
-    from detector.sources.video.opencv import OpenCVSource
+    from detector.core.sources.video.opencv import OpenCVSource
 
     real = OpenCVSource.grab
 

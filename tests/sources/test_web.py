@@ -11,11 +11,11 @@ import cv2
 import numpy as np
 import pytest
 
-from detector import sources
-from detector.errors import SourceError, UsageError
-from detector.sources import _answers, _ranges, _web
-from detector.sources import web as web_source
-from detector.types import Planes
+from detector.core import sources
+from detector.core.errors import SourceError, UsageError
+from detector.core.sources import _answers, _ranges, _web
+from detector.core.sources import web as web_source
+from detector.core.types import Planes
 from tests.sources.clips import write_video
 from tests.sources.web_server import make_certificate, web_server
 from tests.waiting import wait_for

@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 
-from detector.stages.heads import AnchoredLayer, anchor_maps, anchor_maps_dense
+from detector.core.stages.heads import AnchoredLayer, anchor_maps, anchor_maps_dense
 
 ANCHORS = ((10.0, 14.0), (23.0, 27.0), (37.0, 58.0))
 

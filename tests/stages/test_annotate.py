@@ -7,10 +7,10 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from detector.stages import labels
-from detector.stages.annotate import BLOCKS, PALETTE, Style, annotate, pixelate
-from detector.stages.labels import Places, render
-from detector.types import Detections
+from detector.core.stages import labels
+from detector.core.stages.annotate import BLOCKS, PALETTE, Style, annotate, pixelate
+from detector.core.stages.labels import Places, render
+from detector.core.types import Detections
 from tests.fonts import opencv_4
 
 NAMES = ("person", "bicycle", "车 Mädchen")

@@ -7,13 +7,15 @@ import unicodedata
 import numpy as np
 import pytest
 
-from detector.stages import labels
-from detector.stages.annotate import Style, annotate
-from detector.stages.labels import drawable, reason_against, render
-from detector.types import Detections
+from detector.core.stages import labels
+from detector.core.stages.annotate import Style, annotate
+from detector.core.stages.labels import drawable, reason_against, render
+from detector.core.types import Detections
 from tests.fonts import CAPITAL, make_font
 
-font_module = pytest.importorskip("detector.stages.font", reason="machine: Pillow is not installed")
+font_module = pytest.importorskip(
+    "detector.core.stages.font", reason="machine: Pillow is not installed"
+)
 EM, Font = font_module.EM, font_module.Font
 
 joining = pytest.mark.skipif(

@@ -8,7 +8,13 @@ import warnings
 import numpy as np
 import pytest
 
-from detector.stages.heads import YoloLayer, darknet_yolo, darknet_yolo_dense, sigmoid, survivors
+from detector.core.stages.heads import (
+    YoloLayer,
+    darknet_yolo,
+    darknet_yolo_dense,
+    sigmoid,
+    survivors,
+)
 
 ANCHORS = ((10.0, 14.0), (23.0, 27.0), (37.0, 58.0))
 

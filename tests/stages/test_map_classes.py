@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from detector.stages.nms import map_classes, nms
+from detector.core.stages.nms import map_classes, nms
 
 GROUPS = ((0,), (1, 2))  # person; vehicle: car and truck
 

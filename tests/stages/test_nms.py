@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detector.stages import nms as room
-from detector.stages.nms import nms
-from detector.types import Candidates
+from detector.core.stages import nms as room
+from detector.core.stages.nms import nms
+from detector.core.types import Candidates
 from tests.properties import STEADY
 
 NAMES = ("a", "b", "c")

@@ -6,11 +6,11 @@ import cv2
 import numpy as np
 import pytest
 
-from detector.stages.annotate import PALETTE, Style, annotate, lay_out, pixelate
-from detector.stages.labels import render
-from detector.stages.planes import Rect, Shade, draw_boxes, draw_label, fill_areas, shades
-from detector.stages.preprocess import GEOMETRIES, letterbox, yuv_to_rgb
-from detector.types import Colours, Detections, Image, Planes
+from detector.core.stages.annotate import PALETTE, Style, annotate, lay_out, pixelate
+from detector.core.stages.labels import render
+from detector.core.stages.planes import Rect, Shade, draw_boxes, draw_label, fill_areas, shades
+from detector.core.stages.preprocess import GEOMETRIES, letterbox, yuv_to_rgb
+from detector.core.types import Colours, Detections, Image, Planes
 from tests.planes import BT601, BT709, FULL_RANGE, bgr_of, planes_of, yuv_of
 
 COLOURS = {"601": BT601, "709": BT709, "full range": FULL_RANGE}

@@ -4,8 +4,8 @@ import cv2
 import numpy as np
 import pytest
 
-from detector.stages.preprocess import letterbox, place, smallest_input
-from detector.types import Detections
+from detector.core.stages.preprocess import letterbox, place, smallest_input
+from detector.core.types import Detections
 
 RNG = np.random.default_rng(1)
 SHAPES = [(360, 640), (640, 360), (416, 416), (241, 427), (16, 16), (1, 999), (720, 1280)]

@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from detector.models import layouts
-from detector.models.description import heads_of
-from detector.stages.nms import nms
-from detector.stages.readings import (
+from detector.core.models import layouts
+from detector.core.models.description import heads_of
+from detector.core.stages.nms import nms
+from detector.core.stages.readings import (
     MOST_CLASSES,
     NOT_WHOLE,
     Cells,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector.errors import UsageError
-from detector.stages.still import LEVELS, Stillness, parse_share
-from detector.types import Arrival, Detections, Frame, Letterbox
+from detector.core.errors import UsageError
+from detector.core.stages.still import LEVELS, Stillness, parse_share
+from detector.core.types import Arrival, Detections, Frame, Letterbox
 
 FIT = Letterbox(1, 1, 0, 0, 64, 32)
 

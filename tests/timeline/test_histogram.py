@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detector.timeline.histogram import Histogram
+from detector.core.timeline.histogram import Histogram
 from tests.properties import STEADY
 
 

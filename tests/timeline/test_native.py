@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from detector.timeline import INFER, PREPROCESS, READ, WRITE, Natives, Timeline
-from detector.timeline.native import Mark, Times, machine_busy_ns, task_ids, times_of
+from detector.core.timeline import INFER, PREPROCESS, READ, WRITE, Natives, Timeline
+from detector.core.timeline.native import Mark, Times, machine_busy_ns, task_ids, times_of
 
 MS = 1_000_000
 OURS = {thread.native_id for thread in threading.enumerate()}

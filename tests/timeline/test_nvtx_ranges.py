@@ -10,7 +10,7 @@ import nvtx
 import pytest
 from nvtx._lib import lib
 
-from detector.timeline.nvtx_ranges import DOMAIN, TOOL, ThreadRange, attach, warning_of
+from detector.core.timeline.nvtx_ranges import DOMAIN, TOOL, ThreadRange, attach, warning_of
 
 
 @pytest.fixture

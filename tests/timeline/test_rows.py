@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detector.timeline import Timeline
-from detector.timeline.rows import BLOCK, COLUMNS, Ring, Rows, Spool
+from detector.core.timeline import Timeline
+from detector.core.timeline.rows import BLOCK, COLUMNS, Ring, Rows, Spool
 
 
 def kept(*calls, folder: Path | None = None) -> Rows:

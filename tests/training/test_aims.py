@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector.analysis.accuracy import matching
+from detector.core.analysis import matching
 from model import aims, steadiness, tables
 
 RIGHT, WRONG = matching.RIGHT, matching.WRONG

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector.analysis.accuracy import matching
+from detector.core.analysis import matching
 from model import calibration, failures
 from model.evaluation import Labelled
 

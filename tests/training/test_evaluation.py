@@ -11,9 +11,9 @@ import click
 import numpy as np
 import pytest
 
-from detector.analysis.accuracy import matching
-from detector.models.catalogue import canvases_of
-from detector.stages.preprocess import input_of_shape
+from detector.core.analysis import matching
+from detector.core.models.catalogue import canvases_of
+from detector.core.stages.preprocess import input_of_shape
 from model import evaluation, steadiness
 from tests.training.conftest import ROOT
 

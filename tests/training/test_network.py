@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="machine: torch is not installed")
 
-from detector.models.formats.darknet.weights import read_weights  # noqa: E402
+from detector.core.models.formats.darknet.weights import read_weights  # noqa: E402
 from model import export, optimiser  # noqa: E402
 from model.network import CERTAIN, Street, convolve_half, decode, read_layers  # noqa: E402
 from tests.networks import open_network  # noqa: E402

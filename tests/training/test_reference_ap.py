@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from detector.analysis.accuracy import average_precision as ap
+from detector.lab.analysis.accuracy import average_precision as ap
 from model import evaluation
 
 SETS = {

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.analysis.accuracy import average_precision as ap
-from detector.analysis.accuracy import matching
+from detector.core.analysis import matching
+from detector.lab.analysis.accuracy import average_precision as ap
 from model.evaluation import NAMES, REPORTED, Results
 from model.steadiness import Sightings, Steadiness, count_found, score_of_recall, share, steadiness
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.analysis.accuracy import average_precision as ap
-from detector.analysis.accuracy import matching
+from detector.core.analysis import matching
+from detector.lab.analysis.accuracy import average_precision as ap
 from model.evaluation import Results
 
 COMPLETE = {"person": ("coco",), "vehicle": ("coco", "overpass")}

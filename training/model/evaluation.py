@@ -1,7 +1,7 @@
 """How good a model is on the validation pictures, and how fast it is.
 
 Classes are mapped before NMS; a box needs a score above 0.001; NMS works within a class, at IoU
-0.65; a hit needs IoU 0.5. The statistics are those of ``detector.analysis.accuracy.matching``.
+0.65; a hit needs IoU 0.5. The statistics are those of ``detector.core.analysis.matching``.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.analysis.accuracy import average_precision as ap
-from detector.analysis.accuracy import matching
-from detector.analysis.accuracy.agreement import agreement
-from detector.config.schema import CalibrationConfig
-from detector.stages.nms import nms
-from detector.stages.preprocess import letterbox
-from detector.types import Candidates, Letterbox
+from detector.core.analysis import matching
+from detector.core.analysis.agreement import agreement
+from detector.core.config.schema import CalibrationConfig
+from detector.core.stages.nms import nms
+from detector.core.stages.preprocess import letterbox
+from detector.core.types import Candidates, Letterbox
+from detector.lab.analysis.accuracy import average_precision as ap
 from model.data import CLASSES, IGNORED
 
 if TYPE_CHECKING:
-    from detector.models import Network
-    from detector.run.quantize.calibrate import Calibration, Result
-    from detector.run.quantize.search import Reference
+    from detector.core.models import Network
+    from detector.core.run.quantize.calibrate import Calibration, Result
+    from detector.core.run.quantize.search import Reference
 
 NAMES = ("person", "vehicle")
 CONFIDENCE, NMS_IOU, MAX_KEPT = 0.001, 0.65, 300
@@ -136,12 +136,12 @@ def open_ours(
     With ``int8`` it is quantised as ``--precision int8 --calibrate ...`` does. ``packaged``: by the
     calibration that the model comes with.
     """
-    from detector.models import ModelRequest, open_network
+    from detector.core.models import ModelRequest, open_network
 
     network = open_network(ModelRequest(str(model), weights=weights and Path(weights), size=size))
     rules = network.input
     if int8 is not None:
-        from detector.run.quantize import calibrate
+        from detector.core.run.quantize import calibrate
 
         found = calibrate.packaged(network, str(model)) if packaged else measure(network, int8)
         if found is None:
@@ -167,9 +167,9 @@ def open_ours(
 
 def in_int8(network: Network, found: Calibration) -> Network:
     """By this calibration, which is printed."""
-    from detector.models.graph.qdq import quantised_graph
-    from detector.run.quantize.calibrate import FLOAT_IN_BF16
-    from detector.run.quantize.search import weight_top
+    from detector.core.models.graph.qdq import quantised_graph
+    from detector.core.run.quantize.calibrate import FLOAT_IN_BF16
+    from detector.core.run.quantize.search import weight_top
 
     kind = "int8-u8"
     print(*found.sentences(found.key_here(kind)), sep="\n")
@@ -182,8 +182,8 @@ def in_int8(network: Network, found: Calibration) -> Network:
 
 def open_engine(name: str, network: Network, threads: int) -> Callable:
     """A function from a slot u8 [1, H, W, 3] to the outputs, by one request of an engine."""
-    from detector import engines
-    from detector.engines.base import EngineOptions
+    from detector.core import engines
+    from detector.core.engines.base import EngineOptions
 
     precision = "fp32" if network.precision == "fp32" else "int8"
     options = EngineOptions(precision=precision, threads=threads, requests=1, concurrency=1)
@@ -203,9 +203,9 @@ def open_by_shape(model: str, open_at: Callable[[tuple[int, int]], Model]) -> Mo
 
     ``open_at``: (height, width) -> the model with this input.
     """
-    from detector.models.catalogue import canvases_of
-    from detector.run.canvas import STRIDE
-    from detector.stages.preprocess import input_of_shape
+    from detector.core.models.catalogue import canvases_of
+    from detector.core.run.canvas import STRIDE
+    from detector.core.stages.preprocess import input_of_shape
 
     own, *_ = canvases_of(model)
     opened = {own: open_at(own)}
@@ -223,8 +223,8 @@ def open_by_shape(model: str, open_at: Callable[[tuple[int, int]], Model]) -> Mo
 
 def measure(network: Network, int8: CalibrationConfig) -> Calibration:
     """A calibration on the pictures that ``int8`` names."""
-    from detector.run.quantize.calibrate import calibrate
-    from detector.run.quantize.frames import read_frames
+    from detector.core.run.quantize.calibrate import calibrate
+    from detector.core.run.quantize.frames import read_frames
 
     frames = read_frames(str(int8.calibrate), network.input, int8.calibrate_frames)
     return calibrate(network, frames, int8)
@@ -236,8 +236,8 @@ def package_calibration(model: str, int8: CalibrationConfig, called: str, target
 
     ``called``: what the pictures are called in it.
     """
-    from detector.models import ModelRequest, open_network
-    from detector.run.quantize.calibrate import (
+    from detector.core.models import ModelRequest, open_network
+    from detector.core.run.quantize.calibrate import (
         FLOAT_IN_BF16,
         NARROW,
         Result,
@@ -246,8 +246,8 @@ def package_calibration(model: str, int8: CalibrationConfig, called: str, target
         float_in_bf16,
         for_packaging,
     )
-    from detector.run.quantize.frames import read_frames
-    from detector.run.quantize.search import Reference, detections, raw_outputs
+    from detector.core.run.quantize.frames import read_frames
+    from detector.core.run.quantize.search import Reference, detections, raw_outputs
 
     network = open_network(ModelRequest(model))
     frames = read_frames(str(int8.calibrate), network.input, int8.calibrate_frames)
@@ -274,7 +274,7 @@ def package_calibration(model: str, int8: CalibrationConfig, called: str, target
 
 def narrow_result(network: Network, found: Calibration, of_fp32: Reference) -> Result:
     """What int8-u8 reaches with weights of 7 bits, which overflow on no CPU."""
-    from detector.models.graph.qdq import NARROW_TOP, quantised_graph
+    from detector.core.models.graph.qdq import NARROW_TOP, quantised_graph
 
     of_u8 = found.result["int8-u8"]
     plain, reached = (
@@ -289,11 +289,11 @@ def agreement_of_packaged(
 ) -> dict[str, float]:
     """Kind of int8 -> agreement with fp32 at a size (height, width), by the calibration that the
     model comes with, on the pictures that were held out when it was made."""
-    from detector.models import ModelRequest, open_network
-    from detector.models.graph.qdq import KINDS, quantised_graph
-    from detector.run.quantize.calibrate import packaged
-    from detector.run.quantize.frames import read_frames
-    from detector.run.quantize.search import Reference, weight_top
+    from detector.core.models import ModelRequest, open_network
+    from detector.core.models.graph.qdq import KINDS, quantised_graph
+    from detector.core.run.quantize.calibrate import packaged
+    from detector.core.run.quantize.frames import read_frames
+    from detector.core.run.quantize.search import Reference, weight_top
 
     network = open_network(ModelRequest(model, size=size))
     found = packaged(network, model)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from detector.models.formats.darknet.weights import BATCH_NORM_EPSILON, Filter, read_weights
+from detector.core.models.formats.darknet.weights import BATCH_NORM_EPSILON, Filter, read_weights
 from model.network import Street, read_layers
 
 

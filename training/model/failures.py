@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.analysis.accuracy import matching
+from detector.core.analysis import matching
 from model.evaluation import (
     NAMES,
     PRODUCT_NMS_IOU,

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from detector.models.formats.darknet.cfg import read_cfg
-from detector.models.formats.darknet.layers import (
+from detector.core.models.formats.darknet.cfg import read_cfg
+from detector.core.models.formats.darknet.layers import (
     Architecture,
     Convolution,
     MaxPool,

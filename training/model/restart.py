@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from detector.models.formats.darknet.weights import read_weights
+from detector.core.models.formats.darknet.weights import read_weights
 from model.export import fold_normalisation
 from model.network import Street
 

@@ -18,7 +18,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.analysis.accuracy import matching
+from detector.core.analysis import matching
 from model.data import CLASSES
 from model.evaluation import (
     CONFIDENCE,

@@ -7,8 +7,8 @@ from dataclasses import asdict
 
 import numpy as np
 
-from detector.analysis.accuracy import average_precision as ap
-from detector.analysis.accuracy import matching
+from detector.core.analysis import matching
+from detector.lab.analysis.accuracy import average_precision as ap
 from model import calibration
 from model.aims import Aim
 from model.evaluation import NAMES, REPORTED, Results

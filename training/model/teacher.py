@@ -100,7 +100,7 @@ def torch_module(proto):
     """Convert the graph to a torch module: from what ``focus`` returns to the three maps."""
     import onnx
 
-    from detector.engines.torch.graph import graph_module
+    from detector.core.engines.torch.graph import graph_module
 
     graph = proto.graph
     maps = [node.input[0] for node in graph.node if node.op_type == "Reshape"]

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from detector.errors.secrets import redact
+from detector.core.errors.secrets import redact
 from detector.live.base import Event
 
 ROOM = 1000  # events that may wait; the oldest gives way

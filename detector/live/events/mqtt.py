@@ -17,8 +17,8 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from detector.errors import UsageError
-from detector.errors.secrets import Address, keep_secret
+from detector.core.errors import UsageError
+from detector.core.errors.secrets import Address, keep_secret
 from detector.live.base import APPEARS, CAMERA_DOWN, CAMERA_UP, LEAVES, Event
 from detector.live.events.courier import LAST_MOMENT_S, ROOM, explain
 from detector.live.events.wording import as_json

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from detector.core.types import Detections, Frame
 from detector.live.base import APPEARS, CAMERA_DOWN, CAMERA_UP, LEAVES, Event
-from detector.sources.live.base import ENDED, LIVE, STATES, WAITING, FeedFacts
-from detector.types import Detections, Frame
+from detector.live.sources.base import ENDED, LIVE, STATES, WAITING, FeedFacts
 
 SEEN, OF_FRAMES = 3, 5  # a class appears when it is in so many of the last so many frames
 GONE_NS = 2_000_000_000  # it leaves when frames of so much time did not show it

@@ -9,9 +9,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from detector.errors.writing import write_whole
+from detector.core.errors.writing import write_whole
+from detector.core.types import Image
 from detector.live.base import Event
-from detector.types import Image
 
 ROOM = 4  # pictures of 1080p that wait: 25 MB
 QUALITY = 85  # of JPEG, 0 to 100

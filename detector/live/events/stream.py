@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from detector.errors import OutputError
+from detector.core.errors import OutputError
 from detector.live.base import Event
 from detector.live.events.courier import Courier, RefusedError, TryAgainError
 from detector.live.events.wording import as_json

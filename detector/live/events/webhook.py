@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from urllib.parse import unquote, urlsplit
 
-from detector.errors import UsageError
-from detector.errors.reading import read_text
-from detector.errors.secrets import Address, keep_secret, redact
+from detector.core.errors import UsageError
+from detector.core.errors.reading import read_text
+from detector.core.errors.secrets import Address, keep_secret, redact
 from detector.live.base import Event
 from detector.live.events.courier import Courier, RefusedError, TryAgainError, explain
 from detector.live.events.wording import as_json

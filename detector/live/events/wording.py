@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from detector.errors.secrets import redact
+from detector.core.errors.secrets import redact
 from detector.live.base import Event, utc_text
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import av
 
+from detector.core.sinks.video.audio import COPIED
 from detector.live.recording.headers import (
     aac_config,
     decoded_size,
@@ -19,7 +20,6 @@ from detector.live.recording.headers import (
 from detector.live.recording.line import Line
 from detector.live.recording.samples import NS, SOUND, VIDEO, Sample, Track
 from detector.live.recording.sound import AacSound
-from detector.sinks.video.audio import COPIED
 
 # What MP4 holds and players expect there. MJPEG plays in VLC, mpv and FFmpeg, not in browsers.
 PLAYED = ("h264", "hevc", "av1", "vp9", "mpeg4", "mpeg2video", "mjpeg")

@@ -10,9 +10,9 @@ import av
 import cv2
 import numpy as np
 
+from detector.core.sinks.video.h264 import BT601, BT709, LIMITED
+from detector.core.types import Image
 from detector.live.recording.samples import NS, VIDEO, Sample, Track
-from detector.sinks.video.h264 import BT601, BT709, LIMITED
-from detector.types import Image
 
 TICKS_PER_S = 90_000
 KEY_NS = 2 * NS  # between key frames: where files and clips can begin

@@ -7,9 +7,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+from detector.core.types import Detections, Image
 from detector.live.recording.connection import Packet
 from detector.live.recording.samples import NS
-from detector.types import Detections, Image
 
 MOST_BYTES = 32_000_000
 MOST_PICTURES = 8

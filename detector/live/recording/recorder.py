@@ -16,8 +16,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from detector.errors import OutputError
-from detector.errors.writing import take_lock
+from detector.core.errors import OutputError
+from detector.core.errors.writing import take_lock
+from detector.core.stages.annotate import Style
+from detector.core.types import Detections, Frame
 from detector.live.recording.connection import Connection, Packet
 from detector.live.recording.encoder import to_yuv
 from detector.live.recording.inbox import Closed, Drawn, Inbox, Opened, Seen
@@ -25,9 +27,7 @@ from detector.live.recording.names import FOLDER, finish_leftovers
 from detector.live.recording.recording import ANNOTATED, COPY, Quality, Recording, Wishes
 from detector.live.recording.retention import Retention
 from detector.live.recording.segments import Notice
-from detector.sources.live.base import Camera, PacketListener
-from detector.stages.annotate import Style
-from detector.types import Detections, Frame
+from detector.live.sources.base import Camera, PacketListener
 
 LOOK_S = 1.0  # between two looks at the disk, at silence and at what is too old
 

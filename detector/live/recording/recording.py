@@ -9,6 +9,7 @@ from typing import Protocol
 
 import av
 
+from detector.core.stages.annotate import Style
 from detector.live.recording.clips import RING_BYTES, Clips
 from detector.live.recording.connection import Connection, Packet
 from detector.live.recording.encoder import Encoder
@@ -17,7 +18,6 @@ from detector.live.recording.names import FOLDER
 from detector.live.recording.samples import NS, SOUND, Sample, Track
 from detector.live.recording.segments import Notice, SegmentFigures, Segments
 from detector.live.recording.side_cars import SideCars
-from detector.stages.annotate import Style
 
 ANNOTATED, COPY, NONE = "annotated", "copy", "none"
 # A file whose camera says nothing for so long is finished: it can be watched, and removed.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from detector.live.recording.names import FOLDER, Recorded, beside, is_regular, list_recordings
-from detector.sources.live.base import NAME
+from detector.live.sources.base import NAME
 
 DAY_S = 86_400
 GB = 10**9

@@ -19,12 +19,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from detector.core.sinks.overlay import ass
+from detector.core.stages.annotate import Style, lay_out
+from detector.core.types import Detections
 from detector.live.recording.mp4 import Mp4
 from detector.live.recording.names import beside
 from detector.live.recording.samples import LATEST_NS, NS, USUAL_NS, Sample
-from detector.sinks.overlay import ass
-from detector.stages.annotate import Style, lay_out
-from detector.types import Detections
 
 # Boxes stand until the next detected picture, but for no longer than two of the last intervals:
 # a detector that falls silent leaves none behind.

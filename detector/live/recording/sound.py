@@ -8,8 +8,8 @@ from typing import Any
 
 import av
 
+from detector.core.sinks.video.audio import count_channels
 from detector.live.recording.samples import NS, SOUND, Sample, Track
-from detector.sinks.video.audio import count_channels
 
 BITS_PER_S_AND_CHANNEL = 48_000
 GAP_NS = NS // 5  # between where a packet lies and where the sound so far ends: then it is a gap

@@ -83,7 +83,7 @@ NEVER = {"sweep", "prove", "calibrate_frames", "budget", "verbose", "help", "ver
 
 @cache
 def _parameters(command: str) -> tuple[click.Parameter, ...]:
-    from detector.cli.group import cli
+    from detector.core.cli.group import cli
 
     found: Any = cli
     for word in command.split():
@@ -174,7 +174,7 @@ def _value(random: Random, option: click.Option) -> str:
         return random.choice((*WORDS, *map(str, NUMBERS))) if name not in _PATHS else "x y"
     if name in OWN:
         return random.choice(OWN[name])
-    from detector.config.schema import choices_of, options
+    from detector.core.config.schema import choices_of, options
 
     leaf = next((leaf for _, leaf in options() if leaf.name == name), None)
     if leaf is not None and (choices := choices_of(leaf)):

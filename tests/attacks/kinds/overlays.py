@@ -25,8 +25,8 @@ def overlay() -> bytes:
 
 
 def _write(folder: Path) -> bytes:
-    from detector import sinks, sources
-    from detector.types import Detections
+    from detector.core import sinks, sources
+    from detector.core.types import Detections
 
     (folder / "in.mp4").write_bytes(content("h264.mp4"))
     sink = sinks.open("overlay", folder / "x.mkv")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from detector import engines
-from detector.config.levels import merge_levels
-from detector.engines.base import EngineOptions
+from detector.core import engines
+from detector.core.config.levels import merge_levels
+from detector.core.engines.base import EngineOptions
 from tests.fakes.install import MAJORS
 from tests.fakes.packages import PACKAGES
 from tests.known_answers import plus_one
@@ -21,7 +21,7 @@ def opened(network=None, **options):
 
 def built(machine, tmp_path, network=None, progress=None, **options):
     """What ``detect-video build`` does: one plan in a folder, with its facts."""
-    from detector.run.prepare import prepare_network
+    from detector.core.run.prepare import prepare_network
 
     own = options.pop("own", {})
     config = merge_levels(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from detector.errors import EngineError
+from detector.core.errors import EngineError
 from tests.conformance import test_engines as conformance
 from tests.engines.trt.opening import EVERY, opened
 from tests.fakes.install import install
@@ -20,9 +20,9 @@ def no_address(machine, monkeypatch):
 
 def no_wait(machine, monkeypatch):
     """The read-back is looked at before the stream's event has happened."""
-    from detector.engines.trt.memory import cuda_python as cuda_python_memory
-    from detector.engines.trt.memory import pycuda as pycuda_memory
-    from detector.engines.trt.memory import torch as torch_memory
+    from detector.core.engines.trt.memory import cuda_python as cuda_python_memory
+    from detector.core.engines.trt.memory import pycuda as pycuda_memory
+    from detector.core.engines.trt.memory import torch as torch_memory
 
     for event in (pycuda_memory.PycudaEvent, torch_memory.TorchEvent, cuda_python_memory.CudaEvent):
         monkeypatch.setattr(event, "wait", lambda self: None)
@@ -30,9 +30,9 @@ def no_wait(machine, monkeypatch):
 
 
 def buffer_class(machine):
-    from detector.engines.trt.memory import cuda_python as cuda_python_memory
-    from detector.engines.trt.memory import pycuda as pycuda_memory
-    from detector.engines.trt.memory import torch as torch_memory
+    from detector.core.engines.trt.memory import cuda_python as cuda_python_memory
+    from detector.core.engines.trt.memory import pycuda as pycuda_memory
+    from detector.core.engines.trt.memory import torch as torch_memory
 
     classes = {
         "pycuda": pycuda_memory.PycudaBuffer,
@@ -133,7 +133,7 @@ def test_what_a_gpu_would_not_forgive_is_noticed(monkeypatch, major, memory, bre
 def test_pycudas_context_must_be_current_in_the_thread(monkeypatch):
     from contextlib import nullcontext
 
-    from detector.engines.trt.memory.pycuda import Memory
+    from detector.core.engines.trt.memory.pycuda import Memory
 
     install(monkeypatch, 11, "pycuda")
     with opened() as engine, monkeypatch.context() as broken:

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from detector import engines
-from detector.engines.base import EngineOptions
-from detector.errors import EngineError
+from detector.core import engines
+from detector.core.engines.base import EngineOptions
+from detector.core.errors import EngineError
 from tests.engines.trt.opening import opened
 from tests.fakes.packages import Result
 from tests.known_answers import plus_one
@@ -104,7 +104,7 @@ def test_a_stream_is_named_as_the_package_says(eleven, monkeypatch):
     """``int(stream)`` is deprecated since 12.9.1; before it there is nothing else."""
     from types import ModuleType
 
-    from detector.engines.trt.memory import cuda_python
+    from detector.core.engines.trt.memory import cuda_python
 
     asked = []
     utils = ModuleType("cuda.bindings.utils")
@@ -127,7 +127,7 @@ def test_a_stream_is_named_as_the_package_says(eleven, monkeypatch):
     [("12.8.0", True), ("12.9.0", True), ("12.9.1", False), ("13.0.0", False), ("13.5.0", False)],
 )
 def test_a_version_that_holds_the_interpreter_is_told(eleven, monkeypatch, found, told):
-    from detector.engines.trt.memory import cuda_python
+    from detector.core.engines.trt.memory import cuda_python
 
     monkeypatch.setattr(cuda_python, "version", lambda name: found)
     with opened() as engine:
@@ -136,7 +136,7 @@ def test_a_version_that_holds_the_interpreter_is_told(eleven, monkeypatch, found
 
 
 def test_setup_asks_for_the_version_that_lets_others_run():
-    from detector.engines.trt.memory.cuda_python import RELEASES_GIL
+    from detector.core.engines.trt.memory.cuda_python import RELEASES_GIL
     from tests.conftest import CHECKOUT
 
     bound = ".".join(map(str, RELEASES_GIL))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from detector import engines
-from detector.engines.base import EngineOptions
-from detector.errors import EngineError, UsageError
+from detector.core import engines
+from detector.core.engines.base import EngineOptions
+from detector.core.errors import EngineError, UsageError
 from tests.conformance import test_engines as conformance
 from tests.engines.trt.opening import built, plans
 from tests.fakes.install import install
@@ -35,7 +35,7 @@ def test_a_plan_is_built_once_and_runs(eleven, tmp_path):
 
 
 def test_the_manifest_holds_the_key_and_the_facts(eleven, tmp_path):
-    from detector.engines.store import read_manifest
+    from detector.core.engines.store import read_manifest
 
     manifest = read_manifest(built(eleven, tmp_path, precision="tf32").options.artefact)
     key = manifest["key"]

@@ -12,18 +12,18 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from detector import engines, sources
-from detector.analysis.summary import effect, executed
-from detector.config.levels import merge_levels
-from detector.engines.base import EngineOptions
-from detector.errors import EngineError
-from detector.models.base import Network
-from detector.models.graph.build import count_macs
-from detector.run.executed import executed_layers
-from detector.run.prepare import prepare_network
-from detector.stages.nms import nms
-from detector.stages.preprocess import letterbox
-from detector.types import Detections
+from detector.core import engines, sources
+from detector.core.analysis.summary import effect, executed
+from detector.core.config.levels import merge_levels
+from detector.core.engines.base import EngineOptions
+from detector.core.errors import EngineError
+from detector.core.models.base import Network
+from detector.core.models.graph.build import count_macs
+from detector.core.run.executed import executed_layers
+from detector.core.run.prepare import prepare_network
+from detector.core.stages.nms import nms
+from detector.core.stages.preprocess import letterbox
+from detector.core.types import Detections
 from scripts.measuring.rounded import rounded
 from tests.conftest import CHECKOUT
 from tests.engines.trt.opening import EVERY
@@ -147,8 +147,8 @@ def half_of(network) -> list[str]:
 @pytest.mark.parametrize("major", MAJORS)
 def test_what_stays_float_is_told_as_float(monkeypatch, network, place, major):
     """Half of the convolutions are left out of the quantisation."""
-    from detector.models.graph.qdq import quantised_graph
-    from detector.run.quantize.calibrate import get_calibration
+    from detector.core.models.graph.qdq import quantised_graph
+    from detector.core.run.quantize.calibrate import get_calibration
 
     install(monkeypatch, major)
     config = merge_levels(
@@ -219,7 +219,7 @@ def test_a_range_of_batches_of_a_converted_graph(
 
 @pytest.mark.slow
 def test_the_file_for_the_other_engines_is_refused_by_name(monkeypatch, network, place):
-    from detector.run.prepare import convert_network
+    from detector.core.run.prepare import convert_network
 
     install(monkeypatch, 11)
     config = merge_levels(
@@ -237,7 +237,7 @@ def test_the_file_for_the_other_engines_is_refused_by_name(monkeypatch, network,
 def test_bytes_straight_to_bfloat16_are_refused_by_name(monkeypatch, network):
     from onnx import TensorProto, helper
 
-    from detector.models.graph.halves import convert_to_halves
+    from detector.core.models.graph.halves import convert_to_halves
 
     install(monkeypatch, 11)
     wrong = convert_to_halves(network, "bf16")

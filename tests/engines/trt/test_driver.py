@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from detector import engines
-from detector.engines import trt
-from detector.engines.base import EngineOptions
-from detector.errors import EngineError
-from detector.run.choose import choose_by_rank
+from detector.core import engines
+from detector.core.engines import trt
+from detector.core.engines.base import EngineOptions
+from detector.core.errors import EngineError
+from detector.core.run.choose import choose_by_rank
 from tests.engines.trt.opening import opened
 from tests.fakes.install import install
 from tests.known_answers import plus_one

@@ -9,14 +9,14 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from detector import engines
-from detector.cli.group import cli
-from detector.engines.base import EngineOptions
-from detector.engines.layer_times import WARMUP
-from detector.errors import EngineError
-from detector.jobs.profile import layers as layers_pass
-from detector.models.graph.build import count_macs, joint_cost
-from detector.models.graph.halves import convert_to_halves
+from detector.core import engines
+from detector.core.cli.group import cli
+from detector.core.engines.base import EngineOptions
+from detector.core.engines.layer_times import WARMUP
+from detector.core.errors import EngineError
+from detector.core.models.graph.build import count_macs, joint_cost
+from detector.core.models.graph.halves import convert_to_halves
+from detector.lab.profile import layers as layers_pass
 from tests.conftest import CHECKOUT
 from tests.engines.quantised import pictures
 from tests.engines.trt.opening import opened
@@ -179,7 +179,7 @@ def test_a_profiler_that_tells_nothing_is_said(eleven, monkeypatch, method, mess
 
 @pytest.mark.slow
 def test_what_fails_while_attaching_leaves_nothing_on_the_device(eleven, monkeypatch):
-    from detector.engines.trt.running import TrtRequest
+    from detector.core.engines.trt.running import TrtRequest
 
     def failing(self, profiler):
         raise EngineError("engine trt: no")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from detector.engines import trt
-from detector.errors import EngineError, UsageError
+from detector.core.engines import trt
+from detector.core.errors import EngineError, UsageError
 
 
 def test_auto_memory_takes_torch_when_it_is_loaded_then_pycuda_then_cuda_python(monkeypatch):

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detector import engines
-from detector.engines.base import EngineOptions
-from detector.engines.trt import driver
-from detector.engines.trt.plan_file import MAGIC, PlanError, split
-from detector.errors import EngineError, ModelError, UsageError
+from detector.core import engines
+from detector.core.engines.base import EngineOptions
+from detector.core.engines.trt import driver
+from detector.core.engines.trt.plan_file import MAGIC, PlanError, split
+from detector.core.errors import EngineError, ModelError, UsageError
 from tests.fakes.install import install
 from tests.fakes.packages import PACKAGES
 from tests.fakes.plans import as_elsewhere, plan_of, with_header

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from detector import engines
-from detector.engines.base import EngineOptions
+from detector.core import engines
+from detector.core.engines.base import EngineOptions
 from tests.conformance import test_engines as conformance
 from tests.engines.trt.opening import opened
 from tests.known_answers import plus_one
@@ -132,7 +132,7 @@ def test_halves_are_run_as_halves_and_told(eleven):
     ],
 )
 def test_layers_of_both_layouts_of_the_inspector(layer, precision, nodes):
-    from detector.engines.trt.layers import layers_of
+    from detector.core.engines.trt.layers import layers_of
 
     [found] = layers_of({"Layers": [layer]}, {"0.conv": "0.conv", "0.act": "0.act"})
     assert (found.precision, found.nodes) == (precision, nodes)
@@ -140,7 +140,7 @@ def test_layers_of_both_layouts_of_the_inspector(layer, precision, nodes):
 
 def test_a_node_in_several_layers_is_told_once_of_the_one_that_computes():
     """Its cost would count twice."""
-    from detector.engines.trt.layers import layers_of
+    from detector.core.engines.trt.layers import layers_of
 
     both = "[ONNX Layer: 0.conv]\x1f[ONNX Layer: 0.act]"
     layers = [
@@ -158,7 +158,7 @@ def test_a_node_in_several_layers_is_told_once_of_the_one_that_computes():
 
 def test_a_plan_from_elsewhere_names_the_nodes_that_it_kept():
     """There is no graph to compare with; names of other exporters hold slashes and brackets."""
-    from detector.engines.trt.layers import layers_of
+    from detector.core.engines.trt.layers import layers_of
 
     layer = {
         "Name": "x",

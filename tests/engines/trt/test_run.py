@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import pytest
 
-from detector import engines
-from detector.engines import trt
-from detector.engines.base import EngineOptions
-from detector.errors import EngineError
+from detector.core import engines
+from detector.core.engines import trt
+from detector.core.engines.base import EngineOptions
+from detector.core.errors import EngineError
 from tests.conformance import test_engines as conformance
 from tests.engines.trt.opening import opened
 from tests.fakes.install import install

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from detector import __version__
-from detector.jobs.batch.cluster.connection import ConnectionLostError
-from detector.jobs.batch.cluster.messages import (
+from detector.batch.cluster.connection import ConnectionLostError
+from detector.batch.cluster.messages import (
     ORIGIN,
     Begin,
     Happened,
@@ -24,12 +24,12 @@ from detector.jobs.batch.cluster.messages import (
     Welcome,
     to_text,
 )
-from detector.jobs.batch.item import Task
-from detector.jobs.batch.places import open_outputs
-from detector.jobs.batch.pool import Event, Failed, Finished, Gone
-from detector.jobs.batch.settings import LoadedFacts
-from detector.session import codec
-from detector.session.codec import to_builtins
+from detector.batch.item import Task
+from detector.batch.places import open_outputs
+from detector.batch.pool import Event, Failed, Finished, Gone
+from detector.batch.settings import LoadedFacts
+from detector.core.session import codec
+from detector.core.session.codec import to_builtins
 from tests.jobs.batch.pools import FACTS, place_results
 
 

@@ -23,10 +23,10 @@ from typing import Any
 
 import av
 
-from detector.jobs.batch.dataset import FOLDER, is_installed, partition
-from detector.jobs.batch.layout import FILES, MARKER, SCRATCH
-from detector.jobs.batch.manifest import DONE, FAILED, Manifest, manifests
-from detector.jobs.batch.pieces import PARTS, RECORD
+from detector.batch.dataset import FOLDER, is_installed, partition
+from detector.batch.layout import FILES, MARKER, SCRATCH
+from detector.batch.manifest import DONE, FAILED, Manifest, manifests
+from detector.batch.pieces import PARTS, RECORD
 
 COMMAND = [sys.executable, "-m", "detector"]
 ENVIRONMENT = {"DETECT_VIDEO_SELF_TIMING": "0"}
@@ -219,7 +219,7 @@ def children_of(parent: int) -> list[int]:
 
 def is_worker(pid: int) -> bool:
     with suppress(OSError):
-        return b"detector.jobs.batch.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"detector.batch.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False
 
 

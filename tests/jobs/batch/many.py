@@ -17,13 +17,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from detector.jobs.batch.layout import FILES, MARKER
-from detector.jobs.batch.listing import Item, version_of
-from detector.jobs.batch.manifest import Manifest
-from detector.jobs.batch.settings import key_of_item, read_settings
-from detector.session.batch import ItemRecord
-from detector.session.codec import to_json
-from detector.session.document import Exit
+from detector.batch.documents import ItemRecord
+from detector.batch.layout import FILES, MARKER
+from detector.batch.listing import Item, version_of
+from detector.batch.manifest import Manifest
+from detector.batch.settings import key_of_item, read_settings
+from detector.core.session.codec import to_json
+from detector.core.session.document import Exit
 
 IN_A_FOLDER = 1000
 

@@ -11,14 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from detector.config.schema import Config
-from detector.jobs.batch import pieces
-from detector.jobs.batch.item import Task
-from detector.jobs.batch.places import Outputs, open_outputs
-from detector.jobs.batch.pool import Event, Failed, Finished
-from detector.jobs.batch.settings import LoadedFacts, as_plain, key_of
-from detector.session.batch import ItemRecord, Ledger, WorkerReport, WorkerState
-from detector.session.document import Exit
+from detector.batch import pieces
+from detector.batch.documents import ItemRecord, Ledger, WorkerReport, WorkerState
+from detector.batch.item import Task
+from detector.batch.places import Outputs, open_outputs
+from detector.batch.pool import Event, Failed, Finished
+from detector.batch.settings import LoadedFacts, as_plain, key_of
+from detector.core.config.schema import Config
+from detector.core.session.document import Exit
 
 FACTS = LoadedFacts(
     config=as_plain(Config()),
@@ -232,10 +232,10 @@ WORKER = textwrap.dedent(
             continue
         say(kind="frames", frames=1)
         from tests.jobs.batch.pools import place_results
-        from detector.jobs.batch.item import Task
-        from detector.jobs.batch.places import open_outputs
-        from detector.jobs.batch.settings import LoadedFacts, digest_of
-        from detector.session.codec import to_builtins
+        from detector.batch.item import Task
+        from detector.batch.places import open_outputs
+        from detector.batch.settings import LoadedFacts, digest_of
+        from detector.core.session.codec import to_builtins
         task = Task(**order["task"])
         record = place_results(task, open_outputs(PLACE), digest_of(LoadedFacts(**facts)))
         say(kind="record", record=to_builtins(record))
@@ -248,7 +248,7 @@ def worker_command(place: Path, flag: Path) -> list[str]:
     another model where FLAG.other is."""
     import sys
 
-    from detector.jobs.batch.local import ROOT
+    from detector.batch.local import ROOT
 
     values = {
         "ROOT": str(ROOT),

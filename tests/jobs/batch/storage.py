@@ -18,10 +18,10 @@ from typing import Any, ClassVar, NamedTuple
 
 import pytest
 
-from detector.jobs.batch.item import OpenModel, Task, open_model
-from detector.jobs.batch.listing import look_at
-from detector.jobs.batch.settings import as_plain, ask
-from detector.sources._storage import forget_stores
+from detector.batch.item import OpenModel, Task, open_model
+from detector.batch.listing import look_at
+from detector.batch.settings import as_plain, ask
+from detector.core.sources._storage import forget_stores
 from tests.cli.small import write_network
 
 MemoryFileSystem = pytest.importorskip(
@@ -267,5 +267,5 @@ def fake_store(monkeypatch: Any, scheme: str = "gs") -> Any:
 
     memory = Memory(skip_instance_cache=True)
     opened = {scheme: memory}
-    monkeypatch.setattr("detector.sources._storage._open", lambda name: opened[name])
+    monkeypatch.setattr("detector.core.sources._storage._open", lambda name: opened[name])
     return memory

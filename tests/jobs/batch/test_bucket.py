@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from detector.errors import OutputError, UsageError
-from detector.jobs.batch.bucket import BucketOutputs
-from detector.jobs.batch.item import Task
-from detector.jobs.batch.job import Request
-from detector.jobs.batch.listing import Shard, list_sources
-from detector.jobs.batch.looking import look
-from detector.jobs.batch.start import prune_batch, run_batch
+from detector.batch.bucket import BucketOutputs
+from detector.batch.item import Task
+from detector.batch.job import Request
+from detector.batch.listing import Shard, list_sources
+from detector.batch.looking import look
+from detector.batch.start import prune_batch, run_batch
+from detector.core.errors import OutputError, UsageError
 from tests.jobs.batch.pools import FakePool, make_sources, place_results, record_of, refused
 from tests.jobs.batch.storage import fake_store
 
@@ -27,7 +27,7 @@ TASK = Task(name="sub/a.mp4", path="gs://bucket/in/sub/a.mp4", version="10-1")
 @pytest.fixture
 def store(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr("detector.jobs.batch.dataset.is_installed", lambda: False)
+    monkeypatch.setattr("detector.batch.dataset.is_installed", lambda: False)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return fake_store(monkeypatch)
 
@@ -202,7 +202,7 @@ def test_local_files_into_a_store(store, tmp_path):
 
 def test_the_dataset_lies_in_the_place(store, monkeypatch):
     parquet = pytest.importorskip("pyarrow.parquet", reason="machine: pyarrow is not installed")
-    monkeypatch.setattr("detector.jobs.batch.dataset.is_installed", lambda: True)
+    monkeypatch.setattr("detector.batch.dataset.is_installed", lambda: True)
     store.pipe_file("bucket/in/sub/a.mp4", b"x")
     run(store)
     result, _ = run(store, sources=(), resume=True)  # it was done without one

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from detector import __version__
-from detector.errors.secrets import keep_secret
-from detector.jobs.batch import local
-from detector.jobs.batch.cluster.actor import Worker
-from detector.jobs.batch.cluster.messages import (
+from detector.batch import local
+from detector.batch.cluster.actor import Worker
+from detector.batch.cluster.messages import (
     ORIGIN,
     Begin,
     Hello,
@@ -22,10 +21,11 @@ from detector.jobs.batch.cluster.messages import (
     Welcome,
     to_text,
 )
-from detector.jobs.batch.item import Task
-from detector.jobs.batch.listing import version_of
-from detector.jobs.batch.settings import LoadedFacts, digest_of
-from detector.session import codec
+from detector.batch.item import Task
+from detector.batch.listing import version_of
+from detector.batch.settings import LoadedFacts, digest_of
+from detector.core.errors.secrets import keep_secret
+from detector.core.session import codec
 from tests.jobs.batch.pools import FACTS, worker_command
 from tests.jobs.batch.storage import fake_store
 

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from detector.errors import EngineError, UsageError
-from detector.jobs.batch.cluster import connection
-from detector.jobs.batch.cluster.connection import (
+from detector.batch.cluster import connection
+from detector.batch.cluster.connection import (
     Connection,
     ConnectionLostError,
     address_of,
     check_on,
     last_words,
 )
-from detector.jobs.batch.cluster.messages import Turn
-from detector.run.signals import Stop, Stopped
+from detector.batch.cluster.messages import Turn
+from detector.core.errors import EngineError, UsageError
+from detector.core.run.signals import Stop, Stopped
 
 TURNED = '{"replies": [], "nodes": [], "silent_s": 1.5}'
 # What the process does: each text is written as the answer to one line that it reads.

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from detector.errors import EngineError, OutputError
-from detector.jobs.batch.cluster.pool import ClusterPool
-from detector.jobs.batch.item import Task
-from detector.jobs.batch.listing import version_of
-from detector.jobs.batch.pool import Failed, Finished, Gone
-from detector.jobs.batch.settings import digest_of
-from detector.run.signals import Stop, Stopped
+from detector.batch.cluster.pool import ClusterPool
+from detector.batch.item import Task
+from detector.batch.listing import version_of
+from detector.batch.pool import Failed, Finished, Gone
+from detector.batch.settings import digest_of
+from detector.core.errors import EngineError, OutputError
+from detector.core.run.signals import Stop, Stopped
 from tests.jobs.batch.clusters import Clock, FakeCluster, node
 from tests.jobs.batch.pools import FACTS
 from tests.jobs.batch.storage import fake_store

@@ -11,15 +11,8 @@ from typing import Any
 
 import pytest
 
-from detector.jobs.batch.cluster.messages import (
-    NOT_INSTALLED,
-    Call,
-    Connect,
-    NewActor,
-    Turn,
-    to_text,
-)
-from detector.jobs.batch.cluster.ray_process import describe, serve
+from detector.batch.cluster.messages import NOT_INSTALLED, Call, Connect, NewActor, Turn, to_text
+from detector.batch.cluster.ray_process import describe, serve
 
 NODES = [
     {"NodeID": "n1", "NodeManagerHostname": "a", "Alive": True, "Resources": {"CPU": 2.0}},
@@ -182,4 +175,4 @@ def test_what_ray_says_is_a_line():
     error = RuntimeError("ray::Worker.load() (pid=1)\n Traceback ...")
     error.cause = ValueError("what it was")  # type: ignore[attr-defined]
     assert describe(error) == "ValueError: what it was"
-    assert describe(RuntimeError("No module named 'detector.jobs.batch.cluster'")) == NOT_INSTALLED
+    assert describe(RuntimeError("No module named 'detector.batch.cluster'")) == NOT_INSTALLED

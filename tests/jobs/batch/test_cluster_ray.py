@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from detector.jobs.batch.places import SCRATCH
+from detector.batch.places import SCRATCH
 from tests.cli.command import detect_video, start, summary_of
 from tests.cli.small import write_network
 from tests.conftest import CHECKOUT

@@ -7,9 +7,9 @@ import tempfile
 
 import pytest
 
-from detector.errors.machine import CORES_VARIABLE, usable_cores
-from detector.jobs.batch.cluster.cores import claim_cores
-from detector.jobs.batch.cluster.room import Need, need_of, room_of
+from detector.batch.cluster.cores import claim_cores
+from detector.batch.cluster.room import Need, need_of, room_of
+from detector.core.errors.machine import CORES_VARIABLE, usable_cores
 from tests.jobs.batch.clusters import node
 
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import pytest
 
-from detector.errors import EXIT_OUTPUT, EXIT_SOURCE, OutputError, SourceError
-from detector.jobs.batch.bucket import BucketOutputs
-from detector.jobs.batch.item import process_item
-from detector.jobs.batch.listing import list_sources
-from detector.jobs.batch.places import open_outputs
-from detector.sources import _ranges, _storage
+from detector.batch.bucket import BucketOutputs
+from detector.batch.item import process_item
+from detector.batch.listing import list_sources
+from detector.batch.places import open_outputs
+from detector.core.errors import EXIT_OUTPUT, EXIT_SOURCE, OutputError, SourceError
+from detector.core.sources import _ranges, _storage
 from tests.cli.command import assert_one_line_error, detect_video
 from tests.cli.small import write_network
 from tests.jobs.batch.storage import Guard, Keys, s3_server, small_model, task_of, use_store

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from detector.jobs.batch import dataset
+from detector.batch import dataset
 from tests.conftest import CHECKOUT
 
 pytest.importorskip("pyarrow", reason="machine: pyarrow is not installed")

@@ -7,7 +7,7 @@ import importlib.util
 
 import pytest
 
-from detector.sources._storage import forget_stores
+from detector.core.sources._storage import forget_stores
 from tests.cli.command import detect_video_anew, summary_of
 from tests.cli.small import write_network
 from tests.jobs.batch.storage import google_server

@@ -6,11 +6,11 @@ import os
 
 import pytest
 
-from detector.errors import OutputError, SourceError
-from detector.jobs.batch.item import OpenModel, Task, open_model, process_item
-from detector.jobs.batch.listing import version_of
-from detector.jobs.batch.places import open_outputs
-from detector.jobs.batch.settings import as_plain, ask
+from detector.batch.item import OpenModel, Task, open_model, process_item
+from detector.batch.listing import version_of
+from detector.batch.places import open_outputs
+from detector.batch.settings import as_plain, ask
+from detector.core.errors import OutputError, SourceError
 from tests.cli.small import write_network
 from tests.jobs.batch.many import cost_of, make_sources, pretend_done
 from tests.sources.clips import write_video

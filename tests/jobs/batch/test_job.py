@@ -11,23 +11,23 @@ from dataclasses import replace
 
 import pytest
 
-from detector.config.schema import Config
-from detector.errors import OutputError, UsageError
-from detector.jobs.batch.job import Request, Watch
-from detector.jobs.batch.layout import locked
-from detector.jobs.batch.listing import Shard
-from detector.jobs.batch.looking import dry_run, look
-from detector.jobs.batch.manifest import Manifest
-from detector.jobs.batch.places import LocalOutputs
-from detector.jobs.batch.settings import read_settings
-from detector.jobs.batch.start import default_workers, prune_batch, run_batch
-from detector.session.batch import ItemCounts
+from detector.batch.documents import ItemCounts
+from detector.batch.job import Request, Watch
+from detector.batch.layout import locked
+from detector.batch.listing import Shard
+from detector.batch.looking import dry_run, look
+from detector.batch.manifest import Manifest
+from detector.batch.places import LocalOutputs
+from detector.batch.settings import read_settings
+from detector.batch.start import default_workers, prune_batch, run_batch
+from detector.core.config.schema import Config
+from detector.core.errors import OutputError, UsageError
 from tests.jobs.batch.pools import FACTS, FakePool, lost, make_sources, place_results, refused
 
 
 @pytest.fixture(autouse=True)
 def without_dataset(monkeypatch):
-    monkeypatch.setattr("detector.jobs.batch.dataset.is_installed", lambda: False)
+    monkeypatch.setattr("detector.batch.dataset.is_installed", lambda: False)
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def test_a_damaged_source_is_done_but_not_whole(job, tmp_path):
     def answers(task, pool):
         if task.name != "bb.mp4":
             return None
-        from detector.jobs.batch.pool import Finished
+        from detector.batch.pool import Finished
 
         return Finished(task, 0, place_results(task, pool.outputs, pool.digest, code=7), 0.1)
 
@@ -242,7 +242,7 @@ def test_the_dataset_is_made_later_where_pyarrow_came_later(job, tmp_path, monke
     pytest.importorskip("pyarrow", reason="machine: pyarrow is not installed")
     result, _ = job()
     assert any("pyarrow" in note for note in result.notes)
-    monkeypatch.setattr("detector.jobs.batch.dataset.is_installed", lambda: True)
+    monkeypatch.setattr("detector.batch.dataset.is_installed", lambda: True)
     (tmp_path / "in/a.mp4").write_bytes(b"another")
     result, _ = job(resume=True)
     names = {path.name for path in (tmp_path / "out/detections").iterdir()}
@@ -321,7 +321,7 @@ def test_one_item_that_cannot_be_written_does_not_end_the_job(job):
 
 
 def test_a_pool_without_workers_ends_the_job(job):
-    from detector.jobs.batch.pool import Gone
+    from detector.batch.pool import Gone
 
     def answers(task, pool):
         pool.alive = False

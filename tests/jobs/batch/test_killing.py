@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from detector.jobs.batch.layout import FILES
+from detector.batch.layout import FILES
 from tests.jobs.batch.killing import list_differences, list_faults, make_clips, run_with_kills
 
 

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from detector.errors import SourceError, UsageError
-from detector.jobs.batch.listing import WHOLE, Item, Shard, list_sources, parse_shard
-from detector.run.outputs import SETTINGS
+from detector.batch.listing import WHOLE, Item, Shard, list_sources, parse_shard
+from detector.core.errors import SourceError, UsageError
+from detector.core.run.outputs import SETTINGS
 from tests.jobs.batch.pools import make_sources
 
 

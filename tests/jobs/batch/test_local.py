@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from detector.errors import EngineError
-from detector.jobs.batch import local
-from detector.jobs.batch.item import Task
-from detector.jobs.batch.listing import version_of
-from detector.jobs.batch.local import Limits, LocalPool, share_cores
-from detector.jobs.batch.pool import Failed, Finished, Gone
-from detector.jobs.batch.settings import digest_of
-from detector.run.signals import Stop, Stopped
+from detector.batch import local
+from detector.batch.item import Task
+from detector.batch.listing import version_of
+from detector.batch.local import Limits, LocalPool, share_cores
+from detector.batch.pool import Failed, Finished, Gone
+from detector.batch.settings import digest_of
+from detector.core.errors import EngineError
+from detector.core.run.signals import Stop, Stopped
 from tests.jobs.batch.pools import FACTS, worker_command
 from tests.waiting import wait_for
 

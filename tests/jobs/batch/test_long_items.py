@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from detector.errors import UsageError
-from detector.jobs.batch import long_items, pieces
-from detector.jobs.batch.item import Piece, Task
-from detector.jobs.batch.job import Request, Watch
-from detector.jobs.batch.listing import Item, Shard
-from detector.jobs.batch.long_items import LongItems, Split, choose, count_tasks, parse_split
-from detector.jobs.batch.pool import Finished
-from detector.jobs.batch.start import prune_batch, run_batch
-from detector.session.batch import ItemCounts
+from detector.batch import long_items, pieces
+from detector.batch.documents import ItemCounts
+from detector.batch.item import Piece, Task
+from detector.batch.job import Request, Watch
+from detector.batch.listing import Item, Shard
+from detector.batch.long_items import LongItems, Split, choose, count_tasks, parse_split
+from detector.batch.pool import Finished
+from detector.batch.start import prune_batch, run_batch
+from detector.core.errors import UsageError
 from tests.jobs.batch.pools import (
     PART_FRAMES,
     FakePool,
@@ -92,7 +92,7 @@ def test_no_more_workers_than_there_can_be_parts():
 @pytest.fixture
 def job(tmp_path, monkeypatch):
     """Runs a job on sources of tmp_path/in. Returns its result and its pool."""
-    monkeypatch.setattr("detector.jobs.batch.dataset.is_installed", lambda: False)
+    monkeypatch.setattr("detector.batch.dataset.is_installed", lambda: False)
     monkeypatch.setattr(long_items, "LEAST_BYTES", 1000)
     make_sources(tmp_path / "in", "a.mp4", "bb.mp4", "ccc.mp4")
     (tmp_path / "in" / LONG).write_bytes(bytes(3000))

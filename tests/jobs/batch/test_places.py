@@ -6,11 +6,11 @@ import os
 
 import pytest
 
-from detector.errors import OutputError, UsageError
-from detector.jobs.batch.item import Task
-from detector.jobs.batch.layout import is_running, locked
-from detector.jobs.batch.listing import WHOLE, Shard
-from detector.jobs.batch.places import LocalOutputs, make_output_folder, open_outputs
+from detector.batch.item import Task
+from detector.batch.layout import is_running, locked
+from detector.batch.listing import WHOLE, Shard
+from detector.batch.places import LocalOutputs, make_output_folder, open_outputs
+from detector.core.errors import OutputError, UsageError
 from tests.jobs.batch.pools import place_results, record_of
 
 TASK = Task(name="sub/a.mp4", path="/in/sub/a.mp4", version="10-1")

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from detector.jobs.batch.item import Task
-from detector.jobs.batch.progress import SLOWEST, Tally, add_ledgers
-from detector.report.terminal.batch import PlainLines, clock_time, line
-from detector.session.batch import Ledger, SlowItem, StageSeconds, WorkerState
+from detector.batch.documents import Ledger, SlowItem, StageSeconds, WorkerState
+from detector.batch.item import Task
+from detector.batch.progress import SLOWEST, Tally, add_ledgers
+from detector.batch.terminal import PlainLines, clock_time, line
 from tests.jobs.batch.pools import record_of
 
 

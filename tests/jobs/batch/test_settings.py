@@ -8,10 +8,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from detector.config.levels import resolve_config
-from detector.config.schema import Config
-from detector.errors import UsageError
-from detector.jobs.batch.settings import (
+from detector.batch.settings import (
     as_plain,
     ask,
     config_of,
@@ -21,6 +18,9 @@ from detector.jobs.batch.settings import (
     settle,
     write_settings,
 )
+from detector.core.config.levels import resolve_config
+from detector.core.config.schema import Config
+from detector.core.errors import UsageError
 from tests.jobs.batch.pools import FACTS
 
 

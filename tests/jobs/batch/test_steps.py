@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from detector.errors import OutputError, SourceError
-from detector.jobs.batch import pieces, worker
-from detector.jobs.batch.item import NOT_SPLIT, OpenModel, Piece, Task, process_item
-from detector.jobs.batch.listing import version_of
-from detector.jobs.batch.part import ROWS
-from detector.jobs.batch.places import LocalOutputs
-from detector.session.batch import ItemRecord
+from detector.batch import pieces, worker
+from detector.batch.documents import ItemRecord
+from detector.batch.item import NOT_SPLIT, OpenModel, Piece, Task, process_item
+from detector.batch.listing import version_of
+from detector.batch.part import ROWS
+from detector.batch.places import LocalOutputs
+from detector.core.errors import OutputError, SourceError
 from tests.cli.command import detect_video
 from tests.jobs.batch.killing import list_differences, list_faults
 from tests.jobs.splitting import make_config, make_long_video, stamps_of, telling_model, write_clip

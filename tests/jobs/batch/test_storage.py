@@ -11,15 +11,15 @@ from typing import ClassVar
 
 import pytest
 
-from detector.errors import OutputError, SourceError
-from detector.jobs.batch import bucket, stores
-from detector.jobs.batch.bucket import BucketOutputs
-from detector.jobs.batch.item import Task, process_item, spec_of
-from detector.jobs.batch.listing import list_sources, look_at
-from detector.jobs.batch.places import open_outputs
-from detector.sources import _ranges, _storage
-from detector.sources import open as open_source
-from detector.sources._addresses import parse_address
+from detector.batch import bucket, stores
+from detector.batch.bucket import BucketOutputs
+from detector.batch.item import Task, process_item, spec_of
+from detector.batch.listing import list_sources, look_at
+from detector.batch.places import open_outputs
+from detector.core.errors import OutputError, SourceError
+from detector.core.sources import _ranges, _storage
+from detector.core.sources import open as open_source
+from detector.core.sources._addresses import parse_address
 from tests.cli.command import assert_one_line_error, detect_video_anew, summary_of
 from tests.cli.small import write_network
 from tests.jobs.batch.pools import place_results, record_of

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from detector.config.levels import resolve_config
-from detector.config.schema import Config
-from detector.jobs import doctor
-from detector.jobs import doctor as media
-from detector.jobs.doctor import attempt
-from detector.jobs.doctor import hardware as counters
-from detector.jobs.doctor import hardware as gpu
-from detector.jobs.doctor import hardware as host
-from detector.report.terminal.doctor import print_findings
+from detector.core.config.levels import resolve_config
+from detector.core.config.schema import Config
+from detector.core.jobs import doctor
+from detector.core.jobs import doctor as media
+from detector.core.jobs.doctor import attempt
+from detector.core.jobs.doctor import hardware as counters
+from detector.core.jobs.doctor import hardware as gpu
+from detector.core.jobs.doctor import hardware as host
+from detector.core.terminal.doctor import print_findings
 
 NONE = dict.fromkeys(host.FEATURES, False)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from tests.conftest import CHECKOUT
 
 SHORT = """
-import detector.jobs.profile.layers as layers
-import detector.jobs.profile.loop as loop
-import detector.jobs.profile.peaks as peaks
+import detector.lab.profile.layers as layers
+import detector.lab.profile.loop as loop
+import detector.lab.profile.peaks as peaks
 layers.BUDGET_S, peaks.BUDGET_S, loop.ROUNDS = 0.5, 0.06, 1
 peaks.SIZES, peaks.TRIAD_BYTES = (384,), 12 << 20
 """

@@ -11,13 +11,20 @@ from typing import cast
 
 import pytest
 
-from detector.config.schema import Config
-from detector.errors import UsageError
-from detector.jobs import profile
-from detector.jobs.profile.base import Occasion, Pass
-from detector.session.passes import FACTS, Interval, LoopFacts, PassRecord, find_facts, read_pass
-from detector.session.read import SavedSession
-from detector.session.store import Session
+from detector.core.config.schema import Config
+from detector.core.errors import UsageError
+from detector.core.session.store import Session
+from detector.lab import profile
+from detector.lab.profile.base import Occasion, Pass
+from detector.lab.session.passes import (
+    FACTS,
+    Interval,
+    LoopFacts,
+    PassRecord,
+    find_facts,
+    read_pass,
+)
+from detector.lab.session.read import SavedSession
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
 
@@ -25,7 +32,7 @@ STREET = CHECKOUT / "videos/street.mp4"
 DROPPED_IN = """
 from dataclasses import dataclass
 
-from detector.jobs.profile.base import Pass
+from detector.lab.profile.base import Pass
 
 
 @dataclass(frozen=True)
@@ -45,9 +52,9 @@ PASS = Pass(
 # Runs the command with one more folder in which passes are found: as if the file lay beside them.
 WITH_FOLDER = """
 import sys
-import detector.jobs.profile as profile
+import detector.lab.profile as profile
 profile.__path__.append(sys.argv.pop(1))
-from detector.cli import main
+from detector.core.cli import main
 main()
 """
 
@@ -102,15 +109,15 @@ def test_a_pass_is_complete():
 def test_only_the_chosen_passes_are_imported_and_what_they_need():
     code = """
 import sys
-from detector.jobs.profile import choose_passes
+from detector.lab.profile import choose_passes
 choose_passes(["layers"])
 print("\\n".join(sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     imported = set(done.stdout.split())
-    assert "detector.jobs.profile.layers" in imported
-    others = {f"detector.jobs.profile.{name}" for name in profile.list_passes() if name != "layers"}
-    rooms = {"detector.jobs.compare", "detector.jobs.evaluate", "detector.datasets"}
+    assert "detector.lab.profile.layers" in imported
+    others = {f"detector.lab.profile.{name}" for name in profile.list_passes() if name != "layers"}
+    rooms = {"detector.lab.compare", "detector.lab.evaluate", "detector.lab.datasets"}
     assert not imported & (others | rooms | {"torch", "cv2.dnn", "cProfile", "psutil"})
 
 

@@ -13,21 +13,22 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from detector.analysis.energy import KEPT, SUMMED, Metered, energy_samples, subtract_idle
-from detector.config.levels import resolve_config
-from detector.jobs.profile import energy
-from detector.jobs.profile.base import NotHereError, Occasion
-from detector.jobs.profile.energy import (
+from detector.core.config.levels import resolve_config
+from detector.core.errors.machine import NotHereError
+from detector.core.session.codec import to_builtins
+from detector.core.session.store import Session
+from detector.lab.analysis.energy import KEPT, SUMMED, Metered, energy_samples, subtract_idle
+from detector.lab.profile import energy
+from detector.lab.profile.base import Occasion
+from detector.lab.profile.energy import (
     Meter,
     explain_absence,
     joules_between,
     open_gpu,
     rapl_counters,
 )
-from detector.report.tables import ENERGY, csv_files
-from detector.session.codec import to_builtins
-from detector.session.read import read_session
-from detector.session.store import Session
+from detector.lab.report.tables import ENERGY, csv_files
+from detector.lab.session.read import read_session
 from tests.report.sessions import CLIP, FRAMES, ran
 
 SECOND = 1_000_000_000

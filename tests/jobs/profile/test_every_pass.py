@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from detector import engines
-from detector.jobs.profile import choose_passes
+from detector.core import engines
+from detector.lab.profile import choose_passes
 from tests.cli.command import detect_video, summary_of
 from tests.conftest import CHECKOUT
 from tests.jobs.profile.budgets import with_short_budgets

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from detector.config.levels import resolve_config
-from detector.jobs.profile.base import Occasion
-from detector.jobs.profile.batches import open_with_batches
-from detector.session.read import read_session
-from detector.session.store import Session
+from detector.core.config.levels import resolve_config
+from detector.core.session.store import Session
+from detector.lab.profile.base import Occasion
+from detector.lab.profile.batches import open_with_batches
+from detector.lab.session.read import read_session
 from tests.cli.command import detect_video, summary_of
 from tests.conftest import CHECKOUT
 from tests.report.sessions import ran

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector.jobs.profile.memory import KEPT, MB, fit_growth, peak_by_stage, thin
-from detector.timeline import KINDS
+from detector.core.timeline import KINDS
+from detector.lab.profile.memory import KEPT, MB, fit_growth, peak_by_stage, thin
 
 MS = 1_000_000
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from detector import engines
+from detector.core import engines
 from tests.cli.command import detect_video, summary_of
 from tests.conftest import CHECKOUT
 from tests.jobs.profile.budgets import with_short_budgets

@@ -15,17 +15,18 @@ from datetime import date
 
 import pytest
 
-from detector import engines
-from detector.config.levels import resolve_config
-from detector.config.schema import PACKAGED, Config
-from detector.jobs import profile
-from detector.jobs.profile.base import NotHereError, Occasion, Varies, output_within, pin_choices
-from detector.run import choose
-from detector.run.wire import input_kind
-from detector.session.measured import Interval, MeasuredCalibration, MeasuredRow, Measurement
-from detector.session.passes import Execution
-from detector.session.read import SavedSession
-from detector.session.store import Session
+from detector.core import engines
+from detector.core.config.levels import resolve_config
+from detector.core.config.schema import PACKAGED, Config
+from detector.core.errors.machine import NotHereError
+from detector.core.run import choose
+from detector.core.run.wire import input_kind
+from detector.core.session.measured import Interval, MeasuredCalibration, MeasuredRow, Measurement
+from detector.core.session.store import Session
+from detector.lab import profile
+from detector.lab.profile.base import Occasion, Varies, output_within, pin_choices
+from detector.lab.session.passes import Execution
+from detector.lab.session.read import SavedSession
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
 from tests.jobs.profile.budgets import with_short_budgets
@@ -38,11 +39,11 @@ FRAMES = 9  # enough for what-if's larger batch
 # Runs in every process: the command itself, the one under perf, the workers of compare.
 SPY = """
 import json, os
-import detector.engines as engines
-import detector.jobs.profile as profile
-import detector.jobs.profile.energy as energy
-import detector.jobs.profile.stand_ins as stand_ins
-import detector.jobs.profile.sweep as sweep
+import detector.core.engines as engines
+import detector.lab.profile as profile
+import detector.lab.profile.energy as energy
+import detector.lab.profile.stand_ins as stand_ins
+import detector.lab.profile.sweep as sweep
 from pathlib import Path
 
 def noting(function):

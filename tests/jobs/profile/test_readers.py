@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 import detector
-from detector.config.levels import resolve_config
-from detector.jobs.profile.base import NotHereError, Occasion
-from detector.jobs.profile.counters import count_events, read_perf
-from detector.jobs.profile.python import fold_by_owner, label, owner, shorten_path
-from detector.session.read import read_session
-from detector.session.store import Session
+from detector.core.config.levels import resolve_config
+from detector.core.errors.machine import NotHereError
+from detector.core.session.store import Session
+from detector.lab.profile.base import Occasion
+from detector.lab.profile.counters import count_events, read_perf
+from detector.lab.profile.python import fold_by_owner, label, owner, shorten_path
+from detector.lab.session.read import read_session
 from tests.report.sessions import CLIP, ran
 
 PERF = """# started on Sat
@@ -76,8 +77,8 @@ ROOM = Path(detector.__file__).parent
 @pytest.mark.parametrize(
     ("file", "name", "expected"),
     [
-        (str(ROOM / "stages/nms.py"), "nms", "detector.stages"),
-        (str(ROOM / "run/detect.py"), "detect", "detector.run"),
+        (str(ROOM / "stages/nms.py"), "nms", "detector.core.stages"),
+        (str(ROOM / "run/detect.py"), "detect", "detector.core.run"),
         ("/x/lib/python3.11/site-packages/numpy/core/a.py", "f", "numpy"),
         ("/x/lib/python3.11/site-packages/click.py", "f", "click"),
         ("/usr/lib/python3.11/json/encoder.py", "f", "python"),
@@ -95,12 +96,14 @@ def test_self_times_fold_without_loss():
         (str(ROOM / "stages/heads/darknet.py"), 2, "b"): (1, 1, 0.5, 0.5, {}),
         ("~", 0, "<built-in method time.sleep>"): (1, 1, 4.0, 4.0, {}),
     }
-    assert fold_by_owner(stats) == {"built-in: time.sleep": 4.0, "detector.stages": 0.75}
+    assert fold_by_owner(stats) == {"built-in: time.sleep": 4.0, "detector.core.stages": 0.75}
 
 
 def test_places_are_short():
-    assert shorten_path(str(ROOM / "run/detect.py")) == "detector/run/detect.py"
+    assert shorten_path(str(ROOM / "run/detect.py")) == "detector/core/run/detect.py"
     assert shorten_path("/x/site-packages/av/video.py") == "av/video.py"
     assert shorten_path("/usr/lib/python3.11/json/encoder.py") == "encoder.py"
-    assert label(str(ROOM / "run/detect.py"), 12, "detect") == "detector/run/detect.py:12(detect)"
+    assert (
+        label(str(ROOM / "run/detect.py"), 12, "detect") == "detector/core/run/detect.py:12(detect)"
+    )
     assert label("~", 0, "<built-in method time.sleep>") == "built-in method time.sleep"

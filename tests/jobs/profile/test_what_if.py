@@ -10,16 +10,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from detector import sources
-from detector.analysis.loop.what_if import UNKNOWN
-from detector.analysis.noise import MISSES
-from detector.config.schema import Config
-from detector.errors.machine import usable_cores
-from detector.jobs.profile import stand_ins, what_if
-from detector.jobs.profile.base import Occasion, pin_choices
-from detector.session.passes import Prediction
-from detector.session.read import read_session
-from detector.session.store import Session
+from detector.core import sources
+from detector.core.config.schema import Config
+from detector.core.errors.machine import usable_cores
+from detector.core.session.store import Session
+from detector.lab.analysis.loop.what_if import UNKNOWN
+from detector.lab.analysis.noise import MISSES
+from detector.lab.profile import stand_ins, what_if
+from detector.lab.profile.base import Occasion, pin_choices
+from detector.lab.session.passes import Prediction
+from detector.lab.session.read import read_session
 from tests.cli.command import detect_video, summary_of
 from tests.conftest import CHECKOUT
 from tests.report.sessions import ran

@@ -21,8 +21,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from detector.errors import OutputError, UsageError
-from detector.errors.secrets import redact
+from detector.core.errors import OutputError, UsageError
+from detector.core.errors.secrets import redact
 from detector.live.base import Event
 from detector.live.events import EventHub, courier
 from detector.live.events.courier import Courier, RefusedError, TryAgainError

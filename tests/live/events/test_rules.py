@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from detector.core.types import Arrival, Detections, Frame
 from detector.live.events.rules import EventRules
-from detector.sources.live.base import CONNECTING, LIVE, STALLED, WAITING, FeedFacts
-from detector.types import Arrival, Detections, Frame
+from detector.live.sources.base import CONNECTING, LIVE, STALLED, WAITING, FeedFacts
 
 NAMES = ("person", "car")
 SECOND = 1_000_000_000

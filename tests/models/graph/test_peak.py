@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from detector.models.graph.build import GraphBuilder, peak_bytes
+from detector.core.models.graph.build import GraphBuilder, peak_bytes
 
 
 def test_what_stands_at_once():

@@ -11,8 +11,8 @@ import onnxruntime
 import pytest
 from onnx import numpy_helper
 
-from detector.models.graph.build import GraphBuilder, good_name
-from detector.models.graph.qdq import (
+from detector.core.models.graph.build import GraphBuilder, good_name
+from detector.core.models.graph.qdq import (
     KINDS,
     NARROW_TOP,
     quantised_graph,
@@ -21,7 +21,7 @@ from detector.models.graph.qdq import (
     u8_scale,
     weight_scales,
 )
-from detector.models.graph.ranges import measure_ranges
+from detector.core.models.graph.ranges import measure_ranges
 from tests.known_answers import run_once
 from tests.networks import open_network
 from tests.run.quantize.graphs import SIDE, branched, chain, conv, network_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector.config.schema import CALIBRATIONS
-from detector.models.graph.qdq import tensors_to_measure
-from detector.models.graph.ranges import measure_ranges, percentile_range
+from detector.core.config.schema import CALIBRATIONS
+from detector.core.models.graph.qdq import tensors_to_measure
+from detector.core.models.graph.ranges import measure_ranges, percentile_range
 from tests.run.quantize.graphs import SIDE, branched, chain
 
 

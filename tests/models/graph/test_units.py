@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from detector.models.graph.build import GraphBuilder
-from detector.models.graph.qdq import Wiring, float_share, int8_nodes, int8_units
+from detector.core.models.graph.build import GraphBuilder
+from detector.core.models.graph.qdq import Wiring, float_share, int8_nodes, int8_units
 from tests.run.quantize.graphs import SIDE, branched, chain, conv, network_of
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from detector.models.base import InputRules, Network
-from detector.models.graph.build import GraphBuilder, count_macs, output_shapes
-from detector.types import Candidates
+from detector.core.models.base import InputRules, Network
+from detector.core.models.graph.build import GraphBuilder, count_macs, output_shapes
+from detector.core.types import Candidates
 
 SIDE = 4
 

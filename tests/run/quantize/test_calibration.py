@@ -15,15 +15,15 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from detector.config.schema import PACKAGED, CalibrationConfig, Config, NetworkConfig
-from detector.engines import store
-from detector.errors import EngineError, ModelError, SourceError, UsageError
-from detector.models.base import Network
-from detector.models.graph.qdq import KINDS
-from detector.run import quantize
-from detector.run.quantize import calibrate as calibrate_room
-from detector.run.quantize import search
-from detector.run.quantize.calibrate import (
+from detector.core.config.schema import PACKAGED, CalibrationConfig, Config, NetworkConfig
+from detector.core.engines import store
+from detector.core.errors import EngineError, ModelError, SourceError, UsageError
+from detector.core.models.base import Network
+from detector.core.models.graph.qdq import KINDS
+from detector.core.run import quantize
+from detector.core.run.quantize import calibrate as calibrate_room
+from detector.core.run.quantize import search
+from detector.core.run.quantize.calibrate import (
     FLOAT_IN_BF16,
     NARROW,
     SUFFIX,
@@ -32,7 +32,7 @@ from detector.run.quantize.calibrate import (
     calibrate,
     packaged,
 )
-from detector.run.quantize.frames import hold_out
+from detector.core.run.quantize.frames import hold_out
 from tests.known_answers import run_once
 from tests.networks import open_network
 from tests.run.quantize.graphs import SIDE, branched

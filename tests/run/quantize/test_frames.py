@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detector.errors import SourceError
-from detector.models.base import InputRules
-from detector.run.quantize import frames
+from detector.core.errors import SourceError
+from detector.core.models.base import InputRules
+from detector.core.run.quantize import frames
 from tests.sources.clips import write_sound, write_video
 
 RULES = InputRules(4, 4, "stretch", 1)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from detector.models.graph.qdq import Unit
-from detector.run.quantize.search import TRIALS, choose_float_units, rank_units
+from detector.core.models.graph.qdq import Unit
+from detector.core.run.quantize.search import TRIALS, choose_float_units, rank_units
 
 
 def unit(name: str, macs: int = 100) -> Unit:

@@ -1,0 +1,369 @@
+"""Results in an object store: ``-o s3://bucket/prefix``.
+
+    PREFIX/files/NAME/...      an item's outputs, and done.json, its marker, which comes last
+    PREFIX/detections/...      the dataset
+    PREFIX/job.json            what every worker obeys: put there only where there is none
+    PREFIX/manifest.sqlite     a copy, now and then and at the end; so are settings and failures
+
+A store has no renaming and no locks. So a marker is removed before anything of an item is replaced,
+and put when all the rest stands: an item with a marker is whole, and one without is redone. SQLite
+needs files: the manifest that is written lies in a folder of this machine (``home``), with the
+lock. Another machine begins with the copies, and the markers say what is done since.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from detector.batch import dataset
+from detector.batch.documents import ItemRecord, JobSettings
+from detector.batch.layout import FILES, MARKER, MARKER_BYTES, ROWS, SCRATCH, is_running, named
+from detector.batch.listing import WHOLE, Shard
+from detector.batch.stores import walk
+from detector.core.errors import DetectVideoError, OutputError, SourceError, UsageError
+from detector.core.errors.writing import write_whole
+from detector.core.session.codec import from_json, to_json
+from detector.core.sources._addresses import STORES, Place, parse_address
+from detector.core.sources._storage import About, about_of, explain, open_store, path_in_store
+
+PART_BYTES = 16 << 20  # of an upload in parts, which files of twice as much and more get
+COPIED_EVERY_S = 60.0  # the job's own files, while it runs
+VERSIONS = "copies.json"  # in home: which versions of the copies it has seen
+JOB = "job.json"
+OWN = re.compile(r"job\.json|settings\.yaml|(manifest|failures)(-\d+-of-\d+)?\.(sqlite|jsonl)")
+
+
+class BucketOutputs:
+    """A prefix in a store. ``home`` is made by ``fetch_home``."""
+
+    def __init__(self, place: str) -> None:
+        """Raises UsageError for what cannot be written."""
+        parsed = parse_address(place)
+        if parsed.scheme not in STORES:
+            raise UsageError(
+                f"{place}: web servers are read only; give a folder, or s3:// or gs://"
+            )
+        self._base = parsed._replace(key=parsed.key.strip("/"))
+        self.place = str(self._base).rstrip("/")
+        self.home = str(_state_folder(self.place))
+        self._markers: set[str] | None = None
+        self._copied = float("-inf")
+
+    def _at(self, *parts: str) -> Place:
+        key = "/".join(filter(None, (self._base.key, *parts)))
+        return self._base._replace(key=key)
+
+    def _folder(self, *parts: str) -> Place:
+        place = self._at(*parts)
+        return place._replace(key=f"{place.key}/" if place.key else "")
+
+    @property
+    def _store(self) -> Any:
+        return open_store(self._base)
+
+    # ---- an item
+
+    def begin(self, name: str) -> Path:
+        self._discard_scratch(name)
+        with _writing(self._base):
+            return Path(tempfile.mkdtemp(prefix=self._scratch(name)))
+
+    def _scratch(self, name: str) -> str:
+        place, item = (hashlib.sha256(text.encode()).hexdigest() for text in (self.place, name))
+        return f"{SCRATCH}{place[:8]}-{item[:16] if name else ''}"
+
+    def _discard_scratch(self, name: str) -> None:
+        """Of this user, in the folder for temporary files. "": of all items."""
+        for path in Path(tempfile.gettempdir()).glob(f"{self._scratch(name)}*"):
+            with suppress(OSError):
+                if path.lstat().st_uid == os.getuid():
+                    shutil.rmtree(path, ignore_errors=True)
+
+    def commit(self, name: str, scratch: Path, record: ItemRecord) -> None:
+        files = {
+            path.relative_to(scratch).as_posix(): path
+            for path in sorted(scratch.rglob("*"))
+            if path.is_file()
+        }
+        with _writing(self._at(FILES, name)):
+            self._clear(name, keep=files)
+            for relative, path in files.items():
+                self._put(path, self._at(FILES, name, relative))
+            marker = path_in_store(self._at(FILES, name, MARKER))
+            self._store.pipe_file(marker, to_json(record).encode())
+        if self._markers is not None:
+            self._markers.add(name)
+        self._discard_scratch(name)
+
+    def _put(self, path: Path, place: Place) -> None:
+        self._store.put_file(str(path), path_in_store(place), chunksize=PART_BYTES)
+
+    def _clear(self, name: str, keep: Iterable[str] = ()) -> None:
+        """Removes what stands under an item's name, its marker first."""
+        folder = self._folder(FILES, name)
+        there = [key[len(folder.key) :] for key, _ in walk(folder)]
+        if MARKER in there:
+            self._remove(self._at(FILES, name, MARKER))
+        if self._markers is not None:
+            self._markers.discard(name)
+        for relative in {*there} - {MARKER, *keep}:
+            self._remove(folder._replace(key=folder.key + relative))
+
+    def _remove(self, place: Place) -> None:
+        with suppress(FileNotFoundError):
+            self._store.rm_file(path_in_store(place))
+
+    def discard(self, name: str) -> None:
+        self._discard_scratch(name)
+        with suppress(Exception):  # the next try does it
+            folder = self._folder(FILES, name)
+            self._abort_uploads(folder)
+            keys = [key for key, _ in walk(folder)]
+            if keys and f"{folder.key}{MARKER}" not in keys:
+                for key in keys:
+                    self._remove(folder._replace(key=key))
+
+    def discard_all(self) -> None:
+        self._discard_scratch("")
+        with suppress(Exception):
+            self._abort_uploads(self._folder())
+
+    def _abort_uploads(self, folder: Place) -> None:
+        """Uploads in parts that were never finished cost money, and nobody sees them. (Those of
+        Google's end by themselves after a week.)"""
+        if folder.scheme != "s3":
+            return
+        bucket: dict[str, str] = {"Bucket": folder.host}
+        marker: dict[str, str] = {}
+        while True:
+            page = self._store.call_s3(
+                "list_multipart_uploads", **bucket, Prefix=folder.key, **marker
+            )
+            for one in page.get("Uploads", ()):
+                if one["Key"].startswith(folder.key):
+                    with suppress(FileNotFoundError):
+                        self._store.call_s3(
+                            "abort_multipart_upload",
+                            **bucket,
+                            Key=one["Key"],
+                            UploadId=one["UploadId"],
+                        )
+            if not page.get("IsTruncated"):
+                return
+            marker = {
+                "KeyMarker": page["NextKeyMarker"],
+                "UploadIdMarker": page["NextUploadIdMarker"],
+            }
+
+    def has_marker(self, name: str) -> bool:
+        if self._markers is None:
+            folder, ending = self._folder(FILES), f"/{MARKER}"
+            with _writing(folder):
+                self._markers = {
+                    key[len(folder.key) : -len(ending)]
+                    for key, _ in walk(folder)
+                    if key.endswith(ending)
+                }
+        return name in self._markers
+
+    def read_marker(self, name: str) -> ItemRecord | None:
+        place = self._at(FILES, name, MARKER)
+        with _writing(place):
+            try:
+                data = self._store.cat_file(path_in_store(place), start=0, end=MARKER_BYTES)
+            except FileNotFoundError:
+                return None
+        try:
+            return from_json(data, ItemRecord, f"{name}/{MARKER}")
+        except UsageError:
+            return None
+
+    def remove(self, name: str) -> None:
+        with _writing(self._at(FILES, name)):
+            self._clear(name)
+
+    # ---- its rows in the dataset
+
+    def _partition(self, name: str) -> Place:
+        return self._at(dataset.partition("", name).as_posix(), dataset.FILE)
+
+    def gather(self, name: str, rows: Path) -> None:
+        place = self._partition(name)
+        with _writing(place), tempfile.TemporaryDirectory(prefix="detect-video-") as folder:
+            table = Path(folder, dataset.FILE)
+            dataset.write_table(table, rows)
+            self._put(table, place)
+
+    def gather_missing(self, names: Iterable[str], stopped: Callable[[], bool]) -> None:
+        folder = self._folder(dataset.FOLDER)
+        with _writing(folder):
+            there = {key for key, _ in walk(folder)}
+        for name in names:
+            if stopped():
+                return
+            if self._partition(name).key in there:
+                continue
+            rows = self._at(FILES, name, ROWS)
+            with _writing(rows), tempfile.TemporaryDirectory(prefix="detect-video-") as local:
+                copy = Path(local, ROWS)
+                with suppress(FileNotFoundError):
+                    self._store.get_file(path_in_store(rows), str(copy))
+                    self.gather(name, copy)
+
+    def ungather(self, name: str) -> None:
+        with _writing(self._base):
+            self._remove(self._partition(name))
+
+    # ---- the job's own files
+
+    def fetch_home(self) -> str:
+        """Makes ``home``, and brings what other machines copied to the place since. Returns it.
+
+        Where the place holds no job, what home knows of one is forgotten. Raises OutputError.
+        """
+        home = Path(self.home)
+        try:
+            home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(
+                f"{home}: cannot be made: {error.strerror}; set XDG_STATE_HOME to a folder for the "
+                "manifests of jobs"
+            ) from error
+        if is_running(self.home):
+            return self.home  # nobody has newer ones
+        there, seen = self._own_files(), self._seen()
+        if JOB not in there:
+            for path in home.iterdir():
+                if OWN.fullmatch(path.name):
+                    path.unlink(missing_ok=True)
+            there, seen = {}, {}
+        for name, about in there.items():
+            if seen.get(name) == about.version and (home / name).exists():
+                continue
+            temporary = home / f".{name}.new"
+            with _writing(self._at(name)):
+                self._store.get_file(path_in_store(self._at(name)), str(temporary))
+                os.replace(temporary, home / name)
+            seen[name] = about.version
+        self._keep_seen(seen)
+        return self.home
+
+    def _own_files(self) -> dict[str, About]:
+        """Those of the job that lie directly below the prefix."""
+        folder = self._folder()
+        with _writing(folder):
+            found = {key[len(folder.key) :]: about for key, about in walk(folder, flat=True)}
+        return {name: about for name, about in found.items() if OWN.fullmatch(name)}
+
+    def _seen(self) -> dict[str, str]:
+        try:
+            seen = json.loads(Path(self.home, VERSIONS).read_text())
+        except (OSError, ValueError):
+            return {}
+        return seen if isinstance(seen, dict) else {}
+
+    def _keep_seen(self, seen: dict[str, str]) -> None:
+        write_whole(Path(self.home, VERSIONS), json.dumps(seen).encode(), ours=True)
+
+    def publish(self, settings: JobSettings, *, first: bool) -> JobSettings:
+        place = self._at(JOB)
+        with _writing(place):
+            data = to_json(settings).encode()
+            if first and not self._create(place, data):
+                standing = self._store.cat_file(path_in_store(place))
+                write_whole(Path(self.home, JOB), standing, ours=True)
+                return from_json(standing, JobSettings, str(place))
+            if not first:
+                self._store.pipe_file(path_in_store(place), data)
+            self._copy("settings.yaml")
+            self._note_seen(JOB)
+        return settings
+
+    def _create(self, place: Place, data: bytes) -> bool:
+        """False where the object is there already. A store that has no conditional writes takes it
+        in place of an earlier one."""
+        path = path_in_store(place)
+        try:
+            self._store.pipe_file(path, data, mode="create")
+        except FileExistsError:
+            return False
+        except Exception as error:
+            if "changed while" in explain(error, place.scheme).text:  # 412: its condition failed
+                return False
+            if "NotImplemented" not in f"{error!r} {error.__cause__!r}":
+                raise
+            self._store.pipe_file(path, data)
+        return True
+
+    def keep_home(self, shard: Shard, *, last: bool = False) -> None:
+        if not last and time.monotonic() - self._copied < COPIED_EVERY_S:
+            return
+        self._copied = time.monotonic()
+        try:
+            with _writing(self._base):
+                self._copy_manifest(named("manifest", ".sqlite", shard))
+                self._copy(named("failures", ".jsonl", shard))
+                if last and shard == WHOLE:  # --prune, which changes those of shards
+                    for path in Path(self.home).glob("manifest-*.sqlite"):
+                        self._copy_manifest(path.name)
+        except DetectVideoError:
+            if last:
+                raise
+
+    def _copy_manifest(self, name: str) -> None:
+        """As it was at its last commit: this process may be writing it."""
+        source = Path(self.home, name)
+        if not source.exists():
+            return
+        with tempfile.TemporaryDirectory(prefix="detect-video-") as folder:
+            copy = Path(folder, name)
+            with closing(sqlite3.connect(source)) as of, closing(sqlite3.connect(copy)) as to:
+                of.backup(to)
+            self._put(copy, self._at(name))
+        self._note_seen(name)
+
+    def _copy(self, name: str) -> None:
+        path = Path(self.home, name)
+        if path.exists():
+            self._put(path, self._at(name))
+            self._note_seen(name)
+
+    def _note_seen(self, name: str) -> None:
+        info = self._store.info(path_in_store(self._at(name)))
+        self._keep_seen({**self._seen(), name: about_of(info).version})
+
+
+def _state_folder(place: str) -> Path:
+    """Of one place in one store: the same name may mean another one behind another endpoint."""
+    state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+    digest = hashlib.sha256(f"{endpoint}\0{place}".encode()).hexdigest()[:16]
+    tail = re.sub(r"[^A-Za-z0-9.-]+", "-", place)[-60:].strip("-.")
+    return state / "detect-video" / "batch" / f"{tail}-{digest}"
+
+
+@contextmanager
+def _writing(place: Place) -> Iterator[None]:
+    """What goes wrong in the block is an OutputError."""
+    try:
+        yield
+    except SourceError as error:
+        raise OutputError(str(error)) from error
+    except DetectVideoError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
+            raise OutputError(f"{error.filename}: {error.strerror}; free space") from error
+        text = explain(error, place.scheme).text
+        raise OutputError(f"{place}: cannot be written: {text}") from error

@@ -1,0 +1,47 @@
+"""What a worker needs of a node, and how many such workers a cluster has room for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from detector.batch.cluster.messages import Node
+
+CORES = 2  # of a worker, as on one machine
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Whole cores and GPUs of one worker."""
+
+    cpus: int = CORES
+    gpus: int = 0
+
+
+def need_of(
+    config: Mapping[str, Mapping[str, Any]], nodes: Sequence[Node], workers: int | None = None
+) -> Need:
+    """A GPU each where a GPU does the inference, with its share of the node's cores. Otherwise as
+    many cores as --threads says, or two; one where so many ``workers`` do not fit with two."""
+    runtime = config["runtime"]
+    with_gpu = [node for node in nodes if node.gpus >= 1]
+    device = runtime["device"]
+    if runtime["engine"] == "trt" or device.startswith("cuda") or (device == "auto" and with_gpu):
+        shares = [int(node.cpus // node.gpus) for node in with_gpu]
+        return Need(max(1, min(shares, default=CORES)), 1)
+    widest = max((int(node.cpus) for node in nodes), default=CORES)
+    cores = runtime["threads"] or CORES
+    if not runtime["threads"] and workers and room_of(Need(cores), nodes) < workers:
+        cores = 1
+    return Need(max(1, min(cores, widest)))
+
+
+def room_of(need: Need, nodes: Sequence[Node], avoid: Collection[str] = ()) -> int:
+    """Workers that fit side by side, where nobody else uses the nodes."""
+    return sum(_fit(need, node) for node in nodes if node.id not in avoid)
+
+
+def _fit(need: Need, node: Node) -> int:
+    fit = int(node.cpus // need.cpus)
+    return min(fit, int(node.gpus // need.gpus)) if need.gpus else fit

@@ -1,0 +1,282 @@
+"""``detect-video batch SOURCES... -o OUT``: many videos, resumed where it stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from detector.core.cli.command import errors_as_documents, subcommand
+from detector.core.cli.help import Files
+from detector.core.cli.options import config_options
+from detector.core.cli.printing import echo, print_json, terminal
+from detector.core.config.schema import CAMERA_GROUPS
+from detector.core.errors import OutputError, UsageError
+from detector.core.errors.text import counted
+
+if TYPE_CHECKING:
+    from detector.batch.documents import BatchProgress
+    from detector.batch.job import Request, Watch
+
+WITHOUT = ("output", "run_dir")
+PROGRESS_EVERY_S = 1.0
+
+
+@subcommand(
+    options=config_options(but=(*CAMERA_GROUPS, "page"), without=WITHOUT),
+    config_file=True,
+    json="the result",
+    quiet="Print nothing but errors.",
+    interrupted="the batch job stopped; --resume goes on",
+    examples=(
+        "detect-video batch videos -o out                  # every video and picture below",
+        "detect-video batch videos -o out --resume         # go on: what is done is skipped",
+        "detect-video batch 'cam*/2026-11-*' list.txt -o out --workers 4 --no-video",
+        "detect-video batch -o out --status                # while it runs, or after it",
+        "detect-video batch /nas/videos -o /nas/out --on ray   # on a cluster, by RAY_ADDRESS",
+    ),
+)
+@click.argument("sources", type=Files(), nargs=-1, metavar="SOURCE...")
+@click.option(
+    "-o",
+    "--output",
+    metavar="OUT",
+    type=Files(),
+    required=True,
+    help="Folder of the results, or s3://.",
+)
+@click.option(
+    "--on",
+    metavar="WHERE",
+    default="local",
+    show_default=True,
+    help="local: this machine; ray: the cluster of RAY_ADDRESS, else Ray started here; "
+    "ray://HOST:PORT: a cluster by its client port.",
+)
+@click.option(
+    "--workers",
+    metavar="N",
+    type=click.IntRange(1, 1024),
+    help="Processes, each with its share of the cores; default: one for two cores, in a cluster "
+    "as many as it has room for.",
+)
+@click.option("--resume", is_flag=True, help="Go on with the job in OUT: skip what is done.")
+@click.option("--dry-run", is_flag=True, help="List what would be done, and do nothing.")
+@click.option(
+    "--shard",
+    metavar="I/N",
+    help="Do the Ith of N parts, beside the others: here or on other machines.",
+)
+@click.option(
+    "--split",
+    metavar="auto|off|S",
+    help="Cut long files into parts for several workers: those that would keep others waiting "
+    "(auto, the default), none (off), or all, into parts of about S seconds.",
+)
+@click.option(
+    "--max-failures",
+    metavar="N",
+    type=click.IntRange(0),
+    help="Stop once more than N items have failed.",
+)
+@click.option(
+    "--item-timeout",
+    metavar="S",
+    type=click.FloatRange(0.1),
+    help="Give an item so many seconds; default: as long as it gives a frame in 300 s.",
+)
+@click.option(
+    "--progress",
+    "progress_to",
+    metavar="FILE|-",
+    type=Files(),
+    help="Add a JSON line on the progress to FILE each second; - is standard error.",
+)
+@click.option("--status", is_flag=True, help="Say how far the job in OUT is.")
+@click.option("--prune", is_flag=True, help="Remove results whose source is gone.")
+def command(
+    sources: tuple[str, ...],
+    output: str,
+    on: str,
+    workers: int | None,
+    resume: bool,
+    dry_run: bool,
+    shard: str | None,
+    split: str | None,
+    max_failures: int | None,
+    item_timeout: float | None,
+    progress_to: str | None,
+    status: bool,
+    prune: bool,
+    config_file: str | None,
+    as_json: bool,
+    quiet: bool,
+    **flags: Any,
+) -> int:
+    """Detect objects in many videos: folders, quoted globs, list files, single files, and the same
+    at s3://, gs:// and https://.
+
+    Each video gets a folder OUT/files/PATH with its detections and its annotated video; a marker in
+    it says that it is whole. The job can be killed at any moment and goes on with --resume. A video
+    that crashes or hangs its worker is tried twice and set aside in OUT/failures.jsonl. The exit
+    code is 7 where some failed, and that of the first where none succeeded.
+    """
+    from detector.batch.job import Request
+    from detector.batch.listing import parse_shard
+    from detector.batch.long_items import parse_split
+    from detector.batch.start import prune_batch
+
+    with errors_as_documents(as_json):
+        if output == "-":
+            raise UsageError("--output -: a batch job needs a folder; give -o OUT")
+        request = Request(
+            sources=sources,
+            output=output,
+            flags=flags,
+            config_file=config_file,
+            on=on,
+            workers=workers,
+            resume=resume,
+            shard=parse_shard(shard),
+            most_failures=max_failures,
+            item_timeout=item_timeout,
+            prune=prune,
+            split=parse_split(split),
+        )
+        if status:
+            return _show_status(output, as_json)
+        if dry_run:
+            return _show_dry_run(request, as_json)
+        if prune and not resume:
+            removed = prune_batch(request)
+            if as_json:
+                print_json({"schema": 1, "output": output, "pruned": removed})
+            else:
+                echo(f"{output}: {counted(removed, 'result')} removed, whose source is gone")
+            return 0
+        if not sources and not resume:
+            raise UsageError("no SOURCE is given; give folders or files, or --resume")
+        return _run(request, as_json, quiet, progress_to)
+
+
+def _run(request: Request, as_json: bool, quiet: bool, progress_to: str | None) -> int:
+    from detector.batch.start import run_batch
+
+    with _watched(as_json, quiet, progress_to) as watch:
+        result = run_batch(request, watch)
+    if as_json:
+        print_json(result)
+    elif not quiet:
+        from detector.batch.terminal import print_result
+
+        print_result(terminal(piped_width=140), result)
+    elif result.exit.code:
+        echo(f"detect-video: {result.exit.reason}", err=True)
+    return result.exit.code
+
+
+def _show_status(output: str, as_json: bool) -> int:
+    from detector.batch.looking import look
+
+    result = look(output)
+    if as_json:
+        print_json(result)
+    else:
+        from detector.batch.terminal import print_result
+
+        print_result(terminal(piped_width=140), result)
+    return 0
+
+
+def _show_dry_run(request: Request, as_json: bool) -> int:
+    from detector.batch.looking import dry_run
+
+    plan = dry_run(request)
+    if as_json:
+        print_json(plan)
+    else:
+        from detector.batch.terminal import print_dry_run
+
+        print_dry_run(terminal(piped_width=140), plan)
+    return 0
+
+
+@contextmanager
+def _watched(as_json: bool, quiet: bool, progress_to: str | None) -> Iterator[Watch]:
+    """A live table on a terminal, a line now and then in a pipe, JSON lines where asked for."""
+    from detector.batch.job import Watch
+    from detector.batch.terminal import PlainLines, live_progress
+
+    console = terminal(piped_width=140)
+    shown: list[Callable[[BatchProgress], None]] = []
+    say: Callable[[str], None] = _keep_quiet
+    with ExitStack() as stack:
+        if progress_to is not None:
+            shown.append(stack.enter_context(_json_lines(progress_to)))
+        if console.is_terminal and not (as_json or quiet):
+            shown.append(stack.enter_context(live_progress(console)))
+            say = console.print
+        elif not (as_json or quiet or progress_to == "-"):
+            shown.append(PlainLines(_say).show)
+            say = _say
+
+        def show(progress: BatchProgress) -> None:
+            for one in shown:
+                one(progress)
+
+        yield Watch(progress=show, say=say)
+
+
+@contextmanager
+def _json_lines(target: str) -> Iterator[Callable[[BatchProgress], None]]:
+    """Adds to a file, or prints to standard error, at most once a second, and at the end."""
+    import json
+    import time
+
+    from detector.core.errors.guard import refuse_kept
+    from detector.core.session.codec import to_builtins
+
+    last: BatchProgress | None = None
+    written = float("-inf")
+
+    def line(progress: BatchProgress) -> str:
+        return json.dumps(to_builtins(progress))
+
+    with ExitStack() as stack:
+        if target == "-":
+
+            def write(text: str) -> None:
+                echo(text, err=True)
+        else:
+            refuse_kept(target, "choose another file with --progress")
+            try:
+                file = stack.enter_context(open(target, "a", encoding="ascii"))
+            except OSError as error:
+                raise OutputError(f"{target}: cannot be written: {error.strerror}") from error
+
+            def write(text: str) -> None:
+                file.write(text + "\n")
+                file.flush()
+
+        def show(progress: BatchProgress) -> None:
+            nonlocal last, written
+            last = progress
+            if time.monotonic() - written >= PROGRESS_EVERY_S:
+                written, last = time.monotonic(), None
+                write(line(progress))
+
+        try:
+            yield show
+        finally:
+            if last is not None:
+                write(line(last))
+
+
+def _say(text: str) -> None:
+    echo(f"detect-video: {text}", err=True)
+
+
+def _keep_quiet(text: str) -> None:
+    """Says nothing."""

@@ -1,0 +1,139 @@
+"""OUT/detections: every detection of the job as one Parquet dataset, a partition a source.
+
+    OUT/detections/source=cam1%2Fmonday.mp4/detections.parquet
+
+A partition is written whole before its item's marker stands, and written again with it, so that
+the dataset holds what the markers say. DuckDB, Spark and pyarrow read ``source`` from the folder's
+name. Needs pyarrow (extra ``batch``); without it a job has no dataset.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+from detector.core.errors import OutputError
+from detector.core.errors.writing import put_in_place
+
+FOLDER, KEY, FILE = "detections", "source=", "detections.parquet"
+LONGEST = 200  # bytes of a folder's name; a longer source is cut, and has a digest
+BLOCK = 50_000  # detections in memory at once
+
+
+def is_installed() -> bool:
+    return importlib.util.find_spec("pyarrow") is not None
+
+
+def load_library() -> None:
+    """Before the first item, whose time it would count for."""
+    import pyarrow.parquet  # noqa: F401
+
+
+def partition(place: str, name: str) -> Path:
+    return Path(place, FOLDER, f"{KEY}{_quoted(name)}")
+
+
+def _quoted(name: str) -> str:
+    """As Hive and Spark write values into paths. Not reversible where the name is too long."""
+    text = quote(name, safe=" ")
+    if len(text) <= LONGEST:
+        return text
+    digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+    return f"{quote(unquote(text[: LONGEST - 20], errors='ignore'), safe=' ')}~{digest}"
+
+
+def gather(place: str, name: str, rows: Path) -> None:
+    """Writes the partition of an item from its detections.jsonl, in place of an earlier one.
+
+    Columns: frame int64, time float64 (seconds), class text, score float64, box struct of x1, y1,
+    x2, y2 float64 (pixels). Frames without detections have no row. Raises OutputError.
+    """
+    folder = partition(place, name)
+    temporary = folder / f".{secrets.token_hex(8)}.tmp"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_table(temporary, rows)
+        put_in_place(temporary, folder / FILE)
+    except OSError as error:
+        raise OutputError(
+            f"{folder}: cannot be written: {error.strerror or error}; free space, or choose "
+            "another folder with -o"
+        ) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def write_table(target: Path, rows: Path) -> None:
+    """A partition's file, of the rows of an item."""
+    import pyarrow
+    import pyarrow.parquet
+
+    schema = _schema(pyarrow)
+    with pyarrow.parquet.ParquetWriter(target, schema, compression="zstd") as writer:
+        for columns in _blocks(rows):
+            writer.write_table(pyarrow.table(columns, schema=schema))
+
+
+def _schema(pyarrow: Any) -> Any:
+    number = pyarrow.float64()
+    box = pyarrow.struct([(side, number) for side in ("x1", "y1", "x2", "y2")])
+    return pyarrow.schema(
+        [
+            ("frame", pyarrow.int64()),
+            ("time", number),
+            ("class", pyarrow.string()),
+            ("score", number),
+            ("box", box),
+        ]
+    )
+
+
+def _blocks(rows: Path) -> Iterator[dict[str, list[Any]]]:
+    """Columns of at most so many detections and a frame's."""
+    columns = _empty()
+    with rows.open("rb") as lines:
+        for line in lines:
+            row = json.loads(line)
+            for found in row["detections"]:
+                x1, y1, x2, y2 = found["box"]
+                columns["frame"].append(row["frame"])
+                columns["time"].append(row["time_s"])
+                columns["class"].append(found["class"])
+                columns["score"].append(found["score"])
+                columns["box"].append({"x1": x1, "y1": y1, "x2": x2, "y2": y2})
+            if len(columns["frame"]) >= BLOCK:
+                yield columns
+                columns = _empty()
+    yield columns
+
+
+def _empty() -> dict[str, list[Any]]:
+    return {name: [] for name in ("frame", "time", "class", "score", "box")}
+
+
+def remove(place: str, name: str) -> None:
+    """Removes the partition of an item, where there is one."""
+    folder = partition(place, name)
+    with suppress(OSError):  # first the file: a folder that is half removed holds no rows
+        (folder / FILE).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def missing(place: str, names: Iterable[str]) -> list[str]:
+    """Of these items those that have no partition: they were done without pyarrow."""
+    folder = Path(place, FOLDER)
+    try:
+        there = {entry.name for entry in os.scandir(folder)}
+    except OSError:
+        there = set()
+    return [name for name in names if f"{KEY}{_quoted(name)}" not in there]

@@ -1,0 +1,118 @@
+"""A run of a batch job as a whole: where the workers' seconds went, and what more workers would
+bring. Pure functions on what the run has counted.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from detector.batch.documents import BatchReport, Forecast, Ledger, SlowItem, WorkerReport
+from detector.core.errors.text import counted
+
+MOST_WORKERS = 4096  # of a forecast
+WORTH = 1.1  # twice the workers for less than this growth is where it stops growing
+MB = 1e6
+
+
+@dataclass(slots=True)
+class RunFacts:
+    """What a run has counted. ``walls``: seconds of each item on its worker, in the order in which
+    they were handed out; ``bytes``: of their sources. ``straggling_s``: from the moment when a
+    worker had nothing left to do until the last one was ready."""
+
+    seconds: float
+    cores: float
+    ledger: Ledger = field(default_factory=Ledger)
+    workers: Sequence[WorkerReport] = ()
+    walls: Sequence[float] = ()
+    bytes: int = 0
+    item_run_s: float = 0.0
+    slowest: Sequence[SlowItem] = ()
+    stragglers: Sequence[SlowItem] = ()
+    straggling_s: float = 0.0
+    longest: str = ""
+    chain_s: float = 0.0
+    chain_of: str = ""
+
+
+def report_on(facts: RunFacts) -> BatchReport:
+    busy_s = sum(worker.busy_s for worker in facts.workers)
+    held = facts.cores * facts.seconds
+    forecasts, limit = forecast(facts)
+    return BatchReport(
+        ledger=facts.ledger,
+        workers=list(facts.workers),
+        slowest=list(facts.slowest),
+        stragglers=list(facts.stragglers),
+        straggling_s=facts.straggling_s,
+        between_s=max(0.0, sum(facts.walls) - facts.item_run_s),
+        cpu_share=facts.ledger.cpu_s / held if held > 0 and busy_s > 0 else None,
+        forecasts=forecasts,
+        limit=limit,
+        core_hours=held / 3600,
+    )
+
+
+def forecast(facts: RunFacts) -> tuple[list[Forecast], str]:
+    """The run replayed with more workers, and in words where it stops growing.
+
+    Each worker is taken to be as fast as those that there were: more workers means more cores like
+    these, and storage that keeps up. Empty where nothing was done.
+    """
+    walls, now = list(facts.walls), len(facts.workers)
+    if not walls or not now:
+        return [], "no item was done, so there is nothing to say about more workers"
+    loads = [worker.load_s / worker.starts for worker in facts.workers if worker.starts]
+    load_s = sum(loads) / len(loads) if loads else 0.0
+    base = makespan(walls, now, load_s, facts.chain_s)
+    found, workers, stops = [], now, None
+    while True:
+        seconds = makespan(walls, workers, load_s, facts.chain_s)
+        found.append(
+            Forecast(
+                workers=workers,
+                seconds=seconds,
+                speedup=base / seconds,
+                read_mb_s=facts.bytes / MB / seconds,
+            )
+        )
+        if len(found) > 1 and found[-2].seconds < WORTH * seconds:
+            stops = found[-2]
+            break
+        if workers >= MOST_WORKERS:
+            break
+        workers *= 2
+    return found, _limit(facts, walls, load_s, stops)
+
+
+def makespan(walls: Sequence[float], workers: int, load_s: float, least_s: float = 0.0) -> float:
+    """Seconds until the last item is done: each worker loads once, then takes the next item of the
+    list whenever it is free. ``least_s``: what cannot be done side by side."""
+    free = [load_s] * min(workers, max(1, len(walls)))
+    for wall in walls:
+        heapq.heapreplace(free, free[0] + wall)
+    return max(*free, load_s + least_s)
+
+
+def _limit(facts: RunFacts, walls: Sequence[float], load_s: float, stops: Forecast | None) -> str:
+    if stops is None:
+        return f"it grows up to {MOST_WORKERS} workers, where this stops counting"
+    longest, spent_s = max(walls), stops.seconds - load_s
+    if facts.chain_s > longest and spent_s < 1.5 * facts.chain_s:
+        why = (
+            f"{facts.chain_of} takes {facts.chain_s:.1f} s to plan, for its longest part, and to "
+            "join its parts"
+        )
+    elif spent_s < 1.5 * longest and len(walls) > stops.workers:
+        name = facts.longest or (facts.slowest[0].name if facts.slowest else "the longest file")
+        why = f"{name} alone takes {longest:.1f} s"
+    elif load_s > stops.seconds / 2:
+        why = f"loading the model takes {load_s:.1f} s of each worker"
+    else:
+        why = "there are not enough files for more"
+    return (
+        f"it stops growing at about {counted(stops.workers, 'worker')} ({stops.read_mb_s:,.1f} "
+        f"MB/s read): {why}"
+    )

@@ -1,0 +1,505 @@
+"""One item, from its source to its marker. Whoever has a model open can do it: a process of the
+local pool, or an actor of a cluster.
+
+A long item may be done in steps, by several workers: one plans its parts, each detects some, one
+joins them (split.py, part.py, join.py). What a step finds out that forbids parts has one
+consequence: the item is done whole.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from detector import __version__
+from detector.batch import pieces
+from detector.batch.documents import OF_SOURCE, ItemRecord, Ledger, StageSeconds
+from detector.batch.layout import ROWS
+from detector.batch.listing import look_at
+from detector.batch.places import Outputs
+from detector.batch.progress import add_ledgers
+from detector.batch.settings import LoadedFacts, as_plain, config_of, digest_of, key_of
+from detector.core.errors import EXIT_DONE, DetectVideoError, OutputError, SourceError, UsageError
+from detector.core.session.document import Exit
+from detector.core.sources._addresses import StoredVideo, is_address
+from detector.core.sources._storage import About
+
+if TYPE_CHECKING:
+    from detector.batch.split import Part
+    from detector.core.config.schema import Config
+    from detector.core.run.wire import LoadedModel
+    from detector.core.session.outcome import SourceRun
+
+MOST_CANVASES = 3  # that stay open beside the model's own: videos of a folder have few shapes
+NOT_SPLIT = "not split: "  # begins an item's note
+
+Gather = Callable[[str, Path], None]
+Watched = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """What a task does of an item that may be done in parts.
+
+    ``plan``: divides it into up to ``most`` parts of ``least_s`` seconds or more, or does it whole
+    where it is not to be divided. ``part``: detects part ``number`` of ``of``. ``join``: makes the
+    item's results of all parts, or does it whole where they do not fit. ``whole``: does it whole,
+    and notes ``why``.
+    """
+
+    do: Literal["plan", "part", "join", "whole"]
+    number: int = 0
+    of: int = 0
+    most: int = 0
+    least_s: float = 0.0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """``version``: of the source when it was listed. ``tries``: this one included. ``piece``: None
+    for all of an item that is not looked at for parts."""
+
+    name: str
+    path: str
+    version: str
+    tries: int = 1
+    piece: Piece | None = None
+
+    @property
+    def id(self) -> tuple[str, str, int]:
+        """No two tasks that are under way have the same."""
+        piece = self.piece
+        return (self.name, "whole", 0) if piece is None else (self.name, piece.do, piece.number)
+
+    @property
+    def label(self) -> str:
+        """For people: ``cam1/a.mp4``, ``cam1/a.mp4, part 3 of 8``, ``cam1/a.mp4, joining``."""
+        piece = self.piece
+        if piece is not None and piece.do == "part":
+            return f"{self.name}, part {piece.number + 1} of {piece.of}"
+        return f"{self.name}, joining" if piece is not None and piece.do == "join" else self.name
+
+
+@dataclass(slots=True)
+class OpenModel:
+    """A model on its engine, warm. ``digest``: of all settings that decide the results.
+
+    ``loaded``: at the model's own input size. ``has_shape_of_source``: each item gets the input of
+    its source's shape (``canvas.follows_source``). Those are loaded when an item asks for them, and
+    the ``MOST_CANVASES`` that were used last stay open.
+    """
+
+    config: Config
+    loaded: LoadedModel
+    digest: str
+    has_shape_of_source: bool = False
+    _others: dict[tuple[int, int], LoadedModel] = field(default_factory=dict)  # the latest last
+
+    def loaded_for(self, path: str) -> LoadedModel:
+        """With the input that one run of this source has. Raises DetectVideoError."""
+        from detector.core.run.canvas import find_canvas
+        from detector.core.run.wire import first_picture_size, load_model
+
+        if not self.has_shape_of_source:
+            return self.loaded
+        picture = first_picture_size([spec_of(path)], self.config)
+        canvas = find_canvas(self.config, picture)
+        if canvas is None:
+            return self.loaded
+        found = self._others.pop(canvas, None)
+        if found is None:
+            while len(self._others) >= MOST_CANVASES:
+                self._others.pop(next(iter(self._others))).engine.close()
+            found = load_model(self.config, picture=picture, measured=False)
+        self._others[canvas] = found
+        return found
+
+    def close(self) -> None:
+        for loaded in (self.loaded, *self._others.values()):
+            loaded.engine.close()
+
+
+def open_model(
+    plain: dict[str, dict[str, Any]], pictures: Sequence[str], *, resolves: bool
+) -> tuple[OpenModel, LoadedFacts]:
+    """Loads the model, once for many items.
+
+    ``plain``: the configuration. ``resolves``: it may say ``auto``; the facts tell what that means
+    here. ``pictures``: sources, the first of which that opens decides the canvas where the size
+    asked for is only its longest side. Where the canvas follows the source, that is a rule for
+    each item, and the model is loaded with its own. Raises DetectVideoError.
+    """
+    from detector.core.run.canvas import follows_source
+    from detector.core.run.wire import PhaseTimer, first_picture_size, load_model
+
+    start = time.perf_counter()
+    config, chosen = config_of(plain), []
+    shaped = follows_source(config)
+    specs = [] if shaped else [spec_of(path) for path in pictures]
+    loaded = load_model(
+        config,
+        PhaseTimer(),
+        picture=first_picture_size(specs, config),
+        measured=resolves,
+        timed=resolves,
+        chosen=lambda network, settled: chosen.append(settled),
+    )
+    if resolves:
+        config = _without_auto(chosen[0], loaded)
+    network = loaded.network
+    facts = LoadedFacts(
+        config=as_plain(config),
+        model=network.name,
+        model_sha256=network.sha256,
+        model_input=(network.input.height, network.input.width),
+        class_names=list(network.names),
+        engine_reason=loaded.engine_reason,
+        notes=list(loaded.notes),
+        load_s=time.perf_counter() - start,
+        canvas=OF_SOURCE if shaped else None,
+    )
+    return OpenModel(config, loaded, digest_of(facts), shaped), facts
+
+
+def _without_auto(config: Config, loaded: LoadedModel) -> Config:
+    """The configuration with names and numbers for what the engine chose."""
+    engine, network, runtime = loaded.engine, loaded.network, config.runtime
+    size = runtime.size
+    if size is not None:
+        size = f"{network.input.width}x{network.input.height}"
+    device = "cpu" if runtime.device == "auto" and engine.device == "cpu" else runtime.device
+    return replace(
+        config,
+        runtime=replace(
+            runtime,
+            threads=engine.threads,
+            concurrency=engine.concurrency,
+            size=size,
+            device=device,
+            self_timing=False,
+        ),
+    )
+
+
+def process_item(
+    task: Task,
+    model: OpenModel,
+    outputs: Outputs,
+    *,
+    gather: Gather | None = None,
+    watch: Watched = lambda frames: None,
+) -> ItemRecord:
+    """Detects, writes, and places the results with their marker. Nothing stays of what fails.
+
+    ``gather`` is given the name and the rows before the marker stands. ``watch`` is told how many
+    frames are done. Raises DetectVideoError.
+
+    The record is the item's marker where its ``parts`` are 0. Otherwise it is that of one step of
+    an item in so many parts, with this step's frames, seconds and ledger.
+    """
+    _refuse_sinks_of_files(task, model.config)
+    why_whole = ""
+    if task.piece is not None:
+        step = _do_step(task, task.piece, model, outputs, gather, watch)
+        if isinstance(step, ItemRecord):
+            return step
+        why_whole = step
+    before = look_at(task.path)
+    scratch = outputs.begin(task.name)
+    try:
+        run = _run(task, model, scratch, watch)
+        if run.error is not None:
+            raise run.error
+        if look_at(task.path).version != before.version:
+            raise SourceError(f"{task.path}: changed while it was read; run the job again")
+        record = _record(task, model, run, scratch, before)
+        if why_whole:
+            record = replace(record, notes=[*record.notes, f"{NOT_SPLIT}{why_whole}"])
+        if gather is not None:
+            gather(task.name, scratch / ROWS)
+        outputs.commit(task.name, scratch, record)
+    except BaseException:
+        outputs.discard(task.name)
+        raise
+    return record
+
+
+def spec_of(path: str) -> str:
+    """What opens the source: an address alone would be taken for a camera's."""
+    return StoredVideo(path) if is_address(path) else path
+
+
+def _refuse_sinks_of_files(task: Task, config: Config) -> None:
+    """Raises UsageError for outputs that hold, or point to, the source's own file."""
+    from detector.core import sinks
+
+    unfit = [name for name in config.output.save or () if sinks.find(name).untouched]
+    if unfit and is_address(task.path):
+        raise UsageError(
+            f"{task.path}: --save {unfit[0]} needs a file of this machine; use --save video"
+        )
+
+
+def _run(task: Task, model: OpenModel, scratch: Path, watch: Watched) -> SourceRun:
+    from detector.core.run.detect import run_opened
+
+    done = 0
+
+    def count(frame: object, detections: object) -> None:
+        nonlocal done
+        done += 1
+        watch(done)
+
+    loaded = model.loaded_for(task.path)
+    run = run_opened(spec_of(task.path), model.config, loaded, scratch, plain=True, detected=count)
+    shutil.rmtree(scratch / "session", ignore_errors=True)
+    return run
+
+
+def _record(
+    task: Task, model: OpenModel, run: SourceRun, scratch: Path, about: About
+) -> ItemRecord:
+    from detector.core.session.outcome import exit_of
+
+    return ItemRecord(
+        name=task.name,
+        path=task.path,
+        size=about.size,
+        version=about.version,
+        settings=model.digest,
+        key=key_of(task.path, about.version, model.digest),
+        frames=run.written,
+        detections=sum(run.by_class.values()),
+        seconds=run.run_s,
+        exit=exit_of([run]),
+        outputs={kind: os.path.relpath(path, scratch) for kind, path in run.outputs.items()},
+        notes=list(run.notes),
+        ledger=_ledger(run),
+        detect_video=__version__,
+        finished=time.time(),
+    )
+
+
+def _ledger(run: SourceRun) -> Ledger:
+    from detector.core.session.recording import record
+
+    recording = record(run.timeline)
+    waits: dict[str, float] = {}
+    for thread in recording.threads.values():
+        for what, nanoseconds in thread.waits.items():
+            waits[what] = waits.get(what, 0.0) + nanoseconds / 1e9
+    return Ledger(
+        infer_s=recording.infer_ns / 1e9,
+        cpu_s=run.process_cpu_s,
+        stages={
+            name: StageSeconds(
+                calls=stage.calls, busy_s=stage.busy_ns / 1e9, cpu_s=stage.cpu_ns / 1e9
+            )
+            for name, stage in recording.stages.items()
+        },
+        waits=waits,
+    )
+
+
+# The steps of an item that is done in parts.
+
+
+def _do_step(
+    task: Task,
+    piece: Piece,
+    model: OpenModel,
+    outputs: Outputs,
+    gather: Gather | None,
+    watch: Watched,
+) -> ItemRecord | str:
+    """The step's own record. Or why the item is to be done whole, as a part of a sentence; "" where
+    there is nothing to say."""
+    if piece.do == "whole":
+        return piece.why
+    key = key_of(task.path, task.version, model.digest)
+    folder = pieces.folder_of(outputs.place, task.name, key)
+    if folder is None:
+        return "its parts need a folder that all workers can write"
+    step = _Step(task, model, folder, key, lambda: watch(0))
+    if piece.do == "plan":
+        return step.plan(piece)
+    if piece.do == "part":
+        return step.detect(piece.number, watch)
+    return step.join(outputs, gather)
+
+
+class _Step:
+    """A step of an item. ``folder``: of its parts. ``alive`` is called as often as frames would be
+    told of, where there are none."""
+
+    def __init__(
+        self, task: Task, model: OpenModel, folder: Path, key: str, alive: Callable[[], None]
+    ) -> None:
+        self._task, self._model, self._folder, self._key = task, model, folder, key
+        self._alive = alive
+        self._started, self._cpu = time.perf_counter(), time.process_time()
+
+    def plan(self, piece: Piece) -> ItemRecord | str:
+        from detector.batch.split import keep_plan, plan_parts, read_plan
+
+        if look_at(self._task.path).version != self._task.version:
+            return ""  # it changed since it was listed
+        parts = read_plan(self._folder, self._key)
+        if not parts:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            config, most, least_s = self._model.config, piece.most, piece.least_s
+            try:
+                plan = plan_parts(self._task.path, config, most, least_s=least_s, watch=self._alive)
+            except DetectVideoError:
+                return ""  # the run of the whole says what is wrong with it
+            if not plan.parts:
+                return "" if plan.is_short else plan.why_whole
+            parts = plan.parts
+            keep_plan(self._folder, self._key, parts)
+        pieces.remove_under_way(self._folder)
+        return self._record(len(parts), self._own_ledger())
+
+    def detect(self, number: int, watch: Watched) -> ItemRecord:
+        """Of a part that an earlier run of the job has done, the record has no frames."""
+        from detector.batch.part import detect_part
+
+        parts = self._read_plan()
+        if number >= len(parts):
+            raise SourceError(f"{self._task.path}: the plan of its parts is gone")
+        if pieces.read_record(self._folder, number) is not None:
+            return self._record(len(parts), Ledger())
+        self._refuse_changed()
+        under_way = pieces.begin_part(self._folder, number)
+        try:
+            result, run = detect_part(
+                self._task.path,
+                self._model.config,
+                self._model.loaded_for(self._task.path),
+                parts[number],
+                under_way,
+                watch,
+            )
+            if result.damaged:
+                raise SourceError(f"{self._task.path}: is damaged, which one run has to count")
+            self._refuse_changed()
+            record = self._record(
+                len(parts),
+                _ledger(run),
+                frames=run.written,
+                detections=sum(run.by_class.values()),
+                seconds=run.run_s,
+                notes=run.notes,
+            )
+            try:
+                pieces.finish_part(self._folder, number, under_way, record)
+            except OSError as error:
+                raise OutputError(
+                    f"{self._folder}: cannot be written: {error.strerror}; free space, or choose "
+                    "another folder with -o"
+                ) from error
+        except BaseException:
+            shutil.rmtree(under_way, ignore_errors=True)
+            raise
+        return record
+
+    def join(self, outputs: Outputs, gather: Gather | None) -> ItemRecord | str:
+        from detector.batch.join import NotExactError, join_parts
+
+        name, path, config = self._task.name, self._task.path, self._model.config
+        parts = self._read_plan()
+        records = [pieces.read_record(self._folder, part.number) for part in parts]
+        done = [record for record in records if record is not None]
+        if not parts or len(done) < len(parts):
+            return "some of its parts are gone"
+        folders = pieces.part_folders(self._folder, len(parts))
+        scratch = outputs.begin(name)
+        try:
+            try:
+                self._refuse_changed()
+                paths = self._paths(scratch)
+                joined = join_parts(path, config, parts, folders, paths, self._alive)
+                self._refuse_changed()
+            except (NotExactError, SourceError, UsageError) as error:
+                pieces.drop(outputs.place, name)
+                return str(error)
+            own = self._record(len(parts), self._own_ledger())
+            ledger = own.ledger
+            for each in done:
+                ledger = add_ledgers(ledger, each.ledger)
+            record = replace(
+                own,
+                frames=joined.frames,
+                detections=sum(joined.by_class.values()),
+                seconds=own.seconds + sum(each.seconds for each in done),
+                ledger=ledger,
+                outputs={kind: os.path.relpath(to, scratch) for kind, to in joined.outputs.items()},
+                notes=joined.notes,
+            )
+            if gather is not None:
+                gather(name, scratch / ROWS)
+            outputs.commit(name, scratch, record)
+        except BaseException:
+            outputs.discard(name)
+            raise
+        pieces.drop(outputs.place, name)
+        return own
+
+    def _read_plan(self) -> tuple[Part, ...]:
+        from detector.batch.split import read_plan
+
+        return read_plan(self._folder, self._key)
+
+    def _refuse_changed(self) -> None:
+        """All parts must be of one version: that which the plan is of."""
+        if look_at(self._task.path).version != self._task.version:
+            raise SourceError(f"{self._task.path}: changed while its parts were read")
+
+    def _paths(self, scratch: Path) -> dict[str, Path]:
+        """The outputs of the item, as one run names them."""
+        from detector.core.run.outputs import OutputPlan
+        from detector.core.run.wire import open_source
+
+        path, config = self._task.path, self._model.config
+        output = replace(config.output, output=f"{scratch}{os.sep}", run_dir=None)
+        with open_source(path, config) as source:
+            plan = OutputPlan(output, [path], plain=True)
+            return plan.paths(path, source.info, self._model.loaded.engine.name)
+
+    def _own_ledger(self) -> Ledger:
+        return Ledger(cpu_s=time.process_time() - self._cpu)
+
+    def _record(
+        self,
+        parts: int,
+        ledger: Ledger,
+        *,
+        frames: int = 0,
+        detections: int = 0,
+        seconds: float | None = None,
+        notes: Sequence[str] = (),
+    ) -> ItemRecord:
+        """Of this step. ``seconds``: None: since it began."""
+        task = self._task
+        return ItemRecord(
+            name=task.name,
+            path=task.path,
+            size=look_at(task.path).size,
+            version=task.version,
+            settings=self._model.digest,
+            key=self._key,
+            frames=frames,
+            detections=detections,
+            seconds=time.perf_counter() - self._started if seconds is None else seconds,
+            exit=Exit(code=EXIT_DONE, reason="done"),
+            notes=list(notes),
+            ledger=ledger,
+            detect_video=__version__,
+            finished=time.time(),
+            parts=parts,
+        )

@@ -1,0 +1,536 @@
+"""The job: items are handed to a pool until none is left, and what became of each is kept.
+
+It knows neither processes nor machines (pool.py), nor how an item is done (item.py).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from detector.batch import dataset, pieces
+from detector.batch.documents import (
+    BatchProgress,
+    BatchReport,
+    BatchResult,
+    Failure,
+    ItemCounts,
+    ItemRecord,
+    JobSettings,
+    Ledger,
+    SlowItem,
+    WorkerState,
+)
+from detector.batch.forecast import RunFacts, report_on
+from detector.batch.item import NOT_SPLIT, Piece, Task
+from detector.batch.layout import named
+from detector.batch.listing import WHOLE, Listing, Shard
+from detector.batch.long_items import AUTO, LongItems, Split, do_whole
+from detector.batch.manifest import Manifest
+from detector.batch.places import Outputs
+from detector.batch.plan import Plan
+from detector.batch.pool import Event, Failed, Finished, Gone, Pool
+from detector.batch.progress import Tally
+from detector.batch.settings import key_of
+from detector.core.errors import (
+    EXIT_DAMAGED,
+    EXIT_DONE,
+    EXIT_OUTPUT,
+    EXIT_SOURCE,
+    STOPPED_CODES,
+    OutputError,
+)
+from detector.core.errors.secrets import redact
+from detector.core.errors.text import counted
+from detector.core.errors.writing import write_whole
+from detector.core.run.signals import Stop
+from detector.core.session.codec import to_builtins
+from detector.core.session.document import Exit
+from detector.core.sources._addresses import is_address
+
+MOST_TRIES = 2
+TICK_S = 0.5  # between two looks at the progress
+SHOWN_EVERY_S = 0.25
+KEPT_EVERY_S = 2.0  # between two commits of the manifest
+OUTPUT_ERRORS = 3  # of different items in a row: the place is full, or gone
+MOST_NOTES = 5  # on items that are long and were not done in parts
+FAILURES = "failures"
+LOCAL = "local"
+
+TaskId = tuple[str, str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A command line. ``flags``: of the configuration, as typed; None where not given. ``on``:
+    local, ray, or ray://HOST:PORT. ``workers``: None is the default. ``most_failures``: the job
+    stops beyond so many."""
+
+    sources: Sequence[str]
+    output: str
+    flags: dict[str, Any]
+    config_file: str | None = None
+    on: str = LOCAL
+    workers: int | None = None
+    resume: bool = False
+    shard: Shard = WHOLE
+    most_failures: int | None = None
+    item_timeout: float | None = None
+    prune: bool = False
+    split: Split = AUTO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """Whoever looks on. ``progress``: some times a second; ``say``: a sentence for the user."""
+
+    progress: Callable[[BatchProgress], None] = lambda progress: None
+    say: Callable[[str], None] = lambda text: None
+
+
+@dataclass(slots=True)
+class Job:
+    """One run of the job."""
+
+    request: Request
+    settings: JobSettings
+    listing: Listing  # what is this shard's
+    plan: Plan
+    manifest: Manifest
+    outputs: Outputs
+    pool: Pool
+    watch: Watch
+    clock: Callable[[], float] = time.monotonic
+    tally: Tally = field(default_factory=Tally)
+    notes: list[str] = field(default_factory=list)
+    _todo: deque[Task] = field(default_factory=deque)
+    _running: dict[TaskId, Task] = field(default_factory=dict)
+    _walls: dict[TaskId, float] = field(default_factory=dict)  # in the order of being handed out
+    _long: LongItems = field(init=False)
+    _not_split: int = 0
+    _output_errors: list[Failed] = field(default_factory=list)
+    _ends: Exit | None = None  # why the job ends before its last item
+    _kept: float = 0.0
+    _shown: float = float("-inf")
+    _dry: float | None = None  # when a worker first had nothing left to do
+    _stragglers: list[SlowItem] = field(default_factory=list)
+    _total_s: float = 0.0
+
+    def begin(self, stop: Stop) -> None:
+        """Writes down what is to be done, and says what is not."""
+        plan, manifest = self.plan, self.manifest
+        manifest.write_settings(self.settings)
+        manifest.forget(plan.stale)
+        adopted = [(item, record.key) for item, record in plan.adopted]
+        manifest.plan([*plan.todo, *adopted])
+        for _, record in plan.adopted:
+            manifest.finish(record, 1)
+        manifest.refuse(self.listing.refused)
+        manifest.commit()
+        self._write_failures(self.listing.refused)
+        self._gather_missing(stop)
+        # The largest come first, so that the last ones are short.
+        ordered = sorted(plan.todo, key=lambda one: (-one[0].size, one[0].name))
+        is_shard = self.request.shard != WHOLE
+        self._long = LongItems.begin(
+            self.outputs.place,
+            ordered,
+            self.request.split,
+            len(self.pool.states()),
+            {item.name for item in self.listing.items} if is_shard else None,
+        )
+        tasks = (Task(name=i.name, path=i.path, version=i.version) for i, _ in ordered)
+        self._todo.extend(map(self._long.first, tasks))
+        self.tally.skipped = plan.skipped
+        self.tally.left = len(ordered)
+        self.tally.bytes_left = sum(item.size for item, _ in ordered)
+        self.tally.failed = len(self.listing.refused)
+        self.tally.cores = self.pool.cores()
+        self.tally.clock = self.clock
+        self._describe()
+
+    def _describe(self) -> None:
+        counts = self.plan.counts()
+        if self.request.resume:
+            self.watch.say(
+                f"going on: {counts.skipped} done before are skipped, {counts.changed} changed "
+                f"since and are redone, {counts.again} failed before and are tried again, "
+                f"{counts.new} are new"
+            )
+        if kept := len(self._long.kept):
+            self.watch.say(f"{counted(kept, 'long file')} will go on in parts; those done are kept")
+        if counts.vanished:
+            self.notes.append(
+                f"{counted(counts.vanished, 'result', 'is')} of sources that are gone; --prune "
+                "removes what is"
+            )
+        self.notes += self.listing.notes()
+        for spec in self.listing.silent:
+            self.notes.append(
+                f"{spec}: gave the job no item: no video and no picture is in it, or another "
+                "SOURCE named them all"
+            )
+        if not dataset.is_installed():
+            self.notes.append(
+                "no dataset of all detections is made: pyarrow is not installed "
+                "(pip install 'detect-video[batch]'); --resume makes it later"
+            )
+
+    def _gather_missing(self, stop: Stop) -> None:
+        """Items that were done without pyarrow get their partition now."""
+        if not dataset.is_installed() or not self.plan.skipped:
+            return
+        planned = {item.name for item, _ in self.plan.todo}
+        done = [item.name for item in self.listing.items if item.name not in planned]
+        self.outputs.gather_missing(done, stop.is_set)
+
+    def run(self, stop: Stop) -> BatchResult:
+        """Until no item is left, or something ends the job."""
+        self.tally.start()
+        self._kept = self.clock()
+        try:
+            while self._todo or self._running:
+                if stop.is_set():
+                    self._end_by(stop)
+                if self._ends is not None and (stop.is_set() or not self._running):
+                    break
+                self._hand_out()
+                for event in self.pool.wait(TICK_S):
+                    self._take(event)
+                self._look_on()
+        finally:
+            self._total_s = self.tally.seconds()
+            straggling_s = 0.0 if self._dry is None else self.clock() - self._dry
+            states = self.pool.states()
+            reports = self.pool.reports()
+            self.pool.close()
+            for task in self._running.values():  # what was under way is dropped
+                self.outputs.discard(task.name)
+                if self._long.is_given_up(task):
+                    pieces.drop(self.outputs.place, task.name)
+            progress = self._progress(states)
+            self.watch.progress(progress)
+            self.manifest.write_progress(progress)
+        report = report_on(
+            RunFacts(
+                seconds=self._total_s,
+                cores=self.pool.cores(),
+                ledger=self.tally.ledger,
+                workers=reports,
+                walls=list(self._walls.values()),
+                bytes=self.tally.bytes_done,
+                item_run_s=self.tally.item_run_s,
+                slowest=self.tally.slowest,
+                stragglers=self._stragglers,
+                straggling_s=straggling_s,
+                longest=self._longest(),
+                chain_s=self._long.chain_s,
+                chain_of=self._long.chain_of,
+            )
+        )
+        if self.tally.done:
+            self.manifest.write_report(report)
+        return self._result(report)
+
+    def _end_by(self, stop: Stop) -> None:
+        assert stop.exit_code is not None
+        self._ends = Exit(
+            code=stop.exit_code,
+            reason="stopped by a signal; items under way were dropped; --resume goes on",
+        )
+
+    def _longest(self) -> str:
+        """Whose wall is the longest."""
+        name, what, number = max(self._walls, key=lambda one: self._walls[one], default=("", "", 0))
+        return f"part {number + 1} of {name}" if what == "part" else name
+
+    def _hand_out(self) -> None:
+        while self._todo and self._ends is None and self.pool.has_room():
+            task = self._todo.popleft()
+            self._running[task.id] = task
+            self._walls.setdefault(task.id, 0.0)
+            self.pool.submit(task)
+        if self._dry is None and not self._todo and self.pool.has_room():
+            self._dry = self.clock()
+
+    def _look_on(self) -> None:
+        if self.clock() - self._shown < SHOWN_EVERY_S:
+            return
+        self._shown = self.clock()
+        self.tally.cores = self.pool.cores()  # workers may come and go
+        progress = self._progress(self.pool.states())
+        self.watch.progress(progress)
+        now = self.clock()
+        if now - self._kept >= KEPT_EVERY_S:
+            self._kept = now
+            self.manifest.write_progress(progress)
+            self.manifest.commit()
+            self.outputs.keep_home(self.request.shard)
+
+    def _progress(self, workers: Sequence[WorkerState]) -> BatchProgress:
+        self.tally.parts, self.tally.parts_done = self._long.counts()
+        return self.tally.progress(workers)
+
+    # ---- what became of an item
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, Gone):
+            self.notes.append(f"worker {event.worker} was given up: {event.error}")
+            if not self.pool.is_alive():
+                self._ends = Exit(code=event.exit_code, reason=event.error)
+            return
+        task = event.task
+        del self._running[task.id]
+        if self._long.is_given_up(task):  # a part that nobody wants any more
+            self._walls.pop(task.id, None)
+            if not any(one.name == task.name for one in self._running.values()):
+                pieces.drop(self.outputs.place, task.name)
+            return
+        if isinstance(event, Finished):
+            self._finish(task, event.record, event.wall_s)
+            return
+        # It may have placed its results before it was lost: then they are whole, and stay.
+        if event.lost and (record := self._placed(task)) is not None:
+            self._finish(task, _without_costs(record) if record.parts else record, event.wall_s)
+        elif self._is_refused_part(event):
+            self._take_back_parts(task)
+            self._todo.appendleft(do_whole(task, _reason(event)))
+        elif self._may_pass(event) and task.tries < MOST_TRIES:
+            self._try_again(event)
+        else:
+            self._set_aside(event)
+
+    @staticmethod
+    def _may_pass(event: Failed) -> bool:
+        """Whether another try may go well. What lies in a store may be out of reach for a while."""
+        away = event.exit_code == EXIT_SOURCE and is_address(event.task.path)
+        return event.lost or away or event.exit_code == EXIT_OUTPUT
+
+    def _placed(self, task: Task) -> ItemRecord | None:
+        if task.piece is not None and task.piece.do == "part":
+            return None
+        record = self.outputs.read_marker(task.name)
+        wanted = key_of(task.path, task.version, self.settings.digest)
+        return record if record is not None and record.key == wanted else None
+
+    def _finish(self, task: Task, record: ItemRecord, wall_s: float) -> None:
+        """A whole item, or a step of one that is done in parts."""
+        self._output_errors.clear()
+        self._walls[task.id] = wall_s
+        if record.parts and task.piece is not None:
+            self._finish_step(task, task.piece, record, wall_s)
+            return
+        self._take_back_parts(task)  # where they did not fit
+        self._note_not_split(record)
+        slow = _slow(record)
+        self.tally.finish(slow, record.ledger, wall_s, record.exit.code != EXIT_DONE)
+        if self._dry is not None:
+            self._stragglers.append(slow)
+        self.manifest.finish(record, task.tries)
+
+    def _finish_step(self, task: Task, piece: Piece, record: ItemRecord, wall_s: float) -> None:
+        share, following = 0, []
+        if piece.do == "plan":
+            following = self._long.divide(task, record, wall_s)
+        elif piece.do == "part":
+            share, following = self._long.finish_part(task, record, wall_s)
+        self.tally.finish_step(record, wall_s, share)
+        if self._dry is not None:
+            self._stragglers.append(_slow(record, task.label))
+        if piece.do == "join":
+            self._finish_joined(task, wall_s)
+        if following:
+            # Before shorter items; and a join frees the space that its parts take.
+            self._todo.extendleft(reversed(following))
+            self._dry = None
+            self._stragglers.clear()
+
+    def _finish_joined(self, task: Task, wall_s: float) -> None:
+        record = self._placed(task)
+        if record is None:  # somebody removed it
+            self._take_back_parts(task)
+            self._todo.appendleft(do_whole(task, "its results were gone when they were joined"))
+            return
+        rest = self._long.finish_joined(task, wall_s)
+        self.tally.finish_joined(_slow(record), record.exit.code != EXIT_DONE, rest)
+        self.manifest.finish(record, task.tries)
+
+    def _is_refused_part(self, event: Failed) -> bool:
+        """What one part of a file does not bear a whole run may: damage, a source that changed."""
+        piece = event.task.piece
+        if piece is None or piece.do != "part" or event.lost:
+            return False
+        return event.exit_code != EXIT_OUTPUT
+
+    def _take_back_parts(self, task: Task) -> None:
+        """The parts of an item, done and to be done, are of no use."""
+        known = self._long.give_up(task.name)
+        if known is None:
+            return
+        self.tally.take_back(known.frames, known.booked)
+        if task.piece is not None and task.piece.do == "part":
+            self._todo = deque(one for one in self._todo if one.name != task.name)
+        pieces.drop(self.outputs.place, task.name)
+
+    def _note_not_split(self, record: ItemRecord) -> None:
+        for note in record.notes:
+            if note.startswith(NOT_SPLIT):
+                self._not_split += 1
+                if self._not_split <= MOST_NOTES:
+                    self.notes.append(f"{record.name}: {note}")
+
+    def _try_again(self, event: Failed) -> None:
+        """At the end, when all others have had their turn: what ends workers shall not hold up
+        what does not."""
+        self.outputs.discard(event.task.name)
+        if event.exit_code == EXIT_OUTPUT and self._is_place_broken(event):
+            return
+        task = event.task
+        self.tally.retried += 1
+        self._todo.append(replace(task, tries=task.tries + 1))
+
+    def _set_aside(self, event: Failed) -> None:
+        if event.exit_code == EXIT_OUTPUT and self._is_place_broken(event):
+            return
+        task = event.task
+        self._walls.pop(task.id, None)
+        self._take_back_parts(task)
+        # Earlier results are of another version of the source, or of other settings.
+        with suppress(OutputError):
+            self.outputs.remove(task.name)
+        with suppress(OutputError):
+            self.outputs.ungather(task.name)
+        item, _ = self.manifest.item(task.name)
+        error = _reason(event)
+        self.manifest.set_aside(task.name, error, event.exit_code, task.tries)
+        self.tally.set_aside(item.size)
+        failure = Failure(
+            source=task.path,
+            name=task.name,
+            error=error,
+            exit_code=event.exit_code,
+            tries=task.tries,
+        )
+        self._append_failure(failure)
+        self.watch.say(f"{task.name}: set aside after {counted(task.tries, 'try')}: {error}")
+        most = self.request.most_failures
+        if most is not None and self.tally.failed > most and self._ends is None:
+            self._ends = Exit(
+                code=EXIT_DAMAGED if self._any_done() else event.exit_code,
+                reason=f"{counted(self.tally.failed, 'item')} failed, more than "
+                f"--max-failures {most}",
+            )
+
+    def _is_place_broken(self, event: Failed) -> bool:
+        """Whether it is not the item: several in a row could not be written. They are then left
+        for --resume."""
+        self._output_errors.append(event)
+        if len({one.task.name for one in self._output_errors}) < OUTPUT_ERRORS:
+            return False
+        self._ends = Exit(code=EXIT_OUTPUT, reason=f"{event.error}; --resume goes on")
+        return True
+
+    def _any_done(self) -> bool:
+        return bool(self.tally.done or self.tally.skipped)
+
+    # ---- failures.jsonl
+
+    def _failures_path(self) -> Path:
+        return Path(self.outputs.home, named(FAILURES, ".jsonl", self.request.shard))
+
+    def _write_failures(self, failures: Sequence[Failure]) -> None:
+        write_whole(self._failures_path(), b"".join(map(_line, failures)), ours=True)
+
+    def _append_failure(self, failure: Failure) -> None:
+        try:
+            with self._failures_path().open("ab", buffering=0) as file:
+                file.write(_line(failure))
+        except OSError as error:
+            raise OutputError(
+                f"{self._failures_path()}: cannot be written: {error.strerror}"
+            ) from error
+
+    # ---- the end
+
+    def _result(self, report: BatchReport) -> BatchResult:
+        failures = self.manifest.failures()
+        if self._ends is None or self._ends.code not in STOPPED_CODES:
+            self._write_failures(failures)
+        tally = self.tally
+        seconds = self._total_s
+        if (more := self._not_split - MOST_NOTES) > 0:
+            self.notes.append(f"{more} more long files were not split; each done.json says why")
+        return BatchResult(
+            output=self.request.output,
+            items=ItemCounts(
+                done=tally.done,
+                skipped=tally.skipped,
+                failed=tally.failed,
+                retried=tally.retried,
+                damaged=tally.damaged,
+                left=tally.left,
+            ),
+            failures=failures,
+            seconds=seconds,
+            frames=tally.frames,
+            fps=tally.frames / seconds if tally.frames and seconds > 0 else None,
+            workers=len(report.workers),
+            exit=self._ends or exit_of(tally.done + tally.skipped, failures, self._damaged()),
+            settings=self.settings,
+            report=report,
+            notes=[*self.settings.notes, *self.notes],
+        )
+
+    def _damaged(self) -> int:
+        return self.manifest.counts().damaged
+
+
+def exit_of(done: int, failures: Sequence[Failure], damaged: int) -> Exit:
+    """Exit code and reason of a job that came to its end. Nothing else decides them."""
+    if failures and not done:
+        first = failures[0]
+        return Exit(code=first.exit_code, reason=f"no item was done: {first.error}")
+    if failures:
+        return Exit(
+            code=EXIT_DAMAGED, reason=f"finished, but {counted(len(failures), 'item')} failed"
+        )
+    if damaged:
+        return Exit(
+            code=EXIT_DAMAGED,
+            reason=f"finished, but a part of {counted(damaged, 'source')} is lost",
+        )
+    return Exit(code=EXIT_DONE, reason="done")
+
+
+def _reason(event: Failed) -> str:
+    """What went wrong, and in which part."""
+    piece = event.task.piece
+    if piece is None or piece.do != "part":
+        return event.error
+    return f"part {piece.number + 1} of {piece.of}: {event.error}"
+
+
+def _without_costs(record: ItemRecord) -> ItemRecord:
+    """The marker of an item that a lost worker has joined: what its parts cost is known already."""
+    return replace(record, frames=0, seconds=0.0, ledger=Ledger())
+
+
+def _slow(record: ItemRecord, label: str | None = None) -> SlowItem:
+    return SlowItem(
+        name=record.name if label is None else label,
+        seconds=record.seconds,
+        frames=record.frames,
+        fps=record.frames / record.seconds if record.frames and record.seconds > 0 else None,
+        size=record.size,
+    )
+
+
+def _line(failure: Failure) -> bytes:
+    row = {**to_builtins(failure), "error": redact(failure.error)}
+    return (json.dumps(row) + "\n").encode()

@@ -1,0 +1,201 @@
+"""One run's outputs of the parts of a file.
+
+What was detected goes through the very sinks of a run, frame by frame, with the whole file's
+numbers and times; so rows, datasets and overlays are those of one run, byte for byte. The video is
+made of the parts' packets (``sinks/video/joined.py``), with the sound of the source.
+
+Before anything gets its name it is proved that nothing differs: every frame came once, in order,
+and where two parts meet, both decoded the same picture.
+"""
+
+from __future__ import annotations
+
+import shutil
+from array import array
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from detector.batch.part import ROWS, CutOffError, PartResult, read_result, read_rows
+from detector.batch.split import Part
+from detector.core.config.schema import Config
+from detector.core.errors.text import counted
+from detector.core.types import Frame, ReadCounts
+
+if TYPE_CHECKING:
+    from detector.core.sinks.base import Sink
+    from detector.core.sinks.video.joined import JoinedVideoSink
+    from detector.core.stages.font import Font
+    from detector.core.types import SourceInfo
+
+
+class NotExactError(Exception):
+    """The parts would not surely make what one run makes: the file is to be run as a whole. The
+    message says why, as a part of a sentence."""
+
+
+@dataclass(slots=True)
+class Joined:
+    """``outputs``: by name of the sink, those that were written. ``seconds``: of all parts."""
+
+    outputs: dict[str, Path]
+    frames: int = 0
+    counts: ReadCounts = field(default_factory=ReadCounts)
+    by_class: Counter[int] = field(default_factory=Counter)
+    cut: int = 0
+    seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Marks:
+    """What outputs must say or show, of the model that the parts were detected with."""
+
+    remark: str
+    blurred: frozenset[int]
+    font: Font | None
+
+
+def join_parts(
+    spec: str,
+    config: Config,
+    parts: Sequence[Part],
+    folders: Sequence[Path],
+    paths: Mapping[str, Path],
+    watch: Callable[[], None] = lambda: None,
+) -> Joined:
+    """Writes ``paths`` (name of the sink -> file), each whole or not at all.
+
+    ``folders`` hold the parts' results, in the order of ``parts``; they are left as they are.
+    ``watch`` is called now and then, as often as there are frames. Raises NotExactError, and
+    DetectVideoError.
+    """
+    from detector.core.run.fonts import open_font
+    from detector.core.run.wire import open_sinks, open_source
+    from detector.core.sinks.video.joined import UnjoinableError
+
+    results = [read_result(folder) for folder in folders]
+    _check(parts, results)
+    whole = replace(config, input=replace(config.input, start=None, duration=None))
+    with open_source(spec, whole) as source:
+        info = source.info
+    first = results[0]
+    marks = _Marks(first.remark, frozenset(first.blurred), open_font(config.drawing.font))
+    rows = {name: path for name, path in paths.items() if name != "video"}
+    opened = open_sinks(rows, info, config, marks)
+    video = None
+    try:
+        if "video" in paths:
+            video = _open_video(paths["video"], info, config)
+            opened.append(video)
+        frames = _replay(config, parts, results, folders, info, opened, watch)
+        if video is not None:
+            stretches = [
+                folder / str(one.video) for folder, one in zip(folders, results, strict=True)
+            ]
+            video.join(stretches, frames, (first.height, first.width), watch)
+        outputs = {sink.name: path for sink in opened if (path := sink.close()) is not None}
+    except BaseException as error:
+        for sink in opened:
+            _remove(sink.abort())  # the parts are still there
+        if isinstance(error, UnjoinableError):
+            raise NotExactError(str(error)) from error
+        raise
+    joined = Joined(outputs, frames=len(frames))
+    for result in results:
+        joined.counts.skipped += result.skipped
+        joined.by_class.update(dict(result.by_class))
+        joined.cut += result.cut
+        joined.seconds += result.seconds
+        joined.notes += result.notes
+    joined.notes += [note for sink in opened for note in sink.notes]
+    joined.notes = list(dict.fromkeys(joined.notes))
+    return joined
+
+
+def _remove(left: Path | None) -> None:
+    if left is None:
+        return
+    if left.is_dir():
+        shutil.rmtree(left, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            left.unlink()
+
+
+def _check(parts: Sequence[Part], results: Sequence[PartResult]) -> None:
+    """Raises NotExactError where two parts do not fit together, or one is not whole."""
+    if not parts or len(parts) != parts[0].of or len(results) != len(parts):
+        raise NotExactError(f"{len(results)} parts of {parts[0].of if parts else 0} are there")
+    for part, result in zip(parts, results, strict=True):
+        where = f"part {part.number + 1} of {part.of}"
+        if (result.number, result.of) != (part.number, part.of):
+            raise NotExactError(f"{where} is another one")
+        if result.damaged:
+            raise NotExactError(f"{where} met damage, which one run has to count")
+        if result.frames != part.frames:
+            raise NotExactError(f"{where} gave {counted(result.frames, 'frame')} of {part.frames}")
+        same = ("names", "remark", "blurred", "width", "height")
+        if any(getattr(result, name) != getattr(results[0], name) for name in same):
+            raise NotExactError(f"{where} has another model, or pictures of another size")
+    for before, after in pairwise(results):
+        if not before.behind_digest or before.behind_digest != after.first_digest:
+            raise NotExactError(
+                f"parts {before.number + 1} and {after.number + 1} decoded the picture between "
+                "them differently"
+            )
+
+
+def _open_video(path: Path, info: SourceInfo, config: Config) -> JoinedVideoSink:
+    from detector.core.sinks.video.joined import JoinedVideoSink
+
+    output = config.output
+    video = JoinedVideoSink(
+        path, quality=output.quality, preset=output.preset, crf=output.crf, encoder=output.encoder
+    )
+    video.open(info)
+    return video
+
+
+def _replay(
+    config: Config,
+    parts: Sequence[Part],
+    results: Sequence[PartResult],
+    folders: Sequence[Path],
+    info: SourceInfo,
+    opened: Sequence[Sink],
+    watch: Callable[[], None],
+) -> np.ndarray:
+    """Writes every frame to the sinks that take rows. Returns [n, 2] int64: number and pts of each.
+
+    Raises NotExactError where a frame is missing, or comes at another time than it should.
+    """
+    from detector.core.sinks.video.joined import JoinedVideoSink
+
+    writing = [sink for sink in opened if not isinstance(sink, JoinedVideoSink)]
+    size = (results[0].height, results[0].width, 3)
+    blank = np.broadcast_to(np.uint8(0), size)  # sinks of rows ask for its size alone
+    frames, stride = array("q"), config.input.stride
+    for part, result, folder in zip(parts, results, folders, strict=True):
+        where, expected = f"part {part.number + 1} of {part.of}", part.first
+        try:
+            for number, pts, detections in read_rows(folder / ROWS, result.names):
+                if number != expected or (frames and pts <= frames[-1]):
+                    raise NotExactError(f"{where} has frame {number} where {expected} belongs")
+                watch()
+                expected += stride
+                frames.extend((number, pts))
+                frame = Frame(number, pts, float(pts * info.time_base), blank)
+                for sink in writing:
+                    sink.write(frame, detections)
+        except CutOffError as error:
+            raise NotExactError(f"the rows of {where} are cut off") from error
+        if expected != part.first + part.frames * stride:
+            raise NotExactError(f"{where} has not all of its rows")
+    return np.frombuffer(frames, np.int64).reshape(-1, 2)

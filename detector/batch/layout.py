@@ -1,0 +1,106 @@
+"""The names of what lies in an output, and who may be at work there: one job at a time, or the
+shards of one job.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from detector.batch.listing import WHOLE, Shard
+from detector.core.errors import OutputError
+from detector.core.errors.writing import NO_LOCKS
+
+FILES, MARKER, ROWS = "files", "done.json", "detections.jsonl"
+SCRATCH = ".detect-video-item-"  # a hidden folder for each item under way: the digest of its name
+LOCK = ".detect-video-batch"
+MARKER_BYTES = 4 << 20
+CURE = "choose another folder with -o"
+
+
+def named(stem: str, suffix: str, shard: Shard) -> str:
+    """``manifest.sqlite``, or ``manifest-2-of-4.sqlite`` of a shard."""
+    return f"{stem}{suffix}" if shard == WHOLE else f"{stem}-{shard}{suffix}"
+
+
+@contextmanager
+def locked(place: str, shard: Shard) -> Iterator[None]:
+    """Keeps other jobs out of an output folder. The shards of one job may be there side by side,
+    each once.
+
+    The kernel gives a lock up with its process, so that a killed job leaves none. Where the file
+    system has no locks, nobody is kept out. Raises OutputError where another job is there.
+    """
+    held: list[int] = []
+    try:
+        whole = _open_lock(place, LOCK)
+        held.append(whole)
+        if not _take(whole, shared=shard != WHOLE):
+            raise OutputError(
+                f"{place}: another batch job is running there; wait for it, or {CURE}"
+            )
+        if shard != WHOLE:
+            own = _open_lock(place, f"{LOCK}-{shard}")
+            held.append(own)
+            if not _take(own):
+                raise OutputError(f"{place}: --shard {shard.number}/{shard.of} is running already")
+            if other := _other_division(place, shard):
+                raise OutputError(
+                    f"{place}: a shard of another division ({other}) is running there; all shards "
+                    "that run at once need one N"
+                )
+        yield
+    finally:
+        for file in held:
+            os.close(file)
+
+
+def is_running(place: str) -> bool:
+    """Whether a job, or a shard of one, runs there now, as far as the file system tells."""
+    try:
+        file = os.open(os.path.join(place, LOCK), os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not _take(file)
+    finally:
+        os.close(file)
+
+
+def _other_division(place: str, shard: Shard) -> str | None:
+    for path in Path(place).glob(f"{LOCK}-*-of-*"):
+        text = path.name.removeprefix(f"{LOCK}-")
+        if text.endswith(f"-of-{shard.of}"):
+            continue
+        with suppress(OSError):
+            file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                if not _take(file):
+                    return text
+            finally:
+                os.close(file)
+    return None
+
+
+def _open_lock(place: str, name: str) -> int:
+    path = os.path.join(place, name)
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror}; {CURE}") from error
+
+
+def _take(file: int, *, shared: bool = False) -> bool:
+    """False where another has the lock; True where the file system has none."""
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            return False
+        if error.errno not in NO_LOCKS:
+            raise
+    return True

@@ -1,0 +1,364 @@
+"""SOURCES -> items: folders (recursive), quoted globs, list files, single files; addresses, too.
+
+An item's name says where its results lie: the path relative to its SOURCE, with its suffix. Two
+items never share one, and none leaves the output folder.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from detector.batch.documents import Failure
+from detector.core.errors import EXIT_SOURCE, EXIT_USAGE, DetectVideoError, SourceError, UsageError
+from detector.core.errors.reading import read_text
+from detector.core.errors.text import printable
+from detector.core.errors.writing import is_output
+from detector.core.run.inputs import refuse_cameras
+from detector.core.sources._addresses import is_address, local_path, parse_address
+from detector.core.sources._contents import is_picture, is_video
+from detector.core.sources._left_out import name_suffixes, suffix_of
+from detector.core.sources._storage import About
+from detector.core.sources.stored import look
+
+if TYPE_CHECKING:
+    from detector.batch.stores import Found as Stored
+
+LISTS = (".txt", ".lst", ".list")  # suffixes of a file that lists sources, one a line
+LIST_BYTES = 256 << 20  # two million lines of a hundred characters and more
+LONGEST_PART = 240  # bytes of one part of a name: what stands beside it has a longer one
+
+
+class Item(NamedTuple):
+    """One source. ``path``: of a file, or an address. ``version``: size and time of change, or
+    ETag, which tell whether it is the same."""
+
+    name: str
+    path: str
+    size: int
+    version: str
+
+
+@dataclass(slots=True)
+class Listing:
+    """``items`` in the order of the arguments, sorted in each. ``refused``: what is no item, with
+    the reason. ``silent``: arguments that named nothing. ``left_out``: files that were found and
+    are no items, by their suffix."""
+
+    items: list[Item] = field(default_factory=list)
+    refused: list[Failure] = field(default_factory=list)
+    silent: list[str] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    def takes(self, path: str) -> bool:
+        """Whether a file that nobody named is an item. Counts it where it is none, unless a run
+        wrote it."""
+        is_known = is_picture(path) or is_video(path)
+        if not is_output(path):
+            self.left_out[suffix_of(path)] += not is_known
+            return is_known
+        return False
+
+    def notes(self) -> list[str]:
+        """What was left out, in words."""
+        left_out = name_suffixes(+self.left_out)
+        return [f"{left_out} (a file is read when it is given by name)"] if left_out else []
+
+    def refuse(self, source: str, error: str, exit_code: int) -> None:
+        self.refused.append(Failure(source=source, error=error, tries=0, exit_code=exit_code))
+
+
+class Found(NamedTuple):
+    """``about``: what a store said of it; None: nobody has asked yet."""
+
+    relative: str
+    path: str
+    about: About | DetectVideoError | None = None
+
+
+def version_of(about: os.stat_result) -> str:
+    return f"{about.st_size}-{about.st_mtime_ns}"
+
+
+def look_at(path: str) -> About:
+    """Raises SourceError where it cannot be read."""
+    if is_address(path):
+        return look(parse_address(path))
+    try:
+        about = os.stat(path)
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read: {error.strerror}; check the path") from error
+    return About(about.st_size, version_of(about))
+
+
+def list_sources(specs: Sequence[str], output: str, known: dict[str, str] | None = None) -> Listing:
+    """Every item that ``specs`` name. ``output``: the job's folder, whose videos are no sources.
+    ``known``: path -> name of an earlier run of the job, which stay as they are.
+
+    Raises UsageError for cameras and for addresses that are not read, SourceError for an argument
+    that is not there, and where nothing is found at all.
+    """
+    listing = Listing()
+    names = _Names(known or {})
+    seen: set[str] = set()
+    own = os.path.realpath(output)
+    for number, given in enumerate(specs, 1):
+        spec = local_path(given)
+        if not is_address(spec):
+            refuse_cameras([spec])
+        count = len(listing.items) + len(listing.refused)
+        for found in _find(spec, own, output, listing):
+            if found.path not in seen:
+                seen.add(found.path)
+                _take(found, number, names, listing)
+        if len(listing.items) + len(listing.refused) == count:
+            listing.silent.append(spec)
+    if not listing.items and not listing.refused:
+        left_out = f" ({left_out})" if (left_out := name_suffixes(+listing.left_out)) else ""
+        raise SourceError(
+            f"{', '.join(specs)}: no video and no picture{left_out}; check the path, or give files "
+            "by name"
+        )
+    return listing
+
+
+def _take(found: Found, number: int, names: _Names, listing: Listing) -> None:
+    if wrong := _why_refused(found.relative):
+        listing.refuse(found.path, wrong, EXIT_USAGE)
+        return
+    about = found.about
+    if about is None:
+        try:
+            stat = os.stat(found.path)
+        except OSError as error:
+            text = f"cannot be read: {error.strerror}"
+            listing.refuse(found.path, text, EXIT_SOURCE)
+            return
+        about = About(stat.st_size, version_of(stat))
+    elif isinstance(about, DetectVideoError):
+        listing.refuse(found.path, str(about), about.exit_code)
+        return
+    listing.items.append(Item(names.choose(found, number), found.path, *about))
+
+
+class _Names:
+    """Hands out names. One that is taken, or that would lie inside of another, gets the number of
+    its argument as a root."""
+
+    def __init__(self, known: dict[str, str]) -> None:
+        self._known = known
+        self._taken: set[str] = set(known.values())
+        self._folders: set[str] = set()
+        for name in self._taken:
+            self._folders.update(_above(name))
+
+    def choose(self, found: Found, number: int) -> str:
+        if (name := self._known.get(found.path)) is not None:
+            return name
+        name, root = found.relative, max(2, number)
+        while self._clashes(name):
+            name = f"{root}/{found.relative}"
+            root += 1
+        self._taken.add(name)
+        self._folders.update(_above(name))
+        return name
+
+    def _clashes(self, name: str) -> bool:
+        return (
+            name in self._taken
+            or name in self._folders
+            or any(above in self._taken for above in _above(name))
+        )
+
+
+def _above(name: str) -> Iterator[str]:
+    """``a/b/c`` -> ``a``, ``a/b``."""
+    at = name.find("/")
+    while at >= 0:
+        yield name[:at]
+        at = name.find("/", at + 1)
+
+
+def _why_refused(name: str) -> str | None:
+    """Why ``name`` cannot be that of a result; None where it can."""
+    if not (name.isascii() and name.isprintable()):
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            return "its name is no UTF-8; rename it"
+        if printable(name) != name:
+            return "its name holds control characters, or what looks like a password; rename it"
+    if any(sign in f"/{name}/" for sign in ("//", "/./", "/../")):
+        return "its name would lead out of the output folder; give the folder that holds it"
+    if len(name) * 4 > LONGEST_PART and any(
+        len(part.encode()) > LONGEST_PART for part in name.split("/")
+    ):
+        return f"a part of its name is longer than {LONGEST_PART} bytes; rename it"
+    return None
+
+
+# What each kind of argument names.
+
+
+def _find(spec: str, own: str, output: str, listing: Listing) -> Iterator[Found]:
+    if is_address(spec):
+        yield from _find_stored(spec, output, listing)
+    elif os.path.isdir(spec):
+        yield from _walk(os.path.abspath(spec), own, listing)
+    elif os.path.isfile(spec):
+        if spec.lower().endswith(LISTS):
+            yield from _read_list(spec, own, output, listing)
+        else:
+            yield Found(os.path.basename(spec), os.path.abspath(spec))
+    elif glob.has_magic(spec) and not os.path.lexists(spec):
+        yield from _match(spec, own, listing)
+    else:
+        raise SourceError(f"{spec}: no such file or folder; check the path")
+
+
+def _find_stored(address: str, output: str, listing: Listing) -> Iterator[Found]:
+    from detector.batch.stores import find_objects
+
+    for base, found in find_objects(address, LISTS, output, LIST_BYTES, listing.left_out):
+        yield _as_found(base, found)
+
+
+def _as_found(base: str, stored: Stored) -> Found:
+    """Workers read the address again, as text: one that cannot be read so is refused."""
+    place, about = stored
+    relative = place.path[len(base) :]
+    try:
+        parse_address(str(place))
+    except UsageError as error:
+        about = error
+    return Found(relative, str(place), about)
+
+
+def _walk(folder: str, own: str, listing: Listing) -> Iterator[Found]:
+    """The videos and pictures below a folder, sorted. Hidden names are left out, and so is what
+    runs wrote. A folder is entered once, whatever links lead to it."""
+    entered: set[tuple[int, int]] = set()
+    before = len(os.path.join(folder, ""))
+    left = [folder]
+    found: list[Found] = []
+    while left:
+        place = left.pop()
+        try:
+            about = os.stat(place)
+            if (about.st_dev, about.st_ino) in entered or os.path.realpath(place) == own:
+                continue
+            if place != folder and is_output(place):
+                continue
+            entered.add((about.st_dev, about.st_ino))
+            with os.scandir(place) as entries:
+                for entry in entries:
+                    if entry.name.startswith("."):
+                        continue
+                    if _is_folder(entry):
+                        left.append(entry.path)
+                    elif listing.takes(entry.path):
+                        found.append(Found(entry.path[before:], entry.path))
+        except OSError as error:
+            text = f"cannot be listed: {error.strerror}; check its permissions: ls -ld"
+            listing.refuse(place, text, EXIT_SOURCE)
+    yield from sorted(found)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
+
+
+def _match(pattern: str, own: str, listing: Listing) -> Iterator[Found]:
+    """Files that match, and those below folders that do. Names are relative to the part of the
+    pattern before its first sign."""
+    base = os.path.abspath(_before_magic(pattern))
+    for path in sorted(glob.iglob(pattern, recursive=True)):
+        path = os.path.abspath(path)
+        if os.path.realpath(path) == own or os.path.realpath(path).startswith(own + os.sep):
+            continue
+        if os.path.isdir(path):
+            for found in _walk(path, own, listing):
+                yield Found(os.path.relpath(found.path, base), found.path)
+        elif listing.takes(path):
+            yield Found(os.path.relpath(path, base), path)
+
+
+def _before_magic(pattern: str) -> str:
+    parts = pattern.split(os.sep)
+    plain = next(at for at, part in enumerate(parts) if glob.has_magic(part))
+    return os.sep.join(parts[:plain]) or (os.sep if pattern.startswith(os.sep) else os.curdir)
+
+
+def _read_list(file: str, own: str, output: str, listing: Listing) -> Iterator[Found]:
+    """Each line is a file, a folder or an address; relative ones are relative to the list. Empty
+    lines and those that begin with # are left out. Names are relative to the folder that all files
+    have in common, or all addresses.
+    """
+    from detector.batch.stores import find_listed, lines_of
+
+    text = read_text(file, "a list of sources", limit=LIST_BYTES)
+    place = os.path.dirname(os.path.abspath(file))
+    lines = [local_path(line) for line in lines_of(text)]
+    addresses = [line for line in lines if is_address(line)]
+    for base_of_all, stored in find_listed(addresses, output, listing.left_out):
+        yield _as_found(base_of_all, stored)
+    paths = [os.path.normpath(os.path.join(place, line)) for line in lines if not is_address(line)]
+    if not paths:
+        return
+    base = os.path.commonpath([os.path.dirname(path) for path in dict.fromkeys(paths)])
+    for path in paths:
+        if os.path.isdir(path):
+            for found in _walk(path, own, listing):
+                yield Found(os.path.relpath(found.path, base), found.path)
+        else:
+            yield Found(os.path.relpath(path, base), path)
+
+
+# Shards.
+
+
+class Shard(NamedTuple):
+    """The ``number``-th of ``of`` parts, from 1."""
+
+    number: int
+    of: int
+
+    def has(self, path: str) -> bool:
+        """It does not depend on what else is listed."""
+        digest = hashlib.sha256(path.encode(errors="surrogateescape")).digest()
+        return int.from_bytes(digest[:8], "big") % self.of == self.number - 1
+
+    def part_of(self, listing: Listing) -> Listing:
+        if self == WHOLE:
+            return listing
+        return Listing(
+            [item for item in listing.items if self.has(item.path)],
+            [failure for failure in listing.refused if self.has(failure.source)],
+            listing.silent,
+            listing.left_out,
+        )
+
+    def __str__(self) -> str:
+        return f"{self.number}-of-{self.of}"
+
+
+WHOLE = Shard(1, 1)
+
+
+def parse_shard(text: str | None) -> Shard:
+    """``2/4``; None is all of it. Raises UsageError."""
+    if text is None:
+        return WHOLE
+    parts = re.fullmatch(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text)
+    if parts is None or int(parts[1]) > int(parts[2]):
+        raise UsageError(f"--shard {text}: write I/N, from 1/N to N/N: --shard 2/4")
+    return Shard(int(parts[1]), int(parts[2]))

@@ -1,0 +1,196 @@
+"""The items of a job that are long: which are done in parts, and what comes next for each.
+
+One long file must not keep one worker busy while the others have nothing left. Before anything is
+opened only sizes are known, so these decide: an item is looked at where it has more than a quarter
+of the bytes that each worker gets when all are shared equally. A worker then reads its packets and
+divides it (``split.py``), or does it whole at once.
+
+    plan ──► part, part, part ──► join          each is a task of its own, for any worker
+      └──► whole       └──► whole  └──► whole   where parts are not to be had, or do not fit
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from detector.batch import pieces
+from detector.batch.documents import ItemRecord
+from detector.batch.item import Piece, Task
+from detector.batch.listing import Item
+from detector.batch.pieces import LEAST_S, folder_name
+from detector.core.errors import UsageError
+from detector.core.sources._addresses import is_address
+
+LEAST_BYTES = 8 << 20  # two minutes of video mostly have more; less is not looked at
+MINUTE_BYTES = 1 << 20  # a minute of video hardly has less: so many parts a file may have
+PER_WORKER = 4  # parts of an equal share, so that the last ones end at about the same time
+MOST_PARTS = 1 << 20  # as many as there are
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """``--split``. ``least_s``: of a part, in seconds. ``every``: every file that is long enough is
+    divided, into parts that are as short as they may be."""
+
+    least_s: float = LEAST_S
+    every: bool = False
+    off: bool = False
+
+
+AUTO = Split()
+
+
+def parse_split(text: str | None) -> Split:
+    """``auto``, ``off`` or seconds. Raises UsageError."""
+    if text is None or text == "auto":
+        return AUTO
+    if text == "off":
+        return Split(off=True)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.1 <= seconds < 1e9:
+        raise UsageError(f"--split {text}: give auto, off, or seconds of a part (0.1 or more)")
+    return Split(least_s=seconds, every=True)
+
+
+def count_tasks(items: Sequence[Item], split: Split) -> int:
+    """At most so many tasks there will be, as far as sizes tell: no more workers can be of use."""
+    if split.off:
+        return len(items)
+    if split.every:
+        return MOST_PARTS
+    return sum(
+        1 if item.size < LEAST_BYTES else 2 + item.size // MINUTE_BYTES  # its plan and join, too
+        for item in items
+    )
+
+
+def choose(items: Sequence[Item], split: Split, workers: int) -> dict[str, int]:
+    """Names of the items that are to be looked at, and of how many parts each should be."""
+    if split.off or workers < 2:
+        return {}
+    if split.every:
+        return {item.name: MOST_PARTS for item in items}
+    pieces_in_all = PER_WORKER * workers
+    total = sum(item.size for item in items)
+    # Whole numbers, so that every machine decides alike.
+    return {
+        item.name: -(-item.size * pieces_in_all // total)
+        for item in items
+        if item.size >= LEAST_BYTES and item.size * pieces_in_all > total
+    }
+
+
+@dataclass(slots=True)
+class _Divided:
+    """An item that is being done in parts. ``size``: in bytes, of which ``booked`` are told of."""
+
+    size: int
+    of: int
+    left: set[int]
+    booked: int = 0
+    frames: int = 0
+    plan_s: float = 0.0
+    part_s: float = 0.0  # the longest
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """What is known of parts that are not to be joined. ``booked``: bytes."""
+
+    frames: int
+    booked: int
+
+
+@dataclass(slots=True)
+class LongItems:
+    """``chosen``: name -> parts. ``kept``: names of items that an earlier run has divided: they are
+    gone on with, whatever would be chosen now."""
+
+    split: Split
+    chosen: Mapping[str, int]
+    kept: Collection[str]
+    chain_s: float = 0.0  # see analysis.batch.RunFacts
+    chain_of: str = ""
+    _divided: dict[str, _Divided] = field(default_factory=dict)
+
+    @classmethod
+    def begin(
+        cls,
+        place: str,
+        todo: Sequence[tuple[Item, str]],
+        split: Split,
+        workers: int,
+        ours: Collection[str] | None = None,
+    ) -> LongItems:
+        """``todo``: (item, key). What earlier runs left of others is removed; ``ours``: of a shard,
+        the names of all its items."""
+        names = {folder_name(item.name, key): item.name for item, key in todo}
+        there = pieces.sweep(place, () if split.off else names, ours)
+        items = [item for item, _ in todo]
+        return cls(split, choose(items, split, workers), {names[folder] for folder in there})
+
+    def first(self, task: Task) -> Task:
+        """The task that an item begins with."""
+        looked_at = task.name in self.chosen or task.name in self.kept
+        if not looked_at or is_address(task.path):
+            return task
+        most, least_s = self.chosen.get(task.name, 0), self.split.least_s
+        return replace(task, piece=Piece(do="plan", most=most, least_s=least_s))
+
+    # ---- what comes next
+
+    def divide(self, task: Task, record: ItemRecord, wall_s: float) -> list[Task]:
+        """The tasks of the parts, once it is known how many there are."""
+        of = record.parts
+        self._divided[task.name] = _Divided(record.size, of, set(range(of)), plan_s=wall_s)
+        return [
+            replace(task, tries=1, piece=Piece(do="part", number=number, of=of))
+            for number in range(of)
+        ]
+
+    def finish_part(self, task: Task, record: ItemRecord, wall_s: float) -> tuple[int, list[Task]]:
+        """Bytes that the part stands for, and the task that joins all, where it was the last. One
+        that an earlier run has done (it has no frames) stands for none: it tells nothing about the
+        time that others take."""
+        assert task.piece is not None
+        item = self._divided[task.name]
+        item.left.discard(task.piece.number)
+        item.frames += record.frames
+        item.part_s = max(item.part_s, wall_s)
+        share = item.size // item.of if record.frames else 0
+        item.booked += share
+        join = replace(task, tries=1, piece=Piece(do="join", of=item.of))
+        return share, [] if item.left else [join]
+
+    def finish_joined(self, task: Task, wall_s: float) -> int:
+        """The item is in place. Bytes of it that no part stands for."""
+        item = self._divided.pop(task.name)
+        chain_s = item.plan_s + item.part_s + wall_s
+        if chain_s > self.chain_s:
+            self.chain_s, self.chain_of = chain_s, task.name
+        return item.size - item.booked
+
+    def give_up(self, name: str) -> GivenUp | None:
+        """The item is done whole, or set aside. What comes of its parts from now on is dropped.
+        None where it was not in parts."""
+        item = self._divided.pop(name, None)
+        return None if item is None else GivenUp(item.frames, item.booked)
+
+    def is_given_up(self, task: Task) -> bool:
+        """Whether this is a part of an item that is not done in parts any more."""
+        is_part = task.piece is not None and task.piece.do == "part"
+        return is_part and task.name not in self._divided
+
+    def counts(self) -> tuple[int, int]:
+        """Parts of the items that are being done in parts, and those of them that are done."""
+        of = sum(item.of for item in self._divided.values())
+        return of, of - sum(len(item.left) for item in self._divided.values())
+
+
+def do_whole(task: Task, why: str) -> Task:
+    """The item of a task, in one run."""
+    return replace(task, tries=1, piece=Piece(do="whole", why=why))

@@ -1,0 +1,122 @@
+"""What can be told of a job without working on it: --status and --dry-run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from detector.batch.documents import (
+    BatchProgress,
+    BatchReport,
+    BatchResult,
+    DryRun,
+    Failure,
+    ItemCounts,
+)
+from detector.batch.job import Request, exit_of
+from detector.batch.layout import is_running
+from detector.batch.listing import list_sources
+from detector.batch.manifest import DONE, FAILED, Manifest, Row, known_names, manifests
+from detector.batch.places import open_home, open_outputs
+from detector.batch.plan import make_plan
+from detector.batch.settings import as_plain, ask, read_settings
+from detector.batch.start import given_or_kept
+from detector.core.errors import EXIT_DONE, UsageError
+from detector.core.errors.text import counted
+from detector.core.session.document import Exit
+
+
+def look(place: str) -> BatchResult:
+    """The job that a folder holds, whether it runs or not. Raises UsageError where it holds none.
+
+    ``done`` counts all runs of the job; nothing counts as skipped.
+    """
+    home = open_home(place)
+    settings, paths = read_settings(home), manifests(home)
+    if settings is None:
+        raise UsageError(f"{place}: holds no batch job; check -o")
+    states: dict[str, str] = {}
+    failures: dict[str, Failure] = {}
+    progress: list[BatchProgress] = []
+    reports: list[BatchReport] = []
+    frames, damaged, seconds, refused = 0, 0, 0.0, 0
+    for path in paths:
+        with Manifest.reading(path) as manifest:
+            for row in manifest.rows():
+                states[row.name] = _later(states.get(row.name), row)
+            counts = manifest.counts()
+            frames, damaged = frames + counts.frames, damaged + counts.damaged
+            seconds += counts.seconds
+            for failure in manifest.failures():
+                refused += failure.name is None
+                failures[failure.name or failure.source] = failure
+            progress += [found] if (found := manifest.read_progress()) is not None else []
+            reports += [report] if (report := manifest.read_report()) is not None else []
+    standing = [one for key, one in failures.items() if states.get(key, FAILED) == FAILED]
+    done = sum(state == DONE for state in states.values())
+    left = sum(state not in (DONE, FAILED) for state in states.values())
+    running = is_running(home)
+    latest = max(progress, key=lambda one: one.time, default=None)
+    return BatchResult(
+        output=place,
+        items=ItemCounts(done=done, failed=len(standing), damaged=damaged, left=left),
+        failures=standing,
+        seconds=seconds,
+        frames=frames,
+        fps=frames / seconds if frames and seconds > 0 else None,
+        workers=sum(len(one.workers) for one in progress),
+        exit=_exit(running, left, done, standing, damaged),
+        running=running,
+        shards=[path.stem.removeprefix("manifest-") for path in paths if "-of-" in path.stem],
+        settings=settings,
+        progress=latest,
+        report=reports[0] if len(reports) == 1 else None,
+    )
+
+
+def _later(known: str | None, row: Row) -> str:
+    """Two manifests know an item where a job went on with another division into shards: what is
+    done is done."""
+    rank = (FAILED, DONE)
+    if known is None or (known not in rank) or (row.state == DONE):
+        return row.state
+    return known
+
+
+def _exit(running: bool, left: int, done: int, failures: Sequence[Failure], damaged: int) -> Exit:
+    if running:
+        return Exit(code=EXIT_DONE, reason="running")
+    if left:
+        are_left = f"{counted(left, 'item', 'is')} left"
+        return Exit(code=EXIT_DONE, reason=f"not finished: {are_left}; --resume goes on")
+    return exit_of(done, failures, damaged)
+
+
+def dry_run(request: Request) -> DryRun:
+    """What ``run_batch`` would do. Nothing is loaded and nothing written, so that settings which
+    say ``auto`` are not resolved anew: where they changed, all that is done counts as changed.
+
+    Raises what the listing raises.
+    """
+    home = open_home(request.output)
+    settings = read_settings(home)
+    sources, flags, config_file = given_or_kept(request, settings)
+    if not sources:
+        raise UsageError("no SOURCE is given; give folders or files")
+    asked, _ = ask(sources, flags, config_file)
+    listing = list_sources(sources, request.output, known_names(home))
+    same = settings is not None and settings.asked == as_plain(asked)
+    digest = settings.digest if settings is not None and same else ""
+    rows: list[Row] = []
+    for path in manifests(home):
+        with Manifest.reading(path) as manifest:
+            rows += manifest.rows()
+    mine = request.shard.part_of(listing)
+    plan = make_plan(mine, rows, open_outputs(request.output), digest)
+    return DryRun(
+        output=request.output,
+        planned=plan.counts(),
+        bytes=sum(item.size for item, _ in plan.todo),
+        items=[item.name for item, _ in plan.todo],
+        refused=mine.refused,
+        notes=listing.notes(),
+    )

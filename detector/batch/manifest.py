@@ -1,0 +1,323 @@
+"""OUT/manifest.sqlite: which items there are, and what became of each.
+
+It is an index: the truth about an item is its marker (places.py), so that a transaction that a
+crash took back loses nothing. One process writes it, and ``--status`` reads it meanwhile. Each
+shard has a database of its own: no two machines ever write one.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from detector.batch.documents import BatchProgress, BatchReport, Failure, ItemRecord, JobSettings
+from detector.batch.layout import named
+from detector.batch.listing import Item, Shard
+from detector.core.errors import OutputError, UsageError
+from detector.core.session.codec import from_json, to_json
+
+MANIFEST = "manifest"
+VERSION = 1
+TODO, DONE, FAILED = "todo", "done", "failed"
+BUSY_S = 60.0  # how long a reader or the writer waits for the other
+BLOCK = 1000  # rows of a statement's batch
+
+_TABLES = f"""
+CREATE TABLE items (
+    name TEXT PRIMARY KEY,
+    path TEXT NOT NULL,
+    size INTEGER NOT NULL,
+    version TEXT NOT NULL,
+    key TEXT NOT NULL,
+    state TEXT NOT NULL,
+    tries INTEGER NOT NULL DEFAULT 0,
+    frames INTEGER NOT NULL DEFAULT 0,
+    seconds REAL NOT NULL DEFAULT 0,
+    damaged INTEGER NOT NULL DEFAULT 0,
+    error TEXT,
+    exit_code INTEGER NOT NULL DEFAULT 0,
+    finished REAL
+) WITHOUT ROWID;
+CREATE TABLE refused (source TEXT PRIMARY KEY, error TEXT NOT NULL, exit_code INTEGER NOT NULL);
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+PRAGMA user_version = {VERSION};
+"""
+
+
+class Row(NamedTuple):
+    """What the manifest knows of an item before a run."""
+
+    name: str
+    path: str
+    key: str
+    state: str
+
+
+class Counts(NamedTuple):
+    todo: int
+    done: int
+    failed: int
+    damaged: int
+    frames: int
+    seconds: float
+
+
+class Manifest:
+    """An open manifest. Changes are kept by ``commit``, which the caller calls a few times a
+    second at most: each costs a sync of the disk."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self._connection = connection
+
+    @classmethod
+    def open(cls, path: Path) -> Manifest:
+        """Makes it where it is not there. Raises OutputError, and UsageError for a file that is no
+        manifest of this version."""
+        try:
+            with ExitStack() as unless_opened:
+                connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
+                unless_opened.callback(connection.close)
+                connection.execute("PRAGMA synchronous = NORMAL")
+                if _is_empty(connection):
+                    connection.executescript(f"BEGIN IMMEDIATE; {_TABLES} COMMIT;")
+                cls._check(path, connection)
+                connection.execute("BEGIN IMMEDIATE")
+                unless_opened.pop_all()
+        except (sqlite3.Error, OSError) as error:
+            raise _unusable(path, error) from error
+        return cls(path, connection)
+
+    @classmethod
+    @contextmanager
+    def reading(cls, path: Path) -> Iterator[Manifest]:
+        """To look at while a job may write it. Raises as ``open`` does.
+
+        Not read-only: SQLite may have to take back what a killed job did not finish.
+        """
+        with ExitStack() as at_end:
+            try:
+                connection = sqlite3.connect(
+                    f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=BUSY_S
+                )
+                at_end.callback(connection.close)
+                if _is_empty(connection):  # its job was killed as it began
+                    connection = sqlite3.connect(":memory:")
+                    at_end.callback(connection.close)
+                    connection.executescript(_TABLES)
+                cls._check(path, connection)
+            except (sqlite3.Error, OSError) as error:
+                raise _unusable(path, error) from error
+            try:
+                yield cls(path, connection)
+            except sqlite3.Error as error:
+                raise _unusable(path, error) from error
+
+    @staticmethod
+    def _check(path: Path, connection: sqlite3.Connection) -> None:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version != VERSION:
+            raise UsageError(
+                f"{path}: no manifest of this version ({version or 'none'}, not {VERSION}); move "
+                "it away and use --resume, which makes a new one of the results that are there"
+            )
+
+    def commit(self) -> None:
+        with self._errors():
+            self._connection.execute("COMMIT")
+            self._connection.execute("BEGIN IMMEDIATE")
+
+    def close(self) -> None:
+        with self._errors():
+            self._connection.execute("COMMIT")
+        self._connection.close()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise _unusable(self.path, error) from error
+
+    # ---- before a run
+
+    def rows(self) -> Iterator[Row]:
+        with self._errors():
+            for row in self._connection.execute("SELECT name, path, key, state FROM items"):
+                yield Row(*row)
+
+    def names(self) -> dict[str, str]:
+        """path -> name, of every item."""
+        with self._errors():
+            return dict(self._connection.execute("SELECT path, name FROM items"))
+
+    def plan(self, items: Iterable[tuple[Item, str]]) -> None:
+        """These are to be done: (item, key). What was known of them is forgotten."""
+        with self._errors():
+            self._connection.executemany(
+                "INSERT OR REPLACE INTO items (name, path, size, version, key, state) "
+                f"VALUES (?, ?, ?, ?, ?, '{TODO}')",
+                ((item.name, item.path, item.size, item.version, key) for item, key in items),
+            )
+
+    def forget(self, names: Iterable[str]) -> None:
+        with self._errors():
+            self._connection.executemany(
+                "DELETE FROM items WHERE name = ?", ((name,) for name in names)
+            )
+
+    def refuse(self, failures: Iterable[Failure]) -> None:
+        """What is no item, in place of what an earlier run refused."""
+        with self._errors():
+            self._connection.execute("DELETE FROM refused")
+            self._connection.executemany(
+                "INSERT OR REPLACE INTO refused VALUES (?, ?, ?)",
+                ((one.source, one.error, one.exit_code) for one in failures),
+            )
+
+    # ---- during a run
+
+    def item(self, name: str) -> tuple[Item, str]:
+        """(item, key)."""
+        with self._errors():
+            found = self._connection.execute(
+                "SELECT name, path, size, version, key FROM items WHERE name = ?", (name,)
+            ).fetchone()
+        return Item(*found[:4]), found[4]
+
+    def finish(self, record: ItemRecord, tries: int) -> None:
+        with self._errors():
+            self._connection.execute(
+                f"UPDATE items SET state = '{DONE}', version = ?, size = ?, key = ?, tries = ?, "
+                "frames = ?, seconds = ?, damaged = ?, error = NULL, exit_code = ?, finished = ? "
+                "WHERE name = ?",
+                (
+                    record.version,
+                    record.size,
+                    record.key,
+                    tries,
+                    record.frames,
+                    record.seconds,
+                    int(record.exit.code != 0),
+                    record.exit.code,
+                    record.finished,
+                    record.name,
+                ),
+            )
+
+    def set_aside(self, name: str, error: str, exit_code: int, tries: int) -> None:
+        with self._errors():
+            self._connection.execute(
+                f"UPDATE items SET state = '{FAILED}', error = ?, exit_code = ?, tries = ?, "
+                "finished = ? WHERE name = ?",
+                (error, exit_code, tries, time.time(), name),
+            )
+
+    # ---- what is known as a whole
+
+    def counts(self) -> Counts:
+        with self._errors():
+            rows = self._connection.execute(
+                "SELECT state, COUNT(*), SUM(damaged), SUM(frames), SUM(seconds) FROM items "
+                "GROUP BY state"
+            ).fetchall()
+            (refused,) = self._connection.execute("SELECT COUNT(*) FROM refused").fetchone()
+        by_state = {row[0]: row for row in rows}
+        done = by_state.get(DONE, (DONE, 0, 0, 0, 0.0))
+        todo, failed = (by_state[state][1] if state in by_state else 0 for state in (TODO, FAILED))
+        return Counts(todo, done[1], failed + refused, done[2], done[3], done[4])
+
+    def failures(self) -> list[Failure]:
+        """Of all runs, the earliest first; what was refused comes before."""
+        with self._errors():
+            refused = self._connection.execute(
+                "SELECT source, error, exit_code FROM refused ORDER BY source"
+            ).fetchall()
+            failed = self._connection.execute(
+                "SELECT path, error, tries, exit_code, name FROM items "
+                f"WHERE state = '{FAILED}' ORDER BY finished, name"
+            ).fetchall()
+        return [
+            *(Failure(source=row[0], error=row[1], tries=0, exit_code=row[2]) for row in refused),
+            *(
+                Failure(source=row[0], error=row[1], tries=row[2], exit_code=row[3], name=row[4])
+                for row in failed
+            ),
+        ]
+
+    def write_settings(self, settings: JobSettings) -> None:
+        """What every worker obeys, so that the manifest says by itself what its items are of."""
+        self._write_fact("settings", to_json(settings))
+
+    def read_settings(self) -> JobSettings | None:
+        text = self._read_fact("settings")
+        return None if text is None else from_json(text, JobSettings, self.path)
+
+    def write_progress(self, progress: BatchProgress) -> None:
+        self._write_fact("progress", to_json(progress))
+
+    def write_report(self, report: BatchReport) -> None:
+        self._write_fact("report", to_json(report))
+
+    def read_progress(self) -> BatchProgress | None:
+        text = self._read_fact("progress")
+        return None if text is None else from_json(text, BatchProgress, self.path)
+
+    def read_report(self) -> BatchReport | None:
+        """Of the last run that ended."""
+        text = self._read_fact("report")
+        return None if text is None else from_json(text, BatchReport, self.path)
+
+    def _write_fact(self, name: str, value: str) -> None:
+        with self._errors():
+            self._connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
+
+    def _read_fact(self, name: str) -> str | None:
+        with self._errors():
+            found = self._connection.execute(
+                "SELECT value FROM facts WHERE name = ?", (name,)
+            ).fetchone()
+        return None if found is None else str(found[0])
+
+
+# Those of a folder: one, or one of each shard.
+
+
+@contextmanager
+def open_manifest(place: str, shard: Shard) -> Iterator[Manifest]:
+    """To write. What was changed is kept at the end of the block, however it ends."""
+    manifest = Manifest.open(Path(place, named(MANIFEST, ".sqlite", shard)))
+    try:
+        yield manifest
+    finally:
+        manifest.close()
+
+
+def manifests(place: str) -> list[Path]:
+    return sorted(Path(place).glob(f"{MANIFEST}*.sqlite"))
+
+
+def known_names(place: str) -> dict[str, str]:
+    """path -> name, of all shards: an item keeps its name."""
+    names: dict[str, str] = {}
+    for path in manifests(place):
+        with Manifest.reading(path) as manifest:
+            names.update(manifest.names())
+    return names
+
+
+def _is_empty(connection: sqlite3.Connection) -> bool:
+    (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+    return not tables
+
+
+def _unusable(path: Path, error: Exception) -> OutputError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return OutputError(
+        f"{path}: cannot be used ({reason}); where it is damaged, move it away and use --resume, "
+        "which makes a new one of the results that are there"
+    )

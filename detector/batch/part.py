@@ -1,0 +1,226 @@
+"""One part of a long file, detected by a process that has a model open.
+
+A part leaves three files in a folder of its own: the rows of all that was found, exact; its stretch
+of the annotated video, without sound; and, last, what is to be known of both (``part.json``).
+Everything else that one run would write is made of the rows when the parts are joined.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from detector.batch.split import Part, chosen_sinks
+from detector.core.config.schema import Config
+from detector.core.errors.writing import write_whole
+from detector.core.session import codec
+from detector.core.sinks._partial import output_errors
+from detector.core.types import Detections, Frame, size_of
+
+if TYPE_CHECKING:
+    from detector.core.run.wire import LoadedModel
+    from detector.core.session.outcome import SourceRun
+    from detector.core.sources.base import Source
+    from detector.core.sources.video._part import PartSource
+
+ROWS, RESULT = "rows.bin", "part.json"
+# Of a row: number and pts of the frame, what --max-det cut, how many detections follow. Those are
+# int64 class ids [M], float32 scores [M] and float32 boxes [M, 4], all little-endian.
+HEAD = struct.Struct("<qqqq")
+BYTES_EACH = 28  # of a detection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartResult:
+    """What is known of a part that is done.
+
+    ``video``: its name in the part's folder; None where none is wanted. ``first_digest``: of its
+    first picture; ``behind_digest``: of the one behind its last, as this part decoded it. ``bad``
+    to ``ended_early`` are of ``types.ReadCounts``. ``by_class``: [class id, how often].
+    """
+
+    number: int
+    of: int
+    frames: int
+    width: int
+    height: int
+    first_digest: str
+    behind_digest: str
+    video: str | None
+    names: tuple[str, ...]
+    remark: str
+    blurred: tuple[int, ...]
+    decoder: str
+    bad: int
+    corrupt: int
+    skipped: int
+    ended_early: bool
+    cut: int
+    by_class: tuple[tuple[int, int], ...]
+    seconds: float
+    notes: tuple[str, ...]
+
+    @property
+    def damaged(self) -> bool:
+        return bool(self.bad or self.corrupt or self.ended_early)
+
+
+def read_result(folder: Path) -> PartResult:
+    """Of a part that is done. Raises UsageError where it is not there, or damaged."""
+    path = folder / RESULT
+    return codec.from_json(codec.read_file(path), PartResult, path)
+
+
+def detect_part(
+    spec: str,
+    config: Config,
+    loaded: LoadedModel,
+    part: Part,
+    folder: Path,
+    watch: Callable[[int], None] = lambda frames: None,
+) -> tuple[PartResult, SourceRun]:
+    """Detects a part of ``spec`` into ``folder``, which is made. The model stays open.
+
+    ``config`` is that of the whole file, as it was planned with. ``watch`` is told how many frames
+    are done. Raises DetectVideoError; ``part.json`` is then not there.
+    """
+    from detector.core.run.detect import Hooks, run_opened
+    from detector.core.run.wire import open_source
+    from detector.core.sources.video._part import PartSource
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / RESULT).unlink(missing_ok=True)
+    own = _config_of_a_part(config)
+    # As one run of the whole file would read it: detections of planes and of BGR differ a little.
+    pixels = "bgr" if any(sink.pictures == "bgr" for sink in chosen_sinks(config)) else "yuv420p"
+    opened: list[PartSource] = []
+    sizes: list[tuple[int, int]] = []
+
+    def open_stretch(spec: str) -> Source:
+        source = open_source(spec, own, pixels)
+        try:
+            opened.append(PartSource(source, part.stretch))
+        except BaseException:
+            source.close()
+            raise
+        opened[0].info.has_audio = False  # the sound is copied once, when the parts are joined
+        return opened[0]
+
+    with RowsFile(folder / ROWS) as rows:
+
+        def take(frame: Frame, detections: Detections) -> None:
+            if not sizes:
+                sizes.append(size_of(frame.picture))
+            rows.add(frame, detections)
+            watch(rows.frames)
+
+        hooks = Hooks(source=open_stretch, detected=take)
+        run = run_opened(spec, own, loaded, folder, hooks)
+        if run.error is not None:
+            raise run.error
+    shutil.rmtree(folder / "session", ignore_errors=True)
+    (source,), ((height, width),) = opened, sizes
+    counts = run.counts
+    result = PartResult(
+        number=part.number,
+        of=part.of,
+        frames=run.written,
+        width=width,
+        height=height,
+        first_digest=source.first_digest,
+        behind_digest=source.behind_digest,
+        video=os.path.relpath(run.outputs["video"], folder) if "video" in run.outputs else None,
+        names=tuple(loaded.network.names),
+        remark=loaded.remark,
+        blurred=tuple(sorted(loaded.blurred)),
+        decoder=run.decoder,
+        bad=counts.bad,
+        corrupt=counts.corrupt,
+        skipped=counts.skipped,
+        ended_early=counts.ended_early,
+        cut=run.cut,
+        by_class=tuple(sorted(run.by_class.items())),
+        seconds=run.run_s,
+        notes=tuple(run.notes),
+    )
+    write_whole(folder / RESULT, codec.to_json(result).encode(), ours=True)
+    return result, run
+
+
+def _config_of_a_part(config: Config) -> Config:
+    """Without what the part's stretch says already, and without outputs that are made of rows."""
+    shows_video = any(sink.name == "video" for sink in chosen_sinks(config))
+    return replace(
+        config,
+        input=replace(config.input, start=None, duration=None, frames=None),
+        output=replace(
+            config.output,
+            save=("video",) if shows_video else (),
+            output=None,
+            no_video=False,
+            save_conf=False,
+            only_detections=False,
+            lead=None,
+        ),
+    )
+
+
+class RowsFile:
+    """The rows of a part in the making."""
+
+    def __init__(self, path: Path) -> None:
+        self.frames = 0
+        self._path = path
+        with output_errors(path):
+            self._file = path.open("wb")
+
+    def add(self, frame: Frame, detections: Detections) -> None:
+        head = HEAD.pack(frame.index, frame.pts, detections.cut, len(detections))
+        with output_errors(self._path):
+            self._file.write(
+                head
+                + detections.class_ids.astype("<i8").tobytes()
+                + detections.scores.astype("<f4").tobytes()
+                + detections.boxes.astype("<f4").tobytes()
+            )
+        self.frames += 1
+
+    def __enter__(self) -> RowsFile:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        with output_errors(self._path):
+            self._file.close()
+
+
+class CutOffError(Exception):
+    """The rows of a part end in the middle."""
+
+
+class Row(NamedTuple):
+    number: int
+    pts: int
+    detections: Detections
+
+
+def read_rows(path: Path, names: tuple[str, ...]) -> Iterator[Row]:
+    """The rows of a part, in order. Raises CutOffError."""
+    with path.open("rb") as file:
+        while head := file.read(HEAD.size):
+            if len(head) < HEAD.size:
+                raise CutOffError
+            number, pts, cut, count = HEAD.unpack(head)
+            data = file.read(count * BYTES_EACH)
+            if len(data) < count * BYTES_EACH:
+                raise CutOffError
+            ids = np.frombuffer(data, "<i8", count).astype(np.int64)
+            scores = np.frombuffer(data, "<f4", count, 8 * count).astype(np.float32)
+            boxes = np.frombuffer(data, "<f4", 4 * count, 12 * count).astype(np.float32)
+            yield Row(number, pts, Detections(boxes.reshape(-1, 4), scores, ids, names, cut))

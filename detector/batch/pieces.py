@@ -1,0 +1,124 @@
+"""The parts of a long item on disk, as long as a job is at it.
+
+    OUT/.detect-video-parts-NAME-KEY/   digests of the item's name and of its key
+        plan.json                       where the file is cut (split.py)
+        part-3/                         a part that is done (part.py), and record.json, its marker
+        part-3.1a2b3c4d/                a part under way
+
+A part gets its name by one rename, when it is whole and on the disk. So a job that is killed loses
+the parts that are under way, and the next one goes on with those that are done. The folder goes
+when the item's results are in place. All workers must see it: it lies in OUT.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+
+from detector.batch.documents import ItemRecord
+from detector.core.errors import UsageError
+from detector.core.errors.writing import sync_folder
+from detector.core.session.codec import from_json, read_file, to_json
+from detector.core.sources._addresses import is_address
+
+PARTS = ".detect-video-parts-"
+PLAN, RECORD = "plan.json", "record.json"
+LEAST_S = 60.0  # of a part: what is decoded twice, and opening the file, should be small beside it
+
+
+def folder_name(name: str, key: str) -> str:
+    """``key``: of settings.key_of; with another version of the source, or other settings, an item
+    has another folder."""
+    return f"{_all_of(name)}{key[:16]}"
+
+
+def _all_of(name: str) -> str:
+    """What the folders of an item begin with, whatever their keys are."""
+    return f"{PARTS}{hashlib.sha256(name.encode()).hexdigest()[:16]}-"
+
+
+def folder_of(place: str, name: str, key: str) -> Path | None:
+    """None where OUT is no folder of this system: then nothing is done in parts."""
+    return None if is_address(place) else Path(place, folder_name(name, key))
+
+
+def find_folders(place: str) -> set[str]:
+    """Names of all that are there."""
+    if is_address(place):
+        return set()
+    return {entry.name for entry in os.scandir(place) if entry.name.startswith(PARTS)}
+
+
+def drop(place: str, name: str) -> None:
+    """Removes the parts of an item, of whatever version."""
+    for found in find_folders(place):
+        if found.startswith(_all_of(name)):
+            shutil.rmtree(os.path.join(place, found), ignore_errors=True)
+
+
+def sweep(place: str, keep: Collection[str], names: Collection[str] | None) -> set[str]:
+    """Removes what earlier runs of the job left of items that are not to be done, or not so any
+    more. Returns the folders of ``keep`` that are there.
+
+    ``names``: a shard's items, because other shards may be at work on theirs; None: all are ours.
+    """
+    found = find_folders(place)
+    ours = None if names is None or not found else tuple(map(_all_of, names))
+    for folder in found:
+        if folder not in keep and (ours is None or folder.startswith(ours)):
+            shutil.rmtree(os.path.join(place, folder), ignore_errors=True)
+    return {folder for folder in found if folder in keep}
+
+
+# One part.
+
+
+def _done(folder: Path, number: int) -> Path:
+    return folder / f"part-{number}"
+
+
+def part_folders(folder: Path, count: int) -> list[Path]:
+    """Of all parts, in order."""
+    return [_done(folder, number) for number in range(count)]
+
+
+def read_record(folder: Path, number: int) -> ItemRecord | None:
+    """What became of a part; None where it is not done."""
+    path = _done(folder, number) / RECORD
+    try:
+        return from_json(read_file(path), ItemRecord, path)
+    except UsageError:
+        return None
+
+
+def begin_part(folder: Path, number: int) -> Path:
+    """The name of an empty folder to write a part into. What earlier tries left is removed."""
+    for path in folder.glob(f"part-{number}.*"):
+        shutil.rmtree(path, ignore_errors=True)
+    return folder / f"part-{number}.{secrets.token_hex(4)}"
+
+
+def finish_part(folder: Path, number: int, under_way: Path, record: ItemRecord) -> None:
+    """Gives a part its name. Raises OSError."""
+    (under_way / RECORD).write_text(to_json(record), encoding="ascii")
+    for path in under_way.iterdir():
+        with path.open("rb+") as file:
+            os.fsync(file.fileno())
+    try:
+        os.rename(under_way, _done(folder, number))
+    except OSError:
+        # A worker that was given up as lost may have been slow: then its part stands, as good.
+        if read_record(folder, number) is None:
+            raise
+        shutil.rmtree(under_way, ignore_errors=True)
+    sync_folder(folder)
+
+
+def remove_under_way(folder: Path) -> None:
+    """Removes what killed workers left, before any worker is at this item."""
+    for path in folder.glob("part-*.*"):
+        shutil.rmtree(path, ignore_errors=True)

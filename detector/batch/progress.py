@@ -1,0 +1,155 @@
+"""How far a job is: counts, rates, the time that is left, what it costs."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from detector.batch.documents import (
+    BatchProgress,
+    ItemRecord,
+    Ledger,
+    SlowItem,
+    StageSeconds,
+    WorkerState,
+)
+
+WINDOW_S = 60.0  # of the rate that is shown
+SLOWEST = 10
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of this run of the job. ``bytes_left``: of the sources that are to be done.
+    ``parts``: of the items that are being done in parts now."""
+
+    skipped: int = 0
+    left: int = 0
+    bytes_left: int = 0
+    cores: float = 1.0
+    clock: Callable[[], float] = time.monotonic
+    done: int = 0
+    failed: int = 0
+    retried: int = 0
+    damaged: int = 0
+    frames: int = 0
+    bytes_done: int = 0
+    item_wall_s: float = 0.0  # of workers, on items that are done
+    item_run_s: float = 0.0
+    cpu_s: float = 0.0
+    ledger: Ledger = field(default_factory=Ledger)
+    slowest: list[SlowItem] = field(default_factory=list)
+    started: float = 0.0
+    parts: int = 0
+    parts_done: int = 0
+    _window: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def start(self) -> None:
+        self.started = self.clock()
+        self._window.append((self.started, 0))
+
+    def seconds(self) -> float:
+        return self.clock() - self.started
+
+    def finish(self, item: SlowItem, ledger: Ledger, wall_s: float, damaged: bool) -> None:
+        self._spend(item.seconds, item.frames, ledger, wall_s)
+        self._finish(item, damaged)
+        self._drop(item.size)
+
+    def finish_step(self, record: ItemRecord, wall_s: float, size: int) -> None:
+        """A step of an item that is done in parts. ``size``: its share of the item's bytes."""
+        self._spend(record.seconds, record.frames, record.ledger, wall_s)
+        self._move(size)
+
+    def finish_joined(self, item: SlowItem, damaged: bool, size: int) -> None:
+        """All steps of an item are done. ``size``: of its bytes, those that no step had."""
+        self._finish(item, damaged)
+        self._drop(size)
+
+    def take_back(self, frames: int, size: int) -> None:
+        """Parts that are of no use. What they have cost stays in the ledger."""
+        self.frames -= frames
+        self._move(-size)
+
+    def set_aside(self, size: int) -> None:
+        self.failed += 1
+        self._drop(size)
+
+    def _spend(self, run_s: float, frames: int, ledger: Ledger, wall_s: float) -> None:
+        self.frames += frames
+        self.item_wall_s += wall_s
+        self.item_run_s += run_s
+        self.ledger = add_ledgers(self.ledger, ledger)
+        self.cpu_s += ledger.cpu_s
+
+    def _finish(self, item: SlowItem, damaged: bool) -> None:
+        self.done += 1
+        self.damaged += damaged
+        self.slowest.append(item)
+        self.slowest.sort(key=lambda one: -one.seconds)
+        del self.slowest[SLOWEST:]
+
+    def _drop(self, size: int) -> None:
+        self.left -= 1
+        self._move(size)
+
+    def _move(self, size: int) -> None:
+        self.bytes_left -= size
+        self.bytes_done += size
+
+    def progress(self, workers: Sequence[WorkerState]) -> BatchProgress:
+        now = self.clock()
+        seconds = now - self.started
+        frames = self.frames + sum(worker.frames for worker in workers)
+        self._window.append((now, frames))
+        while len(self._window) > 2 and now - self._window[1][0] > WINDOW_S:
+            self._window.popleft()
+        then, before = self._window[0]
+        passed = now - then
+        return BatchProgress(
+            time=time.time(),
+            seconds=seconds,
+            total=self.done + self.skipped + self.failed + self.left,
+            done=self.done,
+            skipped=self.skipped,
+            failed=self.failed,
+            retried=self.retried,
+            left=self.left,
+            frames=frames,
+            # A run of a lost worker takes its frames back.
+            fps=(frames - before) / passed if passed > 0 and frames > before else None,
+            eta_s=self._eta_s(seconds),
+            core_hours=self.cores * seconds / 3600,
+            cpu_hours=self.cpu_s / 3600,
+            workers=list(workers),
+            parts=self.parts,
+            parts_done=self.parts_done,
+        )
+
+    def _eta_s(self, seconds: float) -> float | None:
+        """By bytes: what is left is mostly of the kind that was done."""
+        if not self.left:
+            return 0.0
+        return self.bytes_left * seconds / self.bytes_done if self.bytes_done > 0 else None
+
+
+def add_ledgers(one: Ledger, other: Ledger) -> Ledger:
+    stages = dict(one.stages)
+    for name, stage in other.stages.items():
+        known = stages.get(name, StageSeconds())
+        stages[name] = StageSeconds(
+            calls=known.calls + stage.calls,
+            busy_s=known.busy_s + stage.busy_s,
+            cpu_s=known.cpu_s + stage.cpu_s,
+        )
+    waits = dict(one.waits)
+    for what, waited in other.waits.items():
+        waits[what] = waits.get(what, 0.0) + waited
+    return Ledger(
+        infer_s=one.infer_s + other.infer_s,
+        cpu_s=one.cpu_s + other.cpu_s,
+        stages=stages,
+        waits=waits,
+    )

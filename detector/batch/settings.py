@@ -1,0 +1,216 @@
+"""The settings of a job: resolved once, kept in OUT/job.json, obeyed by every worker.
+
+What was asked for may say ``auto``; a first worker loads the model and tells what that means here.
+Then engine, precision, canvas, batch, threads and requests have names and numbers, so that workers
+of other machines, and a job that goes on next week, do the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from detector.batch.documents import OF_SOURCE, Canvas, JobSettings
+from detector.batch.listing import Item
+from detector.core.config.levels import FILES, merge_levels, resolve_config
+from detector.core.config.schema import CAMERA_GROUPS, PACKAGED, Config
+from detector.core.errors import OutputError, UsageError
+from detector.core.errors.writing import write_whole
+from detector.core.session.codec import from_json, read_file, to_json
+
+JOB, SETTINGS = "job.json", "settings.yaml"
+UNUSED = (*CAMERA_GROUPS, "page")  # groups that mean nothing here
+# What decides the outputs of an item. Threads, requests and the loop do not.
+DECIDING = ("selection", "input", "drawing")
+DECIDING_RUNTIME = ("engine", "precision", "batch", "size", "device", "engine_options")
+NOT_DECIDING_OUTPUT = ("output", "run_dir")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedFacts:
+    """What a worker tells of the model that it has loaded. ``config``: without any ``auto``.
+    ``canvas``: see ``JobSettings``."""
+
+    config: dict[str, dict[str, Any]]
+    model: str
+    model_sha256: str
+    model_input: tuple[int, int]  # height, width
+    class_names: list[str]
+    engine_reason: str | None
+    notes: list[str]
+    load_s: float
+    canvas: Canvas | None = None
+
+
+def ask(
+    sources: Sequence[str], flags: Mapping[str, Any], config_file: str | None
+) -> tuple[Config, dict[str, Any]]:
+    """The configuration that a command line makes, and the flags that were typed.
+
+    Results always have rows: the dataset is made of them. Raises UsageError.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    config = resolve_config(config_file, given)
+    save = config.output.save
+    if save is not None and "jsonl" not in save:
+        save = (*save, "jsonl")
+    output = replace(config.output, save=save, output=None, run_dir=None)
+    return _with_whole_paths(replace(config, output=output)), given
+
+
+def _with_whole_paths(config: Config) -> Config:
+    """Files by their absolute paths: workers may have another current folder."""
+    network, calibration, drawing = config.network, config.calibration, config.drawing
+    files = {
+        name: os.path.abspath(value)
+        for name in FILES
+        if (value := getattr(network, name, None)) is not None and os.path.isfile(value)
+    }
+    if calibration.calibrate not in (None, PACKAGED) and os.path.exists(calibration.calibrate):
+        path = os.path.abspath(calibration.calibrate)
+        calibration = replace(calibration, calibrate=path)
+    if drawing.font is not None and os.path.isfile(drawing.font):
+        drawing = replace(drawing, font=os.path.abspath(drawing.font))
+    network = replace(network, **files)
+    return replace(config, network=network, calibration=calibration, drawing=drawing)
+
+
+def settle(
+    sources: Sequence[str],
+    flags: dict[str, Any],
+    config_file: str | None,
+    asked: Config,
+    facts: LoadedFacts,
+) -> JobSettings:
+    return JobSettings(
+        sources=[os.path.abspath(spec) if os.path.exists(spec) else spec for spec in sources],
+        flags=flags,
+        config_file=None if config_file is None else os.path.abspath(config_file),
+        asked=as_plain(asked),
+        config=facts.config,
+        model=facts.model,
+        model_sha256=facts.model_sha256,
+        model_input=facts.model_input,
+        class_names=facts.class_names,
+        engine_reason=facts.engine_reason,
+        digest=digest_of(facts),
+        notes=facts.notes,
+        canvas=facts.canvas,
+    )
+
+
+def as_plain(config: Config) -> dict[str, dict[str, Any]]:
+    """As JSON has it: lists for tuples. Without the groups that mean nothing here, which may hold
+    what should not be kept."""
+    plain: dict[str, dict[str, Any]] = json.loads(json.dumps(asdict(config)))
+    return {group: values for group, values in plain.items() if group not in UNUSED}
+
+
+def config_of(plain: Mapping[str, Any]) -> Config:
+    """Raises UsageError where it was damaged, or made by another version."""
+    return merge_levels((JOB, plain))
+
+
+def digest_of(facts: LoadedFacts) -> str:
+    """Of all options that decide what is detected and written, and of the model."""
+    config = facts.config
+    runtime = {name: config["runtime"][name] for name in DECIDING_RUNTIME}
+    output = {
+        name: value for name, value in config["output"].items() if name not in NOT_DECIDING_OUTPUT
+    }
+    document: list[Any] = [
+        facts.model_sha256,
+        list(facts.model_input),
+        facts.class_names,
+        {name: config["network"][name] for name in ("family", "random_weights")},
+        runtime,
+        {group: config[group] for group in DECIDING},
+        output,
+    ]
+    if runtime["precision"] == "int8":
+        document.append(config["calibration"])
+    if facts.canvas is not None:
+        document.append({"canvas": facts.canvas})
+    return _digest(json.dumps(document, sort_keys=True))
+
+
+def key_of(path: str, version: str, settings: str) -> str:
+    """What an item's results are of. Another key means that they are to be made again."""
+    return _digest(f"{path}\0{version}\0{settings}")
+
+
+def key_of_item(item: Item, settings: str) -> str:
+    return key_of(item.path, item.version, settings)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
+
+
+# Kept beside the results.
+
+
+def read_settings(place: str) -> JobSettings | None:
+    """None where the folder holds no job. Raises UsageError where job.json is damaged."""
+    path = Path(place, JOB)
+    if not os.path.lexists(path):
+        return None
+    return from_json(read_file(path), JobSettings, path)
+
+
+def write_settings(place: str, settings: JobSettings, *, first: bool) -> JobSettings:
+    """Keeps the settings. Returns those in force.
+
+    ``first``: a job that begins. Shards may begin at one moment, on several machines: whose file
+    gets the name first decides, and the others take that. Raises OutputError.
+    """
+    path = Path(place, JOB)
+    if first:
+        temporary = path.with_name(f".detect-video-{os.urandom(8).hex()}.json")
+        try:
+            write_whole(temporary, to_json(settings).encode(), ours=True)
+            try:
+                os.link(temporary, path)  # fails where the name is taken, also over a network
+            except FileExistsError:
+                standing = read_settings(place)
+                assert standing is not None
+                return standing
+            except OSError:  # a file system without links: only shards that begin at once differ
+                os.replace(temporary, path)
+        except OSError as error:
+            raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
+        finally:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+    else:
+        write_whole(path, to_json(settings).encode(), ours=True)
+    write_whole(Path(place, SETTINGS), _as_yaml(settings).encode(), ours=True)
+    return settings
+
+
+def _as_yaml(settings: JobSettings) -> str:
+    import yaml
+
+    head = (
+        f"# What every worker of this job obeys ({settings.model}). A single run with\n"
+        "# detect-video IN --config settings.yaml has the same detections.\n"
+    )
+    if settings.canvas == OF_SOURCE:
+        height, width = settings.model_input
+        head += (
+            "# size: null is a rule: the canvas of each source has its shape, and about the area\n"
+            f"# of {width}x{height}.\n"
+        )
+    return head + str(yaml.safe_dump(settings.config, sort_keys=False, allow_unicode=False))
+
+
+def refuse_other_sources(settings: JobSettings, sources: Sequence[str]) -> None:
+    """Raises UsageError where there is nothing to take the sources of."""
+    if not sources and not settings.sources:
+        raise UsageError("no SOURCE is given, and the job holds none; give folders or files")

@@ -1,0 +1,317 @@
+"""Where a long file may be cut into parts, so that several processes detect it and nobody can tell.
+
+Frames, not seconds or bytes, are divided. A part begins behind a key frame that promises a decoder
+the same pictures as a whole run has, and at the first frame of a batch of that run, so that the
+engine sees the same batches. Where packets leave a doubt, or an option carries something from frame
+to frame, the file stays whole, and the plan says why.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import av
+
+from detector import __version__
+from detector.batch.pieces import LEAST_S, PLAN
+from detector.core import sinks, sources
+from detector.core.config.schema import Config
+from detector.core.errors import UsageError
+from detector.core.errors.text import counted
+from detector.core.errors.writing import write_whole
+from detector.core.run.wire import choice_of, time_window
+from detector.core.session import codec
+from detector.core.sources.video._container import probe
+from detector.core.sources.video._keys import Promise
+from detector.core.sources.video._part import Stretch
+from detector.core.sources.video._seek import DoubtError, Landing, Survey, survey_packets
+
+if TYPE_CHECKING:
+    from detector.core.sinks.base import Sink
+    from detector.core.types import SourceInfo
+
+JOINED_ENCODERS = (None, "x264", "svtav1")
+KEYS_BEFORE = 3  # of a part's landing that are kept, so that a part stays some kilobytes
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a file, and all that a process needs to detect it. Any of them may do so:
+    ``session.codec`` makes a line of JSON of it, some kilobytes.
+
+    ``number`` counts from 0. ``first`` is the number in the source of its first frame, ``frames``
+    how many it hands out. Times are ticks of the source's time base; ``end_pts``: the first frame
+    that is not its own, None at the end of the file. ``landing``: where to begin decoding; None: at
+    the beginning.
+    """
+
+    number: int
+    of: int
+    first: int
+    frames: int
+    start_pts: int
+    end_pts: int | None
+    landing: Landing | None
+
+    @property
+    def stretch(self) -> Stretch:
+        return Stretch(self.start_pts, self.end_pts, self.landing)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``parts`` is empty where the file stays whole, and ``why_whole`` says why. ``is_short``: it
+    is because it lasts too little, as most files do."""
+
+    parts: tuple[Part, ...]
+    why_whole: str = ""
+    is_short: bool = False
+
+
+def plan_parts(
+    spec: str,
+    config: Config,
+    most: int,
+    *,
+    least_s: float = LEAST_S,
+    watch: Callable[[], None] = lambda: None,
+) -> Plan:
+    """Divides a source into up to ``most`` parts of ``least_s`` seconds or more.
+
+    ``config``: without any ``auto``, for the batch's size decides where parts begin. Nothing is
+    decoded but the first picture; the packets of the whole file are read, and ``watch`` is called
+    for each. Raises SourceError where the source cannot be opened.
+    """
+    if reason := why_whole(spec, config):
+        return Plan((), reason)
+    try:
+        for sink in chosen_sinks(config):
+            sink.check_source(spec)
+    except UsageError as error:
+        return Plan((), f"it is refused anyway: {error}")
+    video = probe(spec, choice_of(config))
+    if shorter_than(video.info, config, 2 * least_s):
+        return _too_short(least_s)
+    try:
+        survey = survey_packets(video, watch=watch)
+    except DoubtError as doubt:
+        return Plan((), str(doubt))
+    except av.error.FFmpegError as error:
+        return Plan((), f"it cannot be read to its end ({error.strerror})")
+    return divide(survey, video.info, config, most, least_s)
+
+
+def _too_short(least_s: float) -> Plan:
+    return Plan((), f"it is shorter than two parts of {least_s:g} s", is_short=True)
+
+
+def shorter_than(info: SourceInfo, config: Config, seconds: float) -> bool:
+    """Whether what is asked for of a source lasts less, as far as its head tells: to be asked
+    before all of it is read. A file that does not say how long it is may be long."""
+    _, duration_s = time_window(config)
+    known = [length for length in (info.duration_s, duration_s) if length is not None]
+    return bool(known) and min(known) < seconds
+
+
+def why_whole(spec: str, config: Config) -> str:
+    """Why these options, or this kind of source, keep a file whole; "" where they do not. Cheap."""
+    from detector.core.sources.video import VideoSource
+
+    if config.live.repeat or sources.find_claiming(spec) is not VideoSource:
+        return "only video files have parts"
+    if config.input.skip_still is not None:
+        return "--skip-still compares each frame with the last one that was inferred"
+    if config.output.output == "-":
+        return "rows go to standard output"
+    for sink in chosen_sinks(config):
+        if reason := _why_not_joined(sink, config):
+            return reason
+    return ""
+
+
+def chosen_sinks(config: Config) -> list[type[Sink]]:
+    """What is written of a video, as ``run.outputs`` chooses it, in the order of opening."""
+    from detector.core.sinks.base import DRAWN
+
+    output = config.output
+    chosen = [
+        sink
+        for sink in sinks.find_all()
+        if (sink.name in output.save if output.save is not None else "video" in sink.default_for)
+    ]
+    return [sink for sink in chosen if not (output.no_video and sink.pictures in DRAWN)]
+
+
+def _why_not_joined(sink: type[Sink], config: Config) -> str:
+    from detector.core.sinks.video.joined import SUFFIXES
+
+    if sink.pictures == "none":
+        return ""  # made anew of all detections, by the same code
+    if sink.name != "video":
+        return f"--save {sink.name} writes pictures into one folder, in one run"
+    if config.output.only_detections:
+        return "--only-detections cuts the video by what is found before and after"
+    if config.output.encoder not in JOINED_ENCODERS:
+        return f"--encoder {config.output.encoder}: its parts have never been joined"
+    suffix = os.path.splitext(config.output.output or "")[1].lower()
+    if suffix and suffix not in SUFFIXES:
+        return f"a {suffix} is not joined of parts; write a .mp4"
+    return ""
+
+
+# ----------------------------------------------------------------------
+# Dividing what is known of a file.
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The frames that one run hands out: numbers ``first``, ``first + stride``..., ``count`` of
+    them; it looks at frames ``begin`` to before ``end``."""
+
+    begin: int
+    end: int
+    first: int
+    stride: int
+    count: int
+
+    def number(self, place: int) -> int:
+        return self.first + place * self.stride
+
+
+def divide(
+    survey: Survey, info: SourceInfo, config: Config, most: int, least_s: float = LEAST_S
+) -> Plan:
+    """``plan_parts``, of what the packets of a file say."""
+    if not survey.shown:
+        return Plan((), "it shows no picture")
+    wanted = _find_wanted(survey, info, config)
+    if wanted is None:
+        return Plan((), "no frame of it is asked for")
+    least = max(1, round(least_s * float(info.fps) / wanted.stride))
+    if wanted.count < 2 * least or most < 2:
+        return _too_short(least_s)
+    joints = _find_joints(survey, wanted, config.runtime.batch)
+    chosen = _choose(joints, wanted.count, most, least)
+    if not chosen:
+        return Plan((), _why_no_joint(survey))
+    ends, parts = [*chosen, wanted.count], []
+    for at, (place, end) in enumerate(zip([0, *chosen], ends, strict=True)):
+        start = survey.shown[wanted.number(place) if at else wanted.begin]
+        behind = wanted.number(end) if at + 1 < len(ends) else wanted.end
+        parts.append(
+            Part(
+                number=at,
+                of=len(ends),
+                first=wanted.number(place),
+                frames=end - place,
+                start_pts=start,
+                end_pts=survey.shown[behind] if behind < len(survey.shown) else None,
+                landing=survey.find_landing(start, KEYS_BEFORE),
+            )
+        )
+    return Plan(tuple(parts))
+
+
+def _find_wanted(survey: Survey, info: SourceInfo, config: Config) -> _Wanted | None:
+    """What --start, --duration, --frames and --stride leave; None for nothing."""
+    start_s, duration_s = time_window(config)
+    shown, base, stride = survey.shown, info.time_base, config.input.stride
+    begin, end = 0, len(shown)
+    if start_s is not None:
+        start_s += info.start_pts * base  # it is counted from where the file's clock begins
+        begin = survey.number(_ceil(start_s / base))
+    if duration_s is not None and begin < end:
+        start_s = shown[begin] * base if start_s is None else start_s
+        end = survey.number(_ceil((start_s + duration_s) / base))
+    first = -(-begin // stride) * stride
+    count = len(range(first, end, stride))
+    if config.input.frames is not None and config.input.frames <= count:
+        count = config.input.frames
+        end = first + (count - 1) * stride + 1
+    return _Wanted(begin, end, first, stride, count) if count > 0 else None
+
+
+def _ceil(number: Fraction) -> int:
+    return -int(-number // 1)
+
+
+def _find_joints(survey: Survey, wanted: _Wanted, batch: int) -> list[int]:
+    """The places among the wanted frames at which a part may begin, rising."""
+    usable = [key for key in survey.keys if key.promise is not Promise.NONE]
+    joints = set()
+    for at, key in enumerate(usable):
+        # Of an open GOP, one GOP earlier is decoded. The first of a file is no place to begin.
+        if at < (2 if key.promise is Promise.OPEN else 1):
+            continue
+        place = -(-(survey.number(key.pts) - wanted.first) // wanted.stride)
+        place = -(-place // batch) * batch
+        if 0 < place < wanted.count:
+            joints.add(place)
+    return sorted(joints)
+
+
+def _choose(joints: Sequence[int], count: int, most: int, least: int) -> list[int]:
+    """The joints that are nearest to equal parts, none of which is shorter than ``least``."""
+    chosen: list[int] = []
+    for number in range(1, most):
+        before = chosen[-1] if chosen else 0
+        fitting = [place for place in joints if before + least <= place <= count - least]
+        if not fitting:
+            break
+        # Of what is left, in equal parts: one long GOP must not make the parts behind it short.
+        target = before + (count - before) / (most - number + 1)
+        chosen.append(min(fitting, key=lambda place: abs(place - target)))
+    return chosen
+
+
+def _why_no_joint(survey: Survey) -> str:
+    usable = [key for key in survey.keys if key.promise is not Promise.NONE]
+    if len(usable) < len(survey.keys):
+        return (
+            f"of its {counted(len(survey.keys), 'key frame')} {len(usable)} let a decoder begin "
+            "there (the others refresh the picture bit by bit, or promise nothing)"
+        )
+    return f"it has {counted(len(usable), 'key frame')}, and none lies where a part could begin"
+
+
+def describe(plan: Plan) -> Sequence[str]:
+    """A line for each part, for those who read along."""
+    return [
+        f"part {part.number + 1} of {part.of}: {counted(part.frames, 'frame')} from number "
+        f"{part.first}"
+        for part in plan.parts
+    ] or [f"not split: {plan.why_whole}"]
+
+
+# A plan that is kept, so that workers, and a job that goes on later, have the same parts.
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptPlan:
+    """``key``: of the item (settings.key_of). ``program``: another version may divide, or detect,
+    otherwise."""
+
+    key: str
+    program: str
+    parts: tuple[Part, ...]
+
+
+def keep_plan(folder: Path, key: str, parts: tuple[Part, ...]) -> None:
+    """Raises OutputError."""
+    kept = _KeptPlan(key, __version__, parts)
+    write_whole(folder / PLAN, codec.to_json(kept).encode(), ours=True)
+
+
+def read_plan(folder: Path, key: str) -> tuple[Part, ...]:
+    """The parts of an item; none where nothing is kept that can be gone on with."""
+    try:
+        path = folder / PLAN
+        kept = codec.from_json(codec.read_file(path), _KeptPlan, path)
+    except UsageError:
+        return ()
+    return kept.parts if (kept.key, kept.program) == (key, __version__) else ()

@@ -1,0 +1,220 @@
+"""How a job begins: what is typed and what OUT holds already become a pool, a plan, and a run.
+
+This is where a kind of pool is chosen; what a pool promises stands in pool.py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from detector.batch import dataset
+from detector.batch.documents import BatchResult, JobSettings
+from detector.batch.job import LOCAL, Job, Request, Watch
+from detector.batch.layout import locked, named
+from detector.batch.listing import WHOLE, list_sources
+from detector.batch.local import Limits, LocalPool, share_cores
+from detector.batch.long_items import count_tasks
+from detector.batch.manifest import MANIFEST, known_names, open_manifest
+from detector.batch.places import Outputs, make_output_folder, open_home, open_outputs
+from detector.batch.plan import make_plan, prune
+from detector.batch.pool import Pool
+from detector.batch.settings import as_plain, ask, read_settings, settle, write_settings
+from detector.core.config.schema import Config
+from detector.core.engines.base import NVIDIA_DRIVER
+from detector.core.errors import UsageError
+from detector.core.errors.text import counted
+from detector.core.errors.writing import temporary_folder
+from detector.core.run.signals import Stop, stop_on_signals
+
+PICTURES = 20  # sources that may decide the canvas
+TOKEN = ".detect-video-cluster"  # a hidden file in OUT: who reads it sees the OUT of the job
+UNWATCHED = Watch()
+
+MakePool = Callable[[Path, Stop], Pool]
+
+
+def run_batch(
+    request: Request, watch: Watch = UNWATCHED, *, make_pool: MakePool | None = None
+) -> BatchResult:
+    """Does all items. Raises DetectVideoError for what ends the job before its first item, and
+    Stopped where a signal does."""
+    if request.on != LOCAL:
+        from detector.batch.cluster.connection import check_on
+
+        check_on(request.on)
+    home = open_home(request.output)
+    settings = check_begin(request, home)
+    sources, flags, config_file = given_or_kept(request, settings)
+    asked, flags = ask(sources, flags, config_file)
+    # A new job lists its sources before OUT is made: a wrong one leaves no folder behind.
+    listed = list_sources(sources, request.output) if settings is None else None
+    make_output_folder(request.output)
+    with stop_on_signals() as stop, locked(home, request.shard):
+        settings = check_begin(request, home)  # it may have begun meanwhile
+        outputs = open_outputs(request.output)
+        if request.shard == WHOLE:
+            outputs.discard_all()
+        if listed is not None and settings is None:
+            listing = listed
+        else:
+            listing = list_sources(sources, request.output, known_names(home))
+        if request.prune:
+            removed = prune(listing, outputs)
+            watch.say(f"{counted(removed, 'result')} removed")
+        with temporary_folder("detect-video-batch-") as folder:
+            pool = (make_pool or _pool_of(request, asked, outputs.place))(folder, stop)
+            try:
+                fresh = settings is None or settings.asked != as_plain(asked)
+                if settings is not None and fresh and request.shard != WHOLE:
+                    raise _other_settings(request.output)
+                config = as_plain(asked) if settings is None or fresh else settings.config
+                pictures = [item.path for item in listing.items[:PICTURES]]
+                facts = pool.load_first(config, pictures, resolves=fresh)
+                found = settle(sources, flags, config_file, asked, facts)
+                in_force = _agree(request, outputs, settings, found)
+                with open_manifest(home, request.shard) as manifest:
+                    mine = request.shard.part_of(listing)
+                    plan = make_plan(mine, manifest.rows(), outputs, in_force.digest)
+                    if plan.todo:
+                        most = count_tasks([item for item, _ in plan.todo], request.split)
+                        pool.start(in_force.config, in_force.digest, most)
+                    job = Job(request, in_force, mine, plan, manifest, outputs, pool, watch)
+                    job.begin(stop)
+                    result = job.run(stop)
+                outputs.keep_home(request.shard, last=True)
+                return result
+            finally:
+                pool.close()
+
+
+def prune_batch(request: Request) -> int:
+    """Removes the results whose source is gone, and does nothing else. Returns how many.
+
+    Raises UsageError where OUT holds no job, or where a whole SOURCE is gone.
+    """
+    home = open_home(request.output)
+    settings = read_settings(home)
+    if settings is None:
+        raise UsageError(f"{request.output}: holds no batch job; check -o")
+    with locked(home, WHOLE):
+        outputs = open_outputs(request.output)
+        sources = list(request.sources) or settings.sources
+        listing = list_sources(sources, request.output, known_names(home))
+        removed = prune(listing, outputs)
+        outputs.keep_home(WHOLE, last=True)
+        return removed
+
+
+def _agree(
+    request: Request, outputs: Outputs, settings: JobSettings | None, found: JobSettings
+) -> JobSettings:
+    """The settings that all obey. Shards take those of the first of them."""
+    if settings is None or request.shard == WHOLE:
+        written = write_settings(outputs.home, found, first=settings is None)
+        return outputs.publish(written, first=settings is None)
+    if settings.digest != found.digest:
+        raise _other_settings(request.output)
+    return settings
+
+
+def _other_settings(place: str) -> UsageError:
+    return UsageError(
+        f"{place}: shards obey the settings and the model that the job began with, and these are "
+        "others; give them to a run without --shard, or choose another folder with -o"
+    )
+
+
+def _pool_of(request: Request, config: Config, place: str) -> MakePool:
+    """Where the job is to run. Only a cluster costs the imports of one."""
+
+    def make_pool(folder: Path, stop: Stop) -> Pool:
+        if request.on == LOCAL:
+            return _local_pool(request, config, place, folder, stop)
+        from detector.batch.cluster.connection import Connection
+        from detector.batch.cluster.pool import ClusterPool
+
+        return ClusterPool(
+            Connection(request.on, folder, stop),
+            place,
+            token_name=named(TOKEN, "", request.shard),
+            workers=request.workers,
+            item_timeout=request.item_timeout,
+            gathers=dataset.is_installed(),
+            stop=stop,
+        )
+
+    return make_pool
+
+
+def _local_pool(
+    request: Request, config: Config, place: str, folder: Path, stop: Stop
+) -> LocalPool:
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
+    workers = request.workers or default_workers(len(cores), config)
+    return LocalPool(
+        folder,
+        place,
+        share_cores(cores, workers),
+        Limits(item=request.item_timeout),
+        dataset.is_installed(),
+        stop,
+    )
+
+
+def default_workers(cores: int, config: Config) -> int:
+    """One for two cores. Where a GPU may do the inference one, which has all cores: each worker
+    would load the model onto it."""
+    runtime = config.runtime
+    on_gpu = runtime.engine == "trt" or runtime.device.startswith("cuda")
+    if on_gpu or (runtime.device == "auto" and NVIDIA_DRIVER.exists()):
+        return 1
+    return max(1, cores // 2)
+
+
+# ---- before the first item
+
+
+def check_begin(request: Request, home: str) -> JobSettings | None:
+    """The settings of the job that OUT holds; None where it holds none. ``home``: of its own
+    files.
+
+    Raises UsageError where a job is there that the request does not go on with.
+    """
+    settings = read_settings(home)
+    own = Path(home, named(MANIFEST, ".sqlite", request.shard))
+    if settings is None:
+        if request.resume and not request.sources:
+            raise UsageError(
+                f"{request.output}: holds no batch job to go on with; give SOURCES, or check -o"
+            )
+        return None
+    if request.prune and request.shard != WHOLE:
+        raise UsageError("--prune looks at all results; use it without --shard")
+    joins = request.shard != WHOLE and not own.exists() and _has_division(request, home)
+    if not (request.resume or joins):
+        raise UsageError(
+            f"{request.output}: holds a batch job already; add --resume to go on with it (what is "
+            "done is skipped), or choose another folder with -o"
+        )
+    return settings
+
+
+def _has_division(request: Request, home: str) -> bool:
+    """Whether all manifests that are there are those of shards of the same division."""
+    there = [path.stem for path in Path(home).glob(f"{MANIFEST}*.sqlite")]
+    return all(stem.endswith(f"-of-{request.shard.of}") for stem in there)
+
+
+def given_or_kept(
+    request: Request, settings: JobSettings | None
+) -> tuple[list[str], dict[str, Any], str | None]:
+    """Sources, flags and --config of the command line, each over what the job has."""
+    given = {name: value for name, value in request.flags.items() if value is not None}
+    sources, config_file = list(request.sources), request.config_file
+    if settings is None:
+        return sources, given, config_file
+    kept = settings.flags if config_file is None else {}
+    return sources or settings.sources, {**kept, **given}, config_file or settings.config_file

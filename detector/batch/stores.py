@@ -1,0 +1,238 @@
+"""What addresses in SOURCES name: objects below a prefix, those that match, single ones, lists.
+
+Keys come in pages, so that very many cost little memory. Nothing here decides on names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from detector.core.errors import DetectVideoError, SourceError, UsageError
+from detector.core.sources._addresses import MAGIC, STORES, Place, parse_address
+from detector.core.sources._contents import VIDEOS
+from detector.core.sources._left_out import suffix_of
+from detector.core.sources._storage import About, about_of, open_store, store_errors
+from detector.core.sources.stored import look, open_place
+
+AT_ONCE = 32  # objects of a list that are asked for side by side
+CHUNK = 1000
+PAGE = 1000  # keys, of S3
+
+
+class Found(NamedTuple):
+    """An object, by its path (host and key), with what is known of it or why it is refused."""
+
+    place: Place
+    about: About | DetectVideoError
+
+
+class Named(NamedTuple):
+    """``base``: the part of ``found.place.path`` that all that one SOURCE names has in common."""
+
+    base: str
+    found: Found
+
+
+def walk(place: Place, *, flat: bool = False) -> Iterator[tuple[str, About]]:
+    """(key, about) of every object whose key begins with that of ``place``, sorted. ``flat``: of
+    those with no further slash only. Raises SourceError."""
+    store = open_store(place)
+    with store_errors(place):
+        if place.scheme == "s3":
+            yield from _walk_s3(store, place, {"Delimiter": "/"} if flat else {})
+            return
+        folder = f"{place.host}/{place.key.rpartition('/')[0]}".rstrip("/")
+        before = len(place.host) + 1
+        found = store.find(folder, detail=True, maxdepth=1 if flat else None)
+        for path, info in sorted(found.items()):
+            if (key := path[before:]).startswith(place.key):
+                yield key, about_of(info)
+
+
+def _walk_s3(store: Any, place: Place, more: dict[str, str]) -> Iterator[tuple[str, About]]:
+    token: dict[str, str] = {}
+    while True:
+        page = store.call_s3(
+            "list_objects_v2", Bucket=place.host, Prefix=place.key, MaxKeys=PAGE, **more, **token
+        )
+        for entry in page.get("Contents", ()):
+            yield entry["Key"], about_of({"size": entry["Size"], "ETag": entry["ETag"]})
+        if not page.get("IsTruncated"):
+            return
+        token = {"ContinuationToken": page["NextContinuationToken"]}
+
+
+def find_objects(
+    text: str, lists: Sequence[str], own: str, limit: int, left_out: Counter[str]
+) -> Iterator[Named]:
+    """The videos that one SOURCE names. ``lists``: suffixes of lists, of at most
+    ``limit`` bytes. ``own``: the job's output, below which nothing is a source. ``left_out`` counts
+    what is found and not taken, by suffix.
+
+    Raises UsageError for an address that is not read, SourceError for one that names nothing.
+    """
+    place = parse_address(text)
+    if place.scheme in STORES and MAGIC.search(place.key):
+        yield from _match(place, own, left_out)
+        return
+    if place.scheme in STORES and (not place.key or place.key.endswith("/")):
+        yield from _below(place, own, left_out)
+        return
+    about = _look_or_folder(place)
+    if about is None:
+        yield from _below(place._replace(key=f"{place.key}/"), own, left_out)
+    elif place.key.lower().endswith(tuple(lists)):
+        yield from _read_list(place, own, limit, left_out)
+    else:
+        yield Named(f"{place.path.rpartition('/')[0]}/", Found(place, about))
+
+
+def _look_or_folder(place: Place) -> About | None:
+    """None where it is no object, but a prefix of some. Raises SourceError."""
+    try:
+        return look(place)
+    except SourceError as error:
+        if place.scheme in STORES and "no such" in str(error):
+            folder = place._replace(key=f"{place.key}/")
+            if next(walk(folder), None) is not None:
+                return None
+        raise
+
+
+def _below(place: Place, own: str, left_out: Counter[str]) -> Iterator[Named]:
+    base = place.path
+    for key, about in walk(place):
+        if not _is_own(place, key, own) and _takes(key[len(place.key) :], left_out):
+            yield Named(base, Found(place._replace(key=key), about))
+
+
+def _match(place: Place, own: str, left_out: Counter[str]) -> Iterator[Named]:
+    """Objects that match, and the videos below folders that do. Names are relative to the folder
+    before the first sign."""
+    from fsspec.utils import glob_translate
+
+    found = MAGIC.search(place.key)
+    assert found is not None
+    prefix = place._replace(key=place.key[: found.start()])
+    folder = prefix.key.rpartition("/")[0]
+    base = place._replace(key=f"{folder}/" if folder else "")
+    try:
+        wanted = re.compile(glob_translate(place.key))
+    except (ValueError, re.error) as error:
+        raise UsageError(f"{place}: is no pattern: {error}") from error
+    for key, about in walk(prefix):
+        if _is_own(place, key, own) or not any(map(wanted.match, (key, *_folders(key)))):
+            continue
+        if _takes(key[len(base.key) :], left_out):
+            yield Named(base.path, Found(place._replace(key=key), about))
+
+
+def _folders(key: str) -> Iterator[str]:
+    """``a/b/c`` -> ``a/b``, ``a``."""
+    while (at := key.rfind("/")) >= 0:
+        key = key[:at]
+        yield key
+
+
+def _takes(relative: str, left_out: Counter[str]) -> bool:
+    """By its suffix. What is not taken is counted, but for hidden names and for the empty objects
+    that stand for folders."""
+    hidden = any(part[:1] == "." and part not in (".", "..") for part in relative.split("/"))
+    if hidden or _is_name_of_folder(relative):
+        return False
+    taken = relative.lower().endswith(VIDEOS)
+    left_out[suffix_of(relative)] += not taken
+    return taken
+
+
+def _is_name_of_folder(relative: str) -> bool:
+    return not relative or relative.endswith("/")
+
+
+def _is_own(place: Place, key: str, own: str) -> bool:
+    return str(place._replace(key=key)).startswith(f"{own.rstrip('/')}/")
+
+
+# Lists.
+
+
+def _read_list(place: Place, own: str, limit: int, left_out: Counter[str]) -> Iterator[Named]:
+    stored = open_place(place)
+    try:
+        if stored.size > limit:
+            raise UsageError(f"{place}: a list of {stored.size} bytes; at most {limit} are read")
+        data = stored.open().pread(stored.size, 0)
+    finally:
+        stored.close()
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{place}: a list of sources is UTF-8 text, and this is none") from error
+    yield from find_listed(lines_of(text), own, left_out)
+
+
+def lines_of(text: str) -> list[str]:
+    """Without empty ones and those that begin with #."""
+    lines = (line.strip() for line in text.splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def find_listed(lines: Sequence[str], own: str, left_out: Counter[str]) -> Iterator[Named]:
+    """What the lines of a list name, each an address: objects, and folders of stores, which end in
+    a slash. Names are relative to what all have in common.
+
+    Raises UsageError for a line that is no address that is read.
+    """
+    places = list(dict.fromkeys(map(parse_address, lines)))
+    base = _common([place.path for place in places])
+    single = [one for one in places if one.scheme not in STORES or not _is_folder(one)]
+    for found in _look_at(single):
+        yield Named(base, found)
+    for place in places:
+        if place.scheme in STORES and _is_folder(place):
+            for _, found in _below(place, own, left_out):
+                yield Named(base, found)
+
+
+def _is_folder(place: Place) -> bool:
+    return not place.key or place.key.endswith("/")
+
+
+def _common(paths: Sequence[str]) -> str:
+    """``h/a/b``, ``h/a/c/d`` -> ``h/a/``."""
+    folders = [path.split("/")[:-1] for path in paths]
+    common: list[str] = []
+    for parts in zip(*folders, strict=False):
+        if len(set(parts)) > 1:
+            break
+        common.append(parts[0])
+    return "".join(f"{part}/" for part in common)
+
+
+def _look_at(places: Sequence[Place]) -> Iterator[Found]:
+    """Some at once: each costs a request. Raises SourceError where we are not let in at all."""
+    is_first = True
+    if not places:
+        return
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        for start in range(0, len(places), CHUNK):
+            chunk = places[start : start + CHUNK]
+            for one in {place.scheme: place for place in chunk if place.scheme in STORES}.values():
+                open_store(one)  # once, not in 32 threads at a time
+            results = list(threads.map(_ask, chunk))
+            refused = [one.about for one in results if isinstance(one.about, DetectVideoError)]
+            if is_first and len(refused) == len(chunk) and "credentials" in str(refused[0]):
+                raise refused[0]
+            is_first = False
+            yield from results
+
+
+def _ask(place: Place) -> Found:
+    try:
+        return Found(place, look(place))
+    except DetectVideoError as error:
+        return Found(place, error)

@@ -1,0 +1,208 @@
+"""A process of the local pool: it loads the model once, then serves one item after the other.
+
+The parent writes one line of JSON, an ``Order``. The worker answers with lines, each an ``Answer``:
+while it works, how many frames are done; then the record, or what went wrong. What libraries print
+goes to stderr, of which the parent keeps the last words.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+
+from detector.batch.documents import ItemRecord
+from detector.core.errors import EXIT_INTERNAL, DetectVideoError, EngineError, OutputError
+from detector.core.run.signals import leave_unwanted
+from detector.core.session import codec
+
+if TYPE_CHECKING:
+    from detector.batch.item import OpenModel
+    from detector.batch.places import Outputs
+    from detector.batch.settings import LoadedFacts
+
+BEAT_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """``config``: all options, by group. ``place``: of the outputs. ``pictures``: see
+    ``item.open_model``. ``gathers``: whether rows go into the dataset too."""
+
+    config: dict[str, dict[str, Any]]
+    place: str
+    pictures: list[str]
+    resolves: bool
+    gathers: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """``task``: of ``item.Task``."""
+
+    do: Literal["open", "item", "close"]
+    opening: Opening | None = None
+    task: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """``broken``: the worker should be replaced, for nobody knows what state it is in."""
+
+    kind: Literal["loaded", "frames", "record", "error"]
+    facts: dict[str, Any] | None = None  # of settings.LoadedFacts
+    frames: int = 0
+    record: ItemRecord | None = None
+    error: str = ""
+    exit_code: int = 0
+    broken: bool = False
+
+
+def to_line(message: Order | Answer) -> str:
+    return json.dumps(codec.to_builtins(message)) + "\n"
+
+
+def main() -> None:
+    """Serves until ``close``, or until nobody writes to stdin any more."""
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    for number in (signal.SIGINT, signal.SIGHUP):  # the parent decides what these mean
+        signal.signal(number, signal.SIG_IGN)
+    orders: SimpleQueue[str] = SimpleQueue()
+    threading.Thread(target=_listen, args=(sys.stdin, orders), daemon=True).start()
+    serve(orders.get, replies)
+
+
+def _listen(stdin: TextIO, orders: SimpleQueue[str]) -> None:
+    for line in stdin:
+        orders.put(line)
+        if '"do": "close"' in line:
+            return  # the parent closes its pipe next, and lives
+    leave_unwanted()
+
+
+def serve(next_line: Callable[[], str], replies: TextIO) -> None:
+    worker: _Worker | None = None
+    told = _Told(replies)
+    while (order := codec.from_json(next_line(), Order, "batch")).do != "close":
+        try:
+            if order.opening is not None:
+                worker = _Worker(order.opening)
+                answer = Answer(kind="loaded", facts=codec.to_builtins(worker.facts))
+            else:
+                assert worker is not None, "open comes first"
+                answer = worker.work(order, told)
+        except DetectVideoError as error:
+            answer = _refusal(error)
+        except Exception as error:
+            answer = _describe_failure(error)
+        told.say(answer)
+    if worker is not None:
+        worker.model.close()
+
+
+class _Told:
+    """The worker's lines. While an item is under way, a thread says how many frames are done; and
+    that it gets on, where what is done has no frames: planning and joining the parts of a file."""
+
+    def __init__(self, replies: TextIO) -> None:
+        self._replies, self._lock = replies, threading.Lock()
+        self.frames = self._steps = 0
+
+    def say(self, answer: Answer) -> None:
+        with self._lock:
+            self._replies.write(to_line(answer))
+            self._replies.flush()
+
+    def watch(self, frames: int) -> None:
+        self.frames = frames
+        self._steps += 1
+
+    def beat(self, over: threading.Event) -> None:
+        said = self._steps
+        while not over.wait(BEAT_S):
+            if (steps := self._steps) != said:
+                said = steps
+                with suppress(OSError):
+                    self.say(Answer(kind="frames", frames=self.frames))
+
+
+class _Worker:
+    """The model, open, and where results go."""
+
+    facts: LoadedFacts
+    model: OpenModel
+    outputs: Outputs
+
+    def __init__(self, opening: Opening) -> None:
+        from detector.batch.item import open_model
+        from detector.batch.places import open_outputs
+
+        self.outputs = open_outputs(opening.place)
+        self._gathers = opening.gathers
+        if self._gathers:
+            from detector.batch.dataset import load_library
+
+            load_library()
+        self.model, self.facts = open_model(
+            opening.config, opening.pictures, resolves=opening.resolves
+        )
+
+    def work(self, order: Order, told: _Told) -> Answer:
+        from detector.batch.item import Task, process_item
+
+        task = codec.from_builtins(order.task, Task, "batch")
+        _forget_words()
+        told.frames = 0
+        over = threading.Event()
+        beats = threading.Thread(target=told.beat, args=(over,), daemon=True)
+        beats.start()
+        try:
+            record = process_item(
+                task,
+                self.model,
+                self.outputs,
+                gather=self.outputs.gather if self._gathers else None,
+                watch=told.watch,
+            )
+        finally:
+            over.set()
+            beats.join()
+        return Answer(kind="record", record=record)
+
+
+def _forget_words() -> None:
+    """Empties stderr, which is a file: a job of days would fill the disk with what a library says
+    of each item."""
+    with suppress(OSError):
+        os.ftruncate(2, 0)
+
+
+def _refusal(error: DetectVideoError) -> Answer:
+    """An engine that failed may fail from now on, and a bug leaves nobody knows what."""
+    return Answer(
+        kind="error",
+        error=" ".join(str(error).split()),
+        exit_code=error.exit_code,
+        broken=isinstance(error, EngineError) or error.exit_code == EXIT_INTERNAL,
+    )
+
+
+def _describe_failure(error: Exception) -> Answer:
+    from detector.core.run.limits import blame_limit
+
+    blamed = blame_limit(error)
+    if blamed is not None:
+        broken = not isinstance(blamed, OutputError)
+        return Answer(kind="error", error=str(blamed), exit_code=blamed.exit_code, broken=broken)
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return Answer(
+        kind="error", error=f"internal error: {text}", exit_code=EXIT_INTERNAL, broken=True
+    )

@@ -1,0 +1,1 @@
+"""The program itself: one source through the loop to its outputs, and what every wing stands on."""

@@ -1,0 +1,75 @@
+"""Agreement: how far two engines, precisions or versions detect the same in the same frames.
+
+Pairs are taken greedily, the highest IoU first, within a class and each box once, so that the
+result does not depend on which side is called the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from detector.core.analysis.matching import overlaps
+from detector.core.types import Detections
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """``reference`` and ``other`` count detections, ``matched`` counts pairs.
+
+    ``share`` = 2 x matched / (reference + other), 1.0 where neither side has any. ``mean_iou`` and
+    ``mean_score_diff`` (absolute) are over pairs, NaN without one.
+    """
+
+    frames: int
+    reference: int
+    other: int
+    matched: int
+    share: float
+    mean_iou: float
+    mean_score_diff: float
+
+
+def agreement(
+    reference: Sequence[Detections], other: Sequence[Detections], iou: float = 0.5
+) -> Agreement:
+    """``reference`` and ``other``: one Detections for each frame, of the same frames in the same
+    order. Raises ValueError where the numbers of frames differ."""
+    if len(reference) != len(other):
+        raise ValueError(
+            f"agreement needs the same frames on both sides; got {len(reference)} and {len(other)}"
+        )
+    ious: list[float] = []
+    differences: list[float] = []
+    for a, b in zip(reference, other, strict=True):
+        for i, j, overlap in match_pairs(a, b, iou):
+            ious.append(overlap)
+            differences.append(abs(float(a.scores[i]) - float(b.scores[j])))
+    count_a, count_b = sum(map(len, reference)), sum(map(len, other))
+    return Agreement(
+        frames=len(reference),
+        reference=count_a,
+        other=count_b,
+        matched=len(ious),
+        share=2 * len(ious) / (count_a + count_b) if count_a + count_b else 1.0,
+        mean_iou=float(np.mean(ious)) if ious else float("nan"),
+        mean_score_diff=float(np.mean(differences)) if differences else float("nan"),
+    )
+
+
+def match_pairs(a: Detections, b: Detections, iou: float = 0.5) -> list[tuple[int, int, float]]:
+    """Of one frame: (index in ``a``, index in ``b``, IoU), best IoU first; equal ones by index."""
+    if not len(a) or not len(b):
+        return []
+    fits = np.where(a.class_ids[:, None] == b.class_ids[None], overlaps(a.boxes, b.boxes), -1.0)
+    rows, columns = np.nonzero(fits >= iou)
+    order = np.argsort(-fits[rows, columns], kind="stable")
+    free_a, free_b = np.ones(len(a), bool), np.ones(len(b), bool)
+    made = []
+    for i, j in zip(rows[order].tolist(), columns[order].tolist(), strict=True):
+        if free_a[i] and free_b[j]:
+            free_a[i] = free_b[j] = False
+            made.append((i, j, float(fits[i, j])))
+    return made

@@ -1,0 +1,393 @@
+"""The summary of a run: what ``--json`` prints, what summary.json holds, what every table shows.
+
+Below it stand the ledger, which is the summary per frame, and the precision that was executed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from msgspec import UNSET
+
+from detector.core.analysis.verdict import Choices, frame_times, has_encodings, judge
+from detector.core.session.document import (
+    Clocks,
+    CpuTime,
+    DetectionCounts,
+    Environment,
+    FrameCounts,
+    LiveMemory,
+    LoopSizes,
+    PrecisionShare,
+    Rates,
+    SessionDocument,
+    SourceSummary,
+    SpanCounts,
+    Summary,
+    Verdict,
+    Video,
+)
+from detector.core.session.outcome import ExecutedLayer, RunFacts, SourceRun, exit_of
+from detector.core.session.recording import Recording, library_threads, merge_recordings, record
+
+
+def summarize(
+    facts: RunFacts, runs: Sequence[SourceRun], seconds: dict[str, float], stop_code: int | None
+) -> Summary:
+    """``seconds``: of each phase of the run. ``stop_code``: the exit code of an interruption."""
+    recordings = [record(run.timeline) for run in runs]
+    total = merge_recordings(recordings)
+    shares = executed(facts.layers)
+    summary = Summary(
+        model=facts.model,
+        family=facts.family,
+        engine=facts.engine,
+        engine_reason=facts.engine_reason,
+        precision=facts.precision,
+        precision_executed=shares,
+        precision_text=text(shares),
+        precision_effect=effect(facts.precision, shares),
+        batch=facts.batch,
+        model_input=facts.model_input,
+        engine_threads=facts.threads,
+        concurrency=facts.concurrency,
+        sync=facts.sync,
+        random_weights=facts.random_weights,
+        frames=_frames(runs),
+        fps=_rates(runs, total),
+        seconds=seconds,
+        stages={name: stage.figures() for name, stage in total.stages.items()},
+        threads={
+            name: thread.figures()
+            for name, thread in sorted(total.threads.items(), key=_reader_first)
+        },
+        cpu=_cpu(facts, total, runs),
+        verdict=_verdict(facts, total, runs),
+        detections=_detections(facts, runs),
+        exit=exit_of(runs, stop_code),
+        notes=list(dict.fromkeys([*facts.notes, *(note for run in runs for note in run.notes)])),
+    )
+    if len(runs) == 1:
+        run = runs[0]
+        return replace(summary, video=_video(run), outputs=run.outputs, partial_outputs=run.partial)
+    sources = [
+        _source(facts, run, recording, stop_code)
+        for run, recording in zip(runs, recordings, strict=True)
+    ]
+    return replace(summary, sources=sources)
+
+
+def session_document(
+    summary: Summary,
+    *,
+    config: dict[str, dict[str, Any]],
+    environment: Environment,
+    command: Sequence[str],
+    spans: SpanCounts,
+    clocks: Clocks,
+    loop: Sequence[LoopSizes],
+    clip_sha256: dict[str, str | None],
+    model_sha256: str | None,
+) -> SessionDocument:
+    """session.json: the summary with all that is needed to repeat the run."""
+    return SessionDocument(
+        **{one.name: getattr(summary, one.name) for one in fields(summary)},
+        pid=os.getpid(),
+        config=config,
+        environment=environment,
+        command=list(command),
+        spans=spans,
+        clocks=clocks,
+        loop=list(loop),
+        clip_sha256=clip_sha256,
+        model_sha256=model_sha256,
+    )
+
+
+def _source(
+    facts: RunFacts, run: SourceRun, recording: Recording, stop_code: int | None
+) -> SourceSummary:
+    return SourceSummary(
+        video=_video(run),
+        frames=_frames([run]),
+        fps=_rates([run], recording),
+        verdict=_verdict(facts, recording, [run]),
+        outputs=run.outputs,
+        partial_outputs=run.partial,
+        detections=_detections(facts, [run]),
+        exit=exit_of([run], stop_code),
+    )
+
+
+def _video(run: SourceRun) -> Video:
+    info = run.info
+    if info is None:
+        return Video(
+            path=run.spec, width=None, height=None, fps=None, frames_declared=None, duration_s=None
+        )
+    return Video(
+        path=run.spec,
+        width=info.width,
+        height=info.height,
+        fps=float(info.fps) or None,
+        frames_declared=info.frames_declared,
+        duration_s=info.duration_s,
+        kind=info.kind,
+        codec=info.codec,
+        rotation=info.rotation,
+        decoder=run.decoder,
+        pixels=run.pixels or UNSET,
+    )
+
+
+def _frames(runs: Sequence[SourceRun]) -> FrameCounts:
+    read, written = sum(run.read for run in runs), sum(run.written for run in runs)
+    return FrameCounts(
+        read=read,
+        written=written,
+        bad=sum(run.counts.bad for run in runs),
+        corrupt=sum(run.counts.corrupt for run in runs),
+        skipped=sum(run.counts.skipped for run in runs),
+        dropped=read - written,
+        reused=sum(run.reused for run in runs),
+    )
+
+
+def _rates(runs: Sequence[SourceRun], recording: Recording) -> Rates:
+    written = sum(run.written for run in runs)
+    inferred = written - sum(run.reused for run in runs)
+    # Batches that overlap on the device count in full, each.
+    told = [run for run in runs if run.device_ms is not None]
+    device_s = sum(run.device_ms or 0.0 for run in told) / 1e3
+    return Rates(
+        end_to_end=_rate(
+            written, sum(run.run_s if run.live_s is None else run.live_s for run in runs)
+        ),
+        inference=_rate(inferred, recording.infer_ns / 1e9),
+        device=_rate(sum(run.written - run.reused for run in told), device_s),
+    )
+
+
+def _rate(count: int, seconds: float) -> float | None:
+    return count / seconds if count and seconds > 0 else None
+
+
+def _cpu(facts: RunFacts, total: Recording, runs: Sequence[SourceRun]) -> CpuTime:
+    """Process CPU, our own threads', and the rest: threads that libraries run for themselves."""
+    process = sum(run.process_cpu_s for run in runs)
+    main = sum(run.main_thread_cpu_s for run in runs)
+    on_main = ("main", "writer")
+    others = sum(t.cpu_ns for name, t in total.threads.items() if name not in on_main) / 1e9
+    return CpuTime(
+        cores=facts.cores,
+        process_s=process,
+        our_threads_s=main + others,
+        library_threads_s=max(0.0, process - main - others),
+        stages_include_libraries=facts.sync,
+        libraries=library_threads(total.burnt),
+    )
+
+
+def _verdict(facts: RunFacts, recording: Recording, runs: Sequence[SourceRun]) -> Verdict:
+    times = frame_times(
+        {name: stage.figures() for name, stage in recording.stages.items()},
+        {name: thread.figures() for name, thread in recording.threads.items()},
+        _cpu(facts, recording, runs),
+        recording.infer_ns / 1e9,
+        sum(run.run_s for run in runs),
+        sum(run.written for run in runs),
+        facts.sync,
+    )
+    outputs = {kind for run in runs for kind in run.outputs}
+    encodings = all(has_encodings(run.outputs.get("video", "")) for run in runs)
+    choices = Choices(
+        outputs=outputs,
+        encoding=facts.encoding,
+        encodings=encodings,
+        input=facts.model_input,
+        smaller_input=facts.smaller_input,
+    )
+    return judge(times, choices)
+
+
+def _detections(facts: RunFacts, runs: Sequence[SourceRun]) -> DetectionCounts:
+    counts: dict[str, int] = {}
+    for run in runs:
+        for class_id, count in run.by_class.items():
+            known = class_id < len(facts.class_names)
+            name = facts.class_names[class_id] if known else str(class_id)
+            counts[name] = counts.get(name, 0) + count
+    return DetectionCounts(
+        total=sum(counts.values()),
+        by_class=dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))),
+        cut_by_max_det=sum(run.cut for run in runs),
+    )
+
+
+def _reader_first(item: tuple[str, Any]) -> tuple[int, str]:
+    order = ("main", "reader", "worker", "writer")
+    return order.index(item[0].split("-")[0]), item[0]
+
+
+# ----------------------------------------------------------------------
+# The ledger: the milliseconds of a frame, from the figures of a summary.
+
+
+@dataclass(frozen=True, slots=True)
+class StageRow:
+    """One stage. ``share``: of its threads' wall time; times in milliseconds a frame."""
+
+    stage: str
+    thread: str
+    busy_ms: float
+    share: float
+    p50_ms: float | None
+    p90_ms: float | None
+    p99_ms: float | None
+    cpu_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadRow:
+    """One thread; the four times add up to ``wall_ms``. Milliseconds a frame."""
+
+    thread: str
+    busy_ms: float
+    wait_input_ms: float
+    wait_output_ms: float
+    other_ms: float
+    wall_ms: float
+    waits: tuple[str, ...]  # what it waited for, longest first
+
+
+def stage_rows(summary: Summary, frames: int) -> list[StageRow]:
+    """One row for each stage that ran."""
+    rows = []
+    for name, stage in summary.stages.items():
+        if not stage.calls:
+            continue
+        wall = sum(summary.threads[thread].wall_s for thread in stage.threads)
+        rows.append(
+            StageRow(
+                stage=name,
+                thread=stage.thread,
+                busy_ms=stage.busy_s * 1e3 / frames,
+                share=stage.busy_s / wall if wall else 0.0,
+                p50_ms=stage.p50_ms,
+                p90_ms=stage.p90_ms,
+                p99_ms=stage.p99_ms,
+                cpu_ms=stage.cpu_s * 1e3 / frames,
+            )
+        )
+    return rows
+
+
+def thread_rows(summary: Summary, frames: int) -> list[ThreadRow]:
+    """One row for each thread. Raises AssertionError where its times do not add up to its wall."""
+    rows = []
+    for name, thread in summary.threads.items():
+        seconds = (
+            thread.busy_s,
+            thread.wait_input_s,
+            thread.wait_output_s,
+            thread.other_s,
+            thread.wall_s,
+        )
+        busy, wait_input, wait_output, other, wall = (each * 1e3 / frames for each in seconds)
+        if abs(busy + wait_input + wait_output + other - wall) > 1e-6 * max(1.0, wall):
+            raise AssertionError(f"the ledger of thread {name} does not add up: {seconds} s")
+        waits = sorted(thread.waits.items(), key=lambda item: -item[1])
+        named = tuple(what for what, waited_s in waits if waited_s > 0)
+        rows.append(ThreadRow(name, busy, wait_input, wait_output, other, wall, named))
+    return rows
+
+
+def live_memory_text(memory: LiveMemory) -> str:
+    """Memory of a live run in a sentence without its end: where it was, and whether it grows."""
+    text = (
+        f"{memory.start_mb:.0f} MB at the start, {memory.end_mb:.0f} MB at the end, "
+        f"{memory.peak_mb:.0f} MB at the peak; growth"
+    )
+    if memory.slope_mb_per_hour is None:
+        return f"{text} not known: {memory.slope_reason}"
+    return (
+        f"{text} {memory.slope_mb_per_hour:+.1f} MB an hour, "
+        f"95% interval [{memory.slope_low:+.1f} .. {memory.slope_high:+.1f}]"
+    )
+
+
+def seconds_text(summary: Summary) -> str:
+    """Seconds of each phase. Of the run, also those in the loop; the rest is opening the source and
+    closing files."""
+    walls = [thread.wall_s for thread in summary.threads.values()]
+    inside = f" ({max(walls):.2f} in the loop)" if walls else ""
+    return ", ".join(
+        f"{name} {seconds:.2f}{inside if name == 'run' else ''}"
+        for name, seconds in summary.seconds.items()
+    )
+
+
+# ----------------------------------------------------------------------
+# The precision that was really executed, as shares of layers, MACs and bytes.
+
+Shares = dict[str, PrecisionShare]
+"""Numeric type -> its share of layers, MACs and bytes, the largest share of MACs first. The shares
+of each kind add up to 1."""
+
+BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "int8": 1, "s8": 1, "u8": 1}
+OTHER_BYTES = 4  # of a type that is not in the table: int32, mostly
+FLOAT = ("fp32",)
+SHOWN = 0.005  # a type with a smaller share is not named in the sentence
+
+
+def executed(layers: Sequence[ExecutedLayer]) -> Shares | None:
+    """None where the engine told nothing. The bytes of a layer are the numbers that it reads and
+    writes, times the size of the type in which it was executed."""
+    if not layers:
+        return None
+    sums: dict[str, list[int]] = {}
+    for layer in layers:
+        own = sums.setdefault(layer.precision, [0, 0, 0])
+        own[0] += 1
+        own[1] += layer.macs
+        own[2] += layer.elements * BYTES.get(layer.precision, OTHER_BYTES)
+    totals = [sum(own[at] for own in sums.values()) for at in range(3)]
+    ranked = sorted(sums, key=lambda name: (-sums[name][1], -sums[name][2], name))
+    shares: Shares = {}
+    for name in ranked:
+        parts = zip(sums[name], totals, strict=True)
+        count, macs, size = (own / total if total else 0.0 for own, total in parts)
+        shares[name] = {"layers": count, "macs": macs, "bytes": size}
+    return shares
+
+
+def text(shares: Mapping[str, PrecisionShare] | None) -> str:
+    """``int8 96% of MACs, fp32 4%``; in shares of layers where no layer has MACs; empty where the
+    engine told nothing."""
+    if not shares:
+        return ""
+    if any(share["macs"] for share in shares.values()):
+        unit, of_all = "MACs", {name: share["macs"] for name, share in shares.items()}
+    else:
+        unit, of_all = "layers", {name: share["layers"] for name, share in shares.items()}
+    ranked = sorted(of_all.items(), key=lambda item: -item[1])
+    first, *others = [f"{name} {_percent(share)}" for name, share in ranked if share >= SHOWN]
+    return ", ".join([f"{first} of {unit}", *others])
+
+
+def effect(asked: str, shares: Mapping[str, PrecisionShare] | None) -> str | None:
+    """A sentence where the precision asked for was executed in no layer. None where it was, or
+    where the engine told nothing."""
+    if not shares or asked in (*FLOAT, "none"):
+        return None
+    if asked in shares and shares[asked]["layers"] > 0:
+        return None
+    return f"{asked} was asked for and changed nothing: executed {text(shares)}"
+
+
+def _percent(share: float) -> str:
+    """Never 100% where something is missing."""
+    return f"{min(share, 0.999):.1%}" if 0.995 <= share < 1 else f"{share:.0%}"

@@ -1,0 +1,406 @@
+"""The Python API: ``Detector`` finds objects in pictures, and in streams of frames."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import threading
+import time
+import warnings
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, TypedDict, overload
+
+from detector.core.api.words import python_words
+from detector.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from detector.core.api.results import Detections
+    from detector.core.engines.base import Request
+    from detector.core.run.wire import Head, Nms, Preprocess
+    from detector.core.timeline import OffTimeline, Timeline
+    from detector.core.types import Frame, Image
+
+    Path = str | os.PathLike[str]
+    Picture = Image | Path
+
+
+class Options(TypedDict, total=False):
+    """Options of the command line under their names; docs/usage.md says what each does.
+
+    What the command writes and how it draws is not among them: from Python you do that yourself.
+    """
+
+    weights: str | None
+    names: str | None
+    family: str | None
+    describe: str | None
+    cfg: str | None
+    class_names: Sequence[str] | None
+    random_weights: int | None
+    batch: int
+    size: str | None
+    threads: int
+    concurrency: int
+    engines_dir: str | None
+    precision: str
+    device: str
+    device_memory: str
+    engine_options: Sequence[str] | None
+    calibrate: str | None
+    calibrate_method: str
+    calibrate_frames: int
+    budget: float
+    conf: float
+    iou: float
+    classes: Sequence[str] | None
+    agnostic: bool
+    max_det: int
+    decoder: str
+    frames: int | None
+    stride: int
+    skip_still: str | None
+    start: str | None
+    duration: str | None
+    video_track: int | None
+    rate: str | None
+    blur: Sequence[str] | None
+    sync: bool
+    queue_batches: int
+    nvtx: bool
+    instruments: bool
+    policy: str
+    max_age: float
+    gather: str
+    repeat: bool
+    start_timeout: float
+    wait: bool
+
+
+OF_CAMERAS = frozenset(("policy", "max_age", "gather", "start_timeout", "wait"))
+
+# What Detector takes by name. A message that speaks of ``--max-det`` says ``max_det`` from here.
+KEYWORDS = frozenset(("model", "engine", *Options.__annotations__))
+
+
+class Detector:
+    """A model on an engine, warmed up.
+
+    ``model``: path of a model file or a known name; "street" (person, vehicle) comes with the
+    package. ``engine``: "auto", "ort", "openvino", "torch", "trt" or "null". ``options``:
+    ``conf=0.4``, ``batch=8``, ``classes=["person"]``, ``weights=...`` and the others of
+    ``Options``; an unknown one raises UsageError with the nearest. Raises ModelError and
+    EngineError as the command does. Close it, or use ``with``.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] = "street",
+        *,
+        engine: str = "auto",
+        **options: Unpack[Options],
+    ) -> None:
+        from detector.core.config.levels import resolve_config
+        from detector.core.run.wire import load_model
+
+        _refuse_unknown(options)
+        if not isinstance(model, (str, os.PathLike)):
+            raise UsageError(
+                f"a model is the path of a file or a known name, not {_kind_of(model)}; "
+                'Detector("street") is the one in the package'
+            )
+        given = {"model": os.fspath(model), "engine": engine, **options}
+        with python_words(KEYWORDS):
+            self._config = resolve_config(None, given)
+            # A call waits for its picture, and one request on all threads answers soonest. With
+            # concurrency=N a stream runs N requests.
+            self._loaded = load_model(self._config, spare_requests=1, one_at_a_time=True)
+        turns = threading.BoundedSemaphore(self._loaded.engine.concurrency)
+        self._requests = [_Turn(request, turns) for request in self._loaded.engine.requests]
+        self._calling = threading.Lock()
+        # As with the command: an option of cameras says that addresses are cameras.
+        self._as_cameras = not OF_CAMERAS.isdisjoint(options)
+        self._streaming = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Class names, by class id."""
+        return self._loaded.network.names
+
+    @property
+    def engine(self) -> str:
+        return self._loaded.engine.name
+
+    @overload
+    def __call__(
+        self, pictures: Picture, *, conf: float | None = None, classes: Sequence[str] | None = None
+    ) -> Detections: ...
+
+    @overload
+    def __call__(
+        self,
+        pictures: list[Picture] | tuple[Picture, ...],
+        *,
+        conf: float | None = None,
+        classes: Sequence[str] | None = None,
+    ) -> list[Detections]: ...
+
+    def __call__(
+        self,
+        pictures: Picture | list[Picture] | tuple[Picture, ...],
+        *,
+        conf: float | None = None,
+        classes: Sequence[str] | None = None,
+    ) -> Detections | list[Detections]:
+        """The objects in one picture, or in each of a list.
+
+        A picture is u8 BGR [h, w, 3], as ``cv2.imread`` returns it, or the path of a picture file.
+        It is not changed. A list runs in batches of the Detector's ``batch``. ``conf`` and
+        ``classes`` are for this call only. Raises UsageError for anything else, and SourceError for
+        a file that cannot be read.
+        """
+        with python_words(KEYWORDS):
+            if isinstance(pictures, (list, tuple)):
+                return self._detect([_as_image(one) for one in pictures], conf, classes)
+            return self._detect([_as_image(pictures)], conf, classes)[0]
+
+    def _detect(
+        self, images: Sequence[Image], conf: float | None, classes: Sequence[str] | None
+    ) -> list[Detections]:
+        from detector.core.api.results import Detections
+        from detector.core.timeline import HEAD, INFER, NMS, PREPROCESS
+
+        preprocess, head, nms = self._stages(conf, classes)
+        request = self._requests[-1]  # the spare one: a stream may be using the others
+        found = []
+        # The request has one slot, which threads must not share, and the track is of one thread.
+        with self._calling, self._timeline().track("call") as track:
+            for start in range(0, len(images), len(request.slot)):
+                batch = images[start : start + len(request.slot)]
+                fits = []
+                for i, (image, slot) in enumerate(zip(batch, request.slot, strict=False), start):
+                    with track.span(PREPROCESS, i):
+                        fits.append(preprocess(image, slot))
+                with track.span(INFER, start // len(request.slot)):
+                    outputs = request.infer(len(batch))
+                for i, fit in enumerate(fits):
+                    with track.span(HEAD, start + i):
+                        candidates = head([output[i : i + 1] for output in outputs])
+                    with track.span(NMS, start + i):
+                        objects = fit.to_source(nms(candidates))
+                    found.append(Detections.wrap(objects))
+        return found
+
+    def stream(
+        self,
+        sources: Path | int | list[Path] | tuple[Path, ...],
+        *,
+        conf: float | None = None,
+        classes: Sequence[str] | None = None,
+    ) -> Generator[tuple[Frame, Detections], None, None]:
+        """Every frame of a video, a picture, a folder or a glob, with its objects, in order.
+
+        Of a folder the pictures come first, then each of its videos. A file that is left out for
+        its suffix, or lies in a folder of the folder, is told in a UserWarning.
+        Several sources follow each other; ``frame.source`` says which one a frame is of, with its
+        size and frame rate. Reading and inference run in threads of their own while the caller
+        works. The caller may keep the frames. With ``blur=[...]`` the objects of these classes are
+        pixelated in them. A camera is a source too: ``"rtsp://..."``, the number of a webcam, or a
+        ``cameras.yaml`` for many at once. It has no end; the newest pictures are handed out, and
+        ``frame.arrival`` says of which camera one is and when it came. Leaving the loop early stops
+        the threads. One stream at a time. Raises SourceError, and UsageError for a second stream.
+        """
+        if self._streaming:
+            raise UsageError(
+                "this Detector is streaming already; close that stream first, or make another one"
+            )
+        listed = sources if isinstance(sources, (list, tuple)) else [sources]
+        specs = _gather([_as_spec(source) for source in listed])
+        self._streaming = True
+        try:
+            for spec in specs:
+                with (
+                    python_words(KEYWORDS),
+                    closing(self._stream_one(spec, conf, classes)) as frames,
+                ):
+                    yield from frames
+        finally:
+            self._streaming = False
+
+    def _stream_one(
+        self, source: str, conf: float | None, classes: Sequence[str] | None
+    ) -> Generator[tuple[Frame, Detections], None, None]:
+        from detector.core.api.results import Detections
+        from detector.core.loop.parts import Parts, Progress
+        from detector.core.run.looping import loop_bounds, loop_label, run_loop
+        from detector.core.run.wire import open_source, stillness
+        from detector.core.sources._addresses import is_web
+        from detector.core.sources._standard_input import SPEC, standard_input
+        from detector.core.stages.annotate import pixelate
+
+        progress = Progress()
+        if source == SPEC:
+            standard_input().stopped = progress.stop.is_set
+        if is_web(source):
+            from detector.core.sources import _web
+
+            _web.stopped = progress.stop.is_set
+        with open_source(source, self._config, as_camera=self._as_cameras) as opened:
+            live = opened if opened.arrives else None
+            if live is not None and self._config.input.skip_still is not None:
+                raise UsageError("skip_still is for files, not for cameras; leave it out")
+            fresh = live is not None and self._config.live.policy == "latest"
+            concurrency = self._loaded.engine.concurrency
+            parts = Parts(
+                opened,
+                # A picture of a camera that waits in a queue grows old.
+                self._requests[: concurrency + 1 if fresh else -1],
+                concurrency,
+                *self._stages(conf, classes),
+                arrive=None if live is None else live.arrive,
+                fresh=fresh,
+                clock=None if live is None else time.perf_counter_ns,
+                still=stillness(self._config, opened.info),
+            )
+            timeline = self._timeline()
+            label = loop_label(loop_bounds(parts, self._config))
+            with (
+                timeline.run(label),
+                closing(run_loop(parts, self._config, timeline, progress)) as frames,
+            ):
+                try:
+                    for frame, found in frames:
+                        own = frame.image.copy()  # the loop uses its buffer again
+                        pixelate(own, found, self._loaded.blurred)
+                        of = frame.source or opened.info
+                        yield replace(frame, picture=own, source=of), Detections.wrap(found)
+                finally:
+                    progress.stop.set()  # a silent pipe would keep the reader
+
+    def _timeline(self) -> Timeline | OffTimeline:
+        """Ranges for a profiler that is attached; else nothing is measured, and nothing paid."""
+        from detector.core.run.looping import new_timeline
+        from detector.core.timeline import OffTimeline
+        from detector.core.timeline.nvtx_ranges import attach
+
+        seen = self._config.loop.nvtx and attach().domain is not None
+        return new_timeline(self._config, None, max_rows=0) if seen else OffTimeline()
+
+    def _stages(
+        self, conf: float | None, classes: Sequence[str] | None
+    ) -> tuple[Preprocess, Head, Nms]:
+        """preprocess, head and nms, with what this call changes about them."""
+        from detector.core.run.wire import select, stage_functions
+
+        config, loaded = select(self._config, self._loaded, conf, classes)
+        return stage_functions(config, loaded)
+
+    def close(self) -> None:
+        """Releases the engine. May be called twice."""
+        self._loaded.engine.close()
+
+    def __enter__(self) -> Detector:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _refuse_unknown(options: Options) -> None:
+    for name in options:
+        if name not in Options.__annotations__:
+            near = difflib.get_close_matches(name, Options.__annotations__, 1, 0.5)
+            hint = f"did you mean {near[0]}?" if near else "docs/usage.md lists the options"
+            raise UsageError(f"Detector({name}=...): there is no such option from Python; {hint}")
+
+
+def _as_spec(source: object) -> str:
+    """A source of ``stream`` as the command line names it."""
+    if isinstance(source, int) and not isinstance(source, bool):
+        return str(source)
+    if isinstance(source, (str, os.PathLike)):
+        return str(os.fspath(source))
+    cure = "a picture in memory is detected with detector(picture), a list of them at once"
+    raise UsageError(
+        "stream() reads videos, pictures, folders and cameras by their path, address or number, "
+        f"not {_kind_of(source)}; {cure}"
+    )
+
+
+def _gather(specs: list[str]) -> list[str]:
+    """As on the command line: the videos of a folder follow its pictures. What is left out is a
+    warning."""
+    from detector.core import sources
+    from detector.core.errors.writing import is_output
+
+    gathered = [one for spec in specs for one in sources.gather([spec], is_output)]
+    for note in filter(None, map(sources.note_of, gathered)):
+        warnings.warn(note, stacklevel=3)
+    return gathered
+
+
+def _kind_of(thing: object) -> str:
+    """A value in a message: ``uint8 (480, 640, 3)`` for an array, else its type."""
+    if hasattr(thing, "dtype"):
+        return f"{thing.dtype} {getattr(thing, 'shape', '')}".strip()
+    return type(thing).__name__
+
+
+def _as_image(picture: Picture) -> Image:
+    if isinstance(picture, (str, os.PathLike)):
+        return _read_picture(os.fspath(picture))
+    image = picture
+    if (
+        getattr(image, "ndim", 0) != 3
+        or image.shape[2] != 3
+        or image.dtype.name != "uint8"
+        or not image.size
+    ):
+        raise UsageError(f"a picture must be uint8 BGR [height, width, 3], not {_kind_of(image)}")
+    return image
+
+
+def _read_picture(path: str) -> Image:
+    from detector.core import sources
+    from detector.core.errors.secrets import Address
+
+    shown = Address(path).shown  # an address may hold a password
+    if sources.find_claiming(path).arrives:
+        raise UsageError(f"{shown}: is a camera; use stream({shown!r}) for it")
+    listed = sources.pictures_of(path)
+    if listed is None or len(listed) != 1:
+        what = "a video" if listed is None else f"{len(listed)} pictures"
+        raise UsageError(f"{shown}: is {what}; use stream({shown!r}) for it")
+    with sources.open(path) as source:
+        frame = source.read()
+    assert frame is not None  # a source without a frame does not open
+    return frame.image.copy()
+
+
+class _Turn:
+    """A request that waits until the engine has room.
+
+    A call and a stream together must not exceed the engine's concurrency.
+    """
+
+    def __init__(self, request: Request, turns: threading.BoundedSemaphore) -> None:
+        self._request = request
+        self._turns = turns
+        self.slot = request.slot
+        self.device_ms: float | None = None  # no call here reports it
+
+    def infer(self, n: int) -> list[NDArray[np.float32]]:
+        with self._turns:
+            return self._request.infer(n)

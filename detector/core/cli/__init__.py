@@ -1,0 +1,56 @@
+"""What the commands share; each is a file of a folder ``commands``, of the core or of a wing."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import NoReturn
+
+
+def main() -> NoReturn:
+    """The whole of ``detect-video``, from ``sys.argv`` to the exit code of the process."""
+    import os
+    import sys
+
+    from detector.core.errors import EXIT_ENGINE, EXIT_INTERNAL, DetectVideoError
+    from detector.core.run.limits import LEAST_FILES, check_files, keep_blas_alone
+
+    keep_blas_alone()
+    try:
+        check_files(LEAST_FILES)
+    except DetectVideoError as error:  # too few even to import what follows
+        with suppress(AttributeError):  # a closed stderr is None
+            sys.stderr.write(f"detect-video: {error}\n")
+        sys.exit(error.exit_code)
+    from detector.core.cli.exits import end
+    from detector.core.cli.streams import guard_streams
+    from detector.core.errors.secrets import keep_command_line
+    from detector.core.run.signals import Stopped, ignore_signals
+
+    guard_streams()
+    keep_command_line(sys.argv[1:])
+    stopped = False
+    try:
+        code = _run_command()
+    except BaseException as error:
+        stopped = isinstance(error, Stopped)
+        code = end(error)
+    ignore_signals()
+    try:
+        sys.stdout.flush()
+    except BaseException as error:
+        code = code or end(error)
+    if stopped or code in (EXIT_INTERNAL, EXIT_ENGINE):
+        # Libraries may be in the middle of something, in threads of their own. The tidying up at
+        # the end of the interpreter would crash them ("terminate called"), or wait for them.
+        os._exit(code)
+    sys.exit(code)
+
+
+def _run_command() -> int:
+    from detector.core.cli.group import cli
+
+    try:
+        # It returns the code of `--help`; a command leaves by SystemExit.
+        return int(cli.main(prog_name="detect-video", standalone_mode=False) or 0)
+    except SystemExit as leaving:
+        return int(leaving.code or 0)

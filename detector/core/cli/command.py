@@ -1,0 +1,93 @@
+"""What the commands share: the decorator that makes one, and their common options.
+
+A command's own file parses, calls one function and prints. It imports what is heavy inside its
+body, so that ``--help`` stays quick.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from detector.core.cli.exits import exit_codes
+from detector.core.cli.help import Files, HelpfulCommand
+from detector.core.cli.printing import print_json
+from detector.core.cli.streams import keep_others_out
+from detector.core.errors import DetectVideoError
+from detector.core.errors.guard import guarded
+from detector.core.run.limits import blas_threads, check_threads
+from detector.core.run.signals import Stopped
+
+CONTEXT = {"help_option_names": ["-h", "--help"]}
+
+
+def subcommand(
+    *,
+    options: Sequence[click.Option] = (),
+    config_file: bool = False,
+    json: str | None = None,
+    quiet: str | None = None,
+    interrupted: str = "stopped",
+    hidden: bool = False,
+    light: bool = False,
+    examples: Sequence[str] = (),
+    cls: type[HelpfulCommand] = HelpfulCommand,
+) -> Callable[[Callable[..., int | None]], click.Command]:
+    """Makes a command of a function that returns its exit code (None: 0).
+
+    ``options``: those of the configuration that the command takes. ``config_file`` adds --config.
+    ``json``: what --json prints; adds ``as_json``. ``quiet``: the help of --quiet. ``interrupted``:
+    what to say after a signal that nobody below took care of. ``light``: the command imports no
+    numpy, so it needs no threads.
+
+    ``examples``: command lines for --help.
+
+    A DetectVideoError becomes one line on stderr and its exit code (exits.py).
+    """
+    shared = list(options)
+    if config_file:
+        text = "YAML file of options. Flags on the command line win over it."
+        shared.append(
+            click.Option(["--config", "config_file"], type=Files(), metavar="FILE", help=text)
+        )
+    if json is not None:
+        text = f"Print {json} as one JSON document, and nothing else."
+        shared.append(click.Option(["--json", "as_json"], is_flag=True, help=text))
+    if quiet is not None:
+        shared.append(click.Option(["--quiet", "-q"], is_flag=True, help=quiet))
+
+    def make(body: Callable[..., int | None]) -> click.Command:
+        @functools.wraps(body)
+        def run(**given: Any) -> None:
+            with exit_codes(interrupted), guarded():
+                if not light:
+                    check_threads(blas_threads())
+                if given.get("as_json"):
+                    keep_others_out()
+                sys.exit(body(**given))
+
+        command: HelpfulCommand = click.command(cls=cls, context_settings=CONTEXT, hidden=hidden)(
+            run
+        )
+        command.params += shared
+        command.examples = examples
+        return command
+
+    return make
+
+
+@contextmanager
+def errors_as_documents(wanted: bool) -> Iterator[None]:
+    """With --json (``wanted``), what ends the block is printed as a document too."""
+    try:
+        yield
+    except (DetectVideoError, Stopped) as error:
+        if wanted:
+            reason = error.word if isinstance(error, Stopped) else str(error)
+            print_json({"schema": 1, "exit": {"code": error.exit_code, "reason": reason}})
+        raise

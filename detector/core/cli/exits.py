@@ -1,0 +1,127 @@
+"""Turns errors into one line on stderr and the documented exit code.
+
+A user's mistake never prints a traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import click
+
+from detector.core.cli.printing import echo
+from detector.core.errors import (
+    EXIT_INTERNAL,
+    EXIT_INTERRUPTED,
+    LOGGED,
+    DetectVideoError,
+    OutputError,
+)
+from detector.core.errors.private import user_cache
+from detector.core.errors.secrets import redact
+from detector.core.errors.writing import write_whole
+from detector.core.run.signals import Stopped, raise_on_signals, raise_swallowed
+
+LOG = "detect-video-error.log"
+WRITING = "stopped at once; what was being written stays under *.partial.*"
+
+
+@contextmanager
+def exit_codes(interrupted: str) -> Iterator[None]:
+    """Ends the process with the code of whatever the block raises.
+
+    ``interrupted``: what to say after a signal that nobody below took care of.
+    """
+    with raise_on_signals():
+        try:
+            yield
+        except Stopped as stopped:
+            stopped.says = WRITING if stopped.writing else interrupted
+            raise
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:
+            raise_swallowed()  # then this error is what a library made of the signal
+            sys.exit(end(error))
+
+
+def end(error: BaseException) -> int:
+    """Says in one line what ended the command. Returns the exit code."""
+    if isinstance(error, DetectVideoError):
+        complain(error)
+        return error.exit_code
+    if isinstance(error, Stopped):
+        _say(f"{error.word}: {error.says}" if error.says else error.word)
+        return error.exit_code
+    if isinstance(error, click.ClickException):
+        if len(sys.argv) == 1 or type(error).__name__ == "NoArgsIsHelpError":  # of click 8.2
+            error.show()  # no argument at all: the help, as it is laid out
+        else:
+            _say(f"{_sentence(error.format_message())} See {_help_of(error)}.")
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt | click.Abort):
+        _say("interrupted")
+        return EXIT_INTERRUPTED
+    from detector.core.run.limits import blame_limit
+
+    blamed = blame_limit(error)
+    if blamed is not None:
+        complain(blamed)
+        return blamed.exit_code
+    return _internal(error)
+
+
+def _sentence(message: str) -> str:
+    """Click's message on one line, with a full stop where it lacks one."""
+    line = " ".join(message.split())
+    return line if line.endswith((".", "?", "?)")) else f"{line}."
+
+
+def _help_of(error: click.ClickException) -> str:
+    """The help that lists what the user mistyped: that of the command, or of ``detect-video``."""
+    context = getattr(error, "ctx", None)
+    words = context.command_path.split()[1:] if context is not None else []
+    return " ".join(["detect-video", *([] if words == ["detect"] else words), "--help"])
+
+
+def complain(error: DetectVideoError) -> None:
+    """Prints the message as one line, even if a library put line breaks into it."""
+    from detector.core.run.limits import folder_is_gone
+
+    gone = "; the current folder was deleted: go to another one with cd" if folder_is_gone() else ""
+    _say(" ".join(str(error).split()) + gone)
+
+
+def _say(text: str) -> None:
+    echo(f"detect-video: {text}", err=True)
+
+
+def _internal(error: BaseException) -> int:
+    summary = " ".join(f"{type(error).__name__}: {error}".split())
+    _say(f"internal error, please report it with {_log_of(error)}: {summary}")
+    return EXIT_INTERNAL
+
+
+def _log_of(error: BaseException) -> str:
+    """The file that holds the traceback: in the session, where the run had one; else one file for
+    the last error of all runs, so that they do not pile up."""
+    for note in getattr(error, "__notes__", ()):
+        if note.startswith(LOGGED):
+            return str(note.removeprefix(LOGGED))
+    told = redact("".join(traceback.format_exception(error)))
+    text = told.encode(errors="backslashreplace")
+    with suppress(OutputError, OSError):
+        kept = user_cache() / LOG
+        write_whole(kept, text, ours=True, private=True)
+        return str(kept)
+    with suppress(OSError):  # a name of its own: others may write to this folder
+        file, path = tempfile.mkstemp(prefix="detect-video-", suffix=".log")
+        with os.fdopen(file, "wb") as log:
+            log.write(text)
+        return path
+    return "the command line (its traceback could not be written)"

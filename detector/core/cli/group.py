@@ -1,0 +1,129 @@
+"""The click group: the commands of the core and of the wings. ``detect`` may be left out."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from detector import __version__
+from detector.core import wings
+from detector.core.cli.habits import WORDS, answer_habits, refuse_assignments, refuse_model_name
+from detector.core.cli.help import SUMMARY, HelpfulCommand, complete_files, widen, write_examples
+from detector.core.cli.printing import echo
+from detector.core.errors import EXIT_USAGE
+from detector.core.run.limits import blas_threads, check_threads
+
+DEFAULT = "detect"
+HELP = "help"  # `help compare` is `compare --help`; no command, so that it is no row of the help
+
+
+def command_names() -> list[str]:
+    """``infer_raw.py`` is the command ``infer-raw``."""
+    return sorted(wings.commands())
+
+
+class DefaultGroup(click.Group):
+    """``detect-video in.mp4`` means ``detect-video detect in.mp4``.
+
+    A file that is named like a command is reached by its path: ``./build``.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return command_names()
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in command_names():
+            return None
+        command: click.Command = importlib.import_module(wings.commands()[cmd_name]).command
+        return command
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        widen(ctx)
+        if ctx.resilient_parsing:  # a shell completes a word: nothing is said, nothing refused
+            return super().parse_args(ctx, _words_before(args))
+        if not args:
+            for line in SUMMARY.splitlines():
+                echo(line, err=True)
+            ctx.exit(EXIT_USAGE)
+        if args[0] == HELP and not os.path.lexists(HELP):
+            args = [*(args[1:] if args[1:2] and args[1] in command_names() else ()), "--help"]
+        if args and args[0] not in command_names() and not args[0].startswith("-"):
+            args[0] = answer_habits(args, ctx) or args[0]
+        if args and args[0] not in command_names() and args[0] not in ("--help", "-h", "--version"):
+            _refuse_misspelt(args[0], ctx)
+            check_threads(blas_threads())  # the next line imports numpy
+            refuse_model_name(args[0], ctx)
+            args.insert(0, DEFAULT)
+        if args[0] == DEFAULT:
+            refuse_assignments(args[1:], ctx)
+        return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """For the first word: commands, the options of ``detect``, and files.
+
+        Files stand first: bash drops what came before them, and offers files where no word fits.
+        """
+        detect = self.get_command(ctx, DEFAULT)
+        assert detect is not None
+        found = super().shell_complete(ctx, incomplete)
+        found += detect.shell_complete(click.Context(detect), incomplete)
+        words = list({item.value: item for item in found}.values())
+        return words if incomplete.startswith("-") else [*complete_files(incomplete), *words]
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_usage(ctx.command_path, "[COMMAND] SOURCE... [OPTIONS]")
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options of ``detect``, which most people look for, then the commands."""
+        detect = self.get_command(ctx, DEFAULT)
+        assert detect is not None
+        assert isinstance(detect, HelpfulCommand)
+        write_examples(detect.examples, formatter)
+        detect.format_options(click.Context(detect), formatter)
+        self.format_commands(ctx, formatter)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Exit codes"):
+            formatter.write_text(
+                "0 done; 1 internal error; 2 usage; 3 source; 4 model or weights; 5 engine; "
+                "6 output; 7 finished, but frames were bad, the file ended early, or items of a "
+                "batch failed; "
+                "8 a gate failed; 129 hung up; 130 interrupted; 143 terminated."
+            )
+
+
+def _words_before(args: list[str]) -> list[str]:
+    """The command line before the word that a shell completes, with its command."""
+    if not args or args[0] in ("--help", "-h", "--version"):
+        return args
+    if args[0] in command_names():
+        return args
+    ours = WORDS.get(args[0], "")
+    return [ours, *args[1:]] if ours in command_names() else [DEFAULT, *args]
+
+
+def _refuse_misspelt(word: str, ctx: click.Context) -> None:
+    """Refuses ``profle in.mp4``: it would be two sources, and the second would run.
+
+    A path, or a name with a suffix, is always taken as a source.
+    """
+    close = difflib.get_close_matches(word, command_names(), n=1, cutoff=0.75)
+    if close and word.isidentifier() and not os.path.lexists(word):
+        raise click.UsageError(f"No such command or file '{word}'. Did you mean '{close[0]}'?", ctx)
+
+
+@click.group(cls=DefaultGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="detect-video")
+def cli(**_: Any) -> None:
+    """Find objects in every frame of a video and see where every millisecond went.
+
+    SOURCE: a video, a picture, a folder or a quoted glob of them, - (standard input), a camera
+    (rtsp://..., 0) or cameras.yaml. Several videos are run in turn, several cameras at once.
+    Writes an annotated video and the detections. Prints inference FPS beside end-to-end FPS, and a
+    ledger of the time of every stage.
+    """

@@ -1,0 +1,63 @@
+"""Command-line options made from the configuration tree."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import click
+
+from detector.core.cli.help import GroupedOption
+from detector.core.config.schema import TITLES, choices_of, flag_of, help_of, options
+
+
+def config_options(
+    *groups: str,
+    but: Collection[str] = (),
+    only: Collection[str] | None = None,
+    without: Collection[str] = (),
+    defaults: Mapping[str, Any] | None = None,
+) -> list[click.Option]:
+    """One option for each leaf of the configuration, in its order.
+
+    ``groups``: of these groups; all where none is named. ``but``: not of these groups. ``only``,
+    ``without``: names of leaves. ``defaults``: those that the command has of its own, for its help.
+    An option that is not given is None, so that lower levels of the configuration show through.
+    """
+    own = defaults or {}
+    return [
+        _click_option(TITLES[group], leaf, own.get(leaf.name, leaf.default))
+        for group, leaf in options()
+        if (not groups or group in groups)
+        and group not in but
+        and leaf.name not in without
+        and (only is None or leaf.name in only)
+    ]
+
+
+def _click_option(title: str, leaf: dataclasses.Field[Any], default: Any) -> click.Option:
+    meta = leaf.metadata
+    names = list(meta.get("flags", (flag_of(leaf),)))
+    text, hidden = _help(help_of(leaf), default), meta.get("hidden", False)
+    if leaf.type not in ("bool", bool):
+        return GroupedOption(
+            [*names, leaf.name],
+            default=None,
+            metavar=meta["metavar"],
+            help=text,
+            hidden=hidden,
+            group=title,
+            words=lambda: choices_of(leaf),
+        )
+    # A flag of a lower level can be taken back: --no-sync. A name that is a negation stands alone.
+    if not leaf.name.startswith("no_"):
+        names = [f"{names[0]}/--no-{names[0].removeprefix('--')}"]
+    return GroupedOption(
+        [*names, leaf.name], is_flag=True, default=None, help=text, hidden=hidden, group=title
+    )
+
+
+def _help(text: str, default: Any) -> str:
+    plain = default is None or isinstance(default, bool)
+    return text if plain else f"{text}  [default: {default}]"

@@ -1,0 +1,127 @@
+"""Standard input, output and error, whatever the caller made of them: closed, a full disk, a pipe
+whose reader has left, a terminal that is gone.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from detector.core.errors import OutputError, UsageError
+from detector.core.errors.secrets import redact
+
+GONE = (errno.EPIPE, errno.EIO)  # the reader of a pipe has left (`| head`); so has the terminal
+
+
+class _Output(io.FileIO):
+    """The bytes of standard output. Where nobody reads them, they go nowhere.
+
+    That must not change the command's exit code: what it wrote to files is whole. Raises
+    OutputError, once, where they cannot be written for another reason.
+    """
+
+    _lost = False
+
+    def write(self, data: Any, /) -> int:
+        if not self._lost:
+            try:
+                return super().write(data)  # all of it, or less: the buffer above goes on
+            except OSError as error:
+                self._lost = True
+                self._complain(error)
+        return memoryview(data).nbytes
+
+    def _complain(self, error: OSError) -> None:
+        if error.errno not in GONE:
+            raise OutputError(
+                f"cannot print to standard output: {error.strerror}; check where it is "
+                "redirected to"
+            ) from error
+
+
+class _Errors(_Output):
+    """The bytes of standard error. Where they cannot be written, there is nobody to tell."""
+
+    def _complain(self, error: OSError) -> None:
+        pass
+
+
+def refuse_two_owners(owners: Mapping[str, bool]) -> None:
+    """Raises UsageError where more than one option writes to standard output.
+
+    ``owners``: option -> whether it does.
+    """
+    given = [option for option, writes in owners.items() if writes]
+    if len(given) > 1:
+        raise UsageError(
+            f"{' and '.join(given)} both write to standard output; leave one out, or name a file"
+        )
+
+
+def take_standard_output() -> int:
+    """A descriptor of its own for what was standard output. All else goes to standard error from
+    now on, also what libraries print."""
+    sys.stdout.flush()
+    taken = os.dup(1)
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return taken
+
+
+def guard_streams() -> None:
+    """Puts streams in the place of ``sys.stdout`` and ``sys.stderr`` that fail as told above."""
+    _open_closed()
+    sys.stdout = _text(_Output(1, "w", closefd=False), sys.stdout, os.isatty(1))
+    sys.stderr = _text(_Errors(2, "w", closefd=False), sys.stderr, True, _ErrorText)
+
+
+def keep_others_out() -> None:
+    """From now on standard output is ours alone: what libraries print there goes to standard error.
+
+    cv2 logs to standard output where OPENCV_LOG_LEVEL asks for it, in the middle of a document.
+    Where the caller put another stream in the place of ours, nothing is done.
+    """
+    before = sys.stdout
+    raw = getattr(getattr(before, "buffer", None), "raw", None)
+    if isinstance(raw, _Output) and raw.fileno() == 1:
+        ours = take_standard_output()
+        sys.stdout = _text(_Output(ours, "w"), before, os.isatty(ours))
+
+
+class _ErrorText(io.TextIOWrapper):
+    """Standard error. Warnings, logs and tracebacks of threads come here by themselves: they have
+    no secrets either."""
+
+    def write(self, text: str, /) -> int:
+        super().write(redact(text))
+        return len(text)
+
+
+def _text(
+    raw: io.FileIO, before: TextIO, lines: bool, kind: type[io.TextIOWrapper] = io.TextIOWrapper
+) -> io.TextIOWrapper:
+    return kind(
+        io.BufferedWriter(raw),
+        encoding=before.encoding,
+        errors="backslashreplace",  # a letter that the terminal lacks does not end the program
+        newline="\n",
+        line_buffering=lines,
+    )
+
+
+def _open_closed() -> None:
+    """Opens /dev/null for every standard stream that the caller closed (`>&-`).
+
+    Otherwise the first file that we open would get the stream's number, and what a library prints
+    would be written into that file.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number: this one
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))

@@ -1,0 +1,1 @@
+"""The commands of the core, one file each: parse, call, print, return an exit code."""

@@ -1,0 +1,69 @@
+"""``detect-video build MODEL``: what an engine needs, made before the first run; or the graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from detector.core.cli.command import subcommand
+from detector.core.cli.help import Models
+from detector.core.cli.options import config_options
+from detector.core.cli.printing import echo, error_terminal, print_json
+
+WITHOUT = ("model", "batch", "threads", "concurrency", "self_timing")
+
+
+@subcommand(
+    options=config_options("network", "runtime", "calibration", without=WITHOUT),
+    config_file=True,
+    json="the result",
+    interrupted="build stopped; nothing of it was kept",
+)
+@click.argument("model", type=Models(), metavar="MODEL")
+@click.option(
+    "--batch",
+    "batches",
+    metavar="N",
+    default="1",
+    show_default=True,
+    help="Frames in one inference; 1..8 for a range, where the engine can.",
+)
+@click.option(
+    "--to", type=click.Choice(["onnx"]), help="Write the graph that we run, and build nothing."
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="With --to: the file; default: NAME-SIZE-bN.onnx in this folder.",
+)
+def command(
+    model: str,
+    batches: str,
+    to: str | None,
+    output: str | None,
+    config_file: str | None,
+    as_json: bool,
+    **flags: Any,
+) -> None:
+    """Build what an engine needs to run MODEL: a graph of another precision, or its own file."""
+    from detector.core.config.levels import resolve_config
+    from detector.core.errors import UsageError
+    from detector.core.jobs.build import build, export_onnx, parse_batches
+    from detector.core.terminal.models import lines, progress_bar
+
+    if output is not None and to is None:
+        raise UsageError("--output is for --to onnx; built files go to --engines-dir")
+    low, high = parse_batches(batches)
+    if to is not None and low != high:
+        raise UsageError(f"--batch {batches}: a graph has one batch; write --batch {high}")
+    config = resolve_config(config_file, {**flags, "model": model, "batch": high})
+    errors = error_terminal()
+    with progress_bar(errors, errors.is_terminal) as progress:
+        facts = export_onnx(config, output) if to else build(config, (low, high), progress)
+    if as_json:
+        print_json(facts)
+    else:
+        for line in lines(facts):
+            echo(line)

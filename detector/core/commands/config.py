@@ -1,0 +1,82 @@
+"""``detect-video config show``: which options are in force, and where each comes from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from detector.core.cli.command import CONTEXT, subcommand
+from detector.core.cli.options import config_options
+from detector.core.cli.printing import echo, print_json, terminal
+
+
+@subcommand(
+    options=config_options(),
+    config_file=True,
+    json="the options",
+    examples=(
+        "detect-video config show --config mine.yaml --conf 0.4    # what a run would take",
+        "detect-video config show --model yolox_nano               # with the model's own options",
+    ),
+)
+def show(config_file: str | None, as_json: bool, **flags: Any) -> None:
+    """Show every option: its value, and the file or flag that it comes from.
+
+    Takes the options of a run, and runs nothing.
+    """
+    from detector.core.config.levels import collect_levels, list_origins, merge_levels
+    from detector.core.models.catalogue import folder
+
+    levels = collect_levels(config_file, flags)
+    groups, origins = merge_levels(*levels).as_dict(), list_origins(levels)
+    default = str(folder() / "default.yaml")
+    rows = {
+        group: {
+            name: {
+                "value": value,
+                "from": origins[name] if origins.get(name, default) != default else "default",
+            }
+            for name, value in leaves.items()
+        }
+        for group, leaves in groups.items()
+    }
+    if as_json:
+        print_json({"schema": 1, "options": rows})
+        return
+    from detector.core.terminal.run import new_table
+
+    table = new_table("options in force", "option", "value", "from")
+    for column in table.columns[1:]:
+        column.justify = "left"
+    for group, leaves in rows.items():
+        for name, row in leaves.items():
+            table.add_row(f"{group}.{name}", _text(row["value"]), row["from"])
+    terminal(piped_width=120).print(table)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class _Group(click.Group):
+    """Alone it says its help on stderr and ends with 2, as click does by itself from 8.2 on."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and not ctx.resilient_parsing:
+            for line in ctx.get_help().splitlines():
+                echo(line, err=True)
+            ctx.exit(2)
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_Group, context_settings=CONTEXT)
+def command() -> None:
+    """Show which options are in force, and where each comes from."""
+
+
+command.add_command(show, "show")

@@ -1,0 +1,146 @@
+"""``detect-video [detect] SOURCE...``: the main job."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from detector.core.cli.command import errors_as_documents, subcommand
+from detector.core.cli.exits import complain
+from detector.core.cli.help import Files
+from detector.core.cli.options import config_options
+from detector.core.cli.printing import echo, print_json, terminal
+from detector.core.cli.streams import refuse_two_owners, take_standard_output
+from detector.core.errors import EXIT_DAMAGED
+
+if TYPE_CHECKING:
+    from detector.core.config.schema import Config
+    from detector.core.engines.base import BuildProgress
+    from detector.core.run.detect import Result
+    from detector.core.terminal.console import SafeConsole
+    from detector.core.wings import Around
+
+EXAMPLES = (
+    "detect-video in.mp4                               # in-ENGINE-detected.mp4 and .jsonl",
+    "detect-video in.mp4 -o out.mp4 --conf 0.4         # out.mp4 and out.jsonl; fewer detections",
+    "detect-video 'shots/*.jpg' --classes person       # pictures; one class",
+    "detect-video in.mp4 --model yolov5n.pt --size 640 # a model of your own",
+    "detect-video in.mp4 --save csv --no-video         # rows only",
+    "detect-video - -o - < in.mkv                      # a pipe in, rows out",
+    "detect-video in.mp4 --only-detections -o out.webm # clips around what was found",
+    "detect-video rtsp://10.0.0.5/stream               # a camera: rows by day in live/",
+    "detect-video cameras.yaml --serve 8080            # many, and a page to watch them",
+    "detect-video in.mp4 --blur person                 # pixelated where they are found",
+)
+FORCED = {"FORCE_COLOR", "TTY_COMPATIBLE"}  # make rich take a pipe for a terminal
+VERBOSE = click.Option(
+    ["--verbose", "-v"],
+    is_flag=True,
+    help="Say more: why this engine, percentiles of the stages, threads, phases.",
+)
+
+
+@subcommand(
+    options=[*config_options(), VERBOSE],
+    config_file=True,
+    json="the summary",
+    quiet="Print nothing but errors, and what is wrong with a damaged source.",
+    examples=EXAMPLES,
+)
+@click.argument("sources", type=Files(), nargs=-1, required=True, metavar="SOURCE...")
+def command(
+    sources: tuple[str, ...],
+    config_file: str | None,
+    as_json: bool,
+    quiet: bool,
+    verbose: bool,
+    **flags: Any,
+) -> int:
+    """Detect objects in SOURCE; write an annotated copy and the detections."""
+    from detector.core import wings
+    from detector.core.config.levels import resolve_config
+    from detector.core.run.inputs import gather_sources
+
+    config, guest = resolve_config(config_file, flags), wings.guest()
+    owners = {"--output -": config.output.output == "-", "--events -": config.events.events == "-"}
+    refuse_two_owners({**owners, "--json": as_json})
+    with errors_as_documents(as_json):
+        specs = gather_sources(sources)
+        on_line = {name for name, value in flags.items() if value is not None}
+        taken = guest.takes(specs, config, on_line)
+    rows_to = take_standard_output() if owners["--output -"] and not taken else None
+    if owners["--events -"]:
+        quiet = True  # a reader of events gets nothing else
+    # rich takes a twentieth of a start, so where nothing moves it is imported when the run is over.
+    moves = sys.stdout.isatty() or not FORCED.isdisjoint(os.environ)
+    console = terminal(piped_width=140) if moves and not (as_json or quiet) else None
+    drawn_on = console if console is not None and console.is_terminal else None
+    building = None
+    if drawn_on is not None:
+        from detector.core.terminal.models import build_line
+
+        building = build_line(drawn_on)
+    with errors_as_documents(as_json), guest.around(config, _say) as around:
+        if taken:
+            told = not (drawn_on or as_json or quiet)  # in lines; the table says it too
+            result = guest.detect(
+                specs,
+                config,
+                around,
+                command=sys.argv,
+                console=drawn_on,
+                say=_say,
+                told=told,
+                building=building,
+            )
+        else:
+            result = _detect_files(specs, config, around, drawn_on, building, rows_to)
+    quiet = quiet or result.unread  # who left does not want to read more
+    if as_json:
+        print_json(result.summary)
+    elif not quiet and result.session is not None:
+        from detector.core.terminal.run import print_run
+
+        print_run(console or terminal(piped_width=140), result.summary, verbose)
+    elif result.exit_code == EXIT_DAMAGED:  # an exit code alone says too little
+        for source in result.summary.each:
+            if source.exit.code == EXIT_DAMAGED:
+                _say(f"{source.video.path}: exit {EXIT_DAMAGED}: {source.exit.reason}")
+    for error in result.errors:
+        complain(error)
+    return result.exit_code
+
+
+def _detect_files(
+    specs: Sequence[str],
+    config: Config,
+    around: Around,
+    console: SafeConsole | None,
+    building: BuildProgress | None,
+    rows_to: int | None,
+) -> Result:
+    from detector.core.run.detect import Hooks, detect
+
+    line = None
+    if console is not None:
+        from detector.core.terminal.progress import LiveLine
+
+        line = LiveLine(console)
+    watcher, live = around.watch(line)
+    return detect(
+        specs,
+        config,
+        command=sys.argv,
+        live=live,
+        hooks=Hooks(watcher=watcher, timed=True),
+        building=building,
+        rows_to=rows_to,
+    )
+
+
+def _say(text: str) -> None:
+    echo(text, err=True)

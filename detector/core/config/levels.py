@@ -1,0 +1,248 @@
+"""From levels to one checked tree. Later levels win, option by option:
+
+    cfg/default.yaml < options of the known model < a command's defaults < --config < flags
+
+An error names the path of what is wrong, and the nearest known key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from detector.core.config.schema import Config, choices_of, flag_of, options
+from detector.core.errors import UsageError
+from detector.core.errors.guard import keep
+from detector.core.errors.parsing import quote
+from detector.core.errors.reading import read_text
+from detector.core.errors.secrets import SECRET_PATHS, Address
+from detector.core.errors.text import split_list
+from detector.core.errors.yaml_parsing import parse_yaml
+
+FILES = ("model", "cfg", "describe", "weights", "names", "calibrate")  # options that name files
+MAX_TEXT = 4096  # characters of a value: the longest path that the system takes
+COMMAND_LINE = "command line"  # a level of this origin: messages name the flag, not the path
+
+_LEAVES = {leaf.name: (group, leaf) for group, leaf in options()}
+_GROUPS = tuple(group.name for group in dataclasses.fields(Config))
+
+
+def resolve_config(
+    config_file: str | None, flags: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+) -> Config:
+    """The configuration of a command. Raises UsageError, naming the path of what is wrong.
+
+    ``flags``: option name -> value; None was not given. ``defaults``: a command's own, above those
+    of the model.
+    """
+    return merge_levels(*collect_levels(config_file, flags, defaults))
+
+
+def collect_levels(
+    config_file: str | None, flags: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+) -> list[tuple[str, Mapping[str, Any]]]:
+    """The levels of ``resolve_config``, lowest first: (where it comes from, options)."""
+    from detector.core.models.catalogue import folder, known
+
+    given = {name: value for name, value in flags.items() if value is not None}
+    lower = [read_level(folder() / "default.yaml")]
+    upper = [*([_read_own_file(config_file)] if config_file else []), (COMMAND_LINE, given)]
+    model = merge_levels(*lower, *upper).network.model
+    if model in known():
+        path, description = read_level(folder() / "models" / f"{model}.yaml")
+        lower.append((path, description.get("options") or {}))
+    elif config_file is None and (description_file := _file_beside_plan(model)) is not None:
+        upper.insert(0, _read_own_file(description_file))
+    if defaults:
+        lower.append(("defaults of the command", dict(defaults)))
+    return [*lower, *upper]
+
+
+def list_origins(levels: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, str]:
+    """Option -> where its value in force comes from."""
+    return {name: origin for origin, level in levels for name, _ in _flatten(origin, level)}
+
+
+def _read_own_file(config_file: str | Path) -> tuple[str, dict[str, Any]]:
+    """A user's file. Files that it names may lie beside it; ``names`` may be a list of names."""
+    keep("the configuration", config_file)
+    origin, content = read_level(config_file)
+    place = Path(config_file).parent
+    for group in (content, content.get("network"), content.get("calibration")):
+        if not isinstance(group, dict):
+            continue
+        names = group.get("names")
+        if isinstance(names, (list, dict)):
+            group["class_names"] = _names_in_order(origin, group.pop("names"))
+        for key in FILES:
+            value = group.get(key)
+            if (
+                isinstance(value, str)
+                and not os.path.exists(value)
+                and os.path.isfile(place / value)
+            ):
+                group[key] = str(place / value)
+    return origin, content
+
+
+def _names_in_order(origin: str, names: list[Any] | dict[Any, Any]) -> list[str]:
+    """[person, vehicle] or {0: person, 1: vehicle}."""
+    if isinstance(names, dict):
+        by_id = {str(key): name for key, name in names.items()}  # a key in quotes is as good
+        if by_id.keys() != {str(at) for at in range(len(names))}:
+            raise UsageError(
+                f"{origin}: names: class ids must be 0, 1, ... {len(names) - 1}, each exactly once"
+            )
+        names = [by_id[str(at)] for at in range(len(names))]
+    for name in names:
+        if isinstance(name, (list, dict)):
+            raise UsageError(f"{origin}: names: {quote(name)} is no name; write one text a class")
+    return [str(name) for name in names]
+
+
+def _file_beside_plan(model: str) -> Path | None:
+    """x.yaml beside x.trt: it says what such a plan does not."""
+    from detector.core.engines import only_engine
+
+    if only_engine(model) is None:
+        return None
+    file = Path(model).with_suffix(".yaml")
+    return file if os.path.isfile(file) else None
+
+
+def merge_levels(*levels: tuple[str, Mapping[str, Any]]) -> Config:
+    """One checked, frozen tree of all levels; a later level wins, option by option.
+
+    A level is (where it comes from, options): nested in groups or flat, as in a YAML file. Raises
+    UsageError, naming the path of what is wrong.
+    """
+    values: dict[str, dict[str, Any]] = {group: {} for group in _GROUPS}
+    for origin, level in levels:
+        for name, value in _flatten(origin, level):
+            values[_LEAVES[name][0]][name] = _check(origin, name, value)
+    groups = {f.name: type(f.default)(**values[f.name]) for f in dataclasses.fields(Config)}  # type: ignore[misc]
+    return Config(**groups)
+
+
+def read_level(path: str | Path) -> tuple[str, dict[str, Any]]:
+    """A YAML file as a level for ``merge_levels``. Raises UsageError."""
+    content = parse_yaml(read_text(path, "a configuration"), path)
+    if content is None:
+        return str(path), {}
+    if not isinstance(content, dict):
+        kind = {"str": "text"}.get(type(content).__name__, type(content).__name__)
+        raise UsageError(
+            f"{path}: a configuration is a mapping of options (conf: 0.4), not a {kind}"
+        )
+    return str(path), content
+
+
+def _flatten(origin: str, level: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """(option, value) of a level, whether it stands in its group or alone."""
+    for key, value in level.items():
+        if key in _GROUPS and isinstance(value, Mapping):
+            for name, leaf in value.items():
+                if name not in _LEAVES or _LEAVES[name][0] != key:
+                    raise UsageError(_unknown_key(origin, f"{key}.{name}"))
+                yield name, leaf
+        elif key in _GROUPS and value is None:
+            continue  # an empty group
+        elif key in _LEAVES:
+            yield key, value
+        else:
+            raise UsageError(_unknown_key(origin, str(key)))
+
+
+def _unknown_key(origin: str, path: str) -> str:
+    paths = {name: f"{group}.{name}" for name, (group, _) in _LEAVES.items()}
+    name = path[:100].rsplit(".", 1)[-1].replace("-", "_")
+    near = [paths[known] for known in difflib.get_close_matches(name, paths, 1, 0.5)]
+    near = near or difflib.get_close_matches(path[:100], paths.values(), 1, 0.5)
+    hint = f"; did you mean {near[0]}?" if near else f"; known: {', '.join(paths.values())}"
+    return f"{origin}: unknown key {path[:100]}{hint}"
+
+
+_KINDS = {
+    str: f"text of at most {MAX_TEXT} characters",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    tuple: "a list of texts",
+}
+
+
+def _check(origin: str, name: str, value: Any) -> Any:
+    """The value in its option's own type and within its limits. Raises UsageError."""
+    group, leaf = _LEAVES[name]
+    if isinstance(value, str):
+        Address(value, hide_path=name in SECRET_PATHS)  # its secrets are known before a message
+    where = flag_of(leaf) if origin == COMMAND_LINE else f"{origin}: {group}.{name}"
+    kind, optional = _type_of(leaf)
+    if value is None:
+        if optional:
+            return None
+        raise UsageError(f"{where} needs a value")
+    try:
+        value = _convert(kind, value)
+    except (TypeError, ValueError, OverflowError):
+        raise UsageError(f"{where}: {quote(value)} is not {_KINDS[kind]}") from None
+    if name == "device" and value.isdecimal():
+        value = f"cuda:{value}"
+    if value != leaf.default:
+        _check_limits(where, value, leaf)
+    return value
+
+
+def _type_of(leaf: dataclasses.Field[Any]) -> tuple[type, bool]:
+    """``int | None`` -> (int, True). Annotations are text here: ``from __future__``."""
+    kind, _, rest = str(leaf.type).partition(" | ")
+    return {known.__name__: known for known in _KINDS}[kind.partition("[")[0]], rest == "None"
+
+
+def _convert(kind: type, value: Any) -> Any:
+    """YAML's value, or the command line's text, in an option's type. ValueError where it is not."""
+    if kind is tuple:
+        items = split_list(value) if isinstance(value, str) else value
+        items = items if isinstance(items, (list, tuple)) else [items]
+        if not all(isinstance(item, (str, int, float)) for item in items):
+            raise TypeError
+        return tuple(_text(item).strip() for item in items if str(item).strip())
+    if isinstance(value, bool) is not (kind is bool):
+        raise TypeError
+    if kind is bool:
+        return value
+    if kind is str:
+        if not isinstance(value, (str, int, float)):
+            raise TypeError
+        return _text(value)
+    number = kind(value)  # a text of too many digits is a ValueError
+    if number != number or (kind is int and number != float(value)):  # NaN; 1.5 frames
+        raise ValueError
+    return number
+
+
+def _text(value: object) -> str:
+    text = str(value)
+    if len(text) > MAX_TEXT:
+        raise ValueError
+    return text
+
+
+def _check_limits(where: str, value: Any, leaf: dataclasses.Field[Any]) -> None:
+    low, high = leaf.metadata.get("at_least"), leaf.metadata.get("at_most")
+    if low is not None and value < low:
+        raise UsageError(f"{where}: {quote(value)} is too small: at least {low}")
+    if high is not None and value > high:
+        percent = f"; did you mean {value / 100:g}?" if high == 1.0 and 5 <= value <= 100 else ""
+        raise UsageError(f"{where}: {quote(value)} is too large: at most {high}{percent}")
+    # An unknown engine is refused where engines are loaded: the error then has its JSON document.
+    choices = choices_of(leaf) if leaf.name != "engine" else ()
+    for item in (value if isinstance(value, tuple) else (value,)) if choices else ():
+        if item not in choices:
+            near = difflib.get_close_matches(str(item), choices, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise UsageError(f"{where}: {item!r} is not one of {', '.join(choices)}{hint}")

@@ -1,0 +1,103 @@
+"""Texts made from the schema: cfg/default.yaml, and the table of options in docs/usage.md.
+
+    python -m detector.core.config.reference     # in a checkout, after a change of schema.py
+
+writes both. A test fails when either differs from what the schema says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from detector.core.config.schema import Config, choices_of, flag_of, help_of, options
+
+HEAD = """\
+# Every option of `detect-video` with its default. Made from detector/core/config/schema.py by
+# `python -m detector.core.config.reference`: change it there.
+# Levels, later ones winning: this file < cfg/models/NAME.yaml < --config FILE < flags.
+# In a file of your own an option may stand in its group, as here, or alone at the top level.
+"""
+WIDTH = 100  # columns
+BEGIN = "<!-- options: made by python -m detector.core.config.reference -->\n"
+END = "<!-- end of options -->\n"
+
+
+def default_yaml() -> str:
+    """The text of cfg/default.yaml."""
+    lines = [HEAD]
+    for group in dataclasses.fields(Config):
+        lines.append(f"{group.name}:\n")
+        for name, leaf in options():
+            if name == group.name:
+                text = " ".join([help_of(leaf), *_limits(leaf)])
+                lines += [f"  # {line}\n" for line in textwrap.wrap(text, WIDTH - len("  # "))]
+                lines.append(f"  {leaf.name}: {_in_yaml(leaf.default)}\n")
+    return "".join(lines)
+
+
+def options_table() -> str:
+    """Every option as a Markdown table, one for each group."""
+    lines = []
+    for group in dataclasses.fields(Config):
+        lines.append(f"\n**{group.name}**\n\n| option | default | |\n|---|---|---|\n")
+        for name, leaf in options():
+            if name == group.name:
+                default = "" if leaf.default is None else f"`{_in_yaml(leaf.default)}`"
+                text = " ".join([help_of(leaf), *_limits(leaf)])
+                lines.append(f"| `{_spelling(leaf)}` | {default} | {text} |\n")
+    return "".join(lines).lstrip("\n")
+
+
+def with_options_table(page: str) -> str:
+    """A page whose lines between the two marks are the table of now."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}{options_table()}{END}{after}"
+
+
+def _spelling(leaf: dataclasses.Field[Any]) -> str:
+    """The flag; of an option that --help leaves out, its path in YAML."""
+    meta = leaf.metadata
+    if meta.get("hidden"):
+        return f"{leaf.name}: (YAML)"
+    flags = ", ".join(meta.get("flags", (flag_of(leaf),)))
+    return flags if meta["metavar"] is None else f"{flags} {meta['metavar']}"
+
+
+def _limits(leaf: dataclasses.Field[Any]) -> list[str]:
+    """A sentence for limits and choices that the help does not say already."""
+    meta = leaf.metadata
+    text, low, high = help_of(leaf), meta.get("at_least"), meta.get("at_most")
+    sentences = []
+    if low is not None and high is None:
+        sentences.append(f"At least {low}.")
+    elif low is not None and f"to {high}" not in text:
+        sentences.append(f"{_plain(low)} to {_plain(high or 0)}.")
+    missing = [choice for choice in choices_of(leaf) if choice not in text]
+    if missing:
+        sentences.append(f"One of {', '.join(choices_of(leaf))}.")
+    return sentences
+
+
+def _plain(number: float) -> str:
+    return str(int(number) if number == int(number) else number)
+
+
+def _in_yaml(value: Any) -> str:
+    return str(yaml.safe_dump(value)).removesuffix("...\n").strip()
+
+
+def main() -> None:
+    checkout = Path(__file__).parents[3]
+    (checkout / "cfg/default.yaml").write_text(default_yaml(), encoding="utf-8")
+    page = checkout / "docs/usage.md"
+    page.write_text(with_options_table(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,585 @@
+"""Every option once: its name, default, limits and help.
+
+The command line, cfg/default.yaml and the table in docs/usage.md are made from this tree
+(cli/options.py, reference.py). levels.py fills the tree from files and flags, and checks them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+
+def option(default: Any, help: str, metavar: str | None = None, **extra: Any) -> Any:
+    """A field of the tree, which is an option of the command line too.
+
+    ``extra``: ``choices`` (words, or a function that lists them), ``at_least`` and ``at_most``
+    (every number has both), ``flags`` where they are not ``--name``, ``hidden`` where --help leaves
+    it out.
+    """
+    return field(default=default, metadata={"help": help, "metavar": metavar, **extra})
+
+
+# Choices are what the folders hold. They are listed when a text is shown or a value is checked;
+# listing imports no library, so that --help stays quick.
+
+
+def _engines() -> Sequence[str]:
+    from detector.core import engines
+
+    return "auto", *engines.names()
+
+
+def _precisions() -> Sequence[str]:
+    from detector.core.engines.base import PRECISIONS
+
+    return "auto", *PRECISIONS
+
+
+def _decoders() -> Sequence[str]:
+    from detector.core import sources
+
+    return sources.decoders()
+
+
+def _sinks() -> Sequence[str]:
+    from detector.core import sinks
+
+    return sinks.names()
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkConfig:
+    model: str = option(
+        "street",
+        "Model: a darknet .cfg, an .onnx, a YOLOv5 or YOLOv7 .pt, .safetensors or .yaml, or the "
+        "name of a known model. street (person, vehicle) comes with the package.",
+        "M",
+    )
+    weights: str | None = option(
+        None, "Weights file; default: the model's own, or the one beside the model file.", "W"
+    )
+    names: str | None = option(
+        None, "File of class names, one a line; default: the model's, or beside its file.", "N"
+    )
+    family: str | None = option(
+        None, "Family of an .onnx file that is not recognised: yolov8, yolox...", "F"
+    )
+    describe: str | None = option(
+        None,
+        "YAML that says what the input and outputs of an .onnx file mean; models describe X.onnx "
+        "writes one.",
+        "D",
+    )
+    cfg: str | None = option(
+        None, "Darknet .cfg that a TensorRT plan was made of. It says what its outputs mean.", "C"
+    )
+    class_names: tuple[str, ...] | None = option(
+        None, "Class names as a list. In a file, names: [person, vehicle] means this.", hidden=True
+    )
+    random_weights: int | None = option(
+        None,
+        "Random weights from this seed, for speed work. Boxes are meaningless.",
+        "SEED",
+        at_least=0,
+        at_most=2**32 - 1,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeConfig:
+    engine: str = option(
+        "auto",
+        "Engine: {choices}. auto takes what compare --use, tune --use or --self-timing found "
+        "fastest here, else the best one that is installed, and says why.",
+        "E",
+        choices=_engines,
+    )
+    batch: int = option(1, "Frames in one inference.", "N", at_least=1, at_most=1024)
+    size: str | None = option(
+        None,
+        "Network input: 640x384 (width x height), or 640: its longest side; default: the "
+        "model's own; that of the default model takes the shape of the video that is run.",
+        "S",
+    )
+    threads: int = option(
+        0, "CPU threads of one request; 0: the engine's choice.", "N", at_least=0, at_most=1024
+    )
+    concurrency: int = option(
+        0,
+        "Requests inside the engine at once; 0: the engine's choice.",
+        "N",
+        at_least=0,
+        at_most=256,
+    )
+    engines_dir: str | None = option(
+        None,
+        "Folder of built engine files; default: engines/ of the checkout, else the user's cache.",
+        "DIR",
+    )
+    precision: str = option(
+        "auto",
+        "Precision: {choices}. auto is fp32, unless another was "
+        "measured on this machine to be faster and close enough to fp32: by compare --use, by tune "
+        "--use, or for the default model by --self-timing.",
+        "P",
+        choices=_precisions,
+    )
+    device: str = option("auto", "Device: auto, cpu, cuda, or cuda:N (or N) for the Nth GPU.", "D")
+    device_memory: str = option(
+        "auto",
+        "Who allocates GPU memory for TensorRT: auto, pycuda, torch or cuda-python.",
+        "M",
+        choices=("auto", "pycuda", "torch", "cuda-python"),
+    )
+    self_timing: bool = option(
+        True,
+        "Time the engines once, at the default model's first run on this machine (up to 3 s), and "
+        "take the fastest where engine or precision is auto. DETECT_VIDEO_SELF_TIMING=0 in the "
+        "environment turns it off too.",
+    )
+    engine_options: tuple[str, ...] | None = option(
+        None, "The engine's own options: NAME=VALUE, with commas.", "A=B,C=D"
+    )
+
+
+CALIBRATIONS = ("minmax", "entropy", "percentile")
+
+
+PACKAGED = "packaged"  # in place of a source to calibrate on
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationConfig:
+    calibrate: str | None = option(
+        None,
+        "Video or pictures to calibrate int8 on: of the kind that you will run. packaged: the "
+        "calibration that comes with the default model.",
+        "IN",
+    )
+    calibrate_method: str = option(
+        "minmax",
+        "How int8 ranges are found: minmax, entropy or percentile.",
+        "C",
+        choices=CALIBRATIONS,
+    )
+    calibrate_frames: int = option(
+        64, "Frames to calibrate on, spread over the source.", "N", at_least=1, at_most=10_000
+    )
+    budget: float = option(
+        0.95,
+        "Agreement with fp32 that int8 must keep, 2 x matched / (A + B). Layers stay float until "
+        "it does.",
+        "A",
+        at_least=0.0,
+        at_most=1.0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionConfig:
+    conf: float = option(0.25, "Confidence threshold.", "C", at_least=0.0, at_most=1.0)
+    iou: float = option(
+        0.45,
+        "IoU above which a better box of the same class suppresses another.",
+        "I",
+        at_least=0.0,
+        at_most=1.0,
+    )
+    classes: tuple[str, ...] | None = option(
+        None,
+        "Keep these classes only: names or ids, with commas; a name that has one in double quotes.",
+        "A,B",
+    )
+    agnostic: bool = option(False, "Boxes suppress each other across classes.")
+    max_det: int = option(
+        300, "At most this many detections in a frame.", "N", at_least=1, at_most=100_000
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class InputConfig:
+    decoder: str = option(
+        "auto",
+        "Decoder: opencv, av (PyAV, packet by packet) or auto. auto takes the faster of PyAV on "
+        "all cores and opencv, and goes on with av where that one fails.",
+        "D",
+        choices=_decoders,
+    )
+    frames: int | None = option(
+        None, "Stop after this many frames.", "N", at_least=1, at_most=10**9
+    )
+    stride: int = option(1, "Take every Nth frame.", "N", at_least=1, at_most=10**6)
+    skip_still: str | None = option(
+        None,
+        "Do not infer frames in which at most this share of the picture changed (0.5%) since the "
+        "last one that was inferred: they repeat its detections, and say so.",
+        "SHARE",
+    )
+    start: str | None = option(
+        None,
+        "Leave out what is before this time, counted from the source's beginning: seconds, or "
+        "[HH:]MM:SS.",
+        "T",
+    )
+    duration: str | None = option(
+        None, "Stop after so much time of the source: seconds, or [HH:]MM:SS.", "T"
+    )
+    video_track: int | None = option(
+        None,
+        "Video track to read, from 1, of a file that has several; default: the one that is marked "
+        "as the default, else the largest.",
+        "N",
+        at_least=1,
+        at_most=10_000,
+    )
+    rate: str | None = option(
+        None,
+        "Frames a second of a raw stream (.h264, .m2v, .mjpeg...), 30 or 30000/1001; default: what "
+        "its header states, else 25.",
+        "FPS",
+    )
+
+
+PRESETS = (
+    "ultrafast",
+    "superfast",
+    "veryfast",
+    "faster",
+    "fast",
+    "medium",
+    "slow",
+    "slower",
+    "veryslow",
+)
+
+
+QUALITIES = ("fast", "balanced", "small")
+ENCODERS = ("x264", "svtav1", "nvenc", "qsv")
+
+
+@dataclass(frozen=True, slots=True)
+class OutputConfig:
+    output: str | None = option(
+        None,
+        "File (one source), folder, or - for rows on standard output; default: "
+        "IN-ENGINE-detected.* in the current folder.",
+        "OUT",
+        flags=("-o", "--output"),
+    )
+    save: tuple[str, ...] | None = option(
+        None,
+        "What to write, with commas: {choices}; default: "
+        "video,jsonl (pictures,jsonl for pictures).",
+        "A,B",
+        choices=_sinks,
+    )
+    save_conf: bool = option(
+        False, "Put the score behind each row of --save yolo, which has five numbers without it."
+    )
+    no_video: bool = option(False, "Write no annotated video or pictures.")
+    only_detections: bool = option(
+        False, "Write frames with detections only. A video has clips around them, with --lead."
+    )
+    lead: float | None = option(
+        None,
+        "Seconds before and after a detection that --only-detections keeps in a video; default: 2.",
+        "S",
+        at_least=0.0,
+        at_most=600.0,
+    )
+    quality: str | None = option(
+        None,
+        "How a video is encoded: {choices}; default: balanced. In H.264, fast takes up to a "
+        "quarter less CPU, for files half as large again; small takes over twice as much, for "
+        "files of about half the size.",
+        "Q",
+        choices=QUALITIES,
+    )
+    preset: str | None = option(
+        None,
+        "Instead of --quality: the preset of x264 (.mp4, .mkv, .mov, .ts; of libvpx in .webm), "
+        "ultrafast to veryslow.",
+        "P",
+        choices=PRESETS,
+    )
+    crf: int | None = option(
+        None,
+        "Constant rate factor, 0 is best: to 51 in H.264 (default: 22.5, with --preset 23), to 63 "
+        "in VP9 (default: 32) and in AV1 (default: 35).",
+        "N",
+        at_least=0,
+        at_most=63,
+    )
+    encoder: str | None = option(
+        None,
+        "What encodes H.264 and AV1: {choices}; default: x264. svtav1 writes AV1 into .mp4 and "
+        ".mkv; nvenc and qsv need a GPU of NVIDIA or Intel.",
+        "E",
+        choices=ENCODERS,
+    )
+    run_dir: str | None = option(None, "Folder of the session; default: runs/IN-ENGINE.", "DIR")
+
+
+@dataclass(frozen=True, slots=True)
+class DrawingConfig:
+    line_width: int | None = option(
+        None,
+        "Width of the boxes' lines, pixels; default: by the picture's size.",
+        "N",
+        at_least=1,
+        at_most=256,
+    )
+    font_scale: float = option(
+        1.0, "Size of the labels' text: 2 doubles it.", "F", at_least=0.1, at_most=20.0
+    )
+    font: str | None = option(
+        None, "Font file of the labels (TTF, OTF, TTC), for class names in any script.", "FILE"
+    )
+    hide_labels: bool = option(False, "Draw boxes without labels.")
+    hide_scores: bool = option(False, "Leave the score out of labels.")
+    blur: tuple[str, ...] | None = option(
+        None,
+        "Pixelate the boxes of these classes in every picture that is written: names or ids, with "
+        "commas. What is not detected stays as it is.",
+        "A,B",
+    )
+
+
+POLICIES = ("latest", "every")
+GATHERING = ("auto", "every", "freshest")
+
+
+@dataclass(frozen=True, slots=True)
+class LiveConfig:
+    policy: str = option(
+        "latest",
+        "What to do with pictures of cameras that come faster than they are detected. latest: "
+        "detect the newest, drop older ones. every: drop none until they are --max-age old.",
+        "P",
+        choices=POLICIES,
+        flags=("--live",),
+    )
+    max_age: float = option(
+        5.0,
+        "With --live every: how old a picture may get, in seconds. Beyond that, whole groups of "
+        "pictures are dropped up to the newest key frame.",
+        "S",
+        at_least=0.1,
+        at_most=3600.0,
+    )
+    gather: str = option(
+        "auto",
+        "How pictures of several cameras come together in a batch: every and freshest fill it, "
+        "each camera once, and never wait for a silent one; auto waits only where that pays.",
+        "G",
+        choices=GATHERING,
+    )
+    repeat: bool = option(
+        False,
+        "Play files again and again at their own pace, as if they were cameras.",
+        flags=("--loop",),
+    )
+    start_timeout: float = option(
+        20.0,
+        "Seconds in which a camera must send its first picture, before it is tried again. Where no "
+        "camera ever sent one in that time, the run ends with exit code 3.",
+        "S",
+        at_least=1.0,
+        at_most=600.0,
+    )
+    wait: bool = option(
+        False, "Never give up cameras that have not sent a picture yet: go on trying until they do."
+    )
+
+
+RECORDINGS = ("none", "annotated", "copy")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordConfig:
+    record: str = option(
+        "none",
+        "What to record of cameras: none, annotated (boxes drawn), or copy (the camera's own "
+        "video and sound, untouched, with the boxes in a file of subtitles beside it).",
+        "R",
+        choices=RECORDINGS,
+    )
+    no_overlay: bool = option(
+        False, "Write no boxes (ASS subtitles) beside copies of the camera's own video."
+    )
+    segment: float = option(
+        10.0, "Minutes of one file of a recording.", "MIN", at_least=0.05, at_most=1440.0
+    )
+    clips: bool = option(False, "Record only around detections.")
+    clip_before: float = option(
+        5.0, "Seconds of a clip before the first detection.", "S", at_least=0.0, at_most=300.0
+    )
+    clip_after: float = option(
+        5.0, "Seconds of a clip after the last detection.", "S", at_least=0.0, at_most=300.0
+    )
+    keep_days: float | None = option(
+        None,
+        "Remove recordings that are older than so many days.",
+        "DAYS",
+        at_least=0.01,
+        at_most=36500.0,
+    )
+    keep_gb: float | None = option(
+        None,
+        "Remove the oldest recordings where all of them together exceed so many GB (10^9 bytes).",
+        "GB",
+        at_least=0.001,
+        at_most=1e6,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EventsConfig:
+    events: str | None = option(
+        None,
+        "Also write all events (a class appears or leaves, a camera comes or goes) to this file, "
+        "one JSON document a line; - is standard output.",
+        "FILE",
+    )
+    webhook: str | None = option(
+        None,
+        "POST each event to this http or https address. @FILE or env:NAME read it from a file or "
+        "a variable, which no list of processes shows. DETECT_VIDEO_WEBHOOK_KEY in the "
+        "environment signs them (HMAC-SHA256).",
+        "URL",
+    )
+    mqtt: str | None = option(
+        None,
+        "Publish events to mqtt://HOST[:PORT]/TOPIC (mqtts:// with TLS). User and password come "
+        "from DETECT_VIDEO_MQTT_USER and DETECT_VIDEO_MQTT_PASSWORD.",
+        "URL",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PageConfig:
+    serve: str | None = option(
+        None,
+        "Show the run on a page at this port of 127.0.0.1, or at HOST:PORT; port 0 takes a free "
+        "one and prints it. Another host than loopback needs a token.",
+        "[HOST:]PORT",
+    )
+    token_file: str | None = option(
+        None,
+        "File that holds the page's token. Without it DETECT_VIDEO_TOKEN in the environment is "
+        "the token.",
+        "FILE",
+    )
+    page_hosts: tuple[str, ...] | None = option(
+        None,
+        "Names, with commas, that browsers reach the page by besides its own address: those of a "
+        "proxy in front of it. They need a token.",
+        "A,B",
+    )
+    tls_cert: str | None = option(None, "Certificate (PEM) of the page, for https.", "FILE")
+    tls_key: str | None = option(None, "Private key (PEM) of the certificate.", "FILE")
+
+
+@dataclass(frozen=True, slots=True)
+class LoopConfig:
+    sync: bool = option(False, "One plain loop instead of threads, for comparison.")
+    queue_batches: int = option(
+        2, "Filled batches that may wait for the engine.", "N", at_least=1, at_most=256, hidden=True
+    )
+    nvtx: bool = option(True, "NVTX ranges around every stage.", hidden=True)
+    instruments: bool = option(
+        True, "Timers around every stage; off to measure what they cost.", hidden=True
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    network: NetworkConfig = NetworkConfig()
+    runtime: RuntimeConfig = RuntimeConfig()
+    calibration: CalibrationConfig = CalibrationConfig()
+    selection: SelectionConfig = SelectionConfig()
+    input: InputConfig = InputConfig()
+    output: OutputConfig = OutputConfig()
+    drawing: DrawingConfig = DrawingConfig()
+    loop: LoopConfig = LoopConfig()
+    live: LiveConfig = LiveConfig()
+    record: RecordConfig = RecordConfig()
+    events: EventsConfig = EventsConfig()
+    page: PageConfig = PageConfig()
+
+    def as_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def value(self, name: str) -> Any:
+        """Of one option, whatever its group. Raises KeyError for a name that is none."""
+        return getattr(getattr(self, _group_of(name)), name)
+
+    def has(self, name: str) -> bool:
+        """Whether an option is called so."""
+        return any(leaf.name == name for _, leaf in options())
+
+    def with_options(self, given: Mapping[str, Any]) -> Config:
+        """With these options replaced. Raises KeyError for a name that is none."""
+        groups: dict[str, dict[str, Any]] = {}
+        for name, value in given.items():
+            groups.setdefault(_group_of(name), {})[name] = value
+        changed = {
+            group: dataclasses.replace(getattr(self, group), **mine)
+            for group, mine in groups.items()
+        }
+        return dataclasses.replace(self, **changed)
+
+
+@cache
+def _group_of(name: str) -> str:
+    return {leaf.name: group for group, leaf in options()}[name]
+
+
+# What --help calls the groups.
+TITLES = {
+    "network": "Model",
+    "runtime": "Engine",
+    "calibration": "int8",
+    "selection": "Selection",
+    "input": "Input",
+    "output": "Output",
+    "drawing": "Pictures",
+    "loop": "Loop",
+    "live": "Cameras",
+    "record": "Recording of cameras",
+    "events": "Events",
+    "page": "Page",
+}
+CAMERA_GROUPS = ("live", "record", "events")  # of commands that read cameras
+
+# Defaults of ``eval``: what average precision is customarily computed with.
+EVAL_DEFAULTS = {"conf": 0.001, "iou": 0.65, "max_det": 300}
+
+
+def options() -> Iterator[tuple[str, dataclasses.Field[Any]]]:
+    """(group, field) of every option, in the order of the tree."""
+    for group in dataclasses.fields(Config):
+        for leaf in dataclasses.fields(type(group.default)):  # type: ignore[arg-type]
+            yield group.name, leaf
+
+
+def flag_of(leaf: dataclasses.Field[Any]) -> str:
+    """The long flag of an option: ``--max-det``."""
+    given = [flag for flag in leaf.metadata.get("flags", ()) if flag.startswith("--")]
+    return given[0] if given else "--" + leaf.name.replace("_", "-")
+
+
+def help_of(leaf: dataclasses.Field[Any]) -> str:
+    """The help text of an option, with its choices where the text has a place for them."""
+    text: str = leaf.metadata["help"]
+    return text.replace("{choices}", ", ".join(choices_of(leaf))) if "{choices}" in text else text
+
+
+def choices_of(leaf: dataclasses.Field[Any]) -> Sequence[str]:
+    """The words that an option takes; empty where it takes any."""
+    choices: Sequence[str] | Callable[[], Sequence[str]] = leaf.metadata.get("choices", ())
+    return choices() if callable(choices) else choices

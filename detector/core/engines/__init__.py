@@ -1,0 +1,271 @@
+"""Interchangeable engines: each is a subclass of ``base.Engine`` in a module of this folder.
+
+Adding an engine is one file, ``NAME.py`` or a folder ``NAME/``, with one such class, and its test.
+The file must import its library late, so that the engines can be listed where the library is
+missing. Modules without such a class (base, store, layer_times) are what the engines share.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from detector.core.engines.base import PRECISIONS, Engine, EngineOptions, translated
+from detector.core.engines.layer_times import LayerTimes, measure_layers
+from detector.core.errors import EngineError, UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from detector.core.models.base import Network
+
+__all__ = [
+    "check_installed",
+    "find",
+    "front_ends",
+    "graph_wanted",
+    "is_installed",
+    "load_library",
+    "names",
+    "only_engine",
+    "open",
+    "plan_refusal",
+    "time_layers",
+    "usable",
+    "why_absent",
+]
+
+DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+# What other programs call them.
+OTHER_NAMES = {
+    "tensorrt": "trt",
+    "onnx": "ort",
+    "onnxruntime": "ort",
+    "pytorch": "torch",
+    "torchscript": "torch",
+    "ov": "openvino",
+}
+ENGINE_CLASS = re.compile(r"^class (\w+)\(\w*Engine\):", re.MULTILINE)
+
+
+def names() -> list[str]:
+    """All engines of this folder, whether they can be used here or not.
+
+    Read from the files: nothing is imported.
+    """
+    return sorted(_class_names())
+
+
+def unknown(name: str) -> str:
+    """The message for a name that is no engine."""
+    near = OTHER_NAMES.get(name.lower()) or next(iter(get_close_matches(name, names(), 1)), None)
+    hint = f"; did you mean {near}?" if near else ""
+    return f"unknown engine {name!r}; engines are {', '.join(names())}, or auto{hint}"
+
+
+def find(name: str) -> type[Engine]:
+    """The engine's class. Raises UsageError for an unknown name."""
+    classes = _class_names()
+    if name not in classes:
+        raise UsageError(unknown(name))
+    module = importlib.import_module(f"{__name__}.{name}")
+    engine: type[Engine] = getattr(module, classes[name])
+    return engine
+
+
+def _class_names() -> Mapping[str, str]:
+    """Module of this folder -> its engine's class, of those that have one."""
+    return _read_class_names(tuple(__path__))
+
+
+@cache
+def _read_class_names(folders: tuple[str, ...]) -> Mapping[str, str]:
+    """The files are read once: a start asks some twenty times."""
+    found = {}
+    for folder in map(Path, folders):
+        for file in (*folder.glob("*.py"), *folder.glob("*/__init__.py")):
+            if match := ENGINE_CLASS.search(file.read_text(encoding="utf-8")):
+                found[file.parent.name if file.stem == "__init__" else file.stem] = match[1]
+    return MappingProxyType(found)
+
+
+def _all() -> dict[str, type[Engine]]:
+    return {name: find(name) for name in names()}
+
+
+def usable() -> dict[str, str | None]:
+    """Engine -> None, or the reason why it cannot be used here. Imports no library."""
+    return {name: _absence(engine) for name, engine in _all().items()}
+
+
+def is_installed(name: str) -> bool:
+    """Whether the engine's library is there. Does not import it."""
+    library = find(name).library
+    return library is None or find_spec(library) is not None
+
+
+def _absence(engine: type[Engine]) -> str | None:
+    if engine.library is None or find_spec(engine.library) is not None:
+        return engine.absent()
+    return f"{engine.library} is not installed; install it with: {engine.install}"
+
+
+def why_absent(name: str) -> str | None:
+    """Why a named engine cannot be used here, or None. Imports no library.
+
+    What the machine lacks comes before the library, which would not help there. ``usable`` does not
+    ask that of engines without library: where ``auto`` chooses, no driver is started for them.
+    """
+    engine = find(name)
+    reason = _absence(engine)
+    return reason if reason is None or is_installed(name) else engine.absent() or reason
+
+
+def check_installed(name: str) -> None:
+    """Raises UsageError for an unknown engine, EngineError where its library is not there.
+
+    Imports no library: what is wrong with a model or a class is then said without waiting for it.
+    """
+    if reason := why_absent(name):
+        raise EngineError(f"engine {name}: {reason}")
+
+
+def load_library(name: str) -> None:
+    """Imports the engine's library, so that a run can time that apart.
+
+    Raises UsageError and EngineError.
+    """
+    check_installed(name)
+    engine = find(name)
+    with translated(name, f"import {engine.library} (install it anew with: {engine.install})"):
+        engine.import_library()
+
+
+def graph_wanted(name: str, precision: str, device: str = "auto") -> str:
+    """The graph that an engine wants for a precision (``Engine.precisions``).
+
+    Raises UsageError for a word that is no precision, device or engine, and EngineError for what
+    this engine, or this machine, cannot do.
+    """
+    if precision not in PRECISIONS:
+        raise UsageError(f"unknown precision {precision!r}; precisions are {', '.join(PRECISIONS)}")
+    if not DEVICE.fullmatch(device):
+        raise UsageError(
+            f"--device {device}: devices are auto, cpu, cuda, or cuda:N for the Nth GPU"
+        )
+    engine = find(name)
+    kind = device.partition(":")[0]
+    if kind not in ("auto", *engine.devices):
+        raise EngineError(
+            f"engine {name} does not run on {kind}; it runs on {' and '.join(engine.devices)}"
+        )
+    if precision not in engine.precisions:
+        able = [other for other, each in _all().items() if precision in each.precisions]
+        raise EngineError(
+            f"engine {name} cannot run {precision}; it can {', '.join(engine.precisions)}; "
+            f"{precision}: {', '.join(able) or 'none here'}"
+        )
+    if _absence(engine) is None and (reason := engine.refusal(precision, device)):
+        raise EngineError(f"engine {name}: {precision} cannot run here: {reason}")
+    return engine.precisions[precision]
+
+
+def open(name: str, network: Network, options: EngineOptions | None = None) -> Engine:
+    """The engine of that name, running the network.
+
+    Raises UsageError for an unknown name, else EngineError.
+    """
+    load_library(name)
+    engine = find(name)
+    options = options or EngineOptions(batch=network.batch)
+    if options.batch != network.batch:
+        raise EngineError(
+            f"the graph of {network.name} was built for batch {network.batch}, "
+            f"the engine was asked for {options.batch}"
+        )
+    if network.plan is not None and not _runs(engine, network.plan):
+        raise EngineError(plan_refusal(name, network.plan))
+    if options.requests < 1 or options.threads < 0 or options.concurrency < 0:
+        raise EngineError(
+            "an engine needs at least one request, and no negative threads or concurrency: "
+            f"{options}"
+        )
+    for key in options.own.keys() - engine.own_options.keys():
+        there = ", ".join(engine.own_options) or "none"
+        raise UsageError(
+            f"--engine-options {key}: engine {name} has no such option; it has {there}"
+        )
+    return engine(network, options)
+
+
+def time_layers(
+    name: str,
+    network: Network,
+    options: EngineOptions,
+    slots: Sequence[NDArray[np.uint8]],
+    runs: int,
+    budget_s: float = math.inf,
+) -> LayerTimes:
+    """Median ms of every layer, beside the forward pass without a profiler: both with the same
+    threads and one request, ``runs`` of each in turn, fewer once ``budget_s`` has passed.
+
+    ``slots``: batches u8 RGB [B, H, W, 3]. Raises EngineError where the engine has no profiler of
+    its layers.
+    """
+    load_library(name)
+    alone = replace(options, requests=1, concurrency=1)
+    with open(name, network, alone) as engine:
+        profiler = engine.layer_profiler(network, replace(alone, threads=engine.threads))
+        try:
+            times = measure_layers(engine.requests[0], profiler, slots, runs, budget_s)
+        finally:
+            profiler.close()
+        return times._replace(notes=tuple(engine.notes))
+
+
+# ---- model files that only one engine reads
+
+
+def front_ends() -> dict[str, str]:
+    """Suffix -> module whose FRONT_END (models.base) reads the files that only one engine runs."""
+    return {
+        suffix: engine.model_front_end
+        for engine in _all().values()
+        for suffix in engine.model_suffixes
+    }
+
+
+def only_engine(model: str) -> str | None:
+    """The one engine that runs this model file; None for a file that becomes a graph, which every
+    engine runs.
+    """
+    from detector.core.models.base import files_in_folder  # numpy, which --help does without
+
+    inside = files_in_folder(model)
+    file = inside[0] if len(inside) == 1 else model
+    return next((name for name, each in _all().items() if _runs(each, file)), None)
+
+
+def _runs(engine: type[Engine], file: str) -> bool:
+    """Whether it reads a file that only one engine reads."""
+    return Path(file).suffix.lower() in engine.model_suffixes
+
+
+def plan_refusal(name: str, plan: str) -> str:
+    """Why an engine does not run a file that another one built for itself, and what does."""
+    able = only_engine(plan)
+    assert able is not None
+    return (
+        f"engine {name}: {plan} is {find(able).model_kind}, and no graph is left in it; "
+        f"use --engine {able}, or give --model the file that it was built from"
+    )

@@ -1,0 +1,334 @@
+"""The contract of an engine: a graph goes in, float32 arrays come out.
+
+One class is one engine. What the class says about itself (precisions, devices, options, the library
+that it needs) can be read without importing that library; opening it, ``Engine(network, options)``,
+imports it and compiles the graph.
+
+An engine never resizes, decodes, draws, prints or reads a clock. The loop measures it from outside.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+
+from detector.core.errors import DetectVideoError, EngineError, UsageError
+from detector.core.errors.machine import usable_cores
+
+if TYPE_CHECKING:  # numpy too: ``--help`` lists the engines, and should not wait for it
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from detector.core.models.base import Network
+
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8")
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")  # there is a GPU that CUDA can use
+NONE: Mapping[str, Any] = MappingProxyType({})
+
+BuildProgress = Callable[[str, int, int], bool]
+"""(what is being done, steps done, steps in all) -> whether to go on."""
+
+
+class Request:
+    """A place for one batch, and the call that runs it.
+
+    Many may be filled while others are inside ``infer``.
+
+    ``slot``: writable u8 RGB [B, H, W, 3]. The caller fills rows 0..n-1. ``device_ms``: how long
+    the last ``infer`` took on the device, as the device reports it, with upload and read-back; None
+    where it reports no time.
+    """
+
+    slot: NDArray[np.uint8]
+    device_ms: float | None = None
+
+    def infer(self, n: int) -> list[NDArray[np.float32]]:
+        """Runs the batch and returns one array per output.
+
+        Blocks until the results are there, with the GIL released.
+
+        Each array is float32 with n rows, valid until this request's next ``infer``. A ragged last
+        batch (n < B) runs in full and is cut. Waits for this request's own work only, never for the
+        whole device.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """What the user may ask of any engine. 0 threads and 0 concurrency leave the choice to the
+    engine.
+
+    ``precision``: what the user asked for. The network that comes with it is already the graph that
+    the engine wants for that precision (``Engine.precisions``). ``device``: "auto", "cpu", "cuda"
+    or "cuda:N". ``artefact``: the file that ``Engine.artefact`` built from this network. ``own``:
+    options of this engine alone (``Engine.own_options``).
+    """
+
+    batch: int = 1
+    requests: int = 2
+    threads: int = 0
+    concurrency: int = 0
+    precision: str = "fp32"
+    device: str = "auto"
+    device_memory: str = "auto"
+    artefact: str | None = None
+    own: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerExecution:
+    """One layer as the engine really ran it; ``median_ms`` only where it was profiled.
+
+    ``precision``: of ``PRECISIONS``, or another type by its own name (u8, int32). ``nodes``: the
+    graph's nodes that the layer stands for, where the engine fused or renamed them; empty where it
+    is the one node of that name.
+    """
+
+    name: str
+    type: str
+    precision: str
+    median_ms: float | None = None
+    nodes: tuple[str, ...] = ()
+
+
+class LayerProfiler(Protocol):
+    """An engine with one request, under its own profiler."""
+
+    def run(self, slot: NDArray[np.uint8]) -> None:
+        """One forward pass of pictures u8 RGB [B, H, W, 3]."""
+
+    def times(self) -> Sequence[tuple[LayerExecution, Sequence[float]]]:
+        """Every layer with the milliseconds of each run so far.
+
+        No layer contains another one. Called once.
+        """
+
+    def close(self) -> None: ...
+
+
+class ArtefactBuilder:
+    """Builds the file that an engine runs in place of the graph. ``store`` keeps it, under a key.
+
+    ``suffix``: how the file's name ends.
+    """
+
+    suffix: ClassVar[str]
+
+    def key(self, network: Network, options: EngineOptions) -> dict[str, Any]:
+        """JSON values: all that would make another file necessary, the library's version among
+        them.
+        """
+        raise NotImplementedError
+
+    def build(
+        self, network: Network, options: EngineOptions, target: Path, progress: BuildProgress
+    ) -> Mapping[str, Any]:
+        """Writes the file to ``target`` and returns facts for its manifest. Raises EngineError."""
+        raise NotImplementedError
+
+    def covers(self, built: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+        """Whether a file built for one key also runs what another key asks for (a range of batches,
+        for example).
+        """
+        return built == wanted
+
+
+class AutoChoice(NamedTuple):
+    """How ``--engine auto`` sees an engine: the highest rank is tried first, 0 is never taken.
+
+    ``reason``: a phrase for the user.
+    """
+
+    rank: int
+    reason: str
+
+
+class Engine:
+    """An engine. A new one is one file in this folder with a subclass of this class, and its test.
+
+    The class attributes and class methods describe the engine; none of them may import its library,
+    except ``refusal``, ``best_concurrency`` and ``layer_profiler``, which are called only where the
+    library is installed.
+    """
+
+    # ---- what the engine is
+    name: ClassVar[str]
+    """What ``--engine`` calls it: the name of its file."""
+    library: ClassVar[str | None] = None
+    """The module that must be importable; None for an engine that needs nothing."""
+    install: ClassVar[str] = ""
+    """The command that installs the library."""
+    auto: ClassVar[AutoChoice] = AutoChoice(0, "")
+    auto_in: ClassVar[Mapping[str, AutoChoice]] = NONE
+    """Precision -> what stands in place of ``auto`` there."""
+    precisions: ClassVar[Mapping[str, str]]
+    """Precision -> the graph that the engine wants for it: fp32 (as the front end made it), fp16 or
+    bf16 (converted), int8-u8 or int8-s8 (with Q/DQ nodes, activations asymmetric u8 or symmetric
+    s8).
+    """
+    devices: ClassVar[Sequence[str]] = ("cpu",)
+    """Of "cpu" and "cuda"."""
+    own_options: ClassVar[Mapping[str, str]] = NONE
+    """Options of this engine alone (``--engine-options NAME=VALUE``) -> what they do."""
+    artefact: ClassVar[ArtefactBuilder | None] = None
+    """Builds the file that the engine runs, where it needs one."""
+    model_suffixes: ClassVar[Sequence[str]] = ()
+    """Suffixes of model files that only this engine reads and runs (``Network.plan``)."""
+    model_kind: ClassVar[str] = ""
+    """What they are, for messages."""
+    model_front_end: ClassVar[str] = ""
+    """The module whose FRONT_END (``models.base``) reads them."""
+    not_timed: ClassVar[str] = "it has no profiler of its layers"
+    """Why there is no ``layer_profiler``, where there is none."""
+
+    # ---- what an open engine knows
+    requests: Sequence[Request]
+    """As many as were asked for; each holds a slot."""
+    concurrency: int = 1
+    """How many requests may be inside ``infer`` at once, each from a thread of its own."""
+    precision: str = "fp32"
+    """What was asked for; ``execution`` tells what became of it."""
+    threads: int = 1
+    """CPU threads of one request."""
+    device: str = "cpu"
+    """Where it runs: "cpu", "cuda:0"."""
+    notes: Sequence[str] = ()
+    """Lines for the user."""
+
+    def __init__(self, network: Network, options: EngineOptions) -> None:
+        """Compiles the network's graph and makes ``options.requests`` requests.
+
+        Raises EngineError and UsageError.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def absent(cls) -> str | None:
+        """Why the engine cannot be used here even with its library, or None.
+
+        Imports nothing of it, and starts nothing that may crash.
+        """
+        return None
+
+    @classmethod
+    def refusal(cls, precision: str, device: str) -> str | None:
+        """Why this precision cannot run here on this device, or None."""
+        return None
+
+    @classmethod
+    def best_concurrency(cls, options: EngineOptions) -> int:
+        """How many requests at once give the best throughput here, where the user does not say."""
+        return 1
+
+    @classmethod
+    def import_library(cls) -> None:
+        if cls.library is not None:
+            importlib.import_module(cls.library)
+
+    @classmethod
+    def layer_profiler(cls, network: Network, options: EngineOptions) -> LayerProfiler:
+        """One request under the engine's own profiler, with the threads of ``options``.
+
+        Raises EngineError where there is none.
+        """
+        raise EngineError(f"engine {cls.name}: no layer times: {cls.not_timed}")
+
+    def execution(self) -> list[LayerExecution]:
+        """Layers with the precision really executed; empty where the engine cannot tell."""
+        return []
+
+    def device_ms(self) -> float | None:
+        """Device time of the last request, as the device reports it; None where it reports none."""
+        return None
+
+    def close(self) -> None:
+        """Releases everything. May be called twice. Raises EngineError where the device refuses."""
+
+    def close_after(self, error: BaseException) -> None:
+        """Closes because of an error, which is the one to report: a device that failed once refuses
+        to free its memory, too. What closing says becomes a note of it."""
+        try:
+            self.close()
+        except Exception as late:
+            error.add_note(f"closing engine {self.name} failed as well: {late}")
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> Any:
+        if error is None:
+            self.close()
+        else:
+            self.close_after(error)
+
+
+@contextmanager
+def translated(engine: str, doing: str) -> Iterator[None]:
+    """Turns whatever an engine's library raises into one line of ours.
+
+    Used where that library is called, and nowhere else.
+    """
+    try:
+        yield
+    except DetectVideoError:
+        raise
+    except Exception as exc:
+        raise EngineError(
+            f"engine {engine}: failed to {doing}: {' '.join(str(exc).split())}"
+        ) from exc
+
+
+# ---- what several engines need: threads, streams, and which layers stay in fp32
+
+
+def cpu_threads(options: EngineOptions, concurrency: int = 0) -> int:
+    """Threads of one request on a CPU: as asked, else the cores, shared among the requests that run
+    at once.
+    """
+    return options.threads or max(1, usable_cores() // max(1, concurrency or options.concurrency))
+
+
+MAX_STREAMS = 8
+
+
+def best_streams(options: EngineOptions) -> int:
+    """How many requests of few threads each fill the cores together, for engines whose throughput
+    is best that way.
+
+    Threads of one request wait for each other at every layer, requests do not (docs/settings.md
+    has the figures). At most 8: with more, the pictures and results of that many batches lie in
+    memory, and one reader can no longer feed them.
+    """
+    return min(MAX_STREAMS, max(1, usable_cores() // max(1, options.threads)))
+
+
+# An option of the engines that convert a graph to bf16 by themselves, and what it does.
+BF16_OPTION = {
+    "bf16": "mixed (default): what bf16 hurts most stays fp32; "
+    "all: every layer in bf16, faster, less exact"
+}
+
+
+def stays_fp32(network: Network, options: EngineOptions) -> set[str]:
+    """Names of the nodes that an engine with ``BF16_OPTION`` keeps in float32; none in another
+    precision.
+    """
+    chosen = options.own.get("bf16", "mixed")
+    if chosen not in ("mixed", "all"):
+        raise UsageError(f"--engine-options bf16={chosen}: what runs in bf16 is mixed or all")
+    if options.precision != "bf16" or chosen == "all":
+        return set()
+    from detector.core.models.graph.halves import sensitive_nodes
+
+    return sensitive_nodes(network.graph)

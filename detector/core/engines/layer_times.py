@@ -1,0 +1,122 @@
+"""How long every layer takes: runs with and without the engine's own profiler, in turn, on the same
+pictures.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import cycle, islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from detector.core.engines.base import LayerExecution, LayerProfiler, Request
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+WARMUP = 3  # runs of each that do not count: caches, pools and packed weights
+# One of so many runs counts, the fastest: others who use this computer stretch a pass, but hardly a
+# short layer.
+QUIET = 4
+FEWEST = 10  # runs that a median is taken of, if there are so many
+
+
+class LayerTimes(NamedTuple):
+    """Medians over the quiet runs, in ms.
+
+    ``layers``: each with its ``median_ms``. ``forward_ms``: a forward pass without the profiler.
+    ``profiled_ms``: one under the profiler. ``run_sum_ms``: the sum of one run's layers; it
+    includes interruptions, which the median of each layer does not. ``outside_ms``: the time of a
+    run under the profiler that is in none of its layers. ``counted``: how many runs count.
+    ``notes``: the engine's lines for the user.
+    """
+
+    layers: list[LayerExecution]
+    forward_ms: float
+    profiled_ms: float
+    run_sum_ms: float
+    outside_ms: float
+    counted: int
+    notes: tuple[str, ...] = ()
+
+
+def measure_layers(
+    plain: Request,
+    profiler: LayerProfiler,
+    slots: Sequence[NDArray[np.uint8]],
+    runs: int,
+    budget_s: float,
+) -> LayerTimes:
+    """Runs ``plain`` and ``profiler`` in turn, so that a slow second falls on both.
+
+    Both have the same threads.
+
+    ``slots``: pictures u8 RGB [B, H, W, 3], taken in turn. Ends after ``runs`` of each, or after
+    ``budget_s`` once there are enough for a median.
+    """
+    forward: list[float] = []
+    profiled: list[float] = []
+    until = time.perf_counter() + budget_s
+    for slot in islice(cycle(slots), WARMUP + runs):
+        if len(forward) >= WARMUP + FEWEST and time.perf_counter() > until:
+            break
+        plain.slot[:] = slot
+        forward.append(_ms(plain.infer, len(slot)))
+        profiled.append(_ms(profiler.run, slot))
+    told = profiler.times()
+    sums = [sum(times) for times in zip(*(times for _, times in told), strict=True)]
+    runs_of_layers = quiet_runs(sums)
+    layers = [
+        replace(layer, median_ms=statistics.median(times[at] for at in runs_of_layers))
+        for layer, times in told
+    ]
+    outside = statistics.median(profiled[at] - sums[at] for at in quiet_runs(profiled))
+    return LayerTimes(
+        layers, _median(forward), _median(profiled), _median(sums), outside, len(runs_of_layers)
+    )
+
+
+def _ms(function: Any, argument: Any) -> float:
+    start = time.perf_counter()
+    function(argument)
+    return (time.perf_counter() - start) * 1e3
+
+
+def quiet_runs(times: Sequence[float]) -> list[int]:
+    """Indices of the runs that count: the fastest ones by their whole time, without the warm-up."""
+    order = sorted(range(WARMUP, len(times)), key=lambda at: times[at])
+    return order[: max(FEWEST, len(order) // QUIET)]
+
+
+def _median(times: Sequence[float]) -> float:
+    return statistics.median(times[at] for at in quiet_runs(times))
+
+
+def match_layers(
+    layers: Sequence[LayerExecution], told: Sequence[Sequence[tuple[str, str, float]]]
+) -> list[tuple[LayerExecution, list[float]]]:
+    """Matches what a profiler reported with the layers that the engine lists.
+
+    ``told``: (name, type, ms) in order, for each run.
+
+    The second entry of a name is the second layer of that name. A layer that was timed and is not
+    listed gets an unknown precision, so that the sum stays complete. A layer that is listed and was
+    not timed did not run.
+    """
+    listed: dict[tuple[str, int], LayerExecution] = {}
+    seen: dict[str, int] = {}
+    for layer in layers:
+        listed[layer.name, seen.setdefault(layer.name, 0)] = layer
+        seen[layer.name] += 1
+    matched: dict[tuple[str, int], tuple[LayerExecution, list[float]]] = {}
+    for run in told:
+        counts: dict[str, int] = {}
+        for name, kind, ms in run:
+            key = (name, counts.setdefault(name, 0))
+            counts[name] += 1
+            layer = listed.get(key) or LayerExecution(name, kind, "unknown")
+            matched.setdefault(key, (layer, []))[1].append(ms)
+    return [each for each in matched.values() if len(each[1]) == len(told)]

@@ -1,0 +1,38 @@
+"""No network: returns constants. Shows what the rest of the program costs, and is the smallest
+example of an engine.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.engines.base import PRECISIONS, Engine, EngineOptions, Request
+from detector.core.models.base import Network
+
+# As a raw objectness, a probability of 4e-44; as a probability, below every threshold. Zeros would
+# mean 0.5 in a head that ends in a logistic: thousands of boxes, and the cost of NMS would be
+# measured instead of the loop's.
+NOTHING_HERE = -100.0
+
+
+class NullRequest(Request):
+    def __init__(self, network: Network) -> None:
+        self.slot = np.zeros(network.input_shape, np.uint8)  # [B, H, W, 3] RGB
+        self._outputs = [
+            np.full(shape, NOTHING_HERE, np.float32) for shape in network.output_shapes
+        ]
+
+    def infer(self, n: int) -> list[NDArray[np.float32]]:
+        return [output[:n] for output in self._outputs]
+
+
+class NullEngine(Engine):
+    name = "null"
+    precisions = dict.fromkeys(PRECISIONS, "fp32")  # it takes every one, since it computes nothing
+    precision = "none"
+    not_timed = "it computes nothing"
+
+    def __init__(self, network: Network, options: EngineOptions) -> None:
+        self.requests = [NullRequest(network) for _ in range(options.requests)]
+        self.concurrency = options.concurrency or 1

@@ -1,0 +1,552 @@
+"""ONNX Runtime on the CPU or on an NVIDIA GPU: one session, any number of requests inside it at
+once.
+
+From top to bottom: the engine and its profiler; how a session is opened; how its trace is read;
+what ONNX Runtime made of the graph.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.engines.base import (
+    NVIDIA_DRIVER,
+    AutoChoice,
+    Engine,
+    EngineOptions,
+    LayerExecution,
+    Request,
+    best_streams,
+    cpu_threads,
+    translated,
+)
+from detector.core.engines.layer_times import match_layers
+from detector.core.errors import EngineError
+from detector.core.models.base import Network
+
+if TYPE_CHECKING:
+    import onnx
+
+
+# Fatal messages only: an error comes back as an exception, and stdout and stderr belong to this
+# program.
+SILENT = 4
+CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
+WITH_CUDA = "pip install onnxruntime-gpu (after: pip uninstall onnxruntime)"
+# Rounds the float weights of a convolution between two quantised ones to int8, though the graph
+# keeps it in float.
+UNWANTED = {"WeightBiasQuantization"}
+ON_GPU_ONLY = {
+    "tf32": "it is a GPU's arithmetic",
+    # Measured: a cast on each edge, all 47 convolutions of street in fp32, the same speed. bf16: no
+    # convolution at all.
+    "fp16": "ONNX Runtime computes an fp16 graph in fp32 on a CPU, with casts",
+}
+
+
+class OrtRequest(Request):
+    """Slot and outputs are bound once; a run reads and writes them in place, without an allocation.
+
+    On a GPU the slot is copied, as u8, into device memory of this request, and each output straight
+    into its array.
+    """
+
+    def __init__(self, session: Any, run_options: Any, network: Network, device: str) -> None:
+        self.slot = np.zeros(network.input_shape, np.uint8)  # [B, H, W, 3] RGB
+        self._outputs = [np.zeros(shape, np.float32) for shape in network.output_shapes]
+        self._session, self._options = session, run_options
+        self._binding = session.io_binding()
+        self._uploaded: Any = None
+        given = session.get_inputs()[0].name
+        if device == "cpu":
+            self._binding.bind_input(
+                given, "cpu", 0, np.uint8, self.slot.shape, self.slot.ctypes.data
+            )
+        else:
+            import onnxruntime
+
+            self._uploaded = onnxruntime.OrtValue.ortvalue_from_numpy(
+                self.slot, "cuda", _index(device)
+            )
+            self._binding.bind_ortvalue_input(given, self._uploaded)
+        for output, array in zip(session.get_outputs(), self._outputs, strict=True):
+            self._binding.bind_output(
+                output.name, "cpu", 0, np.float32, array.shape, array.ctypes.data
+            )
+
+    def infer(self, n: int) -> list[NDArray[np.float32]]:
+        if self._session is None:
+            raise EngineError("engine ort: infer after close")
+        with translated("ort", "run the network"):
+            if self._uploaded is not None:
+                self._uploaded.update_inplace(self.slot)
+            self._session.run_with_iobinding(self._binding, self._options)
+        return [output[:n] for output in self._outputs]
+
+    def release(self) -> None:
+        self._session = self._binding = self._uploaded = None
+
+
+class OrtEngine(Engine):
+    name = "ort"
+    library = "onnxruntime"
+    install = "pip install onnxruntime"
+    auto = AutoChoice(20, "onnxruntime is installed, the first choice on a CPU")
+    precisions: ClassVar[Mapping[str, str]] = {
+        "fp32": "fp32",
+        "tf32": "fp32",
+        "fp16": "fp16",
+        "int8": "int8-u8",
+    }
+    devices = ("cpu", "cuda")
+
+    @classmethod
+    def refusal(cls, precision: str, device: str) -> str | None:
+        if device.startswith("cuda") and not _has_cuda():
+            return f"--device {device}: {_no_cuda()}"
+        if precision == "int8" and device.startswith("cuda"):
+            return (
+                "ONNX Runtime has no int8 convolution on a GPU and would compute them in fp32; "
+                "use --device cpu, or --engine trt"
+            )
+        if precision not in ON_GPU_ONLY or (device != "cpu" and _has_cuda()):
+            return None
+        why = "--device is cpu" if device == "cpu" else _no_cuda()
+        return f"{ON_GPU_ONLY[precision]}, and {why}"
+
+    @classmethod
+    def best_concurrency(cls, options: EngineOptions) -> int:
+        """On a CPU, as many as fill the cores. On a GPU one: not measured there yet."""
+        return 1 if _wanted_device(options) != "cpu" else best_streams(options)
+
+    @classmethod
+    def layer_profiler(cls, network: Network, options: EngineOptions) -> OrtLayerProfiler:
+        return OrtLayerProfiler(network, options)
+
+    def __init__(self, network: Network, options: EngineOptions) -> None:
+        self.precision = options.precision
+        self.concurrency = options.concurrency or self.best_concurrency(options)
+        self.threads = cpu_threads(options, self.concurrency)
+        self._network: Network | None = network
+        self.notes: list[str] = []
+        session, self.device = self._open(network, options)
+        with translated("ort", "load the graph"):
+            _check_contract(session, network)
+            run_options = _run_options()
+            self.requests: list[OrtRequest] = [
+                OrtRequest(session, run_options, network, self.device)
+                for _ in range(options.requests)
+            ]
+
+    def _open(self, network: Network, options: EngineOptions) -> tuple[Any, str]:
+        """The session and where it runs.
+
+        A device or precision that the user named is never replaced, and ``auto`` says in ``notes``
+        when it falls back to the CPU.
+        """
+        device = _wanted_device(options)
+        if device != "cpu":
+            try:
+                return _cuda_session(network, self.threads, self.precision, device), device
+            except EngineError as error:
+                if options.device != "auto" or self.precision in ON_GPU_ONLY:
+                    raise
+                self.notes.append(f"{error}; it runs on the CPU")
+        elif options.device == "auto" and NVIDIA_DRIVER.exists() and self.precision != "int8":
+            self.notes.append(f"engine ort runs on the CPU: {_no_cuda()}")
+        with translated("ort", "load the graph"):
+            return _session(network, _settings(self.threads), [CPU]), "cpu"
+
+    def execution(self) -> list[LayerExecution]:
+        """Read from the graph as ONNX Runtime optimised it, which a second session of the same
+        settings saves.
+        """
+        if self._network is None:
+            return []
+
+        with translated("ort", "list the layers"):
+            optimised = _optimise(
+                self._network, self.threads, _providers(self.device, self.precision)
+            )
+            float_math = "tf32" if self.precision == "tf32" else "fp32"
+            return read_layers(optimised, self._network.graph, float_math)
+
+    def close(self) -> None:
+        self._network = None
+        for request in self.requests:
+            request.release()
+
+
+class OrtLayerProfiler:
+    """A session that writes a trace with one event for every node of every run, and its optimised
+    graph beside it.
+    """
+
+    def __init__(self, network: Network, options: EngineOptions) -> None:
+
+        self._network, self._precision = network, options.precision
+        self._folder = tempfile.TemporaryDirectory(prefix="detect-video-layers-")
+        device = _wanted_device(options)
+        settings = trace_runs(_settings(cpu_threads(options)), self._folder.name)
+        with translated("ort", "load the graph for a profile"):
+            self._session: Any = _session(network, settings, _providers(device, self._precision))
+            self._request = OrtRequest(self._session, _run_options(), network, device)
+
+    def run(self, slot: NDArray[np.uint8]) -> None:
+        np.copyto(self._request.slot, slot)
+        self._request.infer(len(slot))
+
+    def times(self) -> list[tuple[LayerExecution, list[float]]]:
+
+        with translated("ort", "read the profile"):
+            float_math = "tf32" if self._precision == "tf32" else "fp32"
+            trace = self._session.end_profiling()
+            return node_times(trace, self._folder.name, self._network.graph, float_math)
+
+    def close(self) -> None:
+        self._request.release()
+        self._session = None
+        self._folder.cleanup()
+
+
+def _has_cuda() -> bool:
+    import onnxruntime
+
+    return CUDA in onnxruntime.get_available_providers()
+
+
+def _no_cuda() -> str:
+    return f"this build of onnxruntime has no CUDA provider; one that has it: {WITH_CUDA}"
+
+
+def _wanted_device(options: EngineOptions) -> str:
+    """ "cpu" or "cuda:N".
+
+    ``auto`` is the first GPU where this build can use one and it has the precision.
+    """
+    if options.device == "auto":
+        return "cuda:0" if options.precision != "int8" and _has_cuda() else "cpu"
+    return f"cuda:{_index(options.device)}" if options.device != "cpu" else "cpu"
+
+
+def _index(device: str) -> int:
+    """N of ``cuda:N``; 0 of ``cuda``."""
+    return int(device.partition(":")[2] or 0)
+
+
+def _providers(device: str, precision: str) -> list[Any]:
+    if device == "cpu":
+        return [CPU]
+    # use_tf32 is on by default, and fp32 would not be fp32.
+    return [(CUDA, {"device_id": _index(device), "use_tf32": int(precision == "tf32")}), CPU]
+
+
+def _cuda_session(network: Network, threads: int, precision: str, device: str) -> Any:
+    """A session on the GPU.
+
+    Raises EngineError where ONNX Runtime itself would continue on the CPU.
+    """
+    import onnxruntime
+
+    if not _has_cuda():
+        raise EngineError(f"engine ort: --device {device}: {_no_cuda()}")
+    onnxruntime.set_default_logger_severity(SILENT)  # it reports a library that is not found
+    if hasattr(onnxruntime, "preload_dlls"):
+        onnxruntime.preload_dlls()  # CUDA's libraries from packages that pip installed
+    with translated("ort", f"start its CUDA provider on {device}"):
+        session = _session(network, _settings(threads), _providers(device, precision))
+        if CUDA not in session.get_providers():
+            raise RuntimeError(
+                "there is no driver, no such GPU, or CUDA or cuDNN is not the version that it was "
+                "built for"
+            )
+    return session
+
+
+def _settings(threads: int) -> Any:
+    import onnxruntime as ort
+
+    settings = ort.SessionOptions()
+    settings.intra_op_num_threads = threads
+    settings.inter_op_num_threads = 1
+    settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    settings.log_severity_level = SILENT
+    # Threads that spin between two runs take cores from decoding and drawing, and count as our CPU
+    # time.
+    settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return settings
+
+
+def _run_options() -> Any:
+    import onnxruntime as ort
+
+    run_options = ort.RunOptions()
+    run_options.log_severity_level = SILENT
+    return run_options
+
+
+def _session(network: Network, settings: Any, providers: Sequence[Any]) -> Any:
+    import onnxruntime as ort
+
+    source = network.path or network.graph.SerializeToString()
+    return ort.InferenceSession(
+        source,
+        settings,
+        providers=providers,
+        enable_fallback=0,  # a fallback prints on stdout and continues with another provider
+        disabled_optimizers=UNWANTED,
+    )
+
+
+def _optimise(network: Network, threads: int, providers: Sequence[Any]) -> Any:
+    import onnx
+
+    with tempfile.TemporaryDirectory() as folder:
+        settings = save_graph(_settings(threads), folder)
+        _session(network, settings, providers)
+        return onnx.load(Path(folder, OPTIMISED), load_external_data=False)
+
+
+def _check_contract(session: Any, network: Network) -> None:
+    """The session must match the description: else it would write past the end of our arrays."""
+    found_inputs = [(tensor.type, tuple(tensor.shape)) for tensor in session.get_inputs()]
+    found_outputs = [(tensor.type, tuple(tensor.shape)) for tensor in session.get_outputs()]
+    if found_inputs != [("tensor(uint8)", network.input_shape)] or found_outputs != [
+        ("tensor(float)", tuple(shape)) for shape in network.output_shapes
+    ]:
+        raise EngineError(
+            f"engine ort: the graph of {network.name} takes {found_inputs} and gives "
+            f"{found_outputs}; "
+            f"wanted one u8 input {network.input_shape} and float32 outputs {network.output_shapes}"
+        )
+
+
+OPTIMISED = "optimised.onnx"
+SUFFIX = "_kernel_time"
+
+
+def save_graph(settings: Any, folder: str) -> Any:
+    """Makes a session save its optimised graph in ``folder``. Returns ``settings``."""
+    settings.optimized_model_filepath = str(Path(folder, OPTIMISED))
+    # The weights go beside it: nobody needs them, and they may be more than such a file can hold.
+    settings.add_session_config_entry(
+        "session.optimized_model_external_initializers_file_name", "weights.bin"
+    )
+    return settings
+
+
+def trace_runs(settings: Any, folder: str) -> Any:
+    """Makes a session save a trace in ``folder``, and the graph whose names the trace uses.
+
+    Returns ``settings``.
+    """
+    settings.enable_profiling = True
+    settings.profile_file_prefix = str(Path(folder, "trace"))
+    return save_graph(settings, folder)
+
+
+def node_times(
+    trace: str, folder: str, graph: Any, float_math: str
+) -> list[tuple[LayerExecution, list[float]]]:
+    """Every node of the optimised graph with its ms in each run.
+
+    ``graph``: the graph that was optimised.
+    """
+    import onnx
+
+    optimised = onnx.load(Path(folder, OPTIMISED), load_external_data=False)
+    events = json.loads(Path(trace).read_text(encoding="utf-8"))
+    return match_layers(read_layers(optimised, graph, float_math), split_into_runs(events))
+
+
+def split_into_runs(events: list[dict[str, Any]]) -> list[list[tuple[str, str, float]]]:
+    """(name, operator, ms) of the nodes in order, for each run.
+
+    ONNX Runtime measures in whole microseconds.
+
+    The event of a run is written at its end; the events of its nodes lie within its time.
+    """
+    nodes = [
+        event for event in events if event.get("cat") == "Node" and event["name"].endswith(SUFFIX)
+    ]
+    bounds = [
+        (event["ts"], event["ts"] + event["dur"])
+        for event in events
+        if event.get("cat") == "Session" and event["name"] == "model_run"
+    ]
+    return [
+        [
+            (
+                event["name"].removesuffix(SUFFIX),
+                str(event["args"].get("op_name", "")),
+                event["dur"] / 1e3,
+            )
+            for event in nodes
+            if start <= event["ts"] <= end
+        ]
+        for start, end in sorted(bounds)
+    ]
+
+
+# ---- what ONNX Runtime made of a graph: its nodes, their types, and our nodes that they stand for
+#
+# This is read from the optimised graph that ONNX Runtime saves. ONNX Runtime fuses and renames
+# nodes and changes their layout, and does not say which node came from which. But a name that it
+# makes up always contains the name of one node of ours (``0.act_nchwc``, ``3.conv_token_7``). The
+# rest follows from the graph: a convolution that appears in no name went into the activation behind
+# it, and so on.
+
+OWN_NAME = re.compile(
+    r"^(?:InsertedPrecisionFreeCast_)?(.*?)(?:_nchwc|_nhwc|_token_\d+|_quant|_q|_qlinear)*$"
+)
+COMPUTING = ("Conv", "Gemm", "MatMul")  # part of the operator's name, whatever is fused to it
+INTEGER = (
+    "ConvInteger",
+    "MatMulInteger",
+    "MatMulIntegerToFloat",
+    "DynamicQuantizeMatMul",
+    "QGemm",
+    "NhwcMaxPool",
+)
+QUANTISING = ("QuantizeLinear", "DynamicQuantizeLinear")
+RESULTS = {  # operator -> type of its result, if it is not the type of its input
+    "ConvInteger": "int32",
+    "MatMulInteger": "int32",
+    "MatMulIntegerToFloat": "fp32",
+    "DynamicQuantizeMatMul": "fp32",
+    "Shape": "int64",
+    "Size": "int64",
+    "NonMaxSuppression": "int64",
+}
+NAMES = {"float": "fp32", "float16": "fp16", "bfloat16": "bf16", "uint8": "u8", "int8": "i8"}
+
+
+def read_layers(
+    optimised: onnx.ModelProto, graph: onnx.ModelProto, float_math: str = "fp32"
+) -> list[LayerExecution]:
+    """The layers of an optimised graph.
+
+    ``float_math``: what fp32 convolutions and products run in ("tf32" where the GPU may use it).
+    """
+    stands_for: dict[int, list[str]] = {}
+    for name, owner in _owners(optimised.graph, graph.graph).items():
+        stands_for.setdefault(owner, []).append(name)
+    found = []
+    for at, (node, precision) in enumerate(_precisions(optimised.graph)):
+        if precision == "fp32" and _computes(node):
+            precision = float_math
+        found.append(
+            LayerExecution(node.name, node.op_type, precision, nodes=tuple(stands_for.get(at, ())))
+        )
+    return found
+
+
+def _precisions(graph: Any) -> Iterator[tuple[Any, str]]:
+    """Every node with the type that it computes in: the type of its first input, or int8 for
+    integer arithmetic.
+
+    Bytes count as int8 after something has quantised them; before that they are a picture.
+    """
+    types = {value.name: _name(value.type.tensor_type.elem_type) for value in graph.input}
+    types |= {tensor.name: _name(tensor.data_type) for tensor in graph.initializer}
+    for node in graph.node:
+        given = next((types[name] for name in node.input if name in types), "none")
+        if node.op_type.startswith("QLinear") or node.op_type in INTEGER:
+            precision, gives = "int8", RESULTS.get(node.op_type, "int8")
+        elif node.op_type in QUANTISING:
+            precision, gives = given, "int8"
+        elif node.op_type == "DequantizeLinear":
+            precision, gives = given, types.get(node.input[1], "fp32")
+        else:
+            precision, gives = given, RESULTS.get(node.op_type, given)
+        to = next((attribute.i for attribute in node.attribute if attribute.name == "to"), None)
+        types |= dict.fromkeys(node.output, gives if to is None else _name(to))
+        yield node, precision
+
+
+def _name(elem_type: int) -> str:
+    from onnx import TensorProto
+
+    name: str = TensorProto.DataType.Name(elem_type).lower()
+    return NAMES.get(name, name)
+
+
+def _owners(optimised: Any, graph: Any) -> dict[str, int]:
+    """Node of our graph -> index of the optimised node that does its work, without nodes that
+    became constants.
+    """
+    folded = _constant_nodes(graph)
+    nodes = [node for node in graph.node if node.name not in folded]
+    owners = _owners_by_name(optimised, {node.name for node in nodes})
+    before, behind = _neighbours(nodes)
+    computing = {at for at, node in enumerate(optimised.node) if _computes(node)}
+    # Each of these passes leaves alone what an earlier one placed. First, a convolution or a change
+    # of type went into the node behind it.
+    for node in reversed(nodes):
+        if _computes(node) or node.op_type == "DequantizeLinear":
+            places = [
+                at
+                for at in _places(behind[node.name], owners)
+                if not _computes(node) or at in computing
+            ]
+            owners |= {node.name: places[0]} if places and node.name not in owners else {}
+    # Then an activation went into the node before it, and what opens the graph into the node behind
+    # it.
+    for around, order in ((before, nodes), (behind, nodes[::-1])):
+        for node in order:
+            places = _places(around[node.name], owners)
+            owners |= {node.name: places[0]} if places and node.name not in owners else {}
+    return owners
+
+
+def _owners_by_name(optimised: Any, known: set[str]) -> dict[str, int]:
+    """The owners that the names of the optimised nodes show."""
+    owners: dict[str, int] = {}
+    for at, made in enumerate(optimised.node):
+        match = OWN_NAME.match(made.name)
+        for name in (made.name, match.group(1) if match else ""):
+            if name in known:
+                owners.setdefault(name, at)
+    return owners
+
+
+def _neighbours(nodes: list[Any]) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """Node -> the nodes that it reads from; node -> those that read from it."""
+    made_by = {output: node.name for node in nodes for output in node.output}
+    before = {
+        node.name: [made_by[value] for value in node.input if value in made_by] for node in nodes
+    }
+    behind: dict[str, list[str]] = {node.name: [] for node in nodes}
+    for name, sources in before.items():
+        for source in sources:
+            behind[source].append(name)
+    return before, behind
+
+
+def _places(names: list[str], owners: dict[str, int]) -> list[int]:
+    return [owners[name] for name in names if name in owners]
+
+
+def _computes(node: Any) -> bool:
+    return any(part in node.op_type for part in COMPUTING)
+
+
+def _constant_nodes(graph: Any) -> set[str]:
+    """Nodes that depend on constants alone: ONNX Runtime computes them when it opens the
+    session.
+    """
+    constant = {tensor.name for tensor in graph.initializer}
+    folded = set()
+    for node in graph.node:
+        if constant.issuperset(name for name in node.input if name):
+            constant.update(node.output)
+            folded.add(node.name)
+    return folded

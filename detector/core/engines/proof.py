@@ -1,0 +1,217 @@
+"""Proof that a document was written by a run of this account.
+
+Whoever can write a built file can write its manifest, too, with any digest in it. So each document
+of the engines' folder carries a digest that is keyed by a secret of this account, which lies
+outside that folder: ``~/.cache/detect-video/cache.key``, mode 0600. It is made when first something
+is built. Without it nothing is proved, and everything is built again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from detector.core.errors import UsageError
+from detector.core.errors.parsing import parse_json
+from detector.core.errors.private import (
+    FILE_MODE,
+    is_roots,
+    make_private_folder,
+    open_own,
+    read_own,
+    user_cache,
+    who_else_may_write,
+)
+from detector.core.errors.writing import HIDDEN, sync_folder
+
+FIELD = "proof"
+KEY = "cache.key"
+KEY_BYTES = 32
+NAMED = 12  # digits of a digest in a file's name
+DOCUMENT_BYTES = 16 << 20  # more than any manifest or list of measurements has
+READ_BYTES = 1 << 20
+
+_keys: dict[str, bytes] = {}  # by path: the environment of a process may change
+_unkept: dict[str, str] = {}  # path -> why the key of this process is not kept there
+
+
+def why_not(path: Path, manifest: Mapping[str, Any]) -> str | None:
+    """Why a built file must not be run; None where it is what a run of this account built.
+
+    ``manifest``: as ``read_manifest`` gave it. The words follow the file's name: "its content is
+    ...". A file that root put into a folder of root's needs no proof of this account.
+    """
+    beside = path.with_suffix(".json")
+    if not manifest:
+        return "it has no manifest that can be read"
+    if (reason := why_not_document(beside, manifest)) is not None:
+        return reason
+    digest, key = manifest.get("file_sha256"), manifest.get("key")
+    named = key_digest(key) if isinstance(key, dict) else digest
+    if not isinstance(named, str) or not path.stem.endswith(f"-{named[:NAMED]}"):
+        return "its manifest is of another file"
+    if (reason := why_not_content(path, digest)) is not None:
+        return reason
+    if (apart := manifest.get("apart")) is None:
+        return None
+    if not isinstance(apart, dict) or not isinstance(apart.get("file"), str):
+        return "its manifest is damaged"
+    weights = path.with_name(Path(apart["file"]).name)
+    reason = why_not_content(weights, apart.get("sha256"))
+    return None if reason is None else f"its weights, {weights.name}: {reason}"
+
+
+def why_not_document(path: Path, document: Mapping[str, Any]) -> str | None:
+    if path.is_symlink():
+        return f"{path.name} is a link"
+    if (others := who_else_may_write(path)) is not None:
+        return f"{path.name}: {others}"
+    if holds(path.name, document):
+        return None
+    if os.geteuid() and document and is_roots(path) and is_roots(path.parent):
+        return None
+    return f"{path.name} does not prove that a run of this account wrote it"
+
+
+def why_not_content(path: Path, digest: object) -> str | None:
+    if path.is_symlink():
+        return "it is a link"
+    if (others := who_else_may_write(path)) is not None:
+        return others
+    try:
+        return None if file_digest(path) == digest else "its content is not what its manifest says"
+    except OSError as error:
+        return in_words(error)
+
+
+def in_words(error: OSError) -> str:
+    return f"it cannot be read ({error.strerror or error})"
+
+
+def key_digest(key: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+
+
+def as_object(content: bytes, path: Path) -> dict[str, Any]:
+    try:
+        found = parse_json(content, path)
+    except UsageError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def file_digest(path: Path) -> str:
+    """Of a plain file that is no link. Raises OSError."""
+    digest = hashlib.sha256()
+    with os.fdopen(open_own(path), "rb", buffering=0) as file:
+        while block := file.read(READ_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+# ---- the key and what it signs
+
+
+def key_path() -> Path:
+    return user_cache() / KEY
+
+
+def seal(name: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document with its proof. ``name``: of the file that it belongs to, so that two files
+    cannot change places.
+    """
+    told = json.loads(json.dumps(without_proof(document)))
+    return {**told, FIELD: _sign(_find_key() or _make_key(), name, told)}
+
+
+def holds(name: str, document: Mapping[str, Any]) -> bool:
+    """Whether a run of this account sealed exactly this document under this name."""
+    key, proof = _find_key(), document.get(FIELD)
+    if key is None or not isinstance(proof, str) or not proof.isascii():
+        return False
+    return hmac.compare_digest(proof, _sign(key, name, without_proof(document)))
+
+
+def without_proof(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name != FIELD}
+
+
+def why_unkept() -> str | None:
+    """Why the next run will not know what this one sealed; None where it will."""
+    return _unkept.get(str(key_path()))
+
+
+def _sign(key: bytes, name: str, document: Mapping[str, Any]) -> str:
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hmac.new(key, os.fsencode(name) + b"\0" + text.encode(), hashlib.sha256).hexdigest()
+
+
+def _find_key() -> bytes | None:
+    path = key_path()
+    if str(path) not in _keys and (key := _read(path)) is not None:
+        _keys[str(path)] = key
+    return _keys.get(str(path))
+
+
+def _make_key() -> bytes:
+    """A key that later runs find; one of this process alone where none can be kept."""
+    path, key = key_path(), secrets.token_bytes(KEY_BYTES)
+    try:
+        key = _keep(path, key)
+    except OSError as error:
+        _unkept[str(path)] = error.strerror or str(error)
+    _keys[str(path)] = key
+    return key
+
+
+def _keep(path: Path, key: bytes) -> bytes:
+    """Writes the key, unless another run was first; returns the one that stands. Raises OSError."""
+    make_private_folder(path.parent)
+    if (others := who_else_may_write(path.parent)) is not None:
+        raise OSError(f"{path.parent}: {others}")
+    if os.path.lexists(path):
+        _refuse_foreign(path)
+        path.unlink()  # too open, cut short, or a link: whatever it sealed is built again
+    temporary = path.with_name(f"{HIDDEN}{secrets.token_hex(8)}")
+    try:
+        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
+        with os.fdopen(file, "wb") as opened:
+            opened.write(key)
+            opened.flush()
+            os.fsync(opened.fileno())
+        try:
+            os.link(temporary, path)  # other than a rename it fails where another run was first
+        except FileExistsError:
+            return _read(path) or key
+        except OSError:  # a file system without links
+            os.replace(temporary, path)
+        sync_folder(path.parent)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    return key
+
+
+def _refuse_foreign(path: Path) -> None:
+    owner = path.lstat().st_uid
+    if owner != os.geteuid():  # as under sudo, which may keep HOME: that account needs its key
+        raise OSError(f"{path}: belongs to another account")
+
+
+def _read(path: Path) -> bytes | None:
+    """The key; None where there is none that only this account could know."""
+    try:
+        about = path.lstat()
+        if about.st_uid != os.geteuid() or about.st_mode & 0o077 or who_else_may_write(path.parent):
+            return None
+        key = read_own(path, KEY_BYTES)
+    except OSError:
+        return None
+    return key if len(key) == KEY_BYTES else None

@@ -1,0 +1,51 @@
+"""A probe of a file that one engine built for itself: a plan, or an IR.
+
+There is no graph to look at, so its reading is by shapes and names alone. Where the file's own
+metadata does not prove it, its engine runs it once on a drawn picture, as onnxruntime runs an ONNX
+file, and a reading that cannot be is refused.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from detector.core import engines
+from detector.core.engines.base import EngineOptions
+from detector.core.errors import EngineError, ModelError
+from detector.core.models.base import Network
+from detector.core.models.plan_heads import PlanHead
+from detector.core.models.probed import doubt_outputs, draw
+from detector.core.models.ready_made import AS_ONNX
+
+if TYPE_CHECKING:
+    from detector.core.models.formats.onnx.metadata import Metadata
+
+
+def refuse_wrong_reading(
+    path: Path, network: Network, head: PlanHead, told: Metadata, engine: str, device: str = "auto"
+) -> None:
+    """Raises ModelError where one inference shows that the outputs are not what the head reads."""
+    reading = head.reading
+    proven = told.names is not None and told.stride is not None
+    if reading is None or (proven and head.classes in (None, len(told.names or ()))):
+        return
+    options = EngineOptions(batch=network.batch, requests=1, device=device)
+    try:
+        with engines.open(engine, network, options) as opened:
+            request = opened.requests[0]
+            request.slot[:] = draw(network.input.height, network.input.width)
+            outputs = [values[:1].copy() for values in request.infer(network.batch)]
+    except EngineError:
+        return  # the run will say why
+    size = network.input.width, network.input.height
+    names = None if told.names is None else len(told.names)
+    if (doubt := doubt_outputs(outputs, reading, size, names)) is not None:
+        shapes = ", ".join(
+            f"{name} {list(shape)}"
+            for name, shape in zip(head.outputs, network.output_shapes, strict=True)
+        )
+        raise ModelError(
+            f"{path}: its outputs {shapes} look like {head.layout}, but cannot be: {doubt}; is it "
+            f"a detector? If so, {AS_ONNX}"
+        )

@@ -1,0 +1,631 @@
+"""Files that were built for the engines: made once, used again, and rebuilt when they are damaged.
+
+Every file has a manifest beside it, and one lock guards the folder. A manifest names the digest of
+its file, and proves that a run of this account wrote it (``proof``). A file is run only where both
+hold (``proof.why_not``), so whoever can write to the folder can make us build again, and no more.
+What another account could change is not used at all: neither such a file nor such a folder.
+
+    yolov4-tiny-416x416-b1-0123456789ab.onnx            a graph; 12 digits of its own sha256
+    yolov4-tiny-416x416-b1-0123456789ab.json            its manifest: what it was made from
+    yolov4-tiny-416x416-b1-trt-fp16-ab0123456789.plan   an engine's own file; 12 digits of the
+                                                        sha256 of its key
+    yolov4-tiny-416x416-b1-trt-fp16-ab0123456789.json   its manifest, with the whole key
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import glob
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from detector import __version__
+from detector.core import models
+from detector.core.engines import proof
+from detector.core.errors import ModelError, OutputError
+from detector.core.errors.guard import keep
+from detector.core.errors.parsing import parse_json
+from detector.core.errors.private import (
+    FILE_MODE,
+    has_no_home,
+    make_private_folder,
+    read_own,
+    user_cache,
+    who_else_may_write,
+)
+from detector.core.errors.writing import has_permission, put_in_place, whole_file, write_whole
+from detector.core.models.base import KnownGraph, Network
+from detector.core.models.own_files import write_description
+
+if TYPE_CHECKING:
+    import onnx
+
+CURE = "give --engines-dir DIR"
+LARGEST_MESSAGE = (1 << 31) - (1 << 24)  # bytes of weights in one protobuf, with room for nodes
+APART_BYTES = 1024  # smaller tensors stay in the graph
+LOCK = ".lock"
+
+
+class Artefact(NamedTuple):
+    path: str
+    built: bool  # False: it was there already, and is whole
+    notes: tuple[str, ...]  # lines for the user
+
+
+def default_folder() -> Path:
+    """``engines/`` of the checkout that the package runs from; of an installed package, the user's
+    cache.
+    """
+    checkout = Path(__file__).parents[3]
+    place = checkout / "engines"
+    if (
+        (checkout / "setup.py").is_file()
+        and (place / "README.md").is_file()
+        and has_permission(place)
+    ):
+        return place
+    return user_cache() / "engines"
+
+
+def choose_folder(given: str | None) -> Path:
+    """``--engines-dir``, else the default folder. Neither is made here.
+
+    Where other accounts may write to it, the user's own one, else a temporary one: a file there
+    could be replaced between the proof and the run.
+    """
+    wanted = _wanted(given)
+    if who_else_may_write(wanted) is None:
+        return wanted
+    own = user_cache() / "engines"
+    if not has_no_home(own) and who_else_may_write(own) is None and is_writable(own):
+        return own
+    return temporary_folder()
+
+
+def why_elsewhere(given: str | None) -> str | None:
+    """A line for the user where ``choose_folder`` does not take the folder that it was to take."""
+    wanted = _wanted(given)
+    if (others := who_else_may_write(wanted)) is None:
+        return None
+    return (
+        f"{wanted}: {others}, so built files are neither read nor kept there, but in "
+        f"{choose_folder(given)}; give --engines-dir a folder that only you may write to"
+    )
+
+
+def _wanted(given: str | None) -> Path:
+    return Path(given) if given else default_folder()
+
+
+def is_writable(folder: Path) -> bool:
+    """Whether a file could be made in ``folder``, or in the nearest folder above it that exists.
+
+    Tries it: permissions say nothing about read-only mounts, and nothing at all to root.
+    """
+    if has_no_home(folder):
+        return False
+    place = folder.absolute()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            return True
+    except OSError:
+        return False
+
+
+@cache
+def temporary_folder() -> Path:
+    """A folder of this process, for a machine where the default one cannot be written.
+
+    It is removed when the process ends. Raises OutputError where not even that can be made.
+    """
+    try:
+        folder = tempfile.mkdtemp(prefix="detect-video-engines-")
+    except OSError as exc:
+        raise OutputError(
+            f"{default_folder()} cannot be written, nor can a temporary folder: {exc}; {CURE}"
+        ) from exc
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def export(network: Network, folder: str | Path | None = None) -> Artefact:
+    """Writes the network's graph to a file in ``folder``, unless it is there; sets
+    ``network.path``.
+
+    The name holds the graph's own digest, so another model, size, batch or version of this program
+    never gets a stale file. Two runs that start together build it once. Raises OutputError.
+    """
+    place = choose_folder(None if folder is None else str(folder))
+    known = network.path if network.peak_bytes is not None else None
+    if known is not None and Path(known).parent == place:
+        return _keep(Artefact(known, False, ()))  # ``Graphs.find`` has just looked at it
+    write_description(network)
+    graph, apart = network.graph, None
+    if _weight_bytes(graph) > LARGEST_MESSAGE:
+        with _output_errors(place):
+            graph, apart = _with_weights_apart(network, place)
+    data = graph.SerializeToString(deterministic=True)
+    digest = hashlib.sha256(data).hexdigest()
+    target = place / f"{stem(network)}-{digest[: proof.NAMED]}.onnx"
+    manifest = _manifest(network, digest, len(data))
+    if apart is not None:
+        manifest["apart"] = apart
+    with _output_errors(place):
+        artefact = _keep(_export(target, data, manifest))
+    network.path = artefact.path
+    return artefact
+
+
+def refuse_beyond_one_message(network: Network, doing: str, cure: str) -> None:
+    """Raises ModelError for a network whose weights are more than one protobuf holds.
+
+    ``doing``: what needs the whole graph in one. Such a graph runs, with its weights in a file
+    beside it (``export``).
+    """
+    if (size := _weight_bytes(network.graph)) > LARGEST_MESSAGE:
+        raise ModelError(
+            f"{network.name}: has {size / (1 << 30):.1f} GiB of weights, and {doing}, which holds "
+            f"less than 2; {cure}"
+        )
+
+
+def _weight_bytes(model: onnx.ModelProto) -> int:
+    """At most so many: no element takes more than eight bytes."""
+    most = sum(8 * math.prod(tensor.dims) for tensor in model.graph.initializer)
+    if most <= LARGEST_MESSAGE:
+        return int(most)
+    return sum(tensor.ByteSize() for tensor in model.graph.initializer)
+
+
+def _with_weights_apart(network: Network, place: Path) -> tuple[onnx.ModelProto, dict[str, str]]:
+    """Writes the weights to a file of their own, unless it is there; returns the graph that reads
+    them from it, and what its manifest says of that file.
+
+    protobuf holds 2 GiB in one file. The weights' file is named after its content.
+    """
+    from onnx import TensorProto, helper
+
+    model, graph = network.graph, network.graph.graph
+    digest, size = hashlib.sha256(), 0
+    tensors: list[onnx.TensorProto] = []
+    for tensor in graph.initializer:
+        length = len(tensor.raw_data)
+        if length < APART_BYTES:
+            tensors.append(tensor)
+            continue
+        digest.update(tensor.raw_data)
+        entry = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        entry.data_location = TensorProto.EXTERNAL
+        for key, value in (("offset", size), ("length", length)):
+            entry.external_data.add(key=key, value=str(value))
+        tensors.append(entry)
+        size += length
+    target = place / f"{stem(network)}-{digest.hexdigest()[: proof.NAMED]}.bin"
+    for entry in tensors:
+        if entry.data_location == TensorProto.EXTERNAL:
+            entry.external_data.add(key="location", value=target.name)
+    make_private_folder(place)
+    with _locked(place):
+        if proof.why_not_content(target, digest.hexdigest()) is not None:
+            _make_way(target)
+            with (
+                whole_file(target, CURE, ours=True, private=True) as temporary,
+                temporary.open("wb") as file,
+            ):
+                for tensor in graph.initializer:
+                    if len(tensor.raw_data) >= APART_BYTES:
+                        file.write(tensor.raw_data)
+    keep("a file of the engines' folder", target)
+    light = helper.make_graph(
+        graph.node,
+        graph.name,
+        graph.input,
+        graph.output,
+        initializer=tensors,
+        value_info=graph.value_info,
+    )
+    apart = helper.make_model(
+        light,
+        opset_imports=model.opset_import,
+        ir_version=model.ir_version,
+        producer_name=model.producer_name,
+        producer_version=model.producer_version,
+    )
+    apart.metadata_props.extend(model.metadata_props)
+    return apart, {"file": target.name, "sha256": digest.hexdigest()}
+
+
+def build_once(
+    folder: Path,
+    stem: str,
+    suffix: str,
+    key: Mapping[str, Any],
+    build: Callable[[Path], Mapping[str, Any] | None],
+) -> Artefact:
+    """The file that ``build(path)`` makes, built once per key.
+
+    ``build`` returns facts for the manifest.
+
+    ``key``: JSON values of everything that the file depends on. If a file of this stem is damaged
+    or was built for another key, a note says what differs. Two runs that start together build once:
+    the second waits for the first. Raises OutputError, and whatever ``build`` raises, with nothing
+    left behind.
+    """
+    key = json.loads(json.dumps(key, sort_keys=True))
+    target = folder / f"{stem}-{proof.key_digest(key)[: proof.NAMED]}{suffix}"
+    with _output_errors(folder):
+        if _is_built(target, key):
+            return _keep(Artefact(str(target), False, ()))
+        make_private_folder(folder)
+        with _locked(folder):
+            if _is_built(target, key):
+                return _keep(Artefact(str(target), False, ()))
+            notes = _why_anew(folder, stem, target, key)
+            _build(target, key, build)
+            if (unkept := _why_unkept(folder)) is not None:
+                notes = (*notes, unkept)
+    return _keep(Artefact(str(target), True, notes))
+
+
+def _why_unkept(folder: Path) -> str | None:
+    """A line where the next run cannot know what this one built, and would want to."""
+    why = proof.why_unkept()
+    if why is None or (temporary_folder.cache_info().currsize and folder == temporary_folder()):
+        return None
+    return (
+        f"{proof.key_path()}: the key that proves built files cannot be kept ({why}), so the next "
+        "run builds them again; set XDG_CACHE_HOME to a folder of yours"
+    )
+
+
+def rewrite(folder: Path, name: str, made: Callable[[bytes | None], bytes]) -> Path:
+    """Rewrites a small JSON object from its content, whole or not at all, and seals it.
+
+    ``made`` is given None where there is no file, or none that a run of this account wrote.
+    Two processes that come together both count: the second one sees what the first one wrote.
+    Raises OutputError.
+    """
+    target = folder / name
+    with _output_errors(folder):
+        make_private_folder(folder)
+        with _locked(folder):
+            document = parse_json(made(read_kept(folder, name)), target)
+            _write_document(target, proof.seal(name, document))
+    return target
+
+
+def read_kept(folder: Path, name: str) -> bytes | None:
+    """What ``rewrite`` wrote; None where there is no such file, or another account's."""
+    path = folder / name
+    try:
+        content = read_own(path, proof.DOCUMENT_BYTES)
+    except OSError:
+        return None
+    return content if proof.why_not_document(path, proof.as_object(content, path)) is None else None
+
+
+def why_not_kept(folder: Path, name: str) -> str | None:
+    """Why ``read_kept`` takes nothing from a file that is there. ``measured.json: ...``"""
+    path = folder / name
+    if not os.path.lexists(path) or read_kept(folder, name) is not None:
+        return None
+    try:
+        reason = proof.why_not_document(
+            path, proof.as_object(read_own(path, proof.DOCUMENT_BYTES), path)
+        )
+    except OSError as error:
+        reason = proof.in_words(error)
+    return None if reason is None else f"{path}: {reason}, not used"
+
+
+def write_sealed(path: Path, content: bytes) -> None:
+    """Writes a file of bytes with a manifest of its own, ``NAME.json``. Raises OutputError."""
+    _make_way(path)
+    write_whole(path, content, CURE, ours=True, private=True)
+    digest = hashlib.sha256(content).hexdigest()
+    name = f"{path.name}.json"
+    _write_document(path.with_name(name), proof.seal(name, {"file_sha256": digest}))
+
+
+def read_sealed(path: Path) -> bytes | None:
+    """What ``write_sealed`` wrote; None where it is not that."""
+    kept = read_kept(path.parent, f"{path.name}.json")
+    manifest = {} if kept is None else proof.as_object(kept, path)
+    if proof.why_not_content(path, manifest.get("file_sha256")) is not None:
+        return None
+    return path.read_bytes()
+
+
+def find_built(
+    folder: Path, suffix: str, fits: Callable[[Mapping[str, Any]], bool]
+) -> Artefact | None:
+    """The newest whole file whose key ``fits``; None where there is none."""
+    for path in sorted(folder.glob(f"*{suffix}"), key=age, reverse=True):
+        key = read_manifest(path).get("key")
+        if isinstance(key, dict) and fits(key) and _is_built(path, key):
+            return _keep(Artefact(str(path), False, ()))
+    return None
+
+
+def age(path: Path) -> float:
+    """When a file was written; 0 for what cannot be told, such as a link that leads nowhere."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _keep(made: Artefact) -> Artefact:
+    """This command runs the file: nothing of the user's choice may overwrite it."""
+    keep("a file of the engines' folder", made.path, Path(made.path).with_suffix(".json"))
+    return made
+
+
+def read_manifest(path: str | Path) -> dict[str, Any]:
+    """The manifest beside a built file; empty if there is none, or none that can be read.
+
+    It may be a stranger's: ``proof.why_not`` says whether to believe it.
+    """
+    file = Path(path).with_suffix(".json")
+    try:
+        found = proof.as_object(read_own(file, proof.DOCUMENT_BYTES), file)
+    except OSError:
+        return {}
+    return found if isinstance(found.get("key", {}), dict) else {}
+
+
+def _build(
+    target: Path, key: Mapping[str, Any], build: Callable[[Path], Mapping[str, Any] | None]
+) -> None:
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as place:
+        made, start = Path(place) / target.name, time.perf_counter()
+        facts = dict(build(made) or {})
+        seconds = time.perf_counter() - start
+        manifest = {
+            "schema": 1,
+            "made_by": f"detect-video {__version__}",
+            "key": key,
+            "facts": facts,
+            "build_s": round(seconds, 3),
+            "file_sha256": proof.file_digest(made),
+            "file_bytes": made.stat().st_size,
+        }
+        made.chmod(FILE_MODE)
+        put_in_place(made, target)
+    _write_manifest(target, manifest)
+
+
+def _write_manifest(target: Path, manifest: Mapping[str, Any]) -> None:
+    path = target.with_suffix(".json")
+    _write_document(path, proof.seal(path.name, manifest))
+
+
+def _write_document(path: Path, document: Mapping[str, Any]) -> None:
+    text = json.dumps(document, indent=2) + "\n"
+    _make_way(path)
+    write_whole(path, text.encode(), CURE, ours=True, private=True)
+
+
+def _make_way(path: Path) -> None:
+    """Removes what is no plain file: what a stranger's link leads to may be a file of the user's,
+    and a pipe would stay in the way."""
+    if path.is_symlink() or path.is_fifo() or path.is_socket():
+        path.unlink()
+
+
+def _is_built(target: Path, key: Mapping[str, Any]) -> bool:
+    manifest = read_manifest(target)
+    return bool(manifest.get("key") == key) and proof.why_not(target, manifest) is None
+
+
+def _why_anew(folder: Path, stem: str, target: Path, key: Mapping[str, Any]) -> tuple[str, ...]:
+    """Why a file that was built before is built again: it is damaged, or the key has changed."""
+    if os.path.lexists(target):
+        reason = proof.why_not(target, read_manifest(target)) or "its manifest is of another file"
+        return (f"{target}: {reason}, not used; built again",)
+    known = re.compile(re.escape(stem) + "-[0-9a-f]{12}" + re.escape(target.suffix))
+    others = [path for path in folder.glob(f"*{target.suffix}") if known.fullmatch(path.name)]
+    if not others:
+        return ()
+    last = max(others, key=age)
+    before = read_manifest(last).get("key", {})
+    changed = [
+        f"{name} {before.get(name)} is now {key.get(name)}"
+        for name in sorted({*before, *key})
+        if before.get(name) != key.get(name)
+    ]
+    return (f"{last.name} does not fit: {'; '.join(changed) or 'it has no manifest'}; built again",)
+
+
+def _export(target: Path, data: bytes, manifest: dict[str, Any]) -> Artefact:
+    if _is_whole(target, manifest):  # also where the folder can only be read
+        return Artefact(str(target), False, ())
+    make_private_folder(target.parent)
+    with _locked(target.parent):
+        if _is_whole(target, manifest):  # another run built it while this one waited
+            return Artefact(str(target), False, ())
+        notes = (*_why_broken(target, manifest), *_impostors(target, manifest))
+        _make_way(target)
+        write_whole(target, data, CURE, ours=True, private=True)
+        _write_manifest(target, manifest)
+    return Artefact(str(target), True, notes)
+
+
+def _impostors(target: Path, manifest: Mapping[str, Any]) -> list[str]:
+    """A line for each file that says that it is this graph, under another name, and is not."""
+    begins = target.stem[: -proof.NAMED - 1]
+    others = [path for path in target.parent.glob(f"{glob.escape(begins)}-*.onnx")]
+    return [
+        f"{path}: {reason}, not used"
+        for path in sorted(others)
+        if path != target
+        and (told := read_manifest(path)).get("recipe") == manifest["recipe"]
+        and (reason := proof.why_not(path, told)) is not None
+    ]
+
+
+def stem(network: Network) -> str:
+    """How the names of a network's files begin: name, size, batch and precision."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", network.name).strip("._-")[:80] or "model"
+    precision = "" if network.precision == "fp32" else f"-{network.precision}"
+    return f"{name}-{network.input.width}x{network.input.height}-b{network.batch}{precision}"
+
+
+def _manifest(network: Network, digest: str, size: int) -> dict[str, Any]:
+    from detector.core.models.graph.build import peak_bytes
+
+    graph = network.graph.graph
+    return {
+        "schema": 1,
+        "name": network.name,
+        "family": network.family,
+        "made_by": f"detect-video {__version__}",
+        "file_sha256": digest,
+        "file_bytes": size,
+        "sources_sha256": network.sha256,
+        "random_seed": network.random_seed,
+        "precision": network.precision,
+        "batch": network.batch,
+        "input_shape": list(network.input_shape),
+        "output_shapes": [list(shape) for shape in network.output_shapes],
+        "inputs": [info.name for info in graph.input],
+        "outputs": [info.name for info in graph.output],
+        "opset": max(entry.version for entry in network.graph.opset_import),
+        "parameters": network.parameters,
+        "macs": network.macs,
+        "peak_bytes": peak_bytes(network.graph),
+        "recipe": recipe(network),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Graphs:
+    """The graphs in a folder of built files, for front ends: what was built before is not built
+    again."""
+
+    folder: Path
+
+    def find(self, network: Network) -> KnownGraph | None:
+        """By what the graph is made of. A file that does not prove its content is none."""
+        wanted = recipe(network)
+        with suppress(OSError):
+            for path in sorted(self.folder.glob(f"{glob.escape(stem(network))}-*.onnx")):
+                manifest = read_manifest(path)
+                if manifest.get("recipe") == wanted and (known := _known(path, manifest)):
+                    keep("a file of the engines' folder", path, path.with_suffix(".json"))
+                    return known
+        return None
+
+
+def _known(path: Path, manifest: Mapping[str, Any]) -> KnownGraph | None:
+    if proof.why_not(path, manifest) is not None:
+        return None
+    try:
+        shapes = [tuple(map(int, shape)) for shape in manifest["output_shapes"]]
+        macs, peak = int(manifest["macs"]), int(manifest["peak_bytes"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return KnownGraph(str(path), shapes, macs, peak, partial(_load, path))
+
+
+def _load(path: Path) -> onnx.ModelProto:
+    import onnx
+
+    return onnx.load(path, load_external_data=False)
+
+
+def recipe(network: Network) -> str:
+    """A digest of everything that a front end makes a graph of, the front ends themselves included:
+    whoever changes one gets another graph."""
+    size = network.input
+    parts = [
+        code_of(models.__path__[0]),
+        network.name,
+        network.family,
+        network.sha256,
+        network.random_seed,
+        [size.height, size.width, size.geometry, size.stride, size.pad_value],
+        network.batch,
+        network.precision,
+        list(network.names),
+        network.needs_nms,
+        network.parameters,
+    ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+@cache
+def code_of(folder: str) -> str:
+    """Tells two states of a room's code apart. In a checkout it changes without a version."""
+    files = sorted(Path(folder).rglob("*.py"))
+    facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    return hashlib.sha256(json.dumps([__version__, facts]).encode()).hexdigest()
+
+
+def _is_whole(target: Path, manifest: dict[str, Any]) -> bool:
+    """Whether the manifest is the one that would be written, and the file is the one in the
+    manifest, which was just made.
+
+    That is a proof, too. So a file sealed with another key counts where it cannot be sealed again.
+    """
+    told = read_manifest(target)
+    if proof.without_proof(told) != manifest:
+        return False
+    if proof.why_not(target, told) is None:
+        return True
+    same = proof.why_not_content(target, manifest["file_sha256"]) is None
+    return same and not has_permission(target.parent)
+
+
+def _why_broken(target: Path, manifest: dict[str, Any]) -> tuple[str, ...]:
+    """A line where the file is not what its name says.
+
+    A file whose manifest names the same graph under another ``--family``, from another file of
+    the same network, or with the proof of another key, is whole.
+    """
+    if not os.path.lexists(target):
+        return ()
+    told, digest = read_manifest(target), manifest["file_sha256"]
+    content = proof.why_not_content(target, digest)
+    if content is None and told.get("file_sha256") == digest:
+        return ()
+    reason = proof.why_not(target, told) or content or "its manifest is of another file"
+    return (f"{target}: {reason}, not used; built again",)
+
+
+@contextmanager
+def _locked(place: Path) -> Iterator[None]:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    file = os.open(place / LOCK, flags, FILE_MODE)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)  # given back when the file closes, or the process dies
+        yield
+    finally:
+        os.close(file)
+
+
+@contextmanager
+def _output_errors(place: Path) -> Iterator[None]:
+    if has_no_home(place):
+        raise OutputError(f"{place}: the home folder is unknown; set HOME, or {CURE}")
+    try:
+        yield
+    except OSError as exc:
+        raise OutputError(
+            f"{place}: the graph cannot be written there: {exc.strerror or exc}; {CURE}"
+        ) from exc

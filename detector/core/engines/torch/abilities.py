@@ -1,0 +1,132 @@
+"""What torch can do on this machine, and where it cannot, the reason."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Set
+from typing import Any
+
+from detector.core.errors import EngineError
+from detector.core.errors.machine import BF16, EXACT_INT8, cpu_flags
+
+CUDA_TORCH = (
+    "or install one with CUDA: pip install torch --index-url https://download.pytorch.org/whl/cu130"
+)
+
+
+def device_of(asked: str) -> tuple[Any, str]:
+    """The torch.device for "auto", "cpu", "cuda" or "cuda:N", and for auto a line that says which.
+
+    Raises EngineError where that GPU does not exist.
+    """
+    import torch
+
+    if asked == "cpu":
+        return torch.device("cpu"), ""
+    reason = without_cuda()
+    if asked == "auto":
+        if reason:
+            return torch.device("cpu"), f"engine torch runs on the CPU: {reason}"
+        name = torch.cuda.get_device_name(0)
+        return torch.device("cuda:0"), f"engine torch runs on cuda:0, {name}"
+    if reason:
+        cure = "" if torch.version.cuda else f", {CUDA_TORCH}"
+        raise EngineError(f"engine torch: --device {asked}: {reason}; use --device cpu{cure}")
+    device = torch.device(asked if ":" in asked else "cuda:0")
+    if device.index >= (count := torch.cuda.device_count()):
+        there = ", ".join(f"cuda:{at}" for at in range(count))
+        raise EngineError(f"engine torch: --device {asked}: no such GPU; use one of {there}")
+    return device, ""
+
+
+def without_cuda() -> str:
+    """Why torch cannot use a GPU here; "" where it can."""
+    import torch
+
+    if torch.version.cuda is None and torch.version.hip is None:
+        return f"this torch ({torch.__version__}) is built without CUDA"
+    if torch.cuda.is_available():
+        return ""
+    return "torch finds no GPU, or no driver for it (nvidia-smi shows both)"
+
+
+def refusal(precision: str, device: Any) -> str | None:
+    """Why a precision cannot run on a torch.device; None where it can."""
+    if device.type == "cuda":
+        return _gpu_refusal(precision, device)
+    return _cpu_refusal(precision)
+
+
+def _cpu_refusal(precision: str) -> str | None:
+    if precision == "tf32":
+        return "TF32 is a format of NVIDIA GPUs, and torch runs on the CPU; use --precision bf16"
+    if precision == "fp16" and not has_fp16():
+        return (
+            "this CPU has no fp16 arithmetic (AVX512-FP16 or AMX-FP16); "
+            "use --precision fp32 or bf16"
+        )
+    return None
+
+
+def _gpu_refusal(precision: str, device: Any) -> str | None:
+    import torch
+
+    if precision == "int8":
+        return "torch has no int8 convolutions for GPUs; use --engine trt, or --device cpu"
+    major, minor = torch.cuda.get_device_capability(device)
+    if precision in ("tf32", "bf16") and major < 8:
+        name = torch.cuda.get_device_name(device)
+        return f"{name} has compute capability {major}.{minor}; {precision} needs 8.0"
+    return None
+
+
+def has_fp16() -> bool:
+    import torch
+
+    return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+
+
+def has_bf16() -> bool:
+    """Whether the CPU multiplies bf16 itself. Without that, oneDNN converts to float32 and back."""
+    return bool(cpu_facts() & BF16)
+
+
+def has_vnni() -> bool:
+    """Whether the CPU sums u8 x s8 products in 32 bits.
+
+    Without that, oneDNN sums two products in 16 bits, which may saturate.
+    """
+    return bool(cpu_facts() & EXACT_INT8)
+
+
+def cpu_facts() -> Set[str]:
+    """The CPU's flags as the kernel names them; torch's own names where it does not tell."""
+    import torch
+
+    return cpu_flags() or {
+        name for name, there in torch.cpu.get_capabilities().items() if there is True
+    }
+
+
+def has_int8_kernels() -> bool:
+    import torch
+
+    return (
+        hasattr(torch.ops.onednn, "qconv2d_pointwise")
+        and torch.backends.mkldnn.is_available()
+        and has_vnni()
+    )
+
+
+def check_compiler(device: Any) -> None:
+    """torch.compile writes C++ for a CPU. Raises EngineError where no compiler is installed."""
+    asked = os.environ.get("CXX")
+    if device.type == "cpu" and not any(
+        shutil.which(name) for name in ([asked] if asked else ["g++", "clang++"])
+    ):
+        what = f"CXX={asked} is not there" if asked else "there is no g++ or clang++"
+        raise EngineError(
+            f"engine torch: compile needs a C++ compiler, and {what}; "
+            "install one (apt install g++), or leave compile out"
+        )

@@ -1,0 +1,71 @@
+# mypy: allow-subclassing-any
+"""Runs the module once and notes the precision that every layer really computed in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from detector.core.engines.base import LayerExecution
+from detector.core.engines.torch.integers import QuantizedConv
+
+NAMES = {
+    torch.float32: "fp32",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.uint8: "u8",
+    torch.int8: "s8",
+}
+CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)
+
+
+def executed(
+    module: fx.GraphModule, example: Tensor, multiplied: Mapping[str, str]
+) -> list[LayerExecution]:
+    """The layers in order, with the precision of the tensors that they really took and returned.
+
+    ``example``: u8 [B, H, W, 3] on the module's device. ``multiplied``: precision of the tensors ->
+    precision of the arithmetic of convolutions, where these differ (TF32 on a GPU; bf16 on a CPU
+    that multiplies it as float32).
+    """
+    fused: Mapping[str, tuple[str, ...]] = module.meta.get("fused", {})
+    layers: list[LayerExecution] = []
+
+    def note(name: str, part: nn.Module, result: Any) -> None:
+        layers.append(
+            LayerExecution(
+                name, _type(part), _precision(part, result, multiplied), nodes=fused.get(name, ())
+            )
+        )
+
+    with torch.inference_mode():
+        _Noting(module, note).run(example)
+    return layers
+
+
+class _Noting(fx.Interpreter):
+    def __init__(self, module: fx.GraphModule, note: Callable[[str, nn.Module, Any], None]) -> None:
+        super().__init__(module)
+        self._note = note
+
+    def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
+        result = super().call_module(target, args, kwargs)
+        self._note(str(target), self.module.get_submodule(str(target)), result)
+        return result
+
+
+def _type(part: nn.Module) -> str:
+    return type(part).__name__
+
+
+def _precision(part: nn.Module, result: Any, multiplied: Mapping[str, str]) -> str:
+    if isinstance(part, QuantizedConv):
+        return "int8"
+    precision = NAMES.get(result.dtype, str(result.dtype).removeprefix("torch."))
+    if isinstance(part, CONVOLUTIONS):
+        precision = NAMES.get(part.weight.dtype, precision)
+        return multiplied.get(precision, precision)
+    return precision

@@ -1,0 +1,200 @@
+"""ONNX graph -> ``torch.fx.GraphModule`` of ordinary modules whose paths are the nodes' names.
+
+    operators.py  one function for each ONNX operator: node -> torch module
+    modules.py    the modules that torch lacks
+    halves.py     the same module in bf16 or fp16, except what must stay float32
+    integers.py   a graph with Q/DQ nodes on int8 kernels
+    execution.py  one run that notes the precision of every layer
+    requests.py   a request on the CPU or on a GPU
+    abilities.py  what torch can do on this machine
+
+Nothing is traced and no code is generated. Node ``17.conv`` is ``module.get_submodule("17.conv")``,
+an ``nn.Conv2d``, so torch's own tools (hooks, profiler, compile, training) work on it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.errors import EngineError
+
+if TYPE_CHECKING:
+    import onnx
+    from torch.fx import GraphModule
+
+
+class QuantizedConstant(NamedTuple):
+    """A quantised constant: (values - zero) * scale.
+
+    ``scale`` and ``zero`` hold one number, or one for each place of ``axis``.
+    """
+
+    values: NDArray[Any]
+    scale: NDArray[np.float32]
+    zero: NDArray[Any]
+    axis: int
+
+
+Signature = tuple[list[tuple[str, tuple[int, ...]]], list[tuple[str, tuple[int, ...]]]]
+
+
+def graph_module(model: onnx.ModelProto) -> GraphModule:
+    """A module that takes u8 [B, H, W, 3] and returns a tuple of the graph's outputs.
+
+    It is in eval mode, without gradients. Raises EngineError that lists every operator for which
+    there is no torch module here.
+    """
+    import torch
+    from onnx import numpy_helper
+    from torch import fx, nn
+
+    from detector.core.engines.torch.operators import OPERATORS, Node
+
+    lacking = sorted({node.op_type for node in model.graph.node} - OPERATORS.keys())
+    if lacking:
+        raise EngineError(
+            f"engine torch: no module for the operators {', '.join(lacking)} of this graph; "
+            "use --engine ort"
+        )
+    constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    weights = dequantized_constants(model, constants)
+    root, graph = nn.Module(), fx.Graph()
+    values: dict[str, fx.Node] = {
+        info.name: graph.placeholder(f"input{at}") for at, info in enumerate(model.graph.input)
+    }
+    operators = {}
+    read = {name for proto in model.graph.node for name in proto.input} | {
+        info.name for info in model.graph.output
+    }
+    for proto in model.graph.node:
+        if proto.output[0] in weights:
+            continue
+        node = Node(proto, constants)
+        operators[proto.name] = proto.op_type
+        module, inputs = OPERATORS[proto.op_type](node)
+        for name in inputs:
+            if name not in values and name not in constants:
+                raise EngineError(
+                    f"engine torch: node {proto.name} reads the tensor {name}, which nothing makes"
+                )
+            if name not in values:  # a constant that is an operand, not a parameter of the module
+                place = f"constants.{name}.value"
+                attach(root, place, torch.tensor(constants[name]))
+                values[name] = graph.get_attr(place)
+        # The first output that is read has the node's name; the others are numbered.
+        place = proto.name
+        for at, part in enumerate(module if isinstance(module, list) else [module]):
+            if proto.output[at] in read:
+                attach(root, place, part)
+                values[proto.output[at]] = graph.call_module(
+                    place, tuple(values[name] for name in inputs)
+                )
+                place = f"{proto.name}.{at + 1}"
+    graph.output(tuple(values[info.name] for info in model.graph.output))
+    whole = fx.GraphModule(root, graph)
+    whole.requires_grad_(False)
+    whole.meta["operators"] = operators
+    whole.meta["weights"] = {
+        proto.name: weights[proto.input[1]]
+        for proto in model.graph.node
+        if proto.input[1:2] and proto.input[1] in weights
+    }
+    return whole.eval()
+
+
+def dequantized_constants(
+    model: onnx.ModelProto, constants: dict[str, NDArray[Any]]
+) -> dict[str, QuantizedConstant]:
+    """Puts the floats of every constant that a DequantizeLinear reads into ``constants``.
+
+    Returns the quantised constants by the name of the tensor that holds their floats.
+    """
+    from onnx import helper
+
+    found = {}
+    for proto in model.graph.node:
+        if proto.op_type != "DequantizeLinear" or not all(
+            name in constants for name in proto.input if name
+        ):
+            continue
+        attributes = {
+            attribute.name: helper.get_attribute_value(attribute) for attribute in proto.attribute
+        }
+        values, scale = (constants[name] for name in proto.input[:2])
+        zero = (
+            constants[proto.input[2]]
+            if len(proto.input) > 2 and proto.input[2]
+            else np.zeros_like(scale, values.dtype)
+        )
+        if attributes.get("block_size"):
+            raise EngineError(
+                f"engine torch: node {proto.name}: scales by blocks are not supported; "
+                "use --engine ort"
+            )
+        axis = int(attributes.get("axis", 1))
+        sides = [1] * values.ndim
+        if scale.size > 1:
+            sides[axis] = -1
+        shifted = values.astype(np.float64) - zero.astype(np.float64).reshape(sides)
+        constants[proto.output[0]] = (shifted * scale.reshape(sides)).astype(np.float32)
+        found[proto.output[0]] = QuantizedConstant(
+            values, scale.reshape(-1), zero.reshape(-1), axis
+        )
+    return found
+
+
+def lay_out(module: GraphModule, channels_last: bool) -> GraphModule:
+    """Lays the weights of convolutions out as NHWC (``channels_last``), or as NCHW; in place.
+
+    The picture comes as NHWC, so Transpose hands on a tensor that lies channels last. With weights
+    laid out otherwise, every convolution reorders them in every run: 5 times slower on yolov4-tiny
+    (2 threads, AVX-512). The layout is set on each weight, because setting it on the module would
+    also reach buffers that have other than four dimensions, and fail.
+    """
+    import torch
+    from torch import nn
+
+    from detector.core.engines.torch.modules import Permute
+
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    for part in module.modules():
+        if isinstance(part, (nn.Conv2d, nn.ConvTranspose2d)):
+            part.weight.data = part.weight.data.contiguous(memory_format=layout)
+        elif isinstance(part, Permute):
+            part.copies = not channels_last
+    return module
+
+
+def signature(model: onnx.ModelProto) -> Signature:
+    """(type, shape) of the inputs and of the outputs; -1 is a dimension that is not fixed."""
+    graph = model.graph
+    return [_type_and_shape(one) for one in graph.input], [
+        _type_and_shape(one) for one in graph.output
+    ]
+
+
+def _type_and_shape(info: Any) -> tuple[str, tuple[int, ...]]:
+    from onnx import helper
+
+    tensor = info.type.tensor_type
+    shape = tuple(dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim)
+    return str(helper.tensor_dtype_to_np_dtype(tensor.elem_type)), shape
+
+
+def attach(root: Any, path: str, part: Any) -> None:
+    """Puts a module or a tensor at a dotted path and makes the modules on the way to it."""
+    from torch import Tensor, nn
+
+    *way, last = path.split(".")
+    place = root
+    for name in way:
+        if name not in place._modules:
+            place.add_module(name, nn.Module())
+        place = place._modules[name]
+    if isinstance(part, Tensor):
+        place.register_buffer(last, part)
+    else:
+        place.add_module(last, part)

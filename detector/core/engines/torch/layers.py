@@ -1,0 +1,85 @@
+"""Runs that time every layer: the graph's own code, with a look at the clock after each of its
+modules.
+
+The graph is nothing but calls of leaf modules, one after the other, so a layer's time lasts from
+the end of the layer before it to its own end: its arithmetic, the call of its module and the
+freeing of what it read last. One look at the clock costs some 100 ns. Hooks cost several us a
+module, most of it between the layers, where no layer's time shows it (docs/decisions.md). On a GPU
+each call is waited for, so a layer's time includes its launch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from detector.core.engines.base import Engine, LayerExecution
+from detector.core.engines.layer_times import match_layers
+
+
+class TorchLayerProfiler:
+    def __init__(self, engine: Engine, module: Any) -> None:
+        self._engine = engine
+        self._layers = engine.execution()
+        self._stamps: list[int] = []
+        self._timed = insert_clock(module, self._stamps, engine.device != "cpu")
+        self._told: list[list[tuple[str, str, float]]] = []
+
+    def run(self, slot: NDArray[np.uint8]) -> None:
+        self._stamps.clear()
+        request = self._engine.requests[0]
+        np.copyto(request.slot, slot)
+        request.infer(len(slot))
+        took = np.diff(self._stamps) / 1e6
+        self._told.append(
+            [(name, kind, ms) for (name, kind), ms in zip(self._timed, took.tolist(), strict=True)]
+        )
+
+    def times(self) -> list[tuple[LayerExecution, list[float]]]:
+        return match_layers(self._layers, self._told)
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def insert_clock(module: Any, stamps: list[int], on_gpu: bool) -> list[tuple[str, str]]:
+    """Inserts calls that read the clock into the module's code: one before its first node, and one
+    after each.
+
+    They append nanoseconds to ``stamps``. Returns (name, type) of what lies between two calls, in
+    order; a node that calls no module has its own name and the type ``Function``.
+    """
+    graph = module.graph
+    work = [node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
+    look = _look(stamps, on_gpu)
+    with graph.inserting_before(work[0]):
+        graph.call_function(look)
+    for node in work:
+        with graph.inserting_after(node):
+            graph.call_function(look)
+    module.recompile()
+    return [_describe(module, node) for node in work]
+
+
+def _describe(module: Any, node: Any) -> tuple[str, str]:
+    if node.op != "call_module":
+        return str(node.name), "Function"
+    return str(node.target), type(module.get_submodule(node.target)).__name__
+
+
+def _look(stamps: list[int], on_gpu: bool) -> Callable[[], None]:
+    append, now = stamps.append, time.perf_counter_ns
+
+    def look() -> None:
+        append(now())
+
+    def look_when_done() -> None:
+        torch.cuda.synchronize()
+        append(now())
+
+    return look_when_done if on_gpu else look

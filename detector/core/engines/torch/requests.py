@@ -1,0 +1,247 @@
+"""One request of the torch engine, on the CPU (``TorchRequest``) or on a GPU (``CudaRequest``).
+
+A GPU request has a stream of its own, pinned memory at both ends, and an event to wait for. Its
+``infer`` never waits for the whole device, nor for another request. Opening the engine may wait for
+the device, because it happens once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from detector.core.engines.base import Request, translated
+from detector.core.errors import EngineError
+from detector.core.models.base import Network
+
+Run = Callable[[Tensor], Sequence[Tensor]]
+"""u8 [B, H, W, 3] -> the graph's outputs, float32."""
+
+
+class CallingThreads(threading.local):
+    """Sets torch's number of threads once in each thread that runs the network.
+
+    OpenMP keeps that number per calling thread. A worker does not inherit what the thread that
+    opened the engine has set; without this call it would split its sums in another way, and they
+    would differ in the last bit from those of the plain loop.
+    """
+
+    ready = False
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def prepare(self) -> None:
+        if not self.ready:
+            torch.set_num_threads(self._count)
+            self.ready = True
+
+
+class TorchRequest(Request):
+    """A request on the CPU: torch computes in the calling thread and in the threads of its pool.
+
+    ``slot`` shares its memory with the input tensor. Results are copied into arrays that belong to
+    this request and are made once.
+    """
+
+    def __init__(self, run: Run, network: Network, threads: CallingThreads) -> None:
+        self._threads = threads
+        self.slot = np.zeros(network.input_shape, np.uint8)  # [B, H, W, 3] RGB
+        self._outputs = [np.zeros(shape, np.float32) for shape in network.output_shapes]
+        self._input = torch.from_numpy(self.slot)
+        self._targets = [torch.from_numpy(output) for output in self._outputs]
+        self._run: Any = run  # None after close
+
+    def infer(self, n: int) -> list[NDArray[np.float32]]:
+        if self._run is None:
+            raise EngineError("engine torch: infer after close")
+        with translated("torch", "run the network"), torch.inference_mode():
+            self._threads.prepare()
+            for target, result in zip(self._targets, self._run(self._input), strict=True):
+                target.copy_(result)
+        return [output[:n] for output in self._outputs]
+
+    def release(self) -> None:
+        self._run = None
+
+
+WARM_UPS = 3  # before a capture: libraries choose their kernels and allocate on the first runs
+
+
+class CudaRequest(Request):
+    """A request on a GPU. ``slot`` and the results are pinned: the device copies them by itself.
+
+    ``tf32``: whether float32 convolutions may round their operands to TF32; ``benchmark``: whether
+    cuDNN looks for its fastest algorithms. Both are settings of the whole process. torch allows
+    TF32 by default, and fp32 would then not be fp32. They are set before each launch, because
+    another engine of this process may have set them the other way.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        network: Network,
+        device: Any,
+        tf32: bool,
+        finished: Callable[[float], None],
+        benchmark: bool = False,
+    ) -> None:
+        """``finished`` is called after each run with its milliseconds on the device."""
+        self._stream = torch.cuda.Stream(device)
+        self._pinned = pinned(network.input_shape, torch.uint8)  # [B, H, W, 3] RGB
+        self.slot = self._pinned.numpy()
+        self._given = torch.empty(network.input_shape, dtype=torch.uint8, device=device)
+        self._results = [pinned(shape, torch.float32) for shape in network.output_shapes]
+        self._outputs = [result.numpy() for result in self._results]
+        self._begun = torch.cuda.Event(enable_timing=True)
+        # blocking: the waiting thread sleeps.
+        self._ended = torch.cuda.Event(enable_timing=True, blocking=True)
+        self._arithmetic, self._finished = (tf32, benchmark), finished
+        self._run: Any = run  # None after close
+        self._graph: Any = None
+
+    def infer(self, n: int) -> list[NDArray[np.float32]]:
+        if self._run is None:
+            raise EngineError("engine torch: infer after close")
+        with (
+            translated("torch", "run the network"),
+            torch.inference_mode(),
+            torch.cuda.stream(self._stream),
+        ):
+            set_arithmetic(*self._arithmetic)
+            self._begun.record()
+            self._given.copy_(self._pinned, non_blocking=True)
+            for target, result in zip(self._results, self._run(self._given), strict=True):
+                target.copy_(result, non_blocking=True)
+            self._ended.record()
+            self._ended.synchronize()
+        self.device_ms = float(self._begun.elapsed_time(self._ended))
+        self._finished(self.device_ms)
+        return [output[:n] for output in self._outputs]
+
+    def capture(self) -> None:
+        """Records the kernels of one run as a CUDA graph over this request's own buffers.
+
+        From then on ``infer`` replays the graph: one launch instead of one a kernel.
+        """
+        run = self._run
+        set_arithmetic(*self._arithmetic)
+        with torch.inference_mode(), torch.cuda.stream(self._stream):
+            for _ in range(WARM_UPS):
+                run(self._given)
+            self._stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        # thread_local: only unsafe calls of this thread end the capture; another request may run.
+        with (
+            torch.inference_mode(),
+            torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"),
+        ):
+            results = run(self._given)
+
+        def replay(given: Tensor) -> Any:
+            graph.replay()
+            return results
+
+        self._graph, self._run = graph, replay
+
+    def release(self) -> None:
+        self._run = self._graph = None
+
+
+def pinned(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    return torch.zeros(shape, dtype=dtype, pin_memory=True)
+
+
+def set_arithmetic(tf32: bool, benchmark: bool) -> None:
+    """How the libraries of a GPU compute, in the whole process. ``benchmark``: whether cuDNN tries
+    its algorithms at the first run of each shape in each thread, and keeps the fastest."""
+    allow_tf32(tf32)
+    if torch.backends.cudnn.benchmark != benchmark:
+        torch.backends.cudnn.benchmark = benchmark
+
+
+def allow_tf32(allowed: bool) -> None:
+    if torch.backends.cudnn.allow_tf32 != allowed:
+        torch.backends.cudnn.allow_tf32 = allowed
+    if torch.backends.cuda.matmul.allow_tf32 != allowed:
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+
+
+def check_memory(run: Run, network: Network, device: Any, concurrency: int) -> None:
+    """Runs one full batch on ``concurrency`` streams, so that a lack of memory shows while opening.
+
+    Raises EngineError that names the batch that fits.
+    """
+    if fits(run, network, device, concurrency, network.batch):
+        return
+    # Not inside an except clause: the exception would keep the frames, and the frames the memory.
+    raise EngineError(
+        out_of_memory(network.batch, lambda batch: fits(run, network, device, concurrency, batch))
+    )
+
+
+def fits(run: Run, network: Network, device: Any, concurrency: int, batch: int) -> bool:
+    """Whether ``batch`` pictures on each of ``concurrency`` streams, all at once, fit into the
+    GPU's memory.
+
+    A run that is over holds next to nothing, and what torch keeps for its stream is given up when
+    another one needs it. So the memory that each run took at its peak is held while the next ones
+    run: the last one then finds what it finds when all peaks come together.
+    """
+    shape = (batch, *network.input_shape[1:])
+    streams = [torch.cuda.Stream(device) for _ in range(concurrency)]
+    held: list[Any] = []  # inputs, results, and peaks
+    try:
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                before = begin_peak(device)
+                # Outside of inference mode, as the requests' own: what was compiled fits no other.
+                given = torch.zeros(shape, dtype=torch.uint8, device=device)
+                with torch.inference_mode():
+                    held += [given, run(given)]
+                held.append(hold_peak(device, before))
+        for stream in streams:
+            stream.synchronize()
+    except torch.OutOfMemoryError:
+        return False
+    finally:
+        held.clear()
+        torch.cuda.empty_cache()
+        begin_peak(device)  # what was tried here is no part of a run's figures
+    return True
+
+
+def begin_peak(device: Any) -> int:
+    """Bytes that torch has allocated on a GPU; the peak is counted from now on."""
+    if device.type != "cuda":
+        return 0
+    torch.cuda.reset_peak_memory_stats(device)
+    return int(torch.cuda.memory_allocated(device))
+
+
+def hold_peak(device: Any, before: int) -> Tensor | None:
+    """What was allocated at the peak since ``before`` and is free again, as one tensor."""
+    if device.type != "cuda":
+        return None
+    peak, now = torch.cuda.max_memory_allocated(device), torch.cuda.memory_allocated(device)
+    return torch.empty(max(0, int(peak - max(before, now))), dtype=torch.uint8, device=device)
+
+
+def out_of_memory(batch: int, fits: Callable[[int], bool]) -> str:
+    """The message for the user. Halves the batch until one fits, to name it."""
+    smaller = batch // 2
+    while smaller and not fits(smaller):
+        smaller //= 2
+    said = f"engine torch: out of GPU memory at batch {batch}; "
+    if not smaller:
+        return (
+            f"{said}not even batch 1 fits: close other programs that use the GPU, or use a smaller "
+            "--size or --device cpu"
+        )
+    return said + f"batch {smaller} fits: use --batch {smaller}"

@@ -1,0 +1,431 @@
+"""Builds a plan from a graph, in one way for TensorRT 10.15 to 11.
+
+The network is strongly typed: the types of the graph are the types that run. The file has, in
+order: the settings of trt, a graph for any batch, the key of a plan, the progress monitor, the
+build.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from detector.core.engines import store
+from detector.core.engines.base import BuildProgress, EngineOptions
+from detector.core.engines.trt import driver
+from detector.core.engines.trt.driver import Gpu
+from detector.core.engines.trt.plan_file import kept_log
+from detector.core.errors import EngineError, OutputError, UsageError
+from detector.core.models.base import Network
+
+if TYPE_CHECKING:
+    import onnx
+
+
+OPTIONS = {
+    "min_batch": "smallest batch that the plan takes; default: --batch",
+    "max_batch": "largest batch that the plan takes; default: --batch",
+    "opt_batch": "batch that the plan is tuned for; default: the largest",
+    "workspace_mb": "most GPU memory that a layer may use while it runs; default: all",
+    "level": "how long TensorRT searches, 0 to 5; default: its own (3)",
+    "version_compatible": "1: the plan runs with later versions of the same TensorRT major too",
+    "hardware_compatible": "same: any GPU of this compute capability; ampere: any from 8.0 on",
+    "detailed": "0: leave the layers' types out of the plan; precision executed is then unknown",
+    "host_code": "1: a plan may start the runtime that it carries; only for files that you trust",
+}
+HARDWARE = {"": "NONE", "same": "SAME_COMPUTE_CAPABILITY", "ampere": "AMPERE_PLUS"}
+LEVELS = range(6)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """``batches``: the smallest batch that the plan takes, the one it is tuned for, the largest."""
+
+    batches: tuple[int, int, int]
+    workspace_mb: int = 0
+    level: int | None = None
+    version_compatible: bool = False
+    hardware_compatible: str = ""
+    detailed: bool = True
+    host_code: bool = False
+
+
+def read(options: EngineOptions) -> Settings:
+    """Reads and checks ``--engine-options NAME=VALUE,...``. Raises UsageError."""
+    own = options.own
+    low = _number(own, "min_batch", options.batch, 1)
+    high = _number(own, "max_batch", options.batch, 1)
+    best = _number(own, "opt_batch", high, 1)
+    if not low <= options.batch <= high:
+        raise UsageError(f"--batch {options.batch} is outside of the plan's batches {low}..{high}")
+    if not low <= best <= high:
+        raise UsageError(
+            f"--engine-options opt_batch={best}: outside of the plan's batches {low}..{high}"
+        )
+    hardware = own.get("hardware_compatible", "")
+    if hardware not in HARDWARE:
+        raise UsageError(f"--engine-options hardware_compatible={hardware}: it is same or ampere")
+    level = _number(own, "level", -1, 0) if "level" in own else None
+    if level is not None and level not in LEVELS:
+        raise UsageError(f"--engine-options level={level}: it is 0 to {LEVELS[-1]}")
+    return Settings(
+        batches=(low, best, high),
+        workspace_mb=_number(own, "workspace_mb", 0, 1),
+        level=level,
+        version_compatible=_switch(own, "version_compatible", False),
+        hardware_compatible=hardware,
+        detailed=_switch(own, "detailed", True),
+        host_code=_switch(own, "host_code", False),
+    )
+
+
+def _number(own: Mapping[str, str], name: str, default: int, at_least: int) -> int:
+    text = own.get(name)
+    if text is None:
+        return default
+    if not text.isdecimal() or int(text) < at_least:
+        raise UsageError(
+            f"--engine-options {name}={text}: give a whole number, at least {at_least}"
+        )
+    return int(text)
+
+
+def _switch(own: Mapping[str, str], name: str, default: bool) -> bool:
+    text = own.get(name)
+    if text is None:
+        return default
+    if text.lower() not in ("0", "1", "true", "false", "yes", "no"):
+        raise UsageError(f"--engine-options {name}={text}: give 1 or 0")
+    return text.lower() in ("1", "true", "yes")
+
+
+BATCH = "batch"  # the name of the first dimension
+
+
+def any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of a graph of fixed batch whose batch is chosen at run time.
+
+    A plan for a range of batches needs such a graph. A Reshape whose constant holds the batch gets
+    0 instead, which keeps the dimension. Raises EngineError that names the node that holds the
+    batch in another way.
+    """
+    import onnx
+    from onnx import shape_inference
+
+    whole = onnx.ModelProto()
+    whole.CopyFrom(model)
+    graph = whole.graph
+    batch = graph.input[0].type.tensor_type.shape.dim[0].dim_value
+    del graph.value_info[:]
+    for info in (*graph.input, *graph.output):
+        info.type.tensor_type.shape.dim[0].dim_param = BATCH
+    _free_reshapes(graph, batch)
+    wanted = [info.name for info in graph.output]
+    try:
+        shaped = shape_inference.infer_shapes(
+            _without_claims(whole), strict_mode=True, data_prop=True
+        ).graph
+    except shape_inference.InferenceError as exc:
+        raise EngineError(
+            f"engine trt: no range of batches for this graph: {' '.join(str(exc).split())}"
+        ) from exc
+    open_ended = {
+        info.name
+        for info in (*shaped.input, *shaped.value_info, *shaped.output)
+        if _begins_open(info)
+    }
+    for name in wanted:
+        if name not in open_ended:
+            raise EngineError(
+                f"engine trt: {_culprit(shaped, open_ended)}; build for one batch: --batch {batch}"
+            )
+    return whole
+
+
+def _free_reshapes(graph: onnx.GraphProto, batch: int) -> None:
+    """Puts 0 for the batch at the beginning of a Reshape's constant shape."""
+    from onnx import numpy_helper
+
+    shapes = {node.input[1] for node in graph.node if node.op_type == "Reshape"}
+    for tensor in graph.initializer:
+        if tensor.name in shapes:
+            values = numpy_helper.to_array(tensor).copy()
+            if len(values) > 1 and values[0] == batch:
+                values[0] = 0
+                tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(values), tensor.name))
+
+
+def _without_claims(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy whose outputs have no shapes, so that shape inference must find them."""
+    import onnx
+
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    for info in bare.graph.output:
+        info.type.tensor_type.ClearField("shape")
+    return bare
+
+
+def _begins_open(info: onnx.ValueInfoProto) -> bool:
+    shape = info.type.tensor_type.shape
+    return bool(shape.dim) and not shape.dim[0].HasField("dim_value")
+
+
+def _culprit(graph: onnx.GraphProto, open_ended: set[str]) -> str:
+    for node in graph.node:
+        if any(name in open_ended for name in node.input) and node.output[0] not in open_ended:
+            return (
+                f"node {node.name} ({node.op_type}) holds the batch in its constants, "
+                "so no range of batches fits"
+            )
+    return "the batch is held in constants, so no range of batches fits"
+
+
+def plan_key(trt: Any, network: Network, options: EngineOptions, gpu: Gpu) -> dict[str, Any]:
+    """Everything that makes another plan necessary, as JSON values.
+
+    A plan fits only the graph, the TensorRT and the GPU that it was built with. Of the driver only
+    the CUDA major counts: NVIDIA ties plans to TensorRT and to the GPU, and a newer driver of the
+    same major runs what an older one ran.
+    """
+    settings = read(options)
+    return {
+        "graph": _digest(network),
+        "batches": list(settings.batches),
+        "tensorrt": trt.__version__.split(".")[0]
+        if settings.version_compatible
+        else trt.__version__,
+        **_gpu(gpu, settings),
+        "cuda": driver.cuda_version()[0],
+        "workspace_mb": settings.workspace_mb,
+        "level": settings.level,
+        "detailed": settings.detailed,
+    }
+
+
+def covers(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Whether a plan built for the key ``found`` runs what ``wanted`` asks for.
+
+    Everything must be equal, except that the wanted batches may lie within its range.
+    """
+    low, _, high = found.get("batches") or (0, 0, 0)
+    first, _, last = wanted["batches"]
+    return (
+        low <= first and last <= high and {**found, "batches": None} == {**wanted, "batches": None}
+    )
+
+
+def _gpu(gpu: Gpu, settings: Settings) -> dict[str, str]:
+    capability = ".".join(map(str, gpu.capability))
+    if settings.hardware_compatible == "ampere":
+        return {"gpu": "any", "capability": "8.0 or newer"}
+    return {"gpu": "any" if settings.hardware_compatible else gpu.name, "capability": capability}
+
+
+def _digest(network: Network) -> str:
+    """sha256 of the graph for any batch, so that it does not depend on the batch of the network."""
+    try:
+        model = any_batch(network.graph)
+    except EngineError:  # its constants hold the batch: each batch is another graph
+        model = network.graph
+    return hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
+
+
+def progress_monitor(trt: Any, progress: BuildProgress) -> Any:
+    """An ``IProgressMonitor`` that hands every step to ``progress``. It never raises.
+
+    ``cancelled`` is set when ``progress`` returns False; ``raised`` holds what it raised.
+    """
+
+    class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.cancelled = False
+            self.raised: BaseException | None = None
+            self._steps: dict[str, int] = {}
+
+        def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
+            self._steps[phase_name] = num_steps
+            self._tell(phase_name, 0)
+
+        def step_complete(self, phase_name: str, step: int) -> bool:
+            self._tell(phase_name, step + 1)
+            return not self.cancelled
+
+        def phase_finish(self, phase_name: str) -> None:
+            self._steps.pop(phase_name, None)
+
+        def _tell(self, phase_name: str, done: int) -> None:
+            if self.cancelled:
+                return
+            try:
+                go_on = progress(phase_name, done, self._steps.get(phase_name, done))
+            except BaseException as exc:  # Ctrl-C too: none may pass through TensorRT's C++
+                self.raised, go_on = exc, False
+            self.cancelled = not go_on
+
+    return Monitor()
+
+
+MB = 1 << 20
+OUT_OF_MEMORY = re.compile(
+    r"out of memory|outofmemory|cudaErrorMemoryAllocation|insufficient (workspace|memory)", re.I
+)
+
+
+def graph_bytes(network: Network, settings: Settings) -> bytes:
+    """The ONNX file for TensorRT. For a range of batches its first dimension is open."""
+    low, _, high = settings.batches
+    model = network.graph if low == high else any_batch(network.graph)
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def build_plan(
+    trt: Any,
+    network: Network,
+    options: EngineOptions,
+    gpu: Gpu,
+    target: Path,
+    progress: BuildProgress,
+) -> dict[str, Any]:
+    """Writes the plan to ``target`` and returns facts for its manifest.
+
+    The GPU must be current in this thread. Raises EngineError.
+    """
+    settings, log = read(options), kept_log(trt)
+    builder = trt.Builder(log)
+    typed = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
+    definition = builder.create_network(typed)
+    parser = trt.OnnxParser(definition, log)
+    _parse(trt, parser, graph_bytes(network, settings), network.name, log)
+    config = builder.create_builder_config()
+    monitor = progress_monitor(trt, progress)
+    config.progress_monitor = monitor
+    _configure(trt, config, settings, options.precision)
+    for profile in _profiles(trt, builder, definition, settings):
+        if config.add_optimization_profile(profile) < 0:
+            raise EngineError(f"engine trt: batches {settings.batches} are refused: {log.reason()}")
+    cache = _cache_file(target, trt, gpu)
+    _load_timings(config, cache)
+    plan = builder.build_serialized_network(definition, config)
+    if monitor.raised is not None:
+        raise monitor.raised
+    if plan is None:
+        raise EngineError(_why_no_plan(monitor.cancelled, log.reason(), network, options))
+    target.write_bytes(plan)
+    _save_timings(config, cache)
+    return {
+        "tensorrt": trt.__version__,
+        "gpu": gpu.name,
+        "batches": list(settings.batches),
+        "timings": cache.name,
+    }
+
+
+def _parse(trt: Any, parser: Any, graph: bytes, name: str, log: Any) -> None:
+    if parser.parse(graph):
+        return
+    errors = [parser.get_error(at) for at in range(parser.num_errors)]
+    said = [
+        f"{error.node_operator()} at {error.node_name() or error.node()}: {error.desc()}"
+        for error in errors
+    ]
+    reason = "; ".join(dict.fromkeys(" ".join(text.split()) for text in said)) or log.reason()
+    cure = (
+        "; use --engine ort or openvino" if any(_is_unsupported(error) for error in errors) else ""
+    )
+    raise EngineError(
+        f"engine trt: TensorRT {trt.__version__} cannot read the graph of {name}: {reason}{cure}"
+    )
+
+
+def _is_unsupported(error: Any) -> bool:
+    return str(error.code().name).startswith("UNSUPPORTED")
+
+
+def _configure(trt: Any, config: Any, settings: Settings, precision: str) -> None:
+    if precision != "tf32":  # it is on by default, and fp32 would not be fp32
+        config.clear_flag(trt.BuilderFlag.TF32)
+    else:
+        config.set_flag(trt.BuilderFlag.TF32)
+    if settings.workspace_mb:
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, settings.workspace_mb * MB)
+    if settings.level is not None:
+        config.builder_optimization_level = settings.level
+    if settings.version_compatible:
+        config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
+    config.hardware_compatibility_level = getattr(
+        trt.HardwareCompatibilityLevel, HARDWARE[settings.hardware_compatible]
+    )
+    # Both keep the layers' names for NVTX and the inspector. Only DETAILED keeps their types.
+    verbosity = trt.ProfilingVerbosity
+    config.profiling_verbosity = (
+        verbosity.DETAILED if settings.detailed else verbosity.LAYER_NAMES_ONLY
+    )
+
+
+def _profiles(trt: Any, builder: Any, definition: Any, settings: Settings) -> list[Any]:
+    """Optimisation profiles: none for a fixed batch, two for a range of batches.
+
+    One is for the smallest batch alone and tuned for it, the other for the whole range.
+    """
+    low, best, high = settings.batches
+    if low == high:
+        return []
+    ranges = [(low, best, high)] if best == low else [(low, low, low), (low, best, high)]
+    profiles = []
+    for batches in ranges:
+        profile = builder.create_optimization_profile()
+        for at in range(definition.num_inputs):
+            tensor = definition.get_input(at)
+            rest = [int(side) for side in tensor.shape][1:]
+            smallest, middle, largest = (trt.Dims([batch, *rest]) for batch in batches)
+            profile.set_shape(tensor.name, smallest, middle, largest)
+        profiles.append(profile)
+    return profiles
+
+
+def _why_no_plan(cancelled: bool, reason: str, network: Network, options: EngineOptions) -> str:
+    if cancelled:
+        return "engine trt: the build was cancelled; nothing was kept"
+    text = f"engine trt: TensorRT could not build a plan for {network.name}: {reason}"
+    if not OUT_OF_MEMORY.search(reason):
+        return text
+    smaller = f"try --batch {options.batch // 2}, or " if options.batch > 1 else "try "
+    return f"{text}; {smaller}--engine-options workspace_mb=256, or a GPU with more free memory"
+
+
+def _cache_file(target: Path, trt: Any, gpu: Gpu) -> Path:
+    """Where measured layer times are kept, so that the next build on this GPU is faster."""
+    # The store builds in a hidden folder of its own.
+    folder = target.parent.parent if target.parent.name.startswith(".") else target.parent
+    name = re.sub(r"[^A-Za-z0-9]+", "-", gpu.name).strip("-") or "gpu"
+    digest = hashlib.sha256(f"{trt.__version__} {gpu.name} {gpu.capability}".encode()).hexdigest()[
+        :8
+    ]
+    return folder / f"trt-{name}-{digest}.timings"
+
+
+def _load_timings(config: Any, cache: Path) -> None:
+    """Loads the cache. A file that is absent, refused or not ours means an empty cache, which only
+    costs time."""
+    known = store.read_sealed(cache) or b""
+    timings = config.create_timing_cache(known) or config.create_timing_cache(b"")
+    if timings is not None:
+        config.set_timing_cache(timings, False)
+
+
+def _save_timings(config: Any, cache: Path) -> None:
+    timings = config.get_timing_cache()
+    if timings is None:
+        return
+    # The plan is built; a cache that cannot be kept must not lose it.
+    with suppress(OSError, OutputError):
+        store.write_sealed(cache, bytes(timings.serialize()))

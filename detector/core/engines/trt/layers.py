@@ -1,0 +1,194 @@
+"""The layers that TensorRT made of the graph: their precision, and the time that each takes.
+
+The precision comes from the JSON of ``EngineInspector``, whose form differs between TensorRT 10 and
+11. The times come from TensorRT's ``IProfiler``, on an engine that does nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.engines.base import Engine, LayerExecution
+from detector.core.engines.layer_times import match_layers
+from detector.core.engines.trt.running import TrtRequest
+from detector.core.errors import EngineError
+from detector.core.models.graph.halves import original_names
+
+if TYPE_CHECKING:
+    import onnx
+
+
+# Words in a tensor's type or format ("Row major linear FP32", "Half", "Thirty-two wide ... Int8
+# format") -> our name. bf16 stands before fp16 and u8 before int8, because the longer word contains
+# the shorter one.
+TYPES = (
+    (r"bf16|bfloat16", "bf16"),
+    (r"fp16|half|float16", "fp16"),
+    (r"fp8", "fp8"),
+    (r"uint8", "u8"),
+    (r"int8", "int8"),
+    (r"int64", "int64"),
+    (r"int32", "int32"),
+    (r"bool", "bool"),
+    (r"fp32|float", "fp32"),
+)
+# Layers that exist for the type of their result.
+MOVES = ("Reformat", "Cast", "NoOp", "Quantize", "Dequantize")
+# TensorRT inserts these and names each by the layer that it stands in front of.
+COPY = "Reformatting CopyNode"
+ONNX_NODE = re.compile(r"\[ONNX Layer: (.*?)\](?=[\x1e\x1f]|\[ONNX Layer: |$)", re.DOTALL)
+UNKNOWN = "unknown"
+
+
+def executed(
+    trt: Any, engine: Any, context: Any, graph: onnx.ModelProto | None
+) -> list[LayerExecution]:
+    """The layers in the engine's order; empty where the plan was built without their names.
+
+    ``graph``: the graph that the plan was built from. None where it is not known; the nodes then
+    have the names that the plan kept.
+    """
+    inspector = engine.create_engine_inspector()
+    # The context fixes the shapes: without it types are "N/A due to dynamic shapes".
+    inspector.execution_context = context
+    text = inspector.get_engine_information(trt.LayerInformationFormat.JSON)
+    return layers_of(json.loads(text), None if graph is None else _known_names(graph))
+
+
+def layers_of(
+    information: Mapping[str, Any], known: Mapping[str, str] | None
+) -> list[LayerExecution]:
+    """``known``: node of the graph -> its name before the graph was converted. None: all nodes."""
+    told = [
+        {"Name": layer} if isinstance(layer, str) else layer
+        for layer in information.get("Layers") or []
+    ]
+    nodes = _shared_out([(layer.get("LayerType") in MOVES, _nodes(layer, known)) for layer in told])
+    return [
+        LayerExecution(
+            str(layer.get("Name", "")),
+            str(layer.get("LayerType", UNKNOWN)),
+            _precision(layer),
+            nodes=own,
+        )
+        for layer, own in zip(told, nodes, strict=True)
+    ]
+
+
+def _known_names(graph: onnx.ModelProto) -> dict[str, str]:
+    renamed = original_names(graph)
+    return {node.name: renamed.get(node.name, node.name) for node in graph.graph.node}
+
+
+def _precision(layer: Mapping[str, Any]) -> str:
+    if "tf32" in str(layer.get("TacticName", "")).lower():
+        return "tf32"
+    sides = ("Outputs", "Inputs") if layer.get("LayerType") in MOVES else ("Inputs", "Outputs")
+    for side in sides:
+        for tensor in layer.get(side) or []:
+            if kind := _type_of(tensor):
+                return kind
+    return UNKNOWN
+
+
+def _type_of(tensor: Any) -> str | None:
+    """TensorRT 10 writes "Format/Datatype" as one text, 11 writes two."""
+    if not isinstance(tensor, Mapping):
+        return None
+    keys = {str(key).lower().replace(" ", ""): str(value) for key, value in tensor.items()}
+    for key in ("datatype", "format/datatype", "format"):
+        for pattern, name in TYPES:
+            if key in keys and re.search(pattern, keys[key], re.IGNORECASE):
+                return name
+    return None
+
+
+def _nodes(layer: Mapping[str, Any], known: Mapping[str, str] | None) -> list[str]:
+    """The nodes that a layer stands for.
+
+    They stand in its metadata, "[ONNX Layer: 0.conv]\\x1f[ONNX Layer: 0.act]". A plan without
+    details has no metadata; they then stand in its name, "0.conv + 0.act". A copy that TensorRT
+    inserted stands for no node.
+    """
+    name = str(layer.get("Name", ""))
+    words = ONNX_NODE.findall(str(layer.get("Metadata", "")))
+    if not words and known is not None and not name.startswith(COPY):
+        words = re.findall(r"[\w.]+", name)
+    return words if known is None else [known[word] for word in words if word in known]
+
+
+def _shared_out(told: Sequence[tuple[bool, Sequence[str]]]) -> list[tuple[str, ...]]:
+    """Gives every node to one layer, so that its cost counts once.
+
+    Of several layers that name it, the first that does more than move values gets it. ``told``
+    holds (only moves values, nodes) for each layer.
+    """
+    owners: dict[str, int] = {}
+    for wanted in (False, True):
+        for at, (moves, nodes) in enumerate(told):
+            if moves is wanted:
+                for node in nodes:
+                    owners.setdefault(node, at)
+    return [
+        tuple(dict.fromkeys(node for node in nodes if owners[node] == at))
+        for at, (_, nodes) in enumerate(told)
+    ]
+
+
+def kept_times(trt: Any) -> Any:
+    """An ``IProfiler`` that keeps the times it is told.
+
+    ``taken()`` returns them as (layer, ms) in order, and forgets them.
+    """
+
+    class KeptTimes(trt.IProfiler):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self._told: list[tuple[str, float]] = []
+
+        def report_layer_time(self, layer_name: str, ms: float) -> None:
+            """TensorRT's C++ calls this.
+
+            No exception may pass through it, so nothing here raises.
+            """
+            self._told.append((layer_name, ms))
+
+        def taken(self) -> list[tuple[str, float]]:
+            told, self._told = self._told, []
+            return told
+
+    return KeptTimes()
+
+
+class TrtLayerProfiler:
+    """``engine``: an engine of one request. The profiler owns it from now on and closes it."""
+
+    def __init__(self, trt: Any, engine: Engine, request: TrtRequest) -> None:
+        self._owned, self._request = engine, request
+        self._layers = self._owned.execution()
+        self._kept = kept_times(trt)  # outlives the context that calls it
+        self._told: list[list[tuple[str, str, float]]] = []
+        request.attach(self._kept)
+
+    def run(self, slot: NDArray[np.uint8]) -> None:
+        np.copyto(self._request.slot, slot)
+        self._request.infer(len(slot))
+        self._request.report()
+        run = [(str(name), UNKNOWN, float(ms)) for name, ms in self._kept.taken()]
+        if not run:
+            raise EngineError(
+                "engine trt: no layer times: TensorRT's profiler was told of no layer"
+            )
+        self._told.append(run)
+
+    def times(self) -> list[tuple[LayerExecution, list[float]]]:
+        return match_layers(self._layers, self._told)
+
+    def close(self) -> None:
+        self._owned.close()

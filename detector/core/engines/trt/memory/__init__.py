@@ -1,0 +1,152 @@
+"""Device memory behind one small interface, so that TensorRT runs with whichever CUDA package is
+installed.
+
+A provider is a module of this folder with ``LIBRARY`` and ``Memory``. All of them use the GPU's
+primary context, the one of torch and of the CUDA runtime, and none of them waits for the whole
+device.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+from numpy.typing import DTypeLike, NDArray
+
+from detector.core.errors import EngineError, UsageError
+
+
+class Stream(Protocol):
+    """A non-default stream: its own work is done in order, without any order relative to other
+    streams.
+    """
+
+    handle: int
+
+    def free(self) -> None: ...
+
+
+class Event(Protocol):
+    def record(self, stream: Any) -> None:
+        """Puts the event behind all work that the stream has now."""
+
+    def wait(self) -> None:
+        """Returns when the stream has reached the event; waits for nothing else.
+
+        The CPU sleeps meanwhile.
+        """
+
+    def ms_since(self, earlier: Any) -> float:
+        """Milliseconds on the device between two events that have happened."""
+
+    def free(self) -> None: ...
+
+
+class Buffer(Protocol):
+    """The same array twice: page-locked on the host, and on the device.
+
+    ``host`` may outlive ``free``.
+    """
+
+    host: NDArray[Any]
+    address: int  # on the device
+
+    def upload(self, stream: Any) -> None:
+        """Puts the copy host -> device on the stream; the host array must not change before it is
+        done.
+        """
+
+    def download(self, stream: Any) -> None:
+        """Puts the copy device -> host on the stream; the host array is stale before an event after
+        it.
+        """
+
+    def free(self) -> None: ...
+
+
+class DeviceMemory(Protocol):
+    """One GPU's memory, by one package.
+
+    ``active()`` must be entered in each thread that calls anything else. ``notes``: lines for the
+    user.
+    """
+
+    name: str
+    notes: tuple[str, ...]
+
+    def active(self) -> AbstractContextManager[None]: ...
+
+    def buffer(self, shape: tuple[int, ...], dtype: DTypeLike) -> Buffer: ...
+
+    def stream(self) -> Stream: ...
+
+    def event(self) -> Event: ...
+
+    def close(self) -> None: ...
+
+
+PROVIDERS = {"pycuda": "pycuda", "torch": "torch", "cuda-python": "cuda_python"}
+INSTALL = {
+    "pycuda": "pip install 'detect-video[pycuda]'",
+    "torch": "pip install torch (a CUDA build)",
+    "cuda-python": "pip install 'detect-video[cuda]'",
+}
+
+
+def choose_provider(asked: str) -> str:
+    """The provider that ``--device-memory`` means.
+
+    ``auto``: torch where this process has loaded it with CUDA, else pycuda where it is installed,
+    else cuda-python, else torch. Raises UsageError and EngineError.
+    """
+    if asked != "auto":
+        if asked not in PROVIDERS:
+            raise UsageError(f"--device-memory {asked}: there are auto, {', '.join(PROVIDERS)}")
+        if reason := why_unusable(asked):
+            raise EngineError(
+                f"--device-memory {asked}: {reason}; install it with: {INSTALL[asked]}"
+            )
+        return asked
+    if "torch" in sys.modules and why_unusable("torch") is None:
+        return "torch"
+    for name in ("pycuda", "cuda-python", "torch"):
+        if why_unusable(name) is None:
+            return name
+    cures = " or ".join(INSTALL[name] for name in ("cuda-python", "pycuda", "torch"))
+    raise EngineError(f"engine trt: nothing to allocate GPU memory with; install one: {cures}")
+
+
+def open_memory(name: str, device: int) -> DeviceMemory:
+    """Opens a provider that ``choose_provider`` chose, on a GPU.
+
+    Raises whatever the provider raises.
+    """
+    make: Callable[[int], DeviceMemory] = importlib.import_module(
+        f"{__package__}.{PROVIDERS[name]}"
+    ).Memory
+    return make(device)
+
+
+def why_unusable(name: str) -> str | None:
+    """Why a provider cannot be used, or None."""
+    if not _installed(name):
+        return "not installed"
+    return "this torch has no CUDA" if name == "torch" and not _torch_has_cuda() else None
+
+
+def _installed(name: str) -> bool:
+    library = importlib.import_module(f"{__package__}.{PROVIDERS[name]}").LIBRARY
+    try:
+        return find_spec(library) is not None
+    except ModuleNotFoundError:  # of cuda.bindings, where there is no cuda
+        return False
+
+
+def _torch_has_cuda() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_available())

@@ -1,0 +1,174 @@
+"""Front end for TensorRT plans that were built elsewhere: .trt, .engine, .plan.
+
+A bare plan knows its tensors and nothing else. A darknet .cfg or a YAML file beside it says what
+its outputs mean and what the classes are called. Files with Ultralytics' JSON header contain names
+and size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from detector.core.engines.ready_probe import refuse_wrong_reading
+from detector.core.engines.trt import driver
+from detector.core.engines.trt.plan_file import PlanError, deserialize, kept_log, split, tensors
+from detector.core.errors import EngineError, ModelError
+from detector.core.models.base import FrontEnd, InputRules, ModelRequest, Network
+from detector.core.models.plan_heads import Description, Tensor, head_of
+from detector.core.models.ready_made import (
+    AS_ONNX,
+    beside,
+    class_names_of,
+    known_names,
+    metadata_of,
+)
+
+if TYPE_CHECKING:
+    from detector.core.models.formats.onnx.metadata import Metadata
+
+
+STRIDE = 32  # where no header says
+
+
+def read(request: ModelRequest) -> Network:
+    """The network of a plan. Raises ModelError and EngineError."""
+    import onnx
+
+    path, batch = request.path, request.batch
+    data = _bytes(path)
+    try:
+        header, plan = split(data)
+    except PlanError as exc:
+        raise ModelError(f"{path}: {exc}") from exc
+    told = metadata_of(path, header or {})
+    cfg = request.cfg or beside(path, ".cfg")
+    known = known_names(path, request.names, request.class_names, told)
+    found = _tensors(path, plan, request.trusted, request.device)
+    height, width = _input_size(path, found, request.size, told)
+    _check_batch(path, found, batch)
+    outputs = [tensor for tensor in found if not tensor.is_input]
+    finished = told.nms or told.end2end
+    head = head_of(
+        outputs, Description(path, height, width, batch, cfg, known, finished, told.description)
+    )
+    class_names, warnings = class_names_of(path, head, known)
+    shapes = {tensor.name: (batch, *tensor.shape[1:]) for tensor in outputs}
+    others = [name for name in shapes if name not in head.outputs]
+    network = Network(
+        name=path.stem,
+        family=f"plan ({head.layout})",
+        graph=onnx.ModelProto(),
+        input=InputRules(height, width, head.geometry, told.stride or STRIDE, head.pad_value),
+        batch=batch,
+        output_shapes=[shapes[name] for name in head.outputs],
+        head=head.head,
+        dense=head.dense,
+        names=tuple(class_names),
+        sha256=hashlib.sha256(data).hexdigest(),
+        needs_nms=head.needs_nms,
+        watched=AS_ONNX,
+        plan=str(path),
+        warnings=[
+            *warnings,
+            *([f"outputs that nobody reads: {', '.join(others)}"] if others else []),
+        ],
+        details={"plan_outputs": list(head.outputs)},
+    )
+    refuse_wrong_reading(path, network, head, told, "trt", request.device)
+    return network
+
+
+FRONT_END = FrontEnd(read, self_describing=False)
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as exc:
+        raise ModelError(f"{path}: cannot be read: {exc.strerror}") from exc
+
+
+def _tensors(path: Path, plan: bytes, trusted: bool, device: str) -> list[Tensor]:
+    """The plan's tensors. Only TensorRT can read them, on the GPU that the plan was built for.
+
+    Raises ModelError that says what is missing, and EngineError if ``device`` is not a GPU here.
+    """
+    if reason := driver.absent():
+        raise ModelError(f"{path}: reading a TensorRT plan needs an NVIDIA GPU: {reason}")
+    try:
+        gpu = driver.gpu_of(device)
+    except driver.DriverError as exc:
+        raise EngineError(f"{path}: a TensorRT plan runs on a GPU: {exc}") from exc
+    try:
+        import tensorrt as trt
+    except ImportError as exc:
+        raise ModelError(
+            f"{path}: a TensorRT plan can be read by TensorRT alone ({exc}); pip install "
+            "'detect-video[trt]'"
+        ) from exc
+    try:
+        with driver.current(gpu.index):
+            runtime, engine = deserialize(trt, plan, kept_log(trt), host_code=trusted)
+            found = tensors(trt, engine)
+            del engine, runtime  # in this order, and while their GPU is current
+    except driver.DriverError as exc:
+        raise EngineError(f"{path}: {device}: {exc}") from exc
+    except PlanError as exc:
+        raise ModelError(f"{path}: {exc}; or build it anew on this machine") from exc
+    return found
+
+
+def _input_size(
+    path: Path, found: Sequence[Tensor], size: tuple[int, int] | None, told: Metadata
+) -> tuple[int, int]:
+    """(height, width) of the one input.
+
+    Raises ModelError unless it takes pictures, in the size that the header states.
+    """
+    given = [tensor for tensor in found if tensor.is_input]
+    seen = ", ".join(map(str, found))
+    shape = given[0].shape if len(given) == 1 else ()
+    if (
+        len(shape) != 4
+        or 3 not in (shape[1], shape[3])
+        or given[0].dtype not in ("uint8", "float32", "float16")
+    ):
+        raise ModelError(
+            f"{path}: wanted one input of RGB pictures, [B, 3, H, W] or [B, H, W, 3]; the plan "
+            f"has {seen}"
+        )
+    own = (shape[2], shape[3]) if shape[1] == 3 else (shape[1], shape[2])
+    if -1 in own:
+        raise ModelError(
+            f"{path}: the size of its pictures is open ({given[0]}); build it for one size"
+        )
+    if told.imgsz is not None and told.imgsz != own:
+        height, width = told.imgsz
+        raise ModelError(
+            f"{path}: its header says {width}x{height}, its input is {own[1]}x{own[0]}: the "
+            "header is another plan's"
+        )
+    if size is not None and size != own:
+        raise ModelError(
+            f"{path}: built for {own[1]}x{own[0]}, not for --size {size[1]}x{size[0]}; leave "
+            "--size out"
+        )
+    return own
+
+
+def _check_batch(path: Path, found: Sequence[Tensor], batch: int) -> None:
+    given = next(tensor for tensor in found if tensor.is_input)
+    fixed = given.shape[0]
+    ranges = [(smallest[0], largest[0]) for smallest, _, largest in given.profiles] or [
+        (fixed, fixed)
+    ]
+    if not any(low <= batch <= high for low, high in ranges):
+        wanted = " or ".join(
+            f"{low} to {high}" if low != high else str(low) for low, high in ranges
+        )
+        raise ModelError(
+            f"{path}: built for batch {wanted}, not for {batch}: give --batch {ranges[0][1]}"
+        )

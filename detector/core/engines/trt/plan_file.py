@@ -1,0 +1,143 @@
+"""Reads TensorRT plan files, and keeps the log in which TensorRT says why it refuses one.
+
+A plan begins with "ftrt". Ultralytics writes a JSON header in front of it: its length as a
+little-endian int32, that many bytes of JSON, then the plan.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from typing import Any
+
+from detector.core.models.plan_heads import Tensor
+
+KEPT = 40  # messages of TensorRT's log
+
+
+def kept_log(trt: Any) -> Any:
+    """An ``ILogger`` that keeps the last errors and prints nothing.
+
+    TensorRT returns None or False where a call fails and says the reason in its log. ``errors()``
+    returns the errors and forgets them.
+    """
+
+    class KeptLog(trt.ILogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self._errors: deque[str] = deque(maxlen=KEPT)
+
+        def log(self, severity: Any, msg: str) -> None:
+            if int(severity) <= int(trt.ILogger.Severity.ERROR):
+                self._errors.append(" ".join(str(msg).split()))
+
+        def errors(self) -> list[str]:
+            found = list(self._errors)
+            self._errors.clear()
+            return found
+
+        def reason(self) -> str:
+            """The errors since the last call, in order: the first is usually the cause."""
+            return "; ".join(dict.fromkeys(self.errors())) or "TensorRT gave no reason"
+
+    return KeptLog()
+
+
+MAGIC = b"ftrt"
+
+# Words in TensorRT's log -> what they mean for a user who has only the file, tried in this order.
+MEANINGS = (
+    (
+        ("version tag", "serialization version", "current version"),
+        "it was built by another version of TensorRT",
+    ),
+    (
+        ("compute capability", "incompatible device", "current device is not compatible"),
+        "it was built for another GPU",
+    ),
+    (
+        ("host code", "host_code", "enginehostcodeallowed"),
+        "it carries a runtime of its own; for a file that you trust: --engine-options host_code=1",
+    ),
+    (
+        ("magic", "crc", "checksum", "truncated", "serialization assertion"),
+        "it is damaged, or no plan at all",
+    ),
+)
+
+
+class PlanError(Exception):
+    """The file is no plan, or this TensorRT cannot run it. The text does not name the file."""
+
+
+def split(data: bytes) -> tuple[dict[str, Any] | None, bytes]:
+    """(header, plan); the header is None for a bare plan. Raises PlanError."""
+    if data[:4] == MAGIC:
+        return None, data
+    length = int.from_bytes(data[:4], "little", signed=True)
+    body = 4 + length
+    if not (0 < length < len(data) - 4 and data[4:5] == b"{" and data[body : body + 4] == MAGIC):
+        raise PlanError(
+            f"no TensorRT plan: it begins with {data[:4]!r}; a plan begins with {MAGIC!r}, "
+            "or with a JSON header"
+        )
+    try:
+        header = json.loads(data[4:body])
+    except (ValueError, RecursionError) as exc:
+        raise PlanError(f"the JSON header in front of the plan is damaged: {exc}") from exc
+    return header, data[body:]
+
+
+def deserialize(trt: Any, plan: bytes, log: Any, host_code: bool = False) -> tuple[Any, Any]:
+    """Returns (runtime, ICudaEngine). The runtime must live as long as the engine.
+
+    ``host_code``: a version-compatible plan may start the runtime that it carries. The driver must
+    have answered before (``driver.absent``). Raises PlanError.
+    """
+    runtime = trt.Runtime(log)
+    if host_code:
+        runtime.engine_host_code_allowed = True
+    engine = runtime.deserialize_cuda_engine(plan)
+    if engine is None:
+        reason = log.reason()
+        raise PlanError(f"TensorRT {trt.__version__} refuses it: {_meaning(reason)}{reason}")
+    return runtime, engine
+
+
+def tensors(trt: Any, engine: Any) -> list[Tensor]:
+    """Inputs and outputs, in the engine's order."""
+    return [_tensor(trt, engine, engine.get_tensor_name(at)) for at in range(engine.num_io_tensors)]
+
+
+# By name, because the numbers of enum members changed between TensorRT 10 and 11.
+DTYPES = {
+    "FLOAT": "float32",
+    "HALF": "float16",
+    "UINT8": "uint8",
+    "INT8": "int8",
+    "INT32": "int32",
+    "INT64": "int64",
+    "BOOL": "bool",
+}
+
+
+def _tensor(trt: Any, engine: Any, name: str) -> Tensor:
+    is_input = engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT
+    dtype = engine.get_tensor_dtype(name).name
+    shape = tuple(int(side) for side in engine.get_tensor_shape(name))
+    profiles = tuple(
+        tuple(
+            tuple(int(side) for side in shape)
+            for shape in engine.get_tensor_profile_shape(name, at)
+        )
+        for at in range(engine.num_optimization_profiles if is_input and -1 in shape else 0)
+    )
+    return Tensor(name, is_input, DTYPES.get(dtype, dtype), shape, profiles)
+
+
+def _meaning(reason: str) -> str:
+    text = reason.lower()
+    for words, meaning in MEANINGS:
+        if any(word in text for word in words):
+            return f"{meaning}: "
+    return ""

@@ -1,0 +1,171 @@
+"""A request of TensorRT: a slot, an execution context, a stream and two events of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.engines.base import Request, translated
+from detector.core.engines.trt.memory import Buffer, DeviceMemory
+from detector.core.errors import EngineError
+from detector.core.models.plan_heads import Tensor
+
+CHANNELS = 3
+
+
+class TrtRequest(Request):
+    """``last_ms`` is one place for all requests: the device's time of the run that ended last.
+
+    It includes upload and read-back.
+    """
+
+    def __init__(self, memory: DeviceMemory, log: Any, last_ms: list[float | None]) -> None:
+        self._memory, self._log, self._last_ms = memory, log, last_ms
+        self._context: Any = None
+        self._released = False
+        self._buffers: dict[str, Buffer] = {}
+        self._stream, self._begin, self._end = memory.stream(), memory.event(), memory.event()
+
+    def prepare(
+        self,
+        engine: Any,
+        tensors: Sequence[Tensor],
+        outputs: Sequence[str],
+        batch: int,
+        foreign: bool,
+    ) -> None:
+        """Allocates on the device. ``release`` frees it, also after a preparation that failed
+        midway.
+
+        ``foreign``: the plan is not ours, so its input may be float or NCHW instead of u8 NHWC.
+        """
+        self._context = engine.create_execution_context()
+        if self._context is None:
+            raise EngineError(f"engine trt: no execution context: {self._log.reason()}")
+        given = next(tensor for tensor in tensors if tensor.is_input)
+        self._take_batch(given, batch)
+        self._allocate(tensors)
+        self._given = self._buffers[given.name]
+        self._outputs = [self._buffers[name] for name in outputs]
+        self._results = [_as_float(buffer.host) for buffer in self._outputs]
+        self._planes: NDArray[Any] | None
+        self.slot, self._planes = _slot(self._given.host) if foreign else (self._given.host, None)
+
+    def _take_batch(self, given: Tensor, batch: int) -> None:
+        """Fixes the shapes. The narrowest profile that takes the batch is tuned best for it."""
+        if not given.profiles:
+            return
+        fitting = [
+            (largest[0] - smallest[0], at)
+            for at, (smallest, _, largest) in enumerate(given.profiles)
+            if smallest[0] <= batch <= largest[0]
+        ]
+        _, at = min(fitting)
+        if not self._context.set_optimization_profile_async(at, self._stream.handle):
+            raise EngineError(
+                f"engine trt: optimisation profile {at} is refused: {self._log.reason()}"
+            )
+        if not self._context.set_input_shape(given.name, (batch, *given.shape[1:])):
+            raise EngineError(f"engine trt: batch {batch} is refused: {self._log.reason()}")
+        if missing := self._context.infer_shapes():
+            raise EngineError(f"engine trt: tensors without a shape: {', '.join(missing)}")
+
+    def _allocate(self, tensors: Sequence[Tensor]) -> None:
+        for tensor in tensors:
+            shape = tuple(int(side) for side in self._context.get_tensor_shape(tensor.name))
+            if -1 in shape:
+                raise EngineError(
+                    f"engine trt: {tensor}: a size that depends on the picture is not supported"
+                )
+            buffer = self._buffers[tensor.name] = self._memory.buffer(shape, np.dtype(tensor.dtype))
+            if not self._context.set_tensor_address(tensor.name, buffer.address):
+                raise EngineError(
+                    f"engine trt: {tensor}: its address is refused: {self._log.reason()}"
+                )
+
+    def infer(self, n: int) -> list[NDArray[np.float32]]:
+        if self._context is None:
+            raise EngineError("engine trt: infer after close")
+        if self._planes is not None:
+            _fill(self._planes, self.slot)
+        with translated("trt", "run the network"), self._memory.active():
+            self._begin.record(self._stream)
+            self._given.upload(self._stream)
+            if not self._context.execute_async_v3(self._stream.handle):
+                raise EngineError(
+                    f"engine trt: TensorRT does not run the network: {self._log.reason()}"
+                )
+            for output in self._outputs:
+                output.download(self._stream)
+            self._end.record(self._stream)
+            self._end.wait()  # for this request's work only; other streams go on
+            self.device_ms = self._last_ms[0] = self._end.ms_since(self._begin)
+        for output, result in zip(self._outputs, self._results, strict=True):
+            if result is not output.host:
+                np.copyto(result, output.host, casting="unsafe")
+        return [result[:n] for result in self._results]
+
+    def attach(self, profiler: Any) -> None:
+        """Times each run layer by layer from now on; ``report`` hands the times to ``profiler``."""
+        with translated("trt", "attach a profiler"), self._memory.active():
+            # Otherwise TensorRT waits for the device inside the call that starts a run.
+            self._context.enqueue_emits_profile = False
+            self._context.profiler = profiler
+
+    def report(self) -> None:
+        """Hands the layer times of the last run to the attached profiler. Raises EngineError."""
+        with translated("trt", "report layer times"), self._memory.active():
+            if not self._context.report_to_profiler():
+                raise EngineError(f"engine trt: no layer times: {self._log.reason()}")
+
+    @property
+    def context(self) -> Any:
+        return self._context
+
+    def release(self) -> None:
+        """Frees the device's memory. May be called twice; the memory must be active.
+
+        Arrays that a caller still holds stay readable. What cannot be freed keeps nothing else from
+        it; the first error is raised at the end.
+        """
+        if self._released:
+            return
+        self._released = True
+        failed: list[Exception] = []
+        owned: tuple[Any, ...] = (*self._buffers.values(), self._begin, self._end, self._stream)
+        for own in owned:
+            try:
+                own.free()
+            except Exception as error:  # each package has errors of its own
+                failed.append(error)
+        self._buffers, self._context = {}, None
+        if failed:
+            raise failed[0]
+
+
+def _slot(host: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[Any] | None]:
+    """The slot u8 [B, H, W, 3], and the input as [B, H, W, 3] to be filled from it before each run.
+
+    The second is None where the input is u8 NHWC, as in our graphs: the page-locked array is then
+    the slot itself. Most plans from elsewhere take float NCHW, and the slot is plain memory.
+    """
+    if host.dtype == np.uint8 and host.shape[1] != CHANNELS:
+        return host, None
+    seen = host.transpose(0, 2, 3, 1) if host.shape[1] == CHANNELS else host
+    return np.zeros(seen.shape, np.uint8), seen
+
+
+def _fill(planes: NDArray[Any], slot: NDArray[np.uint8]) -> None:
+    """Copies the slot into the input; a float input takes 0..1 instead of 0..255."""
+    if planes.dtype == np.uint8:
+        np.copyto(planes, slot)
+    else:
+        np.multiply(slot, np.float32(1 / 255), out=planes, casting="same_kind")
+
+
+def _as_float(host: NDArray[Any]) -> NDArray[np.float32]:
+    """``host`` itself where it is float32, otherwise a float32 array of its shape."""
+    return host if host.dtype == np.float32 else np.zeros(host.shape, np.float32)

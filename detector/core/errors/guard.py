@@ -1,0 +1,128 @@
+"""What a command must not overwrite: the files that it reads, and those that a run keeps.
+
+A guard stands for the time of one command (``guarded``). Whoever opens a file of the user's says so
+(``keep``), and the writers ask before they touch a name (``refuse_kept``): the one writer of whole
+files, the sinks, and the session. So a new reader or writer is covered by one line.
+
+Files are compared by device and inode. A link, a hard link, ``./x`` and ``a/../x`` are one file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+
+from detector.core.errors import DetectVideoError, UsageError
+
+Identity = tuple[int, int]  # device, inode
+Paths = Callable[[], Iterable[str | Path]]
+
+
+class Guard:
+    """Files by identity, and names in folders that a run is going to write."""
+
+    def __init__(self, outer: Guard | None = None) -> None:
+        """Knows what ``outer`` knows: a run inside a command guards the command's files too."""
+        # Looked at when a writer first meets a file that exists: mostly never.
+        self._waiting: list[tuple[str, Paths]] = [] if outer is None else list(outer._waiting)
+        self._files: dict[Identity, tuple[str, str]] = {} if outer is None else dict(outer._files)
+        self._names: dict[tuple[Identity, str], str] = {} if outer is None else dict(outer._names)
+
+    def keep(self, what: str, paths: Paths) -> None:
+        self._waiting.append((what, paths))
+
+    def reserve(self, what: str, folder: Path, names: Iterable[str]) -> None:
+        if (place := _identity(folder)) is not None:
+            self._names.update({(place, name): what for name in names})
+
+    def refuse(self, target: str | Path, cure: str) -> None:
+        real = Path(os.path.realpath(target))
+        place = _identity(real.parent)
+        if place is not None and (what := self._names.get((place, real.name))) is not None:
+            raise UsageError(f"{target}: is a file of {what}, and would be lost; {cure}")
+        if (identity := _identity(real)) is None:
+            return
+        self._look()
+        if (known := self._files.get(identity)) is not None:
+            what, path = known
+            also = "" if path == str(target) else f" ({path})"
+            raise UsageError(f"{target}: is {what} itself{also} and would be lost; {cure}")
+
+    def refuse_folder(self, folder: Path, cure: str) -> None:
+        real = os.path.realpath(folder)
+        if not os.path.isdir(real):
+            return
+        self._look()
+        for what, path in self._files.values():
+            if os.path.dirname(os.path.realpath(path)) == real:
+                raise UsageError(f"{folder}: holds {path}, which is {what}; {cure}")
+
+    def _look(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for what, paths in waiting:
+            try:
+                listed = list(paths())
+            except DetectVideoError:  # whoever reads it says what is wrong
+                continue
+            for path in listed:
+                if (identity := _identity(path)) is not None and not os.path.isdir(path):
+                    self._files.setdefault(identity, (what, str(path)))
+
+
+_current: ContextVar[Guard | None] = ContextVar("guard", default=None)
+
+
+@contextmanager
+def guarded() -> Iterator[None]:
+    """Guards files during the block: those that are kept in it, and those of a block around it."""
+    token = _current.set(Guard(_current.get()))
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def keep(what: str, *paths: str | Path | None) -> None:
+    """These files are read by this command: nothing may overwrite them. ``what``: "the model".
+
+    A None and a path without a file are left out. Outside ``guarded`` it does nothing.
+    """
+    if (guard := _current.get()) is not None:
+        guard.keep(what, lambda: [path for path in paths if path is not None])
+
+
+def keep_listed(what: str, paths: Paths) -> None:
+    """As ``keep``, for files that take a while to list: they are listed when a writer asks."""
+    if (guard := _current.get()) is not None:
+        guard.keep(what, paths)
+
+
+def reserve(what: str, folder: Path, names: Iterable[str]) -> None:
+    """These names in ``folder`` belong to ``what``, whether the files are there yet or not."""
+    if (guard := _current.get()) is not None:
+        guard.reserve(what, folder, names)
+
+
+def refuse_kept(target: str | Path, cure: str = "choose another with -o") -> None:
+    """Raises UsageError where writing ``target`` would overwrite a file that is kept, by any link
+    or name."""
+    if (guard := _current.get()) is not None:
+        guard.refuse(target, cure)
+
+
+def refuse_folder_of_kept(folder: Path, cure: str = "choose another with -o") -> None:
+    """Raises UsageError where a file that is kept lies in ``folder``."""
+    if (guard := _current.get()) is not None:
+        guard.refuse_folder(folder, cure)
+
+
+def _identity(path: str | Path) -> Identity | None:
+    """Links followed; None for what is no file or folder, or is not there."""
+    try:
+        about = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return about.st_dev, about.st_ino

@@ -1,0 +1,36 @@
+"""The limits against damaged and hostile model files, and the one variable that raises them all.
+
+Each limit is at least ten times what the largest real file has (docs/models.md has the table). A
+file that is larger still, and that the user trusts, is read with DETECT_VIDEO_MODEL_LIMITS=10,
+which makes every limit ten times as high. Limits of the format itself, or of the machine's memory,
+stay.
+"""
+
+from __future__ import annotations
+
+import os
+
+from detector.core.errors import UsageError
+from detector.core.errors.parsing import quote
+
+VARIABLE = "DETECT_VIDEO_MODEL_LIMITS"
+MOST = 1_000_000
+
+
+def raised(limit: int) -> int:
+    """The limit that is in force. Raises UsageError for a variable that holds no factor."""
+    return limit * _factor()
+
+
+def how_to_raise() -> str:
+    """What to type where a file is beyond a limit, as the end of a message."""
+    return f"for a file that you trust: {VARIABLE}={10 * _factor()} in the environment"
+
+
+def _factor() -> int:
+    text = os.environ.get(VARIABLE)
+    if not text:
+        return 1
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and 1 <= int(text) <= MOST):
+        raise UsageError(f"{VARIABLE}={quote(text)}: wanted is a factor, 1 to {MOST:,}")
+    return int(text)

@@ -1,0 +1,116 @@
+"""What this process may use of the computer: cores, their instructions, and memory.
+
+What can never fit is refused before it is asked for. Linux promises more memory than it has and
+then ends the process without a word, so a MemoryError is not something to wait for.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from functools import cache
+from pathlib import Path
+
+GB = 1 << 30
+PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+
+
+# x86: instructions that multiply u8 by s8 and add four products in 32 bits. Without them ONNX
+# Runtime and OpenVINO add pairs in 16 bits.
+EXACT_INT8 = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
+# Instructions that multiply bf16, of x86 and of ARM. Without them it is converted to fp32 and back.
+BF16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+# A worker of a cluster whose share of a node's cores is a number, and no cores in particular.
+CORES_VARIABLE = "DETECT_VIDEO_CORES"
+
+
+def usable_cores() -> int:
+    """Cores that this process may use, which can be fewer than the computer has."""
+    try:
+        there = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        there = os.cpu_count() or 1
+    share = os.environ.get(CORES_VARIABLE, "")
+    return min(there, max(1, int(share))) if share.isdecimal() else there
+
+
+@cache
+def cpu_flags(proc: Path = PROC) -> frozenset[str]:
+    """What the CPU can do, as Linux names it: flags of x86, features of ARM. Empty elsewhere."""
+    try:
+        lines = (proc / "cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return frozenset()
+    named = (line for line in lines if line.startswith(("flags", "Features")))
+    return frozenset(flag for line in named for flag in line.partition(":")[2].split())
+
+
+def adds_int8_in_16_bits() -> bool:
+    """Whether sums of u8 x s8 products can overflow on this CPU. False where it does not tell."""
+    return "sse2" in cpu_flags() and not cpu_flags() & EXACT_INT8
+
+
+@cache
+def machine_bytes(proc: Path = PROC, root: Path = CGROUPS) -> int:
+    """The memory of the computer, or of the container where that has less.
+
+    Not what is free now: what fits today must not be refused tomorrow because of a neighbour.
+    """
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = container_limit(proc, root)
+    return min(there, limit) if limit else there
+
+
+def resident_bytes(proc: Path = PROC) -> int | None:
+    """Physical memory that this process holds now. None where the system does not tell."""
+    try:
+        return int((proc / "self/statm").read_text().split()[1]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def too_much(needed: int) -> str | None:
+    """Words for a message where ``needed`` bytes are more than there are, or more than this process
+    may have by ``ulimit -v``; None where they fit.
+    """
+    there, whose = machine_bytes(), "this machine has"
+    space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if space != resource.RLIM_INFINITY and space < there:
+        there, whose = space, "ulimit -v leaves"
+    if needed <= there:
+        return None
+    return f"{needed / GB:,.1f} GB, and {whose} {there / GB:,.1f} GB"
+
+
+def container_limit(proc: Path = PROC, root: Path = CGROUPS) -> int | None:
+    """Bytes that the process may use by cgroup v2 or v1; None without a limit."""
+    try:
+        lines = [line.split(":", 2) for line in (proc / "self/cgroup").read_text().splitlines()]
+    except OSError:
+        return None
+    found: list[int] = []
+    for _, controllers, path in lines:
+        if "memory" in controllers.split(","):
+            found += _limits_up(root / "memory", path, "memory.limit_in_bytes")
+        elif not controllers:
+            found += _limits_up(root, path, "memory.max")
+    return min(found, default=None)
+
+
+def _limits_up(root: Path, path: str, name: str) -> list[int]:
+    """The limits of the process's own group and of those above it. A container may see its own
+    group as the root."""
+    place = root / path.lstrip("/")
+    found = []
+    for folder in {root, place, *place.parents}:
+        if folder.is_relative_to(root):
+            try:
+                found.append(int((folder / name).read_text()))
+            except (OSError, ValueError):  # no such file; "max"
+                continue
+    return found
+
+
+class NotHereError(Exception):
+    """A pass cannot run on this computer, with this engine or without some permission. Its text is
+    the reason."""

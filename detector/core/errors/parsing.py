@@ -1,0 +1,130 @@
+"""The one way to take a foreign text apart, JSON or YAML: how deep, how large and how long its
+numbers may be is bounded.
+
+A few hundred bytes of YAML can mean a billion names (aliases of aliases), a row of brackets ends
+Python's stack, and a number of 6,000 digits cannot be printed. What is refused is one line with the
+file and the line. Values are None, true, false, whole numbers of 64 bits, floats, text, lists and
+mappings; nothing else comes out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import reprlib
+from typing import Any
+
+from detector.core.errors import DetectVideoError, UsageError
+from detector.core.errors.machine import too_much
+
+MAX_DEPTH = 64  # lists in lists; COCO has 5
+LARGEST = (1 << 63) - 1
+TOO_DEEP = f"nested too deep: more than {MAX_DEPTH} lists in lists"
+# Bytes that CPython needs at least for a list, a mapping, a number.
+LIST_BYTES, MAPPING_BYTES, ITEM_BYTES = 64, 192, 32
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+_short = reprlib.Repr()
+_short.maxlevel, _short.maxdict, _short.maxlist, _short.maxtuple = 2, 3, 3, 3
+_short.maxstring, _short.maxlong, _short.maxother = 60, 40, 60
+
+
+def quote(value: object) -> str:
+    """A value of a file as it may stand in a message: it is short, however large the value is."""
+    return _short.repr(value)
+
+
+class _RefusedError(ValueError):
+    """What JSON allows and we do not. ``found``: the text in question."""
+
+    def __init__(self, reason: str, found: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.found = reason, found
+
+
+def parse_json(
+    text: str | bytes,
+    origin: object,
+    error: type[DetectVideoError] = UsageError,
+    *,
+    cure: str = "",
+    first_line: int = 1,
+    halves: bool = False,
+) -> Any:
+    """The content of a JSON text. ``origin``: the file. ``first_line``: where in it. ``halves``: a
+    text may hold halves of characters, as the name of a file that is no UTF-8 does in our own
+    documents.
+
+    Raises ``error`` with file and line. NaN and Infinity are no JSON; a float beyond the range of
+    doubles is infinite, and whoever wants a finite one looks.
+    """
+    end = f"; {cure}" if cure else ""
+    try:
+        plain = text.decode("utf-8") if isinstance(text, bytes) else text
+    except UnicodeDecodeError as exc:
+        raise error(f"{origin}: not valid JSON: it is not text in UTF-8{end}") from exc
+    plain = plain.removeprefix("\ufeff")
+    if (size := too_much(_json_bytes(plain))) is not None:
+        raise error(f"{origin}: its content would need {size}; split the file{end}")
+    try:
+        content = json.loads(plain, parse_int=_whole_number, parse_constant=_no_number)
+        _check_depth(content, texts=not halves and SURROGATE.search(plain) is not None)
+    except json.JSONDecodeError as exc:
+        where, reason = exc.lineno, exc.msg
+    except RecursionError:
+        where, reason = None, TOO_DEEP
+    except _RefusedError as exc:
+        where, reason = _line_of(plain, exc.found), exc.reason
+    else:
+        return content
+    if where is None and "\n" not in plain.strip():
+        where = 1
+    line = "" if where is None else f":{where + first_line - 1}"
+    raise error(f"{origin}{line}: not valid JSON ({reason}){end}")
+
+
+def _json_bytes(text: str) -> int:
+    """What the content needs at least; a guess, from the number of brackets and commas."""
+    lists, mappings, items = (text.count(sign) for sign in "[{,")
+    return lists * LIST_BYTES + mappings * MAPPING_BYTES + items * ITEM_BYTES
+
+
+def _whole_number(text: str) -> int:
+    number = int(text) if len(text) <= len(str(-LARGEST)) else LARGEST + 1
+    if not -LARGEST <= number <= LARGEST:
+        raise _RefusedError(f"a whole number of {len(text)} digits is too large", text)
+    return number
+
+
+def _no_number(text: str) -> float:
+    raise _RefusedError(f"{text} is not a JSON number", text)
+
+
+def _line_of(text: str, found: str) -> int | None:
+    at = text.find(found) if found else -1
+    return None if at < 0 else text.count("\n", 0, at) + 1
+
+
+def _check_depth(content: Any, texts: bool) -> None:
+    """Refuses what is nested too deep; with ``texts``, halves of characters too."""
+    level: list[Any] = [[content]]
+    for _ in range(MAX_DEPTH + 2):
+        inner: list[Any] = []
+        for values in level:
+            items = [*values, *values.values()] if isinstance(values, dict) else values
+            inner += [item for item in items if type(item) is list or type(item) is dict]
+            if texts and not all(is_text(item) for item in items if type(item) is str):
+                raise _RefusedError("a text holds half a character (a lone surrogate)")
+        if not inner:
+            return
+        level = inner
+    raise _RefusedError(TOO_DEEP)
+
+
+def is_text(text: str) -> bool:
+    """Whether it can be written: half a character, as JSON's escapes allow it, cannot."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

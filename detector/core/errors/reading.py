@@ -1,0 +1,128 @@
+"""The one way to read a text file that a user names: its size is bounded, and so is the wait for
+it.
+
+A name can mean anything: a file of 40 GB, ``/dev/zero``, a pipe that nobody writes to. A pipe that
+ends is as good as a file (``--names <(sort a.txt)``); a signal still ends the wait for it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+from pathlib import Path
+
+from detector.core.errors import DetectVideoError, UsageError
+
+SILENCE_S = 30.0  # how long a pipe may have nothing to read; the longest start of a `<(...)`
+BLOCK_BYTES = 1 << 20
+TEXT_BYTES = 1 << 20  # what is written by hand: a configuration, a list of names
+
+# A pipe can be read once, and a run may need the same names twice. By device and inode.
+_pipes: dict[tuple[int, int], bytes] = {}
+
+
+def read_text(
+    path: str | Path,
+    what: str,
+    *,
+    limit: int = TEXT_BYTES,
+    error: type[DetectVideoError] = UsageError,
+    cure: str = "check the path",
+) -> str:
+    """As ``read_bytes``, for text in UTF-8. ``error`` is raised for bytes that are no such text."""
+    data = read_bytes(path, what, limit=limit, error=error, cure=cure)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as exc:
+        line = data.count(b"\n", 0, exc.start) + 1
+        raise error(
+            f"{path}:{line}: not text in UTF-8, so it is not {what}; check the path, or save it "
+            "as UTF-8"
+        ) from exc
+
+
+def read_bytes(
+    path: str | Path,
+    what: str,
+    *,
+    limit: int = TEXT_BYTES,
+    error: type[DetectVideoError] = UsageError,
+    cure: str = "check the path",
+) -> bytes:
+    """The content of a file, or of a pipe or device that ends, of at most ``limit`` bytes.
+
+    ``what``: what it should be, with its article ("a list of names"). Raises ``error`` with one
+    line that names the file: it cannot be read, is too large, or is a pipe that stays silent.
+    ``cure`` says what the user can do where the system refuses.
+    """
+    try:
+        # Without O_NONBLOCK a pipe that nobody writes to would already hold the call that opens it.
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            data = _read(file, limit)
+        finally:
+            os.close(file)
+    except TimeoutError as exc:
+        raise error(
+            f"{path}: nothing came out of this pipe for {SILENCE_S:.0f} s; save {what} to a file "
+            "and give that"
+        ) from exc
+    except (OSError, ValueError) as exc:  # ValueError: a name with a NUL byte in it
+        reason = getattr(exc, "strerror", None) or str(exc)
+        raise error(f"{path}: cannot be read: {reason}; {cure}") from exc
+    if data is None:
+        raise error(f"{path}: larger than {_size(limit)}, so it is not {what}; check the path")
+    return data
+
+
+def check_regular(path: str | Path, what: str, error: type[DetectVideoError]) -> None:
+    """Raises ``error`` where ``path`` is a pipe, a device or a folder: for what is read in pieces,
+    or by a library. A file that is absent passes: whoever opens it says so."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
+        raise error(f"{path}: is {kind}, not {what}; save it to a file and give that")
+
+
+def _read(file: int, limit: int) -> bytes | None:
+    """None where there are more than ``limit`` bytes. Raises OSError, and TimeoutError where a pipe
+    stays silent."""
+    about = os.fstat(file)
+    if about.st_size > limit:
+        return None
+    pipe = (about.st_dev, about.st_ino) if stat.S_ISFIFO(about.st_mode) else None
+    if pipe in _pipes:
+        return _pipes[pipe]
+    ready = select.poll()
+    ready.register(file, select.POLLIN)
+    blocks: list[bytes] = []
+    length = 0
+    while True:
+        # POLLHUP alone means that the last writer has left: the next read finds the end.
+        if not ready.poll(SILENCE_S * 1000):
+            raise TimeoutError
+        try:
+            block = os.read(file, min(BLOCK_BYTES, limit + 1 - length))
+        except BlockingIOError:  # somebody else took what there was
+            continue
+        if not block:
+            break
+        blocks.append(block)
+        length += len(block)
+        if length > limit:
+            return None
+    data = b"".join(blocks)
+    if pipe is not None:
+        _pipes[pipe] = data
+    return data
+
+
+def _size(limit: int) -> str:
+    for shift, unit in ((30, "GB"), (20, "MB"), (10, "KB")):
+        if limit >= 1 << shift:
+            return f"{limit >> shift} {unit}"
+    return f"{limit} bytes"

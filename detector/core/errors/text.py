@@ -1,0 +1,94 @@
+"""Text from outside on its way out: names of files, classes and layers, metadata, messages.
+
+Anybody may have written it. On a terminal a control character steers the terminal, and a bidi
+override shows a name as another one. In a spreadsheet a text that begins with ``=`` is a formula.
+JSON documents keep the text as it is, since JSON has escapes of its own. Secrets go out nowhere
+(secrets.py).
+
+Our own words about numbers are here too (``counted``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from detector.core.errors.secrets import redact
+
+# C0, DEL and C1; the separators of lines and paragraphs; what turns the direction of writing;
+# halves of surrogate pairs, which stand for the bytes of a file name that is no UTF-8.
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNSAFE_IN_PAGE = re.compile(_UNSAFE.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
+
+VERBS = {"is": "are", "was": "were", "has": "have"}  # of one -> of several
+
+# What spreadsheets take for the beginning of a formula. A quote before it, as they write it
+# themselves, makes it text. A text that has such quotes already gets one more, so that one can be
+# taken off again.
+_FORMULA = re.compile("'*[=+\\-@\t\r]")
+
+
+def counted(count: int, noun: str, verb: str = "") -> str:
+    """``1 frame``, ``2 frames``, ``2 classes``, ``2 tries``; with a verb, given as that of one:
+    ``1 frame was``, ``2 frames were``."""
+    if count == 1:
+        return f"1 {noun} {verb}".rstrip()
+    return f"{count} {_plural(noun)} {VERBS.get(verb, verb)}".rstrip()
+
+
+def _plural(noun: str) -> str:
+    if noun.endswith("y") and noun[-2] not in "aeo":
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith(("s", "x", "ch")) else f"{noun}s"
+
+
+# An item of a list: in double quotes, or up to the next comma; behind a backslash a comma or a
+# quote is a letter.
+_ITEM = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"\s*|((?:[^,\\]|\\.|\\$)*))(?:,|$)""", re.DOTALL)
+_LETTER = re.compile(r'\\([,"])')
+
+
+def split_list(text: str) -> list[str]:
+    """``person, "couch, sofa",bus`` or ``person,couch\\, sofa,bus`` -> three names; [] of none."""
+    items, at = [], 0
+    while at < len(text):
+        found = _ITEM.match(text, at)
+        assert found is not None
+        quoted, plain = found.groups()
+        items.append(_LETTER.sub(r"\1", plain.strip() if quoted is None else quoted))
+        at = found.end()
+    return [item for item in items if item]
+
+
+def join_list(items: Iterable[str]) -> str:
+    """The text of which ``split_list`` makes these items."""
+    return ",".join(map(_listed, items))
+
+
+def _listed(item: str) -> str:
+    escaped = item.replace('"', '\\"')
+    return f'"{escaped}"' if "," in item or item.startswith('"') else item
+
+
+def printable(text: str) -> str:
+    """``text`` on one line, with everything that steers a terminal as an escape: ``\\x1b``."""
+    return _UNSAFE.sub(_escape, redact(text))
+
+
+def printable_page(text: str) -> str:
+    """A whole page of text: as ``printable``, but its lines and tabs stay."""
+    return _UNSAFE_IN_PAGE.sub(_escape, redact(text))
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found.group().encode("unicode_escape").decode("ascii")
+
+
+def as_cell(text: str) -> str:
+    """A text as a field of a CSV file that a spreadsheet shows as it is. Not for numbers."""
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
+def from_cell(field: str) -> str:
+    """The text that ``as_cell`` made this field of."""
+    return field[1:] if field.startswith("'") and _FORMULA.match(field) else field

@@ -1,0 +1,223 @@
+"""The one way to write a file: under its name it is whole, or it is not there. What fails is an
+OutputError.
+
+That holds after a power loss too: the content is on the disk before the file gets its name, and the
+name is on the disk before anybody is told (``put_in_place``).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from detector.core.errors import OutputError
+from detector.core.errors.guard import refuse_kept
+from detector.core.errors.private import FILE_MODE, make_private_folder
+
+HIDDEN = ".detect-video-"  # eight hexadecimal digits and the suffix follow
+MARK = "user.detect-video"  # how the names of our extended attributes begin
+# What file systems answer that have no locks, or cannot sync a folder.
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+NO_SYNC = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+@contextmanager
+def whole_file(
+    target: Path, cure: str, *, ours: bool = False, private: bool = False
+) -> Iterator[Path]:
+    """Gives a path beside ``target`` to write to.
+
+    The file becomes ``target`` when the block ends well and is removed when it does not. A process
+    that is killed leaves at most a hidden file. A link is followed, so that it outlives the run.
+    What is written to /dev/null is thrown away. The umask decides who may read the file, unless it
+    is ``private``: then this account alone.
+
+    Raises OutputError for every OSError; ``cure`` says what the user can do about it. Raises
+    UsageError where the command reads ``target``, unless it is ``ours``: a name that the user did
+    not choose, and whose owner has checked it.
+    """
+    if not ours:
+        refuse_kept(target, cure)
+    if is_null_device(target):
+        with tempfile.TemporaryDirectory(prefix="detect-video-") as folder:
+            yield Path(folder, target.name)
+        return
+    real = Path(os.path.realpath(target))
+    # The name is known before the file is there: a signal may end the run at any moment between.
+    temporary = _hidden_name(real)
+    try:
+        _refuse_special(real)
+        mode = FILE_MODE if private else 0o666
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
+        yield temporary
+        put_in_place(temporary, real)
+    except OSError as error:
+        raise _output_error(target, error, cure) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """A folder for temporary files, which is gone with all that it holds when the block ends.
+
+    Other than tempfile's, it is also gone where a signal ends the run while it is removed.
+    """
+    folder = Path(tempfile.gettempdir(), f"{prefix}{secrets.token_hex(8)}")
+    try:
+        folder.mkdir(mode=0o700)
+        yield folder
+    finally:
+        try:
+            shutil.rmtree(folder, ignore_errors=True)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+
+def write_whole(
+    target: Path,
+    content: bytes,
+    cure: str = "choose another with -o",
+    *,
+    ours: bool = False,
+    private: bool = False,
+) -> None:
+    """Writes a file whole or not at all, and makes its folder where there is none.
+
+    ``private``: the file, and the folders that are made, are for this account alone. Raises what
+    ``whole_file`` raises.
+    """
+    try:
+        if private:
+            make_private_folder(target.parent)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _output_error(target, error, cure) from error
+    with whole_file(target, cure, ours=ours, private=private) as temporary:
+        temporary.write_bytes(content)
+
+
+def put_in_place(temporary: Path, target: Path, file: int | None = None) -> None:
+    """Gives a finished file its final name, in the order that a power loss cannot turn around:
+    content, name, folder.
+
+    ``file``: a descriptor of ``temporary``, where the caller has one.
+    """
+    if file is None:
+        with temporary.open("rb+") as opened:
+            os.fsync(opened.fileno())
+    else:
+        os.fsync(file)
+    os.replace(temporary, target)
+    sync_folder(target.parent)
+
+
+def has_permission(path: str | Path, mode: int = os.W_OK | os.X_OK) -> bool:
+    """Whether this process may open ``path`` so; by default, make files in that folder.
+
+    Asked for the effective account: for the real one, access(2) leaves out the capabilities that a
+    container or a service may have given it.
+    """
+    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
+
+
+def set_aside(path: Path) -> None:
+    """Renames what is in the way to ``NAME.replaced``, for it may be the user's."""
+    number = 1
+    while os.path.lexists(path):
+        aside = path.with_name(f"{path.name}.replaced{'' if number == 1 else f'-{number}'}")
+        number += 1
+        if not os.path.lexists(aside):
+            os.rename(path, aside)
+
+
+def sync_folder(folder: Path) -> None:
+    """Syncs ``folder``, so that a rename in it outlives a crash."""
+    try:
+        file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except PermissionError:  # a folder that one may write into and not list: the rename stands
+        return
+    try:
+        os.fsync(file)
+    except OSError as error:
+        if error.errno not in NO_SYNC:
+            raise
+    finally:
+        os.close(file)
+
+
+def remove_hidden_files(folder: Path) -> None:
+    """Removes what killed processes left in a folder of ours, where nobody else writes now."""
+    for path in folder.glob(HIDDEN + "[0-9a-f]" * 8 + "*"):
+        path.unlink(missing_ok=True)
+
+
+def take_lock(file: int) -> bool:
+    """Locks an open file until it is closed, or the process dies. False where another has the lock.
+
+    True where the file system has no locks: a run goes on without one.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+    return True
+
+
+def is_null_device(path: str | Path) -> bool:
+    """Whether ``path`` is /dev/null, by any name: what is written there is meant to vanish."""
+    try:
+        about, null = os.stat(path), os.stat(os.devnull)
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISCHR(about.st_mode) and about.st_rdev == null.st_rdev
+
+
+def _refuse_special(target: Path) -> None:
+    try:
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder, and a file is wanted")
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is a pipe or a device, and a file is wanted")
+
+
+def _hidden_name(target: Path) -> Path:
+    """A name beside ``target`` that nobody else draws: ``.detect-video-1a2b3c4d5e6f7a8b.npz``.
+    numpy needs the suffix as it is."""
+    return target.with_name(f"{HIDDEN}{secrets.token_hex(8)}{target.suffix}")
+
+
+def is_output(path: str) -> bool:
+    """Whether a run wrote this file or folder, or is writing it, as far as the file system can
+    tell."""
+    try:
+        return any(name.startswith(MARK) for name in os.listxattr(path))
+    except (OSError, AttributeError):
+        return False
+
+
+def utf8(text: str) -> bytes:
+    """The bytes of a text file of ours. A file name of undecodable bytes holds lone surrogates,
+    which UTF-8 cannot encode: they are written as ``\\udc80``, like JSON writes them."""
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _output_error(target: Path, error: OSError, cure: str) -> OutputError:
+    return OutputError(f"{target}: cannot be written: {error.strerror or error}; {cure}")

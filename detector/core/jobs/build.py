@@ -1,0 +1,185 @@
+"""Builds what a run would build by itself, before the run; or writes the graph that would run to an
+ONNX file.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from detector.core import engines
+from detector.core.config.schema import Config
+from detector.core.engines import store
+from detector.core.engines.base import BuildProgress
+from detector.core.errors import ModelError, UsageError
+from detector.core.errors.guard import refuse_kept
+from detector.core.errors.writing import whole_file
+from detector.core.models.base import Network
+from detector.core.models.own_files import write_description
+from detector.core.run.canvas import open_network
+from detector.core.run.choose import choose_by_rank
+from detector.core.run.inputs import keep_inputs
+from detector.core.run.prepare import PreparedNetwork, convert_network, prepare_network
+
+RANGE = ("min_batch", "max_batch")  # options of an engine whose files take a range of batches
+
+
+def parse_batches(text: str) -> tuple[int, int]:
+    """``8`` or ``1..8``. Raises UsageError."""
+    low, dots, high = text.partition("..")
+    parts = [low.strip(), (high if dots else low).strip()]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts) or int(parts[0]) > int(
+        parts[1]
+    ):
+        raise UsageError(f"--batch {text}: write 8, or 1..8 for a range of batches")
+    return int(parts[0]), int(parts[1])
+
+
+def build(config: Config, batches: tuple[int, int], progress: BuildProgress) -> dict[str, Any]:
+    """Builds what an engine needs to run a model, unless it is there.
+
+    Returns facts for the user, as JSON values.
+
+    Raises UsageError for a range that the engine cannot have, and whatever preparing raises.
+    """
+    config = _with_engine(config, batches)
+    engine = config.runtime.engine
+    engines.load_library(engine)
+    start = time.perf_counter()
+    network = _open_with_graph(config)
+    ready = prepare_network(network, engine, config, lambda concurrency: concurrency + 1, progress)
+    seconds = time.perf_counter() - start
+    return {
+        "schema": 1,
+        "engine": engine,
+        "batch": _range_text(batches),
+        **_facts(network, ready),
+        "seconds": seconds,
+    }
+
+
+def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
+    """Writes the ONNX graph that the engine would get.
+
+    Raises ModelError if ONNX itself refuses it.
+    """
+    config = _with_engine(config, (config.runtime.batch, config.runtime.batch))
+    runtime = config.runtime
+    start = time.perf_counter()
+    keep_inputs(config)
+    if output is not None:
+        refuse_kept(output)  # before anything is read
+    wanted = engines.graph_wanted(runtime.engine, runtime.precision, runtime.device)
+    network = _open_with_graph(config)
+    graph, notes = convert_network(network, wanted, config)
+    target = Path(output) if output else Path(f"{store.stem(graph)}.onnx")
+    refuse_kept(target)
+    store.refuse_beyond_one_message(
+        graph,
+        "it would be written as one file",
+        "run it as it is: no file has to be built for that",
+    )
+    write_description(graph)
+    _check(graph)
+    with whole_file(target, "choose another with -o") as temporary:
+        temporary.write_bytes(graph.graph.SerializeToString(deterministic=True))
+    return {
+        "schema": 1,
+        "engine": runtime.engine,
+        "batch": str(runtime.batch),
+        "path": str(target),
+        "built": True,
+        **_about(network, graph),
+        "notes": [*network.warnings, *notes],
+        "seconds": time.perf_counter() - start,
+    }
+
+
+def _open_with_graph(config: Config) -> Network:
+    """The network of which a file is to be built. Raises ModelError where one engine built its file
+    already.
+    """
+    network = open_network(config)
+    if network.plan is not None:
+        only = engines.only_engine(network.plan)
+        raise ModelError(
+            f"{network.plan}: engine {only} runs it as it is, and no graph is left in it to build "
+            "another file of; give the model that it was built from"
+        )
+    return network
+
+
+def _with_engine(config: Config, batches: tuple[int, int]) -> Config:
+    """The configuration without any ``auto``; a range of batches becomes options of the engine."""
+    runtime = config.runtime
+    precision = "fp32" if runtime.precision == "auto" else runtime.precision
+    engine = (
+        choose_by_rank(precision, runtime.device)[0] if runtime.engine == "auto" else runtime.engine
+    )
+    own = runtime.engine_options
+    if batches[0] != batches[1]:
+        able = [
+            name for name in engines.names() if set(RANGE) <= engines.find(name).own_options.keys()
+        ]
+        if engine not in able:
+            there = " and ".join(able) or "no engine here"
+            raise UsageError(
+                f"--batch {_range_text(batches)}: a range is for {there}; {engine} runs one batch "
+                "a file"
+            )
+        own = (
+            *(own or ()),
+            *(f"{name}={batch}" for name, batch in zip(RANGE, batches, strict=True)),
+        )
+    return replace(
+        config,
+        runtime=replace(
+            runtime, engine=engine, precision=precision, batch=batches[1], engine_options=own
+        ),
+    )
+
+
+def _facts(network: Network, ready: PreparedNetwork) -> dict[str, Any]:
+    made = ready.built or ready.exported
+    facts: Mapping[str, Any] = store.read_manifest(made.path)
+    return {
+        "path": made.path,
+        "built": made.built,
+        "build_s": facts.get("build_s"),
+        "bytes": facts.get("file_bytes"),
+        "facts": facts.get("facts", {}),
+        **_about(network, ready.network),
+        "notes": [*network.warnings, *ready.notes],
+    }
+
+
+def _about(network: Network, variant: Network) -> dict[str, Any]:
+    """What the file was made from."""
+    return {
+        "model": network.name,
+        "model_sha256": network.sha256,
+        "precision": variant.precision,
+        "input_shape": list(variant.input_shape),
+        "output_shapes": [list(shape) for shape in variant.output_shapes],
+    }
+
+
+def _range_text(batches: tuple[int, int]) -> str:
+    return str(batches[0]) if batches[0] == batches[1] else f"{batches[0]}..{batches[1]}"
+
+
+def _check(network: Network) -> None:
+    import onnx
+
+    try:
+        onnx.checker.check_model(network.graph, full_check=True)
+        onnx.shape_inference.infer_shapes(
+            network.graph, check_type=True, strict_mode=True, data_prop=True
+        )
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise ModelError(
+            f"the graph of {network.name}: ONNX refuses it: {' '.join(str(error).split())}"
+        ) from error

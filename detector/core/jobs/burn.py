@@ -1,0 +1,221 @@
+"""Boxes that an overlay carries, drawn into its pictures: the video that the run would have made.
+
+The overlay's own rows are drawn by our own ``annotate``, so that the result does not depend on a
+player. Frames without a row were not looked at, and are left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detector.core import sources
+from detector.core.config.schema import Config
+from detector.core.errors import OutputError, SourceError, UsageError
+from detector.core.errors.guard import keep, refuse_kept
+from detector.core.errors.holding import hold
+from detector.core.errors.text import counted
+from detector.core.errors.writing import is_null_device
+from detector.core.run.fonts import open_font
+from detector.core.run.outputs import choose_names, mark_settings
+from detector.core.run.wire import class_ids
+from detector.core.sources._standard_input import SPEC as STANDARD_INPUT
+
+if TYPE_CHECKING:
+    from detector.core.sinks.overlay.carried import Description, Overlay, Row
+    from detector.core.stages.annotate import Style
+    from detector.core.types import Frame
+
+ENDING = "-burnt"
+SAME_MS = 1  # a picture may be so far from its row: both were rounded
+
+
+@dataclass(frozen=True, slots=True)
+class Burnt:
+    """``missing``: rows whose picture could not be read. ``damaged``: a part of the overlay, or of
+    its video, was lost."""
+
+    path: Path
+    frames: int
+    missing: int
+    damaged: bool
+    notes: tuple[str, ...]
+
+
+def burn(spec: str, config: Config, taken: set[Path]) -> Burnt:
+    """Writes X-burnt.mp4 of the overlay X.mkv, or what -o names.
+
+    Of ``config`` the groups output (-o, --quality, --preset, --crf), drawing and input (--decoder)
+    count. A drawing option that is not given is as in the run. ``taken``: outputs that were written
+    before.
+    Raises SourceError where ``spec`` is no overlay, UsageError and OutputError.
+    """
+    from detector.core.sinks.overlay.carried import Overlay
+
+    if spec == STANDARD_INPUT:
+        sources.refuse_pipe(spec, "an overlay is read twice")
+    sources.check(spec)
+    keep("the overlay", spec)
+    with hold(spec), closing(Overlay(spec)) as overlay:
+        style = _style(config, overlay.description)
+        target = _target(spec, config, taken)
+        taken.add(target)
+        return _draw_all(spec, config, overlay, style, target)
+
+
+def _style(config: Config, about: Description) -> Style:
+    """As the run drew it, but for what is given now."""
+    from detector.core.stages.annotate import Style
+
+    drawing, then = config.drawing, about.drawing
+    line = drawing.line_width if drawing.line_width is not None else then.get("line_width")
+    scale = drawing.font_scale if drawing.font_scale != 1.0 else then.get("font_scale", 1.0)
+    blurred = class_ids("--blur", drawing.blur, about.names)
+    return Style(
+        line_width=line if isinstance(line, int) and 1 <= line <= 256 else None,
+        font_scale=float(scale) if isinstance(scale, int | float) and 0.1 <= scale <= 20 else 1.0,
+        labels=not drawing.hide_labels and then.get("labels") is not False,
+        scores=not drawing.hide_scores and then.get("scores") is not False,
+        blurred=frozenset(blurred or ()),
+        remark=about.remark,
+        font=open_font(drawing.font),
+    )
+
+
+def _target(spec: str, config: Config, taken: set[Path]) -> Path:
+    """-o as a file or a folder; without it the current folder. A name that nobody gave is taken
+    where it is free, or where the same settings wrote it; else the next number is."""
+    output = config.output.output
+    if output is not None and _is_file_name(output):
+        refuse_kept(output)
+        return Path(output)
+    folder = Path() if output is None else Path(output)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"{folder}: the output folder cannot be made: {error.strerror}; choose another with -o"
+        ) from error
+    stem = f"{Path(spec).stem}{ENDING}"
+    named = choose_names(
+        lambda added: {"video": folder / f"{stem}{added}.mp4"}, taken, _settings(spec, config)
+    )
+    refuse_kept(named["video"])
+    return named["video"]
+
+
+def _is_file_name(output: str) -> bool:
+    return not output.endswith(os.sep) and bool(Path(output).suffix) and not Path(output).is_dir()
+
+
+def _settings(spec: str, config: Config) -> str:
+    """A digest of all that decides what the video holds."""
+    about = os.stat(spec)
+    document = [
+        "burn",
+        os.path.realpath(spec),
+        about.st_size,
+        about.st_mtime_ns,
+        asdict(config.drawing),
+        _encoding(config),
+    ]
+    return hashlib.sha256(json.dumps(document, default=str).encode()).hexdigest()[:32]
+
+
+def _encoding(config: Config) -> dict[str, Any]:
+    output = config.output
+    names = ("quality", "preset", "crf", "encoder")
+    return {name: getattr(output, name) for name in names}
+
+
+def check_output(specs: Sequence[str], config: Config) -> None:
+    """Raises UsageError for an -o that can never be written."""
+    from detector.core.sinks.video import FORMATS, VideoSink
+
+    output = config.output.output
+    options = _encoding(config)
+    if output == "-" or (output is not None and is_null_device(output)):
+        raise UsageError(f"--output {output}: burn writes a video and nothing else; name a file")
+    if output is None or not _is_file_name(output):
+        VideoSink.check_options(".mp4", options)
+        return
+    if len(specs) > 1:
+        folder = f"{Path(output).stem}{os.sep}"
+        raise UsageError(f"--output {output}: {len(specs)} overlays need a folder: -o {folder}")
+    if Path(output).suffix.lower() not in FORMATS:
+        raise UsageError(f"--output {output}: end its name in {', '.join(FORMATS)}")
+    VideoSink.check_options(Path(output).suffix, options)
+
+
+def _draw_all(spec: str, config: Config, overlay: Overlay, style: Style, target: Path) -> Burnt:
+    from detector.core.sinks.video import VideoSink
+    from detector.core.sources._planes import Easel
+    from detector.core.stages.annotate import annotate
+
+    about, frames, missing = overlay.description, 0, 0
+    source = sources.open(spec, decoder=config.input.decoder, pixels="yuv420p")
+    easel = Easel()
+    sink = VideoSink(target, **_encoding(config))
+    with source:
+        # Stamps and rate are those of the source, as a run would have written them.
+        base = Fraction(*about.time_base)
+        info = replace(source.info, time_base=base, fps=Fraction(*about.fps))
+        try:
+            sink.open(info)
+            pairs = _matched(iter(source), overlay.rows(), about.shift, base)
+            for frame, row in pairs:
+                if frame is None:
+                    missing += 1
+                    continue
+                easel.put(frame)
+                annotate(frame.picture, row.detections, style)
+                frame.index, frame.pts = row.index, row.pts - about.shift
+                frame.time_s = float(frame.pts * base)
+                sink.write(frame, row.detections)
+                frames += 1
+            if not frames:
+                raise SourceError(f"{spec}: no picture of it could be read; make it again")
+            sink.close()
+        except BaseException:
+            sink.abort()
+            raise
+        damaged = bool(missing or overlay.damaged or source.damaged)
+        notes = [*source.notes, *sink.notes]
+    if missing:
+        notes.append(f"{counted(missing, 'picture', 'was')} detected and could not be read")
+    if overlay.damaged:
+        notes.append(f"of the overlay {counted(overlay.damaged, 'row', 'is')} damaged")
+    if target != Path(config.output.output or ""):
+        mark_settings(target, _settings(spec, config))
+    return Burnt(target, frames, missing, damaged, tuple(notes))
+
+
+def _matched(
+    frames: Iterator[Frame], rows: Iterator[Row], shift: int, base: Fraction
+) -> Iterator[tuple[Frame | None, Row]]:
+    """Each row with its picture, by time; None where there is none. Pictures without a row are left
+    out."""
+    from detector.core.sinks.overlay.packets import to_ms
+
+    frame, ms = _next(frames)
+    for row in rows:
+        wanted = to_ms(max(0, row.pts - shift), base)
+        while frame is not None and ms < wanted - SAME_MS:
+            frame, ms = _next(frames)
+        if frame is None or ms > wanted + SAME_MS:
+            yield None, row
+            continue
+        yield frame, row
+        frame, ms = _next(frames)
+
+
+def _next(frames: Iterator[Frame]) -> tuple[Any, int]:
+    frame = next(frames, None)
+    return frame, 0 if frame is None else round(frame.time_s * 1000)

@@ -1,0 +1,264 @@
+"""What can run on this machine, and why something cannot: engines, hardware, codecs and counters.
+
+attempt.py    runs an engine, the whole default job or the encoders in a process of its own
+encoding.py   which encoders run, and how fast
+hardware.py   the CPU, the GPUs, thread settings, and which counters can be read
+
+Nothing here may crash the process.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from detector.core import engines
+from detector.core.config.schema import Config
+from detector.core.engines import store
+from detector.core.errors import EXIT_DONE, EXIT_ENGINE, EXIT_OUTPUT, EngineError
+from detector.core.jobs.doctor.attempt import time_encoders, try_default_job, try_engine
+from detector.core.jobs.doctor.encoding import encoders, unusable
+from detector.core.jobs.doctor.hardware import cpu, nvidia, nvtx_tool, readable_counters, threads
+from detector.core.run import tuned
+from detector.core.run.choose import choose_by_rank, list_in_force, why_not_read
+from detector.core.run.environment import environment
+
+# What each is for. The default job needs both.
+ENCODERS = {"libx264": "the annotated video", "aac": "its sound, where it cannot be copied"}
+DECODERS = ("h264", "hevc", "vp9", "av1", "mpeg4", "mjpeg")
+CV2_PACKAGES = (
+    "opencv-python",
+    "opencv-python-headless",
+    "opencv-contrib-python",
+    "opencv-contrib-python-headless",
+)
+
+
+def codecs() -> dict[str, Any]:
+    """What cv2 and PyAV can decode and encode, and which packages of cv2 overwrite each other."""
+    installed = [name for name in CV2_PACKAGES if _version(name)]
+    found: dict[str, Any] = {"cv2": _cv2(), "av": _av(), "cv2_packages": installed, "warnings": []}
+    if len(installed) > 1:
+        found["warnings"].append(
+            f"{' and '.join(installed)} are both installed and overwrite each other's files: "
+            f"pip uninstall -y {' '.join(installed)} && pip install opencv-python-headless"
+        )
+    for library in ("cv2", "av"):
+        if found[library]["error"]:
+            found["warnings"].append(found[library]["error"])
+    missing = [name for name, there in found["av"]["encoders"].items() if not there]
+    if missing:
+        found["warnings"].append(
+            f"PyAV has no encoder {' and '.join(missing)}: pip install --force-reinstall av"
+        )
+    return found
+
+
+def _cv2() -> dict[str, Any]:
+    try:
+        import cv2
+
+        backends = [
+            cv2.videoio_registry.getBackendName(one)
+            for one in cv2.videoio_registry.getStreamBackends()
+        ]
+        return {
+            "version": cv2.__version__,
+            "backends": backends,
+            "threads": cv2.getNumThreads(),
+            "error": None,
+        }
+    except Exception as error:  # a missing libGL is an ImportError, a broken wheel may be anything
+        text = " ".join(str(error).split())
+        return {
+            "version": None,
+            "backends": [],
+            "error": f"cv2 cannot be imported: {text}; pip install opencv-python-headless",
+        }
+
+
+def _av() -> dict[str, Any]:
+    try:
+        import av
+    except Exception as error:
+        text = " ".join(str(error).split())
+        return {
+            "version": None,
+            "encoders": {},
+            "decoders": {},
+            "error": f"PyAV cannot be imported: {text}; pip install av",
+        }
+    return {
+        "version": av.__version__,
+        "ffmpeg": {
+            name: ".".join(map(str, number)) for name, number in av.library_versions.items()
+        },
+        "encoders": {name: _there(name, "w") for name in ENCODERS},
+        "decoders": {name: _there(name, "r") for name in DECODERS},
+        "error": None,
+    }
+
+
+def _there(name: str, mode: str) -> bool:
+    import av
+
+    try:
+        av.Codec(name, mode)
+    except ValueError:  # UnknownCodecError
+        return False
+    return True
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+SCHEMA = 1
+LITTLE_SPACE_BYTES = 500 << 20  # a plan of TensorRT and the timing cache beside it
+
+
+def examine(config: Config, quick: bool = False) -> dict[str, Any]:
+    """All findings, as JSON values.
+
+    ``quick``: nothing is run; an engine is usable if its library is installed.
+    """
+    found = [_engine(name, quick) for name in engines.names()]
+    given = config.runtime.engines_dir
+    folders = {
+        "engines": _folder(store.choose_folder(given), replaceable=given is None),
+        "current": _folder(Path(), replaceable=False),
+    }
+    seen = codecs()
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "environment": environment(),
+        "engines": found,
+        "cpu": cpu(),
+        "threads": threads(),
+        "gpu": nvidia(),
+        "media": seen,
+        "encoders": encoders(quick=True) if quick else _timed_encoders(),
+        "nvtx": nvtx_tool(),
+        "counters": readable_counters(),
+        "folders": folders,
+        "in_force": [asdict(one) for one in (*list_in_force(config), *tuned.list_in_force(config))],
+    }
+    document["default"] = _default_job(found, folders, quick)
+    doubts = [store.why_elsewhere(given), *why_not_read(config)]
+    document["warnings"] = [*_warnings(document), *filter(None, doubts)]
+    code, reason = document["default"]["exit_code"], document["default"]["reason"]
+    document["exit"] = {"code": code, "reason": reason}
+    return document
+
+
+def _engine(name: str, quick: bool) -> dict[str, Any]:
+    """``reason``: why the engine is not usable, with the command that helps.
+
+    ``precisions``: each with None, or with the reason why it cannot run.
+    """
+    facts = {
+        "name": name,
+        "usable": False,
+        "install": engines.find(name).install,
+        "precisions": {},
+        "tried": False,
+    }
+    reason = engines.why_absent(name)
+    if reason is not None or quick:
+        return {**facts, "usable": reason is None, "reason": reason}
+    told = try_engine(name)
+    return {
+        **facts,
+        "usable": told["error"] is None,
+        "reason": told["error"],
+        "tried": True,
+        "precisions": told.get("precisions", {}),
+        "seconds": told.get("seconds"),
+    }
+
+
+def _timed_encoders() -> dict[str, Any]:
+    told = time_encoders()
+    timed: dict[str, Any] = told["encoders"] if told["error"] is None else unusable(told["error"])
+    return timed
+
+
+def _default_job(
+    found: list[dict[str, Any]], folders: dict[str, Any], quick: bool
+) -> dict[str, Any]:
+    """Whether ``detect-video in.mp4`` would run: tried on a clip, or judged by what is installed
+    (``quick``).
+    """
+    try:
+        engine, why = choose_by_rank()
+    except EngineError as error:
+        return {"engine": None, "why": None, "exit_code": error.exit_code, "reason": str(error)}
+    facts: dict[str, Any] = {"engine": engine, "why": why}
+    if not quick:
+        told = try_default_job()
+        said = told["error"] or "the default job ran, from a clip to an annotated video"
+        return {**facts, "exit_code": told.get("exit_code", EXIT_DONE), "reason": said}
+    broken = next(
+        (one["reason"] for one in found if one["name"] == engine and not one["usable"]), None
+    )
+    if broken is not None:
+        return {**facts, "exit_code": EXIT_ENGINE, "reason": broken}
+    for name, folder in folders.items():
+        if not folder["writable"] and not folder["replaceable"]:
+            reason = f"the {name} folder {folder['path']} cannot be written"
+            return {**facts, "exit_code": EXIT_OUTPUT, "reason": reason}
+    return {
+        **facts,
+        "exit_code": EXIT_DONE,
+        "reason": "nothing speaks against the default job (it was not tried)",
+    }
+
+
+def _folder(path: Path, replaceable: bool) -> dict[str, Any]:
+    """Facts of a folder. ``replaceable``: where it cannot be written, a run takes a temporary one.
+
+    If it is not there yet, those of the nearest folder above it, in which it would be made.
+    """
+    place = path.resolve()
+    while not place.exists():
+        place = place.parent
+    return {
+        "path": str(path.resolve()),
+        "writable": store.is_writable(place),
+        "replaceable": replaceable,
+        "free_bytes": shutil.disk_usage(place).free,
+    }
+
+
+def _warnings(document: dict[str, Any]) -> list[str]:
+    """What runs, but slowly or not as it seems."""
+    found = [
+        *document["media"]["warnings"],
+        *document["threads"]["warnings"],
+        *document["cpu"]["warnings"],
+    ]
+    for name, folder in document["folders"].items():
+        if not folder["writable"]:
+            cure = "--engines-dir DIR" if name == "engines" else "-o DIR/ and --run-dir DIR"
+            means = (
+                "every run builds anew, in a temporary folder; " if folder["replaceable"] else ""
+            )
+            found.append(
+                f"the {name} folder {folder['path']} cannot be written: {means}{cure} names another"
+            )
+        elif folder["free_bytes"] < LITTLE_SPACE_BYTES:
+            found.append(
+                f"the {name} folder {folder['path']} has {folder['free_bytes'] / 1e6:.0f} MB left"
+            )
+    nvtx = document["nvtx"]
+    if nvtx["tool"] and not nvtx["attached"]:
+        found.append(
+            f"NVTX_INJECTION64_PATH={nvtx['tool']}: {nvtx['reason']}; no range reaches a tool"
+        )
+    return found

@@ -1,0 +1,75 @@
+"""Which encoders run here, and how fast each one is beside x264."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from detector.core.config.schema import ENCODERS
+
+SIZE = 1280, 720
+FRAMES = 30  # a second: short, and beyond what an encoder holds back
+RATE = Fraction(30)
+
+
+def encoders(quick: bool, clock: Callable[[], float] = time.perf_counter) -> dict[str, Any]:
+    """Name -> ``usable``, the ``reason`` where it is not, and ``fps``: pictures a second of
+    1280x720 at --quality balanced; None where nothing was tried (``quick``)."""
+    try:
+        from detector.core.sinks.video.encoders import CURES, why_not
+    except ImportError:  # no PyAV, of which doctor tells elsewhere
+        return {}
+    found: dict[str, Any] = {}
+    for name in ENCODERS:
+        reason = why_not(name)
+        if reason is not None and name in CURES:
+            reason = f"{reason}; {CURES[name]}"
+        fps = None if quick or reason is not None else measure(name, clock)
+        found[name] = {"usable": reason is None, "reason": reason, "fps": fps}
+    return found
+
+
+def unusable(reason: str) -> dict[str, Any]:
+    """``encoders`` where its process ended without an answer."""
+    return {name: {"usable": False, "reason": reason, "fps": None} for name in ENCODERS}
+
+
+def measure(name: str, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Pictures a second, from the first picture to the finished file."""
+    from detector.core.sinks.video import VideoSink
+    from detector.core.types import Detections, Frame, SourceInfo
+
+    width, height = SIZE
+    info = SourceInfo("drawn", "video", width, height, RATE, 1 / RATE)
+    images = list(_pictures())
+    with tempfile.TemporaryDirectory(prefix="detect-video-doctor-") as folder:
+        sink = VideoSink(Path(folder, "drawn.mp4"), encoder=name, audio=False)
+        start = clock()
+        sink.open(info)
+        for index, image in enumerate(images):
+            sink.write(Frame(index, index, index / float(RATE), image), Detections.empty())
+        sink.close()
+        return len(images) / max(clock() - start, 1e-6)
+
+
+def _pictures() -> Iterator[Any]:
+    """A textured ground that moves slowly, with blocks that move faster: u8 BGR [720, 1280, 3]."""
+    import cv2
+    import numpy as np
+
+    width, height = SIZE
+    draw = np.random.default_rng(1)
+    small = draw.integers(0, 256, (height // 8, width // 8 + 16, 3), np.uint8)
+    ground = cv2.resize(small, (width + 128, height), interpolation=cv2.INTER_CUBIC)
+    for number in range(FRAMES):
+        image = np.ascontiguousarray(ground[:, 2 * number : 2 * number + width])
+        for block in range(8):
+            x = (block * 160 + 9 * number) % (width - 60)
+            cv2.rectangle(
+                image, (x, 80 * block), (x + 60, 80 * block + 60), (0, 30 * block, 200), -1
+            )
+        yield image

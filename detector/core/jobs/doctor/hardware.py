@@ -1,0 +1,271 @@
+"""The CPU, the GPUs and the counters of this machine, and what they mean for a run.
+
+Counters and the NVTX tool come first, then NVIDIA's driver and GPUs, then the CPU and the settings
+of thread pools.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from detector.core.errors.machine import usable_cores
+from detector.core.run.environment import environment
+
+RAPL = Path("/sys/class/powercap")
+
+
+def readable_counters(rapl: Path = RAPL) -> dict[str, Any]:
+    """Which counters this user can read.
+
+    ``rapl``: zones of the CPU's energy counter -> whether each can be read. ``schedstat``: the time
+    that a thread was ready to run and had no core. ``perf_event_paranoid``: above 2, perf counts
+    nothing for ordinary users.
+    """
+    return {
+        "rapl": {
+            zone.name: _readable(zone / "energy_uj") for zone in sorted(rapl.glob("*rapl*:*"))
+        },
+        "schedstat": _readable(Path("/proc/self/schedstat")),
+        "perf_event_paranoid": _number(Path("/proc/sys/kernel/perf_event_paranoid")),
+    }
+
+
+def nvtx_tool() -> dict[str, Any]:
+    """``tool``: what NVTX_INJECTION64_PATH names.
+
+    ``attached``: whether ranges of this process reach it.
+    """
+    from detector.core.timeline.nvtx_ranges import TOOL, ThreadRange, attach
+
+    tool = os.environ.get(TOOL)
+    domain, lost = attach()
+    if domain is not None:
+        probe = ThreadRange(domain, "doctor", "work")
+        probe.push(0)
+        probe.pop()
+        return {
+            "tool": tool,
+            "attached": True,
+            "reason": "a tool is attached, and was sent a range called doctor",
+        }
+    return {
+        "tool": tool,
+        "attached": False,
+        "reason": lost or "no tool is attached; nsys profile -t nvtx attaches one",
+    }
+
+
+def _readable(path: Path) -> bool:
+    try:
+        path.read_text()
+    except OSError:
+        return False
+    return True
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+FIELDS = ("index", "name", "driver_version", "compute_cap", "memory.total", "memory.free")
+PATIENCE_S = 20.0
+
+
+def nvidia() -> dict[str, Any]:
+    """What nvidia-smi says about driver and GPUs.
+
+    ``reason``: why there is no GPU to use, None where there is one.
+    """
+    module = _first_line(Path("/proc/driver/nvidia/version"))
+    found, reason = _list_gpus()
+    return {
+        "kernel_module": module,
+        "gpus": found,
+        "reason": reason,
+        "energy_readable": energy_readable(),
+    }
+
+
+def _list_gpus() -> tuple[list[dict[str, str]], str | None]:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return (
+            [],
+            "there is no nvidia-smi: no NVIDIA driver is installed, so engines run on the CPU",
+        )
+    command = [program, f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE_S, errors="replace"
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [], f"nvidia-smi gives no answer: {' '.join(str(error).split())}"
+    if done.returncode:
+        said = " ".join((done.stdout + done.stderr).split())
+        return [], f"nvidia-smi ended with status {done.returncode}: {said[:200]}"
+    rows = [
+        [cell.strip() for cell in line.split(",")]
+        for line in done.stdout.splitlines()
+        if line.strip()
+    ]
+    found = [dict(zip(FIELDS, row, strict=True)) for row in rows if len(row) == len(FIELDS)]
+    return found, None if found else "nvidia-smi lists no GPU"
+
+
+def energy_readable() -> bool | None:
+    """Whether NVML reports the energy that the first GPU has used; None where NVML is absent."""
+    from detector.core.errors.machine import NotHereError
+    from detector.core.jobs.doctor.nvml import Gpu
+
+    try:
+        gpu = Gpu()
+    except NotHereError:
+        return None
+    try:
+        gpu.joules()
+    except Exception:  # NVML's own error: the card does not tell
+        return False
+    return True
+
+
+def _first_line(path: Path) -> str | None:
+    try:
+        return path.read_text().splitlines()[0]
+    except (OSError, IndexError):
+        return None
+
+
+# Feature -> (the flags of x86 and of ARM that stand for it, what it does for a network)
+FEATURES = {
+    "AVX2": (("avx2",), "fp32 eight at a time"),
+    "AVX-512": (("avx512f",), "fp32 sixteen at a time"),
+    "VNNI": (
+        ("avx512_vnni", "avx_vnni", "asimddp"),
+        "int8: four products and their sum in one instruction",
+    ),
+    "BF16": (("avx512_bf16", "bf16"), "bf16: twice the products of fp32"),
+    "FP16": (("avx512_fp16", "asimdhp"), "fp16 arithmetic"),
+    "AMX-BF16": (("amx_bf16",), "bf16 in tiles: several times the vector units"),
+    "AMX-INT8": (("amx_int8",), "int8 in tiles: several times the vector units"),
+    "AMX-FP16": (("amx_fp16",), "fp16 in tiles"),
+}
+THREAD_SETTINGS = (
+    "OMP_NUM_THREADS",
+    "OMP_WAIT_POLICY",
+    "OMP_PROC_BIND",
+    "OMP_DYNAMIC",
+    "GOMP_SPINCOUNT",
+    "GOMP_CPU_AFFINITY",
+    "KMP_AFFINITY",
+    "KMP_BLOCKTIME",
+    "MKL_NUM_THREADS",
+    "TBB_NUM_THREADS",
+    "ORT_NUM_THREADS",
+    "OPENCV_FFMPEG_THREADS",
+    "CUDA_VISIBLE_DEVICES",
+    "LD_PRELOAD",
+)
+
+
+def cpu() -> dict[str, Any]:
+    found = environment()["cpu"]
+    flags = set(found["flags"])
+    features = {name: bool(flags & set(marks)) for name, (marks, _) in FEATURES.items()}
+    usable, quota = usable_cores(), cgroup_quota()
+    return {
+        "model": found["model"],
+        "cores": os.cpu_count(),
+        "usable_cores": usable,
+        "quota_cores": quota,
+        "memory_bytes": memory_bytes(),
+        "features": features,
+        "meaning": {name: FEATURES[name][1] for name, there in features.items() if there},
+        "precision": precision_advice(features),
+        "warnings": _quota_warning(usable, quota),
+    }
+
+
+def precision_advice(features: dict[str, bool]) -> dict[str, str]:
+    """For each precision, what this CPU makes of it."""
+    if features["AMX-INT8"]:
+        int8 = "fast: AMX"
+    elif features["VNNI"]:
+        int8 = "fast: VNNI"
+    else:
+        int8 = "without VNNI: less gain than with it, and weights of 7 bits"
+    if features["AMX-BF16"]:
+        bf16 = "fast: AMX"
+    elif features["BF16"]:
+        bf16 = "fast: bf16 instructions"
+    else:
+        bf16 = "no bf16 instructions: a request for it changes nothing, or is slower"
+    fp16 = (
+        "has fp16 instructions"
+        if features["FP16"] or features["AMX-FP16"]
+        else "no fp16 instructions: use a GPU"
+    )
+    return {"fp32": "always", "tf32": "GPU only", "bf16": bf16, "fp16": fp16, "int8": int8}
+
+
+def threads() -> dict[str, Any]:
+    """Environment variables that steer thread pools, and what is wrong with their values."""
+    given = {name: os.environ[name] for name in THREAD_SETTINGS if name in os.environ}
+    found = []
+    if given.get("OMP_WAIT_POLICY", "").lower() == "active":
+        found.append(
+            "OMP_WAIT_POLICY=active: idle threads of torch keep cores busy; unset it, or set it "
+            "to passive"
+        )
+    number = given.get("OMP_NUM_THREADS", "").split(",")[0]
+    if number.isdecimal() and int(number) > usable_cores():
+        found.append(
+            f"OMP_NUM_THREADS={number} is more than the {usable_cores()} cores that this process "
+            "may use: threads will wait for each other"
+        )
+    return {"settings": given, "warnings": found}
+
+
+def cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """How many cores' time the container may use, by cgroup v2 or else v1; None without a limit."""
+    try:
+        quota, period = (root / "cpu.max").read_text().split()[:2]
+    except (OSError, ValueError):
+        try:
+            quota = (root / "cpu" / "cpu.cfs_quota_us").read_text().strip()
+            period = (root / "cpu" / "cpu.cfs_period_us").read_text().strip()
+        except OSError:
+            return None
+    try:
+        return int(quota) / int(period) if int(quota) > 0 else None
+    except (ValueError, ZeroDivisionError):  # "max"
+        return None
+
+
+def memory_bytes() -> dict[str, int | None]:
+    found: dict[str, int | None] = {"total": None, "available": None}
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name in ("MemTotal", "MemAvailable"):
+                found["total" if name == "MemTotal" else "available"] = int(value.split()[0]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return found
+
+
+def _quota_warning(usable: int, quota: float | None) -> list[str]:
+    if quota is None or quota >= usable:
+        return []
+    enough = max(1, int(quota))
+    return [
+        f"the container may use the time of {quota:g} of its {usable} cores, and is throttled "
+        "beyond "
+        f"that: give --threads {enough}"
+    ]

@@ -1,0 +1,105 @@
+"""Decoded outputs for arrays that somebody hands over: what a comparison with another
+implementation needs.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.config.schema import Config
+from detector.core.errors import UsageError
+from detector.core.errors.guard import keep, refuse_kept
+from detector.core.errors.writing import whole_file
+from detector.core.run.inputs import keep_inputs
+from detector.core.run.wire import load_model
+
+MAX_PICTURES_BYTES = 1 << 31
+CURE = "choose another with --output"
+
+
+def infer_raw(config: Config, given: Path, output: Path) -> dict[str, tuple[int, ...]]:
+    """Runs every picture of ``given`` through the model and engine of ``config``, and writes
+    ``output``.
+
+    ``given``: .npz of u8 RGB arrays [N, H, W, 3] or [N, 3, H, W], each run at its own size.
+    ``output``: .npz with, for ``input`` and ``input_NAME``, ``output`` and ``output_NAME`` float32
+    [N, rows, 5 + classes]: cx, cy, w, h in network pixels, objectness, class probabilities not
+    multiplied. Returns their shapes. Raises DetectVideoError.
+    """
+    keep("the input", given)
+    keep_inputs(config)
+    refuse_kept(output, CURE)
+    pictures = read_pictures(given)
+    results: dict[str, NDArray[np.float32]] = {}
+    for name, array in pictures.items():
+        runtime = replace(config.runtime, size=f"{array.shape[2]}x{array.shape[1]}")
+        results[_output_name(name)] = _decode(replace(config, runtime=runtime), array)
+    _write(output, results)
+    return {name: array.shape for name, array in results.items()}
+
+
+def read_pictures(path: Path) -> dict[str, NDArray[np.uint8]]:
+    """The u8 pictures of an .npz by name, as [N, H, W, 3]; other arrays in it are left alone.
+
+    Raises UsageError.
+    """
+    found: dict[str, NDArray[np.uint8]] = {}
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            for name in arrays.files:
+                array = arrays[name]
+                if (
+                    array.dtype == np.uint8
+                    and array.ndim == 4
+                    and array.nbytes <= MAX_PICTURES_BYTES
+                ):
+                    found[name] = _channels_last(path, name, array)
+    except (OSError, ValueError, zipfile.BadZipFile, AttributeError, EOFError) as exc:
+        raise UsageError(f"{path}: is no .npz of arrays: {' '.join(str(exc).split())}") from exc
+    if not found:
+        raise UsageError(
+            f"{path}: holds no pictures: wanted are uint8 RGB arrays [N, H, W, 3] or [N, 3, H, W]"
+        )
+    return found
+
+
+def _channels_last(path: Path, name: str, array: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    if array.shape[3] == 3 and len(array):
+        return array
+    if array.shape[1] == 3 and len(array):
+        return np.ascontiguousarray(array.transpose(0, 2, 3, 1))
+    raise UsageError(
+        f"{path}: {name} is {list(array.shape)}: wanted is RGB, [N, H, W, 3] or [N, 3, H, W]"
+    )
+
+
+def _output_name(name: str) -> str:
+    return f"output{name.removeprefix('input')}" if name.startswith("input") else f"output_{name}"
+
+
+def _decode(config: Config, pictures: NDArray[np.uint8]) -> NDArray[np.float32]:
+    machine = load_model(config)
+    batch = machine.network.batch
+    rows: list[Any] = []
+    with machine.engine as engine:
+        request = engine.requests[0]
+        for start in range(0, len(pictures), batch):
+            part = pictures[start : start + batch]
+            request.slot[: len(part)] = part
+            outputs = request.infer(len(part))
+            rows += [
+                machine.network.dense([o[at : at + 1] for o in outputs]) for at in range(len(part))
+            ]
+    return np.concatenate(rows).astype(np.float32, copy=False)
+
+
+def _write(target: Path, arrays: dict[str, NDArray[np.float32]]) -> None:
+    # An open file: to a name that does not end in .npz numpy would add that.
+    with whole_file(target, CURE) as temporary, temporary.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]

@@ -1,0 +1,140 @@
+"""The facts for ``detect-video models``: a list of the known models, and everything about one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from detector.core import engines, models
+from detector.core.errors import ModelError, UsageError
+from detector.core.errors.writing import write_whole
+from detector.core.models import ModelRequest, known
+from detector.core.models.base import Network
+from detector.core.models.catalogue import KnownModel, known_model
+from detector.core.models.description import families
+from detector.core.models.names import read_names
+
+
+def listing() -> list[dict[str, Any]]:
+    """The known models, from their descriptions alone; no network is opened."""
+    return [_describe(known_model(name)) for name in known()]
+
+
+def facts(request: ModelRequest) -> dict[str, Any]:
+    """Everything about one model, counted on its graph.
+
+    A known model whose weights are not here is counted with random numbers in their place. If the
+    absent file holds its layers as well, only the figures of its description are given. Raises
+    ModelError.
+    """
+    entry = known_model(request.model) if request.model in known() else None
+    try:
+        return _count(_open(request), entry)
+    except ModelError:
+        if entry is None or request.weights is not None or request.random_seed is not None:
+            raise
+        if entry.path.is_file() and entry.path.suffix != ".cfg":
+            raise  # the file is there, and damaged
+    if entry.path.suffix != ".cfg" and entry.layers is None:
+        return _describe(entry) | {"needs": _needs(entry) and entry.how_to_get()}
+    return _count(_open(replace(request, random_seed=0)), entry)
+
+
+def _open(request: ModelRequest) -> Network:
+    return models.open_network(request, engines.front_ends())
+
+
+def write_description(request: ModelRequest, output: str | None) -> str:
+    """Writes the description of a model file, by default X.describe.yaml in the current folder;
+    returns its text. ``output``: a path, or "-" to write nothing. Raises ModelError, UsageError
+    where the file is there, and OutputError."""
+    text = models.describe(request)
+    if output == "-":
+        return text
+    target = Path(output or f"{request.path.stem}.describe.yaml")
+    if target.exists():
+        raise UsageError(
+            f"{target}: is there already, and somebody may have edited it; give -o FILE"
+        )
+    write_whole(target, text.encode())
+    return text
+
+
+def family_listing() -> list[dict[str, Any]]:
+    """The families of ONNX files, as their descriptions state them."""
+    return [
+        {
+            "name": one.family,
+            "about": one.about,
+            "licence": one.licence,
+            "source": one.source,
+            "nms": one.outputs.nms if one.outputs else "as the export has it",
+        }
+        for one in families().values()
+    ]
+
+
+def _count(network: Network, entry: KnownModel | None) -> dict[str, Any]:
+    """The facts of a network that could be opened. Of a file that one engine built for itself no
+    graph is left that could be counted.
+    """
+    counted = network.plan is None
+    return {
+        "name": entry.name if entry else network.name,
+        "family": network.family,
+        "description": entry.description if entry else "",
+        "input": [network.input.height, network.input.width],
+        "geometry": network.input.geometry,
+        "stride": network.input.stride,
+        "parameters": network.parameters if counted else None,
+        "parameters_fused": network.parameters_fused or None,
+        "macs": network.macs if counted else None,
+        "flops": 2 * network.macs if counted else None,
+        "macs_at_most": network.macs_at_most,
+        "gflops_published": entry.figures.get("gflops_published") if entry else None,
+        "counted": True,
+        "names": list(network.names),
+        "outputs": [list(shape) for shape in network.output_shapes],
+        "nms": network.needs_nms,
+        "licence": entry.licence if entry else None,
+        "needs": _needs(entry) and entry.how_to_get() if entry else "",
+        "sha256": network.sha256 if network.random_seed is None else None,
+        "notes": [
+            *([] if network.random_seed is not None else network.warnings),
+            *([] if counted else ["no graph is left in it, so nothing was counted"]),
+        ],
+    }
+
+
+def _describe(entry: KnownModel) -> dict[str, Any]:
+    """The facts of a known model as its description states them."""
+    figures = entry.figures
+    macs = figures.get("macs")
+    return {
+        "name": entry.name,
+        "family": entry.family,
+        "description": entry.description,
+        "input": figures.get("input"),
+        "parameters": figures.get("parameters"),
+        "parameters_fused": figures.get("parameters_fused"),
+        "macs": macs,
+        "flops": None if macs is None else 2 * macs,
+        "macs_at_most": False,
+        "gflops_published": figures.get("gflops_published"),
+        "counted": False,
+        "names": [] if entry.names is None else list(read_names(entry.names)),
+        "licence": entry.licence,
+        "needs": _needs(entry),
+    }
+
+
+def _needs(entry: KnownModel) -> str:
+    """What the user still has to do before the model runs; "" for nothing."""
+    if entry.needs:
+        return entry.needs
+    if entry.download is None or entry.download.target.is_file():
+        return ""
+    if entry.download.sha256 is None:
+        return f"{entry.download.target.name}, by hand"
+    return f"models pull {entry.name}"

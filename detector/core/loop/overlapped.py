@@ -1,0 +1,140 @@
+"""The threaded loop: reading, inference and writing at the same time, order kept.
+
+    reader thread          read, preprocess into a free request's slot      (1)
+    worker threads         infer                                            (engine's concurrency)
+    the caller's thread    head, nms, annotate, write, in the source's order
+
+Requests and pictures come from pools. Filled batches wait in a bounded queue, results in a queue
+that restores order. In steady state nothing is allocated per frame, and the pools bound the memory:
+requests x batch pictures and one batch. A stage that fails closes every queue; the threads end and
+are joined, and the caller gets the stage's own error.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+
+from detector.core.loop.parts import (
+    Batch,
+    BatchRequest,
+    Parts,
+    Progress,
+    decode,
+    deliver,
+    fill,
+    image_pool,
+    infer,
+    results_ahead,
+    select,
+)
+from detector.core.loop.queues import AnyTrack, ClosedError, InOrder, Pool, Queue
+from detector.core.timeline import OffTimeline, Timeline
+from detector.core.timeline.native import give_name
+from detector.core.types import Detections, Frame
+
+
+def frames_overlapped(
+    parts: Parts, timeline: Timeline | OffTimeline, progress: Progress
+) -> Generator[tuple[Frame, Detections], None, None]:
+    """Yields each frame after its sinks have written it.
+
+    Its picture is used again as soon as the next frame is asked for. Closing the generator early
+    stops and joins the threads.
+    """
+    crew = _Crew(parts, timeline, progress)
+    with timeline.track("writer") as track:
+        crew.start()
+        try:
+            yield from deliver(track, parts, progress, crew.detect(track))
+        except ClosedError:
+            pass  # a thread failed: its error is raised below
+        finally:
+            crew.dismiss()
+        crew.raise_failure()
+
+
+class _Crew:
+    """The reader, the workers, and what they share."""
+
+    def __init__(self, parts: Parts, timeline: Timeline | OffTimeline, progress: Progress) -> None:
+        self._parts, self._timeline, self._progress = parts, timeline, progress
+        self._images = image_pool(parts)
+        self._requests: Pool[BatchRequest] = Pool("request", parts.requests)
+        self._filled: Queue[Batch] = Queue("batch", parts.queue_batches)
+        self._done: InOrder[Batch] = InOrder("result", results_ahead(parts))
+        # Workers without a batch. Only a reader that hands out fresh pictures waits for one.
+        self._free: Pool[None] = Pool("worker", [None] * parts.concurrency)
+        self._channels = (self._images, self._requests, self._free, self._filled, self._done)
+        self._failures: list[BaseException] = []
+        self._threads = [self._thread("reader", self._read)]
+        self._threads += [self._thread(f"worker-{i}", self._work) for i in range(parts.concurrency)]
+
+    def _thread(self, name: str, job: Callable[[AnyTrack], None]) -> threading.Thread:
+        def life() -> None:
+            give_name(name)
+            try:
+                with self._timeline.track(name) as track:
+                    job(track)
+            except ClosedError:
+                pass
+            except BaseException as error:  # handed to the caller's thread, whatever it is
+                self._failures.append(error)
+                self._close()
+
+        return threading.Thread(target=life, name=f"detect-video {name}", daemon=True)
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def _read(self, track: AnyTrack) -> None:
+        number = 0
+        while True:
+            request = self._requests.get(track, number)
+            if self._parts.fresh:
+                self._free.get(track, number)
+            batch = fill(track, self._parts, self._progress, self._images, request, number)
+            if batch is None:
+                break
+            self._filled.put(track, number, batch)
+            number += 1
+            if batch.last:
+                break
+        self._filled.finish()
+        self._done.finish(number)
+
+    def _work(self, track: AnyTrack) -> None:
+        number = 0
+        while (batch := self._filled.get(track, number)) is not None:
+            number = batch.number
+            infer(track, self._parts, batch)
+            if self._parts.fresh:
+                self._free.put(None)
+            self._done.put(track, number, batch)
+
+    def detect(self, track: AnyTrack) -> Generator[tuple[Frame, Detections], None, None]:
+        done = 0
+        while (batch := self._done.get(track)) is not None:
+            self._progress.add_device_ms(batch.device_ms)
+            candidates = decode(track, self._parts, batch, batch.outputs or [], done)
+            self._requests.put(batch.request)
+            for frame, detections in select(track, self._parts, batch, candidates, done):
+                yield frame, detections
+                self._images.put(frame.buffer)
+            done += len(batch.frames)
+
+    def _close(self) -> None:
+        for channel in self._channels:
+            channel.close()
+
+    def dismiss(self) -> None:
+        """Ends and joins the threads. After a normal end they are gone and nothing waits."""
+        self._close()
+        for thread in self._threads:
+            if thread.ident is not None:  # the system may have refused to start it
+                thread.join()
+
+    def raise_failure(self) -> None:
+        if self._failures:
+            raise self._failures[0]

@@ -1,0 +1,267 @@
+"""What both loops share: the parts that they are handed, and the steps of a batch around inference.
+
+A batch is filled (read, preprocess), inferred by the loop, then decoded (head), selected (nms) and
+delivered (annotate, write).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.loop.queues import AnyTrack, Pool
+from detector.core.timeline import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WRITE
+from detector.core.types import Candidates, Detections, Frame, Image, Letterbox, Picture, SourceInfo
+
+if TYPE_CHECKING:
+    from detector.core.stages.still import Stillness
+
+Outputs = list[NDArray[np.float32]]
+IMAGE_BYTES = 512 << 20
+
+
+class FrameSource(Protocol):
+    info: SourceInfo
+
+    def read(self, into: Image | None = None) -> Frame | None: ...
+
+
+class BatchRequest(Protocol):
+    slot: NDArray[np.uint8]
+    device_ms: float | None  # of the last infer, where the device tells
+
+    def infer(self, n: int) -> Outputs: ...
+
+
+class FrameSink(Protocol):
+    def write(self, frame: Frame, detections: Detections) -> None: ...
+
+
+@dataclass(slots=True)
+class Parts:
+    """What takes one source through one engine. The stage functions have their options bound."""
+
+    source: FrameSource
+    requests: Sequence[BatchRequest]
+    concurrency: int
+    preprocess: Callable[[Picture, Image], Letterbox]  # picture, row of the slot -> where it lies
+    head: Callable[[Outputs], Candidates]  # outputs of one picture, each [1, ...]
+    nms: Callable[[Candidates], Detections]  # boxes in network pixels
+    # Draws into the frame's picture. None: no sink needs it.
+    annotate: Callable[[Frame, Detections], None] | None = None
+    sinks: Sequence[FrameSink] = ()
+    # Filled batches that may wait for a worker, and results that may wait for their turn.
+    queue_batches: int = 2
+    # All pictures in flight together. One batch and one picture are always allowed.
+    image_bytes: int = IMAGE_BYTES
+    # What only cameras need. All of it is None for sources that never make the loop wait.
+    #
+    # Waits for a picture: (track, its number in this run, row of the batch) -> whether ``read`` may
+    # be called. It returns within a second. False for the first row means "not yet": it is asked
+    # again. False for a later row lets the batch go as it is.
+    arrive: Callable[[AnyTrack, int, int], bool] | None = None
+    # Pictures are taken when a worker is free for them, and not before, so that none grows old in a
+    # queue.
+    fresh: bool = False
+    # Frame, detections in source pixels -> those that are kept; in the span of nms.
+    keep: Callable[[Frame, Detections], Detections] | None = None
+    # Whether ``annotate`` is called for this frame.
+    wanted: Callable[[Frame], bool] | None = None
+    # Gives the moments of a picture's way (``Arrival``), nanoseconds.
+    clock: Callable[[], int] | None = None
+    # Which frames repeat the detections of the last one that was inferred.
+    still: Stillness | None = None
+
+
+@dataclass(slots=True)
+class Progress:
+    """What the live display reads while the loop runs. Each field is written by one thread only."""
+
+    read: int = 0
+    written: int = 0
+    reused: int = 0  # of those that were written
+    device_ms: float | None = None  # of all decoded batches; None where the device tells none
+    # When it is set, the loop ends after the frames that it has read.
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def add_device_ms(self, milliseconds: float | None) -> None:
+        """Adds one batch's time. Called by the thread that decodes batches."""
+        if milliseconds is not None:
+            self.device_ms = (self.device_ms or 0.0) + milliseconds
+
+
+@dataclass(slots=True)
+class Batch:
+    number: int  # counted from 0
+    request: BatchRequest
+    frames: list[Frame]
+    fits: list[Letterbox]  # where frames[i] lies in its row of the slot
+    reused: int = 0  # of the frames: they have no row of the slot
+    outputs: Outputs | None = None
+    device_ms: float | None = None  # of the infer that made the outputs
+    last: bool = False  # the source ended in it
+
+    @property
+    def rows(self) -> int:
+        """Rows of the slot that are filled, and to be inferred."""
+        return len(self.frames) - self.reused
+
+
+def image_pool(parts: Parts) -> Pool[Image | None]:
+    """Places for the pictures in flight.
+
+    Each starts empty (None). The source makes the first picture of a place, which is then reused.
+    """
+    return Pool("image", [None] * image_count(parts))
+
+
+def image_count(parts: Parts) -> int:
+    """How many pictures may be in flight: those of all requests and one batch being written.
+
+    ``image_bytes`` limits them, but never below one batch and one picture: a batch could otherwise
+    not be filled.
+    """
+    info = parts.source.info
+    return places(
+        len(parts.requests[0].slot), len(parts.requests), info.width, info.height, parts.image_bytes
+    )
+
+
+def places(
+    batch: int, requests: int, width: int, height: int, image_bytes: int = IMAGE_BYTES
+) -> int:
+    """``image_count`` from sizes alone; ``width`` and ``height`` are those of a picture."""
+    affordable = image_bytes // max(1, width * height * 3)
+    return max(batch + 1, min(batch * (requests + 1), affordable))
+
+
+def results_ahead(parts: Parts) -> int:
+    """How many batches may be done ahead of the one that is written next."""
+    return parts.queue_batches + parts.concurrency
+
+
+def fill(
+    track: AnyTrack,
+    parts: Parts,
+    progress: Progress,
+    images: Pool[Image | None],
+    request: BatchRequest,
+    number: int,
+) -> Batch | None:
+    """Reads and preprocesses until the slot is full or the source ends; None where nothing was
+    left.
+
+    The rows have the order of the source. Spans carry the frame's number in this run, from 0.
+    """
+    batch = Batch(number, request, [], [])
+    while len(batch.frames) < len(request.slot) and not progress.stop.is_set():
+        if not _has_arrived(track, parts, progress, images, len(batch.frames)):
+            break
+        place = images.get(track, progress.read)
+        with track.span(READ, progress.read):
+            frame = parts.source.read(place)
+        if frame is None:
+            images.put(place)
+            batch.last = True
+            break
+        with track.span(PREPROCESS, progress.read):
+            row = request.slot[batch.rows]
+            fit = parts.preprocess(frame.picture, row)
+            frame.reused = parts.still is not None and parts.still.is_still(frame, row, fit)
+        batch.reused += frame.reused
+        batch.frames.append(frame)
+        batch.fits.append(fit)
+        progress.read += 1
+    return batch if batch.frames else None
+
+
+def _has_arrived(
+    track: AnyTrack, parts: Parts, progress: Progress, images: Pool[Image | None], row: int
+) -> bool:
+    """Waits for the picture of a row. False: the batch goes as it is, or the loop is to end."""
+    if parts.arrive is None:
+        return True
+    while not parts.arrive(track, progress.read, row):
+        if row or progress.stop.is_set():
+            return False
+        images.check()
+    return True
+
+
+def infer(track: AnyTrack, parts: Parts, batch: Batch) -> None:
+    """Runs a batch through its request, and notes on pictures of cameras when that was."""
+    if parts.clock is not None:
+        began = parts.clock()
+        for frame in batch.frames:
+            if frame.arrival is not None:
+                frame.arrival.began_ns = began
+    if batch.rows:
+        with track.span(INFER, batch.number):
+            batch.outputs = batch.request.infer(batch.rows)
+        batch.device_ms = batch.request.device_ms
+    if parts.clock is not None:
+        ended = parts.clock()
+        for frame in batch.frames:
+            if frame.arrival is not None:
+                frame.arrival.inferred_ns = ended
+
+
+def decode(
+    track: AnyTrack, parts: Parts, batch: Batch, outputs: Outputs, first: int
+) -> list[Candidates]:
+    """The candidates of each inferred picture in the batch. They are copies, so the request may go
+    back.
+    """
+    decoded: list[Candidates] = []
+    for place, frame in enumerate(batch.frames):
+        if frame.reused:
+            continue
+        row = len(decoded)
+        with track.span(HEAD, first + place):
+            decoded.append(parts.head([output[row : row + 1] for output in outputs]))
+    return decoded
+
+
+def select(
+    track: AnyTrack, parts: Parts, batch: Batch, decoded: list[Candidates], first: int
+) -> Generator[tuple[Frame, Detections], None, None]:
+    """NMS of each picture in the batch; yields its frame with detections in source pixels."""
+    rows = iter(decoded)
+    for place, (frame, fit) in enumerate(zip(batch.frames, batch.fits, strict=True)):
+        with track.span(NMS, first + place):
+            if frame.reused and parts.still is not None:
+                detections = parts.still.recall(frame)
+            else:
+                detections = fit.to_source(parts.nms(next(rows)))
+                if parts.still is not None:
+                    parts.still.remember(frame, detections)
+            if parts.keep is not None:
+                detections = parts.keep(frame, detections)
+        if parts.clock is not None and frame.arrival is not None:
+            frame.arrival.result_ns = parts.clock()
+        yield frame, detections
+
+
+def deliver(
+    track: AnyTrack,
+    parts: Parts,
+    progress: Progress,
+    pairs: Generator[tuple[Frame, Detections], None, None],
+) -> Generator[tuple[Frame, Detections], None, None]:
+    """Draws and writes each frame, then hands it on. Spans carry the frame's number in this run."""
+    for frame, detections in pairs:
+        number = progress.written
+        if parts.annotate is not None and (parts.wanted is None or parts.wanted(frame)):
+            with track.span(ANNOTATE, number):
+                parts.annotate(frame, detections)
+        with track.span(WRITE, number):
+            for sink in parts.sinks:
+                sink.write(frame, detections)
+        progress.reused += frame.reused
+        progress.written = number + 1
+        yield frame, detections

@@ -1,0 +1,159 @@
+"""How the threads of the loop exchange work: a pool of buffers, a bounded queue, an ordering queue.
+
+A call that blocks opens a span that names what it waits for. An uncontended ``get`` opens none and
+costs two lock operations. ``close`` wakes all waiting threads, which then get ``ClosedError``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+from detector.core.timeline import WAIT_INPUT, WAIT_OUTPUT, OffTrack, Track
+
+T = TypeVar("T")
+AnyTrack = Track | OffTrack
+
+
+class ClosedError(Exception):
+    """The run is over or has failed. The thread that gets this ends."""
+
+
+class _Channel:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def check(self) -> None:
+        """Raises ClosedError where it is closed: for a thread that waits for something else."""
+        if self._closed:
+            raise ClosedError
+
+
+class Pool(_Channel, Generic[T]):
+    """Items that are lent and given back.
+
+    A thread that waits for one waits for the threads downstream, so the wait is ``wait_output``.
+    """
+
+    def __init__(self, name: str, items: Iterable[T]) -> None:
+        super().__init__(name)
+        self._items = deque(items)
+
+    def get(self, track: AnyTrack, index: int) -> T:
+        with self._changed:
+            if not self._items and not self._closed:
+                with track.span(self.name, index, WAIT_OUTPUT):
+                    while not self._items and not self._closed:
+                        self._changed.wait()
+            if self._closed:
+                raise ClosedError
+            return self._items.popleft()
+
+    def put(self, item: T) -> None:
+        with self._changed:
+            self._items.append(item)
+            self._changed.notify()
+
+
+class Queue(_Channel, Generic[T]):
+    """First in, first out, at most ``capacity`` inside.
+
+    After ``finish`` the getters empty it, and then get None.
+    """
+
+    def __init__(self, name: str, capacity: int) -> None:
+        super().__init__(name)
+        self._capacity = capacity
+        self._items: deque[T] = deque()
+        self._finished = False
+
+    def put(self, track: AnyTrack, index: int, item: T) -> None:
+        with self._changed:
+            if len(self._items) >= self._capacity and not self._closed:
+                with track.span(self.name, index, WAIT_OUTPUT):
+                    while len(self._items) >= self._capacity and not self._closed:
+                        self._changed.wait()
+            if self._closed:
+                raise ClosedError
+            self._items.append(item)
+            self._changed.notify_all()
+
+    def get(self, track: AnyTrack, index: int) -> T | None:
+        """The next item, or None when the queue is finished and empty."""
+        with self._changed:
+            if not self._items and not self._finished and not self._closed:
+                with track.span(self.name, index, WAIT_INPUT):
+                    while not self._items and not self._finished and not self._closed:
+                        self._changed.wait()
+            if self._closed:
+                raise ClosedError
+            if not self._items:
+                return None
+            item = self._items.popleft()
+            self._changed.notify_all()
+            return item
+
+    def finish(self) -> None:
+        with self._changed:
+            self._finished = True
+            self._changed.notify_all()
+
+
+class InOrder(_Channel, Generic[T]):
+    """Items arrive numbered, in any order, and leave as 0, 1, 2...
+
+    At most ``capacity`` may arrive ahead of the next one. The next one itself is always let in,
+    however many wait inside, so no deadlock is possible.
+    """
+
+    def __init__(self, name: str, capacity: int) -> None:
+        super().__init__(name)
+        self._capacity = capacity
+        self._items: dict[int, T] = {}
+        self._next = 0
+        self._last: int | None = None
+
+    def put(self, track: AnyTrack, number: int, item: T) -> None:
+        with self._changed:
+            if number >= self._next + self._capacity and not self._closed:
+                with track.span(self.name, number, WAIT_OUTPUT):
+                    while number >= self._next + self._capacity and not self._closed:
+                        self._changed.wait()
+            if self._closed:
+                raise ClosedError
+            self._items[number] = item
+            self._changed.notify_all()
+
+    def get(self, track: AnyTrack) -> T | None:
+        """The next item in order, or None after the last."""
+        with self._changed:
+            if not self._ready():
+                with track.span(self.name, self._next, WAIT_INPUT):
+                    while not self._ready():
+                        self._changed.wait()
+            if self._closed:
+                raise ClosedError
+            if self._next == self._last:
+                return None
+            item = self._items.pop(self._next)
+            self._next += 1
+            self._changed.notify_all()
+            return item
+
+    def _ready(self) -> bool:
+        return self._closed or self._next == self._last or self._next in self._items
+
+    def finish(self, count: int) -> None:
+        """Nothing follows after item ``count`` - 1."""
+        with self._changed:
+            self._last = count
+            self._changed.notify_all()

@@ -1,0 +1,47 @@
+"""The plain textbook loop: one thread, one batch at a time, every stage in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from detector.core.loop.parts import (
+    Parts,
+    Progress,
+    decode,
+    deliver,
+    fill,
+    image_pool,
+    infer,
+    select,
+)
+from detector.core.loop.queues import AnyTrack
+from detector.core.timeline import OffTimeline, Timeline
+from detector.core.types import Detections, Frame
+
+
+def frames_in_turn(
+    parts: Parts, timeline: Timeline | OffTimeline, progress: Progress
+) -> Generator[tuple[Frame, Detections], None, None]:
+    """Yields each frame after its sinks have written it.
+
+    Its picture is used again as soon as the next frame is asked for.
+    """
+    with timeline.track("main") as track:
+        yield from deliver(track, parts, progress, _detect(track, parts, progress))
+
+
+def _detect(
+    track: AnyTrack, parts: Parts, progress: Progress
+) -> Generator[tuple[Frame, Detections], None, None]:
+    images, request, number, done = image_pool(parts), parts.requests[0], 0, 0
+    while (batch := fill(track, parts, progress, images, request, number)) is not None:
+        infer(track, parts, batch)
+        progress.add_device_ms(batch.device_ms)
+        candidates = decode(track, parts, batch, batch.outputs or [], done)
+        for frame, detections in select(track, parts, batch, candidates, done):
+            yield frame, detections
+            images.put(frame.buffer)
+        if batch.last:
+            break
+        number += 1
+        done += len(batch.frames)

@@ -1,0 +1,204 @@
+"""Model file -> Network.
+
+Each module or folder of models/formats is one front end: it reads one kind of model file. It holds
+
+    SUFFIXES = (".cfg",)     on one line, as literals
+    FRONT_END = FrontEnd(read, ...)
+
+Adding a kind of model file is adding one such module and its test. The suffixes are read from the
+source of the modules, so that a run imports only the front end of its own model file.
+
+The front end also chooses the head that decodes the outputs (``Network.head``):
+
+    .cfg                       that of the [yolo] layers: formats/darknet/__init__.py
+    .yaml, .pt, .safetensors   that of YOLOv5 and YOLOv7: formats/yolo/network.py
+    .onnx                      the one of the layout that the outputs have: ``recognise`` and
+                               ``build_head`` in formats/onnx/recognise.py
+    .trt, .engine, .plan       by shapes and header: plan_heads.py
+    .xml                       likewise, by shapes and metadata.yaml
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import pkgutil
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+
+from detector.core.errors import ModelError, UsageError
+from detector.core.errors.guard import keep
+from detector.core.errors.holding import unchanged
+from detector.core.errors.reading import check_regular
+from detector.core.models import formats
+from detector.core.models.base import FrontEnd, ModelRequest, Network, files_in_folder
+from detector.core.models.catalogue import known, known_model, network_yaml
+
+__all__ = ["ModelRequest", "describe", "front_ends", "known", "open_network"]
+
+MAX_BATCH = 1024
+# What a front end looks for beside the model file.
+WEIGHTS = (".weights", ".pt", ".safetensors")
+DESCRIPTIONS = (".cfg", ".yaml")
+SUFFIXES_LINE = re.compile(r"^SUFFIXES = (\(.*\))$", re.MULTILINE)
+
+
+def open_network(
+    request: ModelRequest, engine_front_ends: Mapping[str, str] = MappingProxyType({})
+) -> Network:
+    """The network of a model file, or of a model that is known by name.
+
+    ``engine_front_ends``: suffix -> module, like ``front_ends``, of the files that only one engine
+    can read (``engines.front_ends``).
+    Raises ModelError, and UsageError for options that do not go with the model.
+    """
+    if not 1 <= request.batch <= MAX_BATCH:
+        raise ModelError(f"batch {request.batch} is out of range: --batch takes 1 to {MAX_BATCH}")
+    modules = {**front_ends(), **engine_front_ends}
+    request = _locate(request, tuple(modules))
+    keep_files(request)
+    for file in filter(None, (request.path, request.weights)):
+        check_regular(file, "a model file", ModelError)
+    front_end = _front_end(request.path, modules)
+    _check_options(front_end, request)
+    with unchanged(_weights_of(request), ModelError):
+        return front_end.read(request)
+
+
+def describe(request: ModelRequest) -> str:
+    """The file for --describe of a model that others exported: what was found, guesses marked.
+    Raises ModelError, and UsageError for a file that says itself what it is."""
+    request = _locate(request, tuple(front_ends()))
+    keep_files(request)
+    check_regular(request.path, "a model file", ModelError)
+    front_end = _front_end(request.path, front_ends())
+    if front_end.describe is None:
+        raise UsageError(
+            f"{request.path}: needs no description; such a file says itself what it is"
+        )
+    with unchanged(_weights_of(request), ModelError):
+        return front_end.describe(request)
+
+
+def keep_files(request: ModelRequest) -> None:
+    """Guards the model's files: those that are named, and those that may lie beside the first. A
+    front end adds what only the file itself tells."""
+    path = request.path
+    keep("the model file", path)
+    keep("the weights file", request.weights)
+    keep("the list of class names", request.names)
+    keep("the model's description", request.cfg, request.describe)
+    if path.name:
+        keep("the weights file", *map(path.with_suffix, WEIGHTS))
+        names = (path.with_suffix(".names"), path.with_name("coco.names"))
+        keep("the list of class names", *names)
+        keep("the model's description", *map(path.with_suffix, DESCRIPTIONS))
+
+
+def _weights_of(request: ModelRequest) -> list[Path | None]:
+    """The files of which a network's sha256 is made, as far as they are known before it is read."""
+    return [request.path, request.weights, *map(request.path.with_suffix, WEIGHTS)]
+
+
+@cache
+def front_ends() -> Mapping[str, str]:
+    """Suffix of a model file -> the module whose FRONT_END reads it. Imports none of them."""
+    modules: dict[str, str] = {}
+    for info in pkgutil.iter_modules(formats.__path__, f"{formats.__name__}."):
+        spec = find_spec(info.name)
+        assert spec is not None
+        assert spec.origin is not None
+        line = SUFFIXES_LINE.search(Path(spec.origin).read_text(encoding="utf-8"))
+        assert line is not None, f"{spec.origin}: needs a line SUFFIXES = (...)"
+        modules |= dict.fromkeys(ast.literal_eval(line[1]), info.name)
+    return MappingProxyType(modules)
+
+
+def _locate(request: ModelRequest, suffixes: tuple[str, ...]) -> ModelRequest:
+    """The request with the path of the model file, and what the package knows to belong to it."""
+    model, path = request.model, request.path
+    if os.path.isdir(path):
+        return replace(request, model=_only_file(model, suffixes))
+    if os.path.exists(path):
+        return request
+    if (described := network_yaml(model)) is not None:
+        return replace(request, model=str(described))
+    if path.suffix.lower() in suffixes or len(path.parts) != 1:
+        raise ModelError(
+            f"{model}: no such file; give the path of a model file, or a known name: "
+            f"{', '.join(known())}"
+        )
+    entry = known_model(model)
+    request = replace(request, names=request.names or entry.names)
+    if request.random_seed is not None:
+        return replace(request, model=str(entry.layers or entry.file_to_run()))
+    if entry.download is not None and entry.weights is None and request.weights is None:
+        entry.file_to_run(entry.download.target)
+    file, weights = entry.file_to_run(), request.weights or entry.weights
+    return replace(request, model=str(file), weights=weights)
+
+
+def _only_file(folder: str, suffixes: tuple[str, ...]) -> str:
+    inside = files_in_folder(folder)
+    if len(inside) == 1:
+        return inside[0]
+    listed = ", ".join(map(os.path.basename, inside[:5]))
+    raise ModelError(
+        f"{folder}: is a folder that holds {len(inside)} models: {listed}; give one of them"
+        if inside
+        else f"{folder}: is a folder; give a model file ({', '.join(suffixes)})"
+    )
+
+
+def _front_end(path: Path, modules: Mapping[str, str]) -> FrontEnd:
+    suffix = path.suffix.lower()
+    if suffix == ".weights":
+        raise ModelError(
+            f"{path}: weights alone describe no network; "
+            f"give its .cfg: --model {path.with_suffix('.cfg')}"
+        )
+    if suffix not in modules:
+        raise ModelError(
+            f"{path}: {f'{suffix} files' if suffix else 'files without a suffix'} cannot be read; "
+            f"export the network to ONNX, or give one of: {', '.join(modules)}"
+        )
+    front_end: FrontEnd = importlib.import_module(modules[suffix]).FRONT_END
+    return front_end
+
+
+def _check_options(front_end: FrontEnd, request: ModelRequest) -> None:
+    """Refuses the options that do not go with this kind of file. Raises UsageError."""
+    name, family, families = request.path.name, request.family, front_end.families
+    if family is not None and family not in families:
+        cure = (
+            f"it can be {', '.join(families)}"
+            if families
+            else "such a file tells its family itself; leave the option out"
+        )
+        raise UsageError(f"--family {family}: not for {name}: {cure}")
+    if request.describe is not None and front_end.describe is None:
+        raise UsageError(
+            f"--describe {request.describe}: for ONNX files; {name} says itself what its outputs "
+            "mean: leave the option out"
+        )
+    if request.describe is not None and family is not None:
+        raise UsageError(f"--family {family}: --describe says that already; leave one of them out")
+    if front_end.self_describing and (request.cfg is not None or request.class_names):
+        given = f"--cfg {request.cfg}" if request.cfg else "a list of class names"
+        raise UsageError(
+            f"{given}: only TensorRT plans need it, which do not describe themselves; "
+            f"{name} does: leave the option out"
+        )
+    weights, seed = f"--weights {request.weights}", f"--random-weights {request.random_seed}"
+    if request.weights is not None and not front_end.takes_weights:
+        raise UsageError(f"{weights}: {name} holds its own weights; leave the option out")
+    if request.random_seed is not None and not front_end.takes_random_weights:
+        raise UsageError(f"{seed}: {name} holds its own weights; leave the option out")
+    if request.weights is not None and request.random_seed is not None:
+        raise UsageError(f"{weights} and {seed} exclude each other; give only one of them")

@@ -1,0 +1,365 @@
+"""The known models: files that the package carries in ``cfg``, and those that it only describes.
+
+A file that is not in the package lies in the user's cache. ``detect-video models pull`` puts it
+there (``pull``: it resumes where it broke off, and checks size and sha256), or the user does.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fcntl
+import hashlib
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from detector.core.errors import ModelError
+from detector.core.errors.private import make_private_folder, user_cache
+from detector.core.errors.reading import read_text
+from detector.core.errors.writing import put_in_place, set_aside
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
+
+
+KEYS = tuple(
+    "family cfg file layers weights names calibration canvases licence description options url "
+    "sha256 bytes needs figures".split()
+)
+CANVAS = re.compile(r"([1-9][0-9]{1,3})x([1-9][0-9]{1,3})")
+FIGURES = ("input", "parameters", "parameters_fused", "macs", "gflops_published")
+
+BLOCK_BYTES = 1 << 16
+TIMEOUT_S = 30  # without a byte
+PARTIAL_CONTENT, RANGE_NOT_SATISFIABLE = 206, 416
+
+Progress = Callable[[int, int], None]
+"""(bytes there, bytes in all)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """An official file.
+
+    Without a sha256 it is not fetched: the user puts it at ``target`` by hand.
+    """
+
+    url: str
+    target: Path
+    sha256: str | None = None
+    size: int | None = None  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KnownModel:
+    """One ``models/NAME.yaml``, but for its ``options``, the settings of a run: config reads them.
+
+    ``path``: the model file, a packaged cfg or a file in the cache, which may not be there yet.
+    ``layers``: a description from which a network with random weights is built where ``path`` is
+    absent. ``calibration``: of int8, which the package carries. ``canvases``: (height, width) of
+    the inputs that it was trained for, its own first; where there are any, its input takes the
+    shape of the source (run/canvas.py). ``figures``: values of ``FIGURES``, for the list.
+    ``gflops_published`` come from its makers; so do the others, unless they could be counted here.
+    """
+
+    name: str
+    path: Path
+    weights: Path | None
+    layers: Path | None
+    names: Path | None
+    family: str
+    licence: str
+    description: str
+    needs: str = ""
+    calibration: Path | None = None
+    canvases: tuple[tuple[int, int], ...] = ()
+    download: Download | None = None
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    def file_to_run(self, file: Path | None = None) -> Path:
+        """The model file, or ``file``. Raises ModelError if it is still missing in the cache."""
+        wanted = file or self.path
+        if os.path.isfile(wanted):
+            return wanted
+        raise ModelError(f"{self.name}: {self.how_to_get()}")
+
+    def how_to_get(self) -> str:
+        """What the user has to do before it runs, as words that follow its name."""
+        download = self.download
+        if self.needs:
+            return f"needs {self.needs}"
+        if download is None:
+            return f"put the file at {self.path} by hand"
+        if download.sha256 is None:
+            return (
+                f"needs {self.path.name}, which is not here: "
+                f"put the file from {download.url} at {download.target}"
+            )
+        return (
+            f"needs {download.target.name}, which is not here: "
+            f"run detect-video models pull {self.name}, "
+            f"or put the file from {download.url} at {download.target}"
+        )
+
+
+def folder() -> Path:
+    """Where the packaged files lie: inside an installed package, or beside it in a checkout."""
+    installed = Path(__file__).parents[2] / "cfg"
+    return installed if installed.is_dir() else Path(__file__).parents[3] / "cfg"
+
+
+def cache() -> Path:
+    """Where downloaded models lie, in the user's cache."""
+    return user_cache() / "models"
+
+
+def known() -> list[str]:
+    """The names of all known models."""
+    return sorted(path.stem for path in (folder() / "models").glob("*.yaml"))
+
+
+def known_model(name: str) -> KnownModel:
+    """The description of a known model. Raises ModelError that lists them for any other name."""
+    if name not in known():
+        near = difflib.get_close_matches(name, known(), 1)
+        cure = (
+            f"did you mean {near[0]}? detect-video models lists all names"
+            if near
+            else "give the path of a model file, or a known name: " + ", ".join(known())
+        )
+        raise ModelError(f"unknown model {name!r}: there is no file of that path; {cure}")
+    path = folder() / "models" / f"{name}.yaml"
+    values = _read_yaml(path)
+    cfg = _file(path, values, "darknet", "cfg")
+    stored = cache() / str(values["file"]) if "file" in values else None
+    if cfg is None and stored is None:
+        raise ModelError(f"{path}: lacks the key 'cfg', or 'file'")
+    weights = _file(path, values, "weights", "weights")
+    if cfg is not None and stored is not None:
+        weights = stored if stored.is_file() else None
+    layers = folder() / "yolo" / str(values["layers"]) if "layers" in values else None
+    return KnownModel(
+        name=name,
+        path=cfg or stored or path,
+        weights=weights,
+        layers=layers if layers is not None and layers.is_file() else None,
+        names=_file(path, values, "names", "names"),
+        family=str(values.get("family", "")),
+        licence=str(values.get("licence", "")),
+        description=str(values.get("description", "")),
+        needs=str(values.get("needs", "")),
+        calibration=_file(path, values, "weights", "calibration"),
+        canvases=_canvases(path, values),
+        download=_download(path, values, stored),
+        figures=_figures(path, values),
+    )
+
+
+def network_yaml(name: str) -> Path | None:
+    """The packaged description of a YOLOv5 or YOLOv7 network by its file name (yolov5s.yaml).
+
+    None for any other name.
+    """
+    path = folder() / "yolo" / name
+    return path if Path(name).parts == (name,) and os.path.isfile(path) else None
+
+
+def _download(path: Path, values: dict[str, Any], stored: Path | None) -> Download | None:
+    if "url" not in values:
+        return None
+    if stored is None:
+        raise ModelError(f"{path}: url: needs the key 'file', the name that it gets in the cache")
+    size = values.get("bytes")
+    return Download(
+        url=str(values["url"]),
+        target=stored,
+        sha256=str(values["sha256"]) if "sha256" in values else None,
+        size=int(size) if size is not None else None,
+    )
+
+
+def canvases_of(model: str) -> tuple[tuple[int, int], ...]:
+    """``KnownModel.canvases`` of what ``--model`` names; () for a file, and where it has none."""
+    if os.path.exists(model) or model not in known():
+        return ()
+    return known_model(model).canvases
+
+
+def _canvases(path: Path, values: dict[str, Any]) -> tuple[tuple[int, int], ...]:
+    """Of texts like ``416x256``, width x height."""
+    found = []
+    for text in values.get("canvases") or ():
+        if (sides := CANVAS.fullmatch(str(text))) is None:
+            raise ModelError(f"{path}: canvases: {text!r}: write 416x256 (width x height)")
+        found.append((int(sides[2]), int(sides[1])))
+    return tuple(found)
+
+
+def _figures(path: Path, values: dict[str, Any]) -> dict[str, Any]:
+    figures = values.get("figures") or {}
+    for key in figures:
+        if key not in FIGURES:
+            raise ModelError(
+                f"{path}: figures: unknown key {key!r}; known are {', '.join(FIGURES)}"
+            )
+    return dict(figures)
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    from detector.core.errors.yaml_parsing import parse_yaml  # yaml, for the few that need it
+
+    values = parse_yaml(read_text(path, "a known model", error=ModelError), path, ModelError)
+    if not isinstance(values, dict):
+        raise ModelError(f"{path}: must hold keys and values: {', '.join(KEYS)}")
+    for key in values:
+        if key not in KEYS:
+            raise ModelError(f"{path}: unknown key {key!r}; known are {', '.join(KEYS)}")
+    return values
+
+
+def _file(path: Path, values: dict[str, Any], part: str, key: str) -> Path | None:
+    """The file in ``cfg/PART/`` that a value names; None without one."""
+    value = values.get(key)
+    if value is None:
+        return None
+    found = folder() / part / str(value)
+    if not found.is_file():
+        raise ModelError(f"{path}: {key}: {value} is not in {found.parent}")
+    return found
+
+
+def pull(name: str, progress: Progress | None = None) -> tuple[Path, bool]:
+    """Fetches the official file of the known model ``name`` into the cache.
+
+    Returns the file, and whether anything had to be fetched. Another file under its name is renamed
+    to ``FILE.replaced``. What was fetched before a connection
+    broke stays in ``FILE.partial``, and the next pull resumes from there. Raises ModelError for a
+    model without a known checksum; for a file with the wrong content, which is removed; and if the
+    server cannot be reached: then it says where to put the file by hand.
+    """
+    from http.client import HTTPException
+    from urllib.error import HTTPError, URLError
+
+    model = known_model(name)
+    download = model.download
+    if download is None:
+        raise ModelError(f"{name}: nothing to pull: {model.needs or 'it comes with the package'}")
+    if download.sha256 is None or download.size is None:
+        raise ModelError(
+            f"{name}: its checksum is not known, so it is not fetched: {model.how_to_get()}"
+        )
+    if _is_whole(download.target, download):
+        return download.target, False
+    try:
+        make_private_folder(download.target.parent)
+        _fetch_into_cache(name, download, progress or (lambda done, total: None))
+    except (HTTPError, URLError, HTTPException, TimeoutError, ConnectionError) as exc:
+        reason = exc.reason if isinstance(exc, URLError) else exc
+        if isinstance(exc, HTTPError):
+            reason = f"HTTP {exc.code} {exc.reason}"
+            exc.close()
+        raise ModelError(
+            f"{name}: {download.url} cannot be fetched: {reason}; try again (the download resumes "
+            f"where it stopped), or put the file at {download.target} by hand "
+            f"(sha256 {download.sha256})"
+        ) from exc
+    except OSError as exc:
+        raise ModelError(
+            f"{download.target}: cannot be written: {exc.strerror or exc}; set XDG_CACHE_HOME"
+        ) from exc
+    return download.target, True
+
+
+def _fetch_into_cache(name: str, download: Download, progress: Progress) -> None:
+    partial = download.target.with_name(f"{download.target.name}.partial")
+    with partial.open("a+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ModelError(
+                f"{name}: another process is pulling it; wait until that has finished"
+            ) from None
+        _fetch(download, file, progress)
+        file.flush()
+        found, size = _digest(partial), partial.stat().st_size
+        if size < (download.size or 0):
+            raise ModelError(
+                f"{name}: the connection ended after {size} of {download.size} bytes; "
+                "run the command again to resume"
+            )
+        if found != download.sha256 or size != download.size:
+            partial.unlink()
+            raise ModelError(
+                f"{name}: {download.url} gave another file: {size} bytes with sha256 {found} "
+                f"instead of {download.size} bytes with sha256 {download.sha256}; it was removed"
+            )
+        set_aside(download.target)
+        put_in_place(partial, download.target, file.fileno())
+
+
+def _fetch(download: Download, file: IO[bytes], progress: Progress) -> None:
+    """Appends the rest to what is there; starts anew if the server cannot resume."""
+    from urllib.error import HTTPError
+    from urllib.request import Request, urlopen
+
+    wanted = download.size or 0
+    have = file.seek(0, os.SEEK_END)
+    if have > wanted:
+        file.truncate(have := 0)
+    if have == wanted:
+        return  # all is there: only the check was missed
+    request = Request(download.url, headers={"User-Agent": "detect-video", **_range(have)})
+    if request.type not in ("http", "https"):
+        raise ModelError(f"{download.url}: only http and https are supported")
+    try:
+        response = urlopen(request, timeout=TIMEOUT_S)
+    except HTTPError as exc:
+        if exc.code != RANGE_NOT_SATISFIABLE:
+            raise
+        exc.close()
+        file.truncate(have := 0)
+        response = urlopen(
+            Request(download.url, headers={"User-Agent": "detect-video"}), timeout=TIMEOUT_S
+        )
+    with response:
+        if have and not _resumes(response, have):
+            file.truncate(have := 0)
+        _copy(response, file, have, wanted, progress)
+
+
+def _range(have: int) -> dict[str, str]:
+    return {"Range": f"bytes={have}-"} if have else {}
+
+
+def _resumes(response: HTTPResponse, have: int) -> bool:
+    """Whether the server sends what follows the first ``have`` bytes, not the whole file again."""
+    where = response.headers.get("Content-Range", "")
+    return response.status == PARTIAL_CONTENT and where.startswith(f"bytes {have}-")
+
+
+def _copy(
+    response: HTTPResponse, file: IO[bytes], have: int, wanted: int, progress: Progress
+) -> None:
+    """Copies at most one byte more than wanted: a server may send anything."""
+    progress(have, wanted)
+    while have <= wanted and (block := response.read(min(BLOCK_BYTES, wanted + 1 - have))):
+        file.write(block)
+        have += len(block)
+        progress(min(have, wanted), wanted)
+
+
+def _is_whole(path: Path, download: Download) -> bool:
+    return (
+        path.is_file() and path.stat().st_size == download.size and _digest(path) == download.sha256
+    )
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,610 @@
+"""What a model's input and outputs mean, as a file of YAML says it: ``--describe model.yaml``.
+
+The families that we know are such files (cfg/families): the picture that the network wants, and
+where boxes, scores and classes stand in its outputs. ``bind`` holds a description against the
+outputs of a graph, and makes the ``Reading`` of it that a head reads them by. A new family of a
+known kind is a new file, not code. docs/models.md explains every key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+import msgspec
+
+from detector.core.errors import ModelError
+from detector.core.errors.guard import keep
+from detector.core.errors.reading import read_text
+from detector.core.models import catalogue
+from detector.core.models.base import Dense, Head
+from detector.core.stages.readings import (
+    Cells,
+    Columns,
+    Reading,
+    list_dense,
+    read_list,
+    read_rows,
+    rows_dense,
+)
+
+Dims = tuple[int | None, ...]
+"""A shape; None for a side that is known only at run time."""
+
+PIXEL = "1/255"
+MAX_SIDE = 8192
+# 4; 0-3, both included; 4- to the last; last 32; but last 32. No colons: 1:30 is 90 in YAML.
+COLUMNS = re.compile(
+    r"(?P<first>\d{1,6})(?P<to>-(?P<last>\d{1,6})?)?|(?P<but>but )?last (?P<n>\d{1,6})"
+)
+SIDES = re.compile(r"([1-9]\d{0,3})x([1-9]\d{0,3})")
+NUMBER = re.compile(r"([0-9.eE+-]+)(?:\s*/\s*([0-9.eE+-]+))?")
+# Lists of names that a description may ask for by a word.
+# COCO has 80 classes, numbered from 1 to 90; networks that keep its numbers have columns for the
+# ten that are not there, and for 0.
+NAME_LISTS = {"coco-80": "coco.names", "coco-91": "coco-91.names", "coco-90": "coco-91.names"}
+
+
+class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A mapping of the file. A key that is not known is an error."""
+
+
+class InputDescription(_Part, frozen=True):
+    """What the network wants of a picture whose pixels are 0 to 255.
+
+    ``scale``: a factor on them ("1/255", or 1). ``mean``, ``deviation``: subtracted after that, and
+    divided by, a number a channel in the order of ``colour``. ``pad``: the padding's grey, or its
+    red, green and blue. ``size`` ("640x384"): where the file leaves it open.
+    """
+
+    colour: Literal["rgb", "bgr"] = "rgb"
+    scale: float | str = PIXEL
+    mean: tuple[float, float, float] | None = None
+    deviation: tuple[float, float, float] | None = None
+    fit: Literal["letterbox", "stretch"] = "letterbox"
+    align: Literal["centre", "top-left"] = "centre"
+    rounding: Literal["nearest", "down"] = "nearest"
+    pad: int | tuple[int, int, int] = 114
+    size: str | None = None
+
+
+class BoxesDescription(_Part, frozen=True):
+    """``tensor``: an output by its name, one of several names, or its place among the outputs.
+    ``columns``: 0-3, 4- (to the last), 4, last 32, or but last 32, where they are part of a table.
+    ``axis``: where the four numbers stand, in the last axis or before it ([1, 4, N]). ``of``: what
+    0 to 1 are of, the input or the picture inside its letterbox.
+    """
+
+    tensor: str | int | tuple[str, ...]
+    columns: str | int | None = None
+    form: Literal["xyxy", "xywh", "cxcywh", "yxyx"] = "xyxy"
+    unit: Literal["pixels", "fraction"] = "pixels"
+    of: Literal["input", "picture"] = "input"
+    axis: Literal["last", "first"] = "last"
+
+
+class ScoresDescription(_Part, frozen=True):
+    """``several``: a box is a detection for each class that reaches the threshold."""
+
+    tensor: str | int | tuple[str, ...]
+    columns: str | int | None = None
+    values: Literal["probabilities", "logits", "softmax"] = "probabilities"
+    background: Literal["none", "first", "last"] = "none"
+    axis: Literal["last", "first"] = "last"
+    several: bool = False
+
+
+class ClassesDescription(_Part, frozen=True):
+    """The class of each finished detection. ``first``: the number of the first name."""
+
+    tensor: str | int | tuple[str, ...]
+    column: int | None = None
+    first: int = 0
+
+
+class ColumnDescription(_Part, frozen=True):
+    tensor: str | int | tuple[str, ...]
+    column: int | None = None
+
+
+class CellsDescription(_Part, frozen=True):
+    """Rows that are offsets from cells (``Cells`` in stages/readings.py)."""
+
+    kind: Literal["offsets", "distances"]
+    strides: tuple[int, ...]
+    bins: int = 1
+    centre: float = 0.0
+
+
+class OutputsDescription(_Part, frozen=True):
+    """``nms``: whether several boxes of one object come out ("needed"), or the network leaves one,
+    by NMS of its own ("inside") or since it was trained so ("none")."""
+
+    boxes: BoxesDescription
+    scores: ScoresDescription
+    classes: ClassesDescription | None = None
+    objectness: ColumnDescription | None = None
+    count: ColumnDescription | None = None
+    cells: CellsDescription | None = None
+    nms: Literal["needed", "inside", "none"] = "needed"
+
+
+class Signs(_Part, frozen=True):
+    """What a file of the family has, beside the outputs: all that stand here. ``words``: a regular
+    expression for what the file says of itself, or for its name. ``stem``: the side of the kernels
+    of the convolutions that read the picture. ``picture``: names of the picture's input.
+    ``inputs``: of its inputs beside the picture. ``normalises``: it subtracts a mean itself.
+    ``sides``: how boxes come from their last layer, "linear" or "moved" (``Evidence.sides``).
+    ``classes``: how many columns there are for classes, one for the background included. Of two
+    families that fit, the one with more signs is taken.
+    """
+
+    words: str = ""
+    operators: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    stem: tuple[int, ...] = ()
+    picture: tuple[str, ...] = ()
+    normalises: bool = False
+    sides: Literal["", "linear", "moved"] = ""
+    classes: int | None = None
+    inputs: tuple[str, ...] = ()
+
+
+class Description(_Part, frozen=True):
+    """``layouts``: of a YOLO, whose exporters write one of some layouts that the number of rows
+    proves (formats/onnx/recognise.py); ``outputs``: of any other. ``names``: the classes, or a word
+    of ``NAME_LISTS``.
+    """
+
+    family: str
+    version: Literal[1] = 1
+    about: str = ""
+    licence: str = ""
+    source: str = ""
+    input: InputDescription = InputDescription()
+    layouts: tuple[str, ...] = ()
+    outputs: OutputsDescription | None = None
+    signs: Signs = Signs()
+    names: tuple[str, ...] | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A description held against a graph. ``outputs``: the names of those that the head reads, in
+    the order of ``reading``. ``bare``: those of them that have no axis for the batch. ``classes``:
+    None where the outputs do not tell.
+    """
+
+    reading: Reading
+    outputs: tuple[str, ...]
+    bare: frozenset[str]
+    classes: int | None
+    needs_nms: bool
+
+
+# ----------------------------------------------------------------------
+# Files
+
+
+def read_description(path: Path) -> Description:
+    """Raises ModelError for a file that is none, with the key that is wrong."""
+    from detector.core.errors.yaml_parsing import parse_yaml  # yaml, for the few that need it
+
+    keep("the model's description", path)
+    values = parse_yaml(read_text(path, "a description", error=ModelError), path, ModelError)
+    if not isinstance(values, dict):
+        raise ModelError(f"{path}: holds no keys; detect-video models describe X.onnx writes one")
+    try:
+        description = msgspec.convert(values, Description, strict=True)
+    except msgspec.ValidationError as exc:
+        at = re.search(r" - at `\$\.?(.*)`$", str(exc))
+        where = f"{at[1]}: " if at else ""
+        what = re.sub(r" - at `.*`$", "", str(exc)).replace("`", "'")
+        raise ModelError(
+            f"{path}: {where}{what[:1].lower()}{what[1:]}; docs/models.md has all keys"
+        ) from exc
+    _check(path, description)
+    return description
+
+
+def _check(path: Path, description: Description) -> None:
+    """Raises ModelError for values that no type refuses."""
+    try:
+        pixel_scale(description.input)
+        given_size(description.input)
+        re.compile(description.signs.words)
+    except (ValueError, re.error) as exc:
+        raise ModelError(f"{path}: {exc}") from exc
+    outputs, given = description.outputs, description.input
+    if outputs is None:
+        if not description.layouts:
+            raise ModelError(f"{path}: lacks the key 'outputs': where boxes and scores stand")
+        return
+    if any(value == 0 for value in given.deviation or ()):
+        raise ModelError(f"{path}: input.deviation: a 0 would divide by zero")
+    if not all(0 <= value <= 255 for value in _channels(given.pad)):
+        raise ModelError(f"{path}: input.pad: {given.pad} is not 0 to 255")
+    for part in (outputs.boxes.columns, outputs.scores.columns):
+        if part is not None and COLUMNS.fullmatch(str(part)) is None:
+            raise ModelError(
+                f"{path}: columns: {part}: write 0-3, 4- (to the last), 4, last 32, or but last 32"
+            )
+    cells = outputs.cells
+    if cells is not None and (cells.bins < 1 or not all(1 <= s <= 1024 for s in cells.strides)):
+        raise ModelError(f"{path}: outputs.cells: bins and strides are whole numbers from 1 on")
+    if outputs.classes is not None and outputs.scores.background == "last":
+        raise ModelError(
+            f"{path}: outputs.scores.background: last goes with a score for each class; for "
+            "finished detections write none, or first (the class below classes.first is none)"
+        )
+    if outputs.classes is not None and outputs.scores.values == "softmax":
+        raise ModelError(
+            f"{path}: outputs.scores.values: softmax goes with a score for each class; finished "
+            "detections have one score each: write probabilities or logits"
+        )
+    if outputs.boxes.of == "picture" and outputs.boxes.unit == "pixels":
+        raise ModelError(f"{path}: outputs.boxes.of: picture goes with unit: fraction")
+
+
+def _channels(value: int | tuple[int, int, int]) -> tuple[int, ...]:
+    return (value,) if isinstance(value, int) else value
+
+
+@cache
+def families() -> Mapping[str, Description]:
+    """Those of cfg/families, by name."""
+    return {name: family(name) for name in family_names()}
+
+
+@cache
+def family_names() -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in _folder().glob("*.yaml")))
+
+
+@cache
+def family(name: str) -> Description:
+    """One of cfg/families."""
+    return read_description(_folder() / f"{name}.yaml")
+
+
+def _folder() -> Path:
+    return catalogue.folder() / "families"
+
+
+def as_yaml(description: Description, guessed: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The file of a description, every key of its input and outputs spelt out. ``guessed``: key
+    ("outputs.boxes.form") -> what else it may be; such a line is marked."""
+    parts = {"version": 1, "family": description.family, "about": description.about}
+    lines = [f"{key}: {_scalar(value)}" for key, value in parts.items()]
+    for name in ("input", "outputs"):
+        if (part := getattr(description, name)) is not None:
+            lines += [f"{name}:", *_lines(part, name, guessed, 1)]
+    if description.names is not None:
+        lines.append(f"names: {_scalar(description.names)}")
+    return "\n".join(lines) + "\n"
+
+
+def _lines(part: Any, path: str, guessed: Mapping[str, str], depth: int) -> Iterator[str]:
+    indent = "  " * depth
+    for key in part.__struct_fields__:
+        value, here = getattr(part, key), f"{path}.{key}"
+        mark = f"  # guessed; or {guessed[here]}" if here in guessed else ""
+        if isinstance(value, msgspec.Struct):
+            yield f"{indent}{key}:{mark}"
+            yield from _lines(value, here, guessed, depth + 1)
+        elif value is not None:
+            yield f"{indent}{key}: {_scalar(value)}{mark}"
+        elif mark:
+            yield f"{indent}# {key}:{mark}"
+
+
+def _scalar(value: object) -> str:
+    import yaml
+
+    plain = list(value) if isinstance(value, tuple) else value
+    text: str = yaml.safe_dump(plain, default_flow_style=True, allow_unicode=True, width=1 << 20)
+    return text.removesuffix("...\n").strip()
+
+
+# ----------------------------------------------------------------------
+# What a part of it means
+
+
+def pixel_scale(given: InputDescription) -> float:
+    """The factor on a pixel of 0..255. Raises ValueError."""
+    match = NUMBER.fullmatch(str(given.scale).strip())
+    try:
+        value = float(match[1]) / float(match[2] or 1) if match else 0.0
+    except (ValueError, ZeroDivisionError):
+        value = 0.0
+    if not 0 < value < 1e6:
+        raise ValueError(f"input.scale: {given.scale!r}: write a factor such as 1/255 or 1")
+    return value
+
+
+def given_size(given: InputDescription) -> tuple[int, int] | None:
+    """(height, width). Raises ValueError."""
+    if given.size is None:
+        return None
+    sides = SIDES.fullmatch(given.size)
+    if sides is None or max(int(sides[1]), int(sides[2])) > MAX_SIDE:
+        raise ValueError(f"input.size: {given.size!r}: write 640x384 (width x height)")
+    return int(sides[2]), int(sides[1])
+
+
+def geometry_of(given: InputDescription) -> str:
+    """``InputRules.geometry``."""
+    if given.fit == "stretch":
+        return "stretch"
+    if given.align == "centre":
+        return "centre"
+    return "top-left" if given.rounding == "nearest" else "top-left-truncate"
+
+
+def listed_names(description: Description) -> tuple[str, ...] | None:
+    """The class names; None where it says none. Raises ModelError for an unknown list."""
+    from detector.core.models.names import read_names
+
+    names = description.names
+    if not isinstance(names, str):
+        return names
+    if names not in NAME_LISTS:
+        raise ModelError(f"names: {names!r} is no list that is known: {', '.join(NAME_LISTS)}")
+    listed = read_names(catalogue.folder() / "names" / NAME_LISTS[names])
+    return listed[1:] if names == "coco-90" else listed
+
+
+def explicit(bound: Bound, dims: Mapping[str, Dims]) -> OutputsDescription:
+    """What a reading says, as a description. ``dims``: the outputs of the graph."""
+    reading, names = bound.reading, bound.outputs
+
+    def part(columns: Columns) -> dict[str, Any]:
+        first, count = columns.first, columns.count
+        to = "" if count is None else str(first + count - 1)
+        span = first if count == 1 else f"{first}-{to}"
+        whole = first == 0 and count is None
+        return {"tensor": names[columns.output], "columns": None if whole else span}
+
+    def single(columns: Columns) -> dict[str, Any]:
+        name = names[columns.output]
+        is_table = len(dims[name]) > 2 or (len(dims[name]) == 2 and name in bound.bare)
+        return {"tensor": name, "column": columns.first if is_table else None}
+
+    def score(columns: Columns) -> dict[str, Any]:
+        only = single(columns)
+        return {"tensor": only["tensor"], "columns": only["column"]}
+
+    def axis(columns: Columns) -> Literal["first", "last"]:
+        return "first" if columns.across else "last"
+
+    classes, cells = reading.classes, reading.cells
+    return msgspec.convert(
+        {
+            "boxes": {
+                **part(reading.boxes),
+                "form": reading.form,
+                "unit": "pixels" if reading.unit == (1.0, 1.0) else "fraction",
+                "axis": axis(reading.boxes),
+            },
+            "scores": {
+                **(part(reading.scores) if classes is None else score(reading.scores)),
+                "values": reading.values,
+                "background": reading.background,
+                "axis": axis(reading.scores),
+                "several": reading.several,
+            },
+            "classes": classes and {**single(classes), "first": reading.first_class},
+            "objectness": reading.objectness and single(reading.objectness),
+            "count": None if reading.count is None else {"tensor": names[reading.count]},
+            "cells": cells
+            and {
+                "kind": cells.kind,
+                "strides": cells.strides,
+                "bins": cells.bins,
+                "centre": cells.centre,
+            },
+            "nms": "needed" if bound.needs_nms else "inside",
+        },
+        OutputsDescription,
+    )
+
+
+def heads_of(reading: Reading, classes: int) -> tuple[Head, Dense]:
+    """``Network.head`` and ``Network.dense``. ``classes``: how many names there are."""
+    from functools import partial
+
+    if reading.classes is None:
+        return partial(read_rows, reading=reading), partial(rows_dense, reading=reading)
+    dense = partial(list_dense, reading=reading, classes=classes)
+    return partial(read_list, reading=reading), dense
+
+
+# ----------------------------------------------------------------------
+# A description and the outputs of a graph
+
+
+class _MisfitError(Exception):
+    """A graph that is not as described; says why."""
+
+
+def bind(
+    described: OutputsDescription, dims: Mapping[str, Dims], size: tuple[int, int]
+) -> Bound | str:
+    """``dims``: the outputs of the graph, in their order. ``size``: (height, width) of the input.
+    Returns words that say what does not fit, where something does not.
+    """
+    try:
+        return _Binder(dims, size).bind(described)
+    except _MisfitError as exc:
+        return str(exc)
+
+
+class _Binder:
+    """Finds tensors, and numbers them in the order in which they are asked for."""
+
+    def __init__(self, dims: Mapping[str, Dims], size: tuple[int, int]) -> None:
+        self.dims, self.size = dims, size
+        self.used: dict[str, int] = {}
+        self.bare: set[str] = set()
+
+    def bind(self, given: OutputsDescription) -> Bound:
+        height, width = self.size
+        boxes, rows, sides = self._columns(given.boxes, given.boxes.columns, given.boxes.axis)
+        cells = given.cells
+        wanted = 4 if cells is None or cells.kind == "offsets" else 4 * cells.bins
+        if given.boxes.columns is None:
+            if sides is None and not isinstance(given.boxes.tensor, int):
+                # Shape inference lost it (YOLO-NAS pads its list), and the output's name is proof.
+                boxes = replace(boxes, count=wanted)
+            elif sides != wanted:
+                raise _MisfitError(f"{self._named(given.boxes)} has {sides} columns, not {wanted}")
+        elif boxes.count != wanted:
+            raise _MisfitError(f"boxes have {wanted} columns, not {given.boxes.columns}")
+        listed = given.classes is not None
+        scores, more, columns = self._scores(given, listed)
+        self._same_rows(rows, more, given.scores)
+        classes = self._column(given.classes, rows) if given.classes else None
+        objectness = self._column(given.objectness, rows) if given.objectness else None
+        count = None if given.count is None else self._number(self._name(given.count))
+        fraction = given.boxes.unit == "fraction"
+        reading = Reading(
+            boxes=boxes,
+            scores=scores,
+            form=given.boxes.form,
+            unit=(float(width), float(height)) if fraction else (1.0, 1.0),
+            values=given.scores.values,
+            background=given.scores.background,
+            several=given.scores.several,
+            objectness=objectness,
+            cells=None if cells is None else self._cells(cells, rows),
+            classes=classes,
+            first_class=given.classes.first if given.classes else 0,
+            count=count,
+        )
+        known = None if listed or columns is None else columns - (reading.background != "none")
+        if known is not None and known < 1:
+            raise _MisfitError(f"{self._named(given.scores)} has no column for a class")
+        needs_nms = given.nms == "needed"
+        return Bound(reading, tuple(self.used), frozenset(self.bare), known, needs_nms)
+
+    def _scores(self, given: OutputsDescription, listed: bool) -> tuple[Columns, Any, int | None]:
+        """The columns, their rows, and how many columns there are."""
+        part = given.scores
+        if not listed:
+            return self._columns(part, part.columns, part.axis)
+        column = None if part.columns is None else int(str(part.columns).split("-")[0])
+        single = ColumnDescription(part.tensor, column)
+        name = self._name(single)
+        return self._column(single, None), self._rows(name, column), 1
+
+    def _name(self, part: Any) -> str:
+        names = part.tensor
+        if isinstance(names, int):
+            if 0 <= names < len(self.dims):
+                return list(self.dims)[names]
+            raise _MisfitError(f"there is no output number {names}")
+        for name in (names,) if isinstance(names, str) else names:
+            if name in self.dims:
+                return str(name)
+        shown = names if isinstance(names, str) else " or ".join(names)
+        raise _MisfitError(f"there is no output {shown}")
+
+    def _named(self, part: Any) -> str:
+        name = self._name(part)
+        return f"{name} {_shown(self.dims[name])}"
+
+    def _number(self, name: str) -> int:
+        return self.used.setdefault(name, len(self.used))
+
+    def _columns(
+        self, part: Any, columns: str | int | None, axis: str
+    ) -> tuple[Columns, int | None, int | None]:
+        """Columns of a table [1, N, columns], its rows, and how many columns are meant."""
+        name = self._name(part)
+        dims = self.dims[name]
+        if len(dims) == 2:
+            self.bare.add(name)
+            dims = (1, *dims)
+        dims = _as_table(dims)
+        if len(dims) != 3:
+            raise _MisfitError(f"{self._named(part)} is no table of rows")
+        across = axis == "first"
+        rows, sides = (dims[2], dims[1]) if across else (dims[1], dims[2])
+        if columns is None:
+            return Columns(self._number(name), 0, None, across), rows, sides
+        first, count = _span(str(columns), sides)
+        if sides is not None and (first >= sides or first + (count or 1) > sides):
+            raise _MisfitError(f"{self._named(part)} has no columns {columns}")
+        meant = count if count is not None else None if sides is None else sides - first
+        return Columns(self._number(name), first, count, across), rows, meant
+
+    def _column(self, part: Any, rows: int | None) -> Columns:
+        """One column: of a table, or an output that is nothing else."""
+        name, column = self._name(part), part.column
+        dims = _as_table(self.dims[name])
+        if column is None:
+            if len(dims) == 1:
+                self.bare.add(name)
+            elif not (len(dims) == 2 or (len(dims) == 3 and dims[2] == 1)):
+                raise _MisfitError(f"{self._named(part)} is not one number a row")
+        elif len(dims) == 2:
+            self.bare.add(name)
+        elif len(dims) != 3:
+            raise _MisfitError(f"{self._named(part)} is no table of rows")
+        if column is not None and dims[-1] is not None and column >= dims[-1]:
+            raise _MisfitError(f"{self._named(part)} has no column {column}")
+        self._same_rows(rows, self._rows(name, column), part)
+        return Columns(self._number(name), column or 0, 1)
+
+    def _rows(self, name: str, column: int | None) -> int | None:
+        dims = self.dims[name]
+        if column is None:
+            return dims[0] if len(dims) == 1 else dims[1]
+        return dims[-2]
+
+    def _same_rows(self, rows: int | None, more: int | None, part: Any) -> None:
+        if None not in (rows, more) and rows != more:
+            raise _MisfitError(f"{self._named(part)} has not the {rows} rows of the boxes")
+
+    def _cells(self, cells: CellsDescription, rows: int | None) -> Cells:
+        height, width = self.size
+        count = sum(-(-height // stride) * -(-width // stride) for stride in cells.strides)
+        if rows != count:
+            strides = ", ".join(map(str, cells.strides))
+            raise _MisfitError(f"strides {strides} have {count} cells, and there are {rows} rows")
+        return Cells(cells.kind, height, width, cells.strides, cells.bins, cells.centre)
+
+
+def _as_table(dims: Dims) -> Dims:
+    """[1, N, columns] of [1, N, 1, columns], and of [1, 1, K, columns] as Caffe has it."""
+    if len(dims) == 4 and dims[2] == 1:
+        return (dims[0], dims[1], dims[3])
+    if len(dims) == 4 and dims[1] == 1:
+        return (dims[0], dims[2], dims[3])
+    return dims
+
+
+def _span(columns: str, sides: int | None) -> tuple[int, int | None]:
+    """First column and count of ``columns`` (COLUMNS), of ``sides`` columns in all."""
+    match = COLUMNS.fullmatch(columns)
+    assert match is not None
+    if match["n"] is not None:
+        if sides is None or int(match["n"]) >= sides:
+            raise _MisfitError(f"columns {columns}: there are {'?' if sides is None else sides}")
+        rest = sides - int(match["n"])
+        return (0, rest) if match["but"] else (rest, int(match["n"]))
+    first = int(match["first"])
+    if match["last"] is None:
+        return first, None if match["to"] else 1
+    if int(match["last"]) < first:
+        raise _MisfitError(f"columns {columns} end before they begin")
+    return first, int(match["last"]) - first + 1
+
+
+def _shown(dims: Sequence[int | None]) -> str:
+    return f"[{', '.join('?' if side is None else str(side) for side in dims)}]"

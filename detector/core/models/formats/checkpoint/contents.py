@@ -1,0 +1,196 @@
+"""Records of a checkpoint -> what a network is built from.
+
+That is: tensors by name, the description, the class names, and the modules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from detector.core.errors import ModelError
+from detector.core.models.formats.checkpoint.archive import Tensor
+from detector.core.models.formats.checkpoint.unpickle import Instance
+
+MAX_MODULES = 20_000  # yolov7-e6e has 1,300
+A_LAYER = re.compile(r"(.*?)model\.[0-9]+\..*", re.DOTALL)
+# Running statistics, anchors and grids are stored beside the parameters, and are none.
+BUFFERS = re.compile(
+    r"(.*\.)?(running_mean|running_var|num_batches_tracked|anchors|anchor_grid|stride|grid(\.\d+)?)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """One module of a checkpoint.
+
+    ``path``: of its class ("torch.nn.modules.conv.Conv2d").
+    """
+
+    path: str
+    settings: Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class Contents:
+    """One network of a file, whatever the file was.
+
+    ``tensors``: by the names of a state dict, ``model.0.conv.weight``. ``modules``: by the same
+    paths; empty where the file holds only tensors. ``description``: the network's YAML as stored.
+    """
+
+    origin: str  # path of the file, for messages
+    tensors: Mapping[str, Tensor]
+    modules: Mapping[str, Module] = field(default_factory=dict)
+    description: Mapping[str, Any] | None = None
+    names: tuple[str, ...] | None = None
+    size: tuple[int, int] | None = None  # height, width that it was trained at
+    parameters: int = 0  # as stored
+
+
+def contents_of(loaded: Any, origin: str) -> Contents:
+    """The network in what ``unpickle`` returned: a whole model, or a state dict.
+
+    Raises ModelError.
+    """
+    model = _network(loaded)
+    if isinstance(model, Instance):
+        return _contents_of_model(model, loaded, origin)
+    if isinstance(model, dict) and model and all(isinstance(key, str) for key in model):
+        tensors = {key: value for key, value in model.items() if isinstance(value, Tensor)}
+        if len(tensors) == len(model):
+            return contents_of_tensors(tensors, origin)
+    raise ModelError(
+        f"{origin}: holds no network: wanted a model or a state dict, alone or as ema, model or "
+        f"state_dict; found {_outline(loaded)}"
+    )
+
+
+def _network(loaded: Any) -> Any:
+    """The averaged weights (ema) where training stored them, as the originals do."""
+    if not isinstance(loaded, dict):
+        return loaded
+    for key in ("ema", "model", "state_dict", "model_state_dict"):
+        if isinstance(loaded.get(key), (Instance, dict)) and loaded[key]:
+            return loaded[key]
+    return loaded
+
+
+def _outline(loaded: Any) -> str:
+    if isinstance(loaded, dict):
+        keys = ", ".join(ascii(key)[:30] for key in list(loaded)[:6])
+        return f"a dict of {keys or 'nothing'}"
+    return loaded.path if isinstance(loaded, Instance) else f"a {type(loaded).__name__}"
+
+
+def contents_of_tensors(tensors: Mapping[str, Tensor], origin: str) -> Contents:
+    """The contents of a file that holds only tensors.
+
+    They have the names of ``model.state_dict()``, with or without the prefix of a wrapper.
+    """
+    prefix = _prefix(tensors)
+    if prefix is None:
+        raise ModelError(
+            f"{origin}: its tensors are not those of YOLOv5 or YOLOv7, whose names begin with "
+            f"model.0; the first is {ascii(next(iter(tensors), ''))[:80]}; "
+            "export the model to ONNX instead"
+        )
+    named = {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }
+    parameters = sum(tensor.size for name, tensor in named.items() if not BUFFERS.fullmatch(name))
+    return Contents(origin, named, parameters=parameters)
+
+
+def _prefix(names: Mapping[str, Any]) -> str | None:
+    """What stands before ``model.0.``: nothing, or ``module.`` and the like of wrappers."""
+    for name in names:
+        if found := A_LAYER.fullmatch(name):
+            return found[1]
+    return None
+
+
+def _contents_of_model(model: Instance, loaded: Any, origin: str) -> Contents:
+    top = model
+    # AutoShape and DataParallel keep the network as their only module, "model" or "module".
+    for _ in range(4):
+        inner = top.values.get("_modules")
+        inside = inner.get("model", inner.get("module")) if isinstance(inner, dict) else None
+        if "yaml" in top.values or not isinstance(inside, Instance):
+            break
+        top = inside
+    tensors: dict[str, Tensor] = {}
+    modules: dict[str, Module] = {}
+    parameters = 0
+    for path, instance in _walk(top, origin):
+        modules[path] = Module(instance.path, instance.values)
+        for kind in ("_parameters", "_buffers"):
+            for name, tensor in _items(instance, kind):
+                if isinstance(tensor, Tensor):
+                    tensors[f"{path}.{name}" if path else name] = tensor
+                    parameters += tensor.size if kind == "_parameters" else 0
+    description = top.values.get("yaml")
+    return Contents(
+        origin,
+        tensors,
+        modules,
+        description if isinstance(description, dict) else None,
+        _class_names(top.values.get("names")),
+        _trained_size(loaded),
+        parameters,
+    )
+
+
+def _walk(top: Instance, origin: str) -> Iterator[tuple[str, Instance]]:
+    """Every module with its path, parents first."""
+    waiting: list[tuple[str, Instance]] = [("", top)]
+    for _ in range(MAX_MODULES):
+        if not waiting:
+            return
+        path, instance = waiting.pop()
+        yield path, instance
+        inner = [
+            (name, part)
+            for name, part in _items(instance, "_modules")
+            if isinstance(part, Instance)
+        ]
+        waiting += [(f"{path}.{name}" if path else name, part) for name, part in reversed(inner)]
+    raise ModelError(
+        f"{origin}: more than {MAX_MODULES} modules, or a module inside itself: "
+        "damaged or forged, refused; download it again"
+    )
+
+
+def _items(instance: Instance, key: str) -> list[tuple[str, Any]]:
+    found = instance.values.get(key)
+    if not isinstance(found, dict):
+        return []
+    return [
+        (name, value)
+        for name, value in found.items()
+        if isinstance(name, str) and name.isascii() and len(name) < 200
+    ]
+
+
+def _class_names(stored: Any) -> tuple[str, ...] | None:
+    """A list, or a dict by class number."""
+    if isinstance(stored, dict) and sorted(stored, key=str) == sorted(range(len(stored)), key=str):
+        stored = [stored[number] for number in range(len(stored))]
+    if not isinstance(stored, (list, tuple)) or not all(isinstance(name, str) for name in stored):
+        return None
+    return tuple(name if name.isprintable() else ascii(name) for name in stored)
+
+
+def _trained_size(loaded: Any) -> tuple[int, int] | None:
+    """(height, width) of imgsz among the options of the training, which newer checkpoints keep."""
+    options = loaded.get("opt") if isinstance(loaded, dict) else None
+    if isinstance(options, Instance):
+        options = options.values
+    size = options.get("imgsz", options.get("img_size")) if isinstance(options, dict) else None
+    sides = list(size[:2]) if isinstance(size, (list, tuple)) else [size]
+    whole = [side for side in sides if type(side) is int and 32 <= side <= 8192]
+    return (whole[0], whole[-1]) if whole and whole == sides else None

@@ -1,0 +1,220 @@
+"""Layers and numbers -> ONNX graph.
+
+Nodes are called ``INDEX.KIND``, with the layer's index as darknet counts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from detector.core.models.formats.darknet.layers import (
+    Architecture,
+    AveragePool,
+    Convolution,
+    Dropout,
+    Layer,
+    MaxPool,
+    Product,
+    Route,
+    Shortcut,
+    Upsample,
+    Yolo,
+)
+from detector.core.models.formats.darknet.weights import Filter, fold
+from detector.core.models.graph.build import ACTIVATIONS, GraphBuilder
+
+if TYPE_CHECKING:
+    import onnx
+
+PICTURE_SCALE = 1 / 255  # u8 pixels to 0..1
+
+
+class DarknetGraph:
+    """Writes one layer after the other.
+
+    ``tensors`` maps a layer's index to its output, and -1 to the picture.
+    """
+
+    def __init__(
+        self, architecture: Architecture, filters: list[Filter], name: str, batch: int
+    ) -> None:
+        self.architecture = architecture
+        self.builder = GraphBuilder(name)
+        self.tensors = {-1: self.builder.input_u8(batch, architecture.height, architecture.width)}
+        self.outputs: list[str] = []
+        self._filters = iter(filters)
+        # Only layer 0 reads the picture. A convolution there takes 1/255 into its weights: zero
+        # padding stays zero, and the bias is added afterwards. Before any other layer it is a node.
+        self._folds_scale = bool(architecture.layers) and isinstance(
+            architecture.layers[0], Convolution
+        )
+        if not self._folds_scale:
+            scale = self.builder.constant(
+                "input.scale.factor", np.array([PICTURE_SCALE], np.float32)
+            )
+            self.tensors[-1] = self.builder.add("Mul", "input.scale", [self.tensors[-1], scale])
+
+    def model(self) -> onnx.ModelProto:
+        for layer in self.architecture.layers:
+            self.tensors[layer.index] = self._add(layer)
+        return self.builder.model(self.outputs)
+
+    def _add(self, layer: Layer) -> str:
+        match layer:
+            case Convolution():
+                return self._convolution(layer)
+            case MaxPool():
+                return self._node(
+                    "MaxPool",
+                    layer,
+                    "maxpool",
+                    kernel_shape=[layer.kernel] * 2,
+                    strides=list(layer.stride),
+                    pads=list(layer.pads),
+                )
+            case AveragePool():
+                return self._node("GlobalAveragePool", layer, "avgpool")
+            case Route():
+                return self._route(layer)
+            case Shortcut():
+                return self._activation(layer, layer.activation, self._shortcut(layer))
+            case Product():
+                return self._activation(
+                    layer, layer.activation, self._node("Mul", layer, "product")
+                )
+            case Upsample():
+                return self._upsample(layer)
+            case Yolo():
+                return self._yolo(layer)
+            case Dropout():
+                return self.tensors[layer.inputs[0]]
+        raise AssertionError(f"no ONNX for {type(layer).__name__}")
+
+    def _node(self, operator: str, layer: Layer, kind: str, **attributes: object) -> str:
+        inputs = [self.tensors[index] for index in layer.inputs]
+        return self.builder.add(operator, f"{layer.index}.{kind}", inputs, **attributes)
+
+    def _convolution(self, layer: Convolution) -> str:
+        first = layer.index == 0 and self._folds_scale
+        weights, biases = fold(
+            self.architecture, layer, next(self._filters), PICTURE_SCALE if first else 1.0
+        )
+        name = f"{layer.index}.conv"
+        inputs = [
+            self.tensors[layer.inputs[0]],
+            self.builder.constant(f"{name}.weight", weights),
+            self.builder.constant(f"{name}.bias", biases),
+        ]
+        out = self.builder.add(
+            "Conv",
+            name,
+            inputs,
+            kernel_shape=[layer.kernel] * 2,
+            strides=list(layer.stride),
+            pads=[layer.padding] * 4,
+            dilations=[layer.dilation] * 2,
+            group=layer.groups,
+        )
+        return self._activation(layer, layer.activation, out)
+
+    def _activation(self, layer: Layer, activation: str, x: str) -> str:
+        made = {"x": x}
+        for part, operator, inputs, attributes in ACTIVATIONS[activation]:
+            name = f"{layer.index}.{part}"
+            tensors = [
+                made[i] if isinstance(i, str) else self._number(f"{name}.n{at}", i)
+                for at, i in enumerate(inputs)
+            ]
+            made[part] = self.builder.add(operator, name, tensors, **attributes)
+        return made.get("act", x)
+
+    def _number(self, name: str, value: float) -> str:
+        return self.builder.constant(name, np.array(value, np.float32))
+
+    def _shortcut(self, layer: Shortcut) -> str:
+        """Inputs with as many channels are added at once, then those with fewer, one by one."""
+        name = f"{layer.index}.shortcut"
+        channels = layer.channels
+        whole, narrow = [self.tensors[layer.inputs[0]]], []
+        for at, index in enumerate(layer.inputs[1:]):
+            x, given = self.tensors[index], self._channels(index)
+            if given > channels:
+                whole.append(self._channels_of(f"{layer.index}.common{at}", x, 0, channels))
+            elif given < channels:
+                narrow.append((at, x, given))
+            else:
+                whole.append(x)
+        total = whole[0]
+        if len(whole) > 1:
+            last = f"{layer.index}.same" if narrow else name
+            total = self.builder.add("Add" if len(whole) == 2 else "Sum", last, whole)
+        for at, x, given in narrow:
+            first = self._channels_of(f"{layer.index}.first{at}", total, 0, given)
+            rest = self._channels_of(f"{layer.index}.rest{at}", total, given, channels)
+            added = self.builder.add("Add", f"{layer.index}.added{at}", [first, x])
+            joined = name if at == narrow[-1][0] else f"{layer.index}.joined{at}"
+            total = self.builder.add("Concat", joined, [added, rest], axis=1)
+        return total
+
+    def _channels(self, index: int) -> int:
+        return 3 if index < 0 else self.architecture.layers[index].channels
+
+    def _route(self, layer: Route) -> str:
+        """A single whole input keeps its own name: there is no node and no copy."""
+        name = f"{layer.index}.route"
+        parts = [self.tensors[index] for index in layer.inputs]
+        if layer.groups > 1:
+            alone = len(parts) == 1
+            parts = [
+                self._slice(
+                    layer,
+                    part,
+                    name if alone else f"{layer.index}.slice{at}",
+                    self.architecture.layers[index].channels,
+                )
+                for at, (part, index) in enumerate(zip(parts, layer.inputs, strict=True))
+            ]
+        return parts[0] if len(parts) == 1 else self.builder.add("Concat", name, parts, axis=1)
+
+    def _slice(self, layer: Route, x: str, name: str, channels: int) -> str:
+        """Channels of group ``group_id``."""
+        part = channels // layer.groups
+        return self._channels_of(name, x, part * layer.group_id, part * (layer.group_id + 1))
+
+    def _channels_of(self, name: str, x: str, start: int, end: int) -> str:
+        constants = [
+            self.builder.constant(f"{name}.{key}", np.array([value], np.int64))
+            for key, value in {"starts": start, "ends": end, "axes": 1}.items()
+        ]
+        return self.builder.add("Slice", name, [x, *constants])
+
+    def _upsample(self, layer: Upsample) -> str:
+        name = f"{layer.index}.upsample"
+        scales = self.builder.constant(
+            f"{name}.scales", np.array([1, 1, layer.stride, layer.stride], np.float32)
+        )
+        out = self.builder.add(
+            "Resize",
+            name,
+            [self.tensors[layer.inputs[0]], "", scales],
+            mode="nearest",
+            coordinate_transformation_mode="asymmetric",
+            nearest_mode="floor",
+        )
+        if layer.scale == 1:
+            return out
+        return self.builder.add(
+            "Mul",
+            f"{layer.index}.scale",
+            [out, self._number(f"{layer.index}.scale.n", layer.scale)],
+        )
+
+    def _yolo(self, layer: Yolo) -> str:
+        """The output is the raw map. It is decoded outside, after the filter on objectness."""
+        x = self.tensors[layer.inputs[0]]
+        if x in self.outputs:  # two heads on one map: every output needs a name of its own
+            x = self.builder.add("Identity", f"{layer.index}.yolo", [x])
+        self.outputs.append(x)
+        return x

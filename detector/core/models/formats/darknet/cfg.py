@@ -1,0 +1,153 @@
+"""darknet's .cfg text -> sections with line numbers. Knows nothing of what a section means.
+
+[convolutional]      # a section, until the next one
+filters = 32         # key=value; '#' and ';' begin a comment; white space does not count
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from detector.core.errors import ModelError
+from detector.core.errors.limits import how_to_raise, raised
+from detector.core.errors.reading import read_bytes
+
+MAX_BYTES = 4 << 20  # the longest published cfg has 60 KB
+MAX_SECTIONS = 5000  # cspx-p7-mish, the deepest published one, has 376
+INTEGER = re.compile(r"[+-]?[0-9]{1,15}")
+REAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
+
+
+@dataclass(slots=True)
+class Section:
+    """One ``[name]`` with its values; every getter names file and line when it fails."""
+
+    path: str
+    name: str
+    line: int
+    values: dict[str, tuple[str, int]] = field(default_factory=dict)  # key -> (text, line)
+
+    def error(self, text: str, key: str | None = None) -> ModelError:
+        line = self.values[key][1] if key in self.values else self.line
+        return ModelError(f"{self.path}:{line}: {text}")
+
+    def text(self, key: str, default: str = "") -> str:
+        """The value without white space; the default where the key is absent or empty."""
+        return self.values.get(key, ("", 0))[0] or default
+
+    def integer(
+        self, key: str, default: int | None = None, *, low: int = -(2**31), high: int = 2**31 - 1
+    ) -> int:
+        """A whole number within low..high; ``default`` None makes the key required."""
+        text = self.text(key)
+        if not text:
+            if default is None:
+                raise self.error(f"[{self.name}] needs {key}=NUMBER", key)
+            return default
+        return self._whole(key, text, low, high)
+
+    def integers(self, key: str) -> list[int]:
+        """A list of whole numbers divided by commas, empty where the key is absent."""
+        return [self._whole(key, part, -(2**31), 2**31 - 1) for part in self._parts(key)]
+
+    def real(self, key: str, default: float) -> float:
+        text = self.text(key)
+        return self._real(key, text) if text else default
+
+    def reals(self, key: str) -> list[float]:
+        return [self._real(key, part) for part in self._parts(key)]
+
+    def flag(self, key: str, default: int = 0) -> bool:
+        return self.integer(key, default) != 0
+
+    def _parts(self, key: str) -> list[str]:
+        return [part for part in self.text(key).split(",") if part]
+
+    def _whole(self, key: str, text: str, low: int, high: int) -> int:
+        if not INTEGER.fullmatch(text):
+            raise self.error(f"{key}={quote(text)} is not a whole number", key)
+        value = int(text)
+        if not low <= value <= high:
+            raise self.error(
+                f"{key}={value} is out of range: [{self.name}] takes {low} to {high}", key
+            )
+        return value
+
+    def _real(self, key: str, text: str) -> float:
+        value = float(text) if REAL.fullmatch(text) else math.nan
+        if not math.isfinite(value):
+            raise self.error(f"{key}={quote(text)} is not a number", key)
+        return value
+
+
+def quote(text: str) -> str:
+    """Text of a file as it may stand in a message of one line."""
+    short = text if len(text) <= 40 else text[:40] + "..."
+    return short.encode("unicode_escape").decode("ascii")
+
+
+def read_cfg(path: Path) -> tuple[list[Section], list[str], bytes]:
+    """Sections in file order, warnings for the user, and the file's bytes."""
+    data = read_bytes(
+        path, "a darknet cfg", limit=MAX_BYTES, error=ModelError, cure="give --model FILE.cfg"
+    )
+    sections, warnings = parse_cfg(data.decode("utf-8-sig", errors="replace"), str(path))
+    return sections, warnings, data
+
+
+def parse_cfg(text: str, path: str) -> tuple[list[Section], list[str]]:
+    """Sections and warnings.
+
+    If a key is given twice, the first counts, as in darknet; a warning says so if they differ.
+    """
+    sections: list[Section] = []
+    warnings: list[str] = []
+    for number, raw in enumerate(re.split(r"\r\n|\n|\r", text), 1):
+        line = re.sub(r"\s+", "", re.split("[#;]", raw, maxsplit=1)[0])
+        if not line:
+            continue
+        if line.startswith("["):
+            sections.append(_section(path, number, line))
+            if len(sections) > (most := raised(MAX_SECTIONS)):
+                raise ModelError(f"{path}:{number}: more than {most} sections; {how_to_raise()}")
+            continue
+        warnings += _key(path, number, line, sections)
+    if not sections:
+        raise ModelError(f"{path}:1: no [section] in this file, so it is no darknet cfg")
+    return sections, warnings
+
+
+def _section(path: str, number: int, line: str) -> Section:
+    match = re.fullmatch(r"\[(\w+)\]", line, re.ASCII)
+    if not match:
+        raise ModelError(
+            f"{path}:{number}: {quote(line)} is not a section; write [name] on a line of its own"
+        )
+    return Section(path, match[1], number)
+
+
+def _key(path: str, number: int, line: str, sections: list[Section]) -> list[str]:
+    """Stores ``key=value`` in the last section; returns warnings."""
+    key, equals, value = line.partition("=")
+    if not equals or not re.fullmatch(r"\w+", key, re.ASCII):
+        raise ModelError(
+            f"{path}:{number}: {quote(line)} is neither [section] nor key=value nor a # comment"
+        )
+    if not sections:
+        raise ModelError(
+            f"{path}:{number}: {quote(key)}= stands before the first [section]; begin with [net]"
+        )
+    values = sections[-1].values
+    if key not in values:
+        values[key] = (value, number)
+        return []
+    first, where = values[key]
+    if first == value:
+        return []
+    return [
+        f"{path}:{number}: {key}={quote(value)} is ignored: "
+        f"{key}={quote(first)} of line {where} counts"
+    ]

@@ -1,0 +1,700 @@
+"""Sections of a cfg -> the layers of the network, checked, with their shapes, before any weights.
+
+This file holds, in this order: the kinds of layers; the architecture, which holds them all; the
+reading of a cfg, section by section; and one function for each kind of section, with their table at
+the end. Whatever can be wrong in a cfg is found here and reported with its line.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import NamedTuple, TypedDict
+
+from detector.core.errors import ModelError
+from detector.core.errors.limits import how_to_raise, raised
+from detector.core.models.formats.darknet.cfg import Section, quote
+from detector.core.models.graph.build import ACTIVATIONS
+
+MAX_SIDE = 16384  # pixels, of the input and of an anchor
+MAX_CHANNELS = 1 << 19  # yolo9000 has 28,269
+MAX_CLASSES = 100_000  # yolo9000 has 9,418
+# Limits against files that only look like a network. The largest published darknet networks stay
+# far below.
+MAX_TENSOR = 1 << 28  # floats in one output of one layer, 1 GiB
+MAX_FLOATS = 400_000_000  # in all weights: 1.6 GB; an ONNX file ends at 2 GB
+
+ALIASES = {"network": "net", "conv": "convolutional", "max": "maxpool", "avg": "avgpool"}
+
+# Keys of AlexeyAB's darknet that matter only in training or for its own printing.
+TRAINING_KEYS = frozenset(
+    "assisted_excitation badlabels_rejection_percentage beta_nms cbn cls_normalizer "
+    "counters_per_class delta_normalizer dets_for_show dets_for_track dontload dontloadscales "
+    "dropblock dropblock_size_abs dropblock_size_rel embedding_layer equidistant_point focal_loss "
+    "grad_centr ignore_thresh iou_loss iou_normalizer iou_thresh iou_thresh_kind jitter "
+    "label_smooth_eps learning_rate_scale map max max_delta nms_kind num_sigmas_reject_badlabels "
+    "obj_normalizer objectness_smooth onlyforward probability random resize sim_thresh "
+    "stopbackward thresh track_ciou_norm train_only_bn truth_thresh wait_stream".split()
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """``inputs``: indices of the layers that it reads, -1 for the picture.
+
+    ``channels``, ``height`` and ``width`` are those of its output for one picture.
+    """
+
+    index: int  # as darknet counts: the first section after [net] is 0
+    line: int  # of its section in the cfg
+    inputs: tuple[int, ...]
+    channels: int
+    height: int
+    width: int
+    reduction: Fraction  # input pixels per cell, along one side
+
+    @property
+    def size(self) -> str:
+        return f"{self.width}x{self.height}"
+
+    @property
+    def floats(self) -> int:
+        """Numbers that a .weights file holds for this layer."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convolution(Layer):
+    in_channels: int  # of all groups together
+    kernel: int
+    stride: tuple[int, int]  # y, x
+    padding: int  # zeros on every side
+    dilation: int
+    groups: int
+    batch_normalize: bool
+    activation: str
+
+    @property
+    def weight_shape(self) -> tuple[int, int, int, int]:
+        return (self.channels, self.in_channels // self.groups, self.kernel, self.kernel)
+
+    @property
+    def floats(self) -> int:
+        filters, channels, height, width = self.weight_shape
+        return filters * channels * height * width + filters * (4 if self.batch_normalize else 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaxPool(Layer):
+    kernel: int
+    stride: tuple[int, int]  # y, x
+    pads: tuple[int, int, int, int]  # top, left, bottom, right; what lies there never wins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AveragePool(Layer):
+    """Over the whole plane."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route(Layer):
+    """Joins its inputs along the channels; with groups, the part ``group_id`` of each."""
+
+    groups: int
+    group_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortcut(Layer):
+    """Sum of its inputs. It has the channels of the first one: of an input with more, the first
+    channels are added; one with fewer adds to the first channels.
+    """
+
+    activation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product(Layer):
+    """Product of two inputs; the second may have one value a channel, or one a place."""
+
+    activation: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upsample(Layer):
+    stride: int
+    scale: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropout(Layer):
+    """Nothing, at inference."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Yolo(Layer):
+    anchors: tuple[tuple[float, float], ...]  # of its masks: width, height in network pixels
+    classes: int
+    scale_x_y: float
+    new_coords: bool
+
+
+@dataclass(slots=True)
+class Architecture:
+    """All layers of one cfg at one input size."""
+
+    path: str
+    height: int
+    width: int
+    letter_box: bool = False  # the picture keeps its shape, grey around it; else it is stretched
+    layers: list[Layer] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def yolos(self) -> list[Yolo]:
+        return [layer for layer in self.layers if isinstance(layer, Yolo)]
+
+    @property
+    def convolutions(self) -> list[Convolution]:
+        return [layer for layer in self.layers if isinstance(layer, Convolution)]
+
+    @property
+    def stride(self) -> int:
+        """Both sides of the input are multiples of it."""
+        return max((-(-layer.reduction // 1) for layer in self.layers), default=1)
+
+    @property
+    def floats(self) -> int:
+        """Numbers in a .weights file of this cfg, without its header."""
+        return sum(layer.floats for layer in self.layers)
+
+    @property
+    def floats_fused(self) -> int:
+        """Numbers of the graph: batch normalisation is folded into weights and a bias."""
+        return sum(
+            layer.floats - 3 * layer.channels * layer.batch_normalize for layer in self.convolutions
+        )
+
+
+def read_architecture(
+    sections: list[Section], *, size: tuple[int, int] | None = None, batch: int = 1
+) -> Architecture:
+    """The network at the cfg's own input size, or at ``size`` (height, width).
+
+    ``batch`` counts for the limits only. Raises ModelError.
+    """
+    net = sections[0]
+    if ALIASES.get(net.name, net.name) != "net":
+        raise net.error(
+            f"the first section is [{quote(net.name)}]; a darknet cfg begins with [net]"
+        )
+    if size is not None:
+        _check_size(sections, size)
+    architecture = _read_net(net, size)
+    floats = 0
+    for section in sections[1:]:
+        kind = _kind(section)
+        layer = kind.read(section, architecture)
+        floats += layer.floats
+        _check_limits(section, layer, floats, batch)
+        _warn_of_unknown_keys(section, kind, architecture)
+        architecture.layers.append(layer)
+    if not architecture.yolos:
+        raise net.error("no [yolo] section follows, so this network finds no boxes")
+    _check_stride(net, architecture.stride, (architecture.height, architecture.width), None)
+    return architecture
+
+
+def _check_size(sections: list[Section], size: tuple[int, int]) -> None:
+    """Checks --size against the stride of the network at its own size.
+
+    At a wrong size the layers would not fit each other, and the message would be about a [route].
+    """
+    try:
+        stride = read_architecture(sections).stride
+    except ModelError:
+        return  # a cfg without a size, or with a mistake, which is named when it is read
+    _check_stride(sections[0], stride, size, "--size")
+
+
+def _read_net(net: Section, size: tuple[int, int] | None) -> Architecture:
+    channels = net.integer("channels", 3)
+    if channels != 3:
+        raise net.error(
+            f"channels={channels}: only pictures of 3 channels (RGB) are supported", "channels"
+        )
+    height = net.integer("height", None if size is None else size[0], low=1, high=MAX_SIDE)
+    width = net.integer("width", None if size is None else size[1], low=1, high=MAX_SIDE)
+    if size is not None:
+        height, width = size
+        if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
+            raise ModelError(
+                f"{net.path}: input size {width}x{height} is out of range: "
+                f"--size takes 1 to {MAX_SIDE}"
+            )
+    return Architecture(net.path, height, width, letter_box=net.flag("letter_box"))
+
+
+def _kind(section: Section) -> SectionKind:
+    name = ALIASES.get(section.name, section.name)
+    if name not in SECTIONS:
+        raise section.error(
+            f"section [{quote(section.name)}] is not supported; supported: {', '.join(SECTIONS)}"
+        )
+    return SECTIONS[name]
+
+
+def _check_limits(section: Section, layer: Layer, floats: int, batch: int) -> None:
+    channels, numbers = raised(MAX_CHANNELS), raised(MAX_TENSOR)
+    if layer.channels > channels or layer.channels * layer.height * layer.width * batch > numbers:
+        raise section.error(
+            f"[{section.name}] gives {layer.channels} channels of {layer.size} at batch {batch}: "
+            f"more than {channels} channels or {numbers} numbers; check filters, or use a smaller "
+            f"--size or --batch; {how_to_raise()}"
+        )
+    if floats > raised(MAX_FLOATS):
+        raise section.error(
+            f"up to here the network needs more than {raised(MAX_FLOATS)} weights; check filters "
+            f"and size; {how_to_raise()}"
+        )
+
+
+def _warn_of_unknown_keys(section: Section, kind: SectionKind, architecture: Architecture) -> None:
+    known = kind.keys | TRAINING_KEYS
+    for key, (_, line) in section.values.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            architecture.warnings.append(
+                f"{section.path}:{line}: unknown key {quote(key)} of [{section.name}] ignored{hint}"
+            )
+
+
+def _check_stride(net: Section, stride: int, size: tuple[int, int], flag: str | None) -> None:
+    for key, value in zip(("height", "width"), size, strict=True):
+        if value % stride == 0:
+            continue
+        near = max(stride, round(value / stride) * stride)
+        if flag is not None:  # --size 300 is no height: the user gave the longest side
+            raise ModelError(
+                f"{net.path}: {flag}: both sides must be multiples of {stride}, the network's "
+                f"stride; nearest to {value}: {near}"
+            )
+        raise net.error(
+            f"input {key} {value} is not a multiple of the network's stride {stride}; "
+            f"nearest: {near}",
+            key,
+        )
+
+
+class Place(TypedDict):
+    """What every layer needs to know of its place."""
+
+    index: int
+    line: int
+
+
+def _place(section: Section, architecture: Architecture) -> Place:
+    return {"index": len(architecture.layers), "line": section.line}
+
+
+def _layer_before(architecture: Architecture) -> Layer:
+    """The layer before; the picture itself before the first."""
+    if architecture.layers:
+        return architecture.layers[-1]
+    one = Fraction(1)
+    return Layer(
+        index=-1,
+        line=0,
+        inputs=(),
+        channels=3,
+        height=architecture.height,
+        width=architecture.width,
+        reduction=one,
+    )
+
+
+def _input(section: Section, architecture: Architecture) -> Layer:
+    source = _layer_before(architecture)
+    if isinstance(source, Yolo):
+        raise section.error(
+            f"[{section.name}] reads the output of the [yolo] before it; put a [route] between them"
+        )
+    return source
+
+
+def _layers_named(section: Section, architecture: Architecture, key: str) -> list[Layer]:
+    """The layers that ``layers=`` or ``from=`` names.
+
+    A negative number counts back from this layer; the others are absolute.
+    """
+    here = len(architecture.layers)
+    numbers = section.integers(key)
+    if not numbers:
+        raise section.error(f"[{section.name}] needs {key}=NUMBER,...", key)
+    found = []
+    for number in numbers:
+        index = number + here if number < 0 else number
+        if not 0 <= index < here:
+            raise section.error(
+                f"{key}={number} means layer {index}; this is layer {here}, "
+                f"which can read 0..{here - 1}",
+                key,
+            )
+        if isinstance(architecture.layers[index], Yolo):
+            raise section.error(
+                f"{key}={number} means layer {index}, a [yolo], whose output cannot be read", key
+            )
+        found.append(architecture.layers[index])
+    return found
+
+
+def _activation(section: Section, default: str) -> str:
+    name = section.text("activation", default).lower()
+    if name not in ACTIVATIONS:
+        raise section.error(
+            f"activation {quote(name)} is not supported; supported: {', '.join(ACTIVATIONS)}",
+            "activation",
+        )
+    return name
+
+
+def _refuse(section: Section, *keys: str) -> None:
+    """Refuses keys that change what the network computes in ways that are not supported."""
+    for key in keys:
+        if section.text(key, "0") not in ("0", "none"):
+            raise section.error(
+                f"{key}={quote(section.text(key))} in [{section.name}] is not supported", key
+            )
+
+
+def _strides(section: Section) -> tuple[int, int]:
+    stride = section.integer("stride", 1, low=1, high=64)
+    return (
+        section.integer("stride_y", stride, low=1, high=64),
+        section.integer("stride_x", stride, low=1, high=64),
+    )
+
+
+def _check_fits(section: Section, source: Layer, height: int, width: int) -> None:
+    if height < 1 or width < 1:
+        raise section.error(
+            f"[{section.name}] leaves nothing of its {source.size} input; "
+            "check size, stride and padding"
+        )
+
+
+def _convolution(section: Section, architecture: Architecture) -> Convolution:
+    source = _input(section, architecture)
+    _refuse(
+        section, "antialiasing", "xnor", "binary", "share_index", "flipped", "coordconv", "deform"
+    )
+    kernel = section.integer("size", 1, low=1, high=64)
+    groups = section.integer("groups", 1, low=1, high=raised(MAX_CHANNELS))
+    filters = section.integer("filters", low=1)
+    dilation = section.integer("dilation", 1, low=1, high=64)
+    if source.channels % groups or filters % groups:
+        raise section.error(
+            f"groups={groups} does not divide both {source.channels} input channels "
+            f"and {filters} filters",
+            "groups",
+        )
+    padding = kernel // 2 if section.flag("pad") else section.integer("padding", 0, low=0, high=256)
+    padding *= dilation  # darknet multiplies at run time
+    reach = dilation * (kernel - 1) + 1
+    stride = _strides(section)
+    height = (source.height + 2 * padding - reach) // stride[0] + 1
+    width = (source.width + 2 * padding - reach) // stride[1] + 1
+    _check_fits(section, source, height, width)
+    return Convolution(
+        **_place(section, architecture),
+        inputs=(source.index,),
+        channels=filters,
+        height=height,
+        width=width,
+        reduction=source.reduction * max(stride),
+        in_channels=source.channels,
+        kernel=kernel,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        batch_normalize=section.flag("batch_normalize"),
+        activation=_activation(section, "logistic"),  # darknet's default
+    )
+
+
+def _maxpool(section: Section, architecture: Architecture) -> MaxPool:
+    """darknet's ``padding`` is the sum of both sides.
+
+    Half of it, rounded down, lies before the first pixel.
+    """
+    source = _input(section, architecture)
+    _refuse(section, "maxpool_depth", "antialiasing")
+    stride = _strides(section)
+    kernel = section.integer("size", max(stride), low=1, high=256)
+    padding = section.integer("padding", kernel - 1, low=0, high=512)
+    begin = padding // 2
+    if begin >= kernel:
+        raise section.error(
+            f"padding={padding} puts whole windows of size {kernel} outside the picture", "padding"
+        )
+    height, bottom = _pool_side(source.height, kernel, stride[0], padding)
+    width, right = _pool_side(source.width, kernel, stride[1], padding)
+    _check_fits(section, source, height, width)
+    if bottom >= kernel or right >= kernel:
+        raise section.error(
+            f"padding={padding} puts whole windows of size {kernel} outside the picture", "padding"
+        )
+    return MaxPool(
+        **_place(section, architecture),
+        inputs=(source.index,),
+        channels=source.channels,
+        height=height,
+        width=width,
+        reduction=source.reduction * max(stride),
+        kernel=kernel,
+        stride=stride,
+        pads=(begin, begin, bottom, right),
+    )
+
+
+def _pool_side(length: int, kernel: int, stride: int, padding: int) -> tuple[int, int]:
+    """Cells along one side, and the padding behind the last pixel that a window really reaches."""
+    cells = (length + padding - kernel) // stride + 1
+    return cells, max(0, (cells - 1) * stride + kernel - length - padding // 2)
+
+
+def _avgpool(section: Section, architecture: Architecture) -> AveragePool:
+    source = _input(section, architecture)
+    return AveragePool(
+        **_place(section, architecture),
+        inputs=(source.index,),
+        channels=source.channels,
+        height=1,
+        width=1,
+        reduction=source.reduction,
+    )
+
+
+def _route(section: Section, architecture: Architecture) -> Route:
+    sources = _layers_named(section, architecture, "layers")
+    _refuse(section, "stream")
+    groups = section.integer("groups", 1, low=1, high=raised(MAX_CHANNELS))
+    group_id = section.integer("group_id", 0)
+    if not 0 <= group_id < groups:
+        raise section.error(
+            f"group_id={group_id} is out of range: groups={groups} has 0..{groups - 1}", "group_id"
+        )
+    first = sources[0]
+    for source in sources:
+        if (source.height, source.width) != (first.height, first.width):
+            raise section.error(
+                f"[route] joins different sizes: layer {first.index} is {first.size}, "
+                f"layer {source.index} is {source.size}",
+                "layers",
+            )
+        if source.channels % groups:
+            raise section.error(
+                f"groups={groups} does not divide the {source.channels} channels "
+                f"of layer {source.index}",
+                "groups",
+            )
+    return Route(
+        **_place(section, architecture),
+        inputs=tuple(source.index for source in sources),
+        channels=sum(source.channels // groups for source in sources),
+        height=first.height,
+        width=first.width,
+        reduction=max(source.reduction for source in sources),
+        groups=groups,
+        group_id=group_id,
+    )
+
+
+def _shortcut(section: Section, architecture: Architecture) -> Shortcut:
+    _refuse(section, "weights_type", "weights_normalization")
+    here = _input(section, architecture)
+    sources = [here, *_layers_named(section, architecture, "from")]
+    for source in sources:
+        if (source.height, source.width) != (here.height, here.width):
+            raise section.error(
+                f"[shortcut] adds different sizes: layer {here.index} is {here.size}, "
+                f"layer {source.index} is {source.size}",
+                "from",
+            )
+    return Shortcut(
+        **_place(section, architecture),
+        inputs=tuple(source.index for source in sources),
+        channels=here.channels,
+        height=here.height,
+        width=here.width,
+        reduction=max(source.reduction for source in sources),
+        activation=_activation(section, "linear"),
+    )
+
+
+def _scale_channels(section: Section, architecture: Architecture) -> Product:
+    """The layer ``from`` times the layer before: a factor a channel, or a place (``scale_wh``)."""
+    factors, source = _factors(section, architecture)
+    by_place = section.flag("scale_wh")
+    wanted = (1, source.height, source.width) if by_place else (source.channels, 1, 1)
+    return _product(section, architecture, source, factors, wanted)
+
+
+def _sam(section: Section, architecture: Architecture) -> Product:
+    """The layer ``from`` times the layer before, which has the same shape."""
+    factors, source = _factors(section, architecture)
+    wanted = (source.channels, source.height, source.width)
+    return _product(section, architecture, source, factors, wanted)
+
+
+def _factors(section: Section, architecture: Architecture) -> tuple[Layer, Layer]:
+    """The layer before, and the one that ``from`` names."""
+    factors, named = _input(section, architecture), _layers_named(section, architecture, "from")
+    if len(named) != 1:
+        raise section.error(f"[{section.name}] takes from=NUMBER, one layer", "from")
+    return factors, named[0]
+
+
+def _product(
+    section: Section,
+    architecture: Architecture,
+    source: Layer,
+    factors: Layer,
+    wanted: tuple[int, int, int],
+) -> Product:
+    """``wanted``: channels, height and width of the factors."""
+    if (factors.channels, factors.height, factors.width) != wanted:
+        channels, height, width = wanted
+        raise section.error(
+            f"[{section.name}] multiplies layer {source.index}, {source.size}x{source.channels}, "
+            f"by layer {factors.index}, {factors.size}x{factors.channels}; wanted is "
+            f"{width}x{height}x{channels}",
+            "from",
+        )
+    return Product(
+        **_place(section, architecture),
+        inputs=(source.index, factors.index),
+        channels=source.channels,
+        height=source.height,
+        width=source.width,
+        reduction=source.reduction,
+        activation=_activation(section, "linear"),
+    )
+
+
+def _upsample(section: Section, architecture: Architecture) -> Upsample:
+    source = _input(section, architecture)
+    stride = section.integer("stride", 2, low=1, high=64)
+    return Upsample(
+        **_place(section, architecture),
+        inputs=(source.index,),
+        channels=source.channels,
+        height=source.height * stride,
+        width=source.width * stride,
+        reduction=source.reduction / stride,
+        stride=stride,
+        scale=section.real("scale", 1.0),
+    )
+
+
+def _dropout(section: Section, architecture: Architecture) -> Dropout:
+    source = _input(section, architecture)
+    return Dropout(
+        **_place(section, architecture),
+        inputs=(source.index,),
+        channels=source.channels,
+        height=source.height,
+        width=source.width,
+        reduction=source.reduction,
+    )
+
+
+def _yolo(section: Section, architecture: Architecture) -> Yolo:
+    source = _input(section, architecture)
+    classes = section.integer("classes", 20, low=1, high=raised(MAX_CLASSES))  # darknet's default
+    anchors = _anchors(section)
+    wanted = len(anchors) * (5 + classes)
+    if source.channels != wanted:
+        raise section.error(
+            f"[yolo] has {len(anchors)} masks and {classes} classes, so the layer before it needs "
+            f"filters={wanted} = {len(anchors)} x (5 + {classes}); it has {source.channels}"
+        )
+    if architecture.yolos and architecture.yolos[0].classes != classes:
+        raise section.error(
+            f"classes={classes} here, {architecture.yolos[0].classes} in the first [yolo]",
+            "classes",
+        )
+    return Yolo(
+        **_place(section, architecture),
+        inputs=(source.index,),
+        channels=source.channels,
+        height=source.height,
+        width=source.width,
+        reduction=source.reduction,
+        anchors=anchors,
+        classes=classes,
+        scale_x_y=section.real("scale_x_y", 1.0),
+        new_coords=section.flag("new_coords"),
+    )
+
+
+def _anchors(section: Section) -> tuple[tuple[float, float], ...]:
+    """Width and height of the anchors that ``mask`` selects; all of them without a mask."""
+    values = section.reals("anchors")
+    if not values or len(values) % 2:
+        raise section.error(
+            f"[yolo] needs anchors=W,H, W,H, ...; found {len(values)} numbers", "anchors"
+        )
+    if not all(0 < value <= MAX_SIDE for value in values):
+        raise section.error(f"anchors must lie between 0 and {MAX_SIDE} pixels", "anchors")
+    pairs = list(zip(values[::2], values[1::2], strict=True))
+    num = section.integer("num", len(pairs), low=1)
+    if num > len(pairs):
+        raise section.error(f"num={num}, but anchors= holds {len(pairs)} pairs", "num")
+    mask = section.integers("mask") or list(range(num))
+    for number in mask:
+        if not 0 <= number < len(pairs):
+            raise section.error(
+                f"mask={number} is out of range: there are {len(pairs)} anchors, "
+                f"0..{len(pairs) - 1}",
+                "mask",
+            )
+    return tuple(pairs[number] for number in mask)
+
+
+class SectionKind(NamedTuple):
+    """How a section is read, and the keys that may stand in it besides those of training."""
+
+    read: Callable[[Section, Architecture], Layer]
+    keys: frozenset[str]
+
+
+SECTIONS: dict[str, SectionKind] = {
+    "convolutional": SectionKind(
+        _convolution,
+        frozenset(
+            "batch_normalize filters size stride stride_x stride_y pad padding dilation groups "
+            "activation antialiasing xnor binary share_index flipped coordconv deform".split()
+        ),
+    ),
+    "maxpool": SectionKind(
+        _maxpool,
+        frozenset("size stride stride_x stride_y padding maxpool_depth antialiasing".split()),
+    ),
+    "avgpool": SectionKind(_avgpool, frozenset()),
+    "route": SectionKind(_route, frozenset({"layers", "groups", "group_id", "stream"})),
+    "shortcut": SectionKind(
+        _shortcut, frozenset({"from", "activation", "weights_type", "weights_normalization"})
+    ),
+    "scale_channels": SectionKind(_scale_channels, frozenset({"from", "activation", "scale_wh"})),
+    "sam": SectionKind(_sam, frozenset({"from", "activation"})),
+    "upsample": SectionKind(_upsample, frozenset({"stride", "scale"})),
+    "dropout": SectionKind(_dropout, frozenset()),
+    "yolo": SectionKind(
+        _yolo, frozenset({"mask", "anchors", "classes", "num", "scale_x_y", "new_coords"})
+    ),
+}

@@ -1,0 +1,157 @@
+"""Numbers for the convolutions of a darknet network: read from a file, or drawn from a seed.
+
+A .f16 file is a .weights file with half floats instead of floats. The package carries its weights
+so, at half the size.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.errors import ModelError
+from detector.core.errors.text import counted
+from detector.core.models.base import START_BYTES, mistaken_for
+from detector.core.models.formats.darknet.layers import Architecture, Convolution
+
+HALF_SUFFIX = ".f16"
+BATCH_NORM_EPSILON = 1e-5  # AlexeyAB's darknet; the one of 2016 had 1e-6
+
+
+@dataclass(slots=True)
+class Filter:
+    """One convolution as stored.
+
+    ``scales``, ``means`` and ``variances`` [filters] are there with batch normalisation only.
+    """
+
+    biases: NDArray[np.float32]  # [filters]
+    weights: NDArray[np.float32]  # [filters, channels / groups, kernel, kernel]
+    scales: NDArray[np.float32] | None = None
+    means: NDArray[np.float32] | None = None
+    variances: NDArray[np.float32] | None = None
+
+
+def read_weights(path: Path, architecture: Architecture) -> tuple[list[Filter], bytes]:
+    """The filters in the order of the cfg, and the file's bytes.
+
+    Raises ModelError unless the file holds exactly the numbers that the cfg needs.
+    """
+    number = np.dtype("<f2" if path.suffix.lower() == HALF_SUFFIX else "<f4")
+    wanted = architecture.floats * number.itemsize
+    try:
+        with path.open("rb") as file:
+            data = file.read(wanted + 1024)  # more is too many, whatever it is
+            size = max(len(data), path.stat().st_size)
+    except OSError as exc:
+        raise ModelError(f"{path}: cannot be read: {exc.strerror}; give --weights FILE") from exc
+    if what := mistaken_for(data[:START_BYTES]):
+        raise ModelError(f"{path}: {what}; download it again")
+    start = _header_bytes(path, data)
+    if size - start != wanted:
+        found, rest = divmod(size - start, number.itemsize)
+        stray = f" and {counted(rest, 'stray byte')}" if rest else ""
+        raise ModelError(
+            f"{path}: {architecture.path} wants {architecture.floats} floats, "
+            f"found {found}{stray}: "
+            f"{'truncated, or ' if size - start < wanted else ''}weights of another cfg?"
+        )
+    # A signalling NaN would warn here; it is found when the numbers are folded.
+    with np.errstate(invalid="ignore"):
+        floats = np.frombuffer(data, number, offset=start).astype(np.float32, copy=False)
+    return list(_cut(floats, architecture)), data
+
+
+def _header_bytes(path: Path, data: bytes) -> int:
+    """Length of the header.
+
+    int32 major, minor, revision; then the pictures seen in training: int64 since version 0.2, int32
+    before.
+    """
+    if len(data) < 16:
+        raise ModelError(
+            f"{path}: has {len(data)} bytes, but the header alone of a .weights file has 16 or 20; "
+            "download it again"
+        )
+    major, minor, _ = struct.unpack_from("<3i", data)
+    return 20 if major * 10 + minor >= 2 else 16
+
+
+def _cut(floats: NDArray[np.float32], architecture: Architecture) -> Iterator[Filter]:
+    at = 0
+
+    def take(count: int) -> NDArray[np.float32]:
+        nonlocal at
+        at += count
+        return floats[at - count : at]
+
+    for layer in architecture.convolutions:
+        n = layer.channels
+        biases = take(n)
+        norm = [take(n), take(n), take(n)] if layer.batch_normalize else [None] * 3
+        weights = take(int(np.prod(layer.weight_shape))).reshape(layer.weight_shape)
+        yield Filter(biases, weights, *norm)
+
+
+def random_weights(architecture: Architecture, seed: int) -> list[Filter]:
+    """Random numbers that keep activations of order 1.
+
+    They are the same on every machine, because numpy's legacy stream is frozen.
+    """
+    if not 0 <= seed < 2**32:
+        raise ModelError(
+            f"--random-weights {seed} is out of range: "
+            f"a seed is a whole number from 0 to {2**32 - 1}"
+        )
+    stream = np.random.RandomState(seed)
+    return [_random_filter(stream, layer) for layer in architecture.convolutions]
+
+
+def _random_filter(stream: np.random.RandomState, layer: Convolution) -> Filter:
+    n = layer.channels
+    shape = layer.weight_shape
+    fan_in = int(np.prod(shape[1:]))
+    biases = 0.1 * stream.standard_normal(n)
+    norm: list[NDArray[np.float32] | None] = [None] * 3
+    if layer.batch_normalize:
+        scales = 1 + 0.1 * stream.standard_normal(n)
+        means = 0.1 * stream.standard_normal(n)
+        variances = 0.5 + stream.random_sample(n)
+        norm = [_f32(scales), _f32(means), _f32(variances)]
+    weights = stream.standard_normal(n * fan_in) * np.sqrt(2 / fan_in)
+    return Filter(_f32(biases), _f32(weights).reshape(shape), *norm)
+
+
+def _f32(values: NDArray[np.float64]) -> NDArray[np.float32]:
+    return values.astype(np.float32)
+
+
+def fold(
+    architecture: Architecture, layer: Convolution, stored: Filter, input_scale: float = 1.0
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Weights and biases of one plain convolution.
+
+    Batch normalisation and the scale of the input are folded in:
+    scales * (conv(x) - means) / sqrt(variances + eps) + biases, computed in float64, rounded once.
+    """
+    with np.errstate(all="ignore"):  # what goes wrong is checked once, below
+        weights = stored.weights.astype(np.float64)  # a signalling NaN warns here already
+        biases = stored.biases.astype(np.float64)
+        if stored.scales is not None and stored.means is not None and stored.variances is not None:
+            factor = stored.scales / np.sqrt(
+                stored.variances.astype(np.float64) + BATCH_NORM_EPSILON
+            )
+            biases = biases - stored.means * factor
+            weights = weights * factor[:, None, None, None]
+        folded = (weights * input_scale).astype(np.float32), biases.astype(np.float32)
+    if not (np.isfinite(folded[0]).all() and np.isfinite(folded[1]).all()):
+        raise ModelError(
+            f"{architecture.path}:{layer.line}: the weights of this [convolutional] are not finite "
+            "numbers: a damaged weights file, or one of another cfg"
+        )
+    return folded

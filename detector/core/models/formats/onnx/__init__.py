@@ -1,0 +1,393 @@
+"""Front end for ``.onnx`` files that others exported: YOLOv5 to 26, YOLOX and RT-DETR.
+
+``read`` goes through these files in this order:
+
+load.py       file -> ForeignGraph (foreign.py): one input, standard operators, opset 17 or newer
+metadata.py   names, stride, size and task, as the exporter wrote them
+shapes.py     the size and batch asked for, with everything constant computed;
+              rebatch.py: another batch than the file's own, where that is proven right
+recognise.py  which family it is and how its outputs are laid out, by evidence.py and probe.py
+rewrite.py    our input and outputs, plainer operators, and our names
+
+A file that ``detect-video build --to onnx`` wrote says itself what it is (models/own_files.py), and
+has our input, outputs and names already: the last two steps are left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detector.core.errors import ModelError
+from detector.core.errors.text import counted
+from detector.core.models.base import (
+    FrontEnd,
+    InputRules,
+    ModelRequest,
+    Network,
+    random_weights_warning,
+)
+from detector.core.models.description import (
+    Description,
+    family_names,
+    geometry_of,
+    given_size,
+    heads_of,
+    listed_names,
+    pixel_scale,
+    read_description,
+)
+from detector.core.models.formats.onnx.evidence import Evidence
+from detector.core.models.formats.onnx.foreign import attributes_of
+from detector.core.models.formats.onnx.recognise import ALIASES
+from detector.core.models.names import find_names, read_names
+from detector.core.models.own_files import KEY, parse_description
+
+if TYPE_CHECKING:
+    import onnx
+    from numpy.typing import NDArray
+
+    from detector.core.models.description import Bound
+    from detector.core.models.formats.onnx.foreign import ForeignGraph
+    from detector.core.models.formats.onnx.metadata import Metadata
+    from detector.core.models.formats.onnx.recognise import Recognition
+    from detector.core.models.formats.onnx.rewrite import Wanted
+
+SUFFIXES = (".onnx",)
+
+COCO = 80  # classes
+MAX_MACS = 10**15  # of one picture; YOLOv8x at 8192x8192 has 2e13
+DEFAULT_STRIDE = 32  # where neither the file nor its layout tells
+WEIGHTED = frozenset(
+    "Conv ConvTranspose Gemm MatMul BatchNormalization LayerNormalization InstanceNormalization "
+    "GroupNormalization PRelu QLinearConv ConvInteger MatMulInteger QLinearMatMul".split()
+)
+# The cure for a list of detections that a file of ours passes on from one that others exported.
+BUILD_AGAIN = "build it again, from the exported file and a --describe that fits"
+SMALL_OPERANDS = frozenset("Add Mul Sub Div".split())
+
+
+def read(request: ModelRequest) -> Network:
+    """The network of an exported file. Raises ModelError."""
+    from detector.core.models.formats.onnx.load import read_graph
+    from detector.core.models.formats.onnx.metadata import read_metadata
+    from detector.core.models.formats.onnx.recognise import recognise
+    from detector.core.models.formats.onnx.rewrite import (
+        put_prefix,
+        rename_all,
+        settle_outputs,
+        simplify_operators,
+    )
+    from detector.core.models.formats.onnx.shapes import refuse_costly_constants, settle_shapes
+    from detector.core.models.formats.onnx.yolo import HOW_TO_SAY
+    from detector.core.models.graph.build import infer_shapes, output_shapes
+
+    path, batch = request.path, request.batch
+    foreign, sha256 = read_graph(path)
+    if KEY in foreign.metadata:
+        return _read_own(request, foreign, sha256)
+    metadata = read_metadata(str(path), foreign.metadata)
+    described = None
+    if request.describe is not None:
+        described = read_description(request.describe)
+        sha256 = hashlib.sha256(f"{sha256} {described}".encode()).hexdigest()
+    size = request.size or (None if described is None else given_size(described.input))
+    planar, (height, width) = settle_shapes(foreign, metadata, size, batch)
+    parameters = _count_parameters(foreign)
+    family = ALIASES.get(request.family or "", request.family)
+    result = recognise(
+        foreign, metadata, (height, width), planar=planar, asked=family, described=described
+    )
+    wants, bound = result.description, result.bound
+    class_names, warnings = _class_names(path, result, metadata, request.names)
+    pixels = _wanted_pixels(
+        Evidence(foreign, metadata, height, width, planar), wants, described is not None
+    )
+    _state_columns(foreign, bound)
+    settle_outputs(foreign, bound.outputs, bound.bare, batch)
+    foreign.infer()
+    refuse_costly_constants(foreign)
+    _refuse_broken_weights(path, foreign)
+    simplify_operators(foreign)
+    put_prefix(foreign, pixels, planar=planar)
+    rename_all(foreign)
+    graph = foreign.model()
+    infer_shapes(graph)
+    stride = metadata.stride or max(result.strides, default=DEFAULT_STRIDE)
+    given = wants.input
+    of_picture = wants.outputs is not None and wants.outputs.boxes.of == "picture"
+    rules = InputRules(height, width, geometry_of(given), stride, given.pad, of_picture)
+    head, dense = heads_of(bound.reading, len(class_names))
+    macs, at_most = _count(path, foreign, graph, rules, warnings)
+    return Network(
+        name=path.stem,
+        family=wants.family,
+        graph=graph,
+        input=rules,
+        batch=batch,
+        output_shapes=output_shapes(graph),
+        head=head,
+        dense=dense,
+        names=class_names,
+        parameters=parameters,
+        macs=macs,
+        macs_at_most=at_most,
+        sha256=sha256,
+        needs_nms=bound.needs_nms,
+        watched=HOW_TO_SAY.format(path.name),
+        warnings=[f"{path.name} is {wants.family}: {result.why}", *warnings],
+        details={"layout": result.kind, "recognised": result.why},
+    )
+
+
+def describe(request: ModelRequest) -> str:
+    """A description of an exported file: the one that it is read by, else one that marks what it
+    guessed. Raises ModelError."""
+    import msgspec
+
+    from detector.core.models.description import as_yaml, explicit
+    from detector.core.models.formats.onnx.guess import guess_description
+    from detector.core.models.formats.onnx.load import read_graph
+    from detector.core.models.formats.onnx.metadata import read_metadata
+    from detector.core.models.formats.onnx.recognise import recognise
+    from detector.core.models.formats.onnx.shapes import settle_shapes
+
+    path = request.path
+    foreign, _ = read_graph(path)
+    if KEY in foreign.metadata:
+        raise ModelError(f"{path}: needs no description: detect-video wrote it, and it has one")
+    metadata = read_metadata(str(path), foreign.metadata)
+    planar, size = settle_shapes(foreign, metadata, request.size, request.batch)
+    family = ALIASES.get(request.family or "", request.family)
+    try:
+        result = recognise(foreign, metadata, size, planar=planar, asked=family)
+    except ModelError as exc:
+        made, guessed = guess_description(Evidence(foreign, metadata, *size, planar))
+        if made.outputs is None:
+            raise ModelError(f"{exc}; a probe of it shows nothing that looks like boxes") from exc
+        head = f"# {exc}\n# Check the lines with a guess against what its makers say.\n"
+        return head + as_yaml(made, guessed)
+    head = f"# {path.name} is read as {result.description.family} ({result.why}).\n"
+    outputs = explicit(result.bound, {name: foreign.dims[name] for name in foreign.outputs})
+    described = msgspec.structs.replace(result.description, outputs=outputs)
+    return head + as_yaml(described)
+
+
+def _read_own(request: ModelRequest, graph: ForeignGraph, sha256: str) -> Network:
+    """The network of a file that this program wrote. Raises ModelError."""
+    from detector.core.models.formats.onnx.metadata import Metadata
+    from detector.core.models.formats.onnx.shapes import refuse_costly_constants, settle_shapes
+    from detector.core.models.graph.build import infer_shapes, output_shapes
+
+    path = request.path
+    own = parse_description(graph.metadata[KEY], path)
+    if request.family is not None:
+        raise ModelError(
+            f"{path}: --family {request.family}: detect-video wrote this file, and it says itself "
+            f"that it is {own.family}; leave the option out"
+        )
+    _, (height, width) = settle_shapes(
+        graph, Metadata(stride=own.stride), request.size, request.batch
+    )
+    refuse_costly_constants(graph)
+    _refuse_broken_weights(path, graph)
+    model = graph.model()
+    infer_shapes(model)
+    shapes = _fixed_outputs(path, graph)
+    names, warnings = own.names, random_weights_warning(own.random_seed)
+    if request.names is not None:
+        names, _ = find_names(path, len(own.names), request.names)
+    if own.precision != "fp32":
+        warnings.append(f"{path.name} holds a graph in {own.precision}: it runs as it is")
+    rules = InputRules(height, width, own.geometry, own.stride, own.pad_value, own.of_picture)
+    macs, at_most = _count(path, graph, model, rules, warnings)
+    head, dense = own.head(path, rules, shapes, len(names))
+    return Network(
+        name=path.stem,
+        family=own.family,
+        graph=model,
+        input=rules,
+        batch=request.batch,
+        output_shapes=output_shapes(model),
+        head=head,
+        dense=dense,
+        names=names,
+        parameters=own.parameters,
+        parameters_fused=own.parameters_fused,
+        macs=macs,
+        macs_at_most=at_most,
+        sha256=sha256,
+        random_seed=own.random_seed,
+        needs_nms=own.needs_nms,
+        watched=BUILD_AGAIN if own.kind == "list" else "",
+        warnings=warnings,
+        details={"layout": own.kind, "recognised": "from what detect-video wrote into it"},
+    )
+
+
+def _fixed_outputs(path: Path, graph: ForeignGraph) -> list[tuple[int, ...]]:
+    """The shapes of the outputs. Raises ModelError where they are not those of our graphs."""
+    from onnx import TensorProto
+
+    shapes = [graph.shape(name) for name in graph.outputs]
+    kinds = {graph.types.get(name) for name in graph.outputs}
+    if kinds != {TensorProto.FLOAT} or any(shape is None for shape in shapes):
+        raise ModelError(
+            f"{path}: its outputs are not float32 of fixed shape, as detect-video writes them; "
+            "build it again"
+        )
+    return [shape for shape in shapes if shape is not None]
+
+
+def _count(
+    path: Path, foreign: ForeignGraph, graph: onnx.ModelProto, rules: InputRules, notes: list[str]
+) -> tuple[int, bool]:
+    """The MACs of a picture, and whether these are only the most that it takes, of which ``notes``
+    are told. Raises ModelError for more than any machine computes."""
+    from detector.core.models.formats.onnx.most_macs import most_macs
+    from detector.core.models.graph.build import count_macs, uncounted
+
+    at_most = bool(uncounted(graph))
+    macs = most_macs(foreign, graph) if at_most else count_macs(graph)
+    if macs > MAX_MACS:
+        raise ModelError(
+            f"{path}: takes {macs:.1e} multiply-accumulates a picture at "
+            f"{rules.width}x{rules.height}, which no machine computes in time; use a smaller --size"
+        )
+    if at_most:
+        notes.append(
+            f"the picture decides how many rows some layers of {path.name} compute: "
+            f"{macs / 1e9:.3g} GMACs are the most that it takes"
+        )
+    return macs, at_most
+
+
+FRONT_END = FrontEnd(read, families=(*family_names(), *ALIASES), describe=describe)
+
+
+def _state_columns(graph: ForeignGraph, bound: Bound) -> None:
+    """Gives boxes of an output of their own the four columns that shape inference lost on the way:
+    a description vouches for them, and where it is wrong, the Reshape of the list fails."""
+    boxes = bound.reading.boxes
+    name = bound.outputs[boxes.output]
+    if boxes.count is not None and boxes.output != bound.reading.scores.output:
+        *sides, columns = graph.dims[name]
+        if columns is None and not boxes.across:
+            graph.dims[name] = (*sides, boxes.first + boxes.count)
+
+
+def _count_parameters(graph: ForeignGraph) -> int:
+    """The number of learned values, as the graph holds them.
+
+    These are the operands of operators that have weights, and biases and factors for each channel.
+    Grids and scales that an exporter computed are not counted.
+    """
+    from math import prod
+
+    learned: set[str] = set()
+    for node in graph.nodes:
+        if node.op_type == "DequantizeLinear" and node.input[0] in graph.constants:
+            learned.add(node.input[0])  # a quantised weight
+        for name in node.input[0 if node.op_type in SMALL_OPERANDS else 1 :]:
+            dims = graph.dims.get(name, ())
+            per_channel = len(dims) == 1 and dims[0] != 1
+            if name in graph.constants and (
+                node.op_type in WEIGHTED or (node.op_type in SMALL_OPERANDS and per_channel)
+            ):
+                learned.add(name)
+    return sum(prod(graph.constants[name].dims) for name in learned)
+
+
+def _refuse_broken_weights(path: Path, graph: ForeignGraph) -> None:
+    """A network with NaN or infinite weights detects nothing, or anything, without an error.
+
+    Infinity has its place in other constants: as a limit, or behind a mask. NaN has none.
+    """
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        for node in graph.nodes:
+            quantising = node.op_type in ("QuantizeLinear", "DequantizeLinear")
+            for at, name in enumerate(node.input):
+                values = graph.value(name) if name else None
+                if values is None or values.dtype.kind not in "fV":
+                    continue
+                values = values.astype(np.float32) if values.dtype.kind == "V" else values
+                weights = quantising or (at > 0 and node.op_type in WEIGHTED)
+                if np.isnan(values).any() or (weights and not np.isfinite(values).all()):
+                    raise ModelError(
+                        f"{path}: the weights of {node.name} are not finite numbers: the file is "
+                        "damaged, or the training diverged; download or train it again"
+                    )
+                if quantising and at == 1 and not _scales_fit(graph, node, values):
+                    raise ModelError(
+                        f"{path}: the scales of {node.name} are not above zero, or not one for "
+                        "each channel: the file is damaged; download it, or quantise it again"
+                    )
+
+
+def _scales_fit(graph: ForeignGraph, node: onnx.NodeProto, scales: NDArray[Any]) -> bool:
+    """Whether scales are above zero, and one for all, one a channel, or of blocks."""
+    if not (scales > 0).all():
+        return False
+    shape = graph.shape(node.input[0])
+    if scales.ndim != 1 or shape is None:
+        return scales.ndim > 0 or scales.size == 1
+    axis = attributes_of(node).get("axis", 1)
+    return scales.size == 1 or (-len(shape) <= axis < len(shape) and scales.size == shape[axis])
+
+
+def _wanted_pixels(evidence: Evidence, description: Description, described: bool) -> Wanted:
+    """What stands between the pixels 0..255 and the graph: what the family wants, less what the
+    graph does itself. ``described``: the user says what this very file wants."""
+    from onnx import TensorProto
+
+    from detector.core.models.formats.onnx.rewrite import Wanted
+
+    given, inside = description.input, evidence.inside()
+    # A graph that turns the channels takes the other order than its family's networks.
+    bgr = (given.colour == "bgr") != (inside.turned and not described)
+    if evidence.graph.input.type.tensor_type.elem_type == TensorProto.UINT8:
+        return Wanted(bgr)  # whatever follows stands in the graph
+    scale = 1.0 if inside.scales else pixel_scale(given)
+    if inside.subtracts or (given.mean is None and given.deviation is None):
+        return Wanted(bgr, (scale,))
+    # With a scale inside, a mean that comes after it is subtracted before it.
+    ahead = pixel_scale(given) if inside.scales else 1.0
+    mean, deviation = given.mean or (0.0,) * 3, given.deviation or (1.0,) * 3
+    if inside.divides:  # and leaves the mean to us
+        deviation = (1.0,) * 3
+    return Wanted(
+        bgr,
+        tuple(scale / one for one in deviation),
+        tuple(-m / ahead / d for m, d in zip(mean, deviation, strict=True)),
+    )
+
+
+def _class_names(
+    path: Path, result: Recognition, metadata: Metadata, given: Path | None
+) -> tuple[tuple[str, ...], list[str]]:
+    """The names from ``given``, else the file's own, else the description's, else those beside the
+    file, else COCO's.
+
+    The list holds warnings for the user.
+    """
+    classes, described = result.bound.classes, listed_names(result.description)
+    if given is None and metadata.names is not None:
+        if classes is not None and len(metadata.names) != classes:
+            raise ModelError(
+                f"{path}: its metadata holds {counted(len(metadata.names), 'name')}, its output "
+                f"has {counted(classes, 'class')}; give --names FILE with one name a class"
+            )
+        return metadata.names, []
+    if given is None and described is not None and classes in (None, len(described)):
+        return described, []
+    if classes is not None:
+        return find_names(path, classes, given)
+    # Finished detections do not tell how many classes there are.
+    if given is not None:
+        return read_names(given), []
+    names, warnings = find_names(path, COCO, None)
+    assumed = f"{path.name} names no classes: COCO's {COCO} are assumed; --names FILE gives others"
+    return names, [*warnings, assumed]

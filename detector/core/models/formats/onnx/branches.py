@@ -1,0 +1,103 @@
+"""Which way an If goes: known beforehand, or one that only guards against a picture without boxes.
+
+Engines get graphs without branches. An If whose condition is a constant is the branch that it
+takes; a side that is known is a constant, beside others that the picture decides (DAMO-YOLO's
+end2end asks for one). torchvision's detectors ask whether there is any box before their NMS,
+because the largest of no numbers is not defined; there, the other branch is taken always, and the
+largest is sought among the boxes and one of zeros. Any other branch is refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from detector.core.errors import ModelError
+from detector.core.models.formats.onnx.foreign import ForeignGraph, constant_of
+
+if TYPE_CHECKING:
+    import onnx
+
+CONTROL_FLOW = ("If", "Loop", "Scan")
+
+
+def refuse_branches(graph: ForeignGraph) -> None:
+    """Raises ModelError for branches that are left."""
+    branching = sorted({node.op_type for node in graph.nodes if node.op_type in CONTROL_FLOW})
+    if branching:
+        raise ModelError(
+            f"{graph.name}: holds {', '.join(branching)}, and the picture decides which way they "
+            "go; such control flow is not supported: export it without NMS, or with a fixed size"
+        )
+
+
+def taken_branch(graph: ForeignGraph, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+    """The nodes of the branch that an If takes; its results get the names of the If's. None where
+    the picture decides."""
+    from onnx import helper
+
+    condition = graph.value(node.input[0])
+    attributes = {attribute.name: attribute.g for attribute in node.attribute}
+    guarded: set[str] = set()
+    if condition is not None and condition.size == 1:
+        taken = attributes["then_branch" if condition.item() else "else_branch"]
+    else:
+        guarded = _emptiness_of(graph, node.input[0])
+        known = all(graph.dims.get(name) for name in guarded)
+        if not guarded or not known or not _gives_nothing(attributes["then_branch"]):
+            return None  # or not yet: ranks become known as constants are computed
+        taken = attributes["else_branch"]
+    if len(taken.output) != len(node.output):
+        return None
+    graph.constants |= {tensor.name: tensor for tensor in taken.initializer}
+    ends = [
+        helper.make_node("Identity", [info.name], [name], name=graph.fresh(f"{node.name}.end"))
+        for info, name in zip(taken.output, node.output, strict=True)
+    ]
+    nodes: list[onnx.NodeProto] = []
+    for inner in taken.node:
+        if inner.op_type == "ReduceMax" and inner.input[0] in guarded:
+            nodes.append(_with_a_row_of_zeros(graph, inner))
+        nodes.append(inner)
+    return [*nodes, *ends]
+
+
+def _emptiness_of(graph: ForeignGraph, name: str) -> set[str]:
+    """The tensor of which a condition asks whether it has no elements; {} where it asks anything
+    else: Equal(ReduceProd(Shape(x)), 0), and the like."""
+    makers = graph.makers()
+    node = makers.get(name)
+    while node is not None and node.op_type in ("Cast", "Identity", "Squeeze"):
+        node = makers.get(node.input[0])
+    if node is None or node.op_type != "Equal":
+        return set()
+    zero = graph.value(node.input[1])
+    counted = makers.get(node.input[0])
+    if zero is None or zero.any() or counted is None:
+        return set()
+    if counted.op_type == "Size":
+        return {counted.input[0]}
+    shape = makers.get(counted.input[0])
+    if counted.op_type == "ReduceProd" and shape is not None and shape.op_type == "Shape":
+        return {shape.input[0]}
+    return set()
+
+
+def _gives_nothing(branch: onnx.GraphProto) -> bool:
+    """Whether a branch returns constants without elements."""
+    tensors = {node.output[0]: constant_of(node) for node in branch.node}
+    tensors |= {tensor.name: tensor for tensor in branch.initializer}
+    ends = [tensors.get(info.name) for info in branch.output]
+    return all(tensor is not None and 0 in tensor.dims for tensor in ends)
+
+
+def _with_a_row_of_zeros(graph: ForeignGraph, node: onnx.NodeProto) -> onnx.NodeProto:
+    """A Pad that adds a row to what the node reads; the node reads it. Boxes lie in the picture, so
+    that their largest coordinate is no smaller than zero."""
+    rank = len(graph.dims[node.input[0]])
+    pads = np.zeros(2 * rank, np.int64)
+    pads[rank] = 1  # behind the last row
+    made = graph.node("Pad", "boxes.and_none", [node.input[0], graph.constant("pads", pads)])
+    node.input[0] = made.output[0]
+    return made

@@ -1,0 +1,319 @@
+"""What a graph from elsewhere tells about itself: shapes, operators, constants, and one probe.
+
+Outputs of one shape may mean several things. ``Evidence`` answers what decides between them; it
+knows no family and no layout. Where the graph itself does not tell, ``probe`` runs it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.models.formats.onnx.foreign import Dims, ForeignGraph, attributes_of
+from detector.core.models.layouts import PYRAMIDS, count_cells
+
+if TYPE_CHECKING:
+    import onnx
+
+    from detector.core.models.formats.onnx.metadata import Metadata
+
+# Operators that compute nothing, or a logistic at most.
+TRANSPARENT = frozenset(
+    "Concat Transpose Reshape Identity Cast Sigmoid Slice Split Squeeze Unsqueeze Flatten "
+    "QuantizeLinear DequantizeLinear".split()
+)
+# Operators that move a picture's numbers and leave them as they are.
+MOVING = frozenset(
+    "Cast Transpose Identity Unsqueeze Squeeze Reshape Slice Split Concat Gather Pad Resize".split()
+)
+ROUNDING = frozenset(("QuantizeLinear", "DequantizeLinear"))
+AFFINE = frozenset("Mul Div Add Sub".split())
+MAX_STEPS = 64  # nodes behind the input that are looked at
+
+# A factor on pixels below this takes 0..255: 1/255, or 1/58 for a deviation. Above it, 0..1.
+LARGEST_PIXEL_FACTOR = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """What the graph itself does with pixels before it computes: ``factor`` x pixel + ``offset``,
+    a number for all channels or one for each; ``turned``: it makes RGB of BGR, or BGR of RGB."""
+
+    factor: NDArray[np.float64]
+    offset: NDArray[np.float64]
+    turned: bool = False
+
+    @property
+    def scales(self) -> bool:
+        """Whether it takes pixels of 0..255."""
+        return bool(np.abs(self.factor).max() < LARGEST_PIXEL_FACTOR)
+
+    @property
+    def divides(self) -> bool:
+        """Whether it divides by something else than what makes 0..1 of pixels: a deviation."""
+        plain = 1 / 255 if self.scales else 1.0
+        return bool(np.ptp(self.factor) > 1e-9 or abs(self.factor[0] / plain - 1) > 0.05)
+
+    @property
+    def subtracts(self) -> bool:
+        """Whether it subtracts a mean."""
+        return bool(self.offset.any())
+
+    @property
+    def normalises(self) -> bool:
+        return self.divides or self.subtracts
+
+
+@dataclass(slots=True)
+class Evidence:
+    """``height``, ``width``: of the input. ``forced``: the user said which family it is."""
+
+    graph: ForeignGraph
+    metadata: Metadata
+    height: int
+    width: int
+    planar: bool
+    forced: bool = False
+    makers: dict[str, onnx.NodeProto] = field(init=False)
+    _probed: Mapping[str, NDArray[Any]] | None = None
+    _asked: bool = False
+
+    def __post_init__(self) -> None:
+        self.makers = self.graph.makers()
+
+    def dims(self, name: str) -> Dims:
+        return self.graph.dims.get(name, ())
+
+    def outputs(self) -> dict[str, Dims]:
+        return {name: self.dims(name) for name in self.graph.outputs}
+
+    def rank3_outputs(self) -> Iterator[tuple[str, int, int]]:
+        """Name and last two sides of the outputs [B, n, m] of which both are known."""
+        for name in self.graph.outputs:
+            dims = self.dims(name)
+            if len(dims) == 3 and dims[1] is not None and dims[2] is not None:
+                yield name, dims[1], dims[2]
+
+    def pyramid(
+        self, rows: int, boxes: int, among: Iterable[tuple[int, ...]] = PYRAMIDS
+    ) -> tuple[int, ...] | None:
+        """The strides of the maps that give that many rows, with ``boxes`` boxes a cell."""
+        for strides in among:
+            if boxes * count_cells(self.height, self.width, strides) == rows:
+                return strides
+        return None
+
+    def has_pyramid(self) -> bool:
+        """Whether some tensor inside has a row for each cell of a YOLO's maps."""
+        counts = {
+            boxes * count_cells(self.height, self.width, strides)
+            for strides in PYRAMIDS
+            for boxes in (1, 3)
+        }
+        return any(
+            len(dims) == 3 and counts & {side for side in dims[1:] if side is not None}
+            for name, dims in self.graph.dims.items()
+            if name in self.makers
+        )
+
+    def fits_names(self, classes: int) -> bool:
+        """False where the file names another number of classes."""
+        names = self.metadata.names
+        return names is None or len(names) == classes or self.forced
+
+    def ends_in_class(self, name: str, columns: int) -> bool:
+        """Whether rows of six end in a score and the number of a class, not in two scores.
+
+        The file names another number of classes than two, or whole numbers become the last column.
+        """
+        if columns != 6:
+            return False
+        if not self.fits_names(2):
+            return True
+        node = self.maker(name)
+        last = self.makers.get(node.input[-1]) if node and node.op_type == "Concat" else None
+        return last is not None and last.op_type == "Cast"
+
+    def has_operator(self, operator: str) -> bool:
+        return any(node.op_type == operator for node in self.graph.nodes)
+
+    def maker(self, name: str) -> onnx.NodeProto | None:
+        """The node that computes a tensor; Identity and Cast compute nothing."""
+        node = self.makers.get(name)
+        while node is not None and node.op_type in ("Identity", "Cast"):
+            node = self.makers.get(node.input[0])
+        return node
+
+    def sides(self, name: str) -> str:
+        """How boxes come from the last layer of their head: "linear" where they are its logistic
+        (DETR), "moved" where a query's own place is added before that (Conditional DETR), "" for
+        any other. Constants are folded: whether the place was computed does not tell.
+        """
+        node = self._past_moves(name)
+        if node is None or node.op_type != "Sigmoid":
+            return ""
+        node = self._past_moves(node.input[0])
+        if node is None:
+            return ""
+        if node.op_type in ("ScatterND", "Concat"):
+            return "moved"
+        bias = [value for tensor in node.input if (value := self.graph.value(tensor)) is not None]
+        if node.op_type == "Gemm" or (node.op_type == "Add" and bias and bias[0].size == 4):
+            return "linear"
+        return "moved" if node.op_type == "Add" else ""
+
+    def _past_moves(self, name: str) -> onnx.NodeProto | None:
+        """The node that computes a tensor, past those that only move or round it."""
+        node = self.makers.get(name)
+        while node is not None and node.op_type != "Concat" and node.op_type in MOVING | ROUNDING:
+            node = self.makers.get(node.input[0])
+        return node
+
+    def is_raw(self, name: str) -> bool:
+        """Whether an output is what convolutions gave, joined, with a logistic at most."""
+        pending, met = [name], set()
+        while pending:
+            node = self.makers.get(pending.pop())
+            if node is None:
+                return False
+            if node.op_type == "Conv" or id(node) in met:
+                continue
+            met.add(id(node))
+            if node.op_type not in TRANSPARENT:
+                return False
+            constants = self.graph.constants
+            pending += [tensor for tensor in node.input if tensor and tensor not in constants]
+        return True
+
+    def words_behind(self, name: str) -> str:
+        """The names of the convolutions that an output is made of, and of what lies between."""
+        pending, words = [name], []
+        met: set[int] = set()
+        while pending and len(met) < 300:
+            node = self.makers.get(pending.pop())
+            if node is None or id(node) in met:
+                continue
+            met.add(id(node))
+            words.append(node.name)
+            if node.op_type != "Conv":
+                pending += [tensor for tensor in node.input if tensor in self.makers]
+        return " ".join(words)
+
+    def parts(self, name: str, columns: int) -> list[int]:
+        """How wide the parts are that an output's columns were joined of, in their order; [] where
+        the output does not end in such a Concat."""
+        node = self.maker(name)
+        while node is not None and node.op_type == "Transpose":
+            node = self.maker(node.input[0])
+        if node is None or node.op_type != "Concat":
+            return []
+        widths: list[int] = []
+        for tensor in node.input:
+            inner = self.parts(tensor, 0)
+            side = self._joined_side(node, tensor)
+            if side is None:
+                return []
+            widths += inner if sum(inner) == side else [side]
+        return widths if columns in (0, sum(widths)) else []
+
+    def _joined_side(self, node: onnx.NodeProto, tensor: str) -> int | None:
+        """How long a tensor is along the axis of the Concat that reads it."""
+        dims, axis = self.dims(tensor), attributes_of(node)["axis"]
+        return dims[axis] if -len(dims) <= axis < len(dims) else None
+
+    def output_shapes(self) -> str:
+        shapes = [
+            f"{name} [{', '.join('?' if dim is None else str(dim) for dim in self.dims(name))}]"
+            for name in self.graph.outputs
+        ]
+        return f"its outputs at {self.width}x{self.height} are {', '.join(shapes)}"
+
+    # ---- the input
+
+    def stem(self) -> set[int]:
+        """The sides of the kernels of the convolutions that read the picture."""
+        sides = set()
+        for node in self._behind_picture():
+            if node.op_type == "Conv":
+                weights = self.dims(node.input[1])
+                sides.add(weights[-1] if weights and weights[-1] is not None else 0)
+        return sides
+
+    def _behind_picture(self) -> Iterator[onnx.NodeProto]:
+        """The nodes that read the picture, through those that move or scale it."""
+        readers, pending, met = self.graph.readers(), [self.graph.input.name], 0
+        while pending and met < MAX_STEPS:
+            for node in readers.get(pending.pop(0), ()):
+                met += 1
+                yield node
+                if node.op_type in MOVING or node.op_type in AFFINE:
+                    pending += node.output
+
+    def inside(self) -> Inside:
+        """What the graph does with pixels, along the one way that leads from its input."""
+        factor, offset, turned = np.ones(1), np.zeros(1), False
+        readers, name = self.graph.readers(), self.graph.input.name
+        for _ in range(MAX_STEPS):
+            nodes = [node for node in readers.get(name, ()) if node.op_type != "Shape"]
+            if len(nodes) != 1 or nodes[0].input[0] not in (name, *self.graph.constants):
+                break
+            node = nodes[0]
+            if node.op_type in AFFINE:
+                step = self._affine(node, name)
+                if step is None:
+                    break
+                factor, offset = factor * step[0], offset * step[0] + step[1]
+            elif node.op_type not in MOVING:
+                break
+            elif self._turns_channels(node):
+                factor, offset, turned = factor[::-1], offset[::-1], not turned
+            name = node.output[0]
+        return Inside(factor, offset, turned)
+
+    def _turns_channels(self, node: onnx.NodeProto) -> bool:
+        """Whether a node puts the last of three channels first: x[:, [2, 1, 0]], or x.flip(1)."""
+        given = attributes_of(node)
+        if node.op_type == "Gather":
+            order, axis = self.graph.value(node.input[1]), given.get("axis", 0)
+            shape = self.dims(node.input[0])
+            return order is not None and order.tolist() == [2, 1, 0] and shape[axis] == 3
+        if node.op_type == "Slice" and len(node.input) == 5:
+            steps, axes = self.graph.value(node.input[4]), self.graph.value(node.input[3])
+            backwards = steps is not None and steps.tolist() == [-1]
+            return backwards and axes is not None and self.dims(node.input[0])[int(axes[0])] == 3
+        return False
+
+    def _affine(
+        self, node: onnx.NodeProto, name: str
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        """Factor and offset of a node that computes with a constant, one number or three."""
+        at = 1 if node.input[0] == name else 0
+        value = self.graph.value(node.input[at])
+        if value is None or value.size not in (1, 3) or not np.isfinite(value).all():
+            return None
+        constant = value.astype(np.float64).reshape(-1)
+        one, zero = np.ones(1), np.zeros(1)
+        if node.op_type == "Mul":
+            return constant, zero
+        if node.op_type == "Add":
+            return one, constant
+        if node.op_type == "Div" and at == 1 and constant.all():
+            return 1 / constant, zero
+        if node.op_type == "Sub":
+            return (one, -constant) if at == 1 else (-one, constant)
+        return None
+
+    # ---- the probe
+
+    def probe(self) -> Mapping[str, NDArray[Any]] | None:
+        """The outputs for one picture, by name; None where the graph does not run as it is."""
+        if not self._asked:
+            from detector.core.models.formats.onnx.probe import run_once
+
+            self._asked = True
+            self._probed = run_once(self.graph, planar=self.planar, bright=self.inside().scales)
+        return self._probed

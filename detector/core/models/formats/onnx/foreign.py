@@ -1,0 +1,204 @@
+"""A graph from elsewhere while it is made ready: nodes, constants, and the tensors' shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector import __version__
+from detector.core.models.formats.onnx.tidy import reads
+from detector.core.models.graph.build import Shape, infer_shapes, is_heavy
+
+if TYPE_CHECKING:
+    import onnx
+
+Dims = tuple[int | None, ...]
+"""A shape; None for a dimension that is known only at run time."""
+
+
+@dataclass(slots=True)
+class ForeignGraph:
+    """``outputs``: name -> element type. ``dims`` and ``types``: of every tensor, as of the last
+    ``infer``.
+
+    ``sizes``: further inputs, which say how large the picture is (inputs.py); constants take their
+    places once that is known.
+
+    ``declared``: the shapes that the file states for its outputs. They count where inference does
+    not know better, and no longer once another size or batch is asked for. ``taken``: the outputs
+    whose shapes are known from there alone.
+    """
+
+    name: str
+    opset: int
+    ir_version: int
+    input: onnx.ValueInfoProto
+    sizes: Sequence[onnx.ValueInfoProto]
+    outputs: dict[str, int]
+    nodes: list[onnx.NodeProto]
+    constants: dict[str, onnx.TensorProto]
+    metadata: dict[str, str] = field(default_factory=dict)
+    dims: dict[str, Dims] = field(default_factory=dict)
+    types: dict[str, int] = field(default_factory=dict)
+    declared: dict[str, Dims] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+    _made: int = 0
+
+    def infer(self) -> None:
+        """Infers the shapes and types of all tensors. Raises ModelError where they contradict."""
+        model = self.model(light=True)
+        infer_shapes(model, unfinished=True)
+        infos = [*model.graph.input, *model.graph.value_info, *model.graph.output]
+        self.dims = {name: tuple(tensor.dims) for name, tensor in self.constants.items()}
+        self.types = {name: tensor.data_type for name, tensor in self.constants.items()}
+        for info in infos:
+            tensor = info.type.tensor_type
+            self.types[info.name] = tensor.elem_type
+            if tensor.HasField("shape"):
+                self.dims[info.name] = dims_of(info)
+        self.taken = {name for name in self.declared if self._take_declared(name)}
+
+    def _take_declared(self, name: str) -> bool:
+        """Takes the stated shape of an output where inference leaves two sides or more open.
+
+        Where one side is open, it is the length of a list of detections, and exporters state how
+        long that was on the picture that they traced. Returns whether the stated shape was taken.
+        """
+        stated = self.declared[name]
+        inferred = self.dims.get(name, (None,) * len(stated))
+        fits = len(inferred) == len(stated) and all(
+            side in (None, said) for side, said in zip(inferred, stated, strict=True)
+        )
+        if not fits or inferred.count(None) < 2:
+            return False
+        self.dims[name] = stated
+        return True
+
+    def shape(self, name: str) -> Shape | None:
+        """The shape, where every dimension is known."""
+        dims = self.dims.get(name)
+        if dims is None or None in dims:
+            return None
+        return tuple(dim for dim in dims if dim is not None)
+
+    def model(self, *, light: bool = False) -> onnx.ModelProto:
+        """``light``: inputs stand for the large constants, as shape inference needs it."""
+        from onnx import helper
+
+        infos = [
+            helper.make_value_info(name, helper.make_tensor_type_proto(kind, shape=None))
+            if kind
+            else helper.make_empty_tensor_value_info(name)
+            for name, kind in self.outputs.items()
+        ]
+        used = {name for node in self.nodes for name in reads(node)} | set(self.outputs)
+        constants = [tensor for name, tensor in self.constants.items() if name in used]
+        apart = [tensor for tensor in constants if light and is_heavy(tensor)]
+        graph = helper.make_graph(
+            self.nodes,
+            self.name,
+            [
+                self.input,
+                *(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in apart),
+            ],
+            infos,
+            initializer=[t for t in constants if not (light and is_heavy(t))],
+        )
+        return helper.make_model(
+            graph,
+            opset_imports=[helper.make_opsetid("", self.opset)],
+            ir_version=self.ir_version,
+            producer_name="detect-video",
+            producer_version=__version__,
+        )
+
+    def value(self, name: str) -> NDArray[Any] | None:
+        """A constant's values; None for a tensor that is computed, or absent."""
+        from onnx import numpy_helper
+
+        tensor = self.constants.get(name)
+        return None if tensor is None else numpy_helper.to_array(tensor)
+
+    def constant(self, stem: str, values: NDArray[Any]) -> str:
+        """Adds a constant; returns its name, which begins with ``stem``."""
+        from onnx import numpy_helper
+
+        name = self.fresh(stem)
+        self.constants[name] = numpy_helper.from_array(np.ascontiguousarray(values), name)
+        return name
+
+    def node(
+        self, operator: str, stem: str, inputs: Sequence[str], **attributes: Any
+    ) -> onnx.NodeProto:
+        """Makes a node with one output, which has its name; the caller puts it where it belongs."""
+        from onnx import helper
+
+        name = self.fresh(stem)
+        return helper.make_node(operator, list(inputs), [name], name=name, **attributes)
+
+    def fresh(self, stem: str) -> str:
+        """A new name that begins with ``stem``."""
+        self._made += 1
+        return f"{stem}@{self._made}"  # no exporter uses this sign
+
+    def rename(self, old: str, new: str, start: int = 0) -> None:
+        """Makes all nodes from number ``start`` on read ``new`` where they read ``old``."""
+        for node in self.nodes[start:]:
+            for at, name in enumerate(node.input):
+                if name == old:
+                    node.input[at] = new
+
+    def makers(self) -> dict[str, onnx.NodeProto]:
+        """Tensor -> the node that makes it."""
+        return {name: node for node in self.nodes for name in node.output if name}
+
+    def readers(self) -> dict[str, list[onnx.NodeProto]]:
+        """Tensor -> the nodes that read it."""
+        readers: dict[str, list[onnx.NodeProto]] = {}
+        for node in self.nodes:
+            for name in node.input:
+                readers.setdefault(name, []).append(node)
+        return readers
+
+
+def constant_of(node: onnx.NodeProto) -> onnx.TensorProto | None:
+    """The tensor of a Constant node; None for other nodes, and where it holds a plain number."""
+    if node.op_type != "Constant" or node.domain not in ("", "ai.onnx") or len(node.output) != 1:
+        return None
+    values = [attribute.t for attribute in node.attribute if attribute.name == "value"]
+    return values[0] if len(node.attribute) == len(values) == 1 else None
+
+
+def dims_of(info: onnx.ValueInfoProto) -> Dims:
+    return tuple(
+        dim.dim_value if dim.HasField("dim_value") else None
+        for dim in info.type.tensor_type.shape.dim
+    )
+
+
+def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
+    from onnx import helper
+
+    return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+
+
+def describe_tensor(info: onnx.ValueInfoProto) -> str:
+    """Type and shape, for messages: ``float [1, 3, height, width]``."""
+    tensor = info.type.tensor_type
+    dims = [
+        str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?"
+        for dim in tensor.shape.dim
+    ]
+    return f"{type_name(tensor.elem_type)} [{', '.join(dims)}]"
+
+
+def type_name(kind: int) -> str:
+    """``float``, ``int64``; for an unknown number, as in a damaged file, ``type 99``."""
+    from onnx import TensorProto
+
+    known: dict[int, str] = {number: name.lower() for name, number in TensorProto.DataType.items()}
+    return known.get(kind, f"type {kind}")

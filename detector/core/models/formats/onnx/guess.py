@@ -1,0 +1,273 @@
+"""A description of an ONNX file of which nobody has said what it means, for ``models describe``.
+
+What the graph and one probe show goes into it; what they do not show is a guess, and the list of
+guesses says so. A run never starts on a guess: somebody reads the file first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.models.description import (
+    BoxesDescription,
+    ClassesDescription,
+    ColumnDescription,
+    Description,
+    InputDescription,
+    OutputsDescription,
+    ScoresDescription,
+)
+from detector.core.models.formats.onnx.evidence import Evidence
+
+Floats = NDArray[np.float64]
+WHOLE = 1e-4  # a class is that close to a whole number
+FRACTION = 1.5  # boxes in 0..1 may leave the picture a little
+FEW = 12  # columns of a list of finished detections, with what else stands there
+
+
+@dataclass(slots=True)
+class Guess:
+    """``guessed``: key of the description ("boxes.form") -> what else it may be."""
+
+    outputs: OutputsDescription | None = None
+    guessed: dict[str, str] = field(default_factory=dict)
+
+    def words(self) -> str:
+        """What a probe showed of the columns, for a message; "" where it showed nothing."""
+        given = self.outputs
+        if given is None:
+            return ""
+        where = f"boxes in {given.boxes.tensor}"
+        if given.boxes.columns is not None:
+            where += f" columns {given.boxes.columns}"
+        parts = [f"{where} ({given.boxes.form}, in {'0..1' if _fraction(given) else 'pixels'})"]
+        parts.append(f"scores in {given.scores.tensor}{_column(given.scores.columns)}")
+        if given.classes is not None:
+            column = given.classes.column
+            parts.append(f"classes in {given.classes.tensor}{_column(column)}")
+        return f"; a probe of it suggests {', '.join(parts)}"
+
+
+def _fraction(given: OutputsDescription) -> bool:
+    return given.boxes.unit == "fraction"
+
+
+def _column(column: object) -> str:
+    return "" if column is None else f" column {column}"
+
+
+def seen_columns(evidence: Evidence) -> str:
+    """What a probe showed, as words that follow a sentence."""
+    return guess_outputs(evidence).words()
+
+
+def guess_description(evidence: Evidence) -> tuple[Description, dict[str, str]]:
+    """A description of the file, and key -> what that is a guess for."""
+    made, inside = guess_outputs(evidence), evidence.inside()
+    guessed = {f"outputs.{key}": why for key, why in made.guessed.items()}
+    scale: float | str = "1/255"
+    if inside.scales:
+        scale = 1.0
+    else:
+        guessed["input.scale"] = "1, where the network takes 0..255"
+    guessed["input.colour"] = "bgr"
+    if not inside.normalises:
+        guessed["input.mean"] = (
+            "[0.485, 0.456, 0.406], with deviation: [0.229, 0.224, 0.225], of networks that began "
+            "with ImageNet"
+        )
+    guessed["input.fit"] = "stretch, where pictures are resized without keeping their shape"
+    guessed["input.align"] = "top-left"
+    return (
+        Description(
+            family=evidence.graph.name,
+            about="what is here, and where it comes from",
+            input=InputDescription(scale=scale),
+            outputs=made.outputs,
+        ),
+        guessed,
+    )
+
+
+def guess_outputs(evidence: Evidence) -> Guess:
+    """What the outputs of a probe look like."""
+    answers = evidence.probe()
+    if answers is None:
+        return Guess()
+    tables = {name: _table(np.asarray(values)) for name, values in answers.items()}
+    known = {name: table for name, table in tables.items() if table is not None}
+    size = (evidence.width, evidence.height)
+    for find in (_list_in_one, _list_in_parts, _rows_in_two, _rows_in_one):
+        if (guess := find(known, size)) is not None:
+            return guess
+    return Guess()
+
+
+def _table(values: NDArray[Any]) -> Floats | None:
+    """[N, columns] of the first picture; None for maps and texts."""
+    if values.dtype.kind not in "fiu" or values.ndim > 4:
+        return None
+    if values.ndim == 4:
+        if 1 not in values.shape[1:3] or values.shape[3] > FEW:
+            return None
+        values = values[:, :, 0] if values.shape[2] == 1 else values[:, 0]
+    table = values[0] if values.ndim == 3 else values
+    if table.ndim == 2 and values.ndim == 2 and table.shape[0] == 1 and table.shape[1] > 7:
+        table = table[0]  # [1, K]
+    table = table.reshape(-1, 1) if table.ndim < 2 else table
+    return table.astype(np.float64)
+
+
+def _is_class(column: Floats) -> bool:
+    """Whether numbers are whole, none is negative but -1 of padding, and they differ or are large.
+
+    Zeros alone may be anything.
+    """
+    whole = bool((np.abs(column - np.rint(column)) < WHOLE).all())
+    return whole and bool((column >= -1).all()) and bool(column.any())
+
+
+def _is_score(column: Floats) -> bool:
+    within = bool(((column >= 0) & (column <= 1.001)).all()) and bool(column.any())
+    return within and not _is_class(column)
+
+
+def _boxes(
+    tensor: str, table: Floats, size: tuple[int, int], columns: str | None, guess: Guess
+) -> BoxesDescription:
+    """``table``: [N, 4]."""
+    ordered = bool((table[:, 2:] >= table[:, :2] - WHOLE).mean() > 0.95)
+    fraction = bool(len(table)) and bool((np.abs(table) <= FRACTION).all())
+    form: Literal["xyxy", "cxcywh"] = "xyxy" if ordered else "cxcywh"
+    guess.guessed["boxes.form"] = (
+        "yxyx (TensorFlow), or cxcywh, xywh" if ordered else "xywh, from the left upper corner"
+    )
+    if not len(table):
+        guess.guessed["boxes.unit"] = "fraction (of 0..1); no box was found in the probe"
+    unit: Literal["fraction", "pixels"] = "fraction" if fraction else "pixels"
+    return BoxesDescription(tensor=tensor, columns=columns, form=form, unit=unit)
+
+
+def _list_in_one(tables: dict[str, Floats], size: tuple[int, int]) -> Guess | None:
+    """One table of finished detections: four columns of a box, a score, a class, in some order."""
+    for name, table in tables.items():
+        rows = table[table.any(axis=1)]
+        if not 6 <= table.shape[1] <= FEW or len(rows) < 2:
+            continue
+        starts = range(table.shape[1] - 3)
+        for first in sorted(starts, key=lambda at: (at not in (0, starts[-1]), at)):
+            others = [at for at in range(table.shape[1]) if not first <= at < first + 4]
+            scores = [at for at in others if _is_score(rows[:, at])]
+            classes = [at for at in others if _is_class(rows[:, at])]
+            box = rows[:, first : first + 4]
+            if len(scores) == len(classes) == 1 and (box[:, 2:] > 0).mean() > 0.9:
+                return _finished(name, rows, first, scores[0], classes[0], size)
+    return None
+
+
+def _finished(
+    name: str, rows: Floats, first: int, score: int, number: int, size: tuple[int, int]
+) -> Guess:
+    guess, box = Guess(), rows[:, first : first + 4]
+    guess.guessed["classes.first"] = "1, where the first class has the number 1"
+    guess.outputs = OutputsDescription(
+        boxes=_boxes(name, box, size, f"{first}-{first + 3}", guess),
+        scores=ScoresDescription(tensor=name, columns=score),
+        classes=ClassesDescription(tensor=name, column=number, first=0),
+        nms="inside",
+    )
+    return guess
+
+
+def _list_in_parts(tables: dict[str, Floats], size: tuple[int, int]) -> Guess | None:
+    """Boxes, scores and classes as outputs of their own, of as many rows."""
+    wide = [name for name, table in tables.items() if table.shape[1] in (4, 5)]
+    if len(wide) != 1:
+        return None
+    boxes = tables[wide[0]]
+    flat = {
+        name: table[:, 0]
+        for name, table in tables.items()
+        if table.shape == (len(boxes), 1) and len(boxes)
+    }
+    classes = [name for name, column in flat.items() if _is_class(column)]
+    scores = [name for name, column in flat.items() if _is_score(column)]
+    inside = boxes.shape[1] == 5 and not scores
+    if len(classes) != 1 or not (inside or len(scores) == 1):
+        return None
+    guess = Guess()
+    guess.guessed["classes.first"] = "1, where the first class has the number 1"
+    columns = "0-3" if boxes.shape[1] == 5 else None
+    counts = [name for name, table in tables.items() if table.shape == (1, 1)]
+    guess.outputs = OutputsDescription(
+        boxes=_boxes(wide[0], boxes[:, :4], size, columns, guess),
+        scores=ScoresDescription(wide[0], 4) if inside else ScoresDescription(scores[0]),
+        classes=ClassesDescription(tensor=classes[0], first=0),
+        count=ColumnDescription(counts[0]) if len(counts) == 1 else None,
+        nms="inside",
+    )
+    return guess
+
+
+def _rows_in_two(tables: dict[str, Floats], size: tuple[int, int]) -> Guess | None:
+    """Boxes [N, 4] beside scores [N, C], or [C, N]."""
+    boxes = [name for name, table in tables.items() if table.shape[1] == 4 and len(table) > 4]
+    for name in boxes:
+        rows = len(tables[name])
+        others = [
+            (other, table.shape[1] == rows)
+            for other, table in tables.items()
+            if other != name and rows in table.shape
+        ]
+        if len(others) != 1:
+            continue
+        guess, (scores, across) = Guess(), others[0]
+        guess.outputs = OutputsDescription(
+            boxes=_boxes(name, tables[name], size, None, guess),
+            scores=_scores(scores, tables[scores], None, across, guess),
+        )
+        guess.guessed["nms"] = "none, where each object has one box (DETR)"
+        return guess
+    return None
+
+
+def _rows_in_one(tables: dict[str, Floats], size: tuple[int, int]) -> Guess | None:
+    """One table of boxes and of a score for each class."""
+    for name, table in tables.items():
+        across = table.shape[0] < table.shape[1] and table.shape[0] >= 5
+        rows = table.T if across else table
+        if rows.shape[1] < 5 or len(rows) < 2:
+            continue
+        guess = Guess()
+        boxes = _boxes(name, rows[:, :4], size, "0-3", guess)
+        scores = _scores(name, rows[:, 4:], "4-", across, guess)
+        if across:
+            boxes = BoxesDescription(name, "0-3", boxes.form, boxes.unit, "input", "first")
+        guess.guessed["scores.columns"] = (
+            "5-, with objectness: {tensor: ..., column: 4}, where the network has an objectness"
+        )
+        guess.outputs = OutputsDescription(boxes=boxes, scores=scores)
+        return guess
+    return None
+
+
+def _scores(
+    name: str, table: Floats, columns: str | None, across: bool, guess: Guess
+) -> ScoresDescription:
+    sums = table.sum(axis=0 if across and columns is None else 1)
+    low, high = table.min(initial=0), table.max(initial=0)
+    guess.guessed["scores.background"] = (
+        "first or last, where one column means that nothing is there"
+    )
+    if low >= 0 and high <= 1.001:
+        if np.allclose(sums, 1, atol=1e-3):
+            guess.guessed["scores.background"] = "first: each row adds up to 1, so one is likely"
+        values: Literal["probabilities", "logits"] = "probabilities"
+    else:
+        values = "logits"
+        guess.guessed["scores.values"] = "softmax, where a row adds up to 1 after it"
+    return ScoresDescription(name, columns, values, "none", "first" if across else "last")

@@ -1,0 +1,256 @@
+"""Reads an ``.onnx`` file into a ForeignGraph: standard operators, one picture, opset 17 or newer.
+
+A file that cannot be brought into this form is refused, with what to do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from detector.core.errors import ModelError
+from detector.core.models.base import START_BYTES, mistaken_for
+from detector.core.models.formats.onnx.bounds import measure_bytes, measure_graph
+from detector.core.models.formats.onnx.foreign import Dims, ForeignGraph, constant_of, dims_of
+from detector.core.models.formats.onnx.inputs import split_inputs
+from detector.core.models.formats.onnx.tensors import check_tensors, read_external_data
+from detector.core.models.formats.onnx.tidy import STANDARD, state_output_shapes, tidy
+from detector.core.models.graph.build import OPSET, check_model, is_heavy
+from detector.core.models.own_files import KEY
+
+if TYPE_CHECKING:
+    import onnx
+
+MAX_BYTES = (1 << 31) - 1  # of one protobuf message
+READ_BYTES = 1 << 20
+
+
+def read_graph(path: Path) -> tuple[ForeignGraph, str]:
+    """The graph, and the sha256 of all files that it was read from. Raises ModelError.
+
+    The order matters: the file is measured before it is parsed, inlined, converted or inferred.
+    """
+    model = _parse(path)
+    _refuse_our_own(path, model)
+    measure_graph(path, model)
+    tidy(model)
+    files = [path, *read_external_data(path, model)]
+    check_tensors(path, model)
+    heavy = _set_aside(path, model)
+    model = _inline_functions(path, model)
+    _refuse_unknown_operators(path, model)
+    state_output_shapes(model)
+    picture, sizes = split_inputs(path, model, heavy)
+    metadata = {entry.key: entry.value for entry in model.metadata_props}
+    model = _raise_opset(path, model)
+    graph = model.graph
+    return (
+        ForeignGraph(
+            name=path.stem,
+            opset=_opset(path, model),
+            ir_version=_ir_version(model),
+            input=next(info for info in graph.input if info.name == picture.name),
+            sizes=sizes,
+            outputs=_outputs(path, graph),
+            nodes=list(graph.node),
+            constants={tensor.name: tensor for tensor in graph.initializer} | heavy,
+            metadata=metadata,
+            declared=_declared_shapes(graph),
+        ),
+        _digest(files),
+    )
+
+
+def _parse(path: Path) -> onnx.ModelProto:
+    import onnx
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
+    try:
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise ModelError(
+                f"{path}: is larger than 2 GiB, which no ONNX file can be; export the network with "
+                "external data"
+            )
+        data = path.read_bytes()
+        if what := mistaken_for(data[:START_BYTES]):
+            raise ModelError(f"{path}: {what}; download it again")
+        measure_bytes(path, data)
+        model = onnx.load_model_from_string(data)
+    except OSError as exc:
+        raise ModelError(f"{path}: cannot be read: {exc.strerror}") from exc
+    except (DecodeError, ValueError) as exc:
+        raise ModelError(
+            f"{path}: is no ONNX file, or is damaged; download it or export it again"
+        ) from exc
+    if not model.graph.node or not model.graph.output:
+        raise ModelError(
+            f"{path}: holds no network; it is no ONNX file, or is damaged: export it again"
+        )
+    model.ClearField("training_info")
+    return model
+
+
+def _refuse_our_own(path: Path, model: onnx.ModelProto) -> None:
+    """Refuses a file of ours without a description, as earlier versions wrote it."""
+    described = any(entry.key == KEY for entry in model.metadata_props)
+    if model.producer_name == "detect-video" and not described:
+        raise ModelError(
+            f"{path}: was written by an earlier detect-video, with raw outputs whose anchors it "
+            "does not hold; build it again: detect-video build MODEL --to onnx"
+        )
+
+
+def _set_aside(path: Path, model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
+    """Takes the large constants out of the model and returns them by name; in place.
+
+    Inputs of the same shape stand for them. The steps behind look at shapes only, and each copies
+    the model, which must stay below protobuf's 2 GiB to be copied at all.
+    """
+    from onnx import helper
+
+    graph = model.graph
+    small = [tensor for tensor in graph.initializer if not is_heavy(tensor)]
+    heavy: dict[str, onnx.TensorProto] = {}
+    for tensor in (tensor for tensor in graph.initializer if is_heavy(tensor)):
+        if tensor.name in heavy:
+            raise ModelError(f"{path}: has two constants {tensor.name!r}; export it again")
+        heavy[tensor.name] = tensor
+    outputs = {info.name for info in graph.output}
+    nodes = []
+    for node in graph.node:
+        value = constant_of(node)
+        if (
+            value is None
+            or not is_heavy(value)
+            or node.output[0] in heavy
+            or node.output[0] in outputs
+        ):
+            nodes.append(node)
+        else:
+            heavy[node.output[0]] = value
+            value.name = node.output[0]
+    if len(nodes) < len(graph.node):
+        del graph.node[:]
+        graph.node.extend(nodes)
+    if heavy:
+        listed = {info.name for info in graph.input}
+        del graph.initializer[:]
+        graph.initializer.extend(small)
+        graph.input.extend(
+            helper.make_tensor_value_info(name, tensor.data_type, tensor.dims)
+            for name, tensor in heavy.items()
+            if name not in listed
+        )
+    return heavy
+
+
+def _inline_functions(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
+    """Functions that the file defines itself become plain nodes."""
+    if not model.functions:
+        return model
+    from onnx import inliner
+
+    try:
+        inlined: onnx.ModelProto = inliner.inline_local_functions(model)
+    except Exception as exc:
+        raise ModelError(f"{path}: its functions cannot be inlined: {_one_line(exc)}") from exc
+    return inlined
+
+
+def _refuse_unknown_operators(path: Path, model: onnx.ModelProto) -> None:
+    from onnx import defs
+
+    unknown = sorted(
+        {
+            f"{node.op_type} ({node.domain})" if node.domain else node.op_type
+            for node in model.graph.node
+            if node.domain not in STANDARD or not defs.has(node.op_type, "")
+        }
+    )
+    if unknown:
+        microsoft = all("com.microsoft" in name for name in unknown)
+        cure = (
+            "ONNX Runtime wrote them when it optimised or quantised the file, and no other engine "
+            "has them: give the file from before, or quantise it with QuantFormat.QDQ"
+            if microsoft
+            else "export it without plug-ins of one runtime (without NMS, if that is what they are)"
+        )
+        listed = ", ".join(unknown)
+        raise ModelError(
+            f"{path}: holds operators that are not of the ONNX standard: {listed}; {cure}"
+        )
+
+
+def _raise_opset(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
+    """The checked model at opset 17, or at its own where that is newer."""
+    from onnx import defs, version_converter
+
+    opset = _opset(path, model)
+    if opset > (known := defs.onnx_opset_version()):
+        raise ModelError(
+            f"{path}: is of opset {opset}, but the installed onnx package knows opsets up to "
+            f"{known}: pip install -U onnx, or export it again with opset {OPSET}"
+        )
+    try:
+        check_model(model, unfinished=True)
+    except Exception as exc:  # the checker's own kind, and others
+        raise ModelError(f"{path}: ONNX refuses it: {_one_line(exc)}; export it again") from exc
+    if opset >= OPSET:
+        return model
+    try:
+        converted: onnx.ModelProto = version_converter.convert_version(model, OPSET)
+    except Exception as exc:  # RuntimeError and its own kinds
+        raise ModelError(
+            f"{path}: ONNX cannot convert it from opset {opset} to {OPSET}: {_one_line(exc)}; "
+            f"export it again with opset {OPSET}"
+        ) from exc
+    return converted
+
+
+def _opset(path: Path, model: onnx.ModelProto) -> int:
+    for entry in model.opset_import:
+        if entry.domain in STANDARD:
+            return int(entry.version)
+    raise ModelError(
+        f"{path}: does not say which version of ONNX's operators it uses; export it again"
+    )
+
+
+def _ir_version(model: onnx.ModelProto) -> int:
+    """The lowest version that fits the operators: newer ones lock out older runtimes."""
+    from onnx import helper
+
+    wanted = [entry for entry in model.opset_import if entry.domain in STANDARD]
+    return int(helper.find_min_ir_version_for(wanted, ignore_unknown=True))
+
+
+def _outputs(path: Path, graph: onnx.GraphProto) -> dict[str, int]:
+    """Output -> element type."""
+    made = {name for node in graph.node for name in node.output}
+    for info in graph.output:
+        if info.name not in made:
+            raise ModelError(f"{path}: no node makes its output {info.name}; export it again")
+    return {info.name: info.type.tensor_type.elem_type for info in graph.output}
+
+
+def _declared_shapes(graph: onnx.GraphProto) -> dict[str, Dims]:
+    """The shapes of the outputs that state every side."""
+    stated = {
+        info.name: dims_of(info) for info in graph.output if info.type.tensor_type.HasField("shape")
+    }
+    return {name: dims for name, dims in stated.items() if all(dims)}
+
+
+def _digest(files: list[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            while block := file.read(READ_BYTES):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _one_line(exc: BaseException) -> str:
+    return " ".join(str(exc).split())[:300]

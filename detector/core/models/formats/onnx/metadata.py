@@ -1,0 +1,119 @@
+"""What exporters write beside the graph: task, class names, stride, input size, NMS.
+
+The values are texts that look like Python or JSON. They are read as data and never evaluated.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from detector.core.errors import ModelError, UsageError
+from detector.core.errors.parsing import parse_json, quote
+
+MAX_TEXT = 1 << 20  # characters of a value
+MAX_CLASSES = 100_000
+MAX_NAME = 200  # characters of a class's name
+MAX_SIDE = 16384
+MAX_STRIDE = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """Absent keys are None, empty or False. ``imgsz``: (height, width)."""
+
+    description: str = ""
+    names: tuple[str, ...] | None = None
+    stride: int | None = None
+    imgsz: tuple[int, int] | None = None
+    nms: bool = False
+    end2end: bool = False
+
+
+def read_metadata(path: str, entries: Mapping[str, str]) -> Metadata:
+    """Raises ModelError for a task other than detection; other senseless values count as absent."""
+    task = str(entries.get("task", "detect")).strip().lower()
+    if task not in ("detect", ""):
+        raise ModelError(
+            f"{path}: is a model for the task {quote(task)}; only detection is supported: export "
+            "one whose task is detect"
+        )
+    arguments = _literal(entries.get("args", ""))
+    nms = arguments.get("nms") if isinstance(arguments, dict) else None
+    return Metadata(
+        description=str(entries.get("description", ""))[:200],
+        names=_names(_literal(entries.get("names", ""))),
+        stride=_stride(_literal(entries.get("stride", ""))),
+        imgsz=_size(_literal(entries.get("imgsz", ""))),
+        nms=bool(nms) or _literal(entries.get("nms", "")) is True,
+        end2end=_literal(entries.get("end2end", "")) is True,
+    )
+
+
+def _literal(text: str) -> object:
+    """A value written as in Python or JSON; None for any other text.
+
+    ``literal_eval`` builds data and calls nothing.
+    """
+    text = text.strip()
+    if not text or len(text) > MAX_TEXT:
+        return None
+    try:
+        with warnings.catch_warnings():  # of Python's compiler, about a backslash
+            warnings.simplefilter("ignore")
+            return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        pass
+    try:
+        value: object = parse_json(text, "metadata")
+    except UsageError:
+        return None
+    return value
+
+
+def _names(value: object) -> tuple[str, ...] | None:
+    """A list of names, or a mapping from the class ids 0, 1, 2 ... to names."""
+    if isinstance(value, dict):
+        try:
+            numbered = {int(key): name for key, name in value.items()}
+        except (TypeError, ValueError, OverflowError):
+            return None
+        if numbered.keys() != set(range(len(numbered))):
+            return None
+        value = [numbered[key] for key in range(len(numbered))]
+    if not isinstance(value, list | tuple) or not 0 < len(value) <= MAX_CLASSES:
+        return None
+    # Names go into tables, file names and pictures: nothing unprintable may be in them.
+    if any(isinstance(name, list | tuple | dict | set) for name in value):
+        return None
+    printable = [
+        "".join(c for c in str(name)[:MAX_NAME] if c.isprintable()).strip() for name in value
+    ]
+    return tuple(name or f"class{at}" for at, name in enumerate(printable))
+
+
+def _stride(value: object) -> int | None:
+    """A number, or the largest of a list of numbers."""
+    if (
+        isinstance(value, list | tuple)
+        and value
+        and all(isinstance(item, int | float) for item in value)
+    ):
+        value = max(value)
+    return int(value) if isinstance(value, int | float) and 1 <= value <= MAX_STRIDE else None
+
+
+def _size(value: object) -> tuple[int, int] | None:
+    """One number for both sides, or (height, width)."""
+    if isinstance(value, int):
+        value = [value, value]
+    if (
+        not isinstance(value, list | tuple)
+        or len(value) != 2
+        or not all(isinstance(side, int) for side in value)
+    ):
+        return None
+    height, width = value
+    return (height, width) if 0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE else None

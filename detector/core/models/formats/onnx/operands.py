@@ -1,0 +1,81 @@
+"""The lists that operators take as inputs: starts and ends, shapes, sizes, factors.
+
+ONNX's shape inference looks at them only where it needs them, and lets others pass: a Slice whose
+starts are no list, or are more than its ends. ``check_operands`` refuses those once, so that
+nothing behind has to look.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from detector.core.errors import ModelError
+from detector.core.models.formats.onnx.foreign import ForeignGraph
+
+if TYPE_CHECKING:
+    import onnx
+
+# Operator -> its inputs that must be lists, [N]. Axes of Unsqueeze and of reductions are not among
+# them: exporters write a single one as a plain number, and runtimes take that.
+LISTS = {
+    "Slice": (1, 2, 3, 4),
+    "Reshape": (1,),
+    "Split": (1,),
+    "Tile": (1,),
+    "Resize": (2, 3),
+    "ConstantOfShape": (0,),
+}
+FACTORS = {("Resize", 2)}  # of floats; all others are of whole numbers
+NAMES = ("starts", "ends", "axes", "steps")  # of a Slice, from input 1 on
+
+
+def check_operands(graph: ForeignGraph) -> None:
+    """Raises ModelError for a list of another form. ``graph``: its shapes are inferred."""
+    for node in graph.nodes:
+        for at in LISTS.get(node.op_type, ()):
+            if at < len(node.input) and node.input[at]:
+                _check_list(graph, node, at)
+        if node.op_type == "Slice":
+            _check_slice(graph, node)
+
+
+def _check_list(graph: ForeignGraph, node: onnx.NodeProto, at: int) -> None:
+    from onnx import TensorProto
+
+    name = node.input[at]
+    dims, kind = graph.dims.get(name), graph.types.get(name)
+    if dims is not None and len(dims) != 1:
+        raise _odd(graph, node, f"its input {at} is of shape {list(dims)}, and no list")
+    whole = (TensorProto.INT32, TensorProto.INT64)
+    floats = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
+    wanted = floats if (node.op_type, at) in FACTORS else whole
+    if kind and kind not in wanted:
+        raise _odd(graph, node, f"its input {at} holds no numbers of the type that it takes")
+
+
+def _check_slice(graph: ForeignGraph, node: onnx.NodeProto) -> None:
+    """Its lists are of one length, and its axes are of its input, each once."""
+    given = {
+        name: graph.dims[tensor][0]
+        for name, tensor in zip(NAMES, node.input[1:], strict=False)
+        if tensor and tensor in graph.dims
+    }
+    if len({length for length in given.values() if length is not None}) > 1:
+        raise _odd(graph, node, f"its lists are of the lengths {given}")
+    dims = graph.dims.get(node.input[0])
+    if dims is None:
+        return
+    rank, count = len(dims), given.get("starts")
+    axes = graph.value(node.input[3]) if len(node.input) > 3 and node.input[3] else None
+    places = range(count or 0) if axes is None else axes.tolist()
+    if any(not -rank <= axis < rank for axis in places) or len({a % rank for a in places}) < len(
+        places
+    ):
+        raise _odd(graph, node, f"its axes {list(places)[:9]} are not of its input of {rank}")
+
+
+def _odd(graph: ForeignGraph, node: onnx.NodeProto, what: str) -> ModelError:
+    return ModelError(
+        f"{graph.name}: node {node.name or node.output[0]} ({node.op_type}): {what}; the file is "
+        "damaged: export it again"
+    )

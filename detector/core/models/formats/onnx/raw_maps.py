@@ -1,0 +1,77 @@
+"""Outputs of which no boxes can be made: which kind they are, and how to export such a detector
+with its boxes. Most lack what their boxes are relative to.
+
+A shape proves no family, but a kind: how many maps there are, of which sides, and which channels.
+"""
+
+from __future__ import annotations
+
+import re
+
+from detector.core.models.formats.onnx.evidence import Evidence
+
+ANCHORS = 9  # a cell, of EfficientDet and RetinaNet
+SIDES = 4 * ANCHORS
+BINS = 64  # channels for a box of YOLOv8's kind: 16 for each of four distances
+KINDS = {
+    "levels": (
+        "the raw levels of EfficientDet or RetinaNet, classes beside boxes that are relative to "
+        "anchors, which the file does not hold: export its detections (effdet: "
+        "DetBenchPredict(model), TensorFlow: the saved model with its detections)"
+    ),
+    "anchors": (
+        "the raw maps of YOLOv3 to YOLOv7, whose boxes are relative to anchors that the file does "
+        "not hold: export it with its boxes decoded (YOLOv5: export.py in eval mode, YOLOv7: "
+        "export.py --grid)"
+    ),
+    "distances": (
+        "the maps of YOLOv8 and later before their boxes are decoded, as converters for NPUs want "
+        "them: export it with its own exporter (yolo export format=onnx)"
+    ),
+    "priors": (
+        "the raw offsets and scores of an SSD, whose prior boxes are not applied to them: export "
+        "it with its detections (DetectionOutput), or with decoded boxes"
+    ),
+    "turned": (
+        "turned boxes, by the file's name (obb), and an angle beside a box cannot be read: export "
+        "a model whose task is detect"
+    ),
+    "maps": (
+        "raw maps, and what their boxes are relative to stands nowhere: export it with its boxes "
+        "decoded"
+    ),
+}
+
+
+def raw_kind(evidence: Evidence) -> str | None:
+    """What the outputs are, and what to do, as words that follow "these are"; None where they are
+    rows or a list."""
+    dims = [evidence.dims(name) for name in evidence.graph.outputs]
+    maps = [sides for sides in dims if len(sides) >= 4 and not _is_table(sides)]
+    if not maps:
+        if re.search(r"(?<![a-z])obb(?![a-z])", evidence.graph.name, re.IGNORECASE):
+            return KINDS["turned"]
+        said = " ".join(evidence.graph.outputs)
+        return KINDS["priors"] if re.search(r"mbox_(loc|conf)", said) else None
+    planes = [sides[1] for sides in maps if len(sides) == 4]
+    if len(maps) >= 6 and planes.count(SIDES) * 2 == len(maps):
+        others = [count for count in planes if count != SIDES]
+        if others and all(count is not None and count % ANCHORS == 0 for count in others):
+            return KINDS["levels"]
+    if all(len(sides) == 5 and sides[1] == 3 and (sides[4] or 0) > 5 for sides in maps):
+        return KINDS["anchors"]
+    if len(maps) in (2, 3, 4) and len(set(planes)) == 1 and len(planes) == len(maps):
+        channels = planes[0] or 0
+        name = f"{evidence.graph.name} {evidence.metadata.description}"
+        later = re.search(r"yolo-?v?(8|9|1\d|26)(?!\d)", name, re.IGNORECASE)
+        if later and channels > BINS:
+            return KINDS["distances"]
+        if channels > 15 and channels % 3 == 0 and not later:
+            return KINDS["anchors"]
+    return KINDS["maps"]
+
+
+def _is_table(sides: tuple[int | None, ...]) -> bool:
+    """Whether four sides are those of a table of rows: [B, N, 1, 4], or [1, 1, K, 7] as Caffe's
+    DetectionOutput has it."""
+    return len(sides) == 4 and 1 in (sides[1], sides[2]) and (sides[3] or 0) <= 7

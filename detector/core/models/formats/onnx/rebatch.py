@@ -1,0 +1,407 @@
+"""Changes the batch of a graph that was exported for another one, where that is proven right.
+
+The proof follows the batch axis from the input through every node. Each operator must treat the
+pictures one by one, by the rules below, and a Reshape must keep the axis apart; the constant in
+such a Reshape is all that changes. An operator without a rule is refused by name. The graph is
+never run several times to make up a batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from detector.core.errors import ModelError
+from detector.core.models.formats.onnx.foreign import ForeignGraph, attributes_of
+
+if TYPE_CHECKING:
+    import onnx
+
+UNARY = frozenset(
+    "Abs Cast Ceil Celu Clip Cos DequantizeLinear Elu Erf Exp Floor Gelu HardSigmoid HardSwish "
+    "Identity LeakyRelu Log Mish Neg Not QuantizeLinear Reciprocal Relu Round Selu Sigmoid Sign "
+    "Sin Softplus Softsign Sqrt Tanh ThresholdedRelu IsNaN IsInf Dropout".split()
+)
+BROADCAST = frozenset(
+    "Add And Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mod Mul Or Pow PRelu "
+    "Sub Sum Where".split()
+)
+# Over [batch, channels, ...]: the first input alone carries pictures.
+SPATIAL = frozenset(
+    "AveragePool BatchNormalization Conv ConvTranspose DepthToSpace GlobalAveragePool "
+    "GlobalMaxPool InstanceNormalization LRN MaxPool SpaceToDepth GroupNormalization".split()
+)
+REDUCTIONS = frozenset(
+    "ReduceMax ReduceMean ReduceMin ReduceSum ReduceL1 ReduceL2 ReduceProd ReduceSumSquare "
+    "ReduceLogSumExp".split()
+)
+# Operators that work along one axis, the last one by default.
+ALONG = frozenset("Softmax LogSoftmax Hardmax TopK LpNormalization".split())
+
+
+class _UnprovenError(Exception):
+    """Why a node is not known to treat pictures one by one."""
+
+
+@dataclass(slots=True)
+class _Walk:
+    """The state of the proof: from batch ``old`` to batch ``new``."""
+
+    graph: ForeignGraph
+    old: int
+    new: int
+    # Tensor -> where its batch axis lies; tensors that carry no pictures are absent.
+    axes: dict[str, int]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        shape = self.graph.shape(name)
+        if shape is None:
+            raise _UnprovenError("its size depends on the picture")
+        return shape
+
+    def carried(self, node: onnx.NodeProto) -> list[str]:
+        """The inputs that carry pictures."""
+        return [name for name in node.input if name in self.axes]
+
+    def alone(self, node: onnx.NodeProto) -> int:
+        """The batch axis of the first input, where no other input carries pictures."""
+        if self.carried(node) != [node.input[0]]:
+            raise _UnprovenError("more than its first input depends on the picture")
+        return self.axes[node.input[0]]
+
+    def numbers(self, name: str) -> list[int]:
+        """The values of a constant."""
+        value = self.graph.value(name)
+        if value is None:
+            raise _UnprovenError(f"{name} is computed")
+        return [int(number) for number in value.ravel()]
+
+
+def rebatch(graph: ForeignGraph, new: int) -> None:
+    """Changes a graph that was folded at its own batch into one for ``new`` pictures, in place.
+
+    Raises ModelError with the node that stands in the way.
+    """
+    dims = graph.input.type.tensor_type.shape.dim
+    old = int(dims[0].dim_value)
+    walk = _Walk(graph, old, new, {graph.input.name: 0})
+    before = dict(graph.dims)
+    for node in graph.nodes:
+        try:
+            _follow(walk, node)
+        except _UnprovenError as why:
+            raise ModelError(
+                f"{graph.name}: the file is fixed at batch {old}, and node "
+                f"{node.name or node.output[0]} ({node.op_type}) cannot be shown to treat {new} "
+                f"pictures one by one: {why}; use --batch {old}, or export it with a dynamic batch"
+            ) from None
+    dims[0].dim_value = new
+    graph.infer()
+    _check(walk, before)
+
+
+def _follow(walk: _Walk, node: onnx.NodeProto) -> None:
+    """Follows the batch axis through one node. Raises _UnprovenError."""
+    if not walk.carried(node):
+        return
+    if node.op_type in UNARY:
+        axis = walk.alone(node)
+    elif node.op_type in BROADCAST:
+        axis = _broadcast(walk, node)
+    elif node.op_type in SPATIAL:
+        if (axis := walk.alone(node)) != 0:
+            raise _UnprovenError("the batch is not its first axis")
+    elif node.op_type in ALONG:
+        axis = _along(walk, node)
+    elif node.op_type in REDUCTIONS:
+        axis = _reduction(walk, node)
+    elif node.op_type in RULES:
+        axis = RULES[node.op_type](walk, node)
+    else:
+        raise _UnprovenError("no rule is known for this operator")
+    walk.axes |= {name: axis for name in node.output if name}
+
+
+def _check(walk: _Walk, before: dict[str, tuple[int | None, ...]]) -> None:
+    """Checks the result: every shape is the old one with the new batch in its place."""
+    graph = walk.graph
+    for name, axis in walk.axes.items():
+        old, new = before.get(name), graph.dims.get(name)
+        if old is None or new is None:
+            continue
+        if new != (*old[:axis], walk.new, *old[axis + 1 :]):
+            raise ModelError(
+                f"{graph.name}: tensor {name} {list(old)} would be {list(new)} at batch "
+                f"{walk.new}; use --batch {walk.old}"
+            )
+    for name in graph.outputs:
+        if walk.axes.get(name) != 0:
+            raise ModelError(
+                f"{graph.name}: output {name} does not have the batch as its first axis; use "
+                f"--batch {walk.old}"
+            )
+
+
+def _broadcast(walk: _Walk, node: onnx.NodeProto) -> int:
+    """Shapes are aligned at their ends; the batch axes must meet.
+
+    Constants must be the same for all pictures.
+    """
+    rank = max(len(walk.shape(name)) for name in node.input if name)
+    from_end = {len(walk.shape(name)) - walk.axes[name] for name in walk.carried(node)}
+    if len(from_end) != 1:
+        raise _UnprovenError("the batch axes of its inputs do not meet")
+    back = from_end.pop()
+    for name in node.input:
+        if name and name not in walk.axes:
+            shape = walk.shape(name)
+            if len(shape) >= back and shape[-back] != 1:
+                raise _UnprovenError(
+                    f"constant {name} {list(shape)} differs from picture to picture"
+                )
+    return rank - back
+
+
+def _positive(axis: int, rank: int) -> int:
+    return axis + rank if axis < 0 else axis
+
+
+def _apart(axis: int, used: int, rank: int) -> int:
+    """The batch axis, where an operator works along another one."""
+    if _positive(used, rank) == axis:
+        raise _UnprovenError("it works along the batch axis")
+    return axis
+
+
+def _along(walk: _Walk, node: onnx.NodeProto) -> int:
+    axis = walk.alone(node)
+    return _apart(axis, attributes_of(node).get("axis", -1), len(walk.shape(node.input[0])))
+
+
+def _axis_without(axis: int, gone: Sequence[int], rank: int) -> int:
+    """Where the batch axis lies when the axes ``gone`` are removed."""
+    positive = {_positive(other, rank) for other in gone}
+    if axis in positive:
+        raise _UnprovenError("it removes the batch axis")
+    return axis - sum(other < axis for other in positive)
+
+
+def _reduction(walk: _Walk, node: onnx.NodeProto) -> int:
+    axis, attributes = walk.alone(node), attributes_of(node)
+    rank = len(walk.shape(node.input[0]))
+    gone = attributes.get("axes") or (
+        walk.numbers(node.input[1]) if len(node.input) > 1 and node.input[1] else None
+    )
+    after = _axis_without(axis, gone or range(rank), rank)
+    return axis if attributes.get("keepdims", 1) else after
+
+
+def _arg(walk: _Walk, node: onnx.NodeProto) -> int:
+    axis, attributes = walk.alone(node), attributes_of(node)
+    after = _axis_without(axis, [attributes.get("axis", 0)], len(walk.shape(node.input[0])))
+    return axis if attributes.get("keepdims", 1) else after
+
+
+def _layer_normalization(walk: _Walk, node: onnx.NodeProto) -> int:
+    """LayerNormalization: over all axes from one on."""
+    axis, rank = walk.alone(node), len(walk.shape(node.input[0]))
+    if _positive(attributes_of(node).get("axis", -1), rank) <= axis:
+        raise _UnprovenError("it works along the batch axis")
+    return axis
+
+
+def _concat(walk: _Walk, node: onnx.NodeProto) -> int:
+    if len(walk.carried(node)) != len(node.input):
+        raise _UnprovenError("one of its inputs is the same for all pictures")
+    axes = {walk.axes[name] for name in node.input}
+    if len(axes) != 1:
+        raise _UnprovenError("the batch axes of its inputs do not meet")
+    return _apart(axes.pop(), attributes_of(node)["axis"], len(walk.shape(node.input[0])))
+
+
+def _transpose(walk: _Walk, node: onnx.NodeProto) -> int:
+    axis, rank = walk.alone(node), len(walk.shape(node.input[0]))
+    return list(attributes_of(node).get("perm", range(rank)[::-1])).index(axis)
+
+
+def _slice(walk: _Walk, node: onnx.NodeProto) -> int:
+    axis, rank = walk.alone(node), len(walk.shape(node.input[0]))
+    starts = walk.numbers(node.input[1])
+    used = (
+        walk.numbers(node.input[3])
+        if len(node.input) > 3 and node.input[3]
+        else list(range(len(starts)))
+    )
+    for other in used:
+        _apart(axis, other, rank)
+    return axis
+
+
+def _split(walk: _Walk, node: onnx.NodeProto) -> int:
+    return _apart(
+        walk.alone(node), attributes_of(node).get("axis", 0), len(walk.shape(node.input[0]))
+    )
+
+
+def _gather(walk: _Walk, node: onnx.NodeProto) -> int:
+    axis, rank = walk.alone(node), len(walk.shape(node.input[0]))
+    used = _positive(attributes_of(node).get("axis", 0), rank)
+    _apart(axis, used, rank)
+    return axis if axis < used else axis + len(walk.shape(node.input[1])) - 1
+
+
+def _gather_elements(walk: _Walk, node: onnx.NodeProto) -> int:
+    data, indices = node.input[0], node.input[1]
+    if walk.axes.get(data) is None or walk.axes.get(data) != walk.axes.get(indices):
+        raise _UnprovenError("one of its inputs is the same for all pictures")
+    return _apart(walk.axes[data], attributes_of(node).get("axis", 0), len(walk.shape(data)))
+
+
+def _grid_sample(walk: _Walk, node: onnx.NodeProto) -> int:
+    if [walk.axes.get(name) for name in node.input] != [0, 0]:
+        raise _UnprovenError("its inputs do not both have the batch as their first axis")
+    return 0
+
+
+def _matmul(walk: _Walk, node: onnx.NodeProto) -> int:
+    ranks = [len(walk.shape(name)) for name in node.input]
+    if node.input[0] in walk.axes and node.input[1] not in walk.axes and ranks[1] == 2:
+        axis = walk.axes[node.input[0]]
+        # Rows are independent, also where the batch is their axis.
+        return _apart(axis, -1, ranks[0])
+    for name, rank in zip(node.input, ranks, strict=True):
+        if name in walk.axes and walk.axes[name] >= rank - 2:
+            raise _UnprovenError("it multiplies along the batch axis")
+    return _broadcast(walk, node)
+
+
+def _gemm(walk: _Walk, node: onnx.NodeProto) -> int:
+    attributes = attributes_of(node)
+    if walk.alone(node) != 0 or attributes.get("transA"):
+        raise _UnprovenError("it multiplies along the batch axis")
+    if len(node.input) > 2 and node.input[2]:
+        shape = walk.shape(node.input[2])
+        if len(shape) == 2 and shape[0] != 1:
+            raise _UnprovenError(
+                f"constant {node.input[2]} {list(shape)} differs from picture to picture"
+            )
+    return 0
+
+
+def _axes_of(walk: _Walk, node: onnx.NodeProto) -> list[int]:
+    if len(node.input) < 2 or not node.input[1]:
+        raise _UnprovenError("it names no axes")
+    return walk.numbers(node.input[1])
+
+
+def _squeeze(walk: _Walk, node: onnx.NodeProto) -> int:
+    return _axis_without(walk.alone(node), _axes_of(walk, node), len(walk.shape(node.input[0])))
+
+
+def _unsqueeze(walk: _Walk, node: onnx.NodeProto) -> int:
+    axis, added = walk.alone(node), _axes_of(walk, node)
+    rank = len(walk.shape(node.input[0])) + len(added)
+    positions = {_positive(other, rank) for other in added}
+    return [at for at in range(rank) if at not in positions][axis]
+
+
+def _flatten(walk: _Walk, node: onnx.NodeProto) -> int:
+    if walk.alone(node) != 0 or attributes_of(node).get("axis", 1) != 1:
+        raise _UnprovenError("it mixes the batch axis with others")
+    return 0
+
+
+def _reshape(walk: _Walk, node: onnx.NodeProto) -> int:
+    """The batch axis is neither merged nor split; what lies before it stays as large."""
+    axis, source, target = walk.alone(node), walk.shape(node.input[0]), walk.shape(node.output[0])
+    before, after = math.prod(source[:axis]), math.prod(source[axis + 1 :])
+    places = [
+        at
+        for at, side in enumerate(target)
+        if side == walk.old
+        and math.prod(target[:at]) == before
+        and math.prod(target[at + 1 :]) == after
+    ]
+    if not places:
+        raise _UnprovenError(f"{list(source)} -> {list(target)} mixes the batch axis with others")
+    place, asked = places[0], walk.numbers(node.input[1])
+    copies = asked[place] == 0 and place == axis and not attributes_of(node).get("allowzero", 0)
+    if asked[place] != -1 and not copies:
+        asked[place] = walk.new
+        node.input[1] = walk.graph.constant(node.input[1], np.array(asked, np.int64))
+    return place
+
+
+def _expand(walk: _Walk, node: onnx.NodeProto) -> int:
+    axis, rank = walk.alone(node), len(walk.shape(node.input[0]))
+    asked = walk.numbers(node.input[1])
+    at = len(asked) - (rank - axis)
+    if at >= 0 and asked[at] not in (1, walk.old):
+        raise _UnprovenError("it repeats the batch axis")
+    if at >= 0 and asked[at] == walk.old:
+        asked[at] = walk.new
+        node.input[1] = walk.graph.constant(node.input[1], np.array(asked, np.int64))
+    return max(rank, len(asked)) - (rank - axis)
+
+
+def _tile(walk: _Walk, node: onnx.NodeProto) -> int:
+    axis = walk.alone(node)
+    if walk.numbers(node.input[1])[axis] != 1:
+        raise _UnprovenError("it repeats the batch axis")
+    return axis
+
+
+def _pad(walk: _Walk, node: onnx.NodeProto) -> int:
+    axis, rank = walk.alone(node), len(walk.shape(node.input[0]))
+    pads = walk.numbers(node.input[1])
+    if len(pads) != 2 * rank or pads[axis] or pads[rank + axis]:
+        raise _UnprovenError("it adds to the batch axis")
+    return axis
+
+
+def _resize(walk: _Walk, node: onnx.NodeProto) -> int:
+    if walk.alone(node) != 0:
+        raise _UnprovenError("the batch is not its first axis")
+    if len(node.input) > 3 and node.input[3]:
+        sizes = walk.numbers(node.input[3])
+        if sizes[0] != walk.old or attributes_of(node).get("axes"):
+            raise _UnprovenError("it resizes the batch axis")
+        node.input[3] = walk.graph.constant(
+            node.input[3], np.array([walk.new, *sizes[1:]], np.int64)
+        )
+    elif (
+        (scales := walk.graph.value(node.input[2])) is None
+        or scales[0] != 1
+        or attributes_of(node).get("axes")
+    ):
+        raise _UnprovenError("it resizes the batch axis")
+    return 0
+
+
+# Operator -> a function that returns where the batch axis of its outputs lies.
+RULES: dict[str, Callable[[_Walk, onnx.NodeProto], int]] = {
+    "ArgMax": _arg,
+    "ArgMin": _arg,
+    "Concat": _concat,
+    "Expand": _expand,
+    "Flatten": _flatten,
+    "Gather": _gather,
+    "GatherElements": _gather_elements,
+    "Gemm": _gemm,
+    "GridSample": _grid_sample,
+    "LayerNormalization": _layer_normalization,
+    "MatMul": _matmul,
+    "Pad": _pad,
+    "Reshape": _reshape,
+    "Resize": _resize,
+    "Slice": _slice,
+    "Split": _split,
+    "Squeeze": _squeeze,
+    "Tile": _tile,
+    "Transpose": _transpose,
+    "Unsqueeze": _unsqueeze,
+}

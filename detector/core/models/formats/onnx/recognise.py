@@ -1,0 +1,312 @@
+"""What an ONNX file is: which family, where its outputs hold boxes, scores and classes.
+
+A reading needs evidence. It comes, in this order, from
+
+    the user             --describe FILE, --family NAME
+    the file's metadata  what Ultralytics and the YOLOs before it write: names, stride, task
+    tensors' names       of a family in cfg/families that says where its outputs stand
+    the number of rows   3 boxes a cell, or 1, of a YOLO's maps: yolo.py
+
+Where the metadata does not prove a layout, one probe of the network may disprove it: scores
+outside 0..1, boxes within a pixel, classes that are no whole numbers. A file that fits no layout,
+or more than one, is refused with what was seen and with what to type.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from detector.core.errors import ModelError
+from detector.core.models.description import Bound, Description, bind, families, family
+from detector.core.models.formats.onnx.evidence import Evidence
+from detector.core.models.formats.onnx.inputs import meaning_of
+from detector.core.models.formats.onnx.raw_maps import raw_kind
+from detector.core.models.formats.onnx.yolo import HOW_TO_SAY, LAYOUTS, Layout, named_family
+from detector.core.models.layouts import ANCHOR_FREE
+from detector.core.models.probed import doubt_outputs
+
+if TYPE_CHECKING:
+    from detector.core.models.formats.onnx.foreign import ForeignGraph
+    from detector.core.models.formats.onnx.metadata import Metadata
+
+DESCRIBED = "described"  # what a description says
+
+MASK_SCALE = 4  # pixels of the input for one pixel of a segmentation model's masks
+ALIASES = {"yolov11": "yolo11", "yolov12": "yolo12", "yolov26": "yolo26", "rt-detr": "rtdetr"}
+
+
+@dataclass(frozen=True, slots=True)
+class Recognition:
+    """``kind``: the layout. ``strides``: of its maps, where they are known. ``why``: what gave it
+    away, as words for the user.
+    """
+
+    description: Description
+    kind: str
+    bound: Bound
+    why: str
+    strides: tuple[int, ...] = ()
+
+
+def recognise(
+    graph: ForeignGraph,
+    metadata: Metadata,
+    size: tuple[int, int],
+    *,
+    planar: bool = True,
+    asked: str | None = None,
+    described: Description | None = None,
+) -> Recognition:
+    """What a folded graph is.
+
+    ``size``: (height, width) of the input. ``planar``: whether it reads NCHW. ``asked``: the family
+    that the user named. ``described``: what the user says of it.
+    Raises ModelError with the shapes that were seen and with what would be needed.
+    """
+    evidence = Evidence(graph, metadata, *size, planar, forced=asked is not None)
+    if described is not None:
+        return _as_described(evidence, described)
+    _refuse_masks(evidence)
+    if asked is not None:
+        return _as_asked(evidence, family(asked))
+    named, where = named_family(graph, metadata)
+    found = None
+    if metadata.names is None:
+        found = _by_tensors(evidence)
+    found = found or _by_layout(evidence, named, where) or _by_tensors(evidence)
+    if found is None:
+        raise ModelError(_refusal(evidence, named))
+    if not _is_proven(metadata, found.bound):
+        doubt = _doubt_columns(evidence, found) or doubt_of(evidence, found.bound)
+        if doubt is not None:
+            raise ModelError(_contradiction(evidence, found, doubt))
+    return found
+
+
+# ----------------------------------------------------------------------
+# By what the user says
+
+
+def _as_described(evidence: Evidence, described: Description) -> Recognition:
+    why = "as described by --describe"
+    if described.outputs is None:
+        return _as_asked(evidence, described, why)
+    bound = bind(described.outputs, evidence.outputs(), (evidence.height, evidence.width))
+    if isinstance(bound, str):
+        raise ModelError(
+            f"{evidence.graph.name}: is not as described: {bound}; {evidence.output_shapes()}"
+        )
+    return Recognition(described, DESCRIBED, bound, why)
+
+
+def _as_asked(
+    evidence: Evidence, wanted: Description, why: str = "as asked for by --family"
+) -> Recognition:
+    evidence.forced = True
+    seen = evidence.output_shapes()
+    if wanted.outputs is not None:
+        bound = bind(wanted.outputs, evidence.outputs(), (evidence.height, evidence.width))
+        if isinstance(bound, str):
+            raise ModelError(
+                f"{evidence.graph.name}: --family {wanted.family}: {bound}; {seen}; "
+                f"{HOW_TO_SAY.format(evidence.graph.name + '.onnx')}"
+            )
+        return Recognition(wanted, DESCRIBED, bound, why)
+    for kind in wanted.layouts:
+        if layout := LAYOUTS[kind].match(evidence):
+            return _of_layout(evidence, wanted, layout, why)
+    shapes = "; or ".join(LAYOUTS[kind].shape for kind in wanted.layouts)
+    raise ModelError(
+        f"{evidence.graph.name}: --family {wanted.family}: its exports give {shapes}; but {seen}"
+    )
+
+
+# ----------------------------------------------------------------------
+# By what the file says
+
+
+def _by_tensors(evidence: Evidence) -> Recognition | None:
+    """The family whose tensors' names, shapes and signs are those of the graph.
+
+    Raises ModelError where several are, and the probe does not decide.
+    """
+    fitting = []
+    for known in families().values():
+        if known.outputs is None or not _has_signs(evidence, known):
+            continue
+        bound = bind(known.outputs, evidence.outputs(), (evidence.height, evidence.width))
+        if not isinstance(bound, str) and _has_parts(evidence, known, bound):
+            fitting.append(Recognition(known, DESCRIBED, bound, "from its tensors' names"))
+    most = max((_signs(one.description) for one in fitting), default=0)
+    fitting = [one for one in fitting if _signs(one.description) == most]
+    if len(fitting) > 1:
+        fitting = [one for one in fitting if doubt_of(evidence, one.bound) is None] or fitting
+    if len(fitting) > 1:
+        names = ", ".join(one.description.family for one in fitting)
+        raise ModelError(
+            f"{evidence.graph.name}: {evidence.output_shapes()}, which may be {names}: say which "
+            f"with --family, or {HOW_TO_SAY.format(evidence.graph.name + '.onnx')}"
+        )
+    return fitting[0] if fitting else None
+
+
+def _has_parts(evidence: Evidence, known: Description, bound: Bound) -> bool:
+    """Whether the outputs have the signs that are about them: columns, and how boxes are made."""
+    wanted, background = known.signs.classes, bound.reading.background != "none"
+    if wanted is not None and (bound.classes or 0) + background != wanted:
+        return False
+    boxes = bound.outputs[bound.reading.boxes.output]
+    return not known.signs.sides or evidence.sides(boxes) == known.signs.sides
+
+
+def _signs(known: Description) -> int:
+    """How many signs the family has."""
+    signs = known.signs
+    return sum(bool(getattr(signs, field)) for field in signs.__struct_fields__)
+
+
+def _has_signs(evidence: Evidence, known: Description) -> bool:
+    signs, graph = known.signs, evidence.graph
+    said = f"{evidence.metadata.description}\n{graph.name}"
+    return (
+        (not signs.words or re.search(signs.words, said, re.IGNORECASE) is not None)
+        and all(evidence.has_operator(operator) for operator in signs.operators)
+        and not any(evidence.has_operator(operator) for operator in signs.without)
+        and (not signs.stem or bool(evidence.stem() & set(signs.stem)))
+        and (not signs.normalises or evidence.inside().normalises)
+        and (not signs.picture or graph.input.name in signs.picture)
+        and {meaning_of(name) for name in signs.inputs}
+        <= {meaning_of(info.name) for info in graph.sizes}
+    )
+
+
+def _by_layout(evidence: Evidence, named: str | None, where: str) -> Recognition | None:
+    """The first layout of a YOLO that fits; of the family that the file names, where it does."""
+    for kind, row in LAYOUTS.items():
+        if named is not None and kind not in family(named).layouts:
+            continue
+        if layout := row.match(evidence):
+            usual = "yolox" if layout.form == "cells" else row.usual_family
+            name, why = (named, where) if named else (usual, "from its output's shape")
+            return _of_layout(evidence, family(name), layout, f"{why}, {kind} outputs")
+    return None
+
+
+def _of_layout(evidence: Evidence, known: Description, layout: Layout, why: str) -> Recognition:
+    row = LAYOUTS[layout.kind]
+    bare = {name for name in layout.outputs if layout.form == "batch-rows"}
+    bound = Bound(
+        row.reading(layout, evidence),
+        layout.outputs,
+        frozenset(bare),
+        layout.classes,
+        row.needs_nms,
+    )
+    return Recognition(known, layout.kind, bound, why, layout.strides)
+
+
+# ----------------------------------------------------------------------
+# Doubts
+
+
+def _is_proven(metadata: Metadata, bound: Bound) -> bool:
+    """Whether the file names as many classes as the outputs have."""
+    names = metadata.names
+    fits = names is not None and bound.classes in (None, len(names))
+    return fits and metadata.stride is not None
+
+
+def _doubt_columns(evidence: Evidence, found: Recognition) -> str | None:
+    """What joins the columns of YOLOv8's layout says that they hold more than a box and scores.
+
+    An angle may lie in 0..1 in every probe; but it is joined behind the scores.
+    """
+    classes = found.bound.classes
+    if found.kind != ANCHOR_FREE or classes is None:
+        return None
+    parts = evidence.parts(found.bound.outputs[0], 4 + classes)
+    ends = [sum(parts[: at + 1]) for at in range(len(parts))]
+    if 4 not in ends or len(parts) - ends.index(4) <= 2:
+        return None
+    behind = sum(parts[ends.index(4) + 2 :])
+    return (
+        f"its {4 + classes} columns are joined of {' + '.join(map(str, parts))}, and what stands "
+        f"behind box and scores, {behind} of them, is no class (keypoints, an angle, masks)"
+    )
+
+
+def doubt_of(evidence: Evidence, bound: Bound) -> str | None:
+    """What a probe of the network shows that cannot be so if this is the reading; else None."""
+    answers = evidence.probe()
+    if answers is None:
+        return None
+    outputs = []
+    for name in bound.outputs:
+        values = np.asarray(answers[name], np.float32)
+        outputs.append(values[None] if name in bound.bare else values[:1])
+    size = evidence.width, evidence.height
+    return doubt_outputs(outputs, bound.reading, size, _known_classes(evidence.metadata))
+
+
+def _known_classes(metadata: Metadata) -> int | None:
+    return None if metadata.names is None else len(metadata.names)
+
+
+def _contradiction(evidence: Evidence, found: Recognition, doubt: str) -> str:
+    graph = evidence.graph
+    return (
+        f"{graph.name}: looks like {found.description.family} ({found.why}), but cannot be: "
+        f"{doubt}; {evidence.output_shapes()}; is it a detector? "
+        f"If so, {HOW_TO_SAY.format(graph.name + '.onnx')}"
+    )
+
+
+def _refuse_masks(evidence: Evidence) -> None:
+    """Refuses the segmentation models of YOLOv5 and YOLOv8.
+
+    Their rows end in coefficients for masks, which have a quarter of the input's size. Read as
+    detections, the coefficients would be classes.
+    """
+    graph = evidence.graph
+    quarter = (evidence.height // MASK_SCALE, evidence.width // MASK_SCALE)
+    maps = [name for name in graph.outputs if len(evidence.dims(name)) == 4]
+    has_rows = any(True for _ in evidence.rank3_outputs())
+    if len(maps) == 1 and evidence.dims(maps[0])[2:] == quarter and has_rows:
+        raise ModelError(
+            f"{graph.name}: is a model for segmentation: {evidence.output_shapes()}, and {maps[0]} "
+            "holds masks; only detection is supported: export one whose task is detect"
+        )
+
+
+def _families_of_that_shape(evidence: Evidence) -> str:
+    """The families whose outputs these may be, as words that follow a sentence."""
+    size = (evidence.height, evidence.width)
+    fitting = [
+        known.family
+        for known in families().values()
+        if known.outputs is not None
+        and not isinstance(known.outputs.boxes.tensor, int)
+        and not isinstance(bind(known.outputs, evidence.outputs(), size), str)
+    ]
+    return f"; they have the names and shapes of {' or '.join(fitting)}" if fitting else ""
+
+
+def _refusal(evidence: Evidence, named: str | None) -> str:
+    from detector.core.models.formats.onnx.guess import seen_columns
+
+    graph = evidence.graph
+    if (kind := raw_kind(evidence)) is not None:
+        needed = f"these are {kind}"
+    else:
+        needed = (
+            f"which of them are boxes, and of what kind, nothing says for sure"
+            f"{_families_of_that_shape(evidence)}{seen_columns(evidence)}. Name its family with "
+            f"--family (detect-video models families lists {len(families())}), or "
+            f"{HOW_TO_SAY.format(graph.name + '.onnx')}"
+        )
+    said = f"it calls itself {named}, but " if named else "its family was not recognised: "
+    return f"{graph.name}: {said}{evidence.output_shapes()}; {needed}"

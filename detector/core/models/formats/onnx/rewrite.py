@@ -1,0 +1,558 @@
+"""The graph as every engine takes it: our input and outputs, plainer operators, and our names.
+
+The steps, in the order in which ``read`` takes them:
+
+``settle_outputs``      float32 outputs of fixed shape, the batch first
+``simplify_operators``  one output a node, and bounds that are plain positions
+``put_prefix``          u8 RGB NHWC at the input, then what the network was trained on
+``rename_all``          every node a path of identifiers, and its output named like it
+"""
+
+from __future__ import annotations
+
+import itertools
+import keyword
+import re
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from detector.core.errors import ModelError
+from detector.core.models.formats.onnx.foreign import ForeignGraph, attributes_of, type_name
+from detector.core.models.formats.onnx.shapes import drop_unused
+from detector.core.models.graph.build import INPUT
+
+if TYPE_CHECKING:
+    import onnx
+
+MAX_PARTS = 24  # of a name; the deepest modules have ten
+# Of a list of unknown length. NMS may sort it by class (YOLO-NAS), so that a shorter one would lose
+# the best; super-gradients' exports have 1000 rows at most, torchvision's and MMDeploy's 300.
+MAX_ROWS = 1000
+BGR = [2, 1, 0]
+PREFIX = "input"  # the prefix's nodes are input.cast etc.; in torch a module of that name
+# Attributes of torch.nn.Module and torch.fx.GraphModule: no submodule may have such a name. A test
+# compares the list with torch.
+TAKEN = frozenset(
+    "T_destination add_module add_submodule apply bfloat16 buffers call_super_init children code "
+    "compile constants cpu cuda delete_all_unused_submodules delete_submodule double dump_patches "
+    "eval extra_repr float forward get_buffer get_extra_state get_parameter get_submodule graph "
+    "half input ipu load_state_dict meta modules mtia named_buffers named_children named_modules "
+    "named_parameters parameters print_readable recompile register_backward_hook register_buffer "
+    "register_forward_hook register_forward_pre_hook register_full_backward_hook "
+    "register_full_backward_pre_hook register_load_state_dict_post_hook "
+    "register_load_state_dict_pre_hook register_module register_parameter "
+    "register_state_dict_post_hook register_state_dict_pre_hook requires_grad_ set_extra_state "
+    "set_submodule shape_env share_memory state_dict to to_empty to_folder train training type "
+    "xpu zero_grad".split()
+)
+# Input -> the last word of its constant's name.
+OPERANDS = {name: {1: "weight", 2: "bias"} for name in ("Conv", "ConvTranspose", "Gemm")}
+
+
+# Outputs
+
+
+def settle_outputs(
+    graph: ForeignGraph, names: tuple[str, ...], bare: Collection[str], batch: int
+) -> None:
+    """Keeps the outputs ``names``, in that order, each made by a node of its own; in place.
+    ``bare``: those that have no axis for the batch, and get one.
+
+    A list of detections whose length depends on the picture ([K, 7], [1, K, 6]) is cut to MAX_ROWS
+    rows or filled up with zeros. Raises ModelError.
+    """
+    from onnx import TensorProto
+
+    for name in names:
+        _refuse_type(graph, name)
+        if batch > 1 and (name in bare or not graph.dims[name] or graph.dims[name][0] != batch):
+            raise ModelError(
+                f"{graph.name}: output {name} {list(graph.dims[name])} is one list for all "
+                "pictures of a batch; use --batch 1"
+            )
+    made = [_settle_output(graph, name, name in bare) for name in names]
+    graph.outputs = dict.fromkeys(made, TensorProto.FLOAT)
+    drop_unused(graph)
+
+
+def _refuse_type(graph: ForeignGraph, name: str) -> None:
+    from onnx import TensorProto
+
+    kind = graph.types[name]
+    if kind not in (
+        TensorProto.FLOAT,
+        TensorProto.FLOAT16,
+        TensorProto.DOUBLE,
+        TensorProto.INT32,
+        TensorProto.INT64,
+    ):
+        raise ModelError(
+            f"{graph.name}: output {name} is {type_name(kind)}; export it with outputs that are "
+            "float32, float16 or integers"
+        )
+
+
+def _settle_output(graph: ForeignGraph, name: str, bare: bool) -> str:
+    """Adds nodes that make the output float32, of fixed shape; returns the new output's name."""
+    from onnx import TensorProto
+
+    dims, x = graph.dims[name], name
+    nodes: list[onnx.NodeProto] = []
+    if graph.types[name] != TensorProto.FLOAT:
+        nodes.append(graph.node("Cast", "output.cast", [x], to=TensorProto.FLOAT))
+        x = nodes[-1].output[0]
+    if name in graph.taken:  # only the file states its shape: a Reshape states it to everyone
+        sides = graph.constant("output.shape", np.array(dims, np.int64))
+        nodes.append(graph.node("Reshape", "output.shaped", [x, sides]))
+    elif None in dims:
+        nodes += _fix_length(graph, name, x)
+    elif bare:
+        nodes.append(
+            graph.node(
+                "Unsqueeze", "output.batch", [x, graph.constant("output.axes", np.array([0]))]
+            )
+        )
+    elif not nodes and _is_further_output(graph, name):
+        nodes.append(graph.node("Identity", "output", [x]))
+    graph.nodes += nodes
+    return nodes[-1].output[0] if nodes else name
+
+
+def _is_further_output(graph: ForeignGraph, name: str) -> bool:
+    """Whether it is not the first output of its node: only the first has the node's name."""
+    return bool(graph.makers()[name].output[0] != name)
+
+
+def _fix_length(graph: ForeignGraph, name: str, x: str) -> list[onnx.NodeProto]:
+    """Makes MAX_ROWS rows of a list whose length is known at run time only."""
+    dims = graph.dims[name]
+    free = [at for at, side in enumerate(dims) if side is None]
+    rest = [side for side in dims if side is not None]
+    if len(free) != 1 or len(dims) > 3 or any(side != 1 for side in rest[: free[0]]):
+        shown = ["?" if side is None else side for side in dims]
+        raise ModelError(
+            f"{graph.name}: the picture decides more of the shape of output {name} {shown} than "
+            "its number of detections; export it with fixed shapes"
+        )
+    axis, rank = free[0], len(dims)
+    pads = [0] * 2 * rank
+    pads[rank + axis] = MAX_ROWS
+    numbers = {
+        "pads": np.array(pads, np.int64),
+        "starts": np.array([0], np.int64),
+        "ends": np.array([MAX_ROWS], np.int64),
+        "axes": np.array([axis], np.int64),
+        "shape": np.array([1, MAX_ROWS, *dims[axis + 1 :]], np.int64),
+    }
+    given = {key: graph.constant(f"output.{key}", value) for key, value in numbers.items()}
+    padded = graph.node("Pad", "output.padded", [x, given["pads"]], mode="constant")
+    cut = graph.node(
+        "Slice", "output.cut", [padded.output[0], given["starts"], given["ends"], given["axes"]]
+    )
+    return [padded, cut, graph.node("Reshape", "output.rows", [cut.output[0], given["shape"]])]
+
+
+# Operators
+
+
+def simplify_operators(graph: ForeignGraph) -> None:
+    """Turns each Split into Slices, and bounds that count from the end into plain positions.
+
+    What a GatherElements reads (the choice of the best cells in YOLOv10 and YOLO26) is cut off by a
+    Split instead: OpenVINO 2026.4 removes a Slice before a GatherElements, and then refuses the
+    graph, whose shapes no longer fit.
+    """
+    gathered = {node.input[0] for node in graph.nodes if node.op_type == "GatherElements"}
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.nodes:
+        is_split = node.op_type == "Split" and not gathered & set(node.output)
+        if is_split and (slices := _split_to_slices(graph, node)):
+            nodes += slices
+            continue
+        if node.op_type == "Slice":
+            _resolve_bounds(graph, node)
+        nodes.append(_slice_to_split(graph, node) if node.output[0] in gathered else node)
+    graph.nodes = nodes
+
+
+def _slice_to_split(graph: ForeignGraph, node: onnx.NodeProto) -> onnx.NodeProto:
+    """A Split that makes what a Slice makes, and the rest, which nobody reads.
+
+    Other nodes are returned as they are.
+    """
+    from onnx import helper
+
+    shape = graph.shape(node.input[0])
+    bounds = [graph.value(name) for name in node.input[1:]]
+    if (
+        node.op_type != "Slice"
+        or shape is None
+        or len(bounds) != 3
+        or any(b is None or b.size != 1 for b in bounds)
+    ):
+        return node
+    start, end, axis = (int(bound.item()) for bound in bounds if bound is not None)
+    sides = {"before": start, "": end - start, "after": shape[axis] - end}
+    kept = {place: side for place, side in sides.items() if side > 0}
+    outputs = [
+        graph.fresh(f"{node.output[0]}.{place}") if place else node.output[0] for place in kept
+    ]
+    sizes = graph.constant(f"{node.output[0]}.sizes", np.array(list(kept.values()), np.int64))
+    return helper.make_node("Split", [node.input[0], sizes], outputs, name=node.name, axis=axis)
+
+
+def _split_to_slices(graph: ForeignGraph, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """One Slice for each output of a Split; none where the sizes are not known."""
+    from onnx import helper
+
+    shape, axis = graph.shape(node.input[0]), attributes_of(node).get("axis", 0)
+    parts = [graph.shape(name) for name in node.output]
+    if shape is None or any(part is None for part in parts):
+        return []
+    ends = list(itertools.accumulate(part[axis] for part in parts if part is not None))
+    made = []
+    for at, (start, end) in enumerate(itertools.pairwise([0, *ends])):
+        bounds = [
+            graph.constant(f"{node.name}.{key}", np.array([value], np.int64))
+            for key, value in (("starts", start), ("ends", end), ("axes", axis % len(shape)))
+        ]
+        inputs, name = [node.input[0], *bounds], f"{node.name}_{at}" if node.name else ""
+        if node.output[at]:
+            made.append(helper.make_node("Slice", inputs, [node.output[at]], name=name))
+    return made
+
+
+def _resolve_bounds(graph: ForeignGraph, node: onnx.NodeProto) -> None:
+    """Rewrites a Slice whose bounds count from the end, or lie beyond it; in place."""
+    shape = graph.shape(node.input[0])
+    parts = [graph.value(name) if name else None for name in node.input[1:]]
+    if (
+        shape is None
+        or len(parts) < 2
+        or any(graph.value(name) is None for name in node.input[1:] if name)
+    ):
+        return
+    starts, ends = parts[:2]
+    assert starts is not None
+    assert ends is not None
+    axes = parts[2] if len(parts) > 2 and parts[2] is not None else np.arange(len(starts))
+    steps = parts[3] if len(parts) > 3 and parts[3] is not None else np.ones(len(starts), np.int64)
+    if (steps < 1).any():
+        return  # a Slice that runs backwards stays as it is
+    axes = axes % len(shape)
+    limits = np.array(shape, np.int64)[axes]
+    starts, ends = (
+        np.clip(np.where(b < 0, b + limits, b), 0, limits)
+        for b in (starts.astype(int), ends.astype(int))
+    )
+    values = [starts, ends, axes] if (steps == 1).all() else [starts, ends, axes, steps]
+    stem = node.name or node.output[0]
+    del node.input[1:]
+    node.input.extend(
+        graph.constant(f"{stem}.bounds", np.asarray(value, np.int64)) for value in values
+    )
+
+
+# Input
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the graph wants of the pixels 0..255: ``factor`` x pixel + ``offset``, one number for
+    all, or one for each channel in the graph's own order."""
+
+    bgr: bool = False
+    factor: tuple[float, ...] = (1.0,)
+    offset: tuple[float, ...] = (0.0,)
+
+    @property
+    def plain(self) -> bool:
+        """Whether one factor is all."""
+        return len(set(self.factor)) == 1 and not any(self.offset)
+
+
+def put_prefix(graph: ForeignGraph, wanted: Wanted, *, planar: bool) -> None:
+    """Puts our input before the graph, in place: u8 RGB NHWC, Cast, Transpose, order and scale.
+
+    ``planar``: the graph wants NCHW, else NHWC.
+
+    Channel order and scale go into the first convolutions where only slices and joins lie between:
+    zero padding stays zero, so nothing changes but the last bit. Elsewhere they are nodes; also for
+    half-precision weights, whose smallest numbers would be lost by a scale of 1/255, and wherever
+    something is subtracted: a padding of zeros is another colour then.
+    """
+    from onnx import TensorProto, helper
+
+    _free_prefix_names(graph)
+    old, kind = graph.input, graph.input.type.tensor_type.elem_type
+    sides = [dim.dim_value for dim in old.type.tensor_type.shape.dim]
+    batched = len(sides) == 4
+    batch, *rest = sides if batched else (1, *sides)
+    height, width = rest[1:] if planar else rest[:2]
+    graph.input = helper.make_tensor_value_info(INPUT, TensorProto.UINT8, [batch, height, width, 3])
+    nodes = [
+        helper.make_node("Cast", [INPUT], ["input.cast"], name="input.cast", to=TensorProto.FLOAT)
+    ]
+    if planar:
+        nodes.append(_follow(nodes, "Transpose", "input.transpose", perm=[0, 3, 1, 2]))
+    absorbs = planar and batched and kind == TensorProto.FLOAT and wanted.plain
+    order = BGR if wanted.bgr else [0, 1, 2]
+    if not (absorbs and _absorb_into_weights(graph, old.name, order, wanted.factor[0])):
+        nodes += _prepare(graph, nodes, wanted, planar)
+    if not batched:
+        sides_given = graph.constant("input.unbatched.shape", np.array(rest, np.int64))
+        nodes.append(_follow(nodes, "Reshape", "input.unbatched", sides_given))
+    last = nodes[-1].output[0]
+    if kind == TensorProto.UINT8 and (casts := _float_casts(graph, old.name)):
+        for node in casts:
+            graph.rename(node.output[0], last)
+        graph.nodes = [node for node in graph.nodes if node not in casts]
+    elif kind != TensorProto.FLOAT:
+        name = "input.u8" if kind == TensorProto.UINT8 else "input.fp16"
+        nodes.append(_follow(nodes, "Cast", name, to=kind))
+        last = nodes[-1].output[0]
+    graph.rename(old.name, last)
+    graph.nodes = [*nodes, *graph.nodes]
+
+
+def _prepare(
+    graph: ForeignGraph, before: list[onnx.NodeProto], wanted: Wanted, planar: bool
+) -> list[onnx.NodeProto]:
+    """Nodes for the order of channels, the factor and the offset."""
+    nodes: list[onnx.NodeProto] = []
+    if wanted.bgr:
+        nodes += _swap_channels(graph, before[-1].output[0], axis=1 if planar else 3)
+    shape = (1, -1, 1, 1) if planar else (1, 1, 1, -1)
+    steps = (("Mul", "input.scale", wanted.factor, 1.0), ("Add", "input.shift", wanted.offset, 0.0))
+    for operator, name, values, nothing in steps:
+        if all(value == nothing for value in values):
+            continue
+        held = np.array(values if len(set(values)) > 1 else values[:1], np.float32)
+        held = held.reshape(shape) if len(held) > 1 else held
+        constant = graph.constant(f"{name}.factor", held)
+        nodes.append(_follow(nodes or before, operator, name, constant))
+    return nodes
+
+
+def _float_casts(graph: ForeignGraph, name: str) -> list[onnx.NodeProto]:
+    """The nodes that read a tensor, where all of them make float32 of it; else none."""
+    from onnx import TensorProto
+
+    nodes = [node for node in graph.nodes if name in node.input]
+    to_float = [
+        node
+        for node in nodes
+        if node.op_type == "Cast"
+        and attributes_of(node)["to"] == TensorProto.FLOAT
+        and node.output[0] not in graph.outputs
+    ]
+    return to_float if len(to_float) == len(nodes) else []
+
+
+def _free_prefix_names(graph: ForeignGraph) -> None:
+    """Renames the graph's own tensors that have names of the prefix."""
+    tensors = {name for node in graph.nodes for name in (*node.input, *node.output)} - {
+        graph.input.name
+    }
+    others = {
+        name: graph.fresh(name)
+        for name in tensors
+        if name == INPUT or name.startswith(f"{PREFIX}.")
+    }
+    for node in graph.nodes:
+        node.input[:] = [others.get(name, name) for name in node.input]
+        node.output[:] = [others.get(name, name) for name in node.output]
+    graph.constants = {others.get(name, name): tensor for name, tensor in graph.constants.items()}
+    for name in others.values():
+        if name in graph.constants:
+            graph.constants[name].name = name
+    graph.outputs = {others.get(name, name): kind for name, kind in graph.outputs.items()}
+
+
+def _follow(
+    nodes: list[onnx.NodeProto], operator: str, name: str, *more: str, **attributes: object
+) -> onnx.NodeProto:
+    """A node that reads what the last of ``nodes`` makes."""
+    from onnx import helper
+
+    return helper.make_node(operator, [nodes[-1].output[0], *more], [name], name=name, **attributes)
+
+
+def _swap_channels(graph: ForeignGraph, x: str, axis: int) -> list[onnx.NodeProto]:
+    """RGB to BGR by three Slices and a Concat, which every engine has."""
+    from onnx import helper
+
+    nodes = []
+    for channel, name in zip(BGR, ("input.blue", "input.green", "input.red"), strict=True):
+        bounds = [
+            graph.constant(f"{name}.{key}", np.array([value], np.int64))
+            for key, value in (("starts", channel), ("ends", channel + 1), ("axes", axis))
+        ]
+        nodes.append(helper.make_node("Slice", [x, *bounds], [name], name=name))
+    parts = [node.output[0] for node in nodes]
+    return [*nodes, helper.make_node("Concat", parts, ["input.bgr"], name="input.bgr", axis=axis)]
+
+
+def _absorb_into_weights(graph: ForeignGraph, start: str, order: list[int], scale: float) -> bool:
+    """Reorders and scales the weights that read the picture.
+
+    Returns False, with nothing changed, where other operators read it too.
+    """
+    orders = {start: order}
+    convolutions: list[tuple[onnx.NodeProto, list[int]]] = []
+    for node in graph.nodes:
+        read = [name for name in node.input if name in orders]
+        if not read:
+            continue
+        if node.op_type == "Conv" and _has_plain_weights(graph, node, read):
+            convolutions.append((node, orders[read[0]]))
+        elif node.op_type == "Slice" and _keeps_channels(graph, node):
+            orders[node.output[0]] = orders[read[0]]
+        elif (
+            node.op_type == "Concat"
+            and len(read) == len(node.input)
+            and attributes_of(node)["axis"] == 1
+        ):
+            orders[node.output[0]] = _join_orders([orders[name] for name in node.input])
+        else:
+            return False
+    if not convolutions or any(name in graph.outputs for name in orders):
+        return False
+    for node, channels in convolutions:
+        weights = graph.value(node.input[1])
+        assert weights is not None
+        # Channel i of the new input is channel channels.index(i) of the one they were trained on.
+        moved = weights[:, np.argsort(channels)] * np.float32(scale)
+        node.input[1] = graph.constant(node.input[1], moved.astype(np.float32))
+    return True
+
+
+def _has_plain_weights(graph: ForeignGraph, node: onnx.NodeProto, read: list[str]) -> bool:
+    """Whether a Conv without groups reads the picture alone, with constant weights."""
+    weights = graph.dims.get(node.input[1], ())
+    return (
+        read == [node.input[0]]
+        and node.input[1] in graph.constants
+        and len(weights) == 4
+        and attributes_of(node).get("group", 1) == 1
+    )
+
+
+def _keeps_channels(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
+    """Whether a Slice cuts rows or columns only."""
+    axes = graph.value(node.input[3]) if len(node.input) > 3 else None
+    return axes is not None and bool((axes % 4 >= 2).all())
+
+
+def _join_orders(orders: list[list[int]]) -> list[int]:
+    """The channel order of a Concat."""
+    joined: list[int] = []
+    for order in orders:
+        joined += [len(joined) + channel for channel in order]
+    return joined
+
+
+# Names
+
+
+def rename_all(graph: ForeignGraph) -> None:
+    """Renames nodes, tensors and constants, in place; outputs keep their order.
+
+    ``/model.0/conv/Conv`` becomes ``model.0.conv`` where that module is one node;
+    ``/model.0/act/Mul`` stays ``model.0.act.Mul`` beside ``model.0.act.Sigmoid``. No name is the
+    beginning of another: in torch each is a module.
+    """
+    names = _node_names(graph.nodes)
+    tensors = {graph.input.name: graph.input.name}
+    for node, name in zip(graph.nodes, names, strict=True):
+        for at, output in enumerate(node.output):
+            if output:
+                tensors[output] = name if at == 0 else f"{name}.{at}"
+    for node, name in zip(graph.nodes, names, strict=True):
+        for at, given in enumerate(node.input):
+            if given and given not in tensors:
+                operand = OPERANDS.get(node.op_type, {}).get(at, f"in{at}")
+                tensors[given] = f"{name}.{operand}"
+    graph.constants = {
+        tensors[old]: _rename_tensor(tensor, tensors[old])
+        for old, tensor in graph.constants.items()
+        if old in tensors
+    }
+    for node, name in zip(graph.nodes, names, strict=True):
+        node.name = name
+        node.input[:] = [tensors[old] if old else "" for old in node.input]
+        node.output[:] = [tensors[old] if old else "" for old in node.output]
+    graph.outputs = {tensors[old]: kind for old, kind in graph.outputs.items()}
+
+
+def _rename_tensor(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
+    tensor.name = name
+    return tensor
+
+
+def _node_names(nodes: list[onnx.NodeProto]) -> list[str]:
+    """A name for each node."""
+    paths = [_path(node) for node in nodes]
+    # A node that is alone in its module, with none below it, needs no operator at its name's end.
+    inside = Counter(path[:-1] for path in paths)
+    below = Counter(path[:end] for path in paths for end in range(1, len(path)))
+    names: list[str] = []
+    taken: set[tuple[str, ...]] = set()
+    beginnings: set[tuple[str, ...]] = set()
+    tries: Counter[tuple[str, ...]] = Counter()
+    for path in paths:
+        module = path[:-1]
+        short = module if len(module) > 1 and inside[module] == 1 and below[module] == 1 else path
+        name = _free_name(short, taken, beginnings, tries)
+        taken.add(name)
+        beginnings |= {name[:end] for end in range(1, len(name))}
+        names.append(".".join(name))
+    return names
+
+
+def _path(node: onnx.NodeProto) -> tuple[str, ...]:
+    """The node's name, else its output's, else its operator, as identifiers."""
+    text = node.name or next(iter(node.output), "") or node.op_type
+    if text.startswith("input.") and "/" not in text and node.name == node.output[0]:
+        return tuple(text.split("."))  # our own prefix
+    parts = [_identifier(part) for part in re.split(r"[/.:]+", text.split("@")[0]) if part]
+    if len(parts) > MAX_PARTS:
+        parts = [*parts[: MAX_PARTS - 1], "_".join(parts[MAX_PARTS - 1 :])]
+    return tuple(parts) or (_identifier(node.op_type),)
+
+
+def _identifier(text: str) -> str:
+    text = re.sub(r"[^A-Za-z0-9_]", "_", text)
+    if text.isdecimal():
+        return text
+    if text[0].isdigit() or text[0] == "_":
+        text = f"n{text}"
+    return f"{text}_" if keyword.iskeyword(text) or text in TAKEN else text
+
+
+def _free_name(
+    path: tuple[str, ...],
+    taken: set[tuple[str, ...]],
+    beginnings: set[tuple[str, ...]],
+    tries: Counter[tuple[str, ...]],
+) -> tuple[str, ...]:
+    """The path, or one with a number, that is no other's beginning and begins with no other.
+
+    ``tries``: path -> the last number that was tried for it, so that many equal names take no
+    longer than many different ones.
+    """
+    tried = path
+    while (
+        tried in taken
+        or tried in beginnings
+        or any(tried[:end] in taken for end in range(1, len(tried)))
+    ):
+        # Where a beginning is itself a node, the number must go there, not to the end.
+        at = next((end for end in range(1, len(path)) if path[:end] in taken), len(path))
+        tries[path] += 1
+        tried = (*path[: at - 1], f"{path[at - 1]}_{tries[path]}", *path[at:])
+    return tried

@@ -1,0 +1,488 @@
+"""Fixed shapes for a graph from elsewhere, at the size and batch asked for or at the file's own.
+
+``settle_shapes`` writes the size and the batch into the input. Then ``fold`` computes everything
+that does not depend on the picture, so that engines find fixed shapes. A size that the file states
+is changed only where ``_refuse_fixed_sizes`` lets it pass, a batch that it states only where
+``rebatch`` proves the change right.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Set
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.errors import ModelError
+from detector.core.errors.limits import how_to_raise, raised
+from detector.core.models.formats.onnx.branches import CONTROL_FLOW, refuse_branches, taken_branch
+from detector.core.models.formats.onnx.foreign import (
+    Dims,
+    ForeignGraph,
+    attributes_of,
+    constant_of,
+    describe_tensor,
+)
+from detector.core.models.formats.onnx.inputs import fix_sizes
+from detector.core.models.formats.onnx.metadata import MAX_SIDE, Metadata
+from detector.core.models.formats.onnx.operands import check_operands
+from detector.core.models.formats.onnx.rebatch import BROADCAST, UNARY, rebatch
+from detector.core.models.graph.build import MULTIPLYING, node_macs
+from detector.core.models.own_files import KEY
+
+if TYPE_CHECKING:
+    import onnx
+
+Size = tuple[int, int]  # height, width
+
+STRIDE = 32  # where the metadata does not say
+MAX_ROUNDS = 100  # of folding; D-FINE takes 8
+MAX_NODE_ROUNDS = 600_000  # nodes times rounds
+LARGEST = 1 << 24  # elements of a folded constant; the grids of an 8192x8192 input are below it
+MAX_WORK = 1 << 29  # elements read and written by folding; some seconds
+# What an engine has to compute from constants before the first picture: elements, and multiply-
+# accumulates.
+MAX_LEFT, MAX_LEFT_MACS = 1 << 28, 1 << 38
+# What is never folded: quantised weights stay quantised, random numbers are no constants.
+KEPT = frozenset(
+    "DequantizeLinear QuantizeLinear RandomNormal RandomUniform RandomNormalLike RandomUniformLike "
+    "Bernoulli Multinomial If Loop Scan SequenceMap".split()
+)
+# Their outputs are no larger than their inputs together, whatever the inputs hold. numpy computes
+# them as fast as it reads.
+STEADY = UNARY | frozenset(
+    "And Or Xor BitShift Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh Softmax LogSoftmax "
+    "Concat Split Slice Reshape Flatten Squeeze Unsqueeze Transpose Shape Size NonZero Compress "
+    "Unique ArgMax ArgMin ReduceMax ReduceMean ReduceMin ReduceSum ReduceProd ReduceL1 ReduceL2 "
+    "ReduceSumSquare ReduceLogSum ReduceLogSumExp CumSum TopK Trilu ScatterND ScatterElements "
+    "DepthToSpace SpaceToDepth ReverseSequence".split()
+)
+# Theirs may be larger: numpy computes them, where inference says how large they become.
+GROWING = frozenset(
+    "Expand Tile Range Pad OneHot MatMul Gemm ConstantOfShape EyeLike GatherND GatherElements "
+    "Gather Constant".split()
+)
+# ONNX's evaluator goes over the elements of all others one by one in Python.
+SLOW, SLOW_ELEMENTS = 1000, 4096
+OPEN_END = np.iinfo(np.int32).max  # exporters write "to the end" as the largest int32 or int64
+# Operators that hold no sizes, beside the element-wise ones.
+SIZELESS = frozenset(
+    "AveragePool BatchNormalization Conv GlobalAveragePool MaxPool Concat Transpose".split()
+)
+
+
+def settle_shapes(
+    graph: ForeignGraph, metadata: Metadata, size: Size | None, batch: int
+) -> tuple[bool, Size]:
+    """Fixes all shapes at a size and a batch; returns whether the graph reads NCHW, and the size.
+
+    ``size``: (height, width); None takes the file's own. A dimension that the file leaves free
+    takes what was asked for; a fixed one is changed only where that is proven right. Raises
+    ModelError.
+    """
+    planar = _is_planar(graph)
+    dims = graph.input.type.tensor_type.shape.dim
+    batched = len(dims) == 4
+    first = 1 if batched else 0
+    spatial = (first + 1, first + 2) if planar else (first, first + 1)
+    own = (dims[spatial[0]].dim_value, dims[spatial[1]].dim_value)  # 0: free
+    wanted = height, width = _wanted_size(graph, metadata, size, own)
+    resized = any(side and side != new for side, new in zip(own, wanted, strict=True))
+    own_batch = dims[0].dim_value if batched else 1
+    values = {first if planar else first + 2: 3, spatial[0]: height, spatial[1]: width}
+    if batched:
+        values[0] = own_batch or batch
+    for at, value in values.items():
+        dims[at].ClearField("dim_param")
+        dims[at].dim_value = value
+    fix_sizes(graph, wanted, own_batch or batch)
+    if resized or own_batch not in (0, batch):
+        graph.declared.clear()
+    try:
+        fold(graph)
+    except ModelError as exc:
+        if resized:
+            raise ModelError(
+                f"{graph.name}: the file is fixed at {own[1]}x{own[0]} and does not fit "
+                f"{width}x{height} ({exc}); export it at {width}x{height}, or with dynamic sizes"
+            ) from exc
+        raise
+    if resized:
+        _refuse_fixed_sizes(graph, wanted, own)
+    if own_batch and own_batch != batch:
+        rebatch(graph, batch)
+    return planar, wanted
+
+
+def _is_planar(graph: ForeignGraph) -> bool:
+    """Whether the input is NCHW, else NHWC. Raises ModelError where it is not a picture.
+
+    Bytes are the input of files of ours, and of networks that scale their pixels themselves.
+    """
+    from onnx import TensorProto
+
+    tensor = graph.input.type.tensor_type
+    dims = [dim.dim_value for dim in tensor.shape.dim]
+    if KEY in graph.metadata:
+        if tensor.elem_type == TensorProto.UINT8 and len(dims) == 4 and all(dims) and dims[3] == 3:
+            return False
+        raise ModelError(
+            f"{graph.name}: its input {graph.input.name} is {describe_tensor(graph.input)}, not "
+            "the one that detect-video writes; build it again"
+        )
+    kinds = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.UINT8)
+    sides = dims[1:] if len(dims) == 4 else dims
+    fits = len(dims) in (3, 4) and (sides[0] in (0, 3) or sides[2] == 3)
+    if tensor.elem_type not in kinds or not fits:
+        raise ModelError(
+            f"{graph.name}: its input {graph.input.name} is {describe_tensor(graph.input)}; export "
+            "it with a picture as its input: float32, float16 or uint8 [batch, 3, height, width]"
+        )
+    return bool(sides[0] == 3 or sides[2] != 3)
+
+
+def _wanted_size(graph: ForeignGraph, metadata: Metadata, size: Size | None, own: Size) -> Size:
+    """The size asked for, else the file's own, else the one in its metadata."""
+    if size is None and all(own):
+        size = own
+    if size is None:
+        if metadata.imgsz is None:
+            raise ModelError(
+                f"{graph.name}: its input is {describe_tensor(graph.input)}, and nothing says "
+                "which size it was trained at; give it: --size 640 (or WIDTHxHEIGHT)"
+            )
+        size = metadata.imgsz
+    stride = metadata.stride or STRIDE
+    if size != own and any(side % stride for side in size):
+        fitting = "x".join(str(-(-side // stride) * stride) for side in reversed(size))
+        raise ModelError(
+            f"{graph.name}: --size {size[1]}x{size[0]}: both sides must be multiples of {stride}; "
+            f"the next size is --size {fitting}"
+        )
+    if any(side > (most := raised(MAX_SIDE)) for side in size):
+        raise ModelError(
+            f"{graph.name}: its input {size[1]}x{size[0]} is larger than {most}x{most}; "
+            f"{how_to_raise()}"
+        )
+    return size
+
+
+# Folding
+
+
+def fold(graph: ForeignGraph) -> None:
+    """Computes everything that does not depend on the picture, in place, and infers all shapes.
+
+    A node whose inputs are all constants is evaluated by ONNX's own reference evaluator; a Shape
+    of a tensor whose shape is known becomes a constant. This is repeated while it makes more shapes
+    known. What is computed is bounded (``_cost``), since a file of a few bytes may ask for
+    terabytes; what is too much stays a node. Raises ModelError for branches that depend on the
+    picture.
+    """
+    try:
+        work, rounds = raised(MAX_WORK), raised(MAX_NODE_ROUNDS) // (1 + len(graph.nodes))
+        for _ in range(min(raised(MAX_ROUNDS), 2 + rounds)):
+            graph.infer()
+            changed, work = fold_once(graph, work)
+            if not changed:
+                break
+        drop_unused(graph)
+        graph.infer()
+        check_operands(graph)
+    except ModelError:
+        refuse_branches(graph)  # inference fails on what is inside of them
+        raise
+    refuse_branches(graph)
+
+
+def fold_once(graph: ForeignGraph, work: int, kept: Set[str] = frozenset()) -> tuple[bool, int]:
+    """Passes over all nodes once; returns whether anything changed, and the work that is left. A
+    chain folds in one pass. ``kept``: tensors that stay computed.
+    """
+    read = {name for node in graph.nodes for name in node.input} | set(graph.outputs)
+    left: list[onnx.NodeProto] = []
+    alias: dict[str, str] = {}
+    changed = False
+    # Inside a branch a tensor may be read by its name, and an alias would not be found there.
+    branches = any(node.op_type in CONTROL_FLOW for node in graph.nodes)
+    shapes: dict[str, Dims] = {}  # the result of a Shape -> what is known of it
+    passes = () if branches else ("Identity", "Dropout")
+    for node in graph.nodes:
+        for at, name in enumerate(node.input):
+            if name in alias:
+                node.input[at] = alias[name]
+        if (
+            node.op_type in passes
+            and node.output[0] not in graph.outputs
+            and not any(name in read for name in node.output[1:])  # the mask of a Dropout
+        ):
+            alias[node.output[0]] = node.input[0]
+        elif (sides := _known_sides(graph, node, shapes)) is not None:
+            _make_constants(graph, node, [sides])
+        elif node.op_type == "If" and (branch := taken_branch(graph, node)) is not None:
+            left += branch
+        elif not kept.isdisjoint(node.output):
+            left.append(node)
+            continue
+        elif (cost := _cost(graph, node)) is not None and cost <= work:
+            values = _fixed_values(graph, node)
+            work -= cost
+            if values is None:
+                left.append(node)
+                continue
+            _make_constants(graph, node, values)
+        else:
+            left.append(node)
+            continue
+        changed = True
+    graph.nodes = left
+    return changed, work
+
+
+def _known_sides(
+    graph: ForeignGraph, node: onnx.NodeProto, shapes: dict[str, Dims]
+) -> NDArray[Any] | None:
+    """The sides that a Gather takes from the shape of a tensor, where these are known; the others
+    may depend on the picture. ``shapes``: of the Shape nodes before it; a Shape is added."""
+    if any(name in graph.outputs for name in node.output):
+        return None
+    if node.op_type == "Shape" and (dims := graph.dims.get(node.input[0])) is not None:
+        given = attributes_of(node)
+        shapes[node.output[0]] = dims[given.get("start", 0) : given.get("end")]
+    if node.op_type != "Gather" or node.input[0] not in shapes:
+        return None
+    dims, at = shapes[node.input[0]], graph.value(node.input[1])
+    if at is None or not all(-len(dims) <= one < len(dims) for one in at.ravel().tolist()):
+        return None
+    taken = [dims[one] for one in at.ravel().tolist()]
+    if any(side is None for side in taken):
+        return None
+    return np.array(taken, np.int64).reshape(at.shape)
+
+
+def _make_constants(graph: ForeignGraph, node: onnx.NodeProto, values: list[NDArray[Any]]) -> None:
+    from onnx import numpy_helper
+
+    for name, array in zip(node.output, values, strict=False):
+        if name:
+            graph.constants[name] = numpy_helper.from_array(np.asarray(array), name)
+
+
+def _cost(graph: ForeignGraph, node: onnx.NodeProto) -> int | None:
+    """How many elements are read and written to compute a node's outputs; None where they depend on
+    the picture, or become too large.
+    """
+    if any(name in graph.outputs for name in node.output):
+        return None
+    if node.op_type == "Shape":
+        return 1 if graph.shape(node.input[0]) is not None else None
+    if node.op_type in KEPT or any(name and name not in graph.constants for name in node.input):
+        return None
+    given = sum(_size(graph, name) for name in node.input if name)
+    made = _elements_made(graph, node, given)
+    if made is None or made > raised(LARGEST):
+        return None
+    if node.op_type in ("MatMul", "Gemm"):
+        made *= max(1, *graph.constants[node.input[0]].dims)
+    if node.op_type in STEADY or node.op_type in GROWING or node.op_type in BROADCAST:
+        return 1 + given + made
+    return SLOW * (1 + given + made) if given + made <= SLOW_ELEMENTS else None
+
+
+def _size(graph: ForeignGraph, name: str) -> int:
+    return int(math.prod(graph.constants[name].dims))
+
+
+def _elements_made(graph: ForeignGraph, node: onnx.NodeProto, given: int) -> int | None:
+    """At most so many elements; None where that is not known yet.
+
+    Inference runs once a round, so inside a chain no shape is known yet.
+    """
+    shapes = [graph.shape(name) for name in node.output if name]
+    known = [math.prod(shape) for shape in shapes if shape is not None]
+    if len(known) == len(shapes):
+        return sum(known)
+    if node.op_type in STEADY:
+        return given
+    dims = [tuple(graph.constants[name].dims) for name in node.input if name]
+    if node.op_type in BROADCAST:
+        try:
+            return int(math.prod(np.broadcast_shapes(*dims)))
+        except ValueError:
+            return None
+    if node.op_type == "Gather" and len(dims) == 2:
+        return _size(graph, node.input[0]) * _size(graph, node.input[1])
+    if node.op_type == "ConstantOfShape":
+        asked = graph.value(node.input[0])
+        sides = () if asked is None else asked.ravel().tolist()
+        return None if asked is None else int(math.prod(max(0, side) for side in sides))
+    return None
+
+
+def _fixed_values(graph: ForeignGraph, node: onnx.NodeProto) -> list[NDArray[Any]] | None:
+    """A node's outputs; None where ONNX's evaluator cannot compute them."""
+    if node.op_type == "Shape":
+        shape, attributes = graph.shape(node.input[0]) or (), attributes_of(node)
+        return [np.array(shape[attributes.get("start", 0) : attributes.get("end")], np.int64)]
+    if (tensor := constant_of(node)) is not None:
+        from onnx import numpy_helper
+
+        return [numpy_helper.to_array(tensor)]
+    return _evaluate(graph, node)
+
+
+def _evaluate(graph: ForeignGraph, node: onnx.NodeProto) -> list[NDArray[Any]] | None:
+    from onnx import helper
+    from onnx.reference import ReferenceEvaluator
+
+    given = {name: graph.value(name) for name in node.input if name}
+    single = helper.make_graph(
+        [node],
+        "one",
+        [
+            helper.make_value_info(
+                name, helper.make_tensor_type_proto(graph.constants[name].data_type, None)
+            )
+            for name in given
+        ],
+        [helper.make_empty_tensor_value_info(name) for name in node.output if name],
+    )
+    model = helper.make_model(single, opset_imports=[helper.make_opsetid("", graph.opset)])
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            results = ReferenceEvaluator(model).run(None, given)
+    except Exception:  # an operator that the evaluator lacks stays a node; engines may have it
+        return None
+    made = iter(results)
+    return [next(made) if name else np.zeros(0) for name in node.output]
+
+
+def refuse_costly_constants(graph: ForeignGraph) -> None:
+    """Raises ModelError where constants alone would cost an engine too much memory or time.
+
+    An engine computes what depends on no picture before the first one, whatever it takes: a Range
+    of 2^40 numbers, or a thousand products of large matrices. ``graph``: its shapes are inferred.
+    """
+    fixed = set(graph.constants)
+    shapes = {name: shape for name in graph.dims if (shape := graph.shape(name)) is not None}
+    elements = macs = 0
+    for node in graph.nodes:
+        if not all(name in fixed for name in node.input if name):
+            continue
+        fixed.update(node.output)
+        made = [shapes.get(name) for name in node.output if name]
+        if any(shape is None for shape in made) and node.op_type not in STEADY:
+            raise ModelError(_too_costly(graph, node, "an unknown number of values"))
+        read = sum(math.prod(shapes.get(name, ())) for name in node.input if name)
+        elements += max(0, sum(math.prod(shape or ()) for shape in made) - read)
+        if node.op_type in MULTIPLYING and all(name in shapes for name in node.input[:2]):
+            macs += node_macs(node, shapes)
+        if elements > raised(MAX_LEFT) or macs > raised(MAX_LEFT_MACS):
+            raise ModelError(_too_costly(graph, node, "too many values"))
+
+
+def _too_costly(graph: ForeignGraph, node: onnx.NodeProto, what: str) -> str:
+    shapes = ", ".join(str(list(graph.dims.get(name, ()))) for name in node.output)
+    return (
+        f"{graph.name}: node {node.name or node.output[0]} ({node.op_type}) makes {what} of "
+        f"constants alone, {shapes}; no detector does: export it again; {how_to_raise()}"
+    )
+
+
+def drop_unused(graph: ForeignGraph) -> None:
+    """Removes the nodes and constants that no output needs, in place."""
+    wanted = set(graph.outputs)
+    kept = []
+    for node in reversed(graph.nodes):
+        if any(name in wanted for name in node.output):
+            kept.append(node)
+            wanted.update(node.input)
+    graph.nodes = kept[::-1]
+    graph.constants = {name: tensor for name, tensor in graph.constants.items() if name in wanted}
+
+
+# Another input size
+
+
+def _refuse_fixed_sizes(graph: ForeignGraph, size: Size, exported: Size) -> None:
+    """Raises ModelError with the first node that may hold numbers laid out for the exported size.
+
+    A grid of anchors that was computed at export would be silently wrong at another size of as many
+    cells. So only operators that hold no sizes pass; whether the shapes happen to fit is no proof.
+    """
+    for node in graph.nodes:
+        if not _holds_no_size(graph, node):
+            height, width = exported
+            raise ModelError(
+                f"{graph.name}: the file is fixed at {width}x{height}, and node "
+                f"{node.name or node.output[0]} ({node.op_type}) may hold numbers laid out for "
+                f"that; use --size {width}x{height}, or export it at {size[1]}x{size[0]} or with "
+                "dynamic sizes"
+            )
+
+
+def _holds_no_size(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
+    if all(not name or name in graph.constants for name in node.input):
+        return False
+    if node.op_type in UNARY or node.op_type in SIZELESS:
+        return True
+    if node.op_type in BROADCAST:
+        return all(_is_per_channel(graph, name) for name in node.input if name in graph.constants)
+    return node.op_type in SIZELESS_FORMS and SIZELESS_FORMS[node.op_type](graph, node)
+
+
+def _is_per_channel(graph: ForeignGraph, name: str) -> bool:
+    """A factor for each channel of a map, [1, C, 1, 1]; not the scale of decoded boxes."""
+    dims = graph.dims.get(name, ())
+    return len(dims) in (3, 4) and dims[-2:] == (1, 1)
+
+
+def _slice(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
+    """Of channels, or of every second pixel from the first ones on; none that ends at a pixel."""
+    bounds = [graph.value(name) for name in node.input[1:]]
+    dims = graph.dims.get(node.input[0], ())
+    if any(bound is None for bound in bounds) or len(bounds) < 3 or len(dims) != 4:
+        return False
+    starts, ends, axes = bounds[:3]
+    assert starts is not None
+    assert ends is not None
+    assert axes is not None
+    return all(
+        axis == 1 or (axis in (2, 3) and 0 <= start < 8 and end >= OPEN_END)
+        for start, end, axis in zip(starts.tolist(), ends.tolist(), axes.tolist(), strict=True)
+    )
+
+
+def _split(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
+    """Of channels."""
+    return len(graph.dims.get(node.input[0], ())) == 4 and attributes_of(node).get("axis", 0) == 1
+
+
+def _reshape(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
+    """A map [b, C, h, w] to [b, C, -1]."""
+    target, dims = graph.value(node.input[1]), graph.dims.get(node.input[0], ())
+    return (
+        target is not None
+        and len(dims) == 4
+        and len(target) == 3
+        and target[1] in (0, dims[1])
+        and target[2] == -1
+    )
+
+
+def _upsample(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
+    """By factors, not to a size."""
+    return len(node.input) == 3 and graph.value(node.input[2]) is not None
+
+
+# Operators that hold no size in some of their forms.
+SIZELESS_FORMS: dict[str, Callable[[ForeignGraph, onnx.NodeProto], bool]] = {
+    "Reshape": _reshape,
+    "Resize": _upsample,
+    "Slice": _slice,
+    "Split": _split,
+}

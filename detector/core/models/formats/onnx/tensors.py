@@ -1,0 +1,264 @@
+"""The tensors of an ONNX file: their bytes are there, and fit what the tensor says of itself.
+
+Tensors stand in many places: among the constants of a graph, in a Constant node, in a branch of an
+If, in a local function. Some store their bytes in other files, which must lie in its folder.
+``read_external_data`` fetches those, and ``check_tensors`` holds every tensor against its own shape
+and type, so that nothing behind has to.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, NamedTuple
+
+from detector.core.errors import ModelError
+from detector.core.errors.guard import keep
+from detector.core.errors.holding import watch
+from detector.core.errors.limits import how_to_raise, raised
+from detector.core.errors.machine import too_much
+from detector.core.models.formats.onnx.bounds import attributes_in, every_graph, is_function
+
+if TYPE_CHECKING:
+    import onnx
+
+MAX_RANK = 32  # dimensions; numpy 1 has no more
+MAX_SIDE = 1 << 40
+MAX_DIGITS = 18  # of an offset or a length
+SHARED = 10  # tensors may use a byte of a file this often, on average: some are tied
+READ_BYTES = 1 << 30
+
+# Element type -> bits of one element, and the field for values that are not raw bytes, with how
+# many elements one value of it holds.
+BITS = {
+    "FLOAT": (32, "float_data", 1),
+    "UINT8": (8, "int32_data", 1),
+    "INT8": (8, "int32_data", 1),
+    "UINT16": (16, "int32_data", 1),
+    "INT16": (16, "int32_data", 1),
+    "INT32": (32, "int32_data", 1),
+    "INT64": (64, "int64_data", 1),
+    "BOOL": (8, "int32_data", 1),
+    "FLOAT16": (16, "int32_data", 1),
+    "DOUBLE": (64, "double_data", 1),
+    "UINT32": (32, "uint64_data", 1),
+    "UINT64": (64, "uint64_data", 1),
+    "BFLOAT16": (16, "int32_data", 1),
+    "FLOAT8E4M3FN": (8, "int32_data", 1),
+    "FLOAT8E4M3FNUZ": (8, "int32_data", 1),
+    "FLOAT8E5M2": (8, "int32_data", 1),
+    "FLOAT8E5M2FNUZ": (8, "int32_data", 1),
+    "UINT4": (4, "int32_data", 2),
+    "INT4": (4, "int32_data", 2),
+    "STRING": (0, "string_data", 1),
+}
+
+
+def every_tensor(path: Path, model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Raises ModelError for sparse ones, which nobody exports."""
+    for graph in every_graph(model):
+        sparse = [] if is_function(graph) else [*graph.sparse_initializer]
+        if not is_function(graph):
+            yield from graph.initializer
+        for attribute in attributes_in(graph):
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            sparse += attribute.sparse_tensors
+            sparse += [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []
+        if sparse:
+            raise ModelError(
+                f"{path}: holds sparse constants, which are not supported; export it with dense "
+                "ones"
+            )
+
+
+# ----------------------------------------------------------------------
+# Other files
+
+
+class _Place(NamedTuple):
+    """Where a tensor's bytes lie."""
+
+    tensor: onnx.TensorProto
+    file: Path
+    offset: int
+    size: int
+
+
+def read_external_data(path: Path, model: onnx.ModelProto) -> list[Path]:
+    """Reads the bytes that are stored in other files into the model; returns these files.
+
+    They must be plain files in the model's folder, or below it. What is read is bounded by what is
+    on disk. Raises ModelError.
+    """
+    from onnx import TensorProto
+
+    places = [
+        _place(path, tensor)
+        for tensor in every_tensor(path, model)
+        if tensor.data_location == TensorProto.EXTERNAL
+    ]
+    files = list(dict.fromkeys(place.file for place in places))
+    keep("the model's external data", *files)
+    watch(*files)
+    sizes = {place.file: _size_of(path, place.file) for place in places}
+    for tensor, file, offset, size in places:
+        if offset + size > sizes[file]:
+            raise ModelError(
+                f"{path}: {file.name} has {sizes[file]:,} bytes, but {_name_of(tensor)} is said to "
+                f"take {size:,} from {offset:,} on; it is cut off or of another model: copy it "
+                "again"
+            )
+    wanted = sum(place.size for place in places)
+    if wanted > raised(SHARED) * sum(sizes.values()):
+        raise ModelError(
+            f"{path}: its tensors take {wanted:,} bytes of files that have "
+            f"{sum(sizes.values()):,}; it is damaged: export it again; {how_to_raise()}"
+        )
+    if (size_text := too_much(wanted)) is not None:
+        raise ModelError(f"{path}: its weights need {size_text}")
+    for tensor, file, offset, size in places:
+        tensor.raw_data = _read(path, file, offset, size)
+        tensor.ClearField("external_data")
+        tensor.ClearField("data_location")
+    return list(sizes)
+
+
+def _place(path: Path, tensor: onnx.TensorProto) -> _Place:
+    said = {entry.key: entry.value for entry in tensor.external_data}
+    location = said.get("location", "")
+    pure = PurePosixPath(location)
+    file = path.parent / location
+    if (
+        not location
+        or "\0" in location
+        or pure.is_absolute()
+        or ".." in pure.parts
+        or not _is_inside(path, file)
+    ):
+        raise ModelError(
+            f"{path}: {_name_of(tensor)} claims to be stored in {location!r}, outside the model's "
+            "folder; such a path is refused"
+        )
+    numbers = {}
+    for key in ("offset", "length"):
+        text = said.get(key, "")
+        if text and not (text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS):
+            raise ModelError(
+                f"{path}: {_name_of(tensor)}: {key} {text[:40]!r} is no number of bytes; it is "
+                "damaged: export it again"
+            )
+        numbers[key] = int(text) if text else None
+    size = _check_shape(path, tensor)
+    if numbers["length"] not in (None, size):
+        raise ModelError(
+            f"{path}: {_name_of(tensor)} has {numbers['length']:,} bytes in {location}, but its "
+            f"shape wants {size:,}; it is damaged: export it again"
+        )
+    return _Place(tensor, file, numbers["offset"] or 0, size)
+
+
+def _is_inside(path: Path, file: Path) -> bool:
+    """Whether a file lies in the model's folder, links followed.
+
+    Where the model is a link, the folder of what it leads to counts too: a cache of downloads keeps
+    both files elsewhere, side by side.
+    """
+    real = os.path.realpath(file)
+    folders = (os.path.realpath(path.parent), os.path.dirname(os.path.realpath(path)))
+    return any(real.startswith(folder.rstrip("/") + "/") for folder in folders)
+
+
+def _size_of(path: Path, file: Path) -> int:
+    try:
+        about = os.stat(file)
+    except OSError as exc:
+        raise ModelError(
+            f"{path}: its weights are stored in {file.name}, which is not beside it "
+            f"({exc.strerror}); put that file there too"
+        ) from exc
+    if not stat.S_ISREG(about.st_mode):
+        raise ModelError(f"{path}: its weights are stored in {file.name}, which is no file")
+    return about.st_size
+
+
+def _read(path: Path, file: Path, offset: int, size: int) -> bytes:
+    blocks = []
+    try:
+        # O_NONBLOCK: a pipe that took the file's place in the meantime would hold this call.
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            while size and (block := os.pread(descriptor, min(size, READ_BYTES), offset)):
+                blocks.append(block)
+                offset, size = offset + len(block), size - len(block)
+        finally:
+            os.close(descriptor)
+    except OSError as exc:
+        raise ModelError(f"{path}: {file.name} cannot be read: {exc.strerror}") from exc
+    if size:
+        raise ModelError(f"{path}: {file.name} became shorter while it was read; copy it again")
+    return b"".join(blocks)
+
+
+# ----------------------------------------------------------------------
+# Bytes and shape
+
+
+def check_tensors(path: Path, model: onnx.ModelProto) -> None:
+    """Raises ModelError for a tensor whose bytes are not those of its shape and type."""
+    for tensor in every_tensor(path, model):
+        wanted = _check_shape(path, tensor)
+        count, (_, field, together) = math.prod(tensor.dims), _kind(path, tensor)
+        if tensor.HasField("raw_data") and field != "string_data":
+            found, unit = len(tensor.raw_data), "bytes"
+        else:
+            wanted, found, unit = -(-count // together), len(getattr(tensor, field)), "values"
+        if found != wanted:
+            raise ModelError(
+                f"{path}: {_name_of(tensor)} holds {found:,} {unit}, but its shape "
+                f"{list(tensor.dims)} wants {wanted:,}; it is damaged: download it or export it "
+                "again"
+            )
+
+
+def _check_shape(path: Path, tensor: onnx.TensorProto) -> int:
+    """How many bytes a tensor takes as raw bytes. Raises ModelError for a senseless shape."""
+    bits, _, _ = _kind(path, tensor)
+    sides = [*tensor.dims]
+    if (
+        len(sides) > MAX_RANK
+        or not all(0 <= side <= MAX_SIDE for side in sides)
+        or math.prod(sides) > MAX_SIDE
+        or tensor.HasField("segment")
+    ):
+        raise ModelError(
+            f"{path}: {_name_of(tensor)} has the senseless shape {sides[:MAX_RANK]}; it is "
+            "damaged: download it or export it again"
+        )
+    return (int(math.prod(sides)) * bits + 7) // 8
+
+
+def _kind(path: Path, tensor: onnx.TensorProto) -> tuple[int, str, int]:
+    name = _type_names().get(tensor.data_type, f"type {tensor.data_type}")
+    if name not in BITS:
+        raise ModelError(
+            f"{path}: {_name_of(tensor)} is of {name.lower()}, which is not supported; export it "
+            "in float32, or download it again"
+        )
+    return BITS[name]
+
+
+@cache
+def _type_names() -> dict[int, str]:
+    from onnx import TensorProto
+
+    return {number: name for name, number in TensorProto.DataType.items()}
+
+
+def _name_of(tensor: onnx.TensorProto) -> str:
+    return f"tensor {tensor.name[:80]!r}" if tensor.name else "a tensor without a name"

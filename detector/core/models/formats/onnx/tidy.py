@@ -1,0 +1,105 @@
+"""What runtimes accept and ONNX's checker does not, or what nobody needs: put right in place.
+
+Exporters of dynamic shapes write formulas of a thousand characters where a side is not known, and
+converters to half precision put their casts at the end of the list of nodes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from detector.core.models.formats.onnx.bounds import every_graph, subgraphs
+
+if TYPE_CHECKING:
+    import onnx
+
+STANDARD = ("", "ai.onnx")
+
+
+def tidy(model: onnx.ModelProto) -> None:
+    """Sorts the nodes, gives the standard domain one spelling, and forgets what inference finds.
+
+    A negative side becomes one that is not fixed; the name of a free side of an output is left out.
+    """
+    for entry in model.opset_import:
+        entry.domain = "" if entry.domain in STANDARD else entry.domain
+    for graph in every_graph(model):
+        for node in graph.node:
+            node.domain = "" if node.domain in STANDARD else node.domain
+        graph.ClearField("value_info")
+        _sort(graph)
+    for info in (*model.graph.input, *model.graph.output):
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.HasField("dim_value") and dim.dim_value < 0:
+                dim.ClearField("dim_value")
+    for info in model.graph.output:
+        for dim in info.type.tensor_type.shape.dim:
+            dim.ClearField("dim_param")
+
+
+def _sort(graph: onnx.GraphProto | onnx.FunctionProto) -> None:
+    """Puts each node behind those whose outputs it reads; else the order stays.
+
+    Where nodes wait for each other in a circle, they stay last, and ONNX's checker refuses them.
+    """
+    made = {name for node in graph.node for name in node.output if name}
+    if not _is_unsorted(graph.node, made):
+        return
+    waits: list[int] = []  # for so many outputs of other nodes
+    readers: dict[str, list[int]] = {}
+    for at, node in enumerate(graph.node):
+        needed = made.intersection(reads(node))
+        waits.append(len(needed))
+        for name in needed:
+            readers.setdefault(name, []).append(at)
+    ready = deque(at for at, count in enumerate(waits) if not count)
+    order: list[int] = []
+    while ready:
+        order.append(at := ready.popleft())
+        for name in set(graph.node[at].output):
+            for reader in readers.pop(name, ()):
+                waits[reader] -= 1
+                if not waits[reader]:
+                    ready.append(reader)
+    order += sorted(set(range(len(waits))) - set(order))
+    nodes = [graph.node[at] for at in order]
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _is_unsorted(nodes: Sequence[onnx.NodeProto], made: set[str]) -> bool:
+    """Whether a node reads what a later one makes. ``made``: all that nodes make."""
+    missing = set(made)
+    for node in nodes:
+        if not missing.isdisjoint(reads(node)):
+            return True
+        missing.difference_update(node.output)
+    return False
+
+
+def reads(node: onnx.NodeProto) -> Iterator[str]:
+    """What a node reads, also inside of its branches, where names of the outer graph are known."""
+    yield from node.input
+    waiting = [node.attribute]
+    while waiting:
+        for attribute in waiting.pop():
+            for graph in subgraphs(attribute):
+                for inner in graph.node:
+                    yield from inner.input
+                    waiting.append(inner.attribute)
+                yield from (info.name for info in graph.output)
+
+
+def state_output_shapes(model: onnx.ModelProto) -> None:
+    """Gives outputs the shapes that the file does not state, as far as inference finds them."""
+    from onnx import shape_inference
+
+    if all(info.type.tensor_type.HasField("shape") for info in model.graph.output):
+        return
+    with suppress(Exception):  # the checker refuses such a graph later, with the reason
+        inferred = shape_inference.infer_shapes(model)
+        del model.graph.output[:]
+        model.graph.output.extend(inferred.graph.output)

@@ -1,0 +1,361 @@
+"""What a network is made of, with names and shapes, before any number is read.
+
+A ``Step`` is one operation of the graph; an ``Architecture`` holds all steps at one input size; an
+``ArchitectureBuilder`` adds steps to it and checks that they fit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from detector.core.models.formats.checkpoint.contents import Module
+from detector.core.models.formats.yolo.description import LINEAR, Activation, Row, activation_of
+
+# Limits against files that only look like a network; the largest published ones stay far below.
+MAX_TENSOR = 1 << 28  # numbers of one picture in one value, 1 GiB
+MAX_PARAMETERS = 400_000_000  # 1.6 GB; an ONNX file ends at 2 GB
+MAX_STEPS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What a step makes: its name in the graph, and the shape of one picture's."""
+
+    name: str
+    channels: int
+    height: int
+    width: int
+    # Set where every 2x2 pixels of ``folded`` become 4 times the channels. This happens only on
+    # paper: the next convolution reads the pixels themselves.
+    folded: Value | None = None
+
+    @property
+    def size(self) -> str:
+        return f"{self.width}x{self.height}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    path: str  # module path of the block it belongs to: model.6.m.0.cv2
+    inputs: tuple[Value, ...]
+    out: Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convolution(Step):
+    """With its activation. ``form``: how its numbers are stored.
+
+    normed    path.conv and path.bn
+    plain     path, with a bias
+    rep       path.rbr_dense, path.rbr_1x1 and, for equal shapes, path.rbr_identity, which are added
+              up at inference (RepConv)
+    implicit  path, with a vector added before and one multiplied after: ``add`` and ``multiply``
+              are their paths
+    """
+
+    form: str
+    kernel: int
+    stride: int
+    padding: int
+    groups: int
+    activation: Activation
+    node: str  # name of the Conv in the graph
+    add: str = ""
+    multiply: str = ""
+
+    @property
+    def stored_shape(self) -> tuple[int, int, int, int]:
+        return (self.out.channels, self.inputs[0].channels // self.groups, self.kernel, self.kernel)
+
+    @property
+    def weight_names(self) -> tuple[str, ...]:
+        """Under which of these the weights may be stored."""
+        forms = {
+            "normed": (f"{self.path}.conv.weight",),
+            "rep": (f"{self.path}.rbr_dense.0.weight", f"{self.node}.weight"),
+        }
+        return forms.get(self.form, (f"{self.path}.weight",))
+
+    @property
+    def identity(self) -> bool:
+        """Of a rep: whether a third branch is the input itself."""
+        return (
+            self.form == "rep" and self.stride == 1 and self.inputs[0].channels == self.out.channels
+        )
+
+    @property
+    def parameters(self) -> int:
+        """As stored, without running statistics."""
+        outs, ins, *_ = self.stored_shape
+        own = math.prod(self.stored_shape)
+        if self.form == "normed":
+            return own + 2 * outs
+        if self.form == "rep":
+            return own + outs * ins + outs * (6 if self.identity else 4)
+        return own + outs + (ins + outs if self.form == "implicit" else 0)
+
+    @property
+    def parameters_fused(self) -> int:
+        return math.prod(self.stored_shape) + self.out.channels
+
+    @property
+    def macs(self) -> int:
+        return math.prod(self.stored_shape) * self.out.height * self.out.width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaxPool(Step):
+    kernel: int
+    stride: int
+    padding: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upsample(Step):
+    scale: int  # nearest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Concat(Step):
+    """Along the channels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Add(Step):
+    """Two values of one shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class DetectionLayers:
+    """The end: one map [A*(5+C), h, w] a layer."""
+
+    path: str  # model.24
+    outputs: tuple[Value, ...]
+    anchors: int  # A, of each layer
+
+
+@dataclass(slots=True)
+class Architecture:
+    """A network at one input size."""
+
+    origin: str
+    height: int
+    width: int
+    classes: int
+    anchors: list[tuple[tuple[float, float], ...]] | None
+    steps: list[Step] = field(default_factory=list)
+    head: DetectionLayers | None = None
+    blocks: set[str] = field(default_factory=set)
+
+    @property
+    def needed(self) -> list[Step]:
+        """The steps that lead to an output; the rest only trains (yolov7-w6's auxiliary layers)."""
+        wanted = {value.name for value in self.head.outputs} if self.head else set()
+        found = []
+        for step in reversed(self.steps):
+            if step.out.name in wanted:
+                found.append(step)
+                wanted.update((value.folded or value).name for value in step.inputs)
+        return found[::-1]
+
+    @property
+    def convolutions(self) -> list[Convolution]:
+        """All of them, whether needed or not."""
+        return [step for step in self.steps if isinstance(step, Convolution)]
+
+    @property
+    def parameters(self) -> int:
+        """As stored: with batch normalisation, and with what only training needs."""
+        return sum(step.parameters for step in self.convolutions)
+
+    @property
+    def parameters_fused(self) -> int:
+        """Of the graph."""
+        return sum(step.parameters_fused for step in self.needed if isinstance(step, Convolution))
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of the graph's convolutions for one picture."""
+        return sum(step.macs for step in self.needed if isinstance(step, Convolution))
+
+    @property
+    def stride(self) -> int:
+        """Both sides of the input are multiples of it: the coarsest map's."""
+        outputs = self.head.outputs if self.head else ()
+        return max((self.height // value.height for value in outputs), default=1)
+
+
+@dataclass(slots=True)
+class ArchitectureBuilder:
+    """Adds steps to an architecture.
+
+    ``modules``: what a checkpoint says of its own modules; it may name other activations.
+    """
+
+    architecture: Architecture
+    activation: Activation
+    modules: Mapping[str, Module] = field(default_factory=dict)
+    row: Row | None = None  # the row that is being added, for messages
+    parameters: int = 0
+
+    def conv(
+        self,
+        path: str,
+        x: Value,
+        channels: int,
+        kernel: int = 1,
+        stride: int = 1,
+        padding: int | None = None,
+        groups: int = 1,
+        activation: Activation | None = None,
+    ) -> Value:
+        """The block Conv: convolution, batch normalisation, activation.
+
+        Its parts are path.conv, path.bn and path.act.
+        """
+        activation = self._stored_activation(path) or activation or self.activation
+        return self.convolution(path, x, channels, kernel, stride, padding, groups, activation)
+
+    def convolution(
+        self,
+        path: str,
+        x: Value,
+        channels: int,
+        kernel: int = 1,
+        stride: int = 1,
+        padding: int | None = None,
+        groups: int = 1,
+        activation: Activation = LINEAR,
+        *,
+        form: str = "normed",
+        add: str = "",
+        multiply: str = "",
+    ) -> Value:
+        assert self.row is not None
+        padding = kernel // 2 if padding is None else padding
+        if x.channels % groups or channels % groups:
+            raise self.row.error(
+                f"{groups} groups do not divide {x.channels} or {channels} channels"
+            )
+        node = {"normed": f"{path}.conv", "rep": f"{path}.rbr_reparam"}.get(form, path)
+        height, width = (_side(side, kernel, stride, padding) for side in (x.height, x.width))
+        step = Convolution(
+            path=path,
+            inputs=(x,),
+            out=self._value(
+                node if activation == LINEAR else f"{path}.act", channels, height, width
+            ),
+            form=form,
+            kernel=kernel,
+            stride=stride,
+            padding=padding,
+            groups=groups,
+            activation=activation,
+            node=node,
+            add=add,
+            multiply=multiply,
+        )
+        self.parameters += step.parameters
+        if self.parameters > MAX_PARAMETERS:
+            raise self.row.error(
+                f"up to here the network needs more than {MAX_PARAMETERS} parameters; "
+                "check channels"
+            )
+        return self._add(step)
+
+    def max_pool(
+        self, path: str, x: Value, kernel: int, stride: int = 1, padding: int | None = None
+    ) -> Value:
+        padding = kernel // 2 if padding is None else padding
+        height, width = (_side(side, kernel, stride, padding) for side in (x.height, x.width))
+        out = self._value(path, x.channels, height, width)
+        return self._add(
+            MaxPool(path=path, inputs=(x,), out=out, kernel=kernel, stride=stride, padding=padding)
+        )
+
+    def concat(self, path: str, parts: Sequence[Value]) -> Value:
+        assert self.row is not None
+        if len({(part.height, part.width) for part in parts}) > 1:
+            raise self.row.error(
+                f"joins maps of different sizes: {', '.join(part.size for part in parts)}"
+            )
+        if len(parts) == 1:
+            return parts[0]
+        out = self._value(
+            path, sum(part.channels for part in parts), parts[0].height, parts[0].width
+        )
+        return self._add(Concat(path=path, inputs=tuple(parts), out=out))
+
+    def add(self, path: str, a: Value, b: Value) -> Value:
+        assert self.row is not None
+        if (a.channels, a.height, a.width) != (b.channels, b.height, b.width):
+            raise self.row.error(
+                f"adds {a.channels} channels of {a.size} to {b.channels} of {b.size}"
+            )
+        return self._add(
+            Add(path=path, inputs=(a, b), out=self._value(path, a.channels, a.height, a.width))
+        )
+
+    def upsample(self, path: str, x: Value, scale: int) -> Value:
+        out = self._value(path, x.channels, x.height * scale, x.width * scale)
+        return self._add(Upsample(path=path, inputs=(x,), out=out, scale=scale))
+
+    def every_second_pixel(self, path: str, x: Value) -> Value:
+        """Every 2x2 pixels as 4 times the channels.
+
+        Only a convolution can follow; it reads ``x`` itself (``spread_over_pixels`` in network.py).
+        """
+        assert self.row is not None
+        if x.folded is not None:
+            raise self.row.error("follows another of its kind; a convolution must stand between")
+        if x.height % 2 or x.width % 2:
+            raise self.row.error(f"halves a map of {x.size}, whose sides must be even")
+        return Value(path, 4 * x.channels, x.height // 2, x.width // 2, folded=x)
+
+    def _stored_activation(self, path: str) -> Activation | None:
+        """What the checkpoint's own module path.act is; None where it does not say."""
+        module = self.modules.get(f"{path}.act")
+        if module is None:
+            return None
+        assert self.row is not None
+        name, slope = module.path.rpartition(".")[2], module.settings.get("negative_slope", 0.01)
+        found = activation_of(name, slope if isinstance(slope, float) else -1.0)
+        if found is None:
+            raise self.row.error(
+                f"its activation {module.path} is not supported; export the model to ONNX instead"
+            )
+        return found
+
+    def _value(self, name: str, channels: int, height: int, width: int) -> Value:
+        assert self.row is not None
+        if height < 1 or width < 1:
+            raise self.row.error(
+                f"nothing is left of an input of {self.architecture.width}x"
+                f"{self.architecture.height}; use a larger --size"
+            )
+        if channels * height * width > MAX_TENSOR or channels > 65_536:
+            raise self.row.error(
+                f"gives {channels} channels of {width}x{height}; "
+                "check channels, or use a smaller --size"
+            )
+        return Value(name, channels, height, width)
+
+    def _add(self, step: Step) -> Value:
+        assert self.row is not None
+        for value in step.inputs:
+            first = value.name == "images" or (
+                value.folded is not None and value.folded.name == "images"
+            )
+            if (value.folded or first) and not isinstance(step, Convolution):
+                what = "the picture" if first else f"the output of {value.name}"
+                raise self.row.error(f"reads {what}; only a convolution can")
+        if len(self.architecture.steps) >= MAX_STEPS:
+            raise self.row.error(f"more than {MAX_STEPS} steps; check repeats")
+        self.architecture.steps.append(step)
+        return step.out
+
+
+def _side(side: int, kernel: int, stride: int, padding: int) -> int:
+    return (side + 2 * padding - kernel) // stride + 1

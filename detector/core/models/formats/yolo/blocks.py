@@ -1,0 +1,475 @@
+"""Rows of a description -> steps: one function for each block of YOLOv5 and YOLOv7.
+
+A function adds the steps of its block; adding a block is a function and a row of a table. Channels
+that a row asks for are those of the output. The names of parts are those of the originals' state
+dicts. In this file: blocks that both families share, those of YOLOv5, those of YOLOv7, and the
+``Design``, which puts all rows of a description together.
+
+YOLOv5's blocks are written from the graphs that its releases published and from the names and
+shapes in their state dicts. CSP: arXiv 1911.11929; pyramid pooling: arXiv 1406.4729.
+
+YOLOv7's are written from its paper (arXiv 2207.02696) and from the names in its state dicts.
+RepConv: planned re-parameterised convolution, section 4.1 (RepVGG, arXiv 2101.03697). Implicit
+layers: YOLOR, arXiv 2105.04206. Auxiliary heads (section 4.2) train the lead head and are left out
+at inference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from detector.core.errors import ModelError
+from detector.core.models.formats.checkpoint.contents import Module
+from detector.core.models.formats.yolo.architecture import (
+    Architecture,
+    ArchitectureBuilder,
+    DetectionLayers,
+    Value,
+)
+from detector.core.models.formats.yolo.description import Description, Row
+from detector.core.models.graph.build import INPUT
+
+PROBE = 2048  # an input side that every published stride divides
+MAX_SIDE = 8192
+CHANNEL_STEP = 8  # scaled channels are rounded up to it
+
+
+class Wanted(NamedTuple):
+    """A row with its multiples applied: ``channels`` of the output, ``repeats``."""
+
+    row: Row
+    channels: int
+    repeats: int
+
+
+Block = Callable[[ArchitectureBuilder, str, list[Value], Wanted], Value]
+
+
+class Entry(NamedTuple):
+    """A block and how its row is read.
+
+    ``scaled``: the first argument is the channels of the output, before the width multiple.
+    ``repeats_inside``: the block repeats its parts itself.
+    """
+
+    block: Block
+    scaled: bool = True
+    repeats_inside: bool = False
+
+
+def conv(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
+    """Arguments: channels, kernel, stride, padding, groups, activation."""
+    row = wanted.row
+    return builder.conv(
+        path, inputs[0], *_conv_arguments(wanted), activation=row.activation(5, builder.activation)
+    )
+
+
+def _conv_arguments(wanted: Wanted) -> tuple[int, int, int, int, int]:
+    """Channels, kernel, stride, padding, groups."""
+    row = wanted.row
+    kernel = row.integer(1, 1, high=31)
+    padding = row.integer(3, kernel // 2, low=0, high=31)
+    return wanted.channels, kernel, row.integer(2, 1, high=8), padding, row.integer(4, 1)
+
+
+def depthwise_conv(
+    builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted
+) -> Value:
+    kernel, stride = wanted.row.integer(1, 1, high=31), wanted.row.integer(2, 1, high=8)
+    groups = math.gcd(inputs[0].channels, wanted.channels)
+    return builder.conv(path, inputs[0], wanted.channels, kernel, stride, None, groups)
+
+
+def focus(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
+    """YOLOv5's first stem: 2x2 pixels to channels, then the block Conv at path.conv."""
+    x = builder.every_second_pixel(path, inputs[0])
+    return builder.conv(
+        f"{path}.conv", x, *_conv_arguments(wanted), wanted.row.activation(5, builder.activation)
+    )
+
+
+def reorg(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
+    return builder.every_second_pixel(path, inputs[0])
+
+
+def concat(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
+    if wanted.row.integer(0, 1, low=-9, high=9) != 1:
+        raise wanted.row.error("only joining along the channels (1) is supported")
+    return builder.concat(path, inputs)
+
+
+def upsample(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
+    """Arguments: size (None), scale, mode."""
+    row = wanted.row
+    mode = row.arguments[2] if len(row.arguments) > 2 else "nearest"
+    if (row.arguments and row.arguments[0] is not None) or mode != "nearest":
+        raise row.error("only [None, SCALE, nearest] is supported")
+    return builder.upsample(path, inputs[0], row.integer(1, high=8))
+
+
+def max_pool(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
+    """Arguments as torch's nn.MaxPool2d: kernel, stride, padding."""
+    row = wanted.row
+    kernel = row.integer(0, high=31)
+    return builder.max_pool(
+        path, inputs[0], kernel, row.integer(1, kernel, high=31), row.integer(2, 0, low=0, high=15)
+    )
+
+
+def detect(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
+    """One 1x1 convolution an input: [1, A*(5+C), h, w], raw."""
+    anchors = anchors_a_layer(builder, inputs, wanted.row)
+    channels = anchors * (5 + builder.architecture.classes)
+    outputs = [
+        builder.convolution(f"{path}.m.{at}", x, channels, form="plain")
+        for at, x in enumerate(inputs)
+    ]
+    builder.architecture.head = DetectionLayers(path, tuple(outputs), anchors)
+    return outputs[0]
+
+
+def anchors_a_layer(
+    builder: ArchitectureBuilder, inputs: list[Value], row: Row, layers: int = 0
+) -> int:
+    """How many anchors each detection layer has; checks that the description's fit the layers."""
+    layers = layers or len(inputs)
+    anchors = builder.architecture.anchors
+    if anchors is None:
+        raise row.error("the description has no anchors, nor have the weights")
+    if len(anchors) != layers or len({len(pairs) for pairs in anchors}) != 1:
+        counts = ", ".join(str(len(pairs)) for pairs in anchors)
+        raise row.error(
+            f"has {layers} detection layers, but anchors: has lists of {counts} pairs; "
+            "give each layer a list, all of one length"
+        )
+    return len(anchors[0])
+
+
+def residual(
+    builder: ArchitectureBuilder,
+    path: str,
+    x: Value,
+    channels: int,
+    *,
+    shortcut: bool,
+    groups: int = 1,
+    hidden: int,
+) -> Value:
+    """1x1, then 3x3; the input is added where the shapes allow."""
+    inner = builder.conv(f"{path}.cv1", x, hidden)
+    out = builder.conv(f"{path}.cv2", inner, channels, 3, 1, None, groups)
+    return builder.add(f"{path}.add", x, out) if shortcut and x.channels == channels else out
+
+
+def bottleneck(
+    builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted
+) -> Value:
+    """Arguments: channels, shortcut, groups."""
+    row = wanted.row
+    shortcut, groups = row.flag(1, True), row.integer(2, 1)
+    return residual(
+        builder,
+        path,
+        inputs[0],
+        wanted.channels,
+        shortcut=shortcut,
+        groups=groups,
+        hidden=wanted.channels // 2,
+    )
+
+
+def c3(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
+    """Half of the channels go through the bottlenecks, the other half past them.
+
+    Arguments: channels, shortcut, groups.
+    """
+    row, x, hidden = wanted.row, inputs[0], wanted.channels // 2
+    shortcut, groups = row.flag(1, True), row.integer(2, 1)
+    through = builder.conv(f"{path}.cv1", x, hidden)
+    past = builder.conv(f"{path}.cv2", x, hidden)
+    for at in range(wanted.repeats):
+        through = residual(
+            builder,
+            f"{path}.m.{at}",
+            through,
+            hidden,
+            shortcut=shortcut,
+            groups=groups,
+            hidden=hidden,
+        )
+    return builder.conv(
+        f"{path}.cv3", builder.concat(f"{path}.cat", [through, past]), wanted.channels
+    )
+
+
+def spp(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
+    """Max pools of three sizes side by side. Arguments: channels, kernels."""
+    row = wanted.row
+    kernels = row.arguments[1] if len(row.arguments) > 1 else (5, 9, 13)
+    if not isinstance(kernels, (list, tuple)) or not all(
+        type(kernel) is int and kernel % 2 and 1 <= kernel <= 31 for kernel in kernels[:9]
+    ):
+        raise row.error("kernels must be odd whole numbers up to 31: [5, 9, 13]")
+    x = builder.conv(f"{path}.cv1", inputs[0], inputs[0].channels // 2)
+    pools = [builder.max_pool(f"{path}.m.{at}", x, kernel) for at, kernel in enumerate(kernels[:9])]
+    return builder.conv(f"{path}.cv2", builder.concat(f"{path}.cat", [x, *pools]), wanted.channels)
+
+
+def sppf(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
+    """The same as SPP, by one small pool three times in a row. Arguments: channels, kernel."""
+    kernel = _odd(wanted, 1, 5)
+    x = builder.conv(f"{path}.cv1", inputs[0], inputs[0].channels // 2)
+    parts = [x]
+    for at in range(3):
+        parts.append(builder.max_pool(f"{path}.m.{at}", parts[-1], kernel))
+    return builder.conv(f"{path}.cv2", builder.concat(f"{path}.cat", parts), wanted.channels)
+
+
+def _odd(wanted: Wanted, at: int, default: int) -> int:
+    kernel = wanted.row.integer(at, default, high=31)
+    if kernel % 2 == 0:
+        raise wanted.row.error(f"kernel {kernel} must be odd, or the pooled map has another size")
+    return kernel
+
+
+def halving_pool(
+    builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted
+) -> Value:
+    kernel = wanted.row.integer(0, 2, high=31)
+    return builder.max_pool(f"{path}.m", inputs[0], kernel, kernel, 0)
+
+
+def keeping_pool(
+    builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted
+) -> Value:
+    """Arguments: kernel, stride."""
+    kernel = wanted.row.integer(0, 3, high=31)
+    return builder.max_pool(f"{path}.m", inputs[0], kernel, wanted.row.integer(1, 1, high=31))
+
+
+def sppcspc(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
+    """Pyramid pooling in one half of a CSP block; the other half is one convolution."""
+    if any(argument is not None for argument in wanted.row.arguments[1:]):
+        raise wanted.row.error("only the argument for channels is supported")
+    x, hidden = inputs[0], wanted.channels
+    before = builder.conv(f"{path}.cv1", x, hidden)
+    before = builder.conv(f"{path}.cv3", before, hidden, 3)
+    before = builder.conv(f"{path}.cv4", before, hidden)
+    pools = [
+        builder.max_pool(f"{path}.m.{at}", before, kernel) for at, kernel in enumerate((5, 9, 13))
+    ]
+    after = builder.conv(f"{path}.cv5", builder.concat(f"{path}.pyramid", [before, *pools]), hidden)
+    after = builder.conv(f"{path}.cv6", after, hidden, 3)
+    past = builder.conv(f"{path}.cv2", x, hidden)
+    return builder.conv(
+        f"{path}.cv7", builder.concat(f"{path}.cat", [after, past]), wanted.channels
+    )
+
+
+def rep_conv(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
+    """Trained as 3x3 + 1x1 (+ the input itself), one 3x3 at inference.
+
+    Arguments: channels, kernel 3, stride.
+    """
+    row = wanted.row
+    if row.integer(1, 3) != 3 or row.integer(3, 1, low=0) != 1:
+        raise row.error("only kernel 3 with padding 1 is supported")
+    activation = row.activation(5, builder.activation)
+    stride, groups = row.integer(2, 1, high=8), row.integer(4, 1)
+    return builder.convolution(
+        path, inputs[0], wanted.channels, 3, stride, 1, groups, activation, form="rep"
+    )
+
+
+def down_c(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
+    """Halves the size by a convolution and by pooling, side by side.
+
+    Arguments: channels, repeats 1, scale 2.
+    """
+    row, x, half = wanted.row, inputs[0], wanted.channels // 2
+    scale = row.integer(2, 2, high=8)
+    strided = builder.conv(f"{path}.cv1", x, x.channels)
+    strided = builder.conv(f"{path}.cv2", strided, half, 3, scale)
+    pooled = builder.max_pool(f"{path}.mp", x, scale, scale, 0)
+    pooled = builder.conv(f"{path}.cv3", pooled, half)
+    return builder.concat(f"{path}.cat", [strided, pooled])
+
+
+def shortcut(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
+    if len(inputs) != 2:
+        raise wanted.row.error(f"adds two layers, {len(inputs)} are given")
+    return builder.add(path, *inputs)
+
+
+def implicit_detect(
+    builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted
+) -> Value:
+    _lead_head(builder, path, inputs, wanted)
+    assert builder.architecture.head is not None
+    return builder.architecture.head.outputs[0]
+
+
+def auxiliary_detect(
+    builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted
+) -> Value:
+    """The first half of the inputs is the lead head; the second half, m2, only trains."""
+    layers = len(inputs) // 2
+    if len(inputs) != 2 * layers:
+        raise wanted.row.error(
+            f"needs as many auxiliary layers as detection layers; {len(inputs)} are given in all"
+        )
+    anchors = _lead_head(builder, path, inputs[:layers], wanted)
+    for at, x in enumerate(inputs[layers:]):
+        builder.convolution(
+            f"{path}.m2.{at}", x, anchors * (5 + builder.architecture.classes), form="plain"
+        )
+    assert builder.architecture.head is not None
+    return builder.architecture.head.outputs[0]
+
+
+def _lead_head(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> int:
+    anchors = anchors_a_layer(builder, inputs, wanted.row)
+    outputs = [
+        builder.convolution(
+            f"{path}.m.{at}",
+            x,
+            anchors * (5 + builder.architecture.classes),
+            form="implicit",
+            add=f"{path}.ia.{at}.implicit",
+            multiply=f"{path}.im.{at}.implicit",
+        )
+        for at, x in enumerate(inputs)
+    ]
+    builder.architecture.head = DetectionLayers(path, tuple(outputs), anchors)
+    return anchors
+
+
+SHARED: dict[str, Entry] = {
+    "Conv": Entry(conv),
+    "DWConv": Entry(depthwise_conv),
+    "Focus": Entry(focus),
+    "Concat": Entry(concat, scaled=False),
+    "nn.Upsample": Entry(upsample, scaled=False),
+    "nn.MaxPool2d": Entry(max_pool, scaled=False),
+    "Detect": Entry(detect, scaled=False),
+}
+
+YOLOV5: dict[str, Entry] = {
+    "Bottleneck": Entry(bottleneck),
+    "C3": Entry(c3, repeats_inside=True),
+    "SPP": Entry(spp),
+    "SPPF": Entry(sppf),
+}
+
+YOLOV7: dict[str, Entry] = {
+    "MP": Entry(halving_pool, scaled=False),
+    "SP": Entry(keeping_pool, scaled=False),
+    "ReOrg": Entry(reorg, scaled=False),
+    "SPPCSPC": Entry(sppcspc),
+    "RepConv": Entry(rep_conv),
+    "DownC": Entry(down_c),
+    "Shortcut": Entry(shortcut, scaled=False),
+    "IDetect": Entry(implicit_detect, scaled=False),
+    "IAuxDetect": Entry(auxiliary_detect, scaled=False),
+}
+
+BLOCKS = {**SHARED, **YOLOV5, **YOLOV7}
+
+Anchors = list[tuple[tuple[float, float], ...]]
+
+
+@dataclass(slots=True)
+class Design:
+    """What an architecture is made from, whatever the input size.
+
+    ``anchors``: those that the weights hold; None where they hold none.
+    """
+
+    description: Description
+    modules: Mapping[str, Module] = field(default_factory=dict)
+    anchors: Anchors | None = None
+
+    def architecture(self, height: int, width: int) -> Architecture:
+        """The network at one input size."""
+        one = self.description
+        architecture = Architecture(
+            one.origin, height, width, one.classes, self.anchors or one.anchors
+        )
+        builder = ArchitectureBuilder(architecture, one.activation, self.modules)
+        values: list[Value] = []
+        picture = Value(INPUT, 3, height, width)
+        for row in one.rows:
+            builder.row = row
+            inputs = [picture if source == -1 else values[source] for source in row.sources]
+            values.append(_row(builder, row, inputs, one))
+        if architecture.head is None:
+            raise one.error(
+                "has no detection layer: its last layer must be Detect, IDetect or IAuxDetect"
+            )
+        _check_last(one)
+        return architecture
+
+    def at_size(self, size: tuple[int, int] | None) -> Architecture:
+        """The network at ``size`` (height, width), the one of --size.
+
+        None means 640x640, or 1280x1280 for a stride of 64. Raises ModelError.
+        """
+        if size is None:
+            side = 640 if self.stride <= 32 else 1280
+            size = (side, side)
+        check_size(size, self.stride, self.description.origin)
+        return self.architecture(*size)
+
+    @property
+    def stride(self) -> int:
+        """Both sides of the input are multiples of it."""
+        return self.architecture(PROBE, PROBE).stride
+
+
+def check_size(size: tuple[int, int], stride: int, origin: str) -> None:
+    if stride < 1:
+        raise ModelError(f"{origin}: its head is finer than the picture; it is no detector")
+    for value in size:
+        if value % stride or not 1 <= value <= MAX_SIDE:
+            near = min(max(stride, round(value / stride) * stride), MAX_SIDE // stride * stride)
+            raise ModelError(
+                f"{origin}: --size: both sides must be multiples of {stride}, the network's "
+                f"stride, up to {MAX_SIDE}; nearest to {value}: {near}"
+            )
+
+
+def _row(builder: ArchitectureBuilder, row: Row, inputs: list[Value], one: Description) -> Value:
+    entry = BLOCKS.get(row.block)
+    if entry is None:
+        raise row.error(
+            f"this block is not supported; supported: {', '.join(BLOCKS)}; "
+            "export the model to ONNX instead"
+        )
+    builder.architecture.blocks.add(row.block)
+    repeats = max(round(row.repeats * one.depth), 1) if row.repeats > 1 else 1
+    channels = _scale(row.integer(0), one.width) if entry.scaled else 0
+    if entry.repeats_inside or repeats == 1:
+        return entry.block(builder, f"model.{row.index}", inputs, Wanted(row, channels, repeats))
+    for at in range(repeats):
+        inputs = [entry.block(builder, f"model.{row.index}.{at}", inputs, Wanted(row, channels, 1))]
+    return inputs[0]
+
+
+def _scale(channels: int, width: float) -> int:
+    return math.ceil(channels * width / CHANNEL_STEP) * CHANNEL_STEP
+
+
+def _check_last(one: Description) -> None:
+    """Refuses layers behind a detection layer: nothing reads them, or they read a raw map."""
+    heads = [row.index for row in one.rows if row.block in ("Detect", "IDetect", "IAuxDetect")]
+    if heads != [len(one.rows) - 1]:
+        raise one.rows[heads[0]].error("a detection layer must be the last layer, and the only one")
+
+
+def family_of(architecture: Architecture) -> str:
+    """yolov7 where a block is YOLOv7's own; else yolov5."""
+    return "yolov7" if architecture.blocks & YOLOV7.keys() else "yolov5"

@@ -1,0 +1,310 @@
+"""A description, its numbers and the request -> Network.
+
+First comes the network and what belongs to it: size, numbers, names. Then comes its ONNX graph,
+whose nodes carry the paths of the original modules: model.6.m.0.cv2.conv.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from detector.core.errors import ModelError
+from detector.core.errors.text import counted
+from detector.core.models import catalogue
+from detector.core.models.base import (
+    InputRules,
+    ModelRequest,
+    Network,
+    random_weights_warning,
+    with_graph,
+)
+from detector.core.models.formats.checkpoint.contents import Contents
+from detector.core.models.formats.yolo.architecture import (
+    Add,
+    Architecture,
+    Concat,
+    Convolution,
+    MaxPool,
+    Step,
+    Upsample,
+    Value,
+)
+from detector.core.models.formats.yolo.blocks import PROBE, Design, family_of
+from detector.core.models.formats.yolo.description import (
+    Description,
+    parse_description,
+    read_description,
+)
+from detector.core.models.formats.yolo.random_numbers import PROBE_CELLS, RandomNumbers
+from detector.core.models.formats.yolo.weights import (
+    Floats,
+    Numbers,
+    StoredAnchors,
+    StoredNumbers,
+    stored_anchors,
+)
+from detector.core.models.graph.build import ACTIVATIONS, INPUT, GraphBuilder
+from detector.core.models.names import find_names
+from detector.core.stages.heads import AnchoredLayer, anchor_maps, anchor_maps_dense
+
+if TYPE_CHECKING:
+    import onnx
+
+PICTURE_SCALE = 1 / 255  # u8 pixels to 0..1
+MAX_SEED = 2**32 - 1
+
+
+def network_of_contents(contents: Contents, digest: bytes, request: ModelRequest) -> Network:
+    """The network of a file that holds numbers.
+
+    The description is the one that the file carries, else the packaged one that fits its tensors.
+    """
+    if contents.description is not None:
+        description = parse_description(contents.description, str(request.path))
+    else:
+        description = recognise(contents)
+    return build_network(description, contents, digest, request)
+
+
+def build_network(
+    description: Description, contents: Contents | None, digest: bytes, request: ModelRequest
+) -> Network:
+    """The network of a description. ``contents``: the stored numbers; None for random ones."""
+    stored = stored_anchors(contents, description.head_path) if contents else None
+    design = Design(
+        description, contents.modules if contents else {}, stored.layers if stored else None
+    )
+    architecture = design.at_size(request.size or _trained_size(design, contents))
+    numbers = _numbers(design, contents, request)
+
+    def build() -> onnx.ModelProto:
+        graph = YoloGraph(architecture, numbers, request.path.stem, request.batch).model()
+        if isinstance(numbers, StoredNumbers):
+            numbers.check_all_read(architecture)
+        return graph
+
+    names, name_warnings = _names(contents, architecture.classes, request)
+    layers = head_layers(architecture, stored)
+    network = Network(
+        name=request.path.stem,
+        family=family_of(architecture),
+        graph=build,
+        input=InputRules(architecture.height, architecture.width, "centre", architecture.stride),
+        batch=request.batch,
+        output_shapes=[],
+        head=partial(anchor_maps, layers=layers),
+        dense=partial(anchor_maps_dense, layers=layers),
+        names=names,
+        parameters=contents.parameters if contents else architecture.parameters,
+        parameters_fused=architecture.parameters_fused,
+        sha256=_digest(digest, request.random_seed),
+        random_seed=request.random_seed,
+        warnings=[
+            *description.warnings,
+            *name_warnings,
+            *random_weights_warning(request.random_seed),
+        ],
+    )
+    return with_graph(network, request, build)
+
+
+def recognise(contents: Contents) -> Description:
+    """The packaged description whose convolutions have the names and shapes of the tensors.
+
+    The number of classes is that of the tensors. Raises ModelError where no description fits.
+    """
+    shapes = {name: tensor.shape for name, tensor in contents.tensors.items()}
+    for path in sorted((catalogue.folder() / "yolo").glob("*.yaml")):
+        description, _ = read_description(path)
+        description.classes = _classes(contents, description) or description.classes
+        convolutions = Design(description).architecture(PROBE, PROBE).convolutions
+        if all(
+            step.stored_shape in (shapes.get(name) for name in step.weight_names)
+            for step in convolutions
+        ):
+            return description
+    raise ModelError(
+        f"{contents.origin}: holds only tensors, and none of the packaged descriptions fits them; "
+        f"give the network's own: --model NAME.yaml --weights {Path(contents.origin).name}"
+    )
+
+
+def _classes(contents: Contents, description: Description) -> int | None:
+    """From the channels of the first detection layer: anchors x (5 + classes)."""
+    bias = contents.tensors.get(f"{description.head_path}.m.0.bias")
+    if bias is None or description.anchors is None or bias.size % len(description.anchors[0]):
+        return None
+    classes = bias.size // len(description.anchors[0]) - 5
+    return classes if classes >= 1 else None
+
+
+def head_layers(architecture: Architecture, stored: StoredAnchors | None) -> list[AnchoredLayer]:
+    """How each output becomes boxes."""
+    assert architecture.head is not None
+    assert architecture.anchors is not None
+    layers = []
+    for value, pairs in zip(architecture.head.outputs, architecture.anchors, strict=True):
+        stride = architecture.height // value.height
+        factor = stride if stored is not None and stored.in_cells else 1
+        layers.append(
+            AnchoredLayer(
+                tuple((w * factor, h * factor) for w, h in pairs), architecture.classes, stride
+            )
+        )
+    return layers
+
+
+def _trained_size(design: Design, contents: Contents | None) -> tuple[int, int] | None:
+    """The input size that the checkpoint states, where this network can run at it."""
+    if contents is None or contents.size is None:
+        return None
+    return contents.size if all(side % design.stride == 0 for side in contents.size) else None
+
+
+def _numbers(design: Design, contents: Contents | None, request: ModelRequest) -> Numbers:
+    if request.random_seed is not None:
+        if not 0 <= request.random_seed <= MAX_SEED:
+            raise ModelError(
+                f"--random-weights {request.random_seed} is out of range: "
+                f"a seed is a whole number from 0 to {MAX_SEED}"
+            )
+        side = PROBE_CELLS * design.stride
+        return RandomNumbers(design.architecture(side, side), request.random_seed)
+    assert contents is not None, "numbers are stored, or random"
+    return StoredNumbers(contents)
+
+
+def _names(
+    contents: Contents | None, classes: int, request: ModelRequest
+) -> tuple[tuple[str, ...], list[str]]:
+    """The names of --names, else those of the checkpoint, else those beside the file."""
+    stored = contents.names if contents else None
+    if request.names is not None or stored is None:
+        return find_names(request.path, classes, request.names)
+    if len(stored) == classes:
+        return stored, []
+    names, warnings = find_names(request.path, classes)
+    return names, [
+        f"{request.path}: holds {counted(len(stored), 'name')} for {counted(classes, 'class')}, "
+        "which cannot be used",
+        *warnings,
+    ]
+
+
+def _digest(digest: bytes, random_seed: int | None) -> str:
+    numbers = b"stored" if random_seed is None else f"random {random_seed}".encode()
+    return hashlib.sha256(digest + numbers).hexdigest()
+
+
+class YoloGraph:
+    """Writes one step after the other; the outputs have the names of the architecture's values."""
+
+    def __init__(self, architecture: Architecture, numbers: Numbers, name: str, batch: int) -> None:
+        self.architecture, self.numbers = architecture, numbers
+        self.builder = GraphBuilder(name)
+        self._picture = self.builder.input_u8(batch, architecture.height, architecture.width)
+
+    def model(self) -> onnx.ModelProto:
+        for step in self.architecture.needed:
+            self._add(step)
+        assert self.architecture.head is not None
+        return self.builder.model([value.name for value in self.architecture.head.outputs])
+
+    def _add(self, step: Step) -> None:
+        inputs = [self._tensor(value) for value in step.inputs]
+        name = step.out.name
+        match step:
+            case Convolution():
+                self._convolution(step)
+            case MaxPool():
+                self.builder.add(
+                    "MaxPool",
+                    name,
+                    inputs,
+                    kernel_shape=[step.kernel] * 2,
+                    strides=[step.stride] * 2,
+                    pads=[step.padding] * 4,
+                )
+            case Upsample():
+                scales = self.builder.constant(
+                    f"{name}.scales", np.array([1, 1, step.scale, step.scale], np.float32)
+                )
+                self.builder.add(
+                    "Resize",
+                    name,
+                    [inputs[0], "", scales],
+                    mode="nearest",
+                    coordinate_transformation_mode="asymmetric",
+                    nearest_mode="floor",
+                )
+            case Concat():
+                self.builder.add("Concat", name, inputs, axis=1)
+            case Add():
+                self.builder.add("Add", name, inputs)
+
+    def _tensor(self, value: Value) -> str:
+        real = value.folded or value
+        return self._picture if real.name == INPUT else real.name
+
+    def _convolution(self, step: Convolution) -> None:
+        x = step.inputs[0]
+        weight, bias = self.numbers.filter(step)
+        times = 1
+        if x.folded is not None:
+            weight, times = spread_over_pixels(weight, step.groups), 2
+        if (x.folded or x).name == INPUT:
+            # 1/255 goes into the weights: zero padding stays zero, the bias is added afterwards.
+            weight = weight * PICTURE_SCALE
+        inputs = [
+            self._tensor(x),
+            self.builder.constant(f"{step.node}.weight", weight.astype(np.float32)),
+            self.builder.constant(f"{step.node}.bias", bias.astype(np.float32)),
+        ]
+        out = self.builder.add(
+            "Conv",
+            step.node,
+            inputs,
+            kernel_shape=[times * step.kernel] * 2,
+            strides=[times * step.stride] * 2,
+            pads=[times * step.padding] * 4,
+            dilations=[1, 1],
+            group=step.groups,
+        )
+        self._activation(step, out)
+
+    def _activation(self, step: Convolution, x: str) -> None:
+        made = {"x": x}
+        for part, operator, inputs, attributes in ACTIVATIONS[step.activation.kind]:
+            if step.activation.kind == "leaky":
+                attributes = {"alpha": step.activation.slope}
+            name = f"{step.path}.{part}"
+            tensors = [
+                made[i]
+                if isinstance(i, str)
+                else self.builder.constant(f"{name}.n{at}", np.array(i, np.float32))
+                for at, i in enumerate(inputs)
+            ]
+            made[part] = self.builder.add(operator, name, tensors, **attributes)
+
+
+def spread_over_pixels(weight: Floats, groups: int) -> Floats:
+    """A convolution over every 2x2 pixels as channels -> the same one over the pixels.
+
+    weight [out, 4*c, k, k] -> [out, c, 2k, 2k], to be run with twice the stride and padding: the
+    same products, added in another order. The four parts of the channels are the pixels
+    (row, column) 0,0  1,0  0,1  1,1: as in YOLOX's Focus (Apache-2.0), whose published graphs show
+    the slices.
+    """
+    assert groups == 1
+    outs, channels, kernel, _ = weight.shape
+    wide = np.zeros((outs, channels // 4, 2 * kernel, 2 * kernel), weight.dtype)
+    for part, (row, column) in enumerate(((0, 0), (1, 0), (0, 1), (1, 1))):
+        wide[:, :, row::2, column::2] = weight[
+            :, part * (channels // 4) : (part + 1) * (channels // 4)
+        ]
+    return wide

@@ -1,0 +1,142 @@
+"""Random numbers for a network, chosen such that every layer's output keeps one size.
+
+A deep network with plain random weights explodes or dies, and SiLU amplifies every deviation. So a
+small picture is carried along, and the weights of each layer are scaled until its output on that
+picture has one root mean square (after layer-sequential unit variance, arXiv 1511.06422). That size
+lies where SiLU is nearly a ReLU. Other pictures then give similar outputs, with some dozens of
+boxes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.models.formats.yolo.architecture import (
+    Add,
+    Architecture,
+    Concat,
+    Convolution,
+    MaxPool,
+    Step,
+    Upsample,
+    Value,
+)
+from detector.core.models.formats.yolo.weights import Filter
+from detector.core.models.graph.build import INPUT
+
+PROBE_CELLS = 4  # sides of the coarsest map on the picture that is carried along
+# Root mean square of hidden layers: so far out SiLU is nearly a ReLU, which amplifies no deviation.
+SIZE = 4.0
+OBJECTNESS = -4.0  # bias: on a picture some dozens of cells reach a threshold, as on a street
+# Sums differ in their last bits between computers, so factors are rounded: then the numbers of a
+# seed are the same everywhere.
+FACTOR_STEPS, SHIFT_STEPS = 8, 64  # per doubling; per 1
+
+Floats = NDArray[np.float32]
+KINDS: dict[str, Callable[[Floats, float], Floats]] = {
+    "silu": lambda x, slope: x / (1 + np.exp(-np.clip(x, -60, 60))),
+    "leaky": lambda x, slope: np.where(x > 0, x, slope * x),
+    "relu": lambda x, slope: np.maximum(x, 0),
+}
+
+
+class RandomNumbers:
+    """Filters of ``probe.needed``, in its order; numpy's legacy stream is frozen.
+
+    ``probe``: the network at a small input, PROBE_CELLS times its stride.
+    """
+
+    def __init__(self, probe: Architecture, seed: int) -> None:
+        self._stream = np.random.RandomState(seed)
+        self._probe = probe
+        self._values = {INPUT: self._picture(probe.height, probe.width)}
+        self._filters = self._walk()
+
+    def filter(self, step: Convolution) -> Filter:
+        node, made = next(self._filters)
+        assert node == step.node, "filters are asked for in the order of the architecture"
+        return made
+
+    def _picture(self, height: int, width: int) -> Floats:
+        """[3, h, w] 0..1: patches of 16 pixels with noise on them."""
+        patches = self._stream.random_sample((3, -(-height // 16), -(-width // 16)))
+        large = patches.repeat(16, axis=1).repeat(16, axis=2)[:, :height, :width]
+        return (0.75 * large + 0.25 * self._stream.random_sample(large.shape)).astype(np.float32)
+
+    def _walk(self) -> Iterator[tuple[str, Filter]]:
+        for step in self._probe.needed:
+            inputs = [self._value(value) for value in step.inputs]
+            if isinstance(step, Convolution):
+                made, raw = self._draw(step, inputs[0])
+                kind = step.activation.kind
+                self._values[step.out.name] = (
+                    KINDS[kind](raw, step.activation.slope) if kind in KINDS else raw
+                )
+                yield step.node, made
+            else:
+                self._values[step.out.name] = _run(step, inputs)
+
+    def _value(self, value: Value) -> Floats:
+        if value.folded is None:
+            return self._values[value.name]
+        x = self._values[value.folded.name]
+        return np.concatenate(
+            [x[:, row::2, column::2] for row, column in ((0, 0), (1, 0), (0, 1), (1, 1))]
+        )
+
+    def _draw(self, step: Convolution, x: Floats) -> tuple[Filter, Floats]:
+        """The filter, and its output on the picture."""
+        shape = step.stored_shape
+        weight = self._stream.standard_normal(shape) / math.sqrt(math.prod(shape[1:]))
+        bias = 0.05 * self._stream.standard_normal(shape[0])
+        raw = convolve(x, weight.astype(np.float32), step)
+        head = self._probe.head
+        if head is not None and step.out in head.outputs:
+            factor = _round(1 / max(float(np.sqrt(raw.var(axis=(1, 2)).mean())), 1e-6))
+            bias -= np.round(SHIFT_STEPS * raw.mean(axis=(1, 2)) * factor) / SHIFT_STEPS
+            bias.reshape(head.anchors, -1)[:, 4] += OBJECTNESS
+        else:
+            factor = _round(SIZE / max(float(np.sqrt(np.square(raw).mean())), 1e-6))
+        scaled = raw * factor + bias[:, None, None]
+        return Filter(weight * factor, bias), scaled.astype(np.float32)
+
+
+def _round(factor: float) -> float:
+    return float(2.0 ** (round(FACTOR_STEPS * math.log2(factor)) / FACTOR_STEPS))
+
+
+def convolve(x: Floats, weight: Floats, step: Convolution) -> Floats:
+    """x [c, h, w], weight [n, c / groups, k, k] -> [n, h', w']."""
+    padding, groups = step.padding, step.groups
+    x = np.pad(x, ((0, 0), (padding, padding), (padding, padding)))
+    windows = np.lib.stride_tricks.sliding_window_view(x, weight.shape[2:], axis=(1, 2))
+    windows = windows[:, :: step.stride, :: step.stride]  # [c, h', w', k, k]
+    parts = [
+        np.tensordot(part, window, axes=((1, 2, 3), (0, 3, 4)))
+        for part, window in zip(np.split(weight, groups), np.split(windows, groups), strict=True)
+    ]
+    return np.concatenate(parts)
+
+
+def _run(step: Step, inputs: list[Floats]) -> Floats:
+    match step:
+        case MaxPool():
+            padding = step.padding
+            around = ((0, 0), (padding, padding), (padding, padding))
+            x = np.pad(inputs[0], around, constant_values=-np.inf)
+            windows = np.lib.stride_tricks.sliding_window_view(
+                x, (step.kernel, step.kernel), axis=(1, 2)
+            )
+            pooled: Floats = windows[:, :: step.stride, :: step.stride].max(axis=(3, 4))
+            return pooled
+        case Upsample():
+            return inputs[0].repeat(step.scale, axis=1).repeat(step.scale, axis=2)
+        case Concat():
+            return np.concatenate(inputs)
+        case Add():
+            return inputs[0] + inputs[1]
+    raise AssertionError(f"no numpy for {type(step).__name__}")

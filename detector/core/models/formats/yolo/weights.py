@@ -1,0 +1,219 @@
+"""Stored numbers of a planned convolution, folded into one weight and one bias.
+
+All in float64 and rounded once, where the graph is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.errors import ModelError
+from detector.core.models.formats.checkpoint.contents import BUFFERS, Contents
+from detector.core.models.formats.yolo.architecture import Architecture, Convolution
+
+EPSILON = 1e-3  # of batch normalisation in both families; a whole model states its own
+
+Floats = NDArray[np.float64]
+
+
+class Filter(NamedTuple):
+    weight: Floats  # [out, in / groups, k, k]
+    bias: Floats  # [out]
+
+
+class Numbers(Protocol):
+    def filter(self, step: Convolution) -> Filter: ...
+
+
+@dataclass(slots=True)
+class StoredNumbers:
+    """The numbers of a file. ModelError names a tensor that has not the architecture's shape."""
+
+    contents: Contents
+    read: set[str] = field(default_factory=set)
+
+    def filter(self, step: Convolution) -> Filter:
+        with np.errstate(all="ignore"):  # checked below
+            made = self._fold(step)
+        if not (np.isfinite(made.weight).all() and np.isfinite(made.bias).all()):
+            raise ModelError(
+                f"{self.contents.origin}: the weights of {step.node} are not finite numbers: "
+                "a damaged file, or a training that diverged"
+            )
+        return made
+
+    def _fold(self, step: Convolution) -> Filter:
+        match step.form:
+            case "normed":
+                self._check_settings(f"{step.path}.conv", step, step.kernel, step.padding)
+                return self._fold_norm(f"{step.path}.conv", f"{step.path}.bn", step.stored_shape)
+            case "rep":
+                return self._rep(step)
+            case "implicit":
+                return self._implicit(step)
+            case _:
+                return self._plain(step.path, step.stored_shape)
+
+    def _fold_norm(self, conv: str, norm: str, shape: tuple[int, ...]) -> Filter:
+        """A convolution with its batch normalisation; if folded already, it has a bias instead."""
+        if (
+            f"{norm}.weight" not in self.contents.tensors
+            and f"{conv}.bias" in self.contents.tensors
+        ):
+            return self._plain(conv, shape)
+        weight = self._numbers(f"{conv}.weight", shape)
+        factor, bias = self._scale_and_shift(norm, shape[0])
+        if f"{conv}.bias" in self.contents.tensors:
+            bias = bias + factor * self._numbers(f"{conv}.bias", shape[:1])
+        return Filter(weight * factor[:, None, None, None], bias)
+
+    def _scale_and_shift(self, norm: str, channels: int) -> tuple[Floats, Floats]:
+        """bn(x) = factor * x + shift."""
+        parts = ("weight", "bias", "running_mean", "running_var")
+        weight, bias, mean, variance = (
+            self._numbers(f"{norm}.{part}", (channels,)) for part in parts
+        )
+        factor = weight / np.sqrt(variance + self._epsilon(norm))
+        return factor, bias - mean * factor
+
+    def _epsilon(self, norm: str) -> float:
+        module = self.contents.modules.get(norm)
+        epsilon = module.settings.get("eps", EPSILON) if module else EPSILON
+        if not isinstance(epsilon, float) or not 0 < epsilon < 1:
+            raise ModelError(
+                f"{self.contents.origin}: eps of {norm} is no number between 0 and 1: damaged"
+            )
+        return epsilon
+
+    def _plain(self, path: str, shape: tuple[int, ...]) -> Filter:
+        return Filter(
+            self._numbers(f"{path}.weight", shape), self._numbers(f"{path}.bias", shape[:1])
+        )
+
+    def _rep(self, step: Convolution) -> Filter:
+        """The 3x3 branch, the 1x1 branch in its middle, and the input itself as a 1x1 of ones."""
+        shape = step.stored_shape
+        if f"{step.node}.weight" in self.contents.tensors:  # added up before it was saved
+            return self._plain(step.node, shape)
+        dense, point = f"{step.path}.rbr_dense", f"{step.path}.rbr_1x1"
+        self._check_settings(f"{dense}.0", step, 3, 1)
+        self._check_settings(f"{point}.0", step, 1, 0)
+        weight, bias = self._fold_norm(f"{dense}.0", f"{dense}.1", shape)
+        middle, more = self._fold_norm(f"{point}.0", f"{point}.1", (*shape[:2], 1, 1))
+        weight[:, :, 1:2, 1:2] += middle
+        bias = bias + more
+        if step.identity:
+            factor, shift = self._scale_and_shift(f"{step.path}.rbr_identity", shape[0])
+            outs = np.arange(shape[0])
+            # Within its group, output i reads input i.
+            weight[outs, outs % shape[1], 1, 1] += factor
+            bias = bias + shift
+        return Filter(weight, bias)
+
+    def _implicit(self, step: Convolution) -> Filter:
+        """multiply * (W (x + add) + b): exact, since the convolution is 1x1."""
+        weight, bias = self._plain(step.path, step.stored_shape)
+        if step.add not in self.contents.tensors:
+            return Filter(weight, bias)
+        outs, ins = step.stored_shape[:2]
+        add = self._numbers(step.add, (1, ins, 1, 1)).reshape(ins)
+        multiply = self._numbers(step.multiply, (1, outs, 1, 1)).reshape(outs)
+        bias = (bias + weight[:, :, 0, 0] @ add) * multiply
+        return Filter(weight * multiply[:, None, None, None], bias)
+
+    def _numbers(self, name: str, shape: tuple[int, ...]) -> Floats:
+        origin = self.contents.origin
+        tensor = self.contents.tensors.get(name)
+        if tensor is None:
+            raise ModelError(
+                f"{origin}: lacks the tensor {name}: "
+                "weights of another network than the description's?"
+            )
+        if tensor.shape != shape:
+            raise ModelError(
+                f"{origin}: tensor {name} is {_by(tensor.shape)}, the description wants "
+                f"{_by(shape)}: weights of another network, or another number of classes?"
+            )
+        self.read.add(name)
+        try:
+            return tensor.array().astype(np.float64)
+        except ValueError as exc:
+            raise ModelError(
+                f"{origin}: tensor {name} is damaged: {exc}; download the file again"
+            ) from exc
+
+    def _check_settings(self, path: str, step: Convolution, kernel: int, padding: int) -> None:
+        """The checkpoint's own module against what the block here takes it for."""
+        module = self.contents.modules.get(path)
+        if module is None:
+            return
+        wanted = {
+            "kernel_size": (kernel, kernel),
+            "stride": (step.stride, step.stride),
+            "padding": (padding, padding),
+            "dilation": (1, 1),
+            "groups": step.groups,
+        }
+        for key, value in wanted.items():
+            if (found := module.settings.get(key, value)) != value:
+                raise ModelError(
+                    f"{self.contents.origin}: {path} has {key} {ascii(found)[:40]}, the "
+                    f"description makes it {value}: a block that was changed; "
+                    "export the model to ONNX instead"
+                )
+
+    def check_all_read(self, architecture: Architecture) -> None:
+        """Raises ModelError if a tensor is left over, unless it belongs to a step that only trains.
+
+        With one left over, the file holds another network than the description's.
+        """
+        trains_only = tuple(
+            f"{step.path}." for step in architecture.convolutions if step not in architecture.needed
+        )
+        for name in self.contents.tensors:
+            if (
+                name not in self.read
+                and not BUFFERS.fullmatch(name)
+                and not name.startswith(trains_only)
+            ):
+                raise ModelError(
+                    f"{self.contents.origin}: tensor {ascii(name)[:80]} belongs to no layer of the "
+                    "description: weights of another network?"
+                )
+
+
+def _by(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) or "one number"
+
+
+class StoredAnchors(NamedTuple):
+    layers: list[tuple[tuple[float, float], ...]]  # width, height by detection layer
+    in_cells: bool  # else pixels
+
+
+def stored_anchors(contents: Contents, head: str) -> StoredAnchors | None:
+    """The anchors among the head's tensors; None where there are none.
+
+    ``anchor_grid`` is [layers, 1, A, 1, 1, 2] in pixels, ``anchors`` is [layers, A, 2] in cells.
+    """
+    for name, axes in (("anchor_grid", (0, 2, 5)), ("anchors", (0, 1, 2))):
+        tensor = contents.tensors.get(f"{head}.{name}")
+        if tensor is None or len(tensor.shape) != axes[-1] + 1 or not 2 <= tensor.size <= 400:
+            continue
+        layers, count, two = (tensor.shape[axis] for axis in axes)
+        if two != 2 or layers * count * two != tensor.size:
+            continue
+        pairs = tensor.array().astype(np.float64).reshape(layers, count, 2)
+        if not (np.isfinite(pairs).all() and (pairs > 0).all()):
+            raise ModelError(
+                f"{contents.origin}: its anchors are no sizes: damaged; download it again"
+            )
+        return StoredAnchors(
+            [tuple((float(w), float(h)) for w, h in layer) for layer in pairs], name == "anchors"
+        )
+    return None

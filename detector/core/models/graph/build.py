@@ -1,0 +1,447 @@
+"""Writes ONNX graphs node by node, and tells the shapes and MACs of any ONNX graph.
+
+Every node that is written has one output, which has the node's name: words joined by dots, each an
+identifier that is no keyword, or digits.
+"""
+
+from __future__ import annotations
+
+import keyword
+import math
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector import __version__
+from detector.core.errors import ModelError
+
+if TYPE_CHECKING:
+    import onnx
+
+
+OPSET = 17
+IR_VERSION = 8  # that of opset 17; newer ones lock out older runtimes
+INPUT = "images"
+MULTIPLYING = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # whose multiply-accumulates are counted
+# Operators that move values about, or choose among them, and compute none; a Resize only where it
+# takes the nearest value.
+MOVING = (
+    "MaxPool",
+    "Transpose",
+    "Reshape",
+    "Flatten",
+    "Squeeze",
+    "Unsqueeze",
+    "Slice",
+    "Resize",
+    "Identity",
+    "DepthToSpace",
+    "SpaceToDepth",
+)
+# Operators that change a type, or nothing: how an engine treats them says nothing about how it
+# computes the network.
+CONVERSIONS = ("Cast", "Identity", "QuantizeLinear", "DequantizeLinear", "Constant")
+# In an fp32 graph these show that its file was quantised already.
+INTEGER = frozenset(
+    "QuantizeLinear DequantizeLinear DynamicQuantizeLinear ConvInteger MatMulInteger QLinearConv "
+    "QLinearMatMul".split()
+)
+QUANTISED = "its file is quantised already; --precision fp32 runs it as it is, in integers"
+# Elements of an initializer, above which shape inference gets its shape but not its values.
+LIGHT_FLOATS = 4096
+LONGEST_VECTOR = 1 << 20  # elements; the scores of 8,400 boxes and 80 classes are 672,000
+# Operators that make as much as the values of their inputs say.
+BY_VALUE = frozenset(
+    "ConstantOfShape Expand Tile Range Pad OneHot Resize Upsample Reshape Split".split()
+)
+
+Shape = tuple[int, ...]
+
+
+class GraphBuilder:
+    """Collects nodes and constants; ``model`` makes the checked ONNX model of them."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._nodes: list[onnx.NodeProto] = []
+        self._constants: dict[str, onnx.TensorProto] = {}
+        self._input: onnx.ValueInfoProto | None = None
+        self._names: set[str] = set()
+
+    def input_u8(self, batch: int, height: int, width: int) -> str:
+        """Adds the one input, u8 RGB [batch, height, width, 3].
+
+        Returns the name of its float32 form, [batch, 3, height, width].
+        """
+        from onnx import TensorProto, helper
+
+        self._input = helper.make_tensor_value_info(
+            INPUT, TensorProto.UINT8, [batch, height, width, 3]
+        )
+        # TensorRT accepts only a conversion as the first reader of u8.
+        cast = self.add("Cast", "input.cast", [INPUT], to=TensorProto.FLOAT)
+        return self.add("Transpose", "input.transpose", [cast], perm=[0, 3, 1, 2])
+
+    def constant(self, name: str, values: NDArray[Any]) -> str:
+        """Adds a constant; returns its name."""
+        from onnx import numpy_helper
+
+        self._take(name)
+        self._constants[name] = numpy_helper.from_array(np.ascontiguousarray(values), name)
+        return name
+
+    def add(self, operator: str, name: str, inputs: Sequence[str], **attributes: Any) -> str:
+        """Adds a node; returns the name of its output. An empty input is an absent one."""
+        from onnx import helper
+
+        self._take(name)
+        self._nodes.append(
+            helper.make_node(operator, list(inputs), [name], name=name, **attributes)
+        )
+        return name
+
+    def _take(self, name: str) -> None:
+        if not good_name(name) or name in self._names:
+            raise ValueError(f"node name {name!r} is taken, or is not of words joined by dots")
+        self._names.add(name)
+
+    def model(self, outputs: Sequence[str]) -> onnx.ModelProto:
+        """The model of everything that ``outputs`` need, with all shapes inferred and checked."""
+        from onnx import TensorProto, helper
+
+        assert self._input is not None, "input_u8 comes first"
+        nodes, constants = self._needed(outputs)
+        infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
+        graph = helper.make_graph(nodes, self.name, [self._input], infos, initializer=constants)
+        model = helper.make_model(
+            graph,
+            opset_imports=[helper.make_opsetid("", OPSET)],
+            ir_version=IR_VERSION,
+            producer_name="detect-video",
+            producer_version=__version__,
+        )
+        infer_shapes(model)
+        return model
+
+    def _needed(
+        self, outputs: Sequence[str]
+    ) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
+        wanted = set(outputs)
+        nodes = []
+        for node in reversed(self._nodes):
+            if node.output[0] in wanted:
+                nodes.append(node)
+                wanted.update(node.input)
+        return nodes[::-1], [tensor for name, tensor in self._constants.items() if name in wanted]
+
+
+def good_name(name: str) -> bool:
+    """Whether a name is a module path in torch, and safe in file names and tables."""
+    parts = name.split(".")
+    return all(
+        re.fullmatch(r"[0-9]+|[A-Za-z_]\w*", part, re.ASCII) and not keyword.iskeyword(part)
+        for part in parts
+    )
+
+
+# Activation functions by Darknet's names, as ONNX operators: adding one is one row.
+#
+# A step is (name part, operator, inputs, attributes). Among the inputs "x" is the convolution's
+# output, another text is an earlier step's name part, and a number is a constant. The last step is
+# always called "act".
+
+Step = tuple[str, str, tuple[str | float, ...], dict[str, Any]]
+
+_SILU: tuple[Step, ...] = (("sigmoid", "Sigmoid", ("x",), {}), ("act", "Mul", ("x", "sigmoid"), {}))
+_HARD_SWISH: tuple[Step, ...] = (("act", "HardSwish", ("x",), {}),)
+
+ACTIVATIONS: dict[str, tuple[Step, ...]] = {
+    "linear": (),
+    "leaky": (("act", "LeakyRelu", ("x",), {"alpha": 0.1}),),
+    "relu": (("act", "Relu", ("x",), {}),),
+    "relu6": (("act", "Clip", ("x", 0.0, 6.0), {}),),
+    "logistic": (("act", "Sigmoid", ("x",), {}),),
+    "tanh": (("act", "Tanh", ("x",), {}),),
+    "elu": (("act", "Elu", ("x",), {"alpha": 1.0}),),
+    "swish": _SILU,
+    "silu": _SILU,
+    # Mish became an ONNX operator in opset 18 only: x * tanh(log(1 + e^x)).
+    "mish": (
+        ("softplus", "Softplus", ("x",), {}),
+        ("tanh", "Tanh", ("softplus",), {}),
+        ("act", "Mul", ("x", "tanh"), {}),
+    ),
+    # x * min(2, max(0, x + 2)) / 2
+    "hard_mish": (
+        ("shifted", "Add", ("x", 2.0), {}),
+        ("clipped", "Clip", ("shifted", 0.0, 2.0), {}),
+        ("halved", "Mul", ("clipped", 0.5), {}),
+        ("act", "Mul", ("x", "halved"), {}),
+    ),
+    "hardswish": _HARD_SWISH,
+    "hard_swish": _HARD_SWISH,
+}
+
+
+# Shapes and costs of any ONNX graph
+
+
+def is_heavy(tensor: onnx.TensorProto) -> bool:
+    """Whether a constant's values are too many to be sizes, positions or anything a shape needs."""
+    return bool(math.prod(tensor.dims) > LIGHT_FLOATS)
+
+
+def infer_shapes(model: onnx.ModelProto, *, unfinished: bool = False) -> None:
+    """Checks the model and writes the shape of every tensor into it, in place.
+
+    ``unfinished``: outputs may stay without any shape, as they do until what leads to them is
+    folded. Works on a copy without the large weights, whose values matter to neither: copying them
+    in protobuf would cost seconds. Raises ModelError where ONNX refuses the graph.
+    """
+    from onnx import checker, helper, shape_inference
+
+    graph = model.graph
+    heavy = [tensor for tensor in graph.initializer if is_heavy(tensor)]
+    heavy_names = {tensor.name for tensor in heavy}
+    stand_ins = [
+        helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        for tensor in heavy
+    ]
+    light = helper.make_model(
+        helper.make_graph(
+            graph.node,
+            graph.name or "graph",
+            [*graph.input, *stand_ins],
+            graph.output,
+            initializer=[tensor for tensor in graph.initializer if tensor.name not in heavy_names],
+        ),
+        opset_imports=model.opset_import,
+        ir_version=model.ir_version,
+    )
+    try:
+        whole = shape_inference.infer_shapes(light, check_type=True, strict_mode=True)
+        if _may_follow_values(whole.graph):
+            whole = shape_inference.infer_shapes(
+                light, check_type=True, strict_mode=True, data_prop=True
+            )
+        check_model(whole, unfinished=unfinished)
+    except (
+        checker.ValidationError,
+        shape_inference.InferenceError,
+        ValueError,
+        RuntimeError,
+    ) as exc:
+        raise ModelError(
+            f"graph {graph.name}: ONNX refuses it: {' '.join(str(exc).split())}"
+        ) from exc
+    del graph.value_info[:]
+    graph.value_info.extend(whole.graph.value_info)
+    del graph.output[:]
+    graph.output.extend(whole.graph.output)
+
+
+def check_model(model: onnx.ModelProto, *, unfinished: bool) -> None:
+    """Runs ONNX's checker, which wants a shape of every output; ``unfinished``: without one."""
+    from onnx import checker
+
+    types = [info.type.tensor_type for info in model.graph.output if unfinished]
+    without = [tensor for tensor in types if not tensor.HasField("shape")]
+    for tensor in without:
+        tensor.shape.SetInParent()
+    checker.check_model(model)
+    for tensor in without:
+        tensor.ClearField("shape")
+
+
+def _may_follow_values(graph: onnx.GraphProto) -> bool:
+    """Whether inference has something to gain from the values of vectors, and nothing to lose.
+
+    ``data_prop`` notes every element of every vector, known or not: a Range of 2^40 numbers takes
+    all memory. So no vector may be long, or become long by a value that inference finds only then.
+    """
+    dims: dict[str, list[int | None]] = {}
+    for info in (*graph.input, *graph.value_info, *graph.output):
+        tensor = info.type.tensor_type
+        if tensor.HasField("shape"):
+            dims[info.name] = [
+                dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim
+            ]
+    dims |= {tensor.name: [*tensor.dims] for tensor in graph.initializer}
+    made = [dims.get(name) for node in graph.node for name in node.output if name]
+    if all(sides is not None and None not in sides for sides in made):
+        return False
+    if any(len(sides) == 1 and (sides[0] or 0) > LONGEST_VECTOR for sides in dims.values()):
+        return False
+    for node in graph.node:
+        if any(attribute.HasField("g") for attribute in node.attribute):
+            return False  # the vectors of a branch are not listed
+        sides = dims.get(node.output[0]) if node.op_type in BY_VALUE else []
+        if sides is None or sides == [None]:
+            return False
+    return True
+
+
+def tensor_shapes(model: onnx.ModelProto) -> dict[str, Shape]:
+    """Tensor -> shape, of all tensors whose dimensions are fixed."""
+    graph = model.graph
+    shapes: dict[str, Shape] = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    for info in (*graph.input, *graph.value_info, *graph.output):
+        tensor = info.type.tensor_type
+        if tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+            shapes[info.name] = tuple(dim.dim_value for dim in tensor.shape.dim)
+    return shapes
+
+
+def output_shapes(model: onnx.ModelProto) -> list[Shape]:
+    """Of the outputs, in their order."""
+    shapes = tensor_shapes(model)
+    return [shapes[info.name] for info in model.graph.output]
+
+
+def is_quantised(model: onnx.ModelProto) -> bool:
+    """Whether a node computes or holds integers in place of floats."""
+    return any(node.op_type in INTEGER for node in model.graph.node)
+
+
+def tail_nodes(model: onnx.ModelProto) -> set[str]:
+    """Names of the nodes that no multiplying node (Conv, Gemm, MatMul...) comes after.
+
+    They decode, where there is decoding. Multiplying nodes themselves are not among them.
+    """
+    leads: set[str] = set()  # tensors that a multiplying node needs
+    tail = set()
+    for node in reversed(model.graph.node):
+        if node.op_type in MULTIPLYING or leads.intersection(node.output):
+            leads.update(node.input)
+        else:
+            tail.add(node.name)
+    return tail
+
+
+def count_macs(model: onnx.ModelProto) -> int:
+    """Multiply-accumulates of convolutions, Gemm and MatMul for ONE picture. FLOPs = 2 x MACs.
+
+    The first dimension of the first input is the batch. Raises ModelError where a shape is not
+    fixed (``infer_shapes`` writes them).
+    """
+    shapes = tensor_shapes(model)
+    batch = shapes[model.graph.input[0].name][0]
+    total = sum(node_macs(node, shapes) for node in model.graph.node)
+    return total // batch
+
+
+def uncounted(model: onnx.ModelProto) -> list[str]:
+    """Names of the nodes whose MACs cannot be counted: the picture decides how many rows they
+    compute."""
+    shapes = tensor_shapes(model)
+    return [
+        node.name
+        for node in model.graph.node
+        if node.op_type in MULTIPLYING
+        and not all(name in shapes for name in (*node.input[:2], node.output[0]))
+    ]
+
+
+def peak_bytes(model: onnx.ModelProto) -> int:
+    """The memory of the tensors that must stand at once when the nodes run in their order.
+
+    A tensor stands from the node that makes it to the last one that reads it. Constants do not
+    count, nor tensors whose shape the picture decides. Every value counts four bytes.
+    """
+    graph, shapes = model.graph, tensor_shapes(model)
+    constants = {tensor.name for tensor in graph.initializer}
+    last = {name: at for at, node in enumerate(graph.node) for name in node.input}
+    last |= dict.fromkeys((info.name for info in graph.output), len(graph.node))
+    peak = standing = 0
+    ends: dict[int, int] = {}  # number of a node -> what is given back after it
+    for at, node in enumerate(graph.node):
+        for name in node.output:
+            size = 4 * math.prod(shapes.get(name, (0,))) if name not in constants else 0
+            standing += size
+            ends[last.get(name, at)] = ends.get(last.get(name, at), 0) + size
+        peak = max(peak, standing)
+        standing -= ends.get(at, 0)
+    return peak
+
+
+class NodeCost(NamedTuple):
+    """What a node does for a whole batch.
+
+    ``elements``: how many values it reads (weights and activations) and writes; multiplied by the
+    size of the type in which it runs, these are its bytes.
+    """
+
+    macs: int
+    elements: int
+
+
+def node_costs(model: onnx.ModelProto) -> dict[str, NodeCost]:
+    """Node -> its cost, for all nodes whose tensors have fixed shapes, without conversions.
+
+    A node without a name has that of its first output, as in every engine's tables.
+    """
+    shapes = tensor_shapes(model)
+    costs = {}
+    for node in model.graph.node:
+        tensors = [name for name in (*node.input, *node.output) if name]
+        if node.op_type in CONVERSIONS or not all(name in shapes for name in tensors):
+            continue
+        elements = sum(math.prod(shapes[name]) for name in tensors)
+        costs[node.name or node.output[0]] = NodeCost(node_macs(node, shapes), elements)
+    return costs
+
+
+def joint_cost(model: onnx.ModelProto, groups: Sequence[Sequence[str]]) -> list[NodeCost]:
+    """For each group of node names, the cost of these nodes when they run as one.
+
+    Tensors that only nodes of the group see are never in memory and cost nothing. Neither do names
+    that the graph does not have, nor groups of conversions alone.
+    """
+    shapes, costs = tensor_shapes(model), node_costs(model)
+    nodes = {node.name or node.output[0]: node for node in model.graph.node}
+    readers: dict[str, set[str]] = {info.name: {""} for info in model.graph.output}
+    for name, node in nodes.items():
+        for value in node.input:
+            readers.setdefault(value, set()).add(name)
+    return [_cost_of_group(group, nodes, costs, shapes, readers) for group in groups]
+
+
+def _cost_of_group(
+    group: Sequence[str],
+    nodes: dict[str, onnx.NodeProto],
+    costs: dict[str, NodeCost],
+    shapes: dict[str, Shape],
+    readers: dict[str, set[str]],
+) -> NodeCost:
+    members = {name for name in group if name in nodes}
+    if not members & costs.keys():
+        return NodeCost(0, 0)
+    made = {value for name in members for value in nodes[name].output}
+    read = {value for name in members for value in nodes[name].input if value} - made
+    written = {value for value in made if readers.get(value, set()) - members}
+    elements = sum(math.prod(shapes.get(value, (0,))) for value in (*read, *written))
+    return NodeCost(sum(costs[name].macs for name in members & costs.keys()), elements)
+
+
+def node_macs(node: onnx.NodeProto, shapes: dict[str, Shape]) -> int:
+    """Multiply-accumulates of a node for the whole batch; 0 for operators that are not counted."""
+    if node.op_type not in MULTIPLYING:
+        return 0
+    try:
+        left, right, out = shapes[node.input[0]], shapes[node.input[1]], shapes[node.output[0]]
+    except KeyError as exc:
+        raise ModelError(
+            f"node {node.name}: tensor {exc} has no fixed shape, so its MACs cannot be counted; "
+            "--precision fp32 does without"
+        ) from exc
+    if node.op_type == "Conv":
+        return math.prod(out) * math.prod(right[1:])
+    if node.op_type == "ConvTranspose":
+        return math.prod(left) * math.prod(right[1:])
+    if node.op_type == "MatMul":
+        return math.prod(out) * left[-1]
+    transposed = any(attribute.name == "transA" and attribute.i for attribute in node.attribute)
+    return math.prod(out) * left[0 if transposed else 1]

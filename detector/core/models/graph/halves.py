@@ -1,0 +1,400 @@
+"""A graph in half precision: float16 or bfloat16 between the picture and the raw outputs.
+
+Every node reads one float type, so that engines with strong types accept the graph as it is; a Cast
+stands where the types meet. These stay float32:
+
+- The outputs, which keep their names. A node that made one gets the ending ``_fp16`` or ``_bf16``,
+  and the Cast behind it takes its name.
+- The tail, that is everything that no convolution, Gemm or MatMul comes after. Decoding boxes of up
+  to 640 pixels in half precision would round them to half a pixel; in float32 it costs nothing.
+- Nodes whose constants do not fit into float16, and operators that ONNX defines for float32 only.
+- For bfloat16 the conversion from u8, which goes through float32 first, and ``sensitive_nodes``.
+
+``sensitive_nodes`` are those that bfloat16, with its eight bits, hurts most. Engines that convert a
+graph to bfloat16 themselves keep the same ones. Measured in docs/quantisation.md, "bf16, and what
+its mismatches are":
+
+- Thin convolutions (depthwise ones, and the first one) with their activations: matrix units gain
+  nothing on them.
+- The stem: the first layers, up to a fifth of the MACs. What they round goes through all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.errors import ModelError
+from detector.core.models.base import Network
+from detector.core.models.graph.build import (
+    MULTIPLYING,
+    QUANTISED,
+    good_name,
+    infer_shapes,
+    is_quantised,
+    node_macs,
+    tail_nodes,
+    tensor_shapes,
+    uncounted,
+)
+
+if TYPE_CHECKING:
+    import onnx
+
+HALVES = ("fp16", "bf16")
+# The first opset in which Conv and its kind may be bfloat16, and the IR version that goes with it.
+BF16_OPSET, BF16_IR = 22, 10
+CONSTANT_MAKERS = ("Constant", "ConstantOfShape")  # their attribute ``value`` has their type
+THIN = 8  # input channels a group, below which a convolution is thin
+STEM = 0.2  # of the MACs: the most that the stem may have
+# SiLU is Sigmoid and Mul.
+ACTIVATIONS = ("Relu", "LeakyRelu", "Clip", "HardSwish", "Sigmoid", "Elu", "Mul")
+
+
+def convert_to_halves(network: Network, precision: str) -> Network:
+    """The network with its graph in ``precision``, "fp16" or "bf16".
+
+    Raises ModelError for a graph that is not fp32, or is quantised already.
+    """
+    if precision not in HALVES:
+        raise ValueError(f"half precision is one of {', '.join(HALVES)}; got {precision!r}")
+    if network.precision != "fp32":
+        raise ModelError(
+            f"{network.name}: the graph is {network.precision}; only fp32 can become {precision}"
+        )
+    if is_quantised(network.graph):
+        raise ModelError(f"{network.name} cannot become {precision}: {QUANTISED}")
+    graph = _Writer(network.graph, precision).model()
+    return replace(network, graph=graph, precision=precision, path=None)
+
+
+def operand_name(tensor: str, ending: str) -> str:
+    """A name for another form of a tensor: ``0.conv`` -> ``0.conv_fp16``, ``12`` -> ``n12_fp16``.
+
+    By the rule for names (``good_name``), a word that begins with a digit has digits only.
+    """
+    name = f"{tensor}_{ending}"
+    if good_name(name):
+        return name
+    head, _, last = tensor.rpartition(".")
+    return f"{head}.n{last}_{ending}" if head else f"n{last}_{ending}"
+
+
+def original_names(model: onnx.ModelProto) -> dict[str, str]:
+    """Node of a converted graph -> its name in the fp32 graph, for the nodes whose name changed.
+
+    A node that makes an output got an ending, and the Cast behind it took its name. Here they
+    change names again, so that the Cast has a name that the fp32 graph does not have.
+    """
+    makers = {output: node.name for node in model.graph.node for output in node.output}
+    originals: dict[str, str] = {}
+    for node in model.graph.node:
+        if node.op_type != "Cast" or not node.name:
+            continue
+        maker = makers.get(node.input[0])
+        if maker is not None and maker in [operand_name(node.name, half) for half in HALVES]:
+            originals |= {maker: node.name, node.name: maker}
+    return originals
+
+
+# Which nodes stay float32 in bfloat16
+
+
+def sensitive_nodes(model: onnx.ModelProto, kept: Set[str] = frozenset()) -> set[str]:
+    """Names of the nodes that stay float32 in a bfloat16 graph.
+
+    ``kept``: those that stay float32 anyway. They are among the result, and so is what lies between
+    any two nodes of it.
+    """
+    nodes = {*kept, *_thin_nodes(model.graph), *_stem_nodes(model)}
+    return nodes | _nodes_between(model.graph, nodes)
+
+
+def _thin_nodes(graph: onnx.GraphProto) -> set[str]:
+    """Convolutions with few input channels a group, and the activations behind them."""
+    thin: set[str] = set()
+    constants = {tensor.name: tensor.dims for tensor in graph.initializer}
+    makers = {name: node.name for node in graph.node for name in node.output}
+    for node in graph.node:
+        if node.op_type == "Conv" and node.input[1] in constants:
+            follows = constants[node.input[1]][1] < THIN
+        else:
+            dynamic = [makers.get(name) for name in node.input if name and name not in constants]
+            follows = (
+                node.op_type in ACTIVATIONS
+                and bool(dynamic)
+                and all(maker in thin for maker in dynamic)
+            )
+        if follows:
+            thin.add(node.name)
+    return thin
+
+
+def _stem_nodes(model: onnx.ModelProto) -> set[str]:
+    """The first nodes whose MACs are together at most ``STEM`` of all; none without MACs."""
+    shapes = tensor_shapes(model)
+    left_out = set(uncounted(model))
+    macs = {
+        node.name: 0 if node.name in left_out else node_macs(node, shapes)
+        for node in model.graph.node
+    }
+    left = STEM * sum(macs.values())
+    stem: list[str] = []
+    for node in model.graph.node:
+        left -= macs[node.name]
+        if left < 0:
+            break
+        stem.append(node.name)
+    return set(stem) if any(macs[name] for name in stem) else set()
+
+
+def _nodes_between(graph: onnx.GraphProto, kept: Set[str]) -> set[str]:
+    """Nodes between ``kept`` ones, or between the picture and these.
+
+    Two Casts around such a node would cost more than it gains.
+    """
+    makers = {name: node.name for node in graph.node for name in node.output}
+    outputs = {info.name for info in graph.output}
+    first = _nodes_before_products(graph)
+    readers: dict[str, set[str]] = {}
+    for node in graph.node:
+        for name in node.input:
+            readers.setdefault(name, set()).add(node.name)
+    between: set[str] = set()
+    for node in reversed(graph.node):
+        if node.op_type in MULTIPLYING or outputs.intersection(node.output):
+            continue
+        stays = kept | between if node.name in first else kept
+        if all(readers.get(name, set()) <= stays for name in node.output) and (
+            node.name in first or all(makers[name] in kept for name in node.input if name in makers)
+        ):
+            between.add(node.name)
+    return between
+
+
+def _nodes_before_products(graph: onnx.GraphProto) -> set[str]:
+    """Nodes that work on the picture itself: none multiplies, or comes behind one that does."""
+    made: set[str] = set()
+    before: set[str] = set()
+    for node in graph.node:
+        if node.op_type in MULTIPLYING or made.intersection(node.input):
+            made.update(node.output)
+        else:
+            before.add(node.name)
+    return before
+
+
+# The graph
+
+
+class _Writer:
+    """Writes the nodes anew, in order.
+
+    ``kept``: nodes that stay float32. ``types``: each float tensor that was written -> "fp32" or
+    the half. ``renamed``: outputs -> the name that their half-precision form got.
+    """
+
+    def __init__(self, model: onnx.ModelProto, precision: str) -> None:
+        from onnx import TensorProto, numpy_helper
+
+        self.precision = precision
+        self.half = TensorProto.FLOAT16 if precision == "fp16" else TensorProto.BFLOAT16
+        self.source = model if precision == "fp16" else _raise_opset(model)
+        graph = self.source.graph
+        self.constants = {tensor.name: tensor for tensor in graph.initializer}
+        self.values = {
+            name: numpy_helper.to_array(tensor) for name, tensor in self.constants.items()
+        }
+        self.elements = {
+            info.name: info.type.tensor_type.elem_type for info in (*graph.input, *graph.value_info)
+        }
+        self.elements |= {info.name: info.type.tensor_type.elem_type for info in graph.output}
+        self.elements |= {name: tensor.data_type for name, tensor in self.constants.items()}
+        self.opset = max(
+            entry.version for entry in self.source.opset_import if entry.domain in ("", "ai.onnx")
+        )
+        self.kept = tail_nodes(self.source)
+        self.kept |= {node.name for node in graph.node if self._stays(node)}
+        if precision == "bf16":
+            self.kept = sensitive_nodes(self.source, self.kept)
+        self.renamed: dict[str, str] = {}
+        self.types: dict[str, str] = {}
+        self.nodes: list[onnx.NodeProto] = []
+        self.made: dict[str, onnx.TensorProto] = {}  # constants, in the type in which they are read
+        self.casts: set[str] = set()
+
+    def model(self) -> onnx.ModelProto:
+        import onnx
+
+        outputs = [info.name for info in self.source.graph.output]
+        for node in self.source.graph.node:
+            self._write(node, outputs)
+        for name in outputs:
+            if name in self.renamed:
+                self.nodes.append(_cast(self.renamed[name], name, onnx.TensorProto.FLOAT))
+        result = onnx.ModelProto()
+        result.CopyFrom(self.source)
+        del result.graph.node[:], result.graph.initializer[:], result.graph.value_info[:]
+        result.graph.node.extend(self.nodes)
+        result.graph.initializer.extend(self.made.values())
+        infer_shapes(result)
+        return result
+
+    def _write(self, node: onnx.NodeProto, outputs: list[str]) -> None:
+        import onnx
+
+        made = onnx.NodeProto()
+        made.CopyFrom(node)
+        mode = "fp32" if node.name in self.kept else self.precision
+        for at, name in enumerate(node.input):
+            if name:
+                made.input[at] = self._operand(node, at, name, mode)
+        if mode != "fp32":
+            self._retype(made)
+        for at, name in enumerate(node.output):
+            if self._is_float(name):
+                self.types[name] = mode
+                if mode != "fp32" and name in outputs:
+                    made.output[at] = self.renamed[name] = operand_name(name, self.precision)
+                    made.name = made.output[at] if made.name == name else made.name
+        self.nodes.append(made)
+
+    def _operand(self, node: onnx.NodeProto, at: int, name: str, mode: str) -> str:
+        """The name of the input, in the type in which this node reads it."""
+        if not self._is_float(name) or (mode != "fp32" and not self._may_be_half(node, at)):
+            wanted = "fp32"
+        else:
+            wanted = mode
+        if name in self.constants:
+            return self._constant(name, wanted)
+        has = self.types.get(name, "fp32")
+        current = self.renamed.get(name, name)
+        if has == wanted or not self._is_float(name):
+            return current
+        return self._cast_to(current, name, wanted)
+
+    def _cast_to(self, current: str, name: str, wanted: str) -> str:
+        from onnx import TensorProto
+
+        cast = operand_name(name, wanted)
+        if cast not in self.casts:
+            self.casts.add(cast)
+            self.nodes.append(
+                _cast(current, cast, TensorProto.FLOAT if wanted == "fp32" else self.half)
+            )
+        return cast
+
+    def _constant(self, name: str, wanted: str) -> str:
+        if wanted == "fp32" or not self._is_float(name):
+            self.made[name] = self.constants[name]
+            return name
+        half = operand_name(name, wanted)
+        if half not in self.made:
+            self.made[half] = self._half_tensor(self.values[name], half)
+        return half
+
+    def _half_tensor(self, values: NDArray[Any], name: str) -> onnx.TensorProto:
+        from onnx import helper, numpy_helper
+
+        if self.precision == "fp16":
+            return numpy_helper.from_array(values.astype(np.float16), name)
+        bits = _bfloat16_bits(values)
+        return helper.make_tensor(name, self.half, values.shape, bits.tobytes(), raw=True)
+
+    def _retype(self, node: onnx.NodeProto) -> None:
+        """Changes the attributes that name the type of what a node makes."""
+        from onnx import TensorProto, numpy_helper
+
+        for attribute in node.attribute:
+            if (
+                node.op_type == "Cast"
+                and attribute.name == "to"
+                and attribute.i == TensorProto.FLOAT
+            ):
+                attribute.i = self.half
+            elif attribute.name == "value" and attribute.t.data_type == TensorProto.FLOAT:
+                attribute.t.CopyFrom(
+                    self._half_tensor(numpy_helper.to_array(attribute.t), attribute.t.name)
+                )
+
+    def _stays(self, node: onnx.NodeProto) -> bool:
+        """Whether a node must stay float32."""
+        if any(attribute.HasField("g") for attribute in node.attribute):
+            raise ModelError(
+                f"node {node.name} ({node.op_type}) holds a graph of its own, which cannot be "
+                f"{self.precision}"
+            )
+        reads = [name for name in node.input if name and self._is_float(name)]
+        if not reads:
+            makes_float = any(self._is_float(name) for name in node.output)
+            return makes_float and node.op_type not in CONSTANT_MAKERS and self.precision == "bf16"
+        if not any(
+            self._may_be_half(node, at) for at, name in enumerate(node.input) if name in reads
+        ):
+            return True
+        return any(name in self.constants and not self._fits(name) for name in reads)
+
+    def _fits(self, name: str) -> bool:
+        """Whether a constant is within the range of the half; bfloat16 has that of float32."""
+        if self.precision == "bf16":
+            return True
+        values = self.values[name]
+        return bool((np.abs(values[np.isfinite(values)]) <= np.finfo(np.float16).max).all())
+
+    def _may_be_half(self, node: onnx.NodeProto, at: int) -> bool:
+        """Whether ONNX allows a half as input ``at``; ``scales`` of a Resize are always float32."""
+        from onnx import defs
+
+        if node.domain not in ("", "ai.onnx") or not defs.has(node.op_type, self.opset):
+            return False
+        schema = defs.get_schema(node.op_type, self.opset)
+        described = schema.inputs[min(at, len(schema.inputs) - 1)].type_str
+        allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
+        half = "float16" if self.precision == "fp16" else "bfloat16"
+        return f"tensor({half})" in allowed.get(described, [described])
+
+    def _is_float(self, name: str) -> bool:
+        from onnx import TensorProto
+
+        return bool(self.elements.get(name) == TensorProto.FLOAT)
+
+
+def _raise_opset(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model in an opset that knows bfloat16 convolutions."""
+    from onnx import version_converter
+
+    if (
+        max(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
+        >= BF16_OPSET
+    ):
+        return model
+    try:
+        raised = version_converter.convert_version(model, BF16_OPSET)
+    except Exception as exc:  # the converter raises plain RuntimeErrors
+        raise ModelError(
+            f"graph {model.graph.name}: ONNX cannot convert it to opset {BF16_OPSET}, which bf16 "
+            "needs: "
+            f"{' '.join(str(exc).split())}"
+        ) from exc
+    raised.ir_version = max(raised.ir_version, BF16_IR)
+    raised.producer_name, raised.producer_version = model.producer_name, model.producer_version
+    infer_shapes(raised)
+    return raised
+
+
+def _bfloat16_bits(values: NDArray[Any]) -> NDArray[np.uint16]:
+    """The upper half of each float32, rounded to nearest, ties to even; NaN stays NaN."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    result: NDArray[np.uint16] = np.where(np.isnan(values), 0x7FC0, rounded).astype("<u2")
+    return result
+
+
+def _cast(tensor: str, name: str, to: int) -> onnx.NodeProto:
+    from onnx import helper
+
+    return helper.make_node("Cast", [tensor], [name], name=name, to=to)

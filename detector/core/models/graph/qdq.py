@@ -1,0 +1,473 @@
+"""The int8 graph: fp32 plus QuantizeLinear (Q) and DequantizeLinear (DQ) nodes, from given ranges.
+
+This file writes graphs and runs nothing; calibration and the choice of what stays float are in
+``core.run.quantize``. It reads from top to bottom: which nodes can be int8 (``Wiring``), which
+of them belong together (``int8_units``), which are int8 in the end (``int8_nodes``), and the graph
+(``quantised_graph``). There are two kinds, from the same ranges:
+
+int8-u8  Activations are u8 with a zero point, around every node that is int8: ONNX Runtime and
+         OpenVINO turn these into integer kernels. Biases are int32.
+int8-s8  Activations are s8 and symmetric, only in front of convolutions, Gemm and MatMul. TensorRT
+         knows no zero point, moves Q and DQ itself, and fuses an activation only where no Q or DQ
+         stands in between. Biases are float32.
+
+In both kinds weights are s8 and symmetric, with a scale for each output channel. They have 7 bits
+for a CPU that adds products in 16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.models.graph.build import (
+    MOVING,
+    MULTIPLYING,
+    QUANTISED,
+    infer_shapes,
+    is_quantised,
+    node_macs,
+    tail_nodes,
+    tensor_shapes,
+)
+from detector.core.models.graph.halves import operand_name
+from detector.core.models.graph.ranges import Range
+
+if TYPE_CHECKING:
+    import onnx
+
+KINDS = ("int8-u8", "int8-s8")
+
+# Operators beside those of MULTIPLYING and MOVING that may be int8: ONNX Runtime has an integer
+# kernel for them, or drops Q and DQ around them.
+# A Relu or Clip is swallowed by the QuantizeLinear behind it, where both cut at the same place.
+FUSED = ("Relu", "Clip")
+COMPUTING = ("LeakyRelu", "Sigmoid", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool")
+
+PIXELS = (0.0, 255.0)  # the range of the picture's own values, whatever the frames show
+WEIGHT_TOP = 127  # TensorRT takes weights of -127..127
+NARROW_TOP = 64  # two products with u8 stay within 16 bits: 2 * 255 * 64 < 2**15
+BIAS_TOP = 2**31 - 2**24  # of the int32 that a bias becomes, with room for what is added to it
+
+
+# Which nodes can be int8
+
+
+class Wiring:
+    """Who makes and who reads each tensor of a graph; ``able``: the nodes that can be int8."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        from onnx import TensorProto
+
+        self.graph = model.graph
+        self.nodes = {node.name: node for node in self.graph.node}
+        self.constants = {tensor.name for tensor in self.graph.initializer}
+        self.outputs = [info.name for info in self.graph.output]
+        self.maker = {name: node.name for node in self.graph.node for name in node.output}
+        self.readers: dict[str, list[str]] = {}
+        for node in self.graph.node:
+            for name in node.input:
+                self.readers.setdefault(name, []).append(node.name)
+        infos = (*self.graph.input, *self.graph.value_info, *self.graph.output)
+        self.floats = {
+            info.name for info in infos if info.type.tensor_type.elem_type == TensorProto.FLOAT
+        }
+        decoding = tail_nodes(model)
+        self.able = [
+            node.name
+            for node in self.graph.node
+            if node.name not in decoding and self._can_be_int8(node)
+        ]
+        self.shapes = tensor_shapes(model)
+        self.batch = self.shapes[self.graph.input[0].name][0]
+
+    def tensors_in(self, name: str) -> list[str]:
+        """The float tensors that a node reads, constants left out."""
+        return self._computed_floats(self.nodes[name])
+
+    def multiplies(self, name: str) -> bool:
+        return self.nodes[name].op_type in MULTIPLYING
+
+    def macs(self, name: str) -> int:
+        """Of one node, for one picture."""
+        return node_macs(self.nodes[name], self.shapes) // self.batch
+
+    def _computed_floats(self, node: onnx.NodeProto) -> list[str]:
+        return [name for name in node.input if name in self.floats and name not in self.constants]
+
+    def _can_be_int8(self, node: onnx.NodeProto) -> bool:
+        if len(node.output) != 1 or node.output[0] not in self.floats:
+            return False
+        computed = self._computed_floats(node)
+        if node.op_type in MULTIPLYING:
+            return computed == [node.input[0]] and node.input[1] in self.constants
+        if node.op_type == "Resize":
+            return _attribute(node, "mode") == b"nearest"
+        if node.op_type in COMPUTING:
+            # With a constant among its inputs it is a scale, and cheap in float.
+            return len(computed) == len(node.input)
+        return node.op_type in MOVING or node.op_type in FUSED
+
+
+def why_not_int8(model: onnx.ModelProto) -> str | None:
+    """Why no layer of a graph can become int8, and what to do; None where one can."""
+    wiring = Wiring(model)
+    if is_quantised(model):
+        return QUANTISED
+    if not any(map(wiring.multiplies, wiring.able)):
+        return (
+            "none of its layers can be int8: they are in half precision, or their weights are "
+            "computed; export it in single precision, with its weights as constants"
+        )
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Nodes that are int8 or float together: a multiplying node with what follows it alone (its
+    activation, a pooling), or a node where several tensors meet.
+    """
+
+    name: str  # of the first node
+    nodes: tuple[str, ...]
+    layers: int  # how many of them multiply
+    macs: int  # for one picture
+
+
+def int8_units(wiring: Wiring) -> list[Unit]:
+    """All nodes that can be int8, as units, in the graph's order."""
+    members: dict[str, list[str]] = {}
+    first_of: dict[str, str] = {}  # node -> the first node of its unit
+    for name in wiring.able:
+        before = {first_of.get(wiring.maker.get(tensor, "")) for tensor in wiring.tensors_in(name)}
+        joins = before.pop() if len(before) == 1 and not wiring.multiplies(name) else None
+        first_of[name] = joins or name
+        members.setdefault(first_of[name], []).append(name)
+    return [
+        Unit(
+            name=first,
+            nodes=tuple(nodes),
+            layers=sum(wiring.multiplies(node) for node in nodes),
+            macs=sum(wiring.macs(node) for node in nodes),
+        )
+        for first, nodes in members.items()
+    ]
+
+
+def int8_nodes(wiring: Wiring, kept: Collection[str]) -> set[str]:
+    """The nodes that are int8 when the nodes ``kept`` stay float.
+
+    A node that does not multiply follows its neighbours: it is int8 only if everything that it
+    reads is int8, or everything that reads it. Alone it would cost accuracy and gain no speed.
+    """
+    able = [name for name in wiring.able if name not in kept]
+    fed = {name for name in able if wiring.multiplies(name)}
+    drained = set(fed)
+    for name in able:
+        makers = [wiring.maker.get(tensor) for tensor in wiring.tensors_in(name)]
+        if makers and all(maker in fed for maker in makers):
+            fed.add(name)
+    for name in reversed(able):
+        made = wiring.nodes[name].output
+        readers = [reader for tensor in made for reader in wiring.readers.get(tensor, ())]
+        if (
+            readers
+            and all(reader in drained for reader in readers)
+            and not set(made) & set(wiring.outputs)
+        ):
+            drained.add(name)
+    return fed | drained
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How much of the multiplying layers stays float."""
+
+    layers: int
+    all_layers: int
+    macs: float  # their share of all MACs, 0..1
+
+
+def float_share(model: onnx.ModelProto, kept: Iterable[str]) -> Share:
+    """``kept``: nodes that stay float. Layers that cannot be int8 at all are counted with them."""
+    wiring = Wiring(model)
+    layers = [name for name in wiring.nodes if wiring.multiplies(name)]
+    quantised = int8_nodes(wiring, set(kept))
+    floats = [name for name in layers if name not in quantised]
+    total = sum(map(wiring.macs, layers))
+    return Share(len(floats), len(layers), sum(map(wiring.macs, floats)) / total if total else 0.0)
+
+
+# The graph
+
+
+def tensors_to_measure(model: onnx.ModelProto) -> list[str]:
+    """The tensors whose ranges ``quantised_graph`` may ask for, in the graph's order."""
+    wiring = Wiring(model)
+    names = [
+        name
+        for node in wiring.able
+        for name in (*wiring.tensors_in(node), *wiring.nodes[node].output)
+    ]
+    sources = _range_sources(wiring)
+    return list(dict.fromkeys(sources.get(name, name) for name in names))
+
+
+def quantised_graph(
+    model: onnx.ModelProto,
+    ranges: Mapping[str, Range],
+    kept: Collection[str],
+    kind: str,
+    weight_top: int = WEIGHT_TOP,
+) -> onnx.ModelProto:
+    """The graph with Q and DQ nodes.
+
+    ``ranges``: of the ``tensors_to_measure``. They may come from a graph of another batch or input
+    size, as long as its tensors have the same names. ``kept``: nodes that stay float. ``kind``: one
+    of ``KINDS``; anything else raises ValueError. ``weight_top``: the largest weight, in steps.
+    """
+    return _Writer(model, ranges, kept, kind, weight_top).model()
+
+
+def u8_scale(low: float, high: float) -> tuple[np.float32, int]:
+    """Scale and zero point of u8; 0 is always one of the steps."""
+    low, high = min(low, 0.0), max(high, 0.0)
+    scale = np.float32((high - low) / 255) or np.float32(1)
+    return scale, int(np.clip(round(-low / float(scale)), 0, 255))
+
+
+def s8_scale(low: float, high: float) -> np.float32:
+    """Scale of s8 with the zero point 0."""
+    return np.float32(max(abs(low), abs(high)) / 127) or np.float32(1)
+
+
+def weight_scales(
+    weights: NDArray[np.float32], axis: int, top: int = WEIGHT_TOP
+) -> NDArray[np.float32]:
+    """A scale for each output channel, [channels] float32; ``axis``: where the channels lie."""
+    others = tuple(at for at in range(weights.ndim) if at != axis)
+    scales = np.abs(weights).max(axis=others) / top
+    result: NDArray[np.float32] = np.where(scales > 0, scales, 1).astype(np.float32)
+    return result
+
+
+class _Writer:
+    """Writes the nodes anew, in order.
+
+    ``chosen``: the nodes that are int8. ``quantised``: the tensors that get Q and DQ behind them.
+    """
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        ranges: Mapping[str, Range],
+        kept: Collection[str],
+        kind: str,
+        weight_top: int,
+    ) -> None:
+        from onnx import numpy_helper
+
+        if kind not in KINDS:
+            raise ValueError(f"kind is one of {', '.join(KINDS)}; got {kind!r}")
+        self.source, self.ranges, self.unsigned = model, ranges, kind == "int8-u8"
+        self.weight_top = weight_top
+        self.wiring = Wiring(model)
+        self.sources = _range_sources(self.wiring)
+        able = int8_nodes(self.wiring, kept)
+        self.chosen = able if self.unsigned else set(filter(self.wiring.multiplies, able))
+        self.quantised = self._quantised_tensors()
+        self.values = {
+            tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer
+        }
+        self.nodes: list[onnx.NodeProto] = []
+        self.made: dict[str, onnx.TensorProto] = {}  # new constants
+
+    def model(self) -> onnx.ModelProto:
+        import onnx
+
+        for node in self.source.graph.node:
+            self._write(node)
+        result = onnx.ModelProto()
+        result.CopyFrom(self.source)
+        del result.graph.node[:], result.graph.initializer[:], result.graph.value_info[:]
+        result.graph.node.extend(self.nodes)
+        wanted = {name for node in self.nodes for name in node.input}
+        result.graph.initializer.extend(
+            tensor
+            for tensor in self.source.graph.initializer
+            if tensor.name in wanted and tensor.name not in self.made
+        )
+        result.graph.initializer.extend(self.made.values())
+        infer_shapes(result)
+        return result
+
+    def _quantised_tensors(self) -> set[str]:
+        tensors: set[str] = set()
+        for name in self.chosen:
+            tensors.update(self.wiring.tensors_in(name))
+            if self.unsigned:
+                tensors.update(self.wiring.nodes[name].output)
+        return {name for name in tensors if not self._is_fused(name)}
+
+    def _is_fused(self, tensor: str) -> bool:
+        """Whether it lies between a convolution and its Relu, which one kernel computes."""
+        readers = self.wiring.readers.get(tensor, [])
+        maker = self.wiring.maker.get(tensor)
+        return (
+            self.unsigned
+            and maker in self.chosen
+            and self.wiring.multiplies(str(maker))
+            and tensor not in self.wiring.outputs
+            and len(readers) == 1
+            and readers[0] in self.chosen
+            and self.wiring.nodes[readers[0]].op_type in FUSED
+        )
+
+    def _write(self, node: onnx.NodeProto) -> None:
+        import onnx
+
+        made = onnx.NodeProto()
+        made.CopyFrom(node)
+        for at, name in enumerate(node.input):
+            if name in self.quantised and self._reads_quantised(node.name, name):
+                made.input[at] = self._dequantised_name(name)
+        if node.name in self.chosen and self.wiring.multiplies(node.name):
+            self._quantise_weights(made, node)
+        for at, name in enumerate(node.output):
+            if name in self.quantised and self._is_int8_output(name):
+                made.output[at] = operand_name(name, "raw")
+                made.name = made.output[at] if made.name == name else made.name
+        self.nodes.append(made)
+        for name in node.output:
+            if name in self.quantised:
+                self._write_pair(name)
+
+    def _reads_quantised(self, reader: str, tensor: str) -> bool:
+        """Everything that reads what an int8 node made; of what a float node made, only int8."""
+        return reader in self.chosen or (
+            self.unsigned and self.wiring.maker.get(tensor) in self.chosen
+        )
+
+    def _is_int8_output(self, tensor: str) -> bool:
+        """Whether an int8 node makes this output of the graph: then its DQ takes its name."""
+        return (
+            self.unsigned
+            and tensor in self.wiring.outputs
+            and self.wiring.maker.get(tensor) in self.chosen
+        )
+
+    def _dequantised_name(self, tensor: str) -> str:
+        return tensor if self._is_int8_output(tensor) else operand_name(tensor, "dq")
+
+    def _write_pair(self, tensor: str) -> None:
+        """Q and DQ behind a tensor."""
+        from onnx import helper
+
+        scale, zero = self._scale(tensor)
+        q, dq = operand_name(tensor, "q"), self._dequantised_name(tensor)
+        scale_name = self._constant(f"{q}.scale", np.array(scale, np.float32))
+        zero_name = self._constant(f"{q}.zero", zero)
+        given = operand_name(tensor, "raw") if self._is_int8_output(tensor) else tensor
+        self.nodes += [
+            helper.make_node("QuantizeLinear", [given, scale_name, zero_name], [q], name=q),
+            helper.make_node("DequantizeLinear", [q, scale_name, zero_name], [dq], name=dq),
+        ]
+
+    def _scale(self, tensor: str) -> tuple[np.float32, NDArray[Any]]:
+        """Scale and zero point of a tensor."""
+        low, high = self._range(tensor)
+        if self.unsigned:
+            scale, zero = u8_scale(low, high)
+            return scale, np.array(zero, np.uint8)
+        return s8_scale(low, high), np.array(0, np.int8)
+
+    def _range(self, tensor: str) -> Range:
+        source = self.sources.get(tensor, tensor)
+        if source in _pictures(self.wiring):
+            return PIXELS
+        return self.ranges[source]
+
+    def _quantise_weights(self, made: onnx.NodeProto, node: onnx.NodeProto) -> None:
+        """Weights as s8 with a scale for each output channel; for int8-u8 the bias as int32."""
+        axis = _output_axis(node)
+        weights = self.values[node.input[1]].astype(np.float32)
+        scales = weight_scales(weights, axis, self.weight_top)
+        bias = self.values.get(node.input[2]) if len(node.input) > 2 else None
+        if bias is not None and self.unsigned and node.op_type == "Conv":
+            input_scale = float(self._scale(node.input[0])[0])
+            # A channel with tiny weights and a large bias gets coarser weights, so that its bias
+            # fits into the int32.
+            least = (np.abs(bias) / (input_scale * BIAS_TOP)).astype(np.float32)
+            scales = np.maximum(scales, least)
+            bias_scales = (scales * np.float32(input_scale)).astype(np.float32)
+            steps = np.round(bias.astype(np.float64) / bias_scales).astype(np.int32)
+            made.input[2] = self._dequantised_constant(f"{node.name}_bias", steps, bias_scales, 0)
+        shape = [1] * weights.ndim
+        shape[axis] = -1
+        steps = np.round(weights / scales.reshape(shape))
+        steps = np.clip(steps, -self.weight_top, self.weight_top).astype(np.int8)
+        made.input[1] = self._dequantised_constant(f"{node.name}_weight", steps, scales, axis)
+
+    def _dequantised_constant(
+        self, name: str, steps: NDArray[Any], scales: NDArray[np.float32], axis: int
+    ) -> str:
+        """Integers with a DQ behind them; returns the name of the float tensor."""
+        from onnx import helper
+
+        dq = operand_name(name, "dq")
+        values = self._constant(operand_name(name, "q"), steps)
+        scale = self._constant(f"{dq}.scale", scales)
+        zero = self._constant(f"{dq}.zero", np.zeros(scales.shape, steps.dtype))
+        self.nodes.append(
+            helper.make_node("DequantizeLinear", [values, scale, zero], [dq], name=dq, axis=axis)
+        )
+        return dq
+
+    def _constant(self, name: str, values: NDArray[Any]) -> str:
+        from onnx import numpy_helper
+
+        self.made[name] = numpy_helper.from_array(values, name)
+        return name
+
+
+def _output_axis(node: onnx.NodeProto) -> int:
+    """The axis of a weight along which the output channels lie."""
+    if node.op_type == "Conv":
+        return 0
+    if node.op_type == "Gemm":
+        return 0 if _attribute(node, "transB") else 1
+    return 1  # ConvTranspose [in, out, h, w] and MatMul [in, out]
+
+
+def _range_sources(wiring: Wiring) -> dict[str, str]:
+    """Tensor -> the tensor whose values it holds, moved about.
+
+    Both must have one scale, or moving values would round them.
+    """
+    sources: dict[str, str] = {}
+    for node in wiring.graph.node:
+        if node.op_type in MOVING and node.name in wiring.able:
+            sources[node.output[0]] = sources.get(node.input[0], node.input[0])
+    return sources
+
+
+def _pictures(wiring: Wiring) -> set[str]:
+    """The tensors that hold the picture's own u8 values, as float."""
+    inputs = {info.name for info in wiring.graph.input}
+    return {
+        node.output[0]
+        for node in wiring.graph.node
+        if node.op_type == "Cast" and node.input[0] in inputs
+    }
+
+
+def _attribute(node: onnx.NodeProto, name: str) -> object:
+    from onnx import helper
+
+    return next(
+        (helper.get_attribute_value(entry) for entry in node.attribute if entry.name == name), None
+    )

@@ -1,0 +1,66 @@
+"""Class names for a model file that holds none.
+
+They come from --names, from a file beside the model, or from a list that the package carries.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from detector.core.errors import ModelError
+from detector.core.errors.reading import read_bytes
+from detector.core.errors.text import counted
+from detector.core.models import catalogue
+
+
+def find_names(
+    model: Path, classes: int, given: Path | None = None
+) -> tuple[tuple[str, ...], list[str]]:
+    """Names of ``classes`` classes, and warnings for the user.
+
+    ``given`` is used, or ModelError says why it does not fit; otherwise names are looked for.
+    """
+    beside = model.with_suffix(".names")
+    if given is not None or os.path.isfile(beside):
+        return _read_exactly(classes, given or beside, model), []
+    for path in _likely_files(model, classes):
+        if os.path.isfile(path) and len(names := read_names(path)) == classes:
+            return names, []
+    warning = (
+        f"no names for {counted(classes, 'class')} of {model.name}: "
+        "they are called class0, class1, ...; give --names FILE"
+    )
+    return tuple(f"class{number}" for number in range(classes)), [warning]
+
+
+def _likely_files(model: Path, classes: int) -> list[Path]:
+    stem = model.stem.lower()
+    if classes == 80:  # COCO, as long as nothing else is said
+        return [model.with_name("coco.names"), catalogue.folder() / "names" / "coco.names"]
+    if classes == 2 and ("person" in stem or "vehicle" in stem or stem == "street"):
+        return [catalogue.folder() / "names" / "person-vehicle.names"]
+    return []
+
+
+def _read_exactly(classes: int, path: Path, model: Path) -> tuple[str, ...]:
+    names = read_names(path)
+    if len(names) != classes:
+        raise ModelError(
+            f"{path}: holds {counted(len(names), 'name')}, but {model.name} has "
+            f"{counted(classes, 'class')}; "
+            "give --names FILE"
+        )
+    return names
+
+
+def read_names(path: Path) -> tuple[str, ...]:
+    """One name a line. Empty lines at the end do not count; others are an error (ModelError)."""
+    data = read_bytes(path, "a list of names", error=ModelError, cure="give --names FILE")
+    lines = [
+        line.strip() for line in data.decode("utf-8-sig", errors="replace").rstrip().splitlines()
+    ]
+    for number, line in enumerate(lines, 1):
+        if not line or not line.isprintable():
+            raise ModelError(f"{path}:{number}: no name on this line; write one class name a line")
+    return tuple(lines)

@@ -1,0 +1,108 @@
+"""What one drawn picture shows of a network whose outputs nobody has proved.
+
+``draw`` makes the picture; whoever can run the network does. ``doubt_outputs`` says what of the
+answer cannot be so, if the outputs are read in a certain way.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.stages.readings import WHOLE, Reading, list_dense, rows_dense
+
+SHAPES = 24  # rectangles that are drawn
+SEED = 3
+TOLERANCE = 1e-3  # of a probability; half precision rounds 1 to 1.0005
+
+
+def draw(height: int, width: int) -> NDArray[np.uint8]:
+    """u8 RGB [H, W, 3]: a sky, a road, and upright and flat shapes in front of them."""
+    rng = np.random.default_rng(SEED)
+    picture = np.empty((height, width, 3), np.uint8)
+    picture[:] = np.linspace(200, 90, height)[:, None, None]
+    picture[height // 2 :] = np.minimum(picture[height // 2 :], 120)
+    for _ in range(SHAPES):
+        tall, wide = rng.integers(4, max(5, height // 3)), rng.integers(4, max(5, width // 4))
+        top, left = rng.integers(0, max(1, height - 4)), rng.integers(0, max(1, width - 4))
+        picture[top : top + tall, left : left + wide] = rng.integers(0, 256, 3)
+    noise = rng.integers(0, 16, picture.shape, np.uint8)
+    drawn: NDArray[np.uint8] = np.minimum(picture, 239) + noise
+    return drawn
+
+
+def doubt_outputs(
+    outputs: list[NDArray[np.float32]], reading: Reading, size: tuple[int, int], names: int | None
+) -> str | None:
+    """What cannot be so if this is the reading, as words; else None.
+
+    ``outputs``: of one picture, as the reading wants them. ``size``: (width, height) of the input.
+    ``names``: how many classes the file names, where it does.
+    """
+    if reading.classes is None:
+        with np.errstate(all="ignore"):
+            return _doubt_rows(rows_dense(outputs, reading=reading)[0], size)
+    return _doubt_list(outputs, reading, size, names)
+
+
+def _doubt_rows(rows: NDArray[np.float32], size: tuple[int, int]) -> str | None:
+    """``rows``: [N, 5 + C], boxes as centres and sizes."""
+    scores = rows[:, 4:]
+    worst = scores[np.isfinite(scores)]
+    if worst.size and (worst.min() < -TOLERANCE or worst.max() > 1 + TOLERANCE):
+        column = int(np.argmax(np.abs(np.nan_to_num(scores) - 0.5).max(axis=0)))
+        most = np.nanmax(np.abs(scores[:, column]))
+        what = f"class {column - 1} has scores" if column else "the objectness has values"
+        return (
+            f"{what} of {most:.4g}, and probabilities lie in 0..1: its "
+            "columns hold more than scores (keypoints, angles, landmarks), or logits"
+        )
+    return _doubt_boxes(rows[:, :4], size)
+
+
+def _doubt_boxes(boxes: NDArray[np.float32], size: tuple[int, int]) -> str | None:
+    """``boxes``: centres and sizes, [N, 4] in network pixels."""
+    boxes = boxes[np.isfinite(boxes).all(axis=1)]
+    if not len(boxes):
+        return None
+    if (np.abs(boxes) <= 1.5).all() and max(size) > 3:
+        return "all boxes lie within one pixel: they are in 0..1, not in pixels"
+    outside = (np.abs(boxes[:, :2] - np.array(size) / 2) > 1.5 * np.array(size)).any(axis=1)
+    if outside.mean() > 0.5:
+        return f"most boxes lie outside the picture (one at {boxes[outside][0][:2].round()})"
+    return None
+
+
+def _doubt_list(
+    outputs: list[NDArray[np.float32]], reading: Reading, size: tuple[int, int], names: int | None
+) -> str | None:
+    rows = list_dense(outputs, reading=reading, classes=0)[0]
+    assert reading.classes is not None
+    table = outputs[reading.classes.output][0]
+    classes = table if table.ndim == 1 else table[:, reading.classes.first]
+    scores, used = rows[:, 4], rows[:, 4] > 0
+    if not used.any():
+        filled = classes[: len(rows)][rows[:, :4].any(axis=1)]
+        if (np.abs(filled - np.rint(filled)) > WHOLE).any():
+            return "no row has a score, and the classes are no whole numbers: another order"
+        return None
+    worst = scores[np.isfinite(scores)]
+    if worst.max(initial=0) > 1 + TOLERANCE or worst.min(initial=0) < -TOLERANCE:
+        far = worst[np.argmax(np.abs(worst))]
+        return f"a score is {far:.4g}, and scores lie in 0..1: the columns have another order"
+    classes = classes[: len(used)][used]
+    if (np.abs(classes - np.rint(classes)) > WHOLE).any() or (classes < -0.5).any():
+        return "the class of a detection is no whole number: the columns have another order"
+    lowest = float(classes.min()) - reading.first_class
+    if lowest < -0.5 - (reading.background == "first"):
+        return (
+            f"a detection has class {classes.min():.0f}, and its names would begin at "
+            f"{reading.first_class}"
+        )
+    last = float(classes.max()) - reading.first_class
+    if names is not None and last >= names:
+        return f"a detection has class {last:.0f}, and the file names {names}"
+    boxes = rows[used, :4]
+    if (boxes[:, 2:] < -0.5).mean() > 0.3:
+        return "boxes end before they begin: their columns have another order or another form"
+    return _doubt_boxes(boxes, size)

@@ -1,0 +1,77 @@
+"""What goes with a file that one engine built for itself, and that describes itself badly.
+
+A TensorRT plan and an OpenVINO IR know their tensors. What the classes are called, and which task
+the network is for, stands in a header or in a file beside it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detector.core.errors import ModelError
+from detector.core.errors.text import counted
+from detector.core.models.names import find_names, read_names
+from detector.core.models.plan_heads import COCO, PlanHead
+
+if TYPE_CHECKING:
+    from detector.core.models.formats.onnx.metadata import Metadata
+
+# What to do with such a file whose outputs are read wrongly: --describe is for ONNX files.
+AS_ONNX = (
+    "give the ONNX file that it was made from: detect-video models describe writes a file for "
+    "--describe, which says what its outputs mean"
+)
+
+
+def beside(path: Path, suffix: str) -> Path | None:
+    """The file of that suffix with the same name, where there is one."""
+    found = path.with_suffix(suffix)
+    return found if found.is_file() else None
+
+
+def metadata_of(path: Path, header: Mapping[str, Any]) -> Metadata:
+    """What Ultralytics wrote before or beside the file: the same keys as in its ONNX files.
+
+    Raises ModelError for a task that is not detection.
+    """
+    from detector.core.models.formats.onnx.metadata import read_metadata
+
+    told = {key: value for key, value in header.items() if value is not None}
+    texts = {
+        key: value if isinstance(value, str) else json.dumps(value, default=str)
+        for key, value in told.items()
+    }
+    return read_metadata(str(path), texts)
+
+
+def known_names(
+    path: Path, file: Path | None, class_names: Sequence[str], told: Metadata
+) -> tuple[str, ...]:
+    """Class names: given one by one, by a file, by a file beside the plan, or by the header."""
+    if class_names:
+        return tuple(class_names)
+    if file := file or beside(path, ".names"):
+        return read_names(file)
+    return told.names or ()
+
+
+def class_names_of(
+    path: Path, head: PlanHead, known: Sequence[str]
+) -> tuple[Sequence[str], list[str]]:
+    """The names of the classes, and warnings for the user. Raises ModelError."""
+    if known:
+        if head.classes not in (None, len(known)):
+            raise ModelError(
+                f"{path}: {counted(len(known), 'class name', 'is')} given, its head has "
+                f"{counted(head.classes, 'class')}"
+            )
+        return known, []
+    found, warnings = find_names(path, head.classes or COCO)
+    if head.classes is None:
+        warnings = [
+            f"{path.name} names no classes: COCO's {COCO} are assumed; --names FILE gives others"
+        ]
+    return found, warnings

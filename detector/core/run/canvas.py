@@ -1,0 +1,157 @@
+"""The canvas: the size of the network's input; and the network that has it.
+
+    --size 640x384   as it is said
+    --size 640       the longest side; the other one holds the first picture
+    no --size        the model's own. Where the model declares ``canvases`` (cfg/models), its input
+                     takes the shape of the source, at about the area of its own
+
+``find_canvas`` is the rule, ``open_network`` its one caller: whoever loads a model tells it which
+picture counts (``wire.first_picture_size``), or none, where the model's own input is to stay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from detector.core.config.schema import Config
+from detector.core.errors import ModelError, UsageError
+
+if TYPE_CHECKING:
+    from detector.core.models.base import ModelRequest, Network
+
+Size = tuple[int, int]
+
+LARGEST_SIDE = 8192  # pixels of a network's input
+STRIDE = 32  # of every network that declares canvases; a test holds their files against it
+SMALLER = 0.9  # of the area: a canvas above it is not worth an advice
+
+
+def follows_source(config: Config) -> bool:
+    """Whether the canvas has the shape of the source."""
+    return config.runtime.size is None and bool(declared_canvases(config))
+
+
+def find_canvas(config: Config, picture: Size | None) -> Size | None:
+    """(height, width) that the source's shape decides; None where the model's own input stays.
+
+    ``picture``: width and height of the source, as the letterbox gets it: turned as it is shown, in
+    stored pixels.
+    """
+    if (
+        picture is None
+        or config.runtime.size is not None
+        or not (declared := declared_canvases(config))
+    ):
+        return None
+    from detector.core.stages.preprocess import input_of_shape
+
+    found = input_of_shape(declared[0], STRIDE, *picture)
+    return None if found == declared[0] else found
+
+
+def own_canvas(network: Network, config: Config) -> Size:
+    """(height, width) of the input at which a model was timed and calibrated: its own, if it
+    declares canvases, at whatever size it is open now; else that size."""
+    declared = declared_canvases(config)
+    return declared[0] if declared else (network.input.height, network.input.width)
+
+
+def smaller_canvas(network: Network, config: Config) -> Size | None:
+    """(height, width) of the next smaller input that the model was trained for, in the shape that
+    its input has now. None where it declares none."""
+    height, width = network.input.height, network.input.width
+    below = [
+        size for size in declared_canvases(config) if size[0] * size[1] < SMALLER * height * width
+    ]
+    if not below:
+        return None
+    from detector.core.stages.preprocess import input_of_shape
+
+    largest = max(below, key=lambda size: size[0] * size[1])
+    return input_of_shape(largest, STRIDE, width, height)
+
+
+def declared_canvases(config: Config) -> tuple[Size, ...]:
+    from detector.core.models.catalogue import canvases_of
+
+    return canvases_of(config.network.model)
+
+
+# ----------------------------------------------------------------------
+# The network.
+
+
+def open_network(config: Config, picture: Size | None = None) -> Network:
+    """The network as the front end makes it, before it is converted for an engine.
+
+    Without ``--size`` its input is what ``find_canvas`` says. ``--size 640`` is the longest side:
+    where the picture keeps its shape in the middle of the input (geometry "centre") and the file's
+    size is not fixed, the other side is the smallest that holds ``picture`` (width, height); else
+    the input is a square. Raises UsageError and ModelError.
+    """
+    from detector.core import engines, models
+    from detector.core.stages.preprocess import smallest_input
+
+    request, asked = model_request(config), config.runtime.size
+    if (canvas := find_canvas(config, picture)) is not None:
+        network = models.open_network(replace(request, size=canvas), engines.front_ends())
+        network.warnings.append(_why(network, config, picture))
+        return network
+    network = models.open_network(request, engines.front_ends())
+    if picture is None or asked is None or not asked.isdecimal():
+        return network
+    if network.input.geometry != "centre":
+        return network
+    size = smallest_input(int(asked), network.input.stride, *picture)
+    if size == (network.input.height, network.input.width):
+        return network
+    try:
+        return models.open_network(replace(request, size=size), engines.front_ends())
+    except ModelError as exc:
+        network.warnings.append(f"--size {asked}: the input stays {asked}x{asked}: {exc}")
+        return network
+
+
+def _why(network: Network, config: Config, picture: Size | None) -> str:
+    assert picture is not None
+    own_height, own_width = declared_canvases(config)[0]
+    return (
+        f"the input of {network.name} is {network.input.width}x{network.input.height}: it fits "
+        f"{picture[0]}x{picture[1]} at about the area of its own {own_width}x{own_height}; "
+        f"--size {own_width}x{own_height} undoes it"
+    )
+
+
+def model_request(config: Config) -> ModelRequest:
+    """What the configuration says about the model. Raises UsageError."""
+    from detector.core.engines import store
+    from detector.core.models.base import ModelRequest
+
+    network, runtime = config.network, config.runtime
+    return ModelRequest(
+        model=network.model,
+        weights=None if network.weights is None else Path(network.weights),
+        names=None if network.names is None else Path(network.names),
+        random_seed=network.random_weights,
+        size=_height_and_width(runtime.size),
+        batch=runtime.batch,
+        family=network.family,
+        describe=None if network.describe is None else Path(network.describe),
+        cfg=None if network.cfg is None else Path(network.cfg),
+        class_names=tuple(network.class_names or ()),
+        device=runtime.device,
+        graphs=store.Graphs(store.choose_folder(runtime.engines_dir)),
+        trusted=any(text in ("host_code", "host_code=1") for text in runtime.engine_options or ()),
+    )
+
+
+def _height_and_width(size: str | None) -> Size | None:
+    """``416`` or ``640x384`` (width x height) -> (height, width)."""
+    if size is None:
+        return None
+    sides = size.lower().split("x")
+    if len(sides) > 2 or not all(s.isdecimal() and 0 < int(s) <= LARGEST_SIDE for s in sides):
+        raise UsageError(f"--size {size}: not a size; write 416 or 640x384 (width x height)")
+    return int(sides[-1]), int(sides[0])

@@ -1,0 +1,552 @@
+"""One run of the command: every source through the loop, then its summary and session files.
+
+``detect`` is the one function. It takes a configuration that is resolved already, has wire.py make
+the objects, drives the loop, and keeps what happened to one source from ending the others.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from detector.core.config.schema import Config, RuntimeConfig
+from detector.core.errors import LOGGED, DetectVideoError, EngineError, SourceError, UsageError
+from detector.core.errors.guard import guarded
+from detector.core.errors.holding import HeldFile, hold
+from detector.core.run.environment import process_age_s
+from detector.core.run.fonts import open_font
+from detector.core.run.inputs import keep_inputs
+from detector.core.run.limits import (
+    blas_threads,
+    check_files,
+    check_memory,
+    check_threads,
+    opencv_threads,
+)
+from detector.core.run.looping import loop_bounds, loop_label, new_timeline, run_loop
+from detector.core.run.outputs import OutputPlan, mark_settings, session_name, settings_of
+from detector.core.run.records import run_facts, write_records
+from detector.core.run.signals import Stop, stop_on_signals
+from detector.core.run.wire import (
+    LoadedModel,
+    PhaseTimer,
+    choice_of,
+    first_picture_size,
+    frames_ahead,
+    input_kind,
+    label_notes,
+    load_model,
+    open_rows,
+    open_sinks,
+    open_source,
+    open_stream,
+    time_window,
+    wire_loop,
+)
+from detector.core.sources._addresses import is_web
+from detector.core.sources.web import keeping
+
+if TYPE_CHECKING:
+    from detector.core.engines.base import BuildProgress, Engine
+    from detector.core.loop.parts import Progress
+    from detector.core.models.base import Network
+    from detector.core.session.document import Summary
+    from detector.core.session.outcome import SourceRun
+    from detector.core.session.store import Session
+    from detector.core.sinks._stream import RowStream
+    from detector.core.sinks.base import Sink
+    from detector.core.sources._standard_input import StandardInput
+    from detector.core.sources.base import Source
+    from detector.core.timeline import OffTimeline, Timeline
+    from detector.core.types import Detections, Frame, SourceInfo
+
+
+class Live(Protocol):
+    """Watches a run: reads ``progress`` and ``timeline`` at will, from a thread of its own."""
+
+    def start(
+        self,
+        info: SourceInfo,
+        progress: Progress,
+        timeline: Timeline | OffTimeline,
+        frames: int | None,
+    ) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class Watcher(Protocol):
+    """Sees every detected frame in the writer's thread, drawn where ``wants_pictures``.
+
+    The writer asks before each frame, draws where the answer is yes, and then shows it.
+    """
+
+    def wants_pictures(self, camera: str) -> bool: ...
+
+    def show(self, frame: Frame, detections: Detections) -> None: ...
+
+
+@dataclass(slots=True)
+class Result:
+    """``summary`` as in summary.json; ``session``: its folder, None where no source was opened."""
+
+    summary: Summary
+    session: Path | None
+    errors: list[DetectVideoError]
+    unread: bool = False  # the reader of -o - has left
+    told: bool = False  # what is wrong with each camera is what its last line of state said
+
+    @property
+    def exit_code(self) -> int:
+        return self.summary.exit.code
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What another command changes about a run, and sees of it. None changes nothing."""
+
+    loaded: Callable[[LoadedModel], None] | None = None  # once warm; may put another head on it
+    source: Callable[[str], Source] | None = None  # opens a spec in its own way
+    detected: Callable[[Frame, Detections], None] | None = None  # each frame, after the sinks
+    watcher: Watcher | None = None  # sees each frame after ``detected``, drawn where it wants that
+    measured: bool = True  # whether auto takes what ``compare --use`` recorded
+    timed: bool = False  # whether it takes the default model's timing on this machine
+    tuned: bool = True  # whether it takes what ``tune --use`` kept
+
+
+def detect(
+    specs: Sequence[str],
+    config: Config,
+    *,
+    command: Sequence[str] = (),
+    live: Live | None = None,
+    hooks: Hooks = Hooks(),
+    building: BuildProgress | None = None,
+    rows_to: int | None = None,
+) -> Result:
+    """Runs every source in turn and writes its outputs and the session.
+
+    ``rows_to``: an open descriptor, to which -o - writes rows; None: -o - is refused. Where its
+    reader leaves and no files are written beside, the run ends after the frames that it has read.
+
+    ``building`` is told of every step of a file that the engine must build first.
+
+    Raises DetectVideoError for what ends everything before the first frame: options, model, engine,
+    session folder. What happens to one source stands in ``Result.errors`` and in the summary; the
+    other sources go on, unless the engine failed. From the first source on, a signal lets the
+    frames finish that were read; the summary says so.
+    """
+    timer = PhaseTimer()
+    timer.seconds["import"] = process_age_s() or 0.0
+    # What is no time, no share or no font is refused before a model is loaded.
+    time_window(config)
+    choice_of(config)
+    if config.input.skip_still is not None:
+        from detector.core.stages.still import parse_share
+
+        parse_share(config.input.skip_still)
+    check_memory(config.runtime.engine)
+    with guarded(), keeping(specs):
+        if hooks.source is None:
+            _refuse_missing(specs)
+        keep_inputs(config, specs)
+        open_font(config.drawing.font)
+        plan = OutputPlan(config.output, specs, streams=rows_to is not None)
+        if hooks.source is None:
+            plan.check_sources(config.drawing.blur)
+        # OpenCV has an OpenBLAS of its own; the loop has a reader and a worker at least.
+        check_threads(blas_threads() + (0 if config.loop.sync else 2))
+        if hooks.source is None:
+            plan.check_permission()
+        takes_tuned = hooks.tuned and hooks.source is None
+        with timer.phase("import"):
+            _import_ahead(specs, plan)
+        with timer.phase("load"):
+            picture = _deciding_picture(specs, config, hooks)
+        loaded = load_model(
+            config,
+            timer,
+            picture=picture,
+            progress=building,
+            measured=hooks.measured,
+            timed=hooks.timed,
+            kind=partial(input_kind, specs[0], config) if takes_tuned else None,
+            chosen=partial(_refuse_being_written, plan, specs, config),
+        )
+        config = config.with_options(_of_the_loop(loaded.tuned))
+        check_files(3)  # a source, the rows, and whatever is looked up while both are open
+        with loaded.engine as engine:
+            if hooks.loaded is not None:
+                hooks.loaded(loaded)
+            from detector.core.session.store import Session
+
+            with stop_on_signals() as stop:
+                name = session_name(specs[0], engine.name)
+                session = Session.create(config.output.run_dir, name, or_temporary=plan.may_write())
+                try:
+                    plan.check()
+                except BaseException:
+                    session.discard()
+                    raise
+                stream = None
+                if plan.streamed is not None and rows_to is not None:
+                    stream = _open_stream(rows_to, config, stop)
+                job = _Job(config, loaded, plan, session, timer, stop, live, hooks, stream=stream)
+                with closing_session(session):
+                    with opencv_threads(overlapped=not config.loop.sync):
+                        runs = _run_sources(job, specs)
+                    with timer.phase("close"):
+                        loaded.read_layers()
+                        _close_engine(engine, runs)
+                    return _write_session(job, runs, command)
+
+
+def _close_engine(engine: Engine, runs: Sequence[SourceRun]) -> None:
+    """Closes it. A device that failed refuses to free its memory, too: the first error is the one
+    to report, and what was written before it stays."""
+    try:
+        engine.close()
+    except EngineError as late:
+        if any(isinstance(run.error, EngineError) for run in runs):
+            runs[-1].notes.append(f"closing it failed as well: {late}")
+        else:
+            runs[-1].error = runs[-1].error or late
+
+
+def _deciding_picture(specs: Sequence[str], config: Config, hooks: Hooks) -> tuple[int, int] | None:
+    """What the network's input is fitted to. Sources that a command opens in its own way are
+    judged, and then the model's own input is what is judged."""
+    if hooks.source is not None and config.runtime.size is None:
+        return None
+    return first_picture_size(specs, config)
+
+
+def _of_the_loop(tuned: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the options of the engine, which has them: the session keeps what was asked for."""
+    runtime = {one.name for one in fields(RuntimeConfig)}
+    return {name: value for name, value in tuned.items() if name not in runtime}
+
+
+def _import_ahead(specs: Sequence[str], plan: OutputPlan) -> None:
+    """Imports what sources, stages, loop and outputs would import at their first use, so that it is
+    in no run's seconds."""
+    from detector.core import sources
+
+    modules = {
+        "detector.core.loop.overlapped",
+        "detector.core.loop.sync",
+        "detector.core.sinks._only",
+        "detector.core.stages.annotate",
+        "detector.core.stages.nms",
+    }
+    for spec in specs:
+        with suppress(SourceError, UsageError):  # whoever opens it says what is wrong
+            modules.update(sources.find_claiming(spec).imports, plan.imports(spec))
+    for module in sorted(modules):
+        importlib.import_module(module)
+
+
+def _open_stream(descriptor: int, config: Config, stop: Stop) -> RowStream:
+    from detector.core.sinks._stream import RowStream
+
+    beside = config.output.save is not None and {*config.output.save} - {"jsonl", "csv"}
+    return RowStream(descriptor, (lambda: None) if beside else stop.set)
+
+
+def _refuse_being_written(
+    plan: OutputPlan, specs: Sequence[str], config: Config, network: Network, chosen: Config
+) -> None:
+    """Raises OutputError where a second run of one source would write what the first one writes.
+
+    It is asked before the engine starts, which takes seconds.
+    """
+    precision, written = chosen.runtime.precision, replace(config, output=chosen.output)
+    with suppress(OSError):  # the current folder was deleted: what writes there says so
+        settings = settings_of(
+            written, specs[0], network.sha256, "fp32" if precision == "auto" else precision
+        )
+        plan.refuse_being_written(chosen.runtime.engine, settings)
+
+
+def _refuse_missing(specs: Sequence[str]) -> None:
+    """Raises SourceError where no source can be read at all, before a model is loaded for it.
+
+    Only names and folders are looked at. Where some are there, the others are reported in turn.
+    Raises UsageError where one can never be read, such as a terminal.
+    """
+    from detector.core import sources
+    from detector.core.sources._standard_input import SPEC
+
+    if list(specs).count(SPEC) > 1:
+        raise UsageError("-: standard input can be read once; give - once")
+    missing = []
+    for spec in specs:
+        try:
+            sources.check(spec)
+        except SourceError as error:
+            missing.append(str(error))
+    if missing and len(missing) == len(specs):
+        raise SourceError("; ".join(missing))
+
+
+def run_opened(
+    spec: str,
+    config: Config,
+    loaded: LoadedModel,
+    folder: Path,
+    hooks: Hooks = Hooks(),
+    *,
+    plain: bool = False,
+    detected: Callable[[Frame, Detections], None] | None = None,
+) -> SourceRun:
+    """One source through a model that is loaded already: the loop and the sinks of ``detect``.
+
+    Everything is written into ``folder``; ``plain``: under names without the source's and the
+    engine's. The model stays open. ``detected``: sees each frame. What happened to the source is in
+    ``error``.
+    """
+    from detector.core.session.store import Session
+
+    output = replace(config.output, output=f"{folder}{os.sep}", run_dir=None)
+    plan = OutputPlan(output, [spec], plain=plain)
+    session = Session.create(str(folder / "session"), "")
+    if detected is not None:
+        hooks = replace(hooks, detected=detected)
+    job = _Job(config, loaded, plan, session, PhaseTimer(), Stop(), None, hooks, False)
+    with closing_session(session):
+        return _run_sources(job, [spec])[0]
+
+
+@contextmanager
+def closing_session(session: Session) -> Iterator[None]:
+    """Gives up the session's folder at the end. A bug's traceback stays in it, not in a folder for
+    temporary files."""
+    try:
+        yield
+    except DetectVideoError:
+        raise
+    except Exception as error:
+        if (log := session.log_error(traceback.format_exc())) is not None:
+            error.add_note(f"{LOGGED}{log}")
+        raise
+    finally:
+        session.release()
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What all sources of a run share."""
+
+    config: Config
+    loaded: LoadedModel
+    plan: OutputPlan
+    session: Session
+    timer: PhaseTimer
+    stop: Stop
+    live: Live | None
+    hooks: Hooks
+    hashes: bool = True  # the sources, for session.json
+    stream: RowStream | None = None  # for -o -
+
+
+def _run_sources(job: _Job, specs: Sequence[str]) -> list[SourceRun]:
+    from detector.core import sources
+    from detector.core.session.outcome import SourceRun
+
+    runs: list[SourceRun] = []
+    for number, spec in enumerate(specs):
+        timeline = new_timeline(job.config, job.loaded.natives, folder=job.session.folder)
+        run = SourceRun(_text_of(spec), timeline)  # documents hold plain texts
+        run.notes += filter(None, [sources.note_of(spec)])
+        runs.append(run)
+        with _held(job, spec) as held:
+            try:
+                _run_source(job, run, spec, number)
+            except DetectVideoError as error:
+                run.error = error
+            job.timer.seconds["run"] += run.run_s  # the very seconds that end-to-end FPS are of
+            if held is not None and run.info is not None and job.hashes:
+                with job.timer.phase("close"):
+                    run.sha256 = held.sha256()
+                run.notes += held.changes()
+        if isinstance(run.error, EngineError) or job.stop.is_set():
+            break
+    return runs
+
+
+def _text_of(spec: str) -> str:
+    """As documents hold it: a plain text, and an address without what is secret in it."""
+    if not is_web(spec):
+        return str(spec)
+    from detector.core.sources._web import WebPlace
+
+    return str(WebPlace(spec))
+
+
+@contextmanager
+def _held(job: _Job, spec: str) -> Iterator[HeldFile | StandardInput | None]:
+    """What knows the digest of the source, once it is read; None where nothing does."""
+    from detector.core.sources._standard_input import SPEC, standard_input
+
+    if is_web(spec):
+        from detector.core.sources import _web
+
+        _web.stopped = job.stop.is_set
+    if spec != SPEC:
+        with hold(spec) as file:
+            yield file
+        return
+    standard_input().stopped = job.stop.is_set
+    yield standard_input()
+
+
+def _run_source(job: _Job, run: SourceRun, spec: str, number: int) -> None:
+    """One source, from opening it to closing its last sink."""
+    from detector.core.timeline import READ, WRITE
+
+    started, cpu, main_cpu = time.perf_counter(), time.process_time(), time.thread_time()
+    try:
+        with run.timeline.born(READ):
+            own_way = job.hooks.source
+            if own_way is not None:
+                opened = own_way(spec)
+            else:
+                opened = open_source(spec, job.config, _pixels(job, spec))
+        with opened as source:
+            run.info = source.info
+            run.pixels = f"{source.pixels}: {why}" if (why := source.no_planes) else source.pixels
+            settings = _settings(job, spec)
+            paths = job.plan.paths(spec, source.info, job.loaded.engine.name, settings)
+            job.session.begin()
+            with run.timeline.born(WRITE):
+                sinks = open_sinks(paths, source.info, job.config, job.loaded)
+            own = None
+            try:
+                if "jsonl" not in paths or job.config.output.only_detections:
+                    own = open_rows(_own_rows(job, number), source.info, job.loaded)
+                    sinks.insert(0, own)
+                if job.stream is not None and job.plan.streamed is not None:
+                    streamed = job.stream, job.plan.streamed
+                    sinks.insert(0, open_stream(*streamed, source.info, job.config, job.loaded))
+                _drive_loop(job, run, source, sinks, own)
+            except BaseException:
+                for sink in sinks:  # what went wrong before the first frame leaves no partial file
+                    sink.abort()
+                raise
+        beside = [path for sink in sinks for path in sink.beside]
+        for path in [*map(Path, run.outputs.values()), *beside] if settings else ():
+            mark_settings(path, settings)
+        if job.stream is not None and not job.stream.is_read:
+            run.notes.append("the reader of standard output left before the end")
+        if own is not None and own.path.exists():
+            job.session.adopt(own.path)
+            own.path.unlink()
+        elif "jsonl" in run.outputs:
+            job.session.adopt(Path(run.outputs["jsonl"]))
+    finally:
+        run.run_s = time.perf_counter() - started
+        run.process_cpu_s = time.process_time() - cpu
+        run.main_thread_cpu_s = time.thread_time() - main_cpu
+
+
+def _pixels(job: _Job, spec: str) -> str:
+    """What is asked of a source; the variable is for measuring what planes are worth."""
+    return os.environ.get("DETECT_VIDEO_PIXELS") or job.plan.pixels(spec)
+
+
+def _settings(job: _Job, spec: str) -> str:
+    """What a later run tells by whether it may replace these outputs; "" in a folder of our own."""
+    network, precision = job.loaded.network, job.loaded.engine.precision
+    return settings_of(job.config, spec, network.sha256, precision) if job.hashes else ""
+
+
+def _own_rows(job: _Job, number: int) -> Path:
+    """Where the session's rows of a source are written when the user did not ask for any."""
+    name = f"source-{number}"
+    return job.session.claim(f"{name}.jsonl", f"{name}.partial.jsonl")
+
+
+def _drive_loop(
+    job: _Job, run: SourceRun, source: Source, sinks: list[Sink], own: Sink | None
+) -> None:
+    """Drives the loop to its end and closes the sinks, or aborts them. ``own``: the one that is no
+    output, but the session's."""
+    from detector.core.loop.parts import Progress
+
+    config, live = job.config, job.live
+    progress = Progress(stop=job.stop)
+    watcher = job.hooks.watcher
+    watched = None if watcher is None else partial(watcher.wants_pictures, run.spec)
+    parts = wire_loop(config, job.loaded, source, sinks, watched)
+    run.loop = loop_bounds(parts, config)
+    if live is not None:
+        live.start(source.info, progress, run.timeline, frames_ahead(config, source.info))
+    try:
+        with run.timeline.run(loop_label(run.loop)):
+            for frame, detections in run_loop(parts, config, run.timeline, progress):
+                run.by_class.update(detections.class_ids.tolist())
+                run.cut += detections.cut
+                if job.hooks.detected is not None:
+                    job.hooks.detected(frame, detections)
+                if watcher is not None:
+                    watcher.show(frame, detections)
+                if progress.written == 1:
+                    run.timeline.mark()
+            run.timeline.mark()
+        if not progress.written and not job.stop.is_set():
+            raise SourceError(f"{run.spec}: no frame could be read")
+        for sink in sinks:
+            if progress.written:
+                if (path := sink.close()) is not None and sink is not own:
+                    run.outputs[sink.name] = str(path)
+            else:
+                sink.abort()  # interrupted before the first frame: there is nothing to finish
+            run.notes += sink.notes
+    except BaseException:
+        run.partial = [str(path) for sink in sinks if (path := sink.abort()) is not None]
+        raise
+    finally:
+        if live is not None:
+            live.stop()
+        run.read, run.written, run.device_ms = progress.read, progress.written, progress.device_ms
+        run.reused = progress.reused
+        run.counts, run.decoder = source.counts, source.decoder
+        run.notes += [*source.notes, *label_notes(config, job.loaded, sinks, run.by_class)]
+        run.notes += _reuse_note(config, run, sinks)
+
+
+def _reuse_note(config: Config, run: SourceRun, sinks: Sequence[Sink]) -> list[str]:
+    """How many frames repeat detections, and which outputs cannot mark them."""
+    if not run.reused:
+        return []
+    silent = sorted({sink.name for sink in sinks} - {"jsonl", "csv"})
+    return [
+        f"--skip-still {config.input.skip_still}: {run.reused} of {run.written} frames "
+        f"({run.reused / run.written:.0%}) were not inferred and repeat the last detections"
+        + (f"; {', '.join(silent)} cannot mark them" if silent else "")
+    ]
+
+
+def _write_session(job: _Job, runs: list[SourceRun], command: Sequence[str]) -> Result:
+    """Writes summary and session files. Where no source could be opened, the session is removed."""
+    written = write_records(
+        job.session,
+        runs,
+        run_facts(job.config, job.loaded),
+        job.config,
+        command,
+        seconds=job.timer.seconds,
+        stop_code=job.stop.exit_code,
+        model_sha256=job.loaded.network.sha256,
+    )
+    failed = [run.error for run in runs if run.error is not None]
+    unread = job.stream is not None and not job.stream.is_read
+    return Result(written.summary, written.folder, [*failed, *written.errors], unread)

@@ -1,0 +1,94 @@
+"""Facts about the computer and the libraries of a run, for its session."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+from detector import __version__
+from detector.core.errors.machine import usable_cores
+
+# Distributions of what every run uses; those of the engines come from the engines.
+_LIBRARIES = (
+    "numpy",
+    "opencv-python-headless",
+    "opencv-python",
+    "onnx",
+    "av",
+    "nvtx",
+    "faster-coco-eval",
+)
+
+
+def environment() -> dict[str, Any]:
+    """CPU model, flags and cores, versions, GPU driver. None for what the system does not tell."""
+    return {
+        "detect_video": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": describe_cpu(),
+        "libraries": {name: found for name in _list_libraries() if (found := _version_of(name))},
+        "gpu_driver": gpu_driver(),
+    }
+
+
+def describe_cpu() -> dict[str, Any]:
+    """``model``, ``flags`` as Linux lists them, ``cores`` that this process may use."""
+    return {
+        "model": _cpu("model name"),
+        "flags": (_cpu("flags") or "").split(),
+        "cores": usable_cores(),
+    }
+
+
+def gpu_driver() -> str | None:
+    return _first_line("/proc/driver/nvidia/version")
+
+
+def process_age_s() -> float | None:
+    """Seconds since this process started, interpreter included; None where unknown.
+
+    Linux only, to 10 ms.
+    """
+    try:
+        fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+        starttime = int(fields[19])  # field 22 of stat
+        return max(0.0, uptime - starttime / os.sysconf("SC_CLK_TCK"))
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _cpu(key: str) -> str | None:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(key):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return None
+
+
+def _list_libraries() -> list[str]:
+    """Distributions whose versions a session records. A GPU build may have a name of its own."""
+    from detector.core import engines
+
+    of_engines = filter(None, (engines.find(name).library for name in engines.names()))
+    return [*_LIBRARIES, *(name for each in of_engines for name in (each, f"{each}-gpu"))]
+
+
+def _version_of(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _first_line(path: str) -> str | None:
+    try:
+        return Path(path).read_text().splitlines()[0]
+    except (OSError, IndexError):
+        return None

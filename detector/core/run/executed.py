@@ -1,0 +1,116 @@
+"""The layers that an engine ran, in which precision, and what each costs on the graph.
+
+An engine on a CPU tells the same of the same file in the same version on the same CPU. ONNX Runtime
+tells it by optimising the graph once more, and the costs are read from the graph: together a
+quarter second of every run. So it is kept beside the file, and read from there the next time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detector.core import engines
+from detector.core.engines import store
+from detector.core.errors import OutputError, UsageError
+from detector.core.run.choose import library_version
+from detector.core.run.environment import describe_cpu
+from detector.core.session.codec import from_json, to_json
+
+if TYPE_CHECKING:
+    from detector.core.engines.base import Engine
+    from detector.core.models.base import Network
+    from detector.core.session.outcome import ExecutedLayer
+
+SUFFIX = ".layers.json"
+KEPT = 16  # engines, precisions and versions of one file
+SCHEMA = 1
+
+
+def find_layers(
+    network: Network, engine: Engine, path: str | None, own: Mapping[str, str]
+) -> tuple[ExecutedLayer, ...]:
+    """``executed_layers``, or what it gave before. ``path``: the exported graph that the engine
+    runs; None where there is none. ``own``: --engine-options. Raises EngineError."""
+    if path is None or engine.device != "cpu":
+        return executed_layers(network, engine)
+    file, key = Path(path).with_suffix(SUFFIX), _key(engine, own)
+    if (known := _read(file).get(key)) is not None and (layers := _layers(known)) is not None:
+        return layers
+    layers = executed_layers(network, engine)
+    # Built files make later runs quicker; nothing else depends on where they lie.
+    with suppress(OutputError):
+        _keep(file, key, layers)
+    return layers
+
+
+def executed_layers(network: Network, engine: Engine) -> tuple[ExecutedLayer, ...]:
+    """The layers that the engine reports, each with the cost of the nodes that it stands for.
+
+    ``network`` is the one that the front end made, before any conversion: its nodes keep their
+    names through that. A layer that the engine or the conversion added (a reorder, a cast) stands
+    for no node and is left out.
+    """
+    from detector.core.models.graph.build import node_costs
+    from detector.core.session.outcome import ExecutedLayer
+
+    told = engine.execution()
+    costs = node_costs(network.graph) if told and network.plan is None else {}
+    layers = []
+    for layer in told:
+        known = [costs[name] for name in layer.nodes or (layer.name,) if name in costs]
+        if known:
+            macs, elements = sum(cost.macs for cost in known), sum(cost.elements for cost in known)
+            layers.append(ExecutedLayer(layer.name, layer.precision, macs, elements))
+    return tuple(layers)
+
+
+def _key(engine: Engine, own: Mapping[str, str]) -> str:
+    """Everything but the file that decides what an engine makes of a graph."""
+    parts = [
+        engine.name,
+        library_version(engine.name),
+        engine.precision,
+        dict(own),
+        " ".join(sorted(describe_cpu()["flags"])),
+        store.code_of(engines.__path__[0]),
+    ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Key -> layers; empty where the file is not there, or is none of ours."""
+    try:
+        kept = store.read_kept(file.parent, file.name)
+        document = from_json(kept or b"{}", dict[str, Any], file.name)
+    except UsageError:
+        return {}
+    found = document.get("executed")
+    return found if document.get("schema") == SCHEMA and isinstance(found, dict) else {}
+
+
+def _layers(known: object) -> tuple[ExecutedLayer, ...] | None:
+    """None for what is no list of layers."""
+    from detector.core.session.outcome import ExecutedLayer
+
+    try:
+        return tuple(
+            ExecutedLayer(str(name), str(precision), int(macs), int(elements))
+            for name, precision, macs, elements in known  # type: ignore[attr-defined]
+        )
+    except (TypeError, ValueError):
+        return None
+
+
+def _keep(file: Path, key: str, layers: tuple[ExecutedLayer, ...]) -> None:
+    rows = [[one.name, one.precision, one.macs, one.elements] for one in layers]
+
+    def add(before: bytes | None) -> bytes:
+        entries = dict(list(_read(file).items())[1 - KEPT :]) if before else {}
+        return to_json({"schema": SCHEMA, "executed": {**entries, key: rows}}).encode()
+
+    store.rewrite(file.parent, file.name, add)

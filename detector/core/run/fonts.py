@@ -1,0 +1,86 @@
+"""The font of the labels: --font, and what is said where a class name cannot be written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from detector.core.errors import UsageError
+from detector.core.errors.guard import keep
+from detector.core.errors.reading import check_regular, read_bytes
+
+if TYPE_CHECKING:
+    from detector.core.stages.font import Font
+
+# The largest that people have, Noto and Source Han of all languages and weights in one TTC, has
+# 130 MB.
+FONT_BYTES = 256 << 20
+INSTALL = "pip install 'detect-video[font]'"
+NAMED = 3  # class names in a note; the others are counted
+
+
+def open_font(path: str | None) -> Font | None:
+    """The font of a file that the user names; None where none is. It is read now, not later.
+
+    Raises UsageError where it is no font, cannot be read, or Pillow is not installed.
+    """
+    if path is None:
+        return None
+    keep("the font", path)
+    check_regular(path, "a font file", UsageError)
+    return _read_font(path, _state(path))
+
+
+def _state(path: str) -> tuple[int, int, int] | None:
+    """Another one where the file is another one; None where it is absent: reading says so."""
+    try:
+        about = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return about.st_ino, about.st_size, about.st_mtime_ns
+
+
+@lru_cache(maxsize=2)  # `compare` and the Python API ask for the same one again
+def _read_font(path: str, state: tuple[int, int, int] | None) -> Font:
+    data = read_bytes(path, "a font file", limit=FONT_BYTES, cure="give --font FILE")
+    try:
+        from detector.core.stages.font import Font
+    except ImportError as error:
+        raise UsageError(
+            f"--font {path}: Pillow, which draws it, cannot be imported ({error}); {INSTALL}"
+        ) from error
+    try:
+        return Font(data)
+    # What FreeType refuses is an OSError; a damaged table can be any of the others.
+    except (OSError, ValueError, ArithmeticError, MemoryError) as error:
+        raise UsageError(
+            f"{path}: not a font that can be used ({error}); give --font a TTF, OTF or TTC file"
+        ) from error
+
+
+def note_names(names: Sequence[str], found: Iterable[int], font: Font | None) -> list[str]:
+    """Lines about the names of the classes that were found, as far as labels show numbers instead
+    (``labels.drawable``). Empty where all can be written.
+    """
+    from detector.core.stages.labels import reason_against
+
+    behind: dict[str, list[str]] = {}
+    for class_id in sorted(found):
+        if class_id < len(names) and (reason := reason_against(names[class_id], font)):
+            behind.setdefault(reason, []).append(f"{names[class_id]} (#{class_id})")
+    cures = {
+        "letters": f"give --font {'a file' if font is None else 'another file'} with their letters",
+        "order": "letters that join, or run from right to left, need FriBidi: "
+        "apt install libfribidi0",
+    }
+    return [
+        f"labels cannot show the class names {_few(those)}; they show the numbers: {cures[reason]}"
+        for reason, those in behind.items()
+    ]
+
+
+def _few(names: list[str]) -> str:
+    left = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {left} more" if left > 0 else "")

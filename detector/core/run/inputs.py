@@ -1,0 +1,69 @@
+"""Which files a run reads, as far as they are known before it opens the first one.
+
+They are kept from being overwritten (``errors.guard``). What only a file itself tells, such as the
+external data of an ONNX model, is added by whoever reads that file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+
+from detector.core import models, sources
+from detector.core.config.schema import PACKAGED, Config
+from detector.core.errors import DetectVideoError, SourceError, UsageError
+from detector.core.errors.guard import keep_listed
+from detector.core.errors.secrets import Address
+from detector.core.errors.writing import is_output
+from detector.core.run.canvas import model_request
+from detector.core.sources._addresses import is_web
+from detector.core.sources._unclaimed import is_live
+
+
+def gather_sources(specs: Sequence[str]) -> list[str]:
+    """What ``sources.gather`` makes of a command line. Videos in a folder that runs wrote there are
+    no sources."""
+    return sources.gather(specs, is_output)
+
+
+def keep_inputs(config: Config, specs: Sequence[str] = ()) -> None:
+    """Guards the sources, the model's files and the calibration. Raises UsageError for a camera
+    among them."""
+    asked = config.calibration.calibrate
+    calibrate = None if asked == PACKAGED else asked
+    refuse_cameras([*specs, *filter(None, [calibrate])])
+    for spec in specs:
+        keep_listed("the source", partial(sources.files_of, spec))
+    if calibrate is not None:
+        listed = partial(sources.files_of, calibrate)
+        keep_listed("the calibration", listed)
+    with suppress(DetectVideoError):  # whoever opens the model says what is wrong
+        models.keep_files(model_request(config))
+
+
+def refuse_cameras(specs: Sequence[str]) -> None:
+    """Raises UsageError for a camera, where only files will do: they end, and can be read again."""
+    for spec in specs:
+        if is_camera(spec):
+            raise UsageError(
+                f"{Address(spec)}: is a camera, and this needs a file; record one first: "
+                "detect-video CAMERA --record copy"
+            )
+
+
+def is_camera(spec: str) -> bool:
+    """A webcam, an address but of a file (whose server is asked), or a list of cameras. Raises
+    UsageError for a list that is no YAML."""
+    if is_web(spec):
+        from detector.core.sources._answers import is_file
+
+        return not is_file(spec)
+    if is_live(spec):
+        return True
+    if not spec.lower().endswith((".yaml", ".yml")):  # whoever reads it imports more
+        return False
+    try:
+        return sources.find_claiming(spec).arrives
+    except SourceError:
+        return False

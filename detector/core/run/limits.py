@@ -1,0 +1,232 @@
+"""Limits of the system: memory, cores, threads, open files, the size of a file, lost folders.
+
+``check_threads`` and ``check_memory`` refuse a run that cannot work, before a library crashes on
+it. ``blame_limit`` names the limit behind an error that no room has explained. Nothing heavy is
+imported here: this may be all that still fits.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import resource
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from detector.core.errors import DetectVideoError, EngineError, OutputError, UsageError
+from detector.core.errors.machine import CGROUPS, PROC, container_limit, usable_cores
+
+NO_THREAD = ("can't start new thread", "Resource temporarily unavailable", "pthread_create")
+NO_FILE = ("Too many open files",)
+
+
+class Least(NamedTuple):
+    """What no run of an engine did without, in MB (10^6 bytes)."""
+
+    address_mb: int  # of address space: most of it is never touched
+    anonymous_mb: int  # resident memory that no file backs, so that it cannot be dropped
+
+
+# The smallest `ulimit -v` and the largest RssAnon of: street, 640x384, one thread, --sync,
+# --no-video, OPENBLAS_NUM_THREADS=1; found by bisection on Linux x86-64 in November 2026 with the
+# versions of constraints.txt. They were 525 and 75, 628 and 103, 812 and 109, 1146 and 253 MB. What
+# stands here is less, because other versions and models may take less.
+LEAST = {
+    "null": Least(450, 50),
+    "ort": Least(540, 70),
+    "openvino": Least(700, 75),
+    "torch": Least(980, 170),
+}
+LEAST_FILES = 5  # beside the standard streams; no run worked with 4
+FEW_CORES = 2  # more were not measured: there OpenCV keeps its threads
+OPENCV_THREADS = "OPENCV_FOR_THREADS_NUM"  # OpenCV reads it when it is imported
+BLAS_SETTINGS = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")  # first wins
+BLAS_THREADS = 64  # the most that the wheels' OpenBLAS is built for
+NO_MEMORY = (
+    "Cannot allocate memory",
+    "cannot allocate memory",
+    "failed to map segment",
+    "bad_alloc",
+    "MemoryError",
+)
+
+
+def blame_limit(error: BaseException) -> DetectVideoError | None:
+    """What the user can do about an error that a limit caused; None where no limit did.
+
+    Libraries report a limit in their own ways: an OSError, a RuntimeError, or an ImportError with
+    the system's words in it.
+    """
+    code = error.errno if isinstance(error, OSError) else None
+    text = str(error)
+
+    def says(*words: str) -> bool:
+        return any(word in text for word in words)
+
+    if isinstance(error, MemoryError) or code == errno.ENOMEM or says(*NO_MEMORY):
+        return EngineError(f"out of memory{_memory_limits()}; try a smaller --batch or --size")
+    if code in (errno.EMFILE, errno.ENFILE) or says(*NO_FILE):
+        return _no_files()
+    if code == errno.EAGAIN or says(*NO_THREAD):
+        return _no_threads()
+    if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):
+        where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
+        return OutputError(f"{where}cannot be written: {os.strerror(code)}; choose another with -o")
+    if isinstance(error, FileNotFoundError) and "temporary directory" in text:
+        return OutputError(
+            "no folder for temporary files can be written; set TMPDIR to one that can: TMPDIR=DIR"
+        )
+    if isinstance(error, FileNotFoundError) and folder_is_gone():
+        return UsageError("a path cannot be used")
+    if isinstance(error, RuntimeError) and says("home directory"):
+        return UsageError(
+            "the home folder is unknown, and built files would go there; set HOME, or give "
+            "--engines-dir DIR"
+        )
+    return None
+
+
+def folder_is_gone() -> bool:
+    """Whether the current folder was deleted: then every path without a leading / means nothing."""
+    try:
+        os.getcwd()
+    except OSError:
+        return True
+    return False
+
+
+def check_threads(wanted: int) -> None:
+    """Raises EngineError where so many threads cannot run at once, beside those that run already.
+
+    It starts them: limits of the account, of the container and of memory all count. OpenBLAS, which
+    numpy and OpenCV carry, answers a thread that cannot start by raising SIGINT.
+    """
+    gate = threading.Event()
+    started: list[threading.Thread] = []
+    try:
+        for _ in range(wanted):
+            thread = threading.Thread(target=gate.wait, daemon=True)
+            thread.start()
+            started.append(thread)
+    except RuntimeError as error:
+        raise _no_threads() from error
+    finally:
+        gate.set()
+        for thread in started:
+            thread.join()
+
+
+def check_memory(engine: str) -> None:
+    """Raises EngineError where a limit leaves less than the smallest run of this engine took.
+
+    More than that may still be too little: of a larger model, for instance. Then an allocation
+    fails, which some libraries answer with a crash.
+    """
+    least = LEAST.get(engine, LEAST["null"])
+    space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if space != resource.RLIM_INFINITY and space < least.address_mb * 1e6:
+        raise EngineError(
+            f"the limit of the address space is too low: ulimit -v is {space >> 10}, and engine "
+            f"{engine} takes more than {least.address_mb * 1000} for the smallest run; raise it: "
+            "ulimit -v unlimited"
+        )
+    memory = container_memory()
+    if memory is not None and memory < least.anonymous_mb * 1e6:
+        raise EngineError(
+            f"the container may use {memory / 1e6:.0f} MB of memory, and engine {engine} takes "
+            f"more than {least.anonymous_mb} MB for the smallest run; give it more"
+        )
+
+
+def container_memory(proc: Path = PROC, root: Path = CGROUPS) -> int | None:
+    """Bytes that the process may use by its cgroup, and all swap; None without a limit."""
+    if (limit := container_limit(proc, root)) is None:
+        return None
+    try:
+        meminfo = (proc / "meminfo").read_text()
+    except OSError:
+        return limit
+    swap = re.findall(r"^SwapTotal:\s*(\d+)", meminfo, re.MULTILINE)
+    return limit + sum(map(int, swap)) * 1024
+
+
+def keep_blas_alone() -> None:
+    """Tells OpenBLAS, before numpy brings it, to start no threads; a number of the user's stands.
+
+    They would spin for a while and find nothing to do: no stage of a run multiplies matrices of any
+    size in numpy. On two cores a run of three frames took 0.88 s of CPU with them and 0.63 s
+    without (OPENBLAS_NUM_THREADS=2 against 1, 12 pairs).
+    """
+    if not any(name in os.environ for name in BLAS_SETTINGS):
+        os.environ[BLAS_SETTINGS[0]] = "1"
+
+
+def blas_threads() -> int:
+    """The threads that OpenBLAS starts when it is imported."""
+    for name in BLAS_SETTINGS:
+        if (value := os.environ.get(name, "")).isdecimal() and int(value):
+            return min(int(value), usable_cores()) - 1
+    return min(usable_cores(), BLAS_THREADS) - 1
+
+
+@contextmanager
+def opencv_threads(overlapped: bool) -> Iterator[None]:
+    """In the overlapped loop on at most two cores, OpenCV works in the calling thread alone.
+
+    Decoder, engine and encoder keep both cores busy there. A second thread of OpenCV's gets its
+    turn late, and the reader waits for it at every resize. Without it `--engine null --save
+    overlay` took 0.92 of the CPU (docs/settings.md). A number in OPENCV_FOR_THREADS_NUM stands.
+    What was set before is set again afterwards: for processes in which one loop runs at a time.
+    """
+    import cv2
+
+    before = cv2.getNumThreads()
+    if overlapped and usable_cores() <= FEW_CORES and OPENCV_THREADS not in os.environ:
+        cv2.setNumThreads(1)
+    try:
+        yield
+    finally:
+        cv2.setNumThreads(before)
+
+
+def check_files(wanted: int) -> None:
+    """Raises EngineError where so many files cannot be open at once, beside those that are."""
+    opened: list[int] = []
+    try:
+        while len(opened) < wanted:
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise _no_files() from error
+    finally:
+        for file in opened:
+            os.close(file)
+
+
+def _no_files() -> EngineError:
+    return EngineError(
+        f"too many open files: ulimit -n is {_limit(resource.RLIMIT_NOFILE)}; raise it: "
+        "ulimit -n 1024"
+    )
+
+
+def _no_threads() -> EngineError:
+    return EngineError(
+        "no more threads can be started: this account, or its container, may have no more "
+        f"(ulimit -u is {_limit(resource.RLIMIT_NPROC)}{_memory_limits(', ')}); raise the limit"
+    )
+
+
+def _memory_limits(before: str = ": ") -> str:
+    """The limit of the address space in words; empty where there is none."""
+    soft = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return "" if soft == resource.RLIM_INFINITY else f"{before}ulimit -v is {soft >> 10}"
+
+
+def _limit(which: int) -> str:
+    soft = resource.getrlimit(which)[0]
+    return "unlimited" if soft == resource.RLIM_INFINITY else str(soft)

@@ -1,0 +1,536 @@
+"""Where a source's results go: names and folders, settled before anything is written.
+
+Which outputs there are, which suffixes they take and which of them are the default is declared by
+the sinks themselves (``sinks.base.Sink``); this file names none of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from detector.core import sinks, sources
+from detector.core.config.schema import Config, OutputConfig
+from detector.core.errors import DetectVideoError, OutputError, SourceError, UsageError
+from detector.core.errors.guard import refuse_kept
+from detector.core.errors.writing import MARK, has_permission, is_null_device
+from detector.core.sinks._partial import refuse_being_written
+from detector.core.sinks.base import DRAWN, Sink
+from detector.core.sources._addresses import is_address, is_web
+from detector.core.sources._specs import NamedPictures, is_numbered
+from detector.core.sources._standard_input import SPEC as STANDARD_INPUT
+from detector.core.types import SourceInfo
+
+SETTINGS = f"{MARK}.settings"  # attribute of an output
+LONGEST_STEM = 200  # bytes of a source's name in that of its session
+MOST_NAMES = 10_000  # X, X-2, X-3...
+
+
+def stem_of(spec: str) -> str:
+    """The IN of IN-ENGINE-detected: a file's stem, or the name of a folder (or a glob's)."""
+    if spec == STANDARD_INPUT:
+        return "stdin"
+    if is_web(spec):
+        return Path(_name_of_file(spec)).stem
+    path = Path(spec)
+    if not os.path.exists(path) and (any(sign in spec for sign in "*?[") or is_numbered(spec)):
+        path = path.parent
+    if os.path.isdir(path):  # Path.is_dir raises where a name is too long
+        return path.resolve().name or "root"
+    return path.stem or "input"
+
+
+def _name_of_file(spec: str) -> str:
+    """Of an address of a web server, what a file is called that comes from there."""
+    if not is_web(spec):
+        return spec
+    from detector.core.sources._web import WebPlace
+
+    return WebPlace(spec).name
+
+
+def session_name(spec: str, engine: str) -> str:
+    """IN-ENGINE. A long IN is cut to leave room for the rest: a file's name may fill 255 bytes
+    alone.
+    """
+    stem = stem_of(spec)
+    while len(os.fsencode(stem)) > LONGEST_STEM:
+        stem = stem[:-1]
+    return f"{stem}-{engine}"
+
+
+def _defaults_for(kind: str) -> list[type[Sink]]:
+    """What is saved of a source of this kind without --save."""
+    return [sink for sink in sinks.find_all() if kind in sink.default_for]
+
+
+def settings_of(config: Config, spec: str, model_sha256: str, precision: str) -> str:
+    """A digest of all that decides what the outputs of a source hold: the source, the model, and
+    the options but those of places, threads and the loop.
+    """
+    options = config.as_dict()
+    deciding = {group: options[group] for group in ("network", "selection", "input", "drawing")}
+    runtime = {name: options["runtime"][name] for name in ("size", "engine_options")}
+    written = {
+        name: options["output"][name]
+        for name in ("quality", "preset", "crf", "only_detections", "lead")
+    }
+    if options["output"]["encoder"]:
+        written["encoder"] = options["output"]["encoder"]
+    if options["output"]["save_conf"]:
+        written["save_conf"] = True
+    source = spec if is_address(spec) else os.path.realpath(spec)
+    document = [source, model_sha256, precision, deciding, runtime, written]
+    if isinstance(spec, NamedPictures):  # the text of this one is their folder
+        document.append([os.path.realpath(path) for path in spec.paths])
+    if spec == STANDARD_INPUT:  # nobody knows whether the same will come again
+        document.append(secrets.token_hex(8))
+    if precision == "int8":
+        document.append(options["calibration"])
+    text = json.dumps(document, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
+
+
+def mark_settings(path: Path, settings: str) -> None:
+    """Leaves ``settings`` in an extended attribute of an output, where the file system has them."""
+    with suppress(OSError, AttributeError):
+        os.setxattr(path, SETTINGS, settings.encode())
+
+
+def may_replace(path: Path, settings: str) -> bool:
+    """Whether nothing is lost: the name is free, or a run of these settings wrote it. Where the
+    file system has no attributes, nobody knows, and a complete new file replaces the old one.
+    """
+    if not os.path.lexists(path):
+        return True
+    try:
+        return os.getxattr(path, SETTINGS).decode(errors="replace") == settings
+    except OSError as error:
+        return error.errno != errno.ENODATA
+    except AttributeError:  # not on every system
+        return True
+
+
+def choose_names(
+    name: Callable[[str], dict[str, Path]],
+    taken: Collection[Path],
+    settings: str,
+    given: Path | None = None,
+) -> dict[str, Path]:
+    """Names that nobody gave: the first of ``name("")``, ``name("-2")``, ``name("-3")``... in which
+    none is ``taken`` and all may be replaced (``settings``; "" replaces any).
+
+    ``given``: the one among them that the user gave, and that is replaced. Raises OutputError where
+    there are too many.
+    """
+    for number in range(1, MOST_NAMES):
+        paths = name("" if number == 1 else f"-{number}")
+        own = [path for path in paths.values() if path != given]
+        if not any(path in taken for path in paths.values()) and (
+            not settings or all(may_replace(path, settings) for path in own)
+        ):
+            return paths
+    first = next(iter(name("").values()))
+    raise OutputError(f"{first.parent}: too many files are called {first.stem}; use -o")
+
+
+class OutputPlan:
+    """Hands out the paths of each source. No two sources of a run share one.
+
+    Making one needs neither model nor engine, and refuses an -o that can never be written: it is a
+    file that the command reads, a pipe, in a folder that is not there...
+    """
+
+    def __init__(
+        self,
+        config: OutputConfig,
+        specs: Sequence[str],
+        *,
+        streams: bool = False,
+        plain: bool = False,
+    ) -> None:
+        """``streams``: whether -o - is possible, rows on standard output. ``plain``: the source has
+        a folder of its own, in which names need not tell whose and of which engine they are:
+        detections.jsonl, video.mp4."""
+        self._config = config
+        self._plain = plain
+        self._streams = streams
+        self._specs = specs
+        self._taken: set[Path] = set()
+        # As with ffmpeg: everything runs, and what would be written vanishes.
+        self._nowhere = config.output is not None and is_null_device(config.output)
+        self._file = self._target_file()
+        # The sink that writes the file of -o; None where -o is no file.
+        self._file_sink = (
+            None
+            if self._file is None
+            else sinks.find_by_suffix(self._file.suffix, config.save or ())
+        )
+        self._refuse_contradictions()
+        self._check_options()
+        self._refuse_many()
+        self.check()
+
+    def _target_file(self) -> Path | None:
+        """-o as a file, or None where it is a folder or not given."""
+        output = self._config.output
+        if output == "-" and not self._streams:
+            raise UsageError(
+                "--output -: this command writes no rows to standard output; give a file or folder"
+            )
+        if (
+            output is None
+            or output == "-"
+            or self._nowhere
+            or output.endswith(os.sep)
+            or Path(output).is_dir()
+            or not Path(output).suffix
+        ):
+            return None
+        path = Path(output)
+        if len(self._specs) > 1:
+            raise UsageError(
+                f"--output {output}: {len(self._specs)} sources need a folder: -o {path.stem}/"
+            )
+        if sinks.find_by_suffix(path.suffix) is None:
+            ends = (Path(f"x{end}").suffix for sink in sinks.find_all() for end in sink.suffixes)
+            known = ", ".join(dict.fromkeys(end for end in ends if end))
+            raise UsageError(
+                f"--output {output}: cannot write {path.suffix}; known: {known}, "
+                "or a folder: -o DIR/"
+            )
+        return path
+
+    def _refuse_contradictions(self) -> None:
+        """Refuses what would be asked for and not written."""
+        given, save = self._config, self._config.save
+        if given.lead is not None and not given.only_detections:
+            raise UsageError("--lead is for --only-detections; give both, or leave it out")
+        if given.save_conf:
+            able = [sink.name for sink in sinks.find_all() if "save_conf" in sink.options]
+            if not {*able} & {*(save or ())}:
+                raise UsageError(
+                    f"--save-conf is for --save {' or '.join(able)}; give both, or leave it out: "
+                    "other formats hold scores anyway"
+                )
+        if save is None:
+            return
+        if self.streamed is not None and {"jsonl", "csv"} <= set(save):
+            raise UsageError(
+                "--output -: rows go to standard output as jsonl or csv; leave one out of --save"
+            )
+        drawn = [s.name for s in sinks.find_all() if s.pictures in DRAWN or s.untouched]
+        unwanted = [name for name in save if name in drawn]
+        if given.no_video and unwanted:
+            raise UsageError(
+                f"--save {','.join(unwanted)} and --no-video contradict each other; leave one out"
+            )
+        if self._file_sink is not None and self._file_sink.name not in save:
+            both = ",".join([*save, self._file_sink.name])
+            raise UsageError(
+                f"--output {self._file} is a {self._file_sink.name} file, which --save "
+                f"{','.join(save)} leaves out; use --save {both}, or a folder: -o DIR/"
+            )
+
+    def _check_options(self) -> None:
+        """Refuses what means nothing in the outputs that are asked for."""
+        given, saved = asdict(self._config), self._config.save
+        if saved is None and self._file is None and not self._config.no_video:
+            saved = tuple(sink.name for sink in _defaults_for("video"))
+        for sink in sinks.find_all():
+            if sink is self._file_sink and self._file is not None:
+                sink.check_options(self._file.suffix, given)
+            elif sink.name in (saved or ()):
+                sink.check_options(sink.suffixes[0], given)
+
+    def check_sources(self, blur: Sequence[str] | None) -> None:
+        """Refuses outputs that show the source's own pictures where those are to be pixelated
+        (``blur``), or where no source is fit for them. Of some unfit ones, each is told in turn."""
+        for name in self._config.save or ():
+            sink = sinks.find(name)
+            if not sink.untouched:
+                continue
+            if blur:
+                raise UsageError(
+                    f"--blur and --save {name} contradict each other: it shows the source's own "
+                    "pictures; use --save video"
+                )
+            unfit = [str(why) for spec in self._specs if (why := _why_unfit(sink, spec))]
+            if unfit and len(unfit) == len(self._specs):
+                raise UsageError("; ".join(unfit))
+
+    @property
+    def streamed(self) -> str | None:
+        """The sink whose rows go to standard output (-o -); None where none do."""
+        if self._config.output != "-":
+            return None
+        return "csv" if "csv" in (self._config.save or ()) else "jsonl"
+
+    def may_write(self) -> bool:
+        """Whether somebody may write in the folder of the outputs, as far as permissions tell; also
+        where there are none. A folder that is not there yet is made in the one above."""
+        save, streamed = self._config.save, self.streamed
+        rows_alone = streamed is not None and not {*(save or ())} - {streamed}
+        if self._nowhere or rows_alone or save == ():
+            return True
+        return has_permission(self._nearest_folder())
+
+    def check_permission(self) -> None:
+        """Refuses a folder in which nobody may write, before a model is loaded. Raises OutputError.
+
+        What permissions do not tell (a full disk, a current folder that is gone) is said by whoever
+        writes.
+        """
+        try:
+            allowed = self.may_write()
+        except FileNotFoundError:
+            return
+        if not allowed:
+            given = self._config.output
+            what = "here, in the current folder" if given in (None, "-") else str(given)
+            raise OutputError(
+                f"cannot write {what}: no permission to write in {self._nearest_folder()}; "
+                "write elsewhere with -o DIR/"
+            )
+
+    def _nearest_folder(self) -> Path:
+        """The folder of the outputs; where it is not there yet, the one in which it is made."""
+        output = self._config.output
+        place = Path() if output is None or self.streamed is not None else Path(output)
+        if self._file is not None:
+            place = Path(os.path.realpath(self._file)).parent
+        place = place.absolute()
+        while not place.exists() and place != place.parent:
+            place = place.parent
+        return place
+
+    def _refuse_many(self) -> None:
+        """Refuses a file of one picture (-o out.jpg) for a video, or for several pictures."""
+        if self._file is None or self._file_sink is None:
+            return
+        if self._file.suffix.lower() not in self._file_sink.one_picture:
+            return
+        (spec,) = self._specs
+        with suppress(SourceError):  # whoever opens it says what is wrong
+            pictures = sources.pictures_of(spec)
+            if pictures is not None and len(pictures) == 1:
+                return
+            what, write = "a video", f"{self._file.with_suffix('.mp4')}"
+            if pictures is not None:
+                what, write = f"{len(pictures)} pictures", f"{self._file.with_suffix('')}{os.sep}"
+            raise UsageError(
+                f"--output {self._file}: is one picture, but {spec} is {what}; use -o {write}"
+            )
+
+    def check(self) -> None:
+        """Refuses an -o that can never be written. It is asked again when the session's folder is
+        known, whose files are no outputs.
+        """
+        if self._config.output in (None, "-") or self._nowhere:
+            return
+        assert self._config.output is not None
+        output = Path(self._config.output)
+        if self._file is None:
+            if os.path.lexists(output) and not output.is_dir():
+                raise OutputError(
+                    f"{output}: is no folder, and has no suffix that says what to write; give a "
+                    "folder or FILE.mp4 with -o"
+                )
+            return
+        refuse_kept(output)
+        real = Path(os.path.realpath(output))
+        run_dir = self._config.run_dir  # not there yet, it is made in time
+        if not real.parent.is_dir() and (
+            run_dir is None or real.parent not in Path(os.path.realpath(run_dir), "x").parents
+        ):
+            raise OutputError(
+                f"cannot write {output}: the folder {real.parent} does not exist; create it, or "
+                "write elsewhere with -o"
+            )
+        if os.path.lexists(real) and not real.is_file():
+            raise OutputError(
+                f"cannot write {output}: it exists and is not a regular file; give a file's name "
+                "with -o"
+            )
+
+    def paths(
+        self, spec: str, info: SourceInfo, engine: str, settings: str = ""
+    ) -> dict[str, Path]:
+        """Output name -> final path, in the order in which the sinks are to be opened.
+
+        A name that nobody gave is taken where it is free, or where a run of the same ``settings``
+        (``settings_of``) wrote it; else the next number is. "" takes any. Raises UsageError where a
+        path is a file that the command reads, or one of its session.
+        """
+        if self._nowhere:
+            self._choose_sinks(info.kind, info.path)
+            return {}
+        paths = self._name_paths(spec, info.kind, info.path, engine, settings)
+        place, _ = self._place(spec, engine)
+        folders = {path.parent for path in paths.values()}
+        # That of -o FILE is there: ``check`` has asked.
+        self._make_folders(folders | {self._folder()} if self._file is None else folders - {place})
+        self._taken.update(paths.values())
+        for path in paths.values():
+            refuse_kept(path)
+        return paths
+
+    def refuse_being_written(self, engine: str, settings: str) -> None:
+        """Raises OutputError where another run is writing what the one source would write.
+
+        Neither the source nor an engine has to be opened for it. Of several sources each is told in
+        its turn. What else may be wrong is left to ``paths``.
+        """
+        if len(self._specs) != 1 or self._nowhere:
+            return
+        (spec,) = self._specs
+        with suppress(SourceError, UsageError):
+            kind = "video" if sources.pictures_of(spec) is None else "pictures"
+            for path in self._name_paths(spec, kind, spec, engine, settings).values():
+                refuse_being_written(path)
+
+    def _name_paths(
+        self, spec: str, kind: str, path_of_source: str, engine: str, settings: str
+    ) -> dict[str, Path]:
+        """``paths``, with nothing made and nothing taken."""
+        chosen = self._choose_sinks(kind, path_of_source)
+        folder, stem = self._place(spec, engine)
+        given = None if self._file is None else self._file_sink
+        parts = [sink for sink in chosen if sink.dataset and sink is not given]
+
+        def name_one(sink: type[Sink], added: str) -> Path:
+            if self._file is not None and sink is given:
+                return self._file
+            if len(parts) > 1 and sink in parts:
+                return folder / self._dataset_name(stem, added) / sink.dataset
+            return folder / self._default_name(spec, stem, sink, added)
+
+        def named(added: str) -> dict[str, Path]:
+            return {sink.name: name_one(sink, added) for sink in chosen}
+
+        return choose_names(named, self._taken, settings, self._file)
+
+    def pixels(self, spec: str) -> str:
+        """What a source should give: "bgr" where an output of it needs that, else "yuv420p"."""
+        try:
+            chosen = self._choose_sinks("video", spec)
+        except UsageError:  # said when its outputs are named
+            return "bgr"
+        return "bgr" if any(sink.pictures == "bgr" for sink in chosen) else "yuv420p"
+
+    def imports(self, spec: str) -> list[str]:
+        """The modules that the outputs of a video will import."""
+        try:
+            chosen = self._choose_sinks("video", spec)
+        except UsageError:  # said when its outputs are named
+            return []
+        return [module for sink in chosen for module in sink.imports]
+
+    def _choose_sinks(self, kind: str, path: str) -> list[type[Sink]]:
+        """Those of --save, else the default of this kind of source, in the order of opening."""
+        drawn = not self._config.no_video
+        if self._config.save is None:
+            chosen = self._default_sinks(kind)
+        else:
+            wanted = set(self._config.save) - {self.streamed}
+            chosen = [sink for sink in sinks.find_all() if sink.name in wanted]
+        for sink in chosen:
+            if kind not in sink.kinds:
+                fitting = ",".join(one.name for one in _defaults_for(kind))
+                raise UsageError(
+                    f"--save {sink.name} needs a {' or '.join(sink.kinds)}, but {path} is "
+                    f"{kind}; use --save {fitting}"
+                )
+        return [sink for sink in chosen if drawn or sink.pictures not in DRAWN]
+
+    def _default_sinks(self, kind: str) -> list[type[Sink]]:
+        given = self._file_sink
+        if self.streamed is not None:
+            return []
+        if given is not None and given.alone:
+            return [given]
+        if given is not None and kind not in given.kinds and not self._config.no_video:
+            raise UsageError(
+                f"--output {self._file}: {kind} make no {given.name}; "
+                f"give a folder: -o {Path(str(self._file)).with_suffix('')}{os.sep}"
+            )
+        return _defaults_for(kind)
+
+    def _folder(self) -> Path:
+        """Where names that are not given lie."""
+        output = self._config.output
+        return Path() if output is None or output == "-" else Path(output)
+
+    def _make_folders(self, folders: Collection[Path]) -> None:
+        for folder in folders:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise OutputError(
+                    f"{folder}: the output folder cannot be made: {error.strerror}; choose another"
+                ) from error
+
+    def _place(self, spec: str, engine: str) -> tuple[Path, str]:
+        """Folder and stem of the names that are not given."""
+        if self._file is not None:
+            return self._file.parent, self._file.stem
+        return self._folder(), f"{stem_of(spec)}-{engine}"
+
+    def _dataset_name(self, stem: str, added: str) -> str:
+        """The folder of outputs that make one dataset: IN-ENGINE-dataset, IN-ENGINE-dataset-2..."""
+        return "dataset" if self._plain else f"{stem}-dataset{added}"
+
+    def _default_name(self, spec: str, stem: str, sink: type[Sink], added: str) -> str:
+        """IN-ENGINE-detected.mp4, IN-ENGINE-detected-2.mp4..."""
+        if self._plain:
+            return _plain_name(sink, _suffix_for(sink, spec))
+        ending = sink.ending if self._file is None else ""
+        return f"{stem}{ending}{added}{_suffix_for(sink, spec)}"
+
+
+def _plain_name(sink: type[Sink], suffix: str) -> str:
+    """detections.jsonl, detections.coco.json, video.mp4, overlay.mkv; folders: labels, crops."""
+    if not suffix.startswith("."):
+        return suffix.removeprefix("-") or sink.name
+    of_rows = sink.pictures == "none" and not sink.untouched
+    return f"{'detections' if of_rows else sink.name}{suffix}"
+
+
+def _why_unfit(sink: type[Sink], spec: str) -> UsageError | None:
+    """Why no such output can be made of a source; None where it can, or cannot be read at all."""
+    if spec == STANDARD_INPUT:
+        return UsageError(
+            f"--save {sink.name}: standard input comes once, and this needs a file; save it first: "
+            "ffmpeg -i IN -c copy clip.mkv"
+        )
+    if is_address(spec):
+        return UsageError(
+            f"--save {sink.name}: needs a file of this machine; save the address first (curl -O), "
+            "or use --save video"
+        )
+    try:
+        if sources.pictures_of(spec) is not None:
+            return UsageError(f"--save {sink.name} needs a video, but {spec} is pictures")
+        sink.check_source(spec)
+    except UsageError as error:
+        return error
+    except DetectVideoError:  # whoever opens it says what is wrong
+        pass
+    return None
+
+
+def _suffix_for(sink: type[Sink], spec: str) -> str:
+    """What a default name ends in. One picture makes one file in its own format, not a folder."""
+    if not sink.one_picture or not (os.path.isfile(spec) or is_web(spec)):
+        return sink.suffixes[0]
+    if sources.pictures_of(spec) is None:
+        return sink.suffixes[0]
+    own = Path(_name_of_file(spec)).suffix.lower()
+    return own if own in sink.one_picture else ".png"

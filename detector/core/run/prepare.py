@@ -1,0 +1,223 @@
+"""A network in the form that an engine wants: converted or quantised, exported, and built into the
+engine's own file.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from detector.core import engines
+from detector.core.config.schema import Config
+from detector.core.engines import store
+from detector.core.engines.base import NVIDIA_DRIVER, BuildProgress, EngineOptions
+from detector.core.errors import ModelError, OutputError, UsageError
+from detector.core.errors.machine import too_much
+from detector.core.errors.text import counted
+from detector.core.models.base import Network
+
+MB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedNetwork:
+    """A network ready for ``engines.open``.
+
+    ``network``: in the precision that the engine asked for, exported. ``options``: for
+    ``engines.open``. ``build_s``: seconds that this run spent on converting the graph and on
+    building files that were not there. ``artefact_s``: the same with the build time of files that
+    an earlier run built. ``exported``: the graph's file. ``built``: the engine's own file, where it
+    runs one.
+    """
+
+    network: Network
+    options: EngineOptions
+    notes: tuple[str, ...]
+    exported: store.Artefact
+    build_s: float = 0.0
+    artefact_s: float = 0.0
+    built: store.Artefact | None = None
+
+
+def silent(doing: str, done: int, of: int) -> bool:
+    return True
+
+
+def prepare_network(
+    network: Network,
+    engine: str,
+    config: Config,
+    requests: Callable[[int], int],
+    progress: BuildProgress = silent,
+    one_at_a_time: bool = False,
+) -> PreparedNetwork:
+    """Does everything that comes before ``engines.open``.
+
+    ``requests``: concurrency -> how many requests the caller wants. ``one_at_a_time``: the caller
+    runs one request after the other, so that a request gets all threads unless the user says
+    otherwise. Raises UsageError and EngineError for a precision or device that this engine or
+    machine does not have, and OutputError where the folder of built files cannot be written.
+    """
+    runtime = config.runtime
+    precision = "fp32" if runtime.precision == "auto" else runtime.precision
+    if network.plan is not None:  # it was built elsewhere and runs as it is
+        alone = one_at_a_time or config.loop.sync
+        plan = store.Artefact(str(network.plan), False, ())
+        return PreparedNetwork(
+            network, _options(engine, config, precision, requests, alone), (), plan
+        )
+    options = _options(engine, config, precision, requests, one_at_a_time or config.loop.sync)
+    _refuse_what_cannot_fit(network, engine, options)
+    wanted = engines.graph_wanted(engine, precision, runtime.device)
+    own, folder = runtime.engines_dir, store.choose_folder(runtime.engines_dir)
+    elsewhere = store.why_elsewhere(own)
+    said = () if elsewhere is None else (elsewhere,)
+    prepare_in = partial(_prepare_in, network, engine, wanted, config, options, progress)
+    try:
+        ready = prepare_in(folder)
+        return replace(ready, notes=(*said, *ready.notes))
+    except OutputError:
+        if own is not None or store.is_writable(folder):
+            raise
+    # Built files make later runs start sooner; nothing else depends on where they lie.
+    ready = prepare_in(store.temporary_folder())
+    note = (
+        f"{folder} cannot be written: what is built for this run lies in a temporary folder; "
+        "--engines-dir DIR keeps it"
+    )
+    return replace(ready, notes=(*said, *ready.notes, note))
+
+
+def _prepare_in(
+    network: Network,
+    engine: str,
+    wanted: str,
+    config: Config,
+    options: EngineOptions,
+    progress: BuildProgress,
+    folder: Path,
+) -> PreparedNetwork:
+    """``prepare_network`` with the options and the folder of built files decided."""
+    start = time.perf_counter()
+    variant, notes = _variant(network, wanted, config, folder, progress)
+    made_s = time.perf_counter() - start if variant is not network else 0.0
+    exported = store.export(variant, folder)
+    built = _build_artefact(variant, engine, options, folder, progress)
+    if built is None:
+        return PreparedNetwork(
+            variant, options, (*notes, *exported.notes), exported, made_s, made_s
+        )
+    took_s = float(store.read_manifest(built.path).get("build_s", 0.0))
+    said = (*notes, *exported.notes, *built.notes)
+    options = replace(options, artefact=built.path)
+    return PreparedNetwork(
+        variant,
+        options,
+        said,
+        exported,
+        made_s + (took_s if built.built else 0.0),
+        made_s + took_s,
+        built,
+    )
+
+
+def _refuse_what_cannot_fit(network: Network, engine: str, options: EngineOptions) -> None:
+    """Raises UsageError for more requests than the machine has memory for, and ModelError for a
+    network whose values alone are too many. A process that asks for more would be killed without a
+    word.
+    """
+    values = sum(4 * math.prod(shape) for shape in network.output_shapes)
+    each = math.prod(network.input_shape) + values
+    if (size := too_much(options.requests * each)) is not None:
+        raise UsageError(
+            f"the memory of {counted(options.requests, 'request')} of {each / MB:,.1f} MB is "
+            f"{size}; use a smaller "
+            "--batch, --size or --concurrency, or fewer queue_batches"
+        )
+    on_gpu = engine == "trt" or options.device.startswith("cuda")
+    if on_gpu or (options.device == "auto" and NVIDIA_DRIVER.exists()):
+        return  # its memory is not the machine's
+    peak = 0 if engine == "null" else _peak_bytes(network)
+    if (size := too_much(peak + 4 * network.parameters)) is not None:
+        width, height = network.input.width, network.input.height
+        raise ModelError(
+            f"{network.name}: at {width}x{height} and batch {network.batch} it needs {size}; use a "
+            "smaller --size or --batch, or another model"
+        )
+
+
+def _peak_bytes(network: Network) -> int:
+    if network.peak_bytes is not None:
+        return network.peak_bytes
+    from detector.core.models.graph.build import peak_bytes
+
+    return peak_bytes(network.graph)
+
+
+def convert_network(network: Network, wanted: str, config: Config) -> tuple[Network, list[str]]:
+    """Converts or quantises the network to the graph that an engine wants
+    (``engines.graph_wanted``). Returns it with lines for the user.
+    """
+    return _variant(
+        network, wanted, config, store.choose_folder(config.runtime.engines_dir), silent
+    )
+
+
+def _variant(
+    network: Network, wanted: str, config: Config, folder: Path, progress: BuildProgress
+) -> tuple[Network, list[str]]:
+    if wanted == network.precision:
+        return network, []
+    if wanted in ("fp16", "bf16"):
+        from detector.core.models.graph.halves import convert_to_halves
+
+        return convert_to_halves(network, wanted), []
+    from detector.core.run.quantize import quantize_network
+
+    return quantize_network(network, wanted, config, folder, progress)
+
+
+def _options(
+    engine: str, config: Config, precision: str, requests: Callable[[int], int], one_at_a_time: bool
+) -> EngineOptions:
+    runtime = config.runtime
+    asked = EngineOptions(
+        batch=runtime.batch,
+        threads=runtime.threads,
+        concurrency=runtime.concurrency,
+        precision=precision,
+        device=runtime.device,
+        device_memory=runtime.device_memory,
+        own=dict(_pair(text) for text in runtime.engine_options or ()),
+    )
+    concurrency = asked.concurrency or (
+        1 if one_at_a_time else engines.find(engine).best_concurrency(asked)
+    )
+    return replace(asked, concurrency=concurrency, requests=requests(concurrency))
+
+
+def _pair(text: str) -> tuple[str, str]:
+    """NAME=VALUE; a NAME alone means NAME=1."""
+    name, _, value = text.partition("=")
+    return name.strip(), value.strip() or "1"
+
+
+def _build_artefact(
+    network: Network, engine: str, options: EngineOptions, folder: Path, progress: BuildProgress
+) -> store.Artefact | None:
+    builder = engines.find(engine).artefact
+    if builder is None:
+        return None
+    key = {"engine": engine, "precision": options.precision, **builder.key(network, options)}
+    standing = store.find_built(folder, builder.suffix, lambda made: builder.covers(made, key))
+    return standing or store.build_once(
+        folder,
+        f"{store.stem(network)}-{engine}-{options.precision}",
+        builder.suffix,
+        key,
+        lambda target: builder.build(network, options, target, progress),
+    )

@@ -1,0 +1,114 @@
+"""The frames that a calibration looks at: spread evenly over a source, half of them held out."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core import sources
+from detector.core.errors import SourceError
+from detector.core.errors.guard import keep
+from detector.core.models.base import InputRules
+from detector.core.stages.preprocess import letterbox
+
+Slots = NDArray[np.uint8]  # RGB [N, H, W, 3], as the network gets them
+
+HOLD_OUT = 2  # every second frame is held out
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """``seen``: the frames from which ranges are taken. ``held_out``: those on which agreement is
+    measured. Where one frame is all there is, both are the same, and ``apart`` is False.
+    """
+
+    seen: Slots
+    held_out: Slots
+    apart: bool
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the pixels, in order."""
+        digest = hashlib.sha256(self.seen.tobytes())
+        if self.apart:
+            digest.update(self.held_out.tobytes())
+        return digest.hexdigest()
+
+
+def read_frames(spec: str, rules: InputRules, wanted: int) -> Frames:
+    """At most ``wanted`` frames of a video, a picture or a folder of pictures, letterboxed.
+
+    Raises SourceError where there is no frame.
+    """
+    with sources.open(spec) as source:
+        slots = sample_evenly((frame.image for frame in source), wanted, rules)
+    if not slots:
+        raise SourceError(
+            f"{spec}: has no frame to calibrate on; give --calibrate a video or pictures that can "
+            "be read"
+        )
+    return hold_out(np.stack(slots))
+
+
+def sample_evenly(
+    images: Iterable[NDArray[np.uint8]], wanted: int, rules: InputRules
+) -> list[Slots]:
+    """Letterboxes ``wanted`` of the images, [H, W, 3] each, spread evenly over all of them.
+
+    Containers state their number of frames unreliably, so it is not used. Every ``step``-th image
+    is taken; as soon as twice the wanted number is held, every second one is dropped and the step
+    doubles. One pass is enough, and at most twice the wanted number is ever held.
+    """
+    step, taken = 1, []
+    for index, image in enumerate(images):
+        if index % step:
+            continue
+        slot = np.empty((rules.height, rules.width, 3), np.uint8)
+        letterbox(image, slot, geometry=rules.geometry, pad_value=rules.pad_value)
+        taken.append(slot)
+        if len(taken) == 2 * wanted:
+            taken, step = taken[::2], 2 * step
+    chosen = np.linspace(0, len(taken) - 1, min(wanted, len(taken))).round().astype(int)
+    return [taken[index] for index in chosen]
+
+
+def hold_out(slots: Slots) -> Frames:
+    """Holds out every second frame, where there are at least two."""
+    held_out = np.arange(len(slots)) % HOLD_OUT == HOLD_OUT - 1
+    if not held_out.any():
+        return Frames(slots, slots, apart=False)
+    return Frames(slots[~held_out], slots[held_out], apart=True)
+
+
+def source_sha256(spec: str) -> str:
+    """sha256 of all files of a source: renaming a file does not make it another source.
+
+    Raises SourceError for a file that cannot be read.
+    """
+    digest = hashlib.sha256()
+    files = _files(spec)
+    keep("the calibration", *files)
+    for path in files:
+        try:
+            with open(path, "rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+        except OSError as exc:
+            raise SourceError(
+                f"{path}: cannot be read ({exc.strerror}); check its permissions: ls -l"
+            ) from exc
+    return digest.hexdigest()
+
+
+def _files(spec: str) -> list[str]:
+    """The files of a folder, a single file, or the files that a pattern matches; sorted."""
+    if os.path.isdir(spec):
+        return sorted(entry.path for entry in os.scandir(spec) if entry.is_file())
+    if os.path.exists(spec):
+        return [spec]
+    return sorted(filter(os.path.isfile, glob.glob(spec, recursive=True)))

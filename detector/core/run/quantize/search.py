@@ -1,0 +1,224 @@
+"""Which units must stay float for int8 to agree with fp32: a search of a bounded number of runs.
+
+1. ``rank_units`` makes every unit alone int8 and measures the error of the raw outputs on a few
+   frames. It ranks units by that error over the square root of their multiply-accumulates: of two
+   that hurt alike, the cheap one goes back to float first. (On yolo-fastest-1.1 this kept 26 % of
+   the MACs float; ranking by error alone kept 31 %, by error per MAC 28 %.)
+2. ``choose_float_units`` bisects that ranking for the number of worst units that must stay float
+   to reach the budget of agreement on the held-out frames.
+3. It then tries the most expensive of those units in int8 once more, one after the other.
+
+Nothing is random: the same graph, frames and library give the same answer. ``Reference`` runs the
+graphs, on the engine ort, and compares them with fp32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core import engines
+from detector.core.analysis.agreement import agreement
+from detector.core.config.schema import SelectionConfig
+from detector.core.engines.base import EngineOptions
+from detector.core.errors.machine import adds_int8_in_16_bits
+from detector.core.models.base import Network
+from detector.core.models.graph.qdq import NARROW_TOP, WEIGHT_TOP, Unit
+from detector.core.stages.nms import nms
+from detector.core.types import Detections
+
+if TYPE_CHECKING:
+    import onnx
+
+RANKING_FRAMES = 4  # frames on which ``rank_units`` measures errors
+TRIALS = 16  # units that step 3 tries at most
+SMALLEST_SHARE = 1e-3  # of all MACs: the least that any unit counts as when units are ranked
+ENGINE = "ort"  # runs the graphs that are compared
+# The default thresholds, whatever a run asks for: one calibration serves many runs.
+SELECTION = SelectionConfig()
+
+Outputs = list[NDArray[np.float32]]  # of one picture, each with a leading axis of 1
+MakeGraph = Callable[[Sequence[Unit]], "onnx.ModelProto"]
+"""Units that stay float -> the quantised graph."""
+Score = Callable[["onnx.ModelProto"], float]
+Progress = Callable[[str, int, int], None]
+"""(what is being done, steps done, steps in all); raises to stop."""
+
+
+def weight_top(kind: str) -> int:
+    """The largest weight of a kind of int8, in steps, on this CPU.
+
+    Sums of u8 products that overflow cost more than a bit of the weights: the default model's
+    agreement with fp32 is 0.92 with 8 bits and 0.97 with 7 on an AMD Zen 3 (AVX2), and 0.98 with 8
+    where 32 bits are added (``training/evaluate_default --agreement --size 608x352``).
+    """
+    return NARROW_TOP if kind == "int8-u8" and adds_int8_in_16_bits() else WEIGHT_TOP
+
+
+# Measuring a graph against fp32
+
+
+def raw_outputs(
+    network: Network,
+    graph: onnx.ModelProto,
+    slots: NDArray[np.uint8],
+    engine: str = ENGINE,
+    **options: Any,
+) -> list[Outputs]:
+    """Runs ``graph`` in place of the network's own and returns each frame's raw outputs.
+
+    ``slots``: u8 RGB [N, H, W, 3]; the engine fills up a last batch that is not full.
+    ``options``: further fields of ``EngineOptions``.
+    """
+    variant = replace(network, graph=graph, path=None)
+    results: list[Outputs] = []
+    with engines.open(
+        engine, variant, EngineOptions(batch=network.batch, requests=1, **options)
+    ) as opened:
+        request = opened.requests[0]
+        for start in range(0, len(slots), network.batch):
+            pictures = slots[start : start + network.batch]
+            request.slot[: len(pictures)] = pictures
+            rows = request.infer(len(pictures))
+            results += [[row[at : at + 1].copy() for row in rows] for at in range(len(pictures))]
+    return results
+
+
+def detections(
+    network: Network, outputs: Sequence[Outputs], conf: float = SELECTION.conf
+) -> list[Detections]:
+    """The detections of each frame, in network pixels."""
+    limits = {
+        "iou": SELECTION.iou if network.needs_nms else None,
+        "max_det": SELECTION.max_det,
+        "names": network.names,
+    }
+    return [nms(network.head(one, conf), **limits) for one in outputs]  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What the fp32 graph answers on some frames; other graphs are compared with it."""
+
+    network: Network
+    slots: NDArray[np.uint8]  # RGB [N, H, W, 3]
+    outputs: list[Outputs]
+    detections: list[Detections]
+
+    @staticmethod
+    def of(network: Network, slots: NDArray[np.uint8]) -> Reference:
+        """Runs the network on the frames."""
+        outputs = raw_outputs(network, network.graph, slots)
+        return Reference(network, slots, outputs, detections(network, outputs))
+
+    def agreement(self, graph: onnx.ModelProto, engine: str = ENGINE, **options: Any) -> float:
+        """2 x matched / (A + B) of the graph's detections with the reference's, 0..1.
+
+        ``options``: further fields of ``EngineOptions``.
+        """
+        outputs = raw_outputs(self.network, graph, self.slots, engine, **options)
+        return agreement(self.detections, detections(self.network, outputs)).share
+
+    def error(self, graph: onnx.ModelProto) -> float:
+        """Noise over signal of each raw output, summed over the outputs."""
+        others = raw_outputs(self.network, graph, self.slots)
+        total = 0.0
+        for at in range(len(self.outputs[0])):
+            signal = sum(float(np.square(one[at], dtype=np.float64).sum()) for one in self.outputs)
+            noise = sum(
+                float(np.square(one[at] - two[at], dtype=np.float64).sum())
+                for one, two in zip(self.outputs, others, strict=True)
+            )
+            total += noise / signal if signal else noise
+        return total
+
+
+# The search
+
+
+def rank_units(
+    units: Sequence[Unit], make_graph: MakeGraph, error: Score, progress: Progress = lambda *_: None
+) -> list[Unit]:
+    """The units, those that hurt most for their cost first."""
+    all_macs = sum(unit.macs for unit in units) or 1
+    harm = {}
+    for done, unit in enumerate(units, 1):
+        others = [other for other in units if other is not unit]
+        share = max(unit.macs / all_macs, SMALLEST_SHARE)
+        harm[unit.name] = error(make_graph(others)) / share**0.5
+        progress("int8: error of each unit", done, len(units))
+    return sorted(units, key=lambda unit: -harm[unit.name])  # stable: ties keep the graph's order
+
+
+@dataclass(slots=True)
+class Choice:
+    """``kept``: the units that stay float. ``plain``: the agreement with none of them kept;
+    ``reached``: that with all of them kept. ``agreements``: every choice that was measured, in
+    order, as the number of float units and the agreement.
+    """
+
+    kept: list[Unit]
+    plain: float
+    reached: float
+    agreements: list[tuple[int, float]] = field(default_factory=list)
+
+
+def choose_float_units(
+    ranking: Sequence[Unit],
+    make_graph: MakeGraph,
+    agreement: Score,
+    budget: float,
+    progress: Progress = lambda *_: None,
+) -> Choice:
+    """The units to keep float, so that ``agreement`` is at least ``budget``.
+
+    ``ranking``: as ``rank_units`` returns it, the worst first.
+    """
+    choice = Choice([], 0.0, 0.0)
+    runs = 1 + len(ranking).bit_length() + TRIALS
+
+    def measure(kept: Sequence[Unit]) -> float:
+        share = agreement(make_graph(kept))
+        choice.agreements.append((len(kept), share))
+        progress("int8: agreement", len(choice.agreements), max(runs, len(choice.agreements)))
+        return share
+
+    choice.plain = choice.reached = measure([])
+    if choice.plain >= budget:
+        return choice
+    choice.kept, choice.reached = _bisect(ranking, measure, budget)
+    _return_expensive_units(choice, measure, budget)
+    return choice
+
+
+def _bisect(
+    ranking: Sequence[Unit], measure: Callable[[Sequence[Unit]], float], budget: float
+) -> tuple[list[Unit], float]:
+    """The shortest head of the ranking that reaches the budget, as far as halving can tell.
+
+    All units kept float are fp32 again, with an agreement of 1.
+    """
+    low, high, best = 0, len(ranking), 1.0
+    while high - low > 1:
+        middle = (low + high) // 2
+        share = measure(ranking[:middle])
+        if share >= budget:
+            high, best = middle, share
+        else:
+            low = middle
+    return list(ranking[:high]), best
+
+
+def _return_expensive_units(
+    choice: Choice, measure: Callable[[Sequence[Unit]], float], budget: float
+) -> None:
+    """Tries the most expensive kept units in int8 again, and leaves them so within the budget."""
+    for unit in sorted(choice.kept, key=lambda unit: -unit.macs)[:TRIALS]:
+        fewer = [other for other in choice.kept if other is not unit]
+        share = measure(fewer)
+        if share >= budget:
+            choice.kept, choice.reached = fewer, share

@@ -1,0 +1,147 @@
+"""What a run leaves of itself: summary.json, session.json, spans.npz."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from detector.core.config.schema import Config
+from detector.core.errors import DetectVideoError, OutputError
+from detector.core.errors.machine import usable_cores
+from detector.core.run.canvas import smaller_canvas
+from detector.core.run.environment import environment
+from detector.core.run.wire import LoadedModel
+
+if TYPE_CHECKING:
+    from detector.core.session.document import SessionDocument, Summary
+    from detector.core.session.outcome import RunFacts, SourceRun
+    from detector.core.session.store import Session
+
+
+@dataclass(slots=True)
+class Written:
+    """``folder``: of the session; None where no source could be opened. ``errors``: files of the
+    session that could not be written."""
+
+    summary: Summary
+    folder: Path | None
+    errors: list[DetectVideoError]
+
+
+def write_records(
+    session: Session,
+    runs: list[SourceRun],
+    facts: RunFacts,
+    config: Config,
+    command: Sequence[str],
+    *,
+    seconds: dict[str, float],
+    stop_code: int | None,
+    model_sha256: str,
+    finish: Callable[[Summary], Summary] = lambda summary: summary,
+) -> Written:
+    """Writes summary and session files. Where no source could be opened, the session is removed.
+
+    ``seconds``: of each phase; "close" grows by what this takes. ``stop_code``: the exit code of an
+    interruption. ``finish`` adds to the summary before it is written.
+    """
+    from detector.core.analysis.summary import summarize
+    from detector.core.session.codec import from_builtins
+    from detector.core.session.document import Environment
+    from detector.core.session.outcome import exit_of
+
+    unwritten: list[DetectVideoError] = []
+    opened = any(run.info is not None for run in runs)
+    if opened:
+        session.begin()
+    start = time.perf_counter()
+    complete = None
+    if opened:
+        complete = _write_spans(session, runs, config, command, model_sha256, unwritten)
+    seconds["close"] += time.perf_counter() - start
+    facts = replace(facts, notes=[*facts.notes, *session.notes])
+    summary = finish(summarize(facts, runs, seconds, stop_code))
+    if complete is None:
+        session.discard()
+        return Written(summary, None, [])
+    summary = replace(summary, session=str(session.folder))
+    with _output_errors_into(unwritten):
+        session.finish_rows()
+    document = complete(
+        summary, environment=from_builtins(environment(), Environment, "the environment")
+    )
+    for name, content in (("summary.json", summary), ("session.json", document)):
+        with _output_errors_into(unwritten):
+            session.write_json(name, content)
+    if unwritten:
+        summary = replace(summary, exit=exit_of(runs, stop_code, unwritten))
+    return Written(summary, session.folder, unwritten)
+
+
+def _write_spans(
+    session: Session,
+    runs: list[SourceRun],
+    config: Config,
+    command: Sequence[str],
+    model_sha256: str,
+    unwritten: list[DetectVideoError],
+) -> Callable[..., SessionDocument]:
+    """Writes the spans. Returns ``session_document`` without its summary and environment."""
+    from detector.core.analysis.summary import session_document
+    from detector.core.session.document import Clocks, SpanCounts
+
+    spans = SpanCounts()
+    with _output_errors_into(unwritten):
+        spans = session.write_spans([run.timeline for run in runs])
+    return partial(
+        session_document,
+        config=config.as_dict(),
+        command=command,
+        spans=spans,
+        # Both clocks at one moment: spans use the first, traces of other programs the second.
+        clocks=Clocks(perf_counter_ns=time.perf_counter_ns(), unix_ns=time.time_ns()),
+        loop=[run.loop for run in runs],
+        clip_sha256={run.spec: run.sha256 for run in runs},
+        model_sha256=model_sha256,
+    )
+
+
+@contextmanager
+def _output_errors_into(errors: list[DetectVideoError]) -> Iterator[None]:
+    """Keeps an OutputError for later: an unwritable session must not hide what the run found."""
+    try:
+        yield
+    except OutputError as error:
+        errors.append(error)
+
+
+def run_facts(config: Config, loaded: LoadedModel) -> RunFacts:
+    """What all sources of a run share."""
+    from detector.core.analysis.verdict import given_encoding
+    from detector.core.session.outcome import RunFacts
+
+    network, engine = loaded.network, loaded.engine
+    return RunFacts(
+        model=network.name,
+        family=network.family,
+        engine=engine.name,
+        engine_reason=loaded.engine_reason,
+        precision=engine.precision,
+        batch=network.batch,
+        model_input=(network.input.height, network.input.width),
+        class_names=network.names,
+        random_weights=network.random_seed,
+        threads=engine.threads,
+        concurrency=engine.concurrency,
+        cores=usable_cores(),
+        sync=config.loop.sync,
+        notes=loaded.notes,
+        encoding=given_encoding(config.as_dict()["output"]),
+        layers=loaded.layers,
+        smaller_input=smaller_canvas(network, config),
+    )

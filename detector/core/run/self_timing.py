@@ -1,0 +1,273 @@
+"""The first run of the default model on a machine: which engine and precision are fastest here.
+
+Only a known model that comes with a calibration is timed, as it is in the package: its loss in int8
+and bf16 is known (``quantize.calibrate.packaged``), so the fastest may be taken without a question.
+Each engine that is installed runs the network alone, for a few rounds in turn. The answer is kept
+in engines/measured.json, by CPU and versions, and ``choose`` takes it only where nobody named an
+engine or a precision and no ``compare --use`` was kept. Where nothing can be written, it is
+measured again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from datetime import date
+from typing import TYPE_CHECKING
+
+from detector.core import engines
+from detector.core.config.schema import PACKAGED, Config
+from detector.core.engines.base import NVIDIA_DRIVER, BuildProgress
+from detector.core.errors import EngineError, OutputError, UsageError
+from detector.core.errors.machine import BF16, EXACT_INT8, adds_int8_in_16_bits, cpu_flags
+from detector.core.run import choose
+from detector.core.run.canvas import open_network, own_canvas
+from detector.core.run.prepare import prepare_network, silent
+from detector.core.session.measured import Interval, MeasuredCalibration, MeasuredRow, Measurement
+
+if TYPE_CHECKING:
+    from detector.core.engines.base import Engine
+    from detector.core.models.base import Network
+    from detector.core.run.quantize.calibrate import Calibration
+
+SWITCH = "DETECT_VIDEO_SELF_TIMING"  # 0 in the environment turns it off
+PRECISIONS = ("fp32", "int8", "bf16")
+LIMIT_S = 3.0  # of it all
+OPENING_S = 1.9  # no further engine is opened after it
+ROUNDS, ROUND_S = 7, 0.03  # of each engine
+MOST_ROUNDS = 3 * ROUNDS  # where a neighbour on the machine leaves open which is the fastest
+
+Clock = Callable[[], float]
+
+
+@dataclass(slots=True)
+class _Candidate:
+    """An engine that is open and warm. ``calls``: of each thread in a round."""
+
+    name: str
+    precision: str
+    engine: Engine
+    calls: int = 1
+    fps: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """``note``: a line for the user where it was made just now; None where it was kept."""
+
+    measurement: Measurement
+    note: str | None = None
+
+
+def find_or_make(
+    network: Network,
+    config: Config,
+    progress: BuildProgress = silent,
+    clock: Clock = time.monotonic,
+) -> Timing | None:
+    """The timing of this network on this machine; None where it is not timed.
+
+    It is made once for all canvases of a model, at its own, whichever the network has.
+    Raises EngineError where ``progress`` stops it.
+    """
+    if not _is_wanted(config) or network.random_seed is not None:
+        return None
+    shape = own_canvas(network, config)
+    kept = choose.find_timing(config, network.sha256, shape)
+    if kept is not None:
+        return Timing(kept)
+    from detector.core.run.quantize.calibrate import packaged
+
+    calibration = packaged(network, config.network.model)
+    if calibration is None:
+        return None
+    start = clock()
+    if shape != (network.input.height, network.input.width):
+        network = open_network(_at(config, shape))
+    rows, rounds = time_engines(network, _bare(config), _agreements(calibration), progress, clock)
+    made = Measurement(
+        kind="self-timing",
+        date=date.today().isoformat(),
+        model=network.name,
+        model_sha256=network.sha256,
+        model_input=shape,
+        rounds=rounds,
+        comparable=True,
+        machine=choose.this_machine(),
+        settings=choose.settings_of_timing(config),
+        calibration=MeasuredCalibration(
+            PACKAGED, calibration.method, calibration.seen, calibration.budget
+        ),
+        rows=tuple(rows),
+    )
+    try:
+        where = f"kept in {choose.keep(made, config)}"
+    except OutputError:
+        where = "nothing can be written, so the next run times them again"
+    speeds = ", ".join(
+        f"{row.engine} {row.precision} {speed.median:.0f}"
+        for row in rows
+        if (speed := row.fps["inference"]) is not None
+    )
+    note = (
+        f"first run of {network.name} on this machine: its engines were timed in "
+        f"{clock() - start:.1f} s, no part of this run's figures (inference FPS: {speeds}); "
+        f"{where}; --no-self-timing leaves it out"
+    )
+    return Timing(made, note)
+
+
+def _is_wanted(config: Config) -> bool:
+    """Whether a run of these settings is one that timing could speed up."""
+    runtime = config.runtime
+    if not runtime.self_timing or os.environ.get(SWITCH) == "0":
+        return False
+    if "auto" not in (runtime.engine, runtime.precision) or runtime.batch != 1:
+        return False
+    if runtime.engine not in ("auto", *choose.TIMED):
+        return False
+    if runtime.threads or runtime.concurrency or runtime.engine_options:
+        return False
+    if runtime.device not in ("auto", "cpu") or NVIDIA_DRIVER.exists():
+        return False
+    with suppress(EngineError, UsageError):
+        return choose.choose_by_rank("fp32", runtime.device)[0] in choose.TIMED
+    return False
+
+
+def _bare(config: Config) -> Config:
+    """The configuration with the packaged calibration, whatever else is kept."""
+    return replace(config, calibration=replace(config.calibration, calibrate=PACKAGED))
+
+
+def _at(config: Config, shape: tuple[int, int]) -> Config:
+    return replace(config, runtime=replace(config.runtime, size=f"{shape[1]}x{shape[0]}"))
+
+
+Agreements = dict[str | tuple[str, str], float]
+"""Precision, or (engine, precision) where an engine differs -> agreement with fp32."""
+
+
+def _agreements(calibration: Calibration) -> Agreements:
+    """Of the precisions whose loss on this CPU is known."""
+    from detector.core.models.graph.qdq import KINDS
+    from detector.core.run.quantize.calibrate import FLOAT_IN_BF16, NARROW
+
+    known = {kind: result.agreement for kind, result in calibration.result.items()}
+    found: Agreements = {"fp32": 1.0}
+    if cpu_flags() & BF16:  # else OpenVINO runs fp32 whatever it is asked for
+        found["bf16"] = known.get("bf16", 0.0)
+    if cpu_flags() & EXACT_INT8:
+        found["int8"] = min(known[kind] for kind in KINDS)
+        if cpu_flags() & BF16 and FLOAT_IN_BF16 in known:
+            found["openvino", "int8"] = min(found["int8"], known[FLOAT_IN_BF16])
+    elif adds_int8_in_16_bits() and NARROW in known:
+        found["int8"] = known[NARROW]
+    return found
+
+
+def time_engines(
+    network: Network,
+    config: Config,
+    agreements: Agreements,
+    progress: BuildProgress,
+    clock: Clock = time.monotonic,
+) -> tuple[list[MeasuredRow], int]:
+    """Inference FPS of each engine and precision that can run here, in rounds by turns; and how
+    many rounds.
+
+    The default by rank is opened first, then what is mostly fastest, as long as ``OPENING_S``
+    lasts.
+    """
+    end = clock() + LIMIT_S
+    doing = f"timing the engines for {network.name}"
+    with ExitStack() as stack:
+        candidates: list[_Candidate] = []
+        for name, precision in _order(agreements, config.runtime.device):
+            if candidates and clock() > end - LIMIT_S + OPENING_S:
+                break
+            with suppress(EngineError, UsageError):
+                candidates.append(_open(network, config, name, precision, stack, clock))
+        for done in range(MOST_ROUNDS):
+            if not progress(doing, min(done, ROUNDS), ROUNDS):
+                raise EngineError("timing the engines was stopped; --no-self-timing leaves it out")
+            if done >= choose.ENOUGH_ROUNDS and clock() > end:
+                break
+            if done >= ROUNDS and not _is_undecided(candidates):
+                break
+            for one in candidates:
+                one.fps.append(_round(one, clock))
+    rows = [
+        MeasuredRow(
+            engine=one.name,
+            library=choose.library_version(one.name),
+            precision=one.precision,
+            executed=one.precision,
+            batch=1,
+            fps={"inference": _interval(one.fps), "end_to_end": None},
+            agreement=agreements.get((one.name, one.precision), agreements[one.precision]),
+        )
+        for one in candidates
+    ]
+    return rows, max((len(one.fps) for one in candidates), default=0)
+
+
+def _is_undecided(candidates: Sequence[_Candidate]) -> bool:
+    """Whether one would be worth taking by its median, and by its range not."""
+    if not candidates:
+        return False
+    first, *others = (_interval(one.fps) for one in candidates)
+    worth = [one for one in others if one.median >= choose.WORTH * first.median]
+    return bool(worth) and all(one.low <= first.high for one in worth)
+
+
+def _order(precisions: Collection[object], device: str) -> list[tuple[str, str]]:
+    """(engine, precision) of what is installed, in the order in which they are opened."""
+    usable = engines.usable()
+    first = choose.choose_by_rank("fp32", device)[0]
+    there = [name for name in choose.TIMED if usable.get(name, "") is None]
+    pairs = [(name, precision) for precision in PRECISIONS for name in there]
+    speed = {("openvino", "int8"): 0, ("ort", "int8"): 1, ("openvino", "bf16"): 2}
+    pairs.sort(key=lambda pair: (pair != (first, "fp32"), speed.get(pair, 3)))
+    return [pair for pair in pairs if pair[1] in precisions]
+
+
+def _open(
+    network: Network, config: Config, name: str, precision: str, stack: ExitStack, clock: Clock
+) -> _Candidate:
+    runtime = replace(config.runtime, engine=name, precision=precision)
+    engines.graph_wanted(name, precision, runtime.device)  # refuses before anything is imported
+    ready = prepare_network(network, name, replace(config, runtime=runtime), lambda most: most)
+    engine = stack.enter_context(engines.open(name, ready.network, ready.options))
+    for request in engine.requests:
+        request.infer(1)
+    start = clock()
+    engine.requests[0].infer(1)
+    took_s = max(clock() - start, 1e-6)
+    return _Candidate(name, precision, engine, max(1, round(ROUND_S / took_s)))
+
+
+def _round(one: _Candidate, clock: Clock) -> float:
+    """Frames a second, with as many requests at once as a run has."""
+    from concurrent.futures import ThreadPoolExecutor  # a fiftieth of a start, for one run of many
+
+    at_once = one.engine.requests[: one.engine.concurrency]
+
+    def work(index: int) -> None:
+        for _ in range(one.calls):
+            at_once[index].infer(1)
+
+    with ThreadPoolExecutor(len(at_once)) as pool:
+        start = clock()
+        list(pool.map(work, range(len(at_once))))
+        return one.calls * len(at_once) / max(clock() - start, 1e-6)
+
+
+def _interval(fps: Sequence[float]) -> Interval:
+    """Without the best and the worst quarter, which a neighbour on the machine may have made."""
+    cut = max(1, len(fps) // 4)
+    inner = sorted(fps)[cut:-cut] or sorted(fps)
+    return Interval(inner[len(inner) // 2], inner[0], inner[-1])

@@ -1,0 +1,334 @@
+"""What SIGHUP, SIGINT and SIGTERM do, at every moment of a command.
+
+    from the first line of main        leave_on_signals   the process ends at once: nothing is open
+    while a command works              raise_on_signals   ``Stopped`` unwinds it: what it wrote is
+                                                          removed, the processes it started end
+    while frames run                   stop_on_signals    the frames that were read are finished
+    once the exit code is decided      ignore_signals     it stands
+
+SIGUSR1 ends nothing: a live run reads its cameras.yaml again (reload_on_signal). Before and behind
+that, while a model is loaded for example, it does nothing.
+
+A second signal goes one step further: it raises while frames run, and leaves at once while a
+command unwinds. A signal that was ignored when the program began (nohup, a background job of sh)
+stays ignored. No exception is raised while Python imports an extension module: the signal waits
+until the import is done. This module imports nothing heavy, because it comes first.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from detector.core.errors import (
+    EXIT_HUNG_UP,
+    EXIT_INTERNAL,
+    EXIT_INTERRUPTED,
+    EXIT_TERMINATED,
+    STOPPED_CODES,
+)
+
+TYPE_CHECKING = False  # typing's own takes a quarter of the time until signals are handled
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
+    from typing import Any, NoReturn
+
+    Handler = Callable[[int, FrameType | None], None]
+    ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
+
+# SIGTERM last: where it is handled, all are.
+_CODES = {
+    signal.SIGHUP: EXIT_HUNG_UP,
+    signal.SIGINT: EXIT_INTERRUPTED,
+    signal.SIGTERM: EXIT_TERMINATED,
+}
+_WORDS = {EXIT_HUNG_UP: "hung up", EXIT_INTERRUPTED: "interrupted", EXIT_TERMINATED: "terminated"}
+# `timeout` signals its child and then the child's group; a shell repeats the terminal's SIGHUP.
+REPEAT_S = 0.2  # signals this close together are one
+AGAIN_S = 0.01  # a signal that arrives while an extension is imported is sent again after this
+PR_SET_PDEATHSIG = 1  # of Linux's prctl
+PARENTS_LAST_THREAD_S = 0.5
+PARENTS_LAST_PIPE_S = 0.2  # a parent that is killed may be there so long after its pipes
+PATIENCE_S = 10.0  # for a call inside a library to return, once nobody wants its result
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+class Stopped(BaseException):
+    """A signal ends the command. Like KeyboardInterrupt, it is no Exception: nobody handles it on
+    the way but to clean up. ``writing``: outputs were open, and stay under their partial names.
+    ``says``: what became of the command's work."""
+
+    def __init__(self, exit_code: int, *, writing: bool = False) -> None:
+        super().__init__(exit_code)
+        self.exit_code = exit_code
+        self.word = _WORDS[exit_code]
+        self.writing = writing
+        self.says: str | None = None
+
+
+class Stop(threading.Event):
+    """Set by a signal; ``exit_code`` then says which."""
+
+    exit_code: int | None = None
+
+
+class _Seen:
+    """What this command has seen of signals. ``code``: that of the one that was raised."""
+
+    code: int | None = None
+    last = float("-inf")
+
+    def is_repeat(self) -> bool:
+        before, self.last = self.last, time.monotonic()
+        return self.last - before < REPEAT_S
+
+
+_seen = _Seen()
+
+
+def leave_on_signals() -> None:
+    """From here on a signal ends the process: one line, its exit code, no traceback.
+
+    Also where Python could only report the exception of a handler, and go on: in a destructor, or
+    in a library's C code.
+    """
+    _install(lambda number, _: _leave(_CODES[signal.Signals(number)]))
+    if signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL:
+        # No SIG_IGN, which other programs that we start would inherit.
+        signal.signal(signal.SIGUSR1, lambda *_: None)
+    sys.excepthook = _leave_where_stopped(sys.excepthook)
+    sys.unraisablehook = _leave_where_unraisable(sys.unraisablehook)
+
+
+@contextmanager
+def raise_on_signals() -> Iterator[None]:
+    """A signal raises ``Stopped`` in the block."""
+    global _seen
+    _seen = _Seen()
+    with _handled_by(_raise):
+        yield
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[Stop]:
+    """A signal sets the Stop during the block; the next one raises ``Stopped``."""
+    raise_swallowed()
+    stop = Stop()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if stop.exit_code is not None:
+            _raise(number, frame, writing=True)
+        elif not _seen.is_repeat():
+            stop.exit_code = _CODES[signal.Signals(number)]
+            stop.set()
+
+    with _handled_by(handle):
+        yield stop
+
+
+@contextmanager
+def reload_on_signal() -> Iterator[threading.Event]:
+    """SIGUSR1 sets the event during the block. It would end the process without a word else."""
+    wanted = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield wanted
+        return
+    before = signal.signal(signal.SIGUSR1, lambda *_: wanted.set())
+    try:
+        yield wanted
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def ignore_signals() -> None:
+    """From here on signals do nothing: all is written, and the interpreter is about to end. What it
+    does then cannot be interrupted in order."""
+    _install(signal.SIG_IGN)
+
+
+def raise_if_stopped(exit_code: int) -> None:
+    """Raises ``Stopped`` where a signal ended a run, so that what follows it is not begun."""
+    if exit_code in STOPPED_CODES:
+        raise Stopped(exit_code)
+
+
+def raise_swallowed() -> None:
+    """Raises ``Stopped`` again where it was raised before: some library caught it, and went on."""
+    if _seen.code is not None:
+        raise Stopped(_seen.code)
+
+
+def end_with_parent(parent: int, folder: str | None = None) -> None:
+    """For a process that we start: it ends when ``parent``, which started it, ends in whatever way.
+
+    The kernel sends it SIGTERM, which raises SystemExit here, so that it removes what it wrote.
+    Only Linux can; elsewhere it merely ends in order on SIGTERM. ``folder`` is the parent's, for
+    temporary files. It is removed where the parent was killed and cannot.
+    """
+    signal.signal(signal.SIGTERM, _exit)
+    atexit.register(remove_where_orphaned)
+    _own.parent, _own.folder = parent, folder
+    if not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
+    if os.getppid() != parent:  # it ended before that call
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+class _Own:
+    """What a process that we started knows of where it comes from."""
+
+    parent = 0
+    folder: str | None = None
+    terminated = False
+
+
+_own = _Own()
+
+
+def leave_unwanted() -> NoReturn:
+    """The end of a worker whose pipe was closed: its parent is gone, or does not want it any more.
+    For a thread other than the main one.
+
+    SIGTERM leaves in order, so that no half file stays. A library that does not come back from a
+    call is not waited for.
+    """
+    _wait_for_orphaning(PARENTS_LAST_PIPE_S)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(PATIENCE_S)
+    remove_where_orphaned()
+    os._exit(EXIT_INTERNAL)
+
+
+def _wait_for_orphaning(patience_s: float) -> None:
+    """Waits a while to see whether the parent is gone.
+
+    A parent that is killed closes its pipes while it is still there. One that lives closes a pipe
+    too, and still needs its folder.
+    """
+    deadline = time.monotonic() + patience_s
+    while os.getppid() == _own.parent and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def remove_where_orphaned() -> None:
+    """Removes the folder of ``end_with_parent`` where the parent is gone. The end of the
+    interpreter calls it; os._exit does not."""
+    if _own.folder is None:
+        return
+    if _own.terminated:
+        # The kernel's signal comes when the thread ends that started us. Other threads of a parent
+        # that is killed may be there a moment longer.
+        _wait_for_orphaning(PARENTS_LAST_THREAD_S)
+    if os.getppid() == _own.parent:
+        return
+    import shutil
+
+    shutil.rmtree(_own.folder, ignore_errors=True)
+
+
+def command_that_ends_with_us() -> list[str]:
+    """What to write before another program's command, so that it gets SIGTERM when we end."""
+    code = (
+        f"import os, sys; sys.path.insert(0, {str(ROOT)!r}); "
+        f"from detector.core.run.signals import end_with_parent; end_with_parent({os.getpid()}); "
+        "os.execvp(sys.argv[1], sys.argv[1:])"
+    )
+    return [sys.executable, "-P", "-c", code]
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    if _is_in_extension(frame):
+        _send_again(number)
+        return
+    signal.signal(number, signal.SIG_IGN)  # the next one must not end the tidying up
+    _own.terminated = True
+    raise SystemExit(EXIT_TERMINATED)
+
+
+def _raise(number: int, frame: FrameType | None, *, writing: bool = False) -> None:
+    if _is_in_extension(frame):
+        _send_again(number)
+        return
+    if _seen.is_repeat():
+        return
+    if _seen.code is not None:
+        _leave(_seen.code)
+    _seen.code = _CODES[signal.Signals(number)]
+    raise Stopped(_seen.code, writing=writing)
+
+
+def _is_in_extension(frame: FrameType | None) -> bool:
+    """Whether Python is importing an extension module. While it starts, C++ code may call Python.
+    An exception in such a call ends the process by SIGABRT or SIGSEGV (seen with onnx 1.23).
+    """
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap_external>":
+            loader = frame.f_locals.get("self")
+            if type(loader).__name__ == "ExtensionFileLoader":
+                return True
+        frame = frame.f_back
+    return False
+
+
+def _send_again(number: int) -> None:
+    """Sends this process the same signal after ``AGAIN_S``: then its handler decides again. The
+    signal that arrived too early does not count as a first one (``REPEAT_S``)."""
+    again = threading.Timer(AGAIN_S, os.kill, (os.getpid(), number))
+    again.daemon = True
+    try:
+        again.start()
+    except RuntimeError:  # the system has no thread left
+        _leave(_CODES[signal.Signals(number)])
+
+
+def _leave(exit_code: int) -> NoReturn:
+    with suppress(OSError):
+        os.write(2, f"detect-video: {_WORDS[exit_code]}\n".encode())
+    os._exit(exit_code)
+
+
+def _install(handler: Handler | signal.Handlers) -> dict[signal.Signals, Any]:
+    """Returns the handlers of before. Outside the main thread Python allows none."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    heard = [number for number in _CODES if signal.getsignal(number) != signal.SIG_IGN]
+    return {number: signal.signal(number, handler) for number in heard}
+
+
+@contextmanager
+def _handled_by(handler: Handler) -> Iterator[None]:
+    before = _install(handler)
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+def _leave_where_stopped(hook: ExceptHook) -> ExceptHook:
+    def report(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, Stopped):
+            _leave(error.exit_code)
+        hook(kind, error, traceback)
+
+    return report
+
+
+def _leave_where_unraisable(hook: Callable[[Any], Any]) -> Callable[[Any], None]:
+    def report(unraisable: Any) -> None:
+        if isinstance(unraisable.exc_value, Stopped):
+            _leave(unraisable.exc_value.exit_code)
+        hook(unraisable)
+
+    return report

@@ -1,0 +1,175 @@
+"""The one reader and the one writer of every JSON document that this program leaves.
+
+A document is a tree of frozen dataclasses (or ``msgspec.Struct(frozen=True)`` where a JSON key is
+no Python name). Its type is its schema: reading checks it, and docs/schema holds it as JSON Schema.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from detector.core.errors import UsageError, parsing
+from detector.core.errors.secrets import has_secrets, redact
+
+SCHEMA = 1  # raised when a key is removed or retyped, never when one is added
+Document = TypeVar("Document")
+
+# What a document may be. The largest that a run of many hours writes is some megabytes, and five
+# deep; its largest number is a time in nanoseconds.
+MOST_BYTES = 64 << 20
+DEEPEST = 50
+LARGEST = 2**63
+
+
+def to_builtins(document: Any) -> Any:
+    """The document as dicts, lists, text and numbers. UNSET fields are left out."""
+    import msgspec
+
+    return msgspec.to_builtins(document)
+
+
+def to_json(document: Any) -> str:
+    """The document as text, indented by one, ASCII only, with a line end.
+
+    JSON has no word for what is infinite or no number: that is null. Secrets are hidden.
+    """
+    content = to_builtins(document)
+    if has_secrets():
+        content = _redacted(content)
+    try:
+        text = json.dumps(content, indent=1, ensure_ascii=True, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(content), indent=1, ensure_ascii=True, allow_nan=False)
+    return text.replace("\x7f", "\\u007f") + "\n"
+
+
+def _redacted(content: Any) -> Any:
+    """Also in keys that are no names of fields: some tables have sources for keys."""
+    if isinstance(content, dict):
+        return {
+            key if str(key).isidentifier() else redact(str(key)): _redacted(value)
+            for key, value in content.items()
+        }
+    if isinstance(content, list | tuple):
+        return [_redacted(value) for value in content]
+    return redact(content) if isinstance(content, str) else content
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def from_builtins(content: Any, kind: type[Document], origin: str | Path) -> Document:
+    """``content`` as a document of ``kind``. Unknown keys are ignored.
+
+    Raises UsageError that names ``origin`` (the file) and the key that is missing or wrong.
+    """
+    import msgspec
+
+    try:
+        return msgspec.convert(content, kind)
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # a key that is no UTF-8
+        raise UsageError(f"{origin}: damaged, or written by another version: {error}") from error
+
+
+def from_json(text: str | bytes, kind: type[Document], origin: str | Path) -> Document:
+    """``text`` as a document of ``kind``. Raises UsageError as ``from_builtins`` does."""
+    return from_builtins(parse_json(text, origin), kind, origin)
+
+
+def read_file(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
+    """A file of a session. Raises UsageError where it is none, or too large to be one."""
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # reading a pipe would wait for its writer
+            raise UsageError(f"{path}: damaged: it is no ordinary file")
+        if found.st_size > most_bytes:
+            raise UsageError(
+                f"{path}: damaged: it has {found.st_size} bytes, and no run writes more than "
+                f"{most_bytes}"
+            )
+        with path.open("rb") as file:
+            return file.read(most_bytes)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def parse_json(text: str | bytes, origin: str | Path) -> Any:
+    """The content of ``text``. Raises UsageError that names ``origin`` where it is not JSON, and
+    the key of a value that no document has."""
+    content = parsing.parse_json(text, origin, cure="it is damaged", halves=True)
+    for key, wrong in _impossible(content):
+        raise UsageError(f"{origin}: damaged: {key} {wrong}")
+    return content
+
+
+def _impossible(content: Any) -> Iterator[tuple[str, str]]:
+    """(key, what is wrong) of values that are JSON, but in no document of ours. Without recursion,
+    because a document may be deeper than Python's stack."""
+    places = [("$", 0, content)]
+    while places:
+        key, depth, group = places.pop()
+        if not isinstance(group, dict | list):
+            continue
+        if depth == DEEPEST:
+            yield key[:80], f"is nested more than {DEEPEST} deep"
+            return
+        for name, value in group.items() if isinstance(group, dict) else enumerate(group):
+            if isinstance(value, dict | list):
+                places.append((_key(key, name), depth + 1, value))
+            elif isinstance(value, int | float) and not -LARGEST < value < LARGEST:
+                yield _key(key, name), "is a number that no run writes"
+
+
+def _key(above: str, name: str | int) -> str:
+    """``$.loop[0].batch``, as msgspec names it; a long name only as far as it fits into a line."""
+    return f"{above}[{name}]" if isinstance(name, int) else f"{above}.{name[:80]}"
+
+
+def check_schema(content: Any, origin: str | Path) -> None:
+    """Raises UsageError where ``content`` is no document of the schema that this version reads."""
+    if not isinstance(content, dict) or "schema" not in content:
+        raise UsageError(f"{origin}: damaged, or not written by this program: it has no 'schema'")
+    if content["schema"] != SCHEMA:
+        raise UsageError(
+            f"{origin}: written in schema {parsing.quote(content['schema'])}, but this version "
+            f"reads schema {SCHEMA}; read it with the version that wrote it"
+        )
+
+
+def json_schema(
+    kind: type[Any], subtypes: Mapping[type[Any], Sequence[type[Any]]] | None = None
+) -> dict[str, Any]:
+    """The JSON Schema of a document type. ``subtypes``: base class -> the classes that stand where
+    the document has that base."""
+    import msgspec
+
+    subtypes = subtypes or {}
+    kinds = [kind, *(each for group in subtypes.values() for each in group)]
+    refs, definitions = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+    dedent_descriptions(definitions)
+    for base, group in subtypes.items():
+        if base.__name__ in definitions:
+            choices = [refs[kinds.index(each)] for each in group]
+            definitions[base.__name__] = {"title": base.__name__, "anyOf": choices}
+    return {**refs[0], "$defs": definitions}
+
+
+def dedent_descriptions(schemas: dict[str, Any]) -> None:
+    """Remove the indentation of docstrings from the descriptions of JSON Schemas, in place.
+
+    Python up to 3.12 keeps it and 3.13 removes it; a schema is the same under each.
+    """
+    for schema in schemas.values():
+        if "description" in schema:
+            schema["description"] = inspect.cleandoc(schema["description"])

@@ -1,0 +1,413 @@
+"""What a run says of itself, as types: the summary and the session's document.
+
+``Summary`` is what ``--json`` prints and what summary.json holds. ``SessionDocument`` is
+session.json: the summary with all that is needed to repeat the run and to read its spans. The
+fields stand in the order in which they are written. docs/schema holds both types as JSON Schema.
+
+A field of type ``UnsetType`` is absent from the JSON where it is UNSET. A field with another
+default was added after the first version: older sessions lack it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, NamedTuple, TypedDict
+
+from msgspec import UNSET, Meta, UnsetType
+
+from detector.core.session.codec import SCHEMA
+
+# Numbers with their limits. What is beyond them was not written by a run, and reading says so.
+Count = Annotated[int, Meta(ge=0)]
+Size = Annotated[int, Meta(ge=1)]
+Duration = Annotated[float, Meta(ge=0)]  # seconds or milliseconds, as the field's name says
+Amount = Annotated[float, Meta(ge=0)]  # a rate, a share, megabytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Video:
+    """One source. What only an open source can tell is null, or absent, where it could not be
+    opened."""
+
+    path: str
+    width: Size | None  # displayed pixels, after rotation
+    height: Size | None
+    fps: float | None  # nominal frame rate, 1/s
+    frames_declared: int | None
+    duration_s: float | None
+    kind: str | UnsetType = UNSET  # "video", "pictures" or "live"
+    codec: str | UnsetType = UNSET
+    rotation: int | UnsetType = UNSET  # degrees
+    decoder: str | UnsetType = UNSET
+    # Of its frames on their way: "yuv420p"; "bgr" where an output needs that, "bgr: why" where the
+    # source does not give planes.
+    pixels: str | UnsetType = UNSET
+
+    @property
+    def size(self) -> str | None:
+        """``1920x1080``, width first; None where the source could not be opened."""
+        return f"{self.width}x{self.height}" if self.width else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameCounts:
+    """``dropped``: read and not written, because the run was cut short or failed; of cameras, all
+    that were received and not detected (``streams`` says why). ``reused``: of those written, with
+    the detections of the last one that was inferred (--skip-still).
+    """
+
+    read: Count
+    written: Count
+    bad: Count
+    corrupt: Count
+    skipped: Count
+    dropped: Count
+    reused: Count = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Frames a second; None where no frame was written. ``device``: of the device's own time; None
+    where it reports none."""
+
+    end_to_end: Amount | None
+    inference: Amount | None
+    device: Amount | None = None
+
+    @property
+    def frame_s(self) -> float:
+        """Seconds a frame, end to end; infinite where no frame was written."""
+        return 1 / self.end_to_end if self.end_to_end else float("inf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageFigures:
+    """All calls of one stage. ``thread``: the names of its threads, with commas."""
+
+    thread: str
+    calls: Count
+    busy_s: Duration
+    cpu_s: Duration
+    p50_ms: Duration | None = None  # None: too few calls
+    p90_ms: Duration | None = None
+    p99_ms: Duration | None = None
+    max_ms: Duration | None = None
+
+    @property
+    def threads(self) -> list[str]:
+        return self.thread.split(",")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodingFigures:
+    """What the cameras' own threads did beside the loop: ``threads`` of them decoded ``calls``
+    packets. No stage holds it: the loop takes pictures that are decoded."""
+
+    threads: Count
+    calls: Count
+    busy_s: Duration
+    cpu_s: Duration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadFigures:
+    """One thread's time in the loop: busy + waits + other = wall."""
+
+    busy_s: Duration
+    wait_input_s: Duration
+    wait_output_s: Duration
+    other_s: Duration
+    wall_s: Duration
+    cpu_s: Duration
+    ready_s: Duration | None = None  # runnable, but waiting for a core; None where unknown
+    waits: dict[str, Duration] = field(default_factory=dict)  # what it waited for -> seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryStage:
+    """The threads that libraries run for one stage. ``busiest_s``: CPU of the one that used most;
+    ``ready_s``: how long that one waited for a core."""
+
+    threads: Count
+    calls: Count
+    cpu_s: Duration
+    busiest_s: Duration
+    ready_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LibraryThreads:
+    """CPU seconds of libraries' own threads in the steady state: from the first frame written to
+    the end of the loop. ``others_s``: of other processes; None where the system does not tell."""
+
+    wall_s: Duration
+    process_s: Duration
+    unknown_s: Duration
+    others_s: Duration | None
+    stages: dict[str, LibraryStage]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuTime:
+    """CPU seconds of this process over the run. ``cores``: those that it may use."""
+
+    cores: Size
+    process_s: Duration
+    our_threads_s: Duration
+    library_threads_s: Duration
+    # In the plain loop a stage's CPU time is the process's, library threads included.
+    stages_include_libraries: bool
+    libraries: LibraryThreads | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """``bottleneck``: the stage to change first; None where there is nothing to judge.
+    ``gain_if_free``: stage -> growth of end-to-end FPS if it took no time (0.08 = 8%); None where
+    nothing else takes time. ``cpu_share``: of all cores' time, what this process used.
+    ``smaller_input``: height and width of a network input that is advised, where inference limits
+    the run and the model was trained for it; else absent."""
+
+    bottleneck: str | None
+    sentence: str
+    gain_if_free: dict[str, Amount | None] | UnsetType = UNSET
+    cpu_share: Amount | UnsetType = UNSET
+    smaller_input: tuple[Size, Size] | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectionCounts:
+    total: Count
+    by_class: dict[str, Count]  # the most frequent first
+    cut_by_max_det: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    code: Count
+    reason: str
+
+
+class PrecisionShare(TypedDict):
+    """What one numeric type took of the network as it was executed. 0 to 1."""
+
+    layers: Amount
+    macs: Amount
+    bytes: Amount
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSummary:
+    """One source of several."""
+
+    video: Video
+    frames: FrameCounts
+    fps: Rates
+    verdict: Verdict
+    outputs: dict[str, str]  # kind -> path
+    partial_outputs: list[str]
+    detections: DetectionCounts
+    exit: Exit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgeFigures:
+    """How old pictures were, milliseconds after their arrival. None: too few of them."""
+
+    p50: Duration | None
+    p90: Duration | None
+    p99: Duration | None
+    max: Duration | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSummary:
+    """One camera of a live run. ``received`` = ``processed`` + all of ``dropped``.
+    ``dropped_share``: of those that the camera's own ``rate`` did not leave out.
+
+    ``url``: without secrets. ``state``: at the end. ``live_s``: seconds in which it was live, of
+    which the rates are. ``age_ms``: of results. ``parts_ms``: decoding, waiting and inference, of
+    which that age consists, and writing. ``output_age_ms``: until each output had the picture.
+    ``camera_age_ms``: of results by the camera's own clock; None where it tells none.
+    ``output_counts``: kind -> what it did: pictures or rows written, lost to a full disk, bytes; of
+    a recording also pictures or packets dropped because encoding or the disk was too slow, samples
+    that MP4 refused, items that failed, and finished files, of which ``bytes`` are.
+    """
+
+    name: str
+    url: str
+    state: str
+    received: Count
+    processed: Count
+    dropped: dict[str, Count]  # reason -> pictures
+    dropped_share: Amount
+    reconnects: Count
+    stalls: Count
+    live_s: Duration
+    camera_fps: Amount | None
+    processed_fps: Amount | None
+    size: str | None
+    codec: str
+    frozen: bool
+    error: str | None
+    age_ms: AgeFigures
+    parts_ms: dict[str, AgeFigures]
+    output_age_ms: dict[str, AgeFigures]
+    camera_age_ms: AgeFigures | None
+    detections: dict[str, Count]
+    outputs: dict[str, str]  # kind -> path
+    output_counts: dict[str, dict[str, Count]] = field(default_factory=dict)
+
+
+class MemoryMinute(NamedTuple):
+    """``minute``: since the run began; ``rss_mb``: the mean of its samples."""
+
+    minute: Count
+    rss_mb: Amount
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveMemory:
+    """Resident memory of a live run on one day, in 10^6 bytes.
+
+    ``slope_mb_per_hour``: its growth by a straight line through the minutes after the run's first
+    ten, with the 95% interval ``slope_low`` to ``slope_high``; None for the ``slope_reason``.
+    """
+
+    start_mb: Amount
+    end_mb: Amount
+    peak_mb: Amount
+    slope_mb_per_hour: float | None
+    slope_low: float | None
+    slope_high: float | None
+    slope_reason: str | None
+    minutes: list[MemoryMinute]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A run. With one source, ``video``, ``outputs`` and ``partial_outputs`` are its own; with
+    several, these are absent, the figures are totals, and ``sources`` holds each source."""
+
+    schema: int = SCHEMA
+    model: str
+    family: str
+    engine: str
+    engine_reason: str | None
+    precision: str
+    precision_executed: dict[str, PrecisionShare] | None = None
+    precision_text: str = ""
+    precision_effect: str | None = None
+    batch: Size
+    model_input: tuple[Size, Size]  # height, width
+    engine_threads: Count
+    concurrency: Size
+    sync: bool
+    random_weights: int | None = None  # the seed
+    video: Video | UnsetType = UNSET
+    frames: FrameCounts
+    fps: Rates
+    seconds: dict[str, Duration]  # import, load, warmup, run, close
+    stages: dict[str, StageFigures]
+    threads: dict[str, ThreadFigures]
+    cpu: CpuTime
+    verdict: Verdict
+    detections: DetectionCounts
+    exit: Exit
+    notes: list[str]
+    outputs: dict[str, str] | UnsetType = UNSET
+    partial_outputs: list[str] | UnsetType = UNSET
+    sources: list[SourceSummary] | UnsetType = UNSET
+    session: str | UnsetType = UNSET  # its folder; absent where no source could be opened
+    # Of live runs alone. ``capacity``: how many such cameras this machine could take.
+    streams: list[StreamSummary] | UnsetType = UNSET
+    capacity: Amount | UnsetType | None = UNSET
+    decoding: DecodingFigures | UnsetType = UNSET
+    memory: LiveMemory | UnsetType | None = UNSET  # None: the system does not tell
+
+    @property
+    def each(self) -> list[SourceSummary]:
+        """Every source, also where there is only one."""
+        if self.sources is not UNSET:
+            return self.sources
+        assert self.video is not UNSET
+        assert self.outputs is not UNSET
+        assert self.partial_outputs is not UNSET
+        return [
+            SourceSummary(
+                video=self.video,
+                frames=self.frames,
+                fps=self.fps,
+                verdict=self.verdict,
+                outputs=self.outputs,
+                partial_outputs=self.partial_outputs,
+                detections=self.detections,
+                exit=self.exit,
+            )
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processor:
+    """``cores``: those that this process may use."""
+
+    model: str | None = None
+    flags: list[str] = field(default_factory=list)
+    cores: Size | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """The computer and the versions of a run. What a system does not tell is None."""
+
+    detect_video: str | None = None
+    python: str | None = None
+    platform: str | None = None
+    cpu: Processor = field(default_factory=Processor)
+    libraries: dict[str, str] = field(default_factory=dict)  # name -> version
+    gpu_driver: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanCounts:
+    """Spans of spans.npz; of a very long run not all are kept. Absent where the file could not be
+    written."""
+
+    seen: Count | UnsetType = UNSET
+    kept: Count | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clocks:
+    """Two clocks at one moment, in nanoseconds: spans are of the first, other programs' traces of
+    the second."""
+
+    perf_counter_ns: Count
+    unix_ns: Count
+
+
+class LoopSizes(TypedDict, total=False):
+    """The sizes that bound the loop of one source. Empty where the source could not be opened."""
+
+    batch: Size
+    concurrency: Size
+    requests: Size
+    images: Size
+    queue_batches: Count
+    results: Size
+    sync: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionDocument(Summary):
+    """session.json. ``config``: the resolved configuration, group -> option -> value."""
+
+    pid: Count = 1
+    config: dict[str, dict[str, Any]] = field(default_factory=dict)
+    environment: Environment = field(default_factory=Environment)
+    command: list[str] = field(default_factory=list)
+    spans: SpanCounts = field(default_factory=SpanCounts)
+    clocks: Clocks
+    loop: list[LoopSizes]  # of each source
+    clip_sha256: dict[str, str | None] = field(default_factory=dict)  # source -> hex digest
+    model_sha256: str | None = None

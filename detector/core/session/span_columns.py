@@ -1,0 +1,140 @@
+"""The spans of a run's timelines as the columns of spans.npz."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.timeline import KINDS, OTHER, OffTimeline, Timeline
+from detector.core.timeline.rows import Column
+
+
+def span_columns(
+    timelines: list[Timeline | OffTimeline],
+) -> tuple[Iterator[tuple[str, NDArray[Any]]], int, int]:
+    """The columns of spans.npz with their names, the number of spans that there were, and of those
+    that are kept.
+
+    Each column is made when it is asked for, so that one is in memory at a time. thread, stage and
+    kind are codes into the columns of their names; then source, index, start_ns
+    and end_ns. Gaps between top-level spans are rows of kind "other", so that time that no stage
+    claimed can be seen.
+    """
+    names: dict[str, list[str]] = {"thread": [], "stage": [], "kind": list(KINDS)}
+    blocks: list[_Block] = []
+    seen = kept = 0
+    for source, timeline in enumerate(timelines):
+        for track in [] if isinstance(timeline, OffTimeline) else timeline.tracks.values():
+            thread = _code(names["thread"], track.name)
+            own = [
+                _Block((thread, _code(names["stage"], stage), KINDS.index(kind), source), span.rows)
+                for (stage, kind), span in track.spans.items()
+            ]
+            calls = sum(span.calls for span in track.spans.values())
+            rows = sum(len(block.rows) for block in own)
+            seen, kept = seen + calls, kept + rows
+            gaps = _gaps(np.frombuffer(track.lives, np.int64).reshape(-1, 2), own, rows == calls)
+            blocks += [*own, _Block((thread, -1, KINDS.index(OTHER), source), _Gaps(gaps))]
+    return chain(_merged(blocks), _texts(names)), seen, kept
+
+
+class _Columns(Protocol):
+    """Rows that are handed out a column at a time."""
+
+    def __len__(self) -> int: ...
+
+    def column(self, name: Column) -> NDArray[np.int64]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Rows of one span, or of the gaps of one track. ``codes``: thread, stage, kind and source of
+    all of them."""
+
+    codes: tuple[int, int, int, int]
+    rows: _Columns
+
+
+@dataclass(frozen=True, slots=True)
+class _Gaps:
+    """``ends``: [G, 2] int64, start and end of each. They belong to no frame."""
+
+    ends: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def column(self, name: Column) -> NDArray[np.int64]:
+        return np.full(len(self), -1) if name == "index" else self.ends[:, int(name == "end")]
+
+
+def _merged(blocks: list[_Block]) -> Iterator[tuple[str, NDArray[Any]]]:
+    """All rows as columns, by their start, each in the type that it is stored in: a run of hours
+    has millions of rows, and as one table of 64-bit numbers they took 4 kB a frame."""
+    sizes = [len(block.rows) for block in blocks]
+    starts = _column(np.int64, sizes, _parts(blocks, "start"))
+    order = np.argsort(starts, kind="stable").astype(np.uint32)
+    del starts
+    for at, (name, dtype) in enumerate(_CODES):
+        yield name, _column(dtype, sizes, [block.codes[at] for block in blocks])[order]
+    for name, dtype, own in _STORED:
+        yield name, _column(dtype, sizes, _parts(blocks, own))[order]
+
+
+_CODES: tuple[tuple[str, type], ...] = (
+    ("thread", np.uint8),
+    ("stage", np.int8),
+    ("kind", np.uint8),
+    ("source", np.int32),
+)
+_STORED: tuple[tuple[str, type, Column], ...] = (
+    ("index", np.int32, "index"),
+    ("start_ns", np.int64, "start"),
+    ("end_ns", np.int64, "end"),
+)
+
+
+def _parts(blocks: Sequence[_Block], name: Column) -> Iterator[NDArray[np.int64]]:
+    return (block.rows.column(name) for block in blocks)
+
+
+def _column(dtype: type, sizes: Sequence[int], parts: Iterable[Any]) -> NDArray[Any]:
+    """Each part, an array or a number for all of its rows, behind the one before."""
+    column: NDArray[Any] = np.empty(sum(sizes), dtype)
+    at = 0
+    for size, part in zip(sizes, parts, strict=True):
+        column[at : at + size] = part
+        at += size
+    return column
+
+
+def _texts(names: dict[str, list[str]]) -> Iterator[tuple[str, NDArray[Any]]]:
+    return ((f"{name}_names", np.array(values or [""])) for name, values in names.items())
+
+
+def _code(names: list[str], name: str) -> int:
+    if name not in names:
+        names.append(name)
+    return names.index(name)
+
+
+def _gaps(lives: NDArray[np.int64], blocks: Sequence[_Block], whole: bool) -> NDArray[np.int64]:
+    """[G, 2] int64: start and end of each gap in ``lives`` that no row of ``blocks`` covers.
+
+    Where spans were dropped (not ``whole``), the time after the first dropped one is unknown and
+    not "other", so no gap is returned.
+    """
+    if not len(lives) or not whole:
+        return np.zeros((0, 2), np.int64)
+    starts = np.concatenate([*_parts(blocks, "start"), lives[-1:, 1]])
+    ends = np.concatenate([*_parts(blocks, "end"), lives[-1:, 1]])
+    order = np.argsort(starts, kind="stable")
+    after = starts[order]
+    before = np.concatenate([lives[:1, 0], np.maximum.accumulate(ends[order])[:-1]])
+    gaps: NDArray[np.int64] = np.stack([before, after], axis=1)[after > before]
+    return gaps

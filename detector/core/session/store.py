@@ -1,0 +1,505 @@
+"""The folder of a run: session.json, summary.json, spans.npz, detections.jsonl. Only this file
+writes there.
+
+A hidden list in the folder, ``.detect-video-session``, says which process writes there and names
+every file before it is written. So a folder that is used again loses the files of the earlier run
+and nothing else, and two runs never share one: the list is locked as long as the process lives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from detector.core.errors import OutputError, UsageError
+from detector.core.errors.guard import keep, refuse_kept, reserve
+from detector.core.errors.secrets import redact
+from detector.core.errors.writing import (
+    put_in_place,
+    remove_hidden_files,
+    take_lock,
+    utf8,
+    whole_file,
+    write_whole,
+)
+from detector.core.session.codec import check_schema, parse_json, read_file, to_json
+from detector.core.session.span_columns import span_columns
+from detector.core.timeline import OffTimeline, Timeline
+
+if TYPE_CHECKING:
+    from detector.core.session.document import SpanCounts
+
+LIST = ".detect-video-session"  # a line "pid N TOKEN" for each process that wrote, and one a file
+PID = "pid "
+TOKEN = secrets.token_hex(4)  # two containers may have a process of the same number
+PASSES = "passes"  # folder of the records of `profile`'s passes, NAME.json
+ROWS = "detections.jsonl"
+COPIED_BYTES = 1 << 20  # at once
+ROWS_SO_FAR = "detections.partial.jsonl"  # until the run has ended
+LOG = "error.log"
+FILES = (
+    "session.json",
+    "summary.json",
+    "spans.npz",
+    ROWS,
+    "evaluation.json",
+    "precision-recall.svg",
+    "confusion.svg",
+)
+# What `report` makes of a session. It may be made again, so it is not kept from being overwritten.
+PRODUCTS = ("report.html", "profile.json", "trace.json.gz")
+CURE = "choose another folder with --run-dir DIR"
+READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+class Session:
+    """A run's folder. It is made before the run, so that a folder that cannot be written is known
+    before an hour of work."""
+
+    def __init__(self, folder: Path, made: bool = True, lock: int = -1) -> None:
+        self.folder = folder
+        self.notes: tuple[str, ...] = ()  # for the user: where it is, and why there
+        self._made = made  # by this run
+        self._made_above: list[Path] = []  # by this run, the lowest first
+        self._lock = lock  # the open list; -1 where this object holds no lock
+        self._begun = False
+
+    @classmethod
+    def create(cls, run_dir: str | None, name: str, *, or_temporary: bool = False) -> Session:
+        """``run_dir`` itself, or a new folder runs/NAME (NAME-2, NAME-3, ... where it exists).
+        ``or_temporary``: where nobody may write in ``runs``, a temporary folder takes its place.
+
+        Nothing in the folder is touched before ``begin``. Raises OutputError for a folder that
+        cannot be written, that another run writes, or that holds files under our names which no
+        run wrote; UsageError where a file of an earlier run is one that this command reads.
+        """
+        if run_dir:
+            return cls._create(Path(run_dir), new=False)
+        return cls.create_in(Path("runs"), name, or_temporary=or_temporary)
+
+    @classmethod
+    def create_in(cls, parent: Path, name: str, *, or_temporary: bool = False) -> Session:
+        """A new folder PARENT/NAME (NAME-2, NAME-3, ... where it exists). Raises OutputError.
+        ``or_temporary``: as in ``create``."""
+        try:
+            return cls._create(parent / name, new=True)
+        except OutputError as error:
+            reason = error.__cause__
+            if not (or_temporary and isinstance(reason, OSError) and reason.errno in READ_ONLY):
+                raise
+            try:
+                # It stays: the user may want what the run left.
+                place = Path(tempfile.mkdtemp(prefix="detect-video-runs-"))
+            except OSError:  # what the user knows is the other folder
+                raise error from reason
+        session = cls._create(place / name, new=True)
+        session._made_above = [place]
+        session.notes = (
+            f"{parent} cannot be written ({reason.strerror}); this run's session is in "
+            f"{session.folder}; --run-dir DIR chooses another place",
+        )
+        return session
+
+    @classmethod
+    def _create(cls, folder: Path, new: bool) -> Session:
+        try:
+            missing = _missing_parents(folder)
+            if not new:
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                made = _make_folder(folder)
+            else:
+                folder, made = _make_new_folder(folder), True
+            session = cls._open(folder, made)
+            session._made_above = missing
+        except OSError as error:
+            reason = (
+                "a file of that name is in the way"
+                if isinstance(error, FileExistsError)
+                else error.strerror
+            )
+            raise OutputError(
+                f"{folder}: the session's folder cannot be written: {reason}; {CURE}"
+            ) from error
+        try:
+            session._refuse_foreign()
+        except BaseException:
+            session.discard()
+            raise
+        reserve("the run's session", folder, (LIST, LOG, ROWS_SO_FAR, *FILES))
+        return session
+
+    @classmethod
+    def _open(cls, folder: Path, made: bool) -> Session:
+        """Locks the folder. Raises OutputError where another process has it."""
+        while True:
+            lock = _open_list(folder)
+            if not take_lock(lock):
+                writer = _last_writer(lock)
+                for _ in range(20):  # who took it a moment ago has not written its number yet
+                    if writer:
+                        break
+                    time.sleep(0.01)
+                    writer = _last_writer(lock)
+                os.close(lock)
+                who = f"process {writer.split()[0]}" if writer else "another process"
+                raise OutputError(
+                    f"{folder}: another run ({who}) is writing there; wait for it, or {CURE}"
+                )
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.stat(folder / LIST), os.fstat(lock)):
+                    os.write(lock, f"{PID}{_process()}\n".encode())
+                    return cls(folder, made, lock)
+            os.close(lock)  # its owner took the folder back while we waited
+
+    @classmethod
+    @contextlib.contextmanager
+    def reopened(cls, folder: Path) -> Iterator[Session]:
+        """The folder of a run of this process that has ended, locked again, to add to it. Raises
+        OutputError where another run has taken it meanwhile."""
+        try:
+            lock = _open_list(folder)
+        except OSError as error:
+            raise OutputError(f"{folder}: cannot be written: {error.strerror}; {CURE}") from error
+        session = cls(folder, False, lock)
+        try:
+            free, writer = take_lock(lock), _last_writer(lock)
+            if not free or writer not in ("", _process()):
+                raise OutputError(
+                    f"{folder}: another run (process {writer.split()[0]}) has taken the folder; "
+                    f"{CURE}"
+                )
+            yield session
+        finally:
+            session.release()
+
+    def _refuse_foreign(self) -> None:
+        ours = self._listed()
+        for name in _names_of_a_session(self.folder):
+            path = self.folder / name
+            if name in ours:
+                refuse_kept(path, CURE)
+            elif os.path.lexists(path):
+                raise OutputError(
+                    f"{self.folder}: holds {name}, which no run of detect-video wrote; move it, or "
+                    f"{CURE}"
+                )
+
+    def _listed(self) -> set[str]:
+        """The files that runs wrote. A session without a list, of an earlier version or copied
+        without hidden files, is known by its session.json."""
+        listed = _listed_names(self.folder)
+        return listed or (_unlisted_names(self.folder) if _is_session(self.folder) else set())
+
+    def begin(self) -> None:
+        """Removes the files of the run that used the folder before: it holds one run, not two.
+
+        Called once there is something to write, so that a run that cannot start removes nothing.
+        """
+        if self._begun or self._lock < 0:
+            return
+        self._begun = True
+        try:
+            folders = set()
+            for name in self._listed():
+                path = self.folder / name
+                above = [parent for parent in path.parents if self.folder in parent.parents]
+                if any(parent.is_symlink() for parent in above):
+                    continue  # it leads out of the session
+                if not path.is_dir() or path.is_symlink():
+                    path.unlink(missing_ok=True)
+                folders.update(above)
+            for emptied in sorted(folders, reverse=True):
+                with contextlib.suppress(OSError):
+                    emptied.rmdir()
+            remove_hidden_files(self.folder)
+            os.ftruncate(self._lock, 0)
+            os.write(self._lock, f"{PID}{_process()}\n".encode())
+        except OSError as error:
+            raise OutputError(
+                f"{self.folder}: the earlier run's files cannot be removed: {error.strerror}; "
+                f"{CURE}"
+            ) from error
+
+    def claim(self, *names: str) -> Path:
+        """Lists files that are about to be written, and makes their folder. Returns the path of
+        the first.
+
+        Raises OutputError where somebody else's file has such a name.
+        """
+        try:
+            known = self._listed()
+            new = [name for name in names if name not in known]
+            for name in new:
+                path = self.folder / name
+                if os.path.lexists(path):
+                    raise OutputError(
+                        f"{path}: is there already, and no run of detect-video wrote it; move it, "
+                        f"or {CURE}"
+                    )
+                path.parent.mkdir(exist_ok=True)
+            if new:
+                self._list(new if _listed_names(self.folder) else [*known, *new])
+        except OSError as error:
+            raise OutputError(
+                f"{self.folder / names[0]}: cannot be written: {error.strerror}; the run's outputs "
+                "are kept"
+            ) from error
+        return self.folder / names[0]
+
+    def _list(self, names: Iterable[str]) -> None:
+        text = "".join(f"{name}\n" for name in names)
+        lock = self._lock if self._lock >= 0 else _open_list(self.folder)
+        try:
+            os.write(lock, os.fsencode(text))
+        finally:
+            if lock != self._lock:
+                os.close(lock)
+
+    def release(self) -> None:
+        """Gives up the folder: another run may use it again."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def discard(self) -> None:
+        """Removes the folder, and those above it that were made for it, after a run that could not
+        start. A folder that holds anything stays, and so does one that was there before."""
+        with contextlib.suppress(OSError):
+            if self._made or not self._listed():
+                (self.folder / LIST).unlink(missing_ok=True)
+            if self._made:
+                self.folder.rmdir()
+            for above in self._made_above:
+                above.rmdir()
+        self.release()
+
+    def path(self, name: str) -> Path:
+        return self.folder / name
+
+    def write_json(self, name: str, content: Any) -> Path:
+        """``content``: a document, or plain dicts, lists, text and numbers."""
+        return self.write_text(name, to_json(content))
+
+    def write_pass(self, name: str, content: dict[str, Any]) -> Path:
+        return self.write_json(f"{PASSES}/{name}.json", content)
+
+    def write_text(self, name: str, content: str) -> Path:
+        return self.write_bytes(name, utf8(content))
+
+    def write_bytes(self, name: str, content: bytes) -> Path:
+        with self.whole(name) as temporary:
+            temporary.write_bytes(content)
+        return self.path(name)
+
+    def whole(self, name: str) -> AbstractContextManager[Path]:
+        """A path to write to; the file gets its name when the block ends well."""
+        return whole_file(self.claim(name), "the run's outputs are kept", ours=True)
+
+    def log_error(self, text: str) -> Path | None:
+        """Adds to error.log. Returns its path; None where it cannot be written."""
+        try:
+            with self.claim(LOG).open("a", encoding="utf-8", errors="backslashreplace") as log:
+                log.write(redact(text))
+        except (OutputError, OSError):  # what failed before matters more
+            return None
+        return self.path(LOG)
+
+    def adopt(self, path: Path) -> None:
+        """Appends a source's finished JSONL to the session's rows, whole or not at all."""
+        target = self.claim(ROWS_SO_FAR)
+        try:
+            # Without a buffer: what a full disk refused would be tried again when it is closed, and
+            # then the end of the rows would fit without their beginning.
+            with open(target, "ab", buffering=0) as into, open(path, "rb") as rows:
+                whole = os.fstat(into.fileno()).st_size
+                try:
+                    while block := rows.read(COPIED_BYTES):
+                        while block:
+                            block = block[into.write(block) :]
+                except OSError:
+                    os.ftruncate(into.fileno(), whole)
+                    raise
+        except OSError as error:
+            raise OutputError(
+                f"{target}: cannot be written: {error.strerror}; {path} is whole"
+            ) from error
+
+    def finish_rows(self) -> None:
+        """Gives the rows of all sources their final name, unless no source's rows fitted."""
+        rows = self.path(ROWS_SO_FAR)
+        if not rows.exists():
+            return
+        if not rows.stat().st_size:  # every frame has a row
+            rows.unlink()
+            return
+        target = self.claim(ROWS)
+        try:
+            put_in_place(rows, target)
+        except OSError as error:
+            raise OutputError(
+                f"{target}: cannot be written: {error.strerror}; the run's outputs are kept"
+            ) from error
+
+    def write_spans(self, timelines: list[Timeline | OffTimeline]) -> SpanCounts:
+        """Writes the columns of every span that was kept, as spans.npz."""
+        columns, seen, kept = span_columns(timelines)
+        with (
+            self.whole("spans.npz") as temporary,
+            # As numpy's savez_compressed writes it, which wants all columns at once.
+            zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,
+        ):
+            for name, column in columns:
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                    np.lib.format.write_array(file, column, allow_pickle=False)
+        from detector.core.session.document import SpanCounts
+
+        return SpanCounts(seen=seen, kept=kept)
+
+
+def keep_session(folder: Path) -> None:
+    """The files of a saved session are read by this command: nothing may overwrite them."""
+    keep("the session", *(folder / name for name in _session_files(folder)))
+
+
+def add_to_session(folder: Path, name: str, content: bytes) -> Path:
+    """Writes what was made of a saved session into it, as ``report`` does; another reader may do
+    the same at the same time. Raises OutputError where somebody else's file has that name.
+
+    A folder that has no list, of an earlier version, gets none.
+    """
+    if _listed_names(folder):
+        Session(folder).claim(name)
+    write_whole(folder / name, content, ours=True)
+    return folder / name
+
+
+def list_in_session(folder: Path, names: Iterable[str]) -> None:
+    """Lists files that a library has just written into a saved session, so that they may be
+    removed again."""
+    known = _listed_names(folder)
+    with contextlib.suppress(OSError):
+        Session(folder)._list([name for name in names if name not in known])
+
+
+def remove_from_session(folder: Path, below: str) -> None:
+    """Removes the listed files of a folder in a saved session."""
+    for name in _listed_names(folder):
+        if PurePath(name).parts[0] == below and not (folder / below).is_symlink():
+            with contextlib.suppress(OSError):
+                (folder / name).unlink()
+
+
+def _session_files(folder: Path) -> set[str]:
+    """What a run left, without what reports made of it."""
+    names = _listed_names(folder) | set(_names_of_a_session(folder))
+    return {name for name in names if name not in PRODUCTS and not name.endswith(".csv")}
+
+
+def _names_of_a_session(folder: Path) -> list[str]:
+    """The names that a run gives, those of passes and sources as far as they are there."""
+    more = [
+        str(path.relative_to(folder))
+        for pattern in (f"{PASSES}/*", "source-*.jsonl")
+        for path in sorted(folder.glob(pattern))
+    ]
+    return [*FILES, ROWS_SO_FAR, LOG, *more]
+
+
+def _is_session(folder: Path) -> bool:
+    """Whether session.json is one of ours."""
+    path = folder / "session.json"
+    try:
+        content = parse_json(read_file(path), path)
+        check_schema(content, path)
+    except UsageError:
+        return False
+    return isinstance(content, dict) and {"command", "environment", "stages"} <= content.keys()
+
+
+def _open_list(folder: Path) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    return os.open(folder / LIST, flags, 0o666)
+
+
+def _listed_names(folder: Path) -> set[str]:
+    """The names in the list; one that leads out of the folder is no name of ours."""
+    try:
+        lines = os.fsdecode(read_file(folder / LIST)).split("\n")
+    except UsageError:
+        return set()
+    return {
+        line
+        for line in lines
+        if line
+        and not line.startswith(PID)
+        and not PurePath(line).is_absolute()
+        and ".." not in PurePath(line).parts
+    }
+
+
+def _unlisted_names(folder: Path) -> set[str]:
+    """The files of a session that has no list: those of fixed names, and records of passes."""
+    names = {*FILES, ROWS_SO_FAR, LOG, f"{PASSES}/torch_trace.json.gz"}
+    for path in folder.glob(f"{PASSES}/*.json"):
+        with contextlib.suppress(UsageError):
+            record = parse_json(read_file(path), path)
+            if isinstance(record, dict) and "available" in record:
+                names.add(f"{PASSES}/{path.name}")
+    return names
+
+
+def _process() -> str:
+    return f"{os.getpid()} {TOKEN}"
+
+
+def _last_writer(lock: int) -> str:
+    """Number and token of the process that wrote last, by the list; "" where it names none."""
+    lines = os.fsdecode(os.pread(lock, os.fstat(lock).st_size, 0)).split("\n")
+    writers = [line.removeprefix(PID) for line in lines if line.startswith(PID)]
+    return writers[-1] if writers and writers[-1].strip() else ""
+
+
+def _missing_parents(folder: Path) -> list[Path]:
+    """The folders above that are not there, the lowest first."""
+    return [above for above in folder.parents if not above.exists()]
+
+
+def _make_folder(folder: Path) -> bool:
+    """Whether it was not there."""
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+        return False
+    return True
+
+
+def _make_new_folder(folder: Path) -> Path:
+    """``folder``, or NAME-2, NAME-3, ... mkdir is the lock: two runs that start together get two
+    folders."""
+    for number in range(1, 10_000):
+        candidate = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
+        while True:
+            try:
+                candidate.parent.mkdir(parents=True, exist_ok=True)
+                candidate.mkdir()
+            except FileNotFoundError:  # a run that could not start has just removed ``runs``
+                continue
+            except FileExistsError:
+                if not candidate.parent.is_dir():
+                    raise
+                break
+            return candidate
+    raise OutputError(f"{folder}: 9999 sessions of that name; delete some or choose --run-dir DIR")

@@ -1,0 +1,85 @@
+"""Where results go: annotated video, annotated pictures, rows. One file here is one sink.
+
+``base.Sink`` says what such a file declares. Listing the names imports nothing, so ``--help`` may.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detector.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from detector.core.sinks.base import Sink
+    from detector.core.types import SourceInfo
+
+
+def names() -> list[str]:
+    """The sinks there are, sorted: the files of this folder."""
+    modules = (module.name for module in pkgutil.iter_modules(__path__))
+    return sorted(name for name in modules if name != "base" and not name.startswith("_"))
+
+
+def find(name: str) -> type[Sink]:
+    """The class of a sink: ``VideoSink`` of ``video``. Raises UsageError for an unknown name."""
+    if name not in names():
+        raise UsageError(f"no output is called {name!r}; choose from {', '.join(names())}")
+    return _import_class(name)
+
+
+def _import_class(name: str) -> type[Sink]:
+    module = importlib.import_module(f"{__name__}.{name}")
+    sink: type[Sink] = getattr(module, f"{name.capitalize()}Sink")
+    return sink
+
+
+def find_all() -> list[type[Sink]]:
+    """Every sink's class, in the order in which sinks are opened."""
+    return sorted(map(_import_class, names()), key=lambda sink: (sink.order, sink.name))
+
+
+def find_by_suffix(suffix: str, wanted: Collection[str] = ()) -> type[Sink] | None:
+    """The sink that writes a file with this suffix (".json"); None where no sink does.
+
+    Where several do, it is the one that is ``wanted``, by name: of two such, the one with fewer
+    other suffixes to be asked for by.
+    """
+    fitting = [sink for sink in find_all() if suffix.lower() in sink.suffixes]
+    asked = [sink for sink in fitting if sink.name in wanted]
+    return min(asked, key=lambda sink: len(sink.suffixes)) if asked else next(iter(fitting), None)
+
+
+def open(name: str, path: Path, **options: Any) -> Sink:
+    """A sink that will write ``path``. Nothing is on disk until its own ``open(info)``."""
+    return find(name)(path, **options)
+
+
+def open_all(paths: Mapping[str, Path], info: SourceInfo, options: Mapping[str, Any]) -> list[Sink]:
+    """Opened sinks, in the order of ``paths`` (name -> path).
+
+    Each takes of ``options`` those that it declares. When one cannot be opened, those before it are
+    aborted.
+    """
+    from detector.core.sinks._naming import FrameNames
+    from detector.core.sinks._only import only_detections
+
+    options = {**options, "names": FrameNames()}
+    opened: list[Sink] = []
+    try:
+        for name, path in paths.items():
+            kind = find(name)
+            given = {key: options[key] for key in kind.options if key in options}
+            if options.get("only_detections") and "only_detections" not in kind.options:
+                kind = only_detections(kind)
+            sink = kind(path, **given)
+            sink.open(info)
+            opened.append(sink)
+    except BaseException:
+        for sink in opened:
+            sink.abort()
+        raise
+    return opened

@@ -1,0 +1,254 @@
+"""What the sinks of folders share: many files under one name, and nothing deleted that we did not
+write.
+
+``close`` distinguishes three cases:
+- The folder does not exist yet, or is empty: one rename turns ``NAME.partial`` into it.
+- The folder holds only what an earlier run listed in its hidden manifest: it steps aside, the new
+  folder takes its name, and the old files are removed one by one, as listed.
+- Any other folder (somebody's own files are in it, it is the current one, or a mount point): each
+  file moves in by itself and replaces only its namesake of an earlier run.
+
+A file of somebody else's is never replaced: ``add`` refuses its name. Files may lie in folders of
+the folder; a link in the place of one is never followed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path, PurePath
+from typing import ClassVar
+
+from detector.core.errors import OutputError
+from detector.core.errors.guard import refuse_folder_of_kept
+from detector.core.errors.writing import sync_folder
+from detector.core.sinks._naming import free_name
+from detector.core.sinks._partial import Partial, output_errors
+from detector.core.sinks.base import Sink
+from detector.core.types import SourceInfo
+
+
+class FolderSink(Sink):
+    """Subclasses call ``add`` for every file."""
+
+    manifest: ClassVar[str]  # hidden file in the folder with the names that we wrote, one a line
+    holds: ClassVar[str]  # what the files are, for messages
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._partial: Partial | None = None
+        self._written: list[str] = []
+        self._earlier: set[str] = set()  # names in the folder that an earlier run wrote
+        self._taken: set[str] = set()
+
+    def open(self, info: SourceInfo) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise OutputError(
+                f"cannot write {self.holds} into {self.path}: it is not a folder; "
+                "give a folder with -o"
+            )
+        partial = Partial(self.path, info.path, folder=True)
+        try:
+            self._earlier = self._listed(partial.target)
+            for below in _folders_of(self._earlier):  # an earlier output may be a source now
+                refuse_folder_of_kept(partial.target / below)
+            with output_errors(self.path):
+                self._clear_stale(partial.path)
+                self._list = os.open(
+                    partial.path / self.manifest, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666
+                )
+        except BaseException:
+            partial.release()
+            raise
+        self._partial = partial
+
+    @property
+    def target(self) -> Path:
+        """The folder, links followed."""
+        assert self._partial is not None, "write before open"
+        return self._partial.target
+
+    def add(self, name: str, data: bytes) -> None:
+        """Writes one file. ``name`` is relative, and may have folders in front."""
+        assert self._partial is not None, "write before open"
+        if _is_blocked(self.target, name) or (
+            name not in self._earlier and os.path.lexists(self.target / name)
+        ):
+            raise OutputError(
+                f"cannot write {self.holds} into {self.path}: {name} is there already, and no run "
+                "of detect-video wrote it; move it, or choose another folder with -o"
+            )
+        with output_errors(self.path):
+            os.write(self._list, os.fsencode(name) + b"\n")  # first: what exists is always listed
+            if "/" in name:
+                (self._partial.path / name).parent.mkdir(parents=True, exist_ok=True)
+            with open(self._partial.path / name, "wb") as file:
+                file.write(data)
+        self._written.append(name)
+
+    def free_name(self, stem: str, suffix: str) -> str:
+        """``stem`` + ``suffix``, or ``NAME-2``: two source folders may hold the same name."""
+        return free_name(stem, suffix, self._taken)
+
+    def close(self) -> Path | None:
+        if self._partial is not None:
+            partial = self._partial
+            with output_errors(self.path):
+                for name in [*self._written, self.manifest]:
+                    _fsync(partial.path / name)
+                for folder in _folders_of(self._written):
+                    sync_folder(partial.path / folder)
+                sync_folder(partial.path)
+                if not self._swap(partial):
+                    self.notes.append(
+                        f"{self.path} existed and could not be replaced as a whole; "
+                        f"the {self.holds} were moved into it one by one"
+                    )
+                    self._move_into(partial.path, partial.target)
+                sync_folder(partial.target.parent)
+            self._forget()
+        return self.path
+
+    def abort(self) -> Path | None:
+        partial = self._partial
+        if partial is None:
+            return None
+        self._forget()
+        with suppress(OSError):
+            if self._written:
+                return partial.path
+            self._unlink_listed(partial.path)
+            partial.path.rmdir()
+        return None
+
+    def _forget(self) -> None:
+        assert self._partial is not None
+        os.close(self._list)
+        self._partial.release()
+        self._partial = None
+
+    def _listed(self, folder: Path) -> set[str]:
+        """The names in the manifest, and its own; empty without one.
+
+        Anybody may have written the manifest: a name that leads out of the folder is none.
+        """
+        try:
+            lines = (folder / self.manifest).read_bytes().split(b"\n")
+        except OSError:
+            return set()
+        names = {os.fsdecode(line) for line in lines}
+        return {name for name in names if _is_inside(folder, name)} | {self.manifest}
+
+    def _only_ours(self, folder: Path) -> bool:
+        listed = self._listed(folder)
+        folders = _folders_of(listed)
+        for place, inner, files in os.walk(folder):
+            below = os.path.relpath(place, folder)
+            here = "" if below == os.curdir else f"{below}/"
+            for name in inner:  # a link to a folder is one of these, and never ours
+                if here + name not in folders or os.path.islink(os.path.join(place, name)):
+                    return False
+            if not {here + name for name in files} <= listed:
+                return False
+        return True
+
+    def _unlink_listed(self, folder: Path) -> None:
+        """The manifest goes last, so that every file that is still there is still listed."""
+        listed = self._listed(folder)
+        for name in sorted(listed - {self.manifest}):
+            (folder / name).unlink(missing_ok=True)
+        _remove_folders(folder, listed)
+        (folder / self.manifest).unlink(missing_ok=True)
+
+    def _clear_stale(self, partial: Path) -> None:
+        """Empties what a killed run left under the temporary name."""
+        if not self._only_ours(partial):
+            raise OutputError(
+                f"{partial} holds files that detect-video did not write; "
+                "move them, or choose another -o"
+            )
+        self._unlink_listed(partial)
+
+    def _swap(self, partial: Partial) -> bool:
+        """Gives the whole new folder the final name. False where somebody else's files are under
+        it.
+        """
+        target = partial.target
+        if not target.exists():
+            os.rename(partial.path, target)
+            return True
+        # The current folder stays: a shell that stands in it would be left in a deleted one.
+        if not self._only_ours(target) or target.samefile(os.curdir):
+            return False
+        old = target.with_name(f"{target.name}.old")
+        if os.path.lexists(old):  # rename would replace an empty folder
+            return False
+        try:
+            os.rename(target, old)
+        except OSError:  # something is in the way, or the folder is a mount point
+            return False
+        try:
+            os.rename(partial.path, target)
+        except OSError:
+            os.rename(old, target)
+            raise
+        self._unlink_listed(old)
+        old.rmdir()  # fails, and deletes nothing, if somebody has put another file there meanwhile
+        return True
+
+    def _move_into(self, partial: Path, target: Path) -> None:
+        known = self._listed(target)
+        with open(target / self.manifest, "ab") as listed:  # first, as in ``add``
+            for name in self._written:
+                if name not in known:
+                    listed.write(os.fsencode(name) + b"\n")
+            listed.flush()
+            os.fsync(listed.fileno())
+        for name in self._written:
+            if "/" in name:
+                (target / name).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(partial / name, target / name)
+        for folder in _folders_of(self._written):
+            sync_folder(target / folder)
+        sync_folder(target)
+        _remove_folders(partial, self._written)
+        (partial / self.manifest).unlink()
+        partial.rmdir()
+
+
+def _folders_of(names: Iterable[str]) -> set[str]:
+    """The folders that these names need, those in between too."""
+    return {str(folder) for name in names if "/" in name for folder in PurePath(name).parents} - {
+        os.curdir
+    }
+
+
+def _remove_folders(folder: Path, names: Iterable[str]) -> None:
+    """Removes the folders of ``names`` in ``folder`` that are empty, the inner ones first."""
+    for below in sorted(_folders_of(names), reverse=True):
+        with suppress(OSError):
+            (folder / below).rmdir()
+
+
+def _is_inside(folder: Path, name: str) -> bool:
+    """Whether ``folder / name`` lies in the folder, by its name and with no link on the way."""
+    parts = name.split("/")
+    return not {"", os.curdir, os.pardir}.intersection(parts) and not _is_blocked(folder, name)
+
+
+def _is_blocked(folder: Path, name: str) -> bool:
+    """Whether something that is no folder stands where ``name`` needs one."""
+    return "/" in name and any(
+        os.path.lexists(folder / below)
+        and (os.path.islink(folder / below) or not os.path.isdir(folder / below))
+        for below in _folders_of([name])
+    )
+
+
+def _fsync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,60 @@
+"""What the outputs of one source call its frames, so that pictures, labels and rows join."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePath
+
+from detector.core.types import Frame
+
+
+def picture_name(frame: Frame) -> PurePath | None:
+    """What outputs of a picture are called, with a folder where it has one; None in a video."""
+    if frame.name is not None:
+        return PurePath(frame.name)
+    return None if frame.path is None else PurePath(PurePath(frame.path).name)
+
+
+class FrameNames:
+    """The sinks of one source share one of these. All of them are opened before the first frame,
+    and each frame goes to all of them before the next one does.
+    """
+
+    def __init__(self) -> None:
+        self.folder: Path | None = None  # of the annotated pictures, where some are written
+        # The frame whose picture was written last, and the picture as a final path.
+        self.written: tuple[int, Path] | None = None
+        self._one: str | None = None  # the stem of the one picture there is
+        self._taken: set[str] | None = None
+        self._last: tuple[int, str] | None = None
+
+    def call_all(self, stem: str) -> None:
+        """There is one picture, and the user has named its file."""
+        self._one = stem
+
+    def make_unique(self, *taken: str) -> None:
+        """From now on no two frames share a stem (a.jpg, a.png), and none has one of ``taken``."""
+        self._taken = (self._taken or set()) | {*taken}
+
+    def stem(self, frame: Frame) -> str:
+        """The frame's name without a suffix; it may have folders in front."""
+        if self._last is None or self._last[0] != frame.index:
+            self._last = frame.index, self._choose(frame)
+        return self._last[1]
+
+    def _choose(self, frame: Frame) -> str:
+        if self._one is not None:
+            return self._one
+        name = picture_name(frame)
+        stem = f"frame_{frame.index:06d}" if name is None else str(name.with_suffix(""))
+        return stem if self._taken is None else free_name(stem, "", self._taken)
+
+
+def free_name(stem: str, suffix: str, taken: set[str]) -> str:
+    """``stem`` + ``suffix``, or the first of ``NAME-2``, ``NAME-3``... that is free; it is taken
+    then."""
+    name, n = stem + suffix, 1
+    while name in taken:
+        n += 1
+        name = f"{stem}-{n}{suffix}"
+    taken.add(name)
+    return name

@@ -1,0 +1,211 @@
+"""The temporary file or folder that a sink writes, and one line for everything that can go wrong
+with it.
+
+A sink writes to a temporary name beside its target (``x.partial.mp4`` for ``x.mp4``) and renames it
+on ``close``. So the final name always means a whole file. A lock on the temporary file refuses a
+second writer of the same target.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from detector.core.errors import OutputError
+from detector.core.errors.guard import refuse_folder_of_kept, refuse_kept
+from detector.core.errors.writing import MARK, put_in_place, take_lock
+
+OURS = MARK  # extended attribute of a temporary file that a run of ours made
+MOST = 10_000  # temporary files of one target
+
+
+class Partial:
+    """The temporary file or folder beside a target: created, locked, and renamed when it is whole.
+
+    A link is followed, so that two names of one target share one lock, and the link outlives the
+    run. What a killed run left under the temporary name is used again: the kernel dropped its lock.
+    A file of somebody else's under that name stays, and the next number is taken:
+    ``x.partial-2.mp4``. ``source`` is the file that the frames come from; it must survive, and so
+    must everything that the guard keeps.
+    """
+
+    def __init__(self, target: Path, source: str = "", *, folder: bool = False) -> None:
+        self.asked = target  # as the user knows it, for messages
+        self.target = Path(os.path.realpath(target))
+        self._parts = (self.target.name, "") if folder else (self.target.stem, self.target.suffix)
+        self.path = self._name(1)
+        _refuse_source(self.asked, (self.target, self.path), source)
+        refuse_kept(self.asked)
+        refuse_kept(self.path)
+        if folder:
+            refuse_folder_of_kept(self.target)
+        with output_errors(self.asked):
+            self.fd = self._open_folder() if folder else self._open_file()
+
+    def _name(self, number: int) -> Path:
+        stem, suffix = self._parts
+        more = "" if number == 1 else f"-{number}"
+        return self.target.with_name(f"{stem}.partial{more}{suffix}")
+
+    def _open_file(self) -> int:
+        if self.target.exists() and not self.target.is_file():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        for number in range(1, MOST):
+            self.path = self._name(number)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            try:
+                fd = os.open(self.path, flags, 0o666)
+            except OSError:
+                if os.path.lexists(self.path):
+                    continue  # a link, a folder, somebody else's: not ours
+                raise
+            try:
+                self._lock(fd)
+                if _is_ours(fd):
+                    _mark(fd)
+                    return fd
+            except BaseException:
+                os.close(fd)
+                raise
+            os.close(fd)
+        raise OSError(errno.EEXIST, f"{MOST} files of that name are in the way")
+
+    def _open_folder(self) -> int:
+        with suppress(FileExistsError):
+            self.path.mkdir()
+        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._lock(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def _lock(self, fd: int) -> None:
+        """Takes the lock, then checks that the name still means this file.
+
+        Its former owner may have renamed it in between. Raises OutputError when somebody else
+        writes it.
+        """
+        same = False
+        if take_lock(fd):
+            with suppress(FileNotFoundError):
+                same = os.path.samestat(os.stat(self.path), os.fstat(fd))
+        if not same:
+            raise being_written(self.asked)
+
+    def commit(self) -> None:
+        """Syncs the file to disk, then renames it.
+
+        After a crash there is either the old file or the whole new one.
+        """
+        with output_errors(self.asked):
+            with suppress(OSError):
+                os.removexattr(self.fd, OURS)
+            put_in_place(self.path, self.target, self.fd)
+        self.release()
+
+    def release(self) -> None:
+        """Gives up the lock; the file keeps its temporary name."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def discard(self) -> None:
+        """Removes the temporary file. Never raises."""
+        with suppress(OSError):
+            self.path.unlink()
+        self.release()
+
+
+def refuse_being_written(target: Path) -> None:
+    """Raises OutputError where another run is writing ``target`` at this moment, as its lock tells.
+
+    It can be asked long before the file is opened, which asks again. The lock that tells is shared
+    and given back at once, so that two that ask do not see each other.
+    """
+    real = Path(os.path.realpath(target))
+    for name in {f"{real.stem}.partial{real.suffix}", f"{real.name}.partial"}:  # file, or folder
+        with suppress(OSError):
+            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            fd = os.open(real.with_name(name), flags)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise being_written(target) from None
+            finally:
+                os.close(fd)
+
+
+def being_written(target: Path) -> OutputError:
+    return OutputError(
+        f"cannot write {target}: another run is writing it; wait for it, or write elsewhere with -o"
+    )
+
+
+def _refuse_source(asked: Path, written: tuple[Path, ...], source: str) -> None:
+    """Raises OutputError if the target or its temporary name is the source, by any link."""
+    for path in written:
+        with suppress(OSError):
+            if source and path.samefile(source):
+                raise OutputError(
+                    f"cannot write {asked}: it would overwrite the source {source}; "
+                    "choose another -o"
+                )
+
+
+def _is_ours(fd: int) -> bool:
+    """Whether a temporary file may be used: it is new, or a run of ours made it."""
+    about = os.fstat(fd)
+    if not stat.S_ISREG(about.st_mode):
+        return False
+    if not about.st_size:
+        return True
+    with suppress(OSError):  # no attributes here: then nobody knows, and the file stays
+        return bool(os.getxattr(fd, OURS))
+    return False
+
+
+def _mark(fd: int) -> None:
+    with suppress(OSError):
+        os.setxattr(fd, OURS, b"1")
+
+
+@contextmanager
+def output_errors(target: Path, kinds: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
+    """Turns errors of the operating system (or of ``kinds``) into OutputError. All sinks write
+    under it.
+    """
+    try:
+        yield
+    except kinds as error:
+        raise OutputError(explain(error, target)) from error
+
+
+def explain(error: Exception, target: Path) -> str:
+    """One line for the user: what could not be written, why, and what to do."""
+    code = getattr(error, "errno", None)
+    if code in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            f"disk full: {target} needs more space in {target.absolute().parent}; "
+            "free some, or write elsewhere with -o"
+        )
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    cure = "write elsewhere with -o"
+    if code == errno.ENOENT:
+        reason, cure = (
+            f"the folder {target.absolute().parent} does not exist",
+            "create it, or write elsewhere with -o",
+        )
+    elif code in (errno.EACCES, errno.EPERM, errno.EROFS):
+        reason = f"no permission to write in {target.absolute().parent}"
+    elif code == errno.EISDIR:
+        reason, cure = "it exists and is not a regular file", "give a file's name with -o"
+    elif code == errno.ENAMETOOLONG:
+        reason, cure = "the name is too long", "give a shorter one with -o"
+    return f"cannot write {target}: {reason}; {cure}"

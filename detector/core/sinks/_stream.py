@@ -1,0 +1,107 @@
+"""Rows of a run to standard output, while it goes on: a frame's whole lines as soon as it is done.
+
+Several sources share one stream, and one header. A line of up to ``select.PIPE_BUF`` bytes (4096;
+some thirty detections) goes into a pipe whole or not at all, even if the process is killed then.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from detector.core.errors import OutputError
+from detector.core.errors.writing import utf8
+from detector.core.sinks._rows import RowsSink
+from detector.core.sinks.base import Sink
+from detector.core.types import Detections, Frame, SourceInfo
+
+GONE = (errno.EPIPE, errno.EIO)  # the reader of a pipe has left (`| head`); so has the terminal
+
+
+class RowStream:
+    """An open descriptor, as long as somebody reads it. ``left`` is called when nobody does."""
+
+    def __init__(self, descriptor: int, left: Callable[[], None]) -> None:
+        self.is_read = True
+        self._descriptor, self._left = descriptor, left
+        self._header = ""
+
+    def begin(self, header: str) -> None:
+        """Writes the header of the first source; those of the others are the same."""
+        if not self._header:
+            self._header = header
+            self.write(header)
+
+    def write(self, lines: str) -> None:
+        """Whole lines. Raises OutputError where they cannot be written, such as on a full disk."""
+        data, start = utf8(lines), self._position()
+        while data and self.is_read:
+            try:
+                data = data[os.write(self._descriptor, data) :]
+            except BlockingIOError:  # our caller made it so
+                self._is_ready(None)
+            except OSError as error:
+                if error.errno in GONE:
+                    self.is_read = False
+                    self._left()
+                    return
+                self._cut_back(start)
+                raise OutputError(
+                    f"cannot print to standard output: {error.strerror}; check where it is "
+                    "redirected to"
+                ) from error
+            except BaseException:  # a second signal: the line is finished if that needs no waiting
+                with suppress(OSError):
+                    while data and self._is_ready(0):
+                        data = data[os.write(self._descriptor, data[: select.PIPE_BUF]) :]
+                raise
+
+    def _is_ready(self, timeout_ms: int | None) -> bool:
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLOUT)
+        return bool(poll.poll(timeout_ms))
+
+    def _position(self) -> int | None:
+        """Where the next line begins in a file of ours alone; None for a pipe."""
+        try:
+            about = os.fstat(self._descriptor)
+            at = os.lseek(self._descriptor, 0, os.SEEK_CUR)
+        except OSError:
+            return None
+        return at if stat.S_ISREG(about.st_mode) and at == about.st_size else None
+
+    def _cut_back(self, start: int | None) -> None:
+        """A full disk took half of a line: it goes."""
+        if start is not None:
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, start)
+                os.lseek(self._descriptor, start, os.SEEK_SET)
+
+
+class StreamedRows(Sink):
+    """One source's rows, as ``rows`` would write them to a file."""
+
+    name = "stdout"
+
+    def __init__(self, rows: RowsSink, stream: RowStream) -> None:
+        super().__init__(Path("-"))
+        self._rows, self._stream = rows, stream
+
+    def open(self, info: SourceInfo) -> None:
+        self._rows.describe(info)
+        self._stream.begin(self._rows.header)
+
+    def write(self, frame: Frame, detections: Detections) -> None:
+        if lines := self._rows.rows(frame, detections):
+            self._stream.write(lines)
+
+    def close(self) -> None:
+        """What is written is written; there is no file."""
+
+    def abort(self) -> None:
+        """As ``close``."""

@@ -1,0 +1,121 @@
+"""The contract of a sink: frames and their detections in; one whole file or folder out, or none.
+
+A sink is a class ``NAMESink`` in ``sinks/NAME.py``. Its class attributes declare everything that
+the program needs to know before it opens one, so that a new sink is that one file (and its test):
+``--save`` offers it by its name, ``-o FILE`` recognises its suffixes, and a run opens it in its
+turn. A file that declares a sink should import a heavy library (PyAV) only where it opens its
+output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from detector.core.types import Detections, Frame, Image, SourceInfo
+
+if TYPE_CHECKING:
+    from detector.core.stages.font import Font
+
+DRAWN = ("bgr", "yuv420p")  # ``Sink.pictures`` of the sinks that boxes are drawn for
+
+
+class Marks(Protocol):
+    """What outputs must say and show of a model; whoever has loaded one has it."""
+
+    @property
+    def remark(self) -> str: ...
+
+    @property
+    def blurred(self) -> frozenset[int]: ...
+
+    @property
+    def font(self) -> Font | None: ...
+
+
+class Sink:
+    """``path`` is the final path; ``notes`` are sentences for the session, complete after
+    ``close``.
+    """
+
+    name: ClassVar[
+        str
+    ]  # "video", "jsonl", ...: in --save, in the summary, and as the file's name here
+    # What the output's name ends in. The first is the default; "" or "-labels" means a folder. A
+    # file that is given with -o is this sink's when it ends in any of them.
+    suffixes: ClassVar[tuple[str, ...]]
+    # The picture that it needs: "none", "plain", "bgr" or "yuv420p". If any sink needs one of the
+    # last two, boxes are drawn into it first, and --no-video leaves that sink out. "yuv420p" is
+    # ``frame.picture`` as it comes, planes or BGR; "bgr" is ``frame.image``. "plain" is BGR before
+    # that, with the objects of --blur pixelated: ``see`` gets it.
+    pictures: ClassVar[str] = "none"
+    one_picture: ClassVar[tuple[str, ...]] = ()  # those of ``suffixes`` that hold one picture only
+    ending: ClassVar[str] = "-detected"  # of a default name: IN-ENGINE + ending + suffix
+    kinds: ClassVar[tuple[str, ...]] = (
+        "video",
+        "pictures",
+    )  # the SourceInfo.kind that it can write
+    default_for: ClassVar[tuple[str, ...]] = ()  # kinds that are saved so without --save
+    alone: ClassVar[bool] = (
+        True  # whether -o FILE with its suffix writes FILE only, no defaults beside
+    )
+    # Sinks are opened, written and closed by ascending ``order``. Cheap rows come first: the disk
+    # then fills up under the video, and the rows of all of its frames are there.
+    order: ClassVar[int] = 0
+    # Keywords of __init__: of config.output, or "remark", "style" (how boxes look), "program",
+    # "names" (``FrameNames``, which the sinks of a source share).
+    options: ClassVar[tuple[str, ...]] = ()
+    # Modules that opening and writing import at their first use.
+    imports: ClassVar[tuple[str, ...]] = ()
+    # Its folder in a dataset, where outputs that have one are saved together (IN-ENGINE-dataset/).
+    dataset: ClassVar[str] = ""
+    # It shows the source's own pictures, with boxes: --blur and --no-video contradict it.
+    untouched: ClassVar[bool] = False
+
+    path: Path
+    notes: list[str]
+    beside: Sequence[Path] = ()  # other files that ``close`` wrote
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        self.notes = []
+
+    @classmethod
+    def check_options(cls, suffix: str, options: Mapping[str, Any]) -> None:
+        """Raises UsageError for options (of config.output) that mean nothing in an output of this
+        suffix. Asked before a model is loaded."""
+
+    @classmethod
+    def check_source(cls, spec: str) -> None:
+        """Raises UsageError for a source (a file) that this output can never be made of, as far as
+        its beginning tells. Asked before a model is loaded."""
+
+    def open(self, info: SourceInfo) -> None:
+        """Creates the temporary file. Raises OutputError where the target cannot be written."""
+        raise NotImplementedError
+
+    def see(self, image: Image, detections: Detections) -> None:
+        """Takes what it needs of a plain picture, just before ``write`` of that frame. Where there
+        are no detections it need not be asked."""
+        raise NotImplementedError
+
+    def write(self, frame: Frame, detections: Detections) -> None:
+        """Takes one frame, in order. Must not keep its picture: the buffer is used again."""
+        raise NotImplementedError
+
+    def close(self) -> Path | None:
+        """Finishes, checks, fsyncs and renames the file; returns its final path. None where nothing
+        was to be written, as with --only-detections where nothing was found, and there is no file.
+
+        A second call only returns the path.
+        """
+        raise NotImplementedError
+
+    def abort(self) -> Path | None:
+        """After a failure: keeps what is whole under the temporary name and returns that path.
+
+        Where nothing is whole it removes the file and returns None. The final name is not touched.
+        May be called after a failed ``close``. Never raises.
+        """
+        raise NotImplementedError

@@ -1,0 +1,214 @@
+"""COCO JSON: a dataset (annotations with scores, images, categories), and a results list beside it.
+
+``COCO(dataset)`` of pycocotools and faster-coco-eval reads the one, ``coco.loadRes(list)`` the
+other, whose image and category ids are the same. Annotations go to the file as they come. The list
+of images, some 120 bytes each, waits in memory for the end. Image ids are frame numbers + 1 and
+category ids are class ids + 1, because some readers take 0 to mean "none".
+
+``file_name`` leads from the file's folder (a picture elsewhere has its whole path) to the annotated
+picture where the run writes some (``source`` is then what it was made of), else to that of the
+source. Frames of a video that are not written are ``in.mp4#7``. A box is its own ``segmentation``,
+as ``loadRes`` of pycocotools makes it, so that ``annToMask`` works.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from detector.core.errors.guard import refuse_kept
+from detector.core.errors.writing import utf8
+from detector.core.sinks._naming import FrameNames
+from detector.core.sinks._partial import output_errors
+from detector.core.sinks._rows import RowsSink
+from detector.core.types import Detections, Frame, SourceInfo
+
+SUFFIX, RESULTS = ".coco.json", ".coco-results.json"
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+def results_path(path: Path) -> Path:
+    """in.coco.json -> in.coco-results.json; x.json -> x.coco-results.json."""
+    name = path.name
+    stem = name.removesuffix(SUFFIX) if name.endswith(SUFFIX) else path.stem
+    return path.with_name(stem + RESULTS)
+
+
+def _results_of(frame: Frame, detections: Detections) -> Iterator[dict[str, Any]]:
+    """One row for each detection, as in COCO's results format."""
+    boxes, scores = detections.boxes.tolist(), detections.scores.tolist()
+    ids = detections.class_ids.tolist()
+    for (x1, y1, x2, y2), score, class_id in zip(boxes, scores, ids, strict=True):
+        yield {
+            "image_id": frame.index + 1,
+            "category_id": class_id + 1,
+            "bbox": [round(value, 2) + 0.0 for value in (x1, y1, x2 - x1, y2 - y1)],
+            "score": round(score, 6),
+        }
+
+
+def _rectangle(x: float, y: float, width: float, height: float) -> list[list[float]]:
+    """The polygon of a box: x, y of each corner."""
+    right, bottom = round(x + width, 2), round(y + height, 2)
+    return [[x, y, x, bottom, right, bottom, right, y]]
+
+
+class CocoResults(RowsSink):
+    """The results list, which ``CocoSink`` writes beside its dataset."""
+
+    header = "["
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._any = False
+
+    def rows(self, frame: Frame, detections: Detections) -> str:
+        lines = [f"\n{_encode(row)}" for row in _results_of(frame, detections)]
+        first = "," if self._any and lines else ""
+        self._any = self._any or bool(lines)
+        return first + ",".join(lines)
+
+    def close(self) -> Path:
+        if self._partial is not None:
+            self._append("\n]\n")
+        return super().close()
+
+    def discard(self) -> None:
+        self._whole_bytes = 0
+        self.abort()
+
+
+class CocoSink(RowsSink):
+    name = "coco"
+    suffixes = (".coco.json", ".json")
+    order = 1  # after the other rows: its list of images is only written when it is closed
+    options = ("remark", "names")
+
+    def __init__(self, path: Path, *, remark: str = "", names: FrameNames | None = None) -> None:
+        """``remark`` is in ``info`` under that key. Without one there is no such key."""
+        super().__init__(path)
+        info = {
+            "description": "detections of detect-video",
+            **({"remark": remark} if remark else {}),
+        }
+        self.header = f'{{"info":{_encode(info)},"licenses":[],"annotations":['
+        self._folder = os.path.abspath(self.path.parent)
+        self._frames = names or FrameNames()
+        self._last: dict[str, Any] | None = None  # the frame that may not have its picture yet
+        self._images: list[str] = []
+        self._ends: list[int] = []  # size of the file after each frame, bytes
+        self._names: tuple[str, ...] = ()
+        self._count = 0  # annotations
+        self._results = CocoResults(results_path(path))
+
+    def open(self, info: SourceInfo) -> None:
+        refuse_kept(self._results.path)
+        super().open(info)
+        self._frames.make_unique()  # Datumaro takes a.jpg and a.png for one picture
+        try:
+            self._results.open(info)
+        except BaseException:
+            super().abort()
+            raise
+
+    def write(self, frame: Frame, detections: Detections) -> None:
+        self._list_last()
+        super().write(frame, detections)
+        self._results.write(frame, detections)
+        height, width = frame.size
+        image = {"id": frame.index + 1, "file_name": "", "width": width, "height": height}
+        if frame.path is None:
+            image["file_name"] = f"{Path(self._info.path).name}#{frame.index}"
+            image["frame_index"] = frame.index
+        else:
+            image["file_name"] = self._lead_to(frame.path)
+        self._last = image
+        self._ends.append(self._whole_bytes)
+        self._names = self._names or detections.names
+
+    def _list_last(self) -> None:
+        """Puts the last frame on the list of images. Its picture, if any, is written by now."""
+        if self._last is None:
+            return
+        written = self._frames.written
+        if written is not None and written[0] + 1 == self._last["id"]:
+            self._last["source"] = self._last["file_name"]
+            self._last["file_name"] = self._lead_to(written[1])
+        self._images.append(_encode(self._last))
+        self._last = None
+
+    def _lead_to(self, path: str | Path) -> str:
+        """From the folder of this file, or from the root: readers refuse a way through ``..``."""
+        if "://" in str(path):  # an address
+            return str(path)
+        whole = os.path.abspath(path)
+        below = os.path.relpath(whole, self._folder)
+        return whole if below.split(os.sep)[0] == os.pardir else below
+
+    def rows(self, frame: Frame, detections: Detections) -> str:
+        lines = []
+        for row in _results_of(frame, detections):
+            self._count += 1
+            box = row["bbox"]
+            row = {"id": self._count, **row, "area": round(box[2] * box[3], 2), "iscrowd": 0}
+            row["segmentation"] = _rectangle(*box)
+            lines.append(f"{',' if self._count > 1 else ''}\n{_encode(row)}")
+        return "".join(lines)
+
+    def _footer(self, frames: int) -> str:
+        categories = [
+            {"id": class_id + 1, "name": name, "supercategory": ""}
+            for class_id, name in enumerate(self._names)
+        ]
+        images = ",\n".join(self._images[:frames])
+        return f'\n],"images":[\n{images}\n],"categories":{_encode(categories)}}}\n'
+
+    def close(self) -> Path:
+        if self._partial is not None:
+            self.beside = [self._results.close()]
+            self._list_last()
+            self._append(self._footer(len(self._images)))
+            self.notes.append(f"coco: the same as a results list: {self._results.path}")
+        return super().close()
+
+    def abort(self) -> Path | None:
+        """Keeps as many frames as fit, with their list of images, in the space that the file
+        already has. Its results list goes: the dataset holds the same.
+        """
+        self._results.discard()
+        self._list_last()
+        if self._partial is None or not self._images:
+            self._whole_bytes = 0  # nothing to keep
+            return super().abort()
+        frames = self._count_fitting(self._ends[-1])
+        try:
+            with output_errors(self.path):
+                os.ftruncate(self._partial.fd, self._ends[frames - 1])
+                os.lseek(self._partial.fd, 0, os.SEEK_END)
+                self._whole_bytes = self._ends[frames - 1]
+                self._append(self._footer(frames))
+        except Exception:
+            self._whole_bytes = 0
+        return super().abort()
+
+    def _count_fitting(self, space: int) -> int:
+        """How many frames, with their list, take at most ``space`` bytes; all where the disk is not
+        full.
+        """
+        assert self._partial is not None
+        try:
+            disk = os.fstatvfs(self._partial.fd)
+            free = disk.f_bavail * disk.f_frsize
+        except OSError:
+            free = 0
+        frames = len(self._images)
+        lists = sum(len(utf8(image)) + 2 for image in self._images)
+        if free > 2 * lists + (1 << 16):
+            return frames
+        while frames > 1 and self._ends[frames - 1] + lists + 4096 > space:
+            frames -= 1
+            lists -= len(utf8(self._images[frames])) + 2
+        return frames

@@ -1,0 +1,87 @@
+"""Each detection as a picture of its own, cut out before boxes are drawn: a folder for each class.
+
+CLASS/frame_000123_0.jpg is the first detection of frame 123, as its row in JSONL is. Pictures keep
+their own stem instead of frame_000123.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from pathlib import Path
+
+from detector.core.sinks._folder import FolderSink
+from detector.core.sinks._naming import FrameNames
+from detector.core.sinks.pictures import encode
+from detector.core.types import Detections, Frame, Image
+
+LONGEST = 200  # bytes of a name; a file system takes 255
+_UNSAFE = re.compile(r"[^\w.+ -]")  # letters and digits of all languages stay
+
+
+class CropsSink(FolderSink):
+    name = "crops"
+    suffixes = ("-crops",)
+    ending = ""
+    pictures = "plain"
+    order = 2
+    manifest = ".detect-video-crops"
+    holds = "crops"
+    options = ("names",)
+
+    def __init__(self, path: Path, *, names: FrameNames | None = None) -> None:
+        super().__init__(path)
+        self._names = names or FrameNames()
+        self._cut: list[Image] | None = None  # of the frame that ``write`` gets next
+        self._folders: dict[int, str] = {}  # by class id
+
+    def see(self, image: Image, detections: Detections) -> None:
+        self._cut = [cut(image, box).copy() for box in detections.boxes.tolist()]
+
+    def _take(self, frame: Frame, detections: Detections) -> list[Image]:
+        """The crops of a frame. Where nobody draws, nobody shows it either: it is plain itself."""
+        if self._cut is None and len(detections):
+            self.see(frame.image, detections)
+        taken, self._cut = self._cut or [], None
+        return taken
+
+    def write(self, frame: Frame, detections: Detections) -> None:
+        stem = _shorten(self._names.stem(frame).replace("/", "_"))
+        for number, (crop, class_id) in enumerate(
+            zip(self._take(frame, detections), detections.class_ids.tolist(), strict=True)
+        ):
+            folder = self._folder_of(class_id, detections.name(number))
+            suffix, data = encode(crop, ".jpg", ".png")
+            self.add(self.free_name(f"{folder}/{stem}_{number}", suffix), data)
+
+    def _folder_of(self, class_id: int, name: str) -> str:
+        """The class's folder. No two classes share one, also where case makes no difference."""
+        if class_id not in self._folders:
+            folder = safe_folder(name) or f"class_{class_id}"
+            if folder.casefold() in {other.casefold() for other in self._folders.values()}:
+                folder = f"{folder}_{class_id}"
+            self._folders[class_id] = folder
+        return self._folders[class_id]
+
+
+def cut(image: Image, box: list[float]) -> Image:
+    """The part of a picture that a box touches: rounded outward, clipped, one pixel at least."""
+    height, width = image.shape[:2]
+    x1, y1, x2, y2 = box
+    left = min(max(math.floor(x1), 0), width - 1)
+    top = min(max(math.floor(y1), 0), height - 1)
+    right = min(max(math.ceil(x2), left + 1), width)
+    bottom = min(max(math.ceil(y2), top + 1), height)
+    return image[top:bottom, left:right]
+
+
+def safe_folder(name: str) -> str:
+    """A class's name as that of a folder, on any system; "" where nothing of it is left."""
+    return _shorten(_UNSAFE.sub("_", name)).strip(" .")
+
+
+def _shorten(text: str) -> str:
+    while len(os.fsencode(text)) > LONGEST:
+        text = text[:-1]
+    return text

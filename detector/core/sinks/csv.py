@@ -1,0 +1,43 @@
+"""CSV: one row per detection, quoted as in RFC 4180. A frame without detections has no row.
+
+A text that a spreadsheet would take for a formula has a quote before it (errors/text.py).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+from detector.core.errors.text import as_cell
+from detector.core.sinks._rows import RowsSink, plain_values
+from detector.core.types import Detections, Frame
+
+COLUMNS = ("source", "frame", "pts", "time_s", "class", "class_id", "score", "x1", "y1", "x2", "y2")
+
+
+class CsvSink(RowsSink):
+    name = "csv"
+    suffixes = (".csv",)
+    options = ("remark", "reuses")
+
+    def __init__(self, path: Path, *, remark: str = "", reuses: bool = False) -> None:
+        """``remark`` and, where frames may repeat the last detections (``reuses``), ``reused`` (0
+        or 1) are the last columns of every row. Without them there are no such columns.
+        """
+        super().__init__(path)
+        columns = [*COLUMNS, *(["remark"] if remark else []), *(["reused"] if reuses else [])]
+        self.header = ",".join(columns) + "\r\n"  # RFC 4180's line end
+        self._remark = (as_cell(remark),) if remark else ()
+        self._reuses = reuses
+
+    def rows(self, frame: Frame, detections: Detections) -> str:
+        source = as_cell(frame.path or self._info.path)
+        place = (source, frame.index, frame.pts, round(frame.time_s, 6))
+        reused = (int(frame.reused),) if self._reuses else ()
+        lines = io.StringIO(newline="")
+        csv.writer(lines).writerows(
+            (*place, as_cell(name), class_id, score, *box, *self._remark, *reused)
+            for name, class_id, score, box in plain_values(detections)
+        )
+        return lines.getvalue()

@@ -1,0 +1,59 @@
+"""JSON lines: one object per frame, frames without detections included."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from detector.core.sinks._rows import RowsSink, plain_values
+from detector.core.types import Detections, Frame, SourceInfo
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+class JsonlSink(RowsSink):
+    name = "jsonl"
+    suffixes = (".jsonl",)
+    default_for = ("video", "pictures")
+    options = ("remark",)
+
+    def __init__(self, path: Path, *, remark: str = "") -> None:
+        """``remark`` is in every line under that key. Without one there is no such key."""
+        super().__init__(path)
+        self._remark = {"remark": remark} if remark else {}
+        self._time_base = ""
+
+    def describe(self, info: SourceInfo) -> None:
+        super().describe(info)
+        self._time_base = f"{info.time_base.numerator}/{info.time_base.denominator}"
+
+    def rows(self, frame: Frame, detections: Detections) -> str:
+        source = frame.path or self._info.path
+        return encode_row(row(source, frame, self._time_base, detections, **self._remark))
+
+
+def row(
+    source: str, frame: Frame, time_base: str | None, detections: Detections, **more: object
+) -> dict[str, object]:
+    """What a line says of a frame. ``time_base``: "1/90000"; ``more`` stands before the detections.
+
+    Rows of files and of cameras are the same but for ``more``.
+    """
+    return {
+        "source": source,
+        "frame": frame.index,
+        "pts": frame.pts,
+        "time_base": time_base,
+        "time_s": round(frame.time_s, 6),
+        **more,
+        **({"reused": True} if frame.reused else {}),
+        "detections": [
+            {"class": name, "class_id": class_id, "score": score, "box": box}
+            for name, class_id, score, box in plain_values(detections)
+        ],
+    }
+
+
+def encode_row(values: dict[str, object]) -> str:
+    """One whole line, with its line end."""
+    return _encode(values) + "\n"

@@ -1,0 +1,370 @@
+"""The source's own video, untouched, with boxes and labels as a subtitle track that players draw.
+
+    packets.py   the source's packets, copied
+    ass.py       boxes and labels as lines of subtitles
+    fonts.py     the font that the labels are in
+    carried.py   the detections inside, exact: what ``burn`` reads
+
+Nothing is decoded or encoded for it, so it costs a fraction of a video with boxes drawn in, and the
+picture loses nothing. This file imports none of them before an overlay is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from fractions import Fraction
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detector.core.errors import OutputError, UsageError
+from detector.core.errors.text import counted
+from detector.core.sinks._partial import Partial, output_errors
+from detector.core.sinks.base import Sink
+from detector.core.types import Detections, Frame, SourceInfo
+
+if TYPE_CHECKING:
+    from detector.core.sinks.overlay.packets import Copying, Scan, SourceCopy
+    from detector.core.stages.annotate import Style
+
+MS = Fraction(1, 1000)  # what Matroska counts time in
+CHECKED_FIRST = 250  # packets, before a model is loaded; all of them when the run begins
+CURE = "use --save video, which draws the boxes in"
+
+
+class OverlaySink(Sink):
+    """One Matroska file. A line of subtitles is written when the next picture says how long it
+    stands; ``close`` counts the packets of the video before the file gets its final name.
+    """
+
+    name = "overlay"
+    suffixes = (".mkv",)
+    ending = "-overlay"
+    kinds = ("video",)
+    # Behind the video, whose .mkv is that of an -o without --save overlay.
+    order = 5
+    options = ("style", "remark", "program", "only_detections")
+    imports = tuple(f"{__name__}.{name}" for name in ("ass", "carried", "fonts", "packets"))
+    untouched = True
+
+    @classmethod
+    def check_options(cls, suffix: str, options: Mapping[str, Any]) -> None:
+        if options.get("only_detections"):
+            raise UsageError(
+                "--only-detections leaves frames out, and an overlay copies the source's video as "
+                f"it is; {CURE}, or leave it out"
+            )
+
+    @classmethod
+    def check_source(cls, spec: str) -> None:
+        from detector.core.sinks.overlay.packets import SourceCopy, UnfitError, UnreadableError
+
+        try:
+            with closing(SourceCopy(spec)) as source:
+                if source.videos == 1:  # else nobody knows here which one is read
+                    source.scan(CHECKED_FIRST)
+        except UnreadableError:
+            return
+        except UnfitError as error:
+            raise _refusal(spec, error) from error
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        style: Style | None = None,
+        remark: str = "",
+        program: str = "detect-video",
+        only_detections: bool = False,
+    ) -> None:
+        """``style``: how boxes and labels look; it has its own ``remark``."""
+        super().__init__(path)
+        if self.path.suffix.lower() not in self.suffixes:
+            raise UsageError(f"an overlay cannot be called {self.path.name}; end its name in .mkv")
+        self.check_options(self.path.suffix, {"only_detections": only_detections})
+        self._style, self._remark, self._program = style, remark, program
+        self._partial: Partial | None = None  # None before open, and after close or abort
+        self._file: _File | None = None
+        self._source: SourceCopy | None = None
+
+    def open(self, info: SourceInfo) -> None:
+        from detector.core.sinks.overlay.packets import SourceCopy, UnfitError
+
+        if info.mirrored:
+            raise _refusal(info.path, "is stored mirrored, which Matroska cannot say")
+        if info.tracks:
+            raise _refusal(info.path, "comes once, and an overlay reads the source twice")
+        self._info = info
+        self._partial = Partial(self.path, info.path)
+        try:
+            source = self._source = SourceCopy(info.path, info.stream)
+            if info.counted:
+                raise UnfitError("its packets carry no times, as in all raw streams")
+            self._scan: Scan = source.scan()
+        except UnfitError as error:
+            self.abort()
+            raise _refusal(info.path, error) from error
+        except BaseException:
+            self.abort()
+            raise
+        self.notes += source.notes
+
+    def write(self, frame: Frame, detections: Detections) -> None:
+        from detector.core.sinks.overlay.packets import REFUSED
+
+        assert self._partial is not None, "write before open"
+        with output_errors(self.path, REFUSED):
+            if self._file is None:
+                self._file = self._start(frame, detections)
+            self._file.add(frame, detections)
+
+    def _start(self, frame: Frame, detections: Detections) -> _File:
+        from detector.core.sinks.overlay.packets import UnfitError
+        from detector.core.stages.annotate import Style
+
+        assert self._partial is not None
+        assert self._source is not None
+        try:
+            return _File(
+                self._partial.path,
+                self._info,
+                self._source,
+                self._scan,
+                frame,
+                detections.names,
+                self._style or Style(remark=self._remark),
+                self._program,
+                self.notes,
+            )
+        except UnfitError as error:
+            raise _refusal(self._info.path, error) from error
+
+    def close(self) -> Path:
+        from detector.core.sinks.overlay.packets import REFUSED
+
+        if self._partial is None:
+            return self.path
+        if self._file is None:
+            raise OutputError(f"cannot write {self.path}: no frame came, so there is no overlay")
+        with output_errors(self.path, REFUSED):
+            self._file.finish()
+            arrived = _count_packets(self._partial.path)
+        if arrived != self._file.copied:
+            raise OutputError(
+                f"{self.path}: {counted(self._file.copied, 'picture', 'was')} copied, but the "
+                f"file holds {arrived}; the disk may be failing, write elsewhere with -o"
+            )
+        self._close_source()
+        self._partial.commit()
+        self._partial = None
+        return self.path
+
+    def abort(self) -> Path | None:
+        partial, self._partial = self._partial, None
+        try:
+            if partial is None:
+                return None
+            if self._file is not None:
+                with suppress(Exception):
+                    self._file.stop()
+            with suppress(Exception):  # a file that cannot be read back is not worth keeping
+                if self._file is not None and _count_packets(partial.path) > 0:
+                    partial.release()
+                    return partial.path
+            partial.discard()
+            return None
+        finally:
+            self._close_source()
+
+    def _close_source(self) -> None:
+        source, self._source = self._source, None
+        if source is not None:
+            with suppress(Exception):
+                source.close()
+
+
+def _refusal(spec: str, why: object) -> UsageError:
+    return UsageError(f"--save overlay: {spec}: {why}; {CURE}")
+
+
+def _count_packets(path: Path) -> int:
+    import av
+
+    with av.open(str(path)) as container:
+        return sum(1 for packet in container.demux(video=0) if packet.size)
+
+
+class _File:
+    """The Matroska file in the making, from its first picture on."""
+
+    def __init__(
+        self,
+        path: Path,
+        info: SourceInfo,
+        source: SourceCopy,
+        scan: Scan,
+        first: Frame,
+        names: tuple[str, ...],
+        style: Style,
+        program: str,
+        notes: list[str],
+    ) -> None:
+        """Raises UnfitError, and what PyAV raises."""
+        import av
+
+        from detector.core.sinks.overlay import ass, fonts
+        from detector.core.sinks.overlay.carried import NAME
+        from detector.core.sinks.overlay.packets import OPTIONS, Copying, packets_from
+
+        self._info, self._source, self._scan, self._style = info, source, scan, style
+        self._notes = notes
+        self._base = info.time_base
+        self._height, self._width = first.size
+        key, packets = packets_from(source, None if first.index == 0 else first.pts)
+        self._shift = scan.first_pts if first.index == 0 else key
+        face = fonts.choose(style.font) if style.labels else fonts.Typeface(ass.FAMILY, ())
+        if face.note:
+            notes.append(face.note)
+        self._per_scale = ass.font_size(style.font) * face.larger
+        self._container = av.open(str(path), "w", format="matroska", options=OPTIONS)
+        try:
+            self._container.metadata.update(info.tags)
+            streams = source.add_to(self._container)
+            size = round(self._per_scale * 0.64, 1)
+            shape = self._width, self._height
+            self._track = self._add_track(ass.header(*shape, face.family, face.style, size))
+            about = self._describe(names)
+            self._container.add_attachment(NAME, "application/json", about.encode(program))
+            for file in face.files:
+                self._container.add_attachment(file.name, file.mimetype, file.data)
+            self._container.start_encoding()
+        except BaseException:
+            with suppress(Exception):
+                self._container.close()
+            raise
+        self._copying: Copying = Copying(source, self._container, streams, self._shift)
+        self._copying.start(packets)
+        self._first_pts = first.pts
+        self._lines: list[str] = []  # of the last picture, whose end the next one tells
+        self._last_pts: int | None = None
+        self._last_ms = self._step = 0
+        self._written = 0
+
+    @property
+    def copied(self) -> int:
+        return self._copying.copied
+
+    def _add_track(self, header: str) -> Any:
+        """PyAV makes a track of subtitles from one that it reads; so it reads one."""
+        import av
+
+        from detector.core.sinks._about import DETECTIONS
+
+        script = f"{header}Dialogue: 0,0:00:00.00,0:00:00.01,Boxes,,0,0,0,,\n"
+        with av.open(BytesIO(script.encode()), format="ass") as template:
+            track = self._container.add_stream_from_template(template.streams[0])
+        track.metadata["title"] = DETECTIONS
+        track.disposition = av.stream.Disposition.default
+        return track
+
+    def _describe(self, names: tuple[str, ...]) -> Any:
+        from detector.core.sinks.overlay.carried import Description
+
+        style = self._style
+        return Description(
+            source=Path(self._info.path).name,
+            time_base=(self._base.numerator, self._base.denominator),
+            fps=(self._info.fps.numerator, self._info.fps.denominator),
+            shift=self._shift,
+            width=self._width,
+            height=self._height,
+            names=names,
+            remark=style.remark,
+            drawing={
+                "line_width": style.line_width,
+                "font_scale": style.font_scale,
+                "labels": style.labels,
+                "scores": style.scores,
+            },
+        )
+
+    def _to_ms(self, pts: int) -> int:
+        from detector.core.sinks.overlay.packets import to_ms
+
+        return to_ms(max(0, pts - self._shift), self._base)
+
+    def add(self, frame: Frame, detections: Detections) -> None:
+        now_ms = self._to_ms(frame.pts)
+        if self._last_pts is not None:
+            # A damaged source may set its clock back; the lines of subtitles must not.
+            now_ms = max(self._last_ms, now_ms)
+            self._step = frame.pts - self._last_pts
+            self._write_lines(now_ms)
+        self._lines = self._make_lines(frame, detections)
+        self._last_pts, self._last_ms = frame.pts, now_ms
+        self._copying.up_to(frame.pts)
+
+    def _make_lines(self, frame: Frame, detections: Detections) -> list[str]:
+        from detector.core.sinks.overlay import ass
+        from detector.core.sinks.overlay.carried import encode_row
+        from detector.core.stages.annotate import lay_out
+
+        layout = lay_out(self._width, self._height, detections, self._style)
+        row = encode_row(frame.index, frame.pts, detections)
+        boxes = ass.boxes_text(layout, self._width, self._height)
+        labels = ass.label_texts(layout, detections, self._per_scale)
+        return [
+            f"0,{ass.BOXES},,0,0,0,,{row}{boxes}",
+            *(f"{layer},{ass.LABELS},,0,0,0,,{text}" for layer, text in enumerate(labels, 1)),
+        ]
+
+    def _write_lines(self, end_ms: int) -> None:
+        import av
+
+        for line in self._lines:
+            packet = av.Packet(f"{self._written},{line}".encode(errors="replace"))
+            packet.time_base = MS
+            packet.pts = packet.dts = self._last_ms
+            packet.duration = end_ms - self._last_ms
+            packet.stream = self._track
+            self._container.mux_one(packet)
+            self._written += 1
+        self._lines = []
+
+    def finish(self) -> None:
+        """The rest of the source where its end was reached, and the trailer."""
+        assert self._last_pts is not None
+        nominal = max(1, round(1 / (self._info.fps * self._base)))
+        step = max(nominal, self._step)
+        self._write_lines(self._to_ms(self._last_pts + step))
+        if self._scan.last_pts - self._last_pts <= step:
+            self._copying.rest()
+        else:
+            self._copying.up_to(self._last_pts)
+        self._say_what_stands_around()
+        self._container.close()
+
+    def _say_what_stands_around(self) -> None:
+        before = (self._first_pts - self._shift) * self._base
+        if before > 0:
+            self._notes.append(
+                f"the overlay begins {float(before):.3f} s before its first detections: "
+                "a copy can begin at a key frame only"
+            )
+        if self._copying.refused:
+            self._notes.append(
+                f"{counted(self._copying.refused, 'damaged packet')} of the video could not be "
+                "copied"
+            )
+        if self._copying.broken:
+            self._notes.append(
+                f"the overlay ends where the source can no longer be read ({self._copying.broken})"
+            )
+
+    def stop(self) -> None:
+        """After a failure: what is written so far becomes playable."""
+        if self._last_pts is not None:
+            with suppress(Exception):
+                self._write_lines(self._last_ms + 40)
+        self._container.close()

@@ -1,0 +1,225 @@
+"""Boxes and labels of one picture as lines of ASS subtitles, for players to draw.
+
+A picture has one line of boxes, and mostly one or two of labels. A line for each box would be
+simpler, but VLC drops all of them where there are many. Two properties of libass make that
+possible, and tests hold them:
+
+- Drawings in one line stand side by side. Each of ours is as wide as the picture, and the k-th is
+  drawn k widths to the left, so that they lie over each other, each in its own colour. Nothing
+  may leave the picture.
+- An invisible drawing with a given part below the baseline fixes the height of a row of text, and
+  its width where the text begins, whatever font the player has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from detector.core.stages.annotate import INKS, PALETTE, Layout, PlacedLabel
+from detector.core.stages.labels import FONT_HEIGHT, MANY_SCRIPTS, Color
+from detector.core.types import Detections
+
+if TYPE_CHECKING:
+    from detector.core.stages.font import Font
+
+FAMILY = "sans-serif"  # where no font is attached: the player takes its own
+# Pixels of a capital at scale 1.0. In pictures they are 14 with OpenCV 5; more fits on the plates
+# in DejaVu Sans, and that is a wide font.
+CAPITAL = 16.5 if MANY_SCRIPTS else FONT_HEIGHT
+# Fontsize is a font's ascent and descent together: 1.2 em in most, of which a capital is 0.72.
+CAPITAL_OF_EM = 0.72
+PER_CAPITAL = 1.2 / CAPITAL_OF_EM
+BELOW = 0.34  # of Fontsize: kept free below the baseline, more than any descent
+ROW = 1.3  # of Fontsize: from one baseline to the next in one line, at least
+BOXES, LABELS = "Boxes", "Labels"  # the styles
+LONGEST_NAME = 200  # characters of a class name
+
+_UNSAFE = str.maketrans({"{": "(", "}": ")", "\\": "/", "\n": " ", "\r": " ", "\t": " "})
+
+
+def header(width: int, height: int, family: str, style: str, size: float) -> str:
+    """The script without a line: one pixel of ASS is one of the picture, and colours stay.
+
+    ``family``, ``style``: of the font, such as "Lato" and "Bold Italic".
+    """
+    bold, italic = (-int(word in style.lower()) for word in ("bold", "italic"))
+    family = plain(family).replace(",", " ").strip() or FAMILY
+    colors, rest = "&H00FFFFFF,&H00FFFFFF,&H00000000,&HFF000000", "100,100,0,0,1,0,0,7,0,0,0,1"
+    look = f"{colors},{bold},{italic},0,0,{rest}"
+    return f"""[Script Info]
+; Boxes and labels of detect-video
+ScriptType: v4.00+
+PlayResX: {width}
+PlayResY: {height}
+LayoutResX: {width}
+LayoutResY: {height}
+WrapStyle: 2
+ScaledBorderAndShadow: yes
+YCbCr Matrix: None
+
+[V4+ Styles]
+Format: Name, Fontname, Fontsize, PrimaryColour, SecondaryColour, OutlineColour, BackColour, Bold, \
+Italic, Underline, StrikeOut, ScaleX, ScaleY, Spacing, Angle, BorderStyle, Outline, Shadow, \
+Alignment, MarginL, MarginR, MarginV, Encoding
+Style: {BOXES},{family},{size:g},{look}
+Style: {LABELS},{family},{size:g},{look}
+
+[Events]
+Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text
+"""
+
+
+@lru_cache(maxsize=1024)  # frames repeat their labels: a class name and one of a hundred scores
+def plain(text: str) -> str:
+    """A text that ASS takes for text: nothing in it is an override or ends the line."""
+    text = text[:LONGEST_NAME].translate(_UNSAFE)
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
+def boxes_text(layout: Layout, width: int, height: int) -> str:
+    """Outlines, dots, and what labels stand on; "" where there are none."""
+    upwards = range(len(layout.boxes) - 1, -1, -1)  # the best score's box is drawn last
+    groups = [
+        [(layout.shades[i], _outline(layout.boxes[i], layout.line)) for i in upwards],
+        [
+            (shade, (*_corners(*across), *_corners(*down)))
+            for shade, (across, down) in layout.corners
+        ],
+        [(placed.shade, _plate(placed, width, height)) for placed in layout.labels],
+        [(layout.shades[i], _dot(layout, i)) for i in layout.dots],
+    ]
+    shapes = [drawing for group in groups for drawing in _by_color(group)]
+    if not shapes:
+        return ""
+    # All at once: one call of numpy for a picture, and one format for each colour.
+    points = np.array([at for _, points in shapes for at in points], np.int64).reshape(-1, 2)
+    lefts = np.repeat(np.arange(len(shapes)) * width, [len(points) // 2 for _, points in shapes])
+    # None leaves the picture: what does would make the drawing wider, and all that follow would be
+    # too far to the right.
+    points[:, 0] = points[:, 0].clip(0, width) - lefts
+    points[:, 1] = points[:, 1].clip(0, height)
+    numbers, parts, at = points.ravel().tolist(), [], 0
+    for k, (shade, own) in enumerate(shapes):
+        drawn = POLYGON * (len(own) // 8) % tuple(numbers[at : at + len(own)])
+        at += len(own)
+        space = f"m {-k * width} 0 m {width - k * width} {height}"
+        parts.append(f"{{\\1c{_color(PALETTE[shade])}\\p1}}{space}{drawn}{{\\p0}}")
+    return "{\\pos(0,0)}" + "".join(parts)
+
+
+Points = tuple[int, ...]  # x, y of the four corners of each rectangle in turn
+POLYGON = " m %d %d l %d %d %d %d %d %d"
+
+
+def _by_color(shapes: Sequence[tuple[int, Points]]) -> list[tuple[int, list[int]]]:
+    """One drawing for each colour; the colour of the last shape lies on top."""
+    together: dict[int, list[int]] = {}
+    for shade, points in shapes:
+        mine = together.pop(shade, None) or []
+        mine += points
+        together[shade] = mine
+    return list(together.items())
+
+
+def _outline(box: Sequence[int], line: int) -> Points:
+    """A ring: the inner side runs the other way round, so that it stays empty.
+
+    Its edges are those of OpenCV, whose lines have an odd number of pixels.
+    """
+    x1, y1 = box[0], box[1]
+    x2, y2 = max(x1 + 1, box[2]), max(y1 + 1, box[3])
+    half = 0 if line == 1 else (line + 1) // 2
+    outer = _corners(x1 - half, y1 - half, x2 + half, y2 + half)
+    left, top, right, bottom = x1 + half + 1, y1 + half + 1, x2 - half - 1, y2 - half - 1
+    if right <= left or bottom <= top:
+        return outer
+    return (*outer, left, bottom, right, bottom, right, top, left, top)
+
+
+def _corners(x1: int, y1: int, x2: int, y2: int) -> Points:
+    return x1, y1, x2, y1, x2, y2, x1, y2
+
+
+def _plate(placed: PlacedLabel, width: int, height: int) -> Points:
+    right = min(width, placed.x + placed.label.width)
+    bottom = min(height, placed.y + placed.label.height)
+    return _corners(placed.x, placed.y, right, bottom)
+
+
+def _dot(layout: Layout, i: int) -> Points:
+    side = 2 * layout.line + 3
+    x, y = layout.boxes[i][:2]
+    return _corners(x, y, x + side, y + side)
+
+
+@lru_cache(maxsize=256)
+def _color(bgr: Color) -> str:
+    return "&H{:02X}{:02X}{:02X}&".format(*bgr)
+
+
+def label_texts(layout: Layout, detections: Detections, per_scale: float) -> Iterator[str]:
+    """The lines of labels. Labels whose rows overlap are in different ones.
+
+    ``per_scale``: Fontsize at scale 1.0 (``font_size``).
+    """
+    apart = ROW * per_scale * max((placed.scale for placed in layout.labels), default=0)
+    lines: list[list[tuple[int, PlacedLabel]]] = []
+    for base, placed in sorted(
+        ((_baseline(placed, per_scale), placed) for placed in layout.labels),
+        key=lambda pair: pair[0],
+    ):
+        for line in lines:
+            if base - line[-1][0] >= apart:
+                line.append((base, placed))
+                break
+        else:
+            lines.append([(base, placed)])
+    for line in lines:
+        yield _label_line(line, detections, per_scale, apart)
+
+
+def font_size(font: Font | None) -> float:
+    """Fontsize at scale 1.0, at which letters are as high as those of the labels in pictures."""
+    if font is None:
+        return CAPITAL * PER_CAPITAL
+    from detector.core.stages.font import EM
+
+    return EM * CAPITAL_OF_EM * PER_CAPITAL
+
+
+def _baseline(placed: PlacedLabel, per_scale: float) -> int:
+    """Capitals stand in the middle of their plate."""
+    capital = placed.scale * per_scale / PER_CAPITAL
+    return int(placed.y + round((placed.label.height + capital) / 2))
+
+
+def _label_line(
+    line: Sequence[tuple[int, PlacedLabel]], detections: Detections, per_scale: float, apart: float
+) -> str:
+    below = round(BELOW / ROW * apart)
+    # Where the first row is too near to the top for its height, the line begins above the picture.
+    above = max(0, round(apart) - line[0][0] - below)
+    texts, end, look = [], 0, ""
+    for base, placed in line:
+        bottom = base + below + above
+        left = placed.x + max(1, round(FONT_HEIGHT * placed.scale / 5))  # as in pictures
+        fill, ink = _color(PALETTE[placed.shade]), _color(INKS[placed.shade])
+        before, look = look, f"\\fs{placed.scale * per_scale:.1f}\\1c{ink}\\3c{fill}"
+        texts.append(
+            f"{{\\alpha&HFF&\\p1}}m 0 0 m {left} {bottom - end}"
+            f"{{\\p0\\alpha&H00&{'' if look == before else look}}}{_words(placed, detections)}"
+        )
+        end = bottom
+    return f"{{\\pos(0,{-above})\\pbo{below}\\bord1}}" + "\\N".join(texts)
+
+
+def _words(placed: PlacedLabel, detections: Detections) -> str:
+    """The true name, which a player's font may have letters for where ours has none."""
+    text = placed.text
+    if text and placed.number is not None:
+        text = detections.name(placed.number)
+    return plain(f"{text} {placed.score}".strip())

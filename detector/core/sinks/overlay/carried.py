@@ -1,0 +1,211 @@
+"""The detections that an overlay carries, exactly: ``burn`` draws them later without a model.
+
+A line of subtitles begins with a comment, which players leave out:
+
+    {detect-video 1 FRAME PTS CUT BASE64}
+
+FRAME and PTS are the source's, CUT is what ``--max-det`` dropped, and BASE64 holds little-endian
+int32 class ids [M], float32 scores [M] and float32 boxes [M, 4]. Rows in an attachment would be
+simpler, but a Matroska file has its attachments in front, where nothing is known yet, and a killed
+run would lose them all. What holds for the whole file is in front, as one JSON document (``NAME``).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from detector.core.errors import SourceError
+from detector.core.errors.holding import bad_tags, name_to_open
+from detector.core.sinks._about import is_of_an_overlay
+from detector.core.types import Detections
+
+NAME = "detect-video.json"  # of the attachment
+SCHEMA = 1
+LARGEST_DESCRIPTION = 1 << 24  # bytes of the document
+LONGEST_ROW = 1 << 24  # characters; --max-det ends at 100,000 boxes of 32 characters
+LARGEST_SIDE = 1 << 16  # pixels
+LARGEST_TICKS = 1 << 62
+BYTES_EACH = 24  # of a detection
+ROW = re.compile(rb"\{detect-video 1 (\d{1,18}) (-?\d{1,18}) (\d{1,9}) ([A-Za-z0-9+/=]*)\}")
+FIELDS_IN_FRONT = 8  # of a line: ReadOrder, Layer, Style, Name, three margins, Effect
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What holds for the whole overlay. ``shift``: ticks of the source's ``time_base`` that its
+    times are earlier here. ``drawing``: how the run drew it, by name of ``Style``'s fields.
+    """
+
+    source: str
+    time_base: tuple[int, int]
+    fps: tuple[int, int]
+    shift: int
+    width: int
+    height: int
+    names: tuple[str, ...]
+    remark: str
+    drawing: dict[str, Any]
+
+    def encode(self, program: str) -> bytes:
+        document = {"schema": SCHEMA, "program": program, **asdict(self)}
+        return json.dumps(document, ensure_ascii=False, indent=1).encode(errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The detections of one picture. ``ms``: its time in the overlay."""
+
+    ms: int
+    index: int
+    pts: int
+    detections: Detections
+
+
+def encode_row(index: int, pts: int, detections: Detections) -> str:
+    """The comment that stands in front of a line."""
+    arrays = (
+        detections.class_ids.astype("<i4"),
+        detections.scores.astype("<f4"),
+        detections.boxes.astype("<f4"),
+    )
+    packed = base64.b64encode(b"".join(array.tobytes() for array in arrays)).decode()
+    return f"{{detect-video 1 {index} {pts} {detections.cut} {packed}}}"
+
+
+def decode_row(line: bytes, ms: int, names: tuple[str, ...]) -> Row | None:
+    """The row of a line of subtitles, as Matroska stores it; None where it carries none.
+
+    Raises ValueError where what it carries is damaged.
+    """
+    text = line.split(b",", FIELDS_IN_FRONT)[-1]
+    if not text.startswith(b"{detect-video ") or len(text) > LONGEST_ROW:
+        return None
+    if (found := ROW.match(text)) is None:
+        raise ValueError("the row is cut off, or of a later version")
+    index, pts, cut = (int(number) for number in found.group(1, 2, 3))
+    try:
+        packed = base64.b64decode(found[4], validate=True)
+    except binascii.Error as error:
+        raise ValueError(str(error)) from error
+    count, rest = divmod(len(packed), BYTES_EACH)
+    if rest:
+        raise ValueError("half a detection")
+    ids = np.frombuffer(packed, "<i4", count).astype(np.int64)
+    scores = np.frombuffer(packed, "<f4", count, 4 * count).astype(np.float32)
+    boxes = np.frombuffer(packed, "<f4", 4 * count, 8 * count).astype(np.float32).reshape(-1, 4)
+    if not (np.isfinite(boxes).all() and np.isfinite(scores).all() and (ids >= 0).all()):
+        raise ValueError("numbers that are none")
+    if count and not 0 <= boxes.min() <= boxes.max() <= LARGEST_SIDE:
+        raise ValueError("a box outside any picture")
+    return Row(ms, index, pts, Detections(boxes, scores, ids, names, cut))
+
+
+class Overlay:
+    """An overlay that is read: its description at once, its rows in turn.
+
+    Raises SourceError where the file is none. ``damaged`` counts rows that could not be read.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        import av
+
+        self.path = str(path)
+        self.damaged = 0
+        try:
+            self._container = av.open(name_to_open(self.path), **bad_tags())
+        except (av.FFmpegError, OSError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise SourceError(f"{path}: cannot be read as a video ({reason})") from error
+        try:
+            self.description = self._read_description()
+            self._stream = self._find_stream()
+        except BaseException:
+            self.close()
+            raise
+
+    def _refusal(self, why: str) -> SourceError:
+        return SourceError(f"{self.path}: {why}; make one with: detect-video in.mp4 --save overlay")
+
+    def _read_description(self) -> Description:
+        found = [
+            stream
+            for stream in self._container.streams
+            if stream.type == "attachment" and stream.metadata.get("filename") == NAME
+        ]
+        if not found:
+            raise self._refusal("is no overlay of detect-video: it carries no detections")
+        try:
+            data = bytes(found[0].data or b"")
+            if len(data) > LARGEST_DESCRIPTION:
+                raise ValueError("it is too long")
+            return _describe(json.loads(data))
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise self._refusal(f"its {NAME} is damaged ({error})") from error
+
+    def _find_stream(self) -> Any:
+        for stream in self._container.streams.subtitles:
+            if is_of_an_overlay(stream):
+                return stream
+        raise self._refusal("its track of detections is gone")
+
+    def rows(self) -> Iterator[Row]:
+        """All rows, in the order of time. Read to the end, however damaged the rest is."""
+        import av
+
+        names, base = self.description.names, Fraction(self._stream.time_base)
+        try:
+            for packet in self._container.demux(self._stream):
+                if not packet.size or packet.pts is None:
+                    continue
+                try:
+                    row = decode_row(bytes(packet), round(packet.pts * base * 1000), names)
+                except ValueError:
+                    self.damaged += 1
+                    continue
+                if row is not None:
+                    yield row
+        except av.FFmpegError:
+            self.damaged += 1
+
+    def close(self) -> None:
+        self._container.close()
+
+
+def _describe(document: Any) -> Description:
+    """Raises ValueError, TypeError and KeyError for what is no description."""
+    if document["schema"] != SCHEMA:
+        raise ValueError(f"schema {document['schema']}, and this program reads {SCHEMA}")
+    names, drawing = document["names"], document["drawing"]
+    if not all(isinstance(name, str) for name in names) or not isinstance(drawing, dict):
+        raise ValueError("names or drawing are of another type")
+    size, shift = (int(document["width"]), int(document["height"])), int(document["shift"])
+    if not 0 < min(size) <= max(size) <= LARGEST_SIDE or abs(shift) > LARGEST_TICKS:
+        raise ValueError("its size or its times are those of no video")
+    return Description(
+        source=str(document["source"]),
+        time_base=_ratio(document["time_base"]),
+        fps=_ratio(document["fps"]),
+        shift=shift,
+        width=size[0],
+        height=size[1],
+        names=tuple(names),
+        remark=str(document["remark"]),
+        drawing=drawing,
+    )
+
+
+def _ratio(pair: Any) -> tuple[int, int]:
+    above, below = (int(number) for number in pair)
+    if not 0 < min(above, below) <= max(above, below) < 1 << 31:
+        raise ValueError(f"{above}/{below} is no rate")
+    return above, below

@@ -1,0 +1,78 @@
+"""The font that an overlay carries, so that its labels look alike everywhere.
+
+It is that of ``--font``, else Lato where the package ``font-lato`` is installed (extra ``overlay``;
+SIL Open Font License, whose text goes with it). We ship none. Without one, players take their own
+sans-serif font.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from detector.core.sinks.overlay.ass import FAMILY
+
+if TYPE_CHECKING:
+    from detector.core.stages.font import Font
+
+LARGEST = 32 << 20  # bytes; fonts of all languages and weights have 130 MB
+PACKAGE, FILES = "font_lato", ("Lato-Regular.ttf", "OFL.txt")
+TRUETYPE, OPENTYPE, TEXT = (
+    "application/x-truetype-font",
+    "application/vnd.ms-opentype",
+    "text/plain",
+)
+LATO_LARGER = 1.17  # it is narrower than DejaVu Sans
+MISSING = (
+    "no font is attached, so players draw the labels in a font of their own: "
+    "pip install 'detect-video[overlay]', or give --font FILE"
+)
+
+
+class Attachment(NamedTuple):
+    """A file inside the overlay."""
+
+    name: str
+    mimetype: str
+    data: bytes
+
+
+class Typeface(NamedTuple):
+    """``family``, ``style`` ("Bold Italic"): what players look for. ``note``: what the user should
+    know; "" for nothing. ``larger``: than the size that is right for a wide font.
+    """
+
+    family: str
+    files: tuple[Attachment, ...]
+    note: str = ""
+    style: str = ""
+    larger: float = 1.0
+
+
+def choose(font: Font | None) -> Typeface:
+    """The font of the labels, with the files that have to be attached for it."""
+    if font is not None:
+        if len(font.data) > LARGEST:
+            note = f"the font is not attached: it has more than {LARGEST >> 20} MB"
+            return Typeface(font.family, (), note, font.style)
+        kind, suffix = (OPENTYPE, "otf") if font.data[:4] == b"OTTO" else (TRUETYPE, "ttf")
+        if font.data[:4] == b"ttcf":
+            suffix = "ttc"
+        file = Attachment(f"labels.{suffix}", kind, font.data)
+        return Typeface(font.family, (file,), style=font.style)
+    with suppress(OSError, ImportError, ValueError):
+        return _installed()
+    return Typeface(FAMILY, (), MISSING)
+
+
+def _installed() -> Typeface:
+    """Raises ImportError or OSError where the package is not there whole."""
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
+        raise ImportError(PACKAGE)
+    folder = Path(spec.origin).parent / "files"
+    font, licence = ((folder / name).read_bytes() for name in FILES)
+    files = Attachment(FILES[0], TRUETYPE, font), Attachment(FILES[1], TEXT, licence)
+    return Typeface("Lato", files, larger=LATO_LARGER)

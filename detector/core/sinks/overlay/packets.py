@@ -1,0 +1,346 @@
+"""A source's own packets, copied into Matroska: video, sound and subtitles, nothing decoded.
+
+Matroska stores milliseconds. All streams are moved by the same time, so that the first picture is
+at 0, then rounded; sound and pictures stay together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from fractions import Fraction
+from io import BytesIO
+from itertools import islice
+from typing import Any, NamedTuple
+
+import av
+
+from detector.core.errors.holding import bad_tags, name_to_open
+from detector.core.errors.text import counted
+from detector.core.sinks._about import copy_about, copy_fonts, is_of_an_overlay
+
+MOST_STREAMS = 64  # that may appear while a file is read
+REFUSED = (av.FFmpegError, OSError, ValueError)  # what PyAV raises for a stream it cannot copy
+COPIED = ("video", "audio", "subtitle")
+# Undated packets of a Matroska file get stamps of storing from here on: below all that it tells.
+BEFORE_S = 10
+REORDERED_S = 2  # between when a picture is stored and shown, at most
+# The muxer waits so long for streams that say nothing, such as sparse subtitles.
+OPTIONS = {"max_interleave_delta": "1000000"}  # microseconds
+
+
+class UnfitError(Exception):
+    """Why a source cannot be copied; the message goes behind the source's name."""
+
+
+class UnreadableError(UnfitError):
+    """It cannot be read at all: whoever decodes it says so."""
+
+
+class Scan(NamedTuple):
+    """Of the video's packets: ticks of its time base."""
+
+    first_pts: int  # the earliest
+    last_pts: int  # the latest that is shown
+    packets: int
+
+
+def to_ms(ticks: int, base: Fraction) -> int:
+    """As the muxer rounds: to the nearest, halves up. For times that are not negative."""
+    # In whole numbers: a fraction costs microseconds, and every frame comes here.
+    per_second = base.denominator
+    return (2000 * ticks * base.numerator + per_second) // (2 * per_second)
+
+
+def demux(container: Any, streams: list[Any]) -> Iterator[Any]:
+    """The packets of these streams without the empty ones at the end."""
+    for _ in range(MOST_STREAMS):
+        try:
+            yield from (packet for packet in container.demux(*streams) if packet.size)
+            return
+        except IndexError:  # a stream appeared: PyAV knows it when it demuxes anew
+            continue
+
+
+class SourceCopy:
+    """A file that is open for copying. Raises UnfitError where it cannot be copied, as far as its
+    beginning tells; ``scan`` reads the rest."""
+
+    def __init__(self, path: str, stream: int | None = None) -> None:
+        """``stream``: number of the video among all streams; None: the first, as far as only its
+        beginning is looked at."""
+        self.notes: list[str] = []
+        try:
+            self.container = av.open(name_to_open(path), **bad_tags())
+        except (*REFUSED, UnicodeError) as error:
+            raise UnreadableError(f"cannot be opened again ({error})") from error
+        try:
+            self.video = self._find_video(stream)
+            self.streams = [self.video, *self._others()]
+        except BaseException:
+            self.close()
+            raise
+        self.base: Fraction = self.video.time_base
+
+    def _find_video(self, wanted: int | None) -> Any:
+        attached = av.stream.Disposition.attached_pic
+        pictures = [s for s in self.container.streams.video if not s.disposition & attached]
+        if not pictures:
+            raise UnreadableError("has no video")
+        self.videos = len(pictures)
+        stream = pictures[0] if wanted is None else self.container.streams[wanted]
+        if self.videos > 1:
+            others = counted(self.videos - 1, "other video track", "is")
+            self.notes.append(f"{others} not in the overlay")
+        if (why := _refusal(stream)) is not None:
+            raise UnfitError(f"its video cannot be copied into Matroska: {why}")
+        return stream
+
+    def _others(self) -> list[Any]:
+        """Sound and subtitles that Matroska can hold; the rest is noted."""
+        kept = []
+        for stream in (*self.container.streams.audio, *self.container.streams.subtitles):
+            if is_of_an_overlay(stream):
+                continue
+            if (why := _refusal(stream)) is None:
+                kept.append(stream)
+                continue
+            what = "sound" if stream.type == "audio" else "a subtitle track"
+            self.notes.append(f"{what} cannot be copied into Matroska and was left out: {why}")
+        return kept
+
+    def scan(self, most: int | None = None) -> Scan:
+        """Reads all packets of the video once, or ``most`` of them. Raises UnfitError."""
+        with self._again() as container:
+            stream = container.streams[self.video.index]
+            checked = _Checked(self.base)
+            with suppress(*REFUSED):  # the data stops before its end: so does the copy
+                for packet in islice(demux(container, [stream]), most):
+                    checked.add(packet)
+        checked.check_hidden()
+        if checked.first is None or checked.last is None:
+            raise UnfitError("shows no picture that has a time stamp")
+        return Scan(checked.first, checked.last, checked.packets)
+
+    def _again(self) -> Any:
+        return av.open(self.container.name, **bad_tags())
+
+    def add_to(self, output: Any) -> dict[int, Any]:
+        """Streams of ``output`` like these, by index; subtitles are not shown unless asked for."""
+        made = {}
+        for stream in self.streams:
+            copied = made[stream.index] = add_like(output, stream)
+            copy_about(stream, copied)
+            if stream.type == "subtitle":
+                copied.disposition &= ~av.stream.Disposition.default
+        copy_fonts(self.container, output)
+        return made
+
+    def close(self) -> None:
+        self.container.close()
+
+
+def add_like(output: Any, stream: Any) -> Any:
+    """A stream like another. "Opaque" asks for no encoder of the decoder's name: AV1's has none."""
+    return output.add_stream_from_template(stream, opaque=True)
+
+
+def _refusal(stream: Any) -> str | None:
+    """Why Matroska cannot hold a stream; None where it can. The muxer itself is asked."""
+    try:
+        with av.open(BytesIO(), "w", format="matroska") as output:
+            add_like(output, stream)
+            output.start_encoding()
+    except REFUSED as error:
+        return re.sub(r"^\[Errno \d+\] ", "", str(error)).partition(":")[0]
+    return None
+
+
+class _Checked:
+    """What must hold of the packets of a video, so that a muxer takes them as they are."""
+
+    def __init__(self, base: Fraction) -> None:
+        self.first: int | None = None
+        self.last: int | None = None
+        self.packets = 0
+        self._base = base
+        self._dts: int | None = None
+        self._shown: int | None = None  # pts of the earliest picture that is shown
+        self._hidden: set[int] = set()  # pts of pictures that an edit list hides behind it
+
+    def add(self, packet: Any) -> None:
+        pts, dts = packet.pts, packet.dts
+        if pts is None:
+            raise UnfitError("its packets carry no times, as in AVI with B-frames or raw streams")
+        if packet.has_sidedata("new_extradata"):
+            raise UnfitError(f"its codec changes its parameters at {self._at(pts)}")
+        if dts is not None:
+            if self._dts is not None and dts < self._dts:
+                raise UnfitError(f"its clock is set back at {self._at(pts)}")
+            if pts < dts:
+                raise UnfitError(f"its time stamps contradict each other at {self._at(pts)}")
+            self._dts = dts
+        self.packets += 1
+        if packet.is_discard:  # an edit list hides it
+            if self._shown is not None and pts > self._shown:
+                self._hidden.add(pts)
+        else:
+            self._shown = pts if self._shown is None else min(self._shown, pts)
+            self.last = pts if self.last is None else max(self.last, pts)
+        self.first = pts if self.first is None else min(self.first, pts)
+
+    def check_hidden(self) -> None:
+        """Raises UnfitError where pictures are hidden among those that are shown."""
+        for pts in sorted(self._hidden):
+            if self._shown is not None and self.last is not None and self._shown < pts < self.last:
+                raise UnfitError(
+                    f"its edit list cuts out pictures at {self._at(pts)}, and a copy shows them"
+                )
+
+    def _at(self, pts: int) -> str:
+        return f"{float(pts * self._base):.3f} s"
+
+
+class Copying:
+    """Copies packets into ``output``, up to the pictures that were detected.
+
+    A picture is copied when its packet is known to be needed: one that is shown later, but stored
+    before it, is held until then. So a copy that ends early has nothing that nobody looked at, but
+    what its last pictures refer to.
+    """
+
+    def __init__(
+        self, source: SourceCopy, output: Any, streams: dict[int, Any], shift: int
+    ) -> None:
+        """``shift``: ticks of the video's time base that all times are moved back."""
+        self.copied = 0  # packets of the video
+        self.refused = 0  # of them, by the muxer: they are damaged
+        self.ended = False
+        self.broken = ""
+        self._source, self._output, self._streams = source, output, streams
+        self._shift_s = shift * source.base
+        self._shift = {
+            stream.index: shift
+            if stream is source.video
+            else round(self._shift_s / stream.time_base)
+            for stream in source.streams
+        }
+        self._held: deque[Any] = deque()
+        self._dts: dict[int, int] = {}
+
+    def start(self, packets: Iterator[Any]) -> None:
+        self._packets = packets
+
+    def up_to(self, pts: int) -> None:
+        """All that pictures up to this one need, in ticks of the source."""
+        needed = 0
+        for number, packet in enumerate(self._held, 1):
+            if self._is_due(packet, pts):
+                needed = number
+        while not self.ended:
+            packet = self._read()
+            if packet is None:
+                break
+            self._held.append(packet)
+            if self._is_due(packet, pts):
+                needed = len(self._held)
+            if packet.stream.index == self._source.video.index and _stored_at(packet) > pts:
+                break
+        for _ in range(needed):
+            self._mux(self._held.popleft())
+
+    def rest(self) -> None:
+        """All that is left of the source."""
+        while self._held:
+            self._mux(self._held.popleft())
+        while (packet := self._read()) is not None:
+            self._mux(packet)
+
+    def _read(self) -> Any:
+        try:
+            packet = next(self._packets, None)
+        except REFUSED as error:
+            self.broken, packet = getattr(error, "strerror", None) or str(error), None
+        self.ended = packet is None
+        return packet
+
+    def _is_due(self, packet: Any, pts: int) -> bool:
+        if packet.pts is None:
+            return False
+        if packet.stream.index == self._source.video.index:
+            return bool(packet.pts <= pts)
+        return bool(packet.pts * packet.time_base <= pts * self._source.base)
+
+    def _mux(self, packet: Any) -> None:
+        index = packet.stream.index
+        is_video = index == self._source.video.index
+        if packet.pts is None or packet.pts < self._shift[index]:
+            return  # before the first picture; none of the video is
+        packet.pts -= self._shift[index]
+        packet.dts = self._stored(packet, index)
+        packet.stream = self._streams[index]
+        try:
+            self._output.mux_one(packet)
+        except (av.error.ArgumentError, av.error.InvalidDataError):  # a damaged one is a gap
+            self.refused += is_video
+            return
+        self.copied += is_video
+
+    def _stored(self, packet: Any, index: int) -> int:
+        """When it is stored, rising in each stream: Matroska knows only when it is shown."""
+        last = self._dts.get(index)
+        if packet.dts is not None:
+            dts = packet.dts - self._shift[index]
+            dts = dts if last is None else max(dts, last)
+        elif packet.stream.type != "video":
+            dts = packet.pts if last is None else max(packet.pts, last)
+        else:
+            dts = -round(BEFORE_S / packet.time_base) if last is None else last + 1
+        self._dts[index] = min(dts, packet.pts)
+        return self._dts[index]
+
+
+def _stored_at(packet: Any) -> int:
+    """Its dts, or what it is later than: no picture waits so long for others to be shown."""
+    if packet.dts is not None:
+        return int(packet.dts)
+    return int(packet.pts - REORDERED_S / packet.time_base)
+
+
+def packets_from(source: SourceCopy, first_pts: int | None) -> tuple[int, Iterator[Any]]:
+    """The packets from the last key frame at or before a picture, and the pts of that key frame.
+
+    None: all of them, and the earliest pts is for the caller to know. The file is read from its
+    beginning: no index is trusted to know where a picture is.
+    """
+    packets = demux(source.container, source.streams)
+    if first_pts is None:
+        return 0, packets
+    video, held, key = source.video.index, deque[Any](), None
+    for packet in packets:
+        mine = packet.stream.index == video
+        if mine and packet.is_keyframe and packet.pts <= first_pts:
+            key = packet.pts
+            begin_s = key * source.base
+            held = deque(
+                one
+                for one in held
+                if one.stream.index != video
+                and one.pts is not None
+                and one.pts * one.time_base >= begin_s
+            )
+        held.append(packet)
+        if mine and _stored_at(packet) > first_pts:
+            break
+    if key is None:
+        raise UnfitError("has no key frame before the first picture that was read")
+    leading = (one for one in held if one.stream.index != video or one.pts >= key)
+    return key, _chained(leading, packets, video, key)
+
+
+def _chained(held: Iterator[Any], packets: Iterator[Any], video: int, key: int) -> Iterator[Any]:
+    """Without pictures that are shown before the key frame: they refer to what was cut off."""
+    yield from held
+    yield from (one for one in packets if one.stream.index != video or one.pts >= key)

@@ -1,0 +1,83 @@
+"""A page that plays the source's own video and draws the detections over it: one file, no network.
+
+It plays what the browser plays (H.264, VP9 and AV1 in MP4 and WebM, mostly), by the path from the
+page to the source, or a file that the user chooses in it. The rows are inside, as of ``jsonl``, at
+the end: a run that was killed leaves a page that shows what it had.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from importlib import resources
+from pathlib import Path
+from urllib.parse import quote
+
+from detector.core.sinks._rows import RowsSink
+from detector.core.sinks.jsonl import encode_row, row
+from detector.core.types import Detections, Frame, SourceInfo
+
+TAIL = "</script>\n</body>\n</html>\n"
+
+
+class PlayerSink(RowsSink):
+    name = "player"
+    suffixes = (".html",)
+    ending = "-player"
+    kinds = ("video",)
+    order = 1
+    # All rows are in it, also with --only-detections: a row says when the last one ends.
+    options = ("remark", "only_detections")
+    untouched = True
+
+    def __init__(self, path: Path, *, remark: str = "", only_detections: bool = False) -> None:
+        """``remark`` stands above the video."""
+        super().__init__(path)
+        self._remark, self._time_base = remark, ""
+
+    def describe(self, info: SourceInfo) -> None:
+        super().describe(info)
+        self._time_base = f"{info.time_base.numerator}/{info.time_base.denominator}"
+        page = resources.files(__name__).joinpath("player.html").read_text(encoding="ascii")
+        before, after = page.split("ABOUT", 1)
+        self.header = before + _in_script(json.dumps(self._about(info))) + after
+
+    def _about(self, info: SourceInfo) -> dict[str, object]:
+        from detector.core.stages.annotate import INKS, PALETTE
+
+        return {
+            "name": os.path.basename(info.path).encode(errors="replace").decode(),
+            "video": _address(info.path, self.path),
+            "width": info.width,
+            "height": info.height,
+            "remark": self._remark,
+            "colors": [_css(color) for color in PALETTE],
+            "inks": [_css(color) for color in INKS],
+        }
+
+    def rows(self, frame: Frame, detections: Detections) -> str:
+        return _in_script(encode_row(row(self._info.path, frame, self._time_base, detections)))
+
+    def close(self) -> Path:
+        if self._partial is not None:
+            self._append(TAIL)
+        return super().close()
+
+
+def _in_script(text: str) -> str:
+    """JSON inside a script element: no name in it ends the element, or opens a comment."""
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _address(video: str, page: Path) -> str:
+    """Of the video, from where the page lies: both may be moved together."""
+    try:
+        path = os.path.relpath(os.path.realpath(video), os.path.dirname(os.path.realpath(page)))
+    except ValueError:  # on another drive
+        path = os.path.abspath(video)
+    # "./": a name with a colon would be taken for an address of its own.
+    return quote(os.fsencode(path if os.path.isabs(path) else f"./{path}"))
+
+
+def _css(bgr: tuple[int, int, int]) -> str:
+    return "#{2:02x}{1:02x}{0:02x}".format(*bgr)

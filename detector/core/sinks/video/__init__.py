@@ -1,0 +1,240 @@
+"""Annotated video with the source's own time stamps and sound, whole or not at all.
+
+    canvas.py   pictures into the YUV picture that the encoder reads
+    stamps.py   the source's time stamps, made fit for a container
+    tracks.py   all sound and subtitles of the source
+    audio.py    one track of them, cut to the frames
+    clips.py    which frames --only-detections keeps
+    file.py     muxer: one file made of these; a format is a subclass
+    h264.py     .mp4, .m4v, .mov, .mkv, .ts, .flv
+    encoders.py the same by other encoders, where one is named; AV1
+    vp9.py      .webm
+    mjpeg.py    .avi
+    gif.py      .gif
+    joined.py   one video of parts that are encoded already
+
+This file imports none of them before a video is opened, so that asking what the sink declares is
+cheap.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from detector.core.errors import OutputError, UsageError
+from detector.core.errors.text import counted
+from detector.core.sinks._partial import Partial, output_errors
+from detector.core.sinks.base import Sink
+from detector.core.types import Detections, Frame, SourceInfo
+
+if TYPE_CHECKING:
+    from detector.core.sinks.video.clips import Clips
+    from detector.core.sinks.video.file import VideoFile
+
+
+class Format(NamedTuple):
+    """``file``: the class of file.py that writes it, as module and name. ``muxer``: FFmpeg's name.
+    ``largest``: pixels a side. ``worst_crf``: the scale of --crf ends there; None: it has none, and
+    no presets. ``encoders``: those that --encoder may name.
+    """
+
+    name: str
+    file: tuple[str, str]
+    muxer: str
+    largest: int
+    worst_crf: int | None = None
+    encoders: tuple[str, ...] = ()
+
+
+WORST_CRF_AV1 = 63
+_IN_CHIPS = ("x264", "nvenc", "qsv")
+_H264 = Format("H.264", ("h264", "H264File"), "mp4", 16384, 51, (*_IN_CHIPS, "svtav1"))
+FORMATS = {
+    ".mp4": _H264,
+    ".m4v": _H264,
+    ".mov": _H264._replace(muxer="mov", encoders=_IN_CHIPS),
+    ".mkv": _H264._replace(muxer="matroska"),
+    ".ts": _H264._replace(muxer="mpegts", encoders=_IN_CHIPS),
+    ".flv": _H264._replace(muxer="flv", encoders=_IN_CHIPS),
+    ".webm": Format("VP9", ("vp9", "Vp9File"), "webm", 16384, 63),
+    ".avi": Format("Motion JPEG", ("mjpeg", "MjpegFile"), "avi", 65500),
+    ".gif": Format("GIF", ("gif", "GifFile"), "gif", 65535),
+}
+LEAD_S = 2.0  # default of --lead
+
+
+class VideoSink(Sink):
+    """One video file. ``close`` counts the frames in it before it gives it its final name."""
+
+    name = "video"
+    suffixes = tuple(FORMATS)
+    pictures = "yuv420p"  # or BGR, where the source has nothing else
+    kinds = ("video",)
+    default_for = ("video",)
+    alone = False
+    order = 4
+    options = ("quality", "preset", "crf", "encoder", "only_detections", "lead")
+    imports = (f"{__name__}.clips", f"{__name__}.h264")
+
+    @classmethod
+    def check_options(cls, suffix: str, options: Mapping[str, Any]) -> None:
+        format = FORMATS[suffix.lower()]
+        worst, crf = format.worst_crf, options.get("crf")
+        given = [name for name in ("quality", "preset", "crf") if options.get(name) is not None]
+        if "quality" in given and len(given) > 1:
+            raise UsageError(
+                f"--quality and --{given[1]} both say how the video is encoded; leave one out"
+            )
+        for name in given:
+            if worst is None:
+                raise UsageError(
+                    f"--{name} means nothing in a {suffix} ({format.name}); leave it out, or write "
+                    "a .mp4 or .webm"
+                )
+        _check_encoder(suffix, format, options)
+        if options.get("encoder") == "svtav1":
+            worst = WORST_CRF_AV1
+        if worst is not None and crf is not None and crf > worst:
+            raise UsageError(
+                f"--crf {crf}: the scale of {format.name} ({suffix}) ends at {worst}; give 0 "
+                f"(best) to {worst}"
+            )
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        quality: str | None = None,
+        preset: str | None = None,
+        crf: int | None = None,
+        encoder: str | None = None,
+        only_detections: bool = False,
+        lead: float | None = None,
+        audio: bool = True,
+    ) -> None:
+        """``quality``, ``preset``, ``crf``, ``encoder``, ``lead``: None is the default. ``lead``:
+        seconds. Raises UsageError for what does not go together, and OutputError for an encoder
+        that does not run here."""
+        super().__init__(path)
+        if self.path.suffix.lower() not in FORMATS:
+            raise UsageError(
+                f"a video cannot be called {self.path.name}; end its name in {', '.join(FORMATS)}"
+            )
+        given = {"quality": quality, "preset": preset, "crf": crf}
+        self.check_options(self.path.suffix, {**given, "encoder": encoder})
+        self._format = FORMATS[self.path.suffix.lower()]
+        self._encoding, self._encoder = given, encoder
+        self._audio = audio
+        self._lead = Fraction(str(LEAD_S if lead is None else lead)) if only_detections else None
+        self._clips: Clips | None = None
+        self._partial: Partial | None = None  # None before open, and after close or abort
+        self._file: VideoFile
+
+    def open(self, info: SourceInfo) -> None:
+        from detector.core.sinks.video.clips import Clips
+
+        kind = self._choose_file()
+        self._partial = Partial(self.path, info.path)
+        if self._lead is not None:
+            self._clips = Clips(self._lead, info.time_base)
+        self._file = kind(
+            self._partial.path, self._format.muxer, info, **self._encoding, audio=self._audio
+        )
+        self.notes = self._file.notes
+
+    def _choose_file(self) -> Callable[..., VideoFile]:
+        """What makes the file."""
+        if self._encoder is not None:
+            from detector.core.sinks.video.encoders import FILES
+
+            return FILES[self._encoder]
+        module, name = self._format.file
+        kind: type[VideoFile] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+        return kind
+
+    def write(self, frame: Frame, detections: Detections) -> None:
+        assert self._partial is not None, "write before open"
+        if not self._file.sent and max(frame.size) > self._format.largest:
+            raise OutputError(
+                f"cannot write {self.path}: {self._format.name} holds {self._format.largest} "
+                "pixels a side; use --save pictures"
+            )
+        with output_errors(self.path, self._file.errors):
+            if self._clips is None:
+                self._file.add(frame)
+                return
+            for one, joined in self._clips.take(frame, len(detections) > 0):
+                self._file.add(one, joined)
+
+    def close(self) -> Path | None:
+        if self._partial is None:
+            return self.path
+        sent = self._file.sent
+        if self._clips is not None:
+            if not sent:
+                self.abort()
+                self.notes.append("nothing was detected, so there is no video")
+                return None
+            if self._clips.shortened:
+                self.notes.append(
+                    f"the lead before {counted(self._clips.shortened, 'clip')} was shortened, to "
+                    "save memory"
+                )
+        if not sent:
+            raise OutputError(f"cannot write {self.path}: no frame came, so there is no video")
+        with output_errors(self.path, self._file.errors):
+            self._file.finish()
+            arrived = self._file.count_packets()
+        if arrived != sent:
+            raise OutputError(
+                f"{self.path}: {counted(sent, 'frame', 'was')} encoded, but the file holds "
+                f"{arrived}; the disk may be failing, write elsewhere with -o"
+            )
+        self._partial.commit()
+        self._partial = None
+        return self.path
+
+    def abort(self) -> Path | None:
+        partial, self._partial = self._partial, None
+        if partial is None:
+            return None
+        with suppress(Exception):
+            self._file.finish()
+        with suppress(Exception):
+            self._file.close()
+        with suppress(Exception):  # a file that cannot be read back is not worth keeping
+            if self._file.sent and self._file.count_packets() > 0:
+                partial.release()
+                return partial.path
+        partial.discard()
+        return None
+
+
+def _check_encoder(suffix: str, format: Format, options: Mapping[str, Any]) -> None:
+    """Raises UsageError where --encoder does not go with the format or with --preset, and
+    OutputError where it does not run here."""
+    name = options.get("encoder")
+    if name is None:
+        return
+    if name not in format.encoders:
+        others = ", ".join(one for one, known in FORMATS.items() if name in known.encoders)
+        raise UsageError(
+            f"--encoder {name}: no {suffix} ({format.name}) is written with it; leave it out, or "
+            f"write {others}"
+        )
+    if name != "x264" and options.get("preset") is not None:
+        raise UsageError(
+            f"--preset {options['preset']} is a preset of x264, not of {name}; use --quality"
+        )
+    from detector.core.sinks.video.encoders import CURES, why_not
+
+    if (reason := why_not(name)) is not None:
+        cure = f"; {CURES[name]}" if name in CURES else ""
+        raise OutputError(
+            f"--encoder {name} does not run here: {reason}{cure}; without --encoder it is x264"
+        )

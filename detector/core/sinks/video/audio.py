@@ -1,0 +1,221 @@
+"""A track of the source's sound, cut to the frames that are written: copied where the container can
+hold it, else encoded anew. Subtitles are copied in the same way.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import av
+
+from detector.core.sinks._about import copy_about
+
+# Codecs that players expect in MP4; they are copied. (The muxer would take others too, such as
+# Vorbis.) QuickTime has no Opus and no FLAC.
+COPIED_IN_MOV = ("aac", "mp3", "ac3", "eac3", "alac")
+COPIED_IN_TS = ("aac", "mp3", "ac3", "eac3")
+COPIED_IN_FLV = ("aac",)  # and MP3, but only at three rates
+COPIED = (*COPIED_IN_MOV, "opus", "flac")
+_NAMES = {"audio": "audio", "subtitle": "subtitle track"}
+USUAL_RATE = 48000  # samples/s, where the source's own cannot be
+LONGEST_SLIP_S = Fraction(1, 50)  # that sound without stamps may begin from where it belongs
+SILENCE_S = 1  # of a block
+BROKEN = (av.FFmpegError, OSError, ValueError, IndexError)  # what damaged or missing audio raises
+
+
+@dataclass(frozen=True, slots=True)
+class SoundRules:
+    """What a container holds. ``copied``: codecs that stay as they are; the others are encoded by
+    ``encoder``. ``rates``: samples/s that it takes. ``gapless``: it stores no stamps, so that gaps
+    are filled with silence. ``most``: tracks of sound that it holds; None: any number.
+    ``subtitles``: codecs of those that it holds.
+    """
+
+    copied: tuple[str, ...]
+    encoder: str
+    bits_per_s: int
+    rates: range
+    gapless: bool = False
+    most: int | None = None
+    subtitles: tuple[str, ...] = ()
+
+
+class CarriedTrack:
+    """Takes the packets of one track of the source, beside the reader of the frames, and makes
+    packets for ``output``.
+
+    All times are exact fractions of a second on the source's clock. Memory is bounded: one packet
+    is read ahead. A broken track ends or leaves a gap, and ``notes`` say so; the video goes on.
+
+    ``preroll`` also keeps the packet that spans ``start_s`` or ends on it. Its stamp becomes
+    negative, which MP4 hides with an edit list. Without ``preroll`` the sound begins with the first
+    packet after the first frame. Either way the sound stays in sync with the frames.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        packets: Iterator[Any],
+        output: Any,
+        start_s: Fraction,
+        *,
+        rules: SoundRules,
+        preroll: bool,
+    ) -> None:
+        """``source``: PyAV's stream; ``packets``: of it, in the order of the container. A None
+        among them: the next one has not been read yet. Raises ``BROKEN`` where nothing here can
+        decode or encode it; ``output`` has no stream of it then."""
+        self.refused = 0  # packets that the decoder or the muxer did not take
+        self._ended = ""  # why the sound ends before the frames do
+        self._held: Any = None  # packet or decoded frame that begins after the video frames so far
+        self._last_pts: int | None = None
+        self._rules = rules
+        self._filled_s = Fraction(0)  # of the output, where gaps are filled
+        self._source, self._packets = source, packets
+        self.copied = source.type == "subtitle"
+        if not self.copied:
+            if source.codec_context is None:
+                raise ValueError("nothing here can decode it")
+            self.copied = source.codec_context.codec.canonical_name in rules.copied
+        self._encodes = not self.copied
+        self.stream = self._copy_stream(output) if self.copied else self._new_stream(output)
+        copy_about(source, self.stream)
+        self._reader = self._read_from(start_s, preroll)
+
+    def _copy_stream(self, output: Any) -> Any:
+        if self._source.type == "subtitle":  # some have no encoder, and need none
+            return output.add_stream_from_template(self._source, opaque=True)
+        return output.add_stream_from_template(self._source)
+
+    def _new_stream(self, output: Any) -> Any:
+        rate, channels = self._source.codec_context.sample_rate, count_channels(self._source)
+        rules = self._rules
+        stream = output.add_stream(rules.encoder, rate=rate if rate in rules.rates else USUAL_RATE)
+        stream.codec_context.layout = "mono" if channels == 1 else "stereo"
+        if rules.bits_per_s:
+            stream.codec_context.bit_rate = rules.bits_per_s
+        return stream
+
+    def _read_from(self, start_s: Fraction, preroll: bool) -> Iterator[Any]:
+        for item, duration_s in self._items():
+            if item is None:
+                yield None  # there is none yet
+            elif item.pts is not None:
+                begin_s = item.pts * item.time_base
+                if begin_s >= start_s or (preroll and begin_s + duration_s >= start_s):
+                    yield item
+
+    def _items(self) -> Iterator[tuple[Any, Fraction]]:
+        """Packets to copy, or decoded frames to encode, each with its duration in seconds."""
+        for packet in self._packets:
+            if packet is None:
+                yield None, Fraction(0)
+                continue
+            if self.copied:
+                if packet.size:  # the last one is empty: flush the decoder
+                    yield packet, (packet.duration or 0) * packet.time_base
+                continue
+            try:
+                frames = packet.decode()
+            except av.InvalidDataError:  # a packet that does not decode is a gap in the sound
+                self.refused += 1
+                continue
+            for frame in frames:
+                yield frame, Fraction(frame.samples, frame.sample_rate)
+
+    def packets(self, until_s: Fraction, shift_s: Fraction) -> Iterator[Any]:
+        """Packets for the muxer: all that begin before ``until_s`` and were not handed out yet.
+
+        They are moved ``shift_s`` earlier.
+        """
+        while (item := self._peek()) is not None and item.pts * item.time_base < until_s:
+            self._held = None
+            yield from self._move(item, shift_s)
+
+    def _peek(self) -> Any:
+        if self._held is None:
+            try:
+                self._held = next(self._reader, None)
+            except BROKEN as error:
+                self.end(f"it is damaged ({error})")
+        return self._held
+
+    def _move(self, item: Any, shift_s: Fraction) -> list[Any]:
+        ticks = round(shift_s / item.time_base)
+        if self._last_pts is not None and item.pts - ticks <= self._last_pts:
+            return []  # it lies in a stretch that a jump of the clock cut out
+        self._last_pts = item.pts = item.pts - ticks
+        if not self.copied:
+            return [*self._silence_before(item), *self._encode(item)]
+        item.dts = item.pts  # audio is never reordered; some containers leave dts out
+        item.stream = self.stream
+        return [item]
+
+    def _silence_before(self, frame: Any) -> list[Any]:
+        """Packets that fill the gap in front of a decoded frame, where the container has no other
+        way to keep it in its place."""
+        if not self._rules.gapless:
+            return []
+        begin_s, packets = frame.pts * frame.time_base, []
+        while begin_s - self._filled_s > LONGEST_SLIP_S:
+            samples = int(min(SILENCE_S, begin_s - self._filled_s) * frame.sample_rate)
+            silence = av.AudioFrame(frame.format.name, frame.layout.name, samples)
+            for plane in silence.planes:
+                plane.update(bytes(plane.buffer_size))
+            silence.sample_rate, silence.time_base = frame.sample_rate, frame.time_base
+            silence.pts = round(self._filled_s / frame.time_base)
+            packets += self._encode(silence)
+            self._filled_s += Fraction(samples, frame.sample_rate)
+        self._filled_s += Fraction(frame.samples, frame.sample_rate)
+        return packets
+
+    def _encode(self, frame: Any) -> list[Any]:
+        """Packets of a decoded frame; None flushes the encoder.
+
+        Once PyAV's resampler has failed (on a layout that it cannot mix down) it must not be used
+        again.
+        """
+        try:
+            return list(self.stream.encode(frame))
+        except BROKEN as error:
+            self._encodes = False
+            self.end(f"it cannot be encoded as {self._rules.encoder} ({error})")
+            return []
+
+    def flush(self) -> list[Any]:
+        """The last packets of the encoder."""
+        return self._encode(None) if self._encodes else []
+
+    def end(self, why: str) -> None:
+        """Ends the sound here and notes why."""
+        self._ended = self._ended or f"the {_NAMES[self._source.type]} ends early: {why}"
+        self._held, self._reader = None, iter(())
+
+    def notes(self) -> list[str]:
+        """What is missing of the sound; empty where it is whole."""
+        what = f"{self._source.type} packets that could not be copied"
+        refused = f"{what}: {self.refused}" if self.refused else ""
+        return [note for note in (self._ended, refused) if note]
+
+
+def count_channels(source: Any) -> int:
+    """How many channels are to be decoded. Raises ValueError for an order of channels without a
+    name.
+    """
+    layout = source.codec_context.layout
+    # PyAV 18.1 frees an unnamed list of channels once for every object that shares it, and the
+    # process crashes. So this object is never freed, and frames, which have such objects too, are
+    # not decoded.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(layout))
+    # Named orders are "7.1" or "5.1(side)"; unnamed "8 channels (FL+FR+FC+LFE+SL+SR+BL+BR)", some
+    # 7.1.
+    if " channels (" in layout.name:
+        raise ValueError(
+            f"{layout.name} cannot be mixed down here; "
+            "make a copy in stereo: ffmpeg -i IN -ac 2 COPY"
+        )
+    return int(layout.nb_channels)

@@ -1,0 +1,146 @@
+"""Encoders other than x264, for who names one: SVT-AV1, and those of NVIDIA's and Intel's chips.
+
+x264 stays what is taken unless --encoder names another: it is in every wheel of PyAV, needs no
+chip, and is what the figures of docs/performance.md are of. NVENC and Quick Sync were written by
+FFmpeg's documentation and have not run here: docs/gpu.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from fractions import Fraction
+from functools import cache
+from typing import Any, ClassVar
+
+import av
+
+from detector.core.errors.machine import usable_cores
+from detector.core.sinks.video.h264 import H264File
+
+# SVT-AV1 prints what it does on standard error, unless told before it starts: errors alone.
+os.environ.setdefault("SVT_LOG", "1")
+PROBE = 256  # pixels a side of a picture that every encoder takes; NVENC's least is 160
+CURES = {
+    "nvenc": "it needs an NVIDIA GPU and its driver",
+    "qsv": "it needs an Intel GPU and its driver (intel-media-va-driver, libvpl)",
+    "svtav1": "pip install --force-reinstall av",
+}
+
+
+class SvtAv1File(H264File):
+    """AV1 by SVT-AV1. Its levels of speed go from 0 (best) to 13; the scale of crf to 63."""
+
+    encoder = "libsvtav1"
+    lent = False
+    qualities: ClassVar[dict[str, dict[str, str]]] = {
+        "fast": {"preset": "12", "crf": "38"},
+        "balanced": {"preset": "11", "crf": "35"},
+        "small": {"preset": "9", "crf": "38"},
+    }
+
+    def _choose_options(self) -> dict[str, str]:
+        options = dict(self.qualities[self.quality or "balanced"])
+        if self.crf is not None:
+            options["crf"] = str(self.crf)
+        options["svtav1-params"] = f"lp={min(6, usable_cores())}"
+        return options
+
+    def add_stream(self, container: Any, height: int, width: int) -> Any:
+        stream = self.add_plain_stream(container, height, width)
+        with ordinary_priority():
+            stream.codec_context.open()
+        return stream
+
+
+class NvencFile(H264File):
+    """H.264 by an NVIDIA GPU. Presets p1 (fastest) to p7; ``cq`` is its constant quality."""
+
+    encoder = "h264_nvenc"
+    lent = False
+    quality_option = "cq"
+    qualities: ClassVar[dict[str, dict[str, str]]] = {
+        "fast": {"preset": "p1", "cq": "26"},
+        "balanced": {"preset": "p4", "cq": "26"},
+        "small": {"preset": "p6", "cq": "28"},
+    }
+    common: ClassVar[dict[str, str]] = {"rc": "vbr", "b": "0"}
+
+    def _choose_options(self) -> dict[str, str]:
+        options = self.common | self.qualities[self.quality or "balanced"]
+        if self.crf is not None:
+            options[self.quality_option] = str(self.crf)
+        return options
+
+    def add_stream(self, container: Any, height: int, width: int) -> Any:
+        return self.add_plain_stream(container, height, width)
+
+
+class QsvFile(NvencFile):
+    """H.264 by an Intel GPU (Quick Sync). It reads NV12: PyAV converts the picture."""
+
+    encoder = "h264_qsv"
+    quality_option = "global_quality"
+    qualities: ClassVar[dict[str, dict[str, str]]] = {
+        "fast": {"preset": "veryfast", "global_quality": "25"},
+        "balanced": {"preset": "faster", "global_quality": "25"},
+        "small": {"preset": "slow", "global_quality": "27"},
+    }
+    common: ClassVar[dict[str, str]] = {}
+
+    def add_stream(self, container: Any, height: int, width: int) -> Any:
+        stream = super().add_stream(container, height, width)
+        stream.codec_context.pix_fmt = "nv12"
+        return stream
+
+
+FILES: dict[str, type[H264File]] = {
+    "x264": H264File,
+    "svtav1": SvtAv1File,
+    "nvenc": NvencFile,
+    "qsv": QsvFile,
+}
+
+
+@contextmanager
+def ordinary_priority() -> Iterator[None]:
+    """Undoes what SVT-AV1 does where it is opened by root: it makes the calling thread and all of
+    its own real-time ones of the highest priority (SCHED_FIFO, 99). They would starve every other
+    process of the machine, and what we start later would inherit it.
+    """
+    if not hasattr(os, "sched_getscheduler") or not os.path.isdir("/proc/self/task"):
+        yield  # not Linux
+        return
+    ours = os.sched_getscheduler(0)
+    try:
+        yield
+    finally:
+        for thread in os.listdir("/proc/self/task"):
+            with suppress(OSError):  # it has just ended
+                if os.sched_getscheduler(int(thread)) != ours:
+                    os.sched_setscheduler(int(thread), ours, os.sched_param(0))
+
+
+@cache
+def why_not(name: str) -> str | None:
+    """Why an encoder cannot be used here; None where it encodes. It encodes one grey picture."""
+    kind = FILES[name]
+    try:
+        context: Any = av.CodecContext.create(kind.encoder, "w")
+    except ValueError:  # UnknownCodecError
+        return f"this PyAV has no {kind.encoder}"
+    context.width = context.height = PROBE
+    context.pix_fmt = "nv12" if name == "qsv" else "yuv420p"
+    context.time_base, context.framerate = Fraction(1, 25), Fraction(25)
+    picture = av.VideoFrame(PROBE, PROBE, context.pix_fmt)
+    for plane in picture.planes:
+        plane.update(bytes([128]) * plane.buffer_size)
+    picture.pts, picture.time_base = 0, context.time_base
+    try:
+        with ordinary_priority():
+            context.open()
+        packets = [*context.encode(picture), *context.encode(None)]
+    except (av.FFmpegError, OSError, ValueError) as error:
+        return f"FFmpeg cannot open {kind.encoder} ({getattr(error, 'strerror', None) or error})"
+    return None if packets else f"{kind.encoder} gave nothing"

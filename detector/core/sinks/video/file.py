@@ -1,0 +1,224 @@
+"""What all video files share: muxer, sound, and how they end. A subclass is one format.
+
+``VideoFile`` knows no codec. A format says how its stream is made, how a picture is put into the
+form that its encoder reads, which stamps its container can hold, and which sound.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable
+from contextlib import suppress
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+
+from detector.core.sinks.video.audio import BROKEN, SoundRules
+from detector.core.sinks.video.stamps import Stamps
+from detector.core.sinks.video.tracks import Tracks
+from detector.core.types import Colours, Frame, Planes, SourceInfo
+
+REFUSED = (av.error.ArgumentError, av.error.InvalidDataError)  # one packet: by muxer or ADTS filter
+INT32 = 2**31 - 1
+
+
+class VideoFile:
+    """The file ``path`` in the making. The encoder opens with the first frame, which gives the
+    size.
+    """
+
+    errors = (av.FFmpegError, OSError)  # what PyAV raises; only some of its errors are OSErrors
+    sound: SoundRules | None = None  # None: the format has none
+    tags: tuple[str, ...] | None = None  # of a container that the format holds; None: any
+
+    def __init__(
+        self,
+        path: Path,
+        format: str,
+        info: SourceInfo,
+        *,
+        quality: str | None,
+        preset: str | None,
+        crf: int | None,
+        audio: bool,
+    ) -> None:
+        """``quality``, ``preset``, ``crf``: as the user gave them; None: the format's own."""
+        self.sent = 0  # frames given to the encoder
+        self.notes: list[str] = []
+        self.muxer_options: dict[str, str] = {}
+        self._path, self.format, self.info = path, format, info
+        self.quality, self.preset, self.crf = quality, preset, crf
+        has_tracks = info.has_audio or info.has_subtitles
+        self._wants_tracks = audio and has_tracks and info.kind == "video"
+        if self._wants_tracks and self.sound is None:
+            self._wants_tracks = False
+            what = "sound" if info.has_audio else "subtitles"
+            self.notes.append(f"{path.suffix} holds no {what}: it was left out")
+        if self._wants_tracks:
+            for track in info.tracks:
+                track.want()
+        # A tick of more than a second (a damaged AVI) makes a timescale below 1, which MP4 lacks.
+        sane_base = 0 < info.time_base <= 1 and info.time_base.denominator <= INT32
+        sane_rate = Fraction(1, 1000) < info.fps < 1000
+        self.fps = info.fps.limit_denominator(100_000) if sane_rate else Fraction(25)
+        self.time_base = self.choose_time_base(info.time_base if sane_base else Fraction(1, 90000))
+        self.stamps = self.make_stamps(info.longest_gap_s)
+        self.colours: Colours | None = None  # of the source's planes; None: its pictures are BGR
+        self._container: Any = None
+        self._said_tags = False
+        self._stream: Any = None
+        self._tracks: Tracks | None = None
+
+    # ---- what a format says
+
+    def choose_time_base(self, of_source: Fraction) -> Fraction:
+        """Seconds per tick of the stamps that are written."""
+        return of_source
+
+    def make_stamps(self, longest_gap_s: float) -> Stamps:
+        """Stamps that the container can hold. It may set ``muxer_options``."""
+        return Stamps(self.fps, self.time_base, longest_gap_s)
+
+    def add_stream(self, container: Any, height: int, width: int) -> Any:
+        """The video stream, its encoder set up for pictures of this size."""
+        raise NotImplementedError
+
+    def fill(self, frame: Frame) -> Any:
+        """The picture of a frame as the one that the encoder reads."""
+        raise NotImplementedError
+
+    def leaves_out(self, ticks: int) -> bool:
+        """Whether a frame at this time comes too soon after the last for the format."""
+        return False
+
+    # ---- frames
+
+    def add(self, frame: Frame, joined: bool = False) -> None:
+        """Encodes one frame, and the sound up to its end. Raises ``errors``.
+
+        ``joined``: it follows right behind the last one, whatever time lies between them.
+        """
+        ticks = self._to_ticks(frame.pts)
+        if not joined and self.leaves_out(ticks):
+            return
+        if self._container is None:
+            self._start(frame)
+        picture = self.fill(frame)
+        picture.pts = self.stamps.place(ticks, frame.index, joined)
+        picture.time_base = self.time_base
+        picture.duration = self.stamps.duration
+        self._mux(self._stream.encode(picture))
+        self.sent += 1
+        self._mux_tracks()
+
+    def _flush(self) -> Iterable[Any]:
+        """The last packets of the encoder."""
+        packets: Iterable[Any] = self._stream.encode(None)
+        return packets
+
+    def _mux(self, packets: Iterable[Any]) -> None:
+        self._container.mux(packets)
+
+    def _to_ticks(self, pts: int) -> int:
+        if self.time_base == self.info.time_base:
+            return pts
+        return round(pts * self.info.time_base / self.time_base)
+
+    def _start(self, frame: Frame) -> None:
+        """Opens encoder, muxer and tracks; if the tracks are what fails, with one, then without."""
+        tries: list[int | None] = [None, 1, 0] if self._wants_tracks else [0]
+        for most in tries:
+            try:
+                self._begin_file(frame, most)
+                return
+            except BROKEN as error:
+                full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+                if most == 0 or full:
+                    raise
+                with suppress(*BROKEN):
+                    self.close()
+                if most is not None:
+                    self.notes.append(f"the audio could not be copied: {error}")
+
+    def _begin_file(self, frame: Frame, most: int | None) -> None:
+        """``most``: tracks of sound and subtitles beside the video; None: all."""
+        self._container = av.open(
+            str(self._path), "w", format=self.format, options=self.muxer_options
+        )
+        self._write_tags()
+        if isinstance(frame.picture, Planes):
+            self.colours = frame.picture.colours
+        self._stream = self.add_stream(self._container, *frame.size)
+        if most != 0 and self.sound is not None:
+            self._tracks = Tracks(
+                self.info,
+                self._container,
+                self._to_ticks(frame.pts) * self.time_base,
+                rules=self.sound,
+                # Without an edit list a negative stamp of the sound would shift all frames.
+                preroll=self.format in ("mp4", "mov"),
+                suffix=self._path.suffix,
+                most=most,
+            )
+        self._container.start_encoding()
+        if self._tracks is not None:
+            self.notes += self._tracks.notes
+
+    def _write_tags(self) -> None:
+        """What the source's container says of its content. Where the format has no place for it,
+        a note says so."""
+        tags = self.info.tags
+        held = {key: text for key, text in tags.items() if self.tags is None or key in self.tags}
+        self._container.metadata.update(held)
+        if (left := [key for key in tags if key not in held]) and not self._said_tags:
+            self._said_tags = True
+            self.notes.append(
+                f"{self._path.suffix} has no place for {', '.join(left)} of the source: left out"
+            )
+
+    def _mux_tracks(self) -> None:
+        """Muxes sound and subtitles up to the end of the last frame."""
+        stamps = self.stamps
+        if self._tracks is None or stamps.last is None:
+            return
+        if stamps.went_back:
+            self._tracks.end("the source's clock was set back")
+        end = (stamps.last + stamps.duration + stamps.shift) * self.time_base
+        self._tracks.mux(self._container, end, stamps.shift * self.time_base, REFUSED)
+
+    def finish(self) -> None:
+        """Flushes the encoders and writes the trailer, after which the file is playable."""
+        if self._container is None:
+            return
+        self._mux(self._flush())
+        self._mux_tracks()
+        if self._tracks is not None:
+            self.notes += self._tracks.finish(self._container)
+        if self.stamps.replaced:
+            self.notes.append(
+                f"{self.stamps.replaced} time stamps stood still or jumped and were replaced"
+            )
+        if self.stamps.shortened:
+            self.notes.append(
+                f"{self.stamps.shortened} pauses between frames are longer than "
+                f"{self._path.suffix} can hold and were shortened; write a .mkv to keep them"
+            )
+        self.close()
+
+    def close(self) -> None:
+        """Closes muxer and tracks, finished or not."""
+        container, tracks = self._container, self._tracks
+        self._container = self._tracks = None
+        try:
+            if container is not None:
+                container.close()
+        finally:
+            if tracks is not None:
+                tracks.close()
+
+    def count_packets(self) -> int:
+        """Video packets that can be read back from the file."""
+        with av.open(str(self._path)) as container:
+            return sum(1 for packet in container.demux(video=0) if packet.size)

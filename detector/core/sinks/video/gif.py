@@ -1,0 +1,83 @@
+"""GIF that loops, each frame in the 256 colours that suit it."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import av
+
+from detector.core.errors.text import counted
+from detector.core.sinks.video.canvas import fit_inside
+from detector.core.sinks.video.file import VideoFile
+from detector.core.sinks.video.stamps import Stamps
+from detector.core.types import Frame
+
+HUNDREDTH = Fraction(1, 100)
+SHORTEST = 2  # hundredths of a second that a frame stands; browsers slow down what is shorter
+LONGEST_S = 600.0  # between two frames; the format has 16 bits of hundredths
+
+
+class GifFile(VideoFile):
+    tags = ()
+
+    def choose_time_base(self, of_source: Fraction) -> Fraction:
+        return HUNDREDTH
+
+    def make_stamps(self, longest_gap_s: float) -> Stamps:
+        self.muxer_options["loop"] = "0"  # for ever
+        self._last: int | None = None  # hundredths of the source's clock
+        self._left_out = 0
+        return Stamps(self.fps, self.time_base, min(longest_gap_s, LONGEST_S))
+
+    def leaves_out(self, ticks: int) -> bool:
+        too_soon = self._last is not None and 0 <= ticks - self._last < SHORTEST
+        self._left_out += too_soon
+        if not too_soon:
+            self._last = ticks
+        return too_soon
+
+    def add_stream(self, container: Any, height: int, width: int) -> Any:
+        self._size = height, width
+        self._graph = _palette_graph(height, width)
+        stream = container.add_stream("gif", rate=self.fps)
+        context = stream.codec_context
+        context.width, context.height, context.pix_fmt = width, height, "pal8"
+        context.time_base = self.time_base
+        return stream
+
+    def fill(self, frame: Frame) -> Any:
+        image = frame.image
+        if image.shape[:2] != self._size:
+            image = fit_inside(image, *self._size)
+        picture = av.VideoFrame.from_ndarray(image, "bgr24")
+        picture.pts, picture.time_base = self.sent, HUNDREDTH
+        self._graph.push(picture)
+        return self._graph.pull()
+
+    def finish(self) -> None:
+        super().finish()
+        if self._left_out:
+            self.notes.append(
+                f"{counted(self._left_out, 'frame', 'was')} left out: a GIF shows at most 50 a "
+                "second"
+            )
+
+
+def _palette_graph(height: int, width: int) -> Any:
+    """A picture in; the same in 256 colours of its own out. Ordered dither stands still where the
+    picture does, so that the file stays small.
+    """
+    graph = av.filter.Graph()
+    source = graph.add_buffer(width=width, height=height, format="bgr24", time_base=HUNDREDTH)
+    split = graph.add("split")
+    palette = graph.add("palettegen", "stats_mode=single")
+    use = graph.add("paletteuse", "new=1:dither=bayer:bayer_scale=4")
+    sink = graph.add("buffersink")
+    source.link_to(split)
+    split.link_to(palette, 0, 0)
+    split.link_to(use, 1, 0)
+    palette.link_to(use, 0, 1)
+    use.link_to(sink)
+    graph.configure()
+    return graph

@@ -1,0 +1,190 @@
+"""H.264 by x264, in MP4, QuickTime, Matroska, MPEG-TS and FLV; and what VP9 shares with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import av
+
+from detector.core.errors.machine import usable_cores
+from detector.core.sinks.video.audio import (
+    COPIED,
+    COPIED_IN_FLV,
+    COPIED_IN_MOV,
+    COPIED_IN_TS,
+    SoundRules,
+)
+from detector.core.sinks.video.canvas import Canvas
+from detector.core.sinks.video.file import INT32, VideoFile
+from detector.core.sinks.video.stamps import Stamps
+from detector.core.types import Frame
+
+# ITU-T H.273: matrix smpte170m; primaries and transfer bt709. FFmpeg's ranges.
+BT601, BT709, LIMITED, FULL = 6, 1, 1, 2
+# MP4 holds 31 bits for the time between two frames, and for how far a frame is stored from where it
+# is shown. Its muxer doubles the ticks of a time base until there are so many in a second.
+MP4_TICKS_PER_S = 10_000
+# In a file that lasts longer, pauses matter more than size: B-frames, of which each lies several
+# pauses from where it is stored, are left out.
+SPARSE_S = 7 * 24 * 3600
+REORDERED = 8  # frames in a row, over which x264 reorders with its three B-frames, and some more
+HUGE_PIXELS = 4096 * 4096  # beyond, x264's look-ahead would hold gigabytes of frames
+MOST_THREADS = 16  # each holds a frame or two
+# What --quality asks of x264. For "balanced" its presets leave a gap. On clips of 360p to 720p it
+# takes 0.6 to 0.7 of the CPU of "superfast" at crf 23, at equal PSNR and SSIM and 0.5 to 1.2 of the
+# bytes (docs/settings.md; `scripts/bench qualities`). What costs most is left out: motion to
+# parts of a pixel, the look-ahead, adaptive quantisation. What costs least for its bytes stays:
+# B-frames in a fixed pattern, CABAC, the deblocking filter, transforms of 8x8.
+QUALITIES = {
+    "fast": {"preset": "ultrafast", "crf": "23"},
+    "balanced": {
+        "preset": "ultrafast",
+        "crf": "22.5",
+        "bf": "3",
+        "b_strategy": "0",
+        "x264-params": "cabac=1:deblock=0,0:8x8dct=1:partitions=i8x8,i4x4",
+    },
+    "small": {"preset": "veryfast", "crf": "23"},
+}
+CRF = "23"  # with a preset that is named
+# Muxer -> the one tick that it counts in, whatever the source's is.
+TICKS = {"mpegts": Fraction(1, 90_000), "flv": Fraction(1, 1000)}
+# FFmpeg does not recognise some files of fewer packets as MPEG-TS.
+TS_LEAST, TS_NULL = 32, b"\x47\x1f\xff\x10" + b"\xff" * 184
+SOUNDS = {"mov": COPIED_IN_MOV, "mpegts": COPIED_IN_TS, "flv": COPIED_IN_FLV}
+SUBTITLES = {
+    "mp4": ("mov_text",),
+    "mov": ("mov_text",),
+    "matroska": (
+        "subrip",
+        "ass",
+        "ssa",
+        "webvtt",
+        "hdmv_pgs_subtitle",
+        "dvd_subtitle",
+        "dvb_subtitle",
+    ),
+    "mpegts": ("dvb_subtitle", "dvb_teletext"),
+}
+TAGS = {"mpegts": (), "flv": ("title",)}
+
+
+class YuvFile(VideoFile):
+    """Pictures as YUV 4:2:0. Planes keep the colours that the source states, BGR is converted by
+    cv2.
+
+    cv2 takes 0.25 ms for a frame of 1280x720, swscale, through PyAV, 1.5 ms (`scripts/bench
+    stages`). cv2 knows only BT.601, so the file is tagged so.
+    """
+
+    encoder: str
+    options: dict[str, str]
+    lent = False  # see ``Canvas``; an encoder that reads nothing but the pixels
+
+    def add_stream(self, container: Any, height: int, width: int) -> Any:
+        # 4:2:0 has one colour for 2x2 pixels.
+        even_height, even_width = height + height % 2, width + width % 2
+        even = even_height, even_width
+        self._canvas = Canvas((height, width), even, self.time_base, lent=self.lent)
+        stream = container.add_stream(self.encoder, rate=self.fps, options=self.options)
+        context = stream.codec_context
+        context.width, context.height, context.pix_fmt = even_width, even_height, "yuv420p"
+        context.time_base = self.time_base
+        context.flags |= av.codec.context.Flags.frame_duration  # else the last frame lasts one tick
+        context.colorspace, context.color_primaries, context.color_trc = BT601, BT709, BT709
+        context.color_range = LIMITED
+        if (colours := self.colours) is not None:
+            # Also where it says nothing: players then guess the same of both files.
+            context.colorspace, context.color_primaries = colours.matrix, colours.primaries
+            context.color_trc = colours.transfer
+            context.color_range = FULL if colours.full_range else LIMITED
+        if self.info.sample_aspect_ratio > 0:
+            ratio = self.info.sample_aspect_ratio
+            stream.sample_aspect_ratio = context.sample_aspect_ratio = ratio
+        return stream
+
+    def fill(self, frame: Frame) -> Any:
+        return self._canvas.fill(frame.picture if self.colours is not None else frame.image)
+
+
+class H264File(YuvFile):
+    encoder = "libx264"
+    lent = True
+    sound = SoundRules(copied=COPIED, encoder="aac", bits_per_s=160_000, rates=range(8000, 48001))
+
+    def choose_time_base(self, of_source: Fraction) -> Fraction:
+        return TICKS.get(self.format, of_source)
+
+    def make_stamps(self, longest_gap_s: float) -> Stamps:
+        self.sound = replace(
+            self.sound,
+            copied=SOUNDS.get(self.format, COPIED),
+            subtitles=SUBTITLES.get(self.format, ()),
+            most=1 if self.format == "flv" else None,
+        )
+        self.tags = TAGS.get(self.format)
+        self.options = self._choose_options()
+        if self.format == "matroska" or self.format in TICKS:
+            return Stamps(self.fps, self.time_base, longest_gap_s)
+        self.muxer_options["movflags"] = "+faststart"
+        ticks_per_s = 1 / self.time_base
+        while ticks_per_s < MP4_TICKS_PER_S:
+            ticks_per_s *= 2
+        if longest_gap_s * ticks_per_s > INT32 and self.time_base.numerator == 1:
+            ticks_per_s = 1 / self.time_base
+            self.muxer_options["video_track_timescale"] = str(self.time_base.denominator)
+        sparse = longest_gap_s > SPARSE_S
+        if sparse:
+            self.options["bf"] = "0"
+        reach = int((INT32 - 1) / (ticks_per_s * self.time_base))
+        if sparse:
+            return Stamps(self.fps, self.time_base, longest_gap_s, reach)
+        # With B-frames, some ticks more: the encoder stores the first frames before their time.
+        return Stamps(self.fps, self.time_base, longest_gap_s, reach * 15 // 16, REORDERED)
+
+    def _choose_options(self) -> dict[str, str]:
+        if self.preset is None:
+            options = dict(QUALITIES[self.quality or "balanced"])
+        else:
+            options = {"preset": self.preset, "crf": CRF}
+        if self.crf is not None:
+            options["crf"] = str(self.crf)
+        # Captions lie in pictures that are read where the decoder left them, and in no others.
+        options["a53cc"] = "0"
+        return options
+
+    def add_stream(self, container: Any, height: int, width: int) -> Any:
+        if height * width > HUGE_PIXELS and self.options["preset"] != "ultrafast":
+            self.options["preset"] = "ultrafast"  # 1.1 GB at 8192x8192, however many frames
+            self.notes.append(
+                f"encoded with x264's ultrafast preset to save memory at {width}x{height}"
+            )
+        if self.colours is None:
+            # 2 is "top left", where cv2 samples the chroma. Planes are mostly at the left, which is
+            # what is meant where nothing is said.
+            own = self.options.get("x264-params")
+            self.options["x264-params"] = "chromaloc=2" if own is None else f"chromaloc=2:{own}"
+        stream = self.add_plain_stream(container, height, width)
+        if height * width <= HUGE_PIXELS:
+            # A thread for each frame: ``encode`` returns while the picture is encoded. PyAV's own
+            # choice is slices, for whose end it waits: 0.75 to 0.85 of the FPS.
+            stream.codec_context.thread_type = "FRAME"
+            stream.codec_context.thread_count = min(MOST_THREADS, max(1, usable_cores() * 3 // 2))
+        return stream
+
+    def add_plain_stream(self, container: Any, height: int, width: int) -> Any:
+        """For encoders that have no limit of x264's."""
+        return super().add_stream(container, height, width)
+
+    def finish(self) -> None:
+        super().finish()
+        if self.format == "mpegts" and self.sent:
+            self._fill_up()
+
+    def _fill_up(self) -> None:
+        """Null packets behind a video of a few frames. They mean nothing to a player."""
+        with self._path.open("ab") as file:
+            missing = TS_LEAST - file.tell() // len(TS_NULL)
+            file.write(TS_NULL * max(0, missing))

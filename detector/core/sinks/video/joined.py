@@ -1,0 +1,153 @@
+"""One H.264 video of parts that are encoded already, each by itself: nothing is encoded again.
+
+The parts lend their packets and the order of these, no times: where a picture lies on the clock is
+said by its source's time stamp, as in a video that one run writes, and so is the sound, which is
+copied from the source once. Packets are stored as x264 would: a picture at the time of the one that
+is shown ``delay`` places earlier. A part begins with an IDR picture, so no decoder needs to know
+where one ends, as long as all have the same parameter sets.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.errors.text import counted
+from detector.core.sinks._partial import output_errors
+from detector.core.sinks.video import VideoSink
+from detector.core.sinks.video.file import VideoFile
+from detector.core.sinks.video.h264 import H264File
+from detector.core.types import Frame
+
+SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv", ".ts", ".flv")
+
+
+class UnjoinableError(Exception):
+    """Why parts make no one video; the message is a part of a sentence."""
+
+
+class JoinedVideoSink(VideoSink):
+    """One of ``SUFFIXES``. ``join`` takes the place of ``write``."""
+
+    def _choose_file(self) -> Callable[..., VideoFile]:
+        return JoinedFile
+
+    def join(
+        self,
+        parts: Sequence[Path],
+        frames: NDArray[np.int64],
+        size: tuple[int, int],
+        watch: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``parts``: videos of this program, in order. ``frames``: [n, 2], number and pts in the
+        source of every frame in them. ``size``: height and width of the pictures. ``watch`` is
+        called for each packet.
+
+        Raises UnjoinableError and OutputError.
+        """
+        assert isinstance(self._file, JoinedFile)
+        with output_errors(self.path, self._file.errors):
+            self._file.join(parts, frames, size, watch)
+
+
+class JoinedFile(H264File):
+    """The file in the making."""
+
+    _template = Path()  # the first part
+
+    def join(
+        self,
+        parts: Sequence[Path],
+        frames: NDArray[np.int64],
+        size: tuple[int, int],
+        watch: Callable[[], None],
+    ) -> None:
+        """Muxes all of it. Raises UnjoinableError, and ``errors``."""
+        orders = _read_orders(parts, watch)
+        if (held := sum(map(len, orders))) != len(frames):
+            raise UnjoinableError(f"the parts hold {counted(held, 'picture')} of {len(frames)}")
+        delay = max(at - rank for order in orders for at, rank in enumerate(order))
+        self._template = parts[0]
+        packets = _packets_of(parts, orders)
+        rank, packet = next(packets)
+        # Ticks of the file, for each picture in the order of showing.
+        places, durations = array("q"), array("q")
+        for at in range(len(frames)):
+            watch()
+            number, pts = frames[at].tolist()
+            if at == 0:
+                self._start(Frame(number, pts, 0.0, np.empty((*size, 3), np.uint8)))
+            places.append(self.stamps.place(self._to_ticks(pts), number))
+            durations.append(self.stamps.duration)
+            while packet is not None and rank <= at >= delay:
+                stored = self.sent - delay
+                packet.pts, packet.duration = places[rank], durations[rank]
+                packet.dts = (
+                    places[stored]
+                    if stored >= 0
+                    else places[self.sent] - (places[delay] - places[0])
+                )
+                packet.time_base, packet.stream = self.time_base, self._stream
+                self._mux([packet])
+                self.sent += 1
+                rank, packet = next(packets, (0, None))
+            self._mux_tracks()
+
+    def add_stream(self, container: Any, height: int, width: int) -> Any:
+        with av.open(str(self._template)) as first:
+            # "Opaque" asks for no encoder: there is none to be set up.
+            stream = container.add_stream_from_template(first.streams.video[0], opaque=True)
+        stream.time_base, stream.codec_context.framerate = self.time_base, self.fps
+        return stream
+
+    def _flush(self) -> Sequence[Any]:
+        return ()
+
+
+def _read_orders(parts: Sequence[Path], watch: Callable[[], None]) -> list[list[int]]:
+    """Of each part, packet by packet as they are stored: the how-manieth picture it is to be shown.
+
+    Raises UnjoinableError.
+    """
+    orders, parameters = [], set()
+    for path in parts:
+        with av.open(str(path)) as container:
+            stream = container.streams.video[0]
+            packets = []
+            for packet in container.demux(stream):
+                watch()
+                if packet.size and packet.pts is not None:
+                    packets.append((packet.pts, packet.is_keyframe))
+            parameters.add(bytes(stream.codec_context.extradata or b""))
+        ranks = {pts: rank for rank, pts in enumerate(sorted(pts for pts, _ in packets))}
+        if not packets or not packets[0][1] or len(ranks) < len(packets):
+            raise UnjoinableError("a part of the video does not begin with a key frame of its own")
+        orders.append([ranks[pts] for pts, _ in packets])
+        if orders[-1][0]:
+            raise UnjoinableError("a part of the video begins with an open GOP")
+    if len(parameters) > 1:
+        raise UnjoinableError("the parts of the video were encoded with different parameters")
+    return orders
+
+
+def _packets_of(
+    parts: Sequence[Path], orders: Sequence[Sequence[int]]
+) -> Iterator[tuple[int, Any]]:
+    """(place in the order of showing, packet) of all parts, in the order of storing."""
+    before = 0
+    for path, order in zip(parts, orders, strict=True):
+        with av.open(str(path)) as container:
+            found = (
+                packet
+                for packet in container.demux(video=0)
+                if packet.size and packet.pts is not None
+            )
+            for rank, packet in zip(order, found, strict=True):
+                yield before + rank, packet
+        before += len(order)

@@ -1,0 +1,52 @@
+"""Motion JPEG and PCM in AVI: what old and simple programs read.
+
+AVI stores no time stamps. Each frame has its place at one frame rate, and a place without a frame
+repeats the one before.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import av
+from av.video.reformatter import VideoReformatter
+
+from detector.core.sinks.video.audio import SoundRules
+from detector.core.sinks.video.canvas import fit_inside
+from detector.core.sinks.video.file import VideoFile
+from detector.core.sinks.video.stamps import Stamps
+from detector.core.types import Frame
+
+QUALITY = "3"  # of 2 (best) to 31
+MOST_REPEATED = 30_000  # places in a row without a frame; FFmpeg's muxer refuses 60,000
+
+
+class MjpegFile(VideoFile):
+    tags = ("album", "artist", "comment", "copyright", "date", "genre", "title")
+    sound = SoundRules(
+        copied=(), encoder="pcm_s16le", bits_per_s=0, rates=range(8000, 48001), gapless=True
+    )
+
+    def choose_time_base(self, of_source: Fraction) -> Fraction:
+        return 1 / self.fps
+
+    def make_stamps(self, longest_gap_s: float) -> Stamps:
+        longest = min(longest_gap_s, float(MOST_REPEATED / self.fps))
+        return Stamps(self.fps, self.time_base, longest)
+
+    def add_stream(self, container: Any, height: int, width: int) -> Any:
+        self._size, self._reformatter = (height, width), VideoReformatter()
+        options = {"qmin": QUALITY, "qmax": QUALITY}
+        stream = container.add_stream("mjpeg", rate=self.fps, options=options)
+        context = stream.codec_context
+        context.width, context.height, context.pix_fmt = width, height, "yuvj420p"
+        context.time_base = self.time_base
+        return stream
+
+    def fill(self, frame: Frame) -> Any:
+        image = frame.image
+        if image.shape[:2] != self._size:
+            image = fit_inside(image, *self._size)
+        picture = av.VideoFrame.from_ndarray(image, "bgr24")
+        return self._reformatter.reformat(picture, format="yuvj420p")

@@ -1,0 +1,230 @@
+"""All sound and subtitles of a source, carried into a file beside its frames.
+
+A file is opened once more for them. One track of sound has an opening of its own, as nearly all
+files have one. Several share one, in which the video's packets say how far it is read.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from fractions import Fraction
+from typing import Any
+
+import av
+from av.stream import Disposition
+
+from detector.core.errors.holding import bad_tags, how_to_open
+from detector.core.errors.text import counted
+from detector.core.sinks._about import copy_fonts, is_of_an_overlay, title_of
+from detector.core.sinks.video.audio import BROKEN, CarriedTrack, SoundRules
+from detector.core.types import PipedTrack, SourceInfo
+
+FAR_S = 10  # a first frame so far from the beginning is gone to, by the index
+BEFORE_S = 5  # of it, where reading begins then
+STYLED = ("ass", "ssa")  # subtitles that are drawn in fonts of the file
+LAG_S = 2  # sound may be stored so far behind its pictures
+
+
+class Tracks:
+    """``carried``: those that are in the output. ``notes`` name what is left out."""
+
+    def __init__(
+        self,
+        info: SourceInfo,
+        output: Any,
+        start_s: Fraction,
+        *,
+        rules: SoundRules,
+        preroll: bool,
+        suffix: str,
+        most: int | None = None,
+    ) -> None:
+        """``most``: tracks at most; None: as many as the format holds. Raises ``BROKEN`` where the
+        source cannot be opened again, or all of its sound fails."""
+        self.notes: list[str] = []
+        self.carried: list[CarriedTrack] = []
+        self._container: Any = None
+        self._shared: _Shared | None = None
+        try:
+            if info.tracks:
+                feeds = {track.stream.index: _take_all(track) for track in info.tracks}
+                streams = [track.stream for track in info.tracks]
+            else:
+                self._container = av.open(**how_to_open(info.path), **bad_tags())
+                kinds = self._container.streams
+                streams = [*kinds.audio, *kinds.subtitles]
+            chosen = self._choose(streams, rules, suffix)[:most]
+            if not info.tracks:
+                feeds = self._read(info, chosen, start_s)
+            self._carry(chosen, feeds, output, start_s, rules, preroll)
+        except BaseException:
+            self.close()
+            raise
+
+    def _choose(self, streams: Sequence[Any], rules: SoundRules, suffix: str) -> list[Any]:
+        """Those that the format holds, sound first."""
+        sound = [stream for stream in streams if stream.type == "audio"]
+        if rules.most is not None and len(sound) > rules.most:
+            kept = sorted(sound, key=_is_no_default)[: rules.most]
+            left = ", ".join(describe(stream) for stream in sound if stream not in kept)
+            self.notes.append(
+                f"{suffix} holds {counted(rules.most, 'track')} of sound: {left} was left out; "
+                "write a .mp4 or .mkv to keep all"
+            )
+            sound = kept
+        subtitles = []
+        for stream in streams:
+            if stream.type != "subtitle" or is_of_an_overlay(stream):
+                continue
+            if _codec(stream) in rules.subtitles:
+                subtitles.append(stream)
+                continue
+            self.notes.append(
+                f"{describe(stream)} was left out: {suffix} does not hold {_codec(stream)}"
+            )
+        return [*sound, *subtitles]
+
+    def _read(
+        self, info: SourceInfo, chosen: Sequence[Any], start_s: Fraction
+    ) -> dict[int, Iterator[Any]]:
+        if len(chosen) == 1 and chosen[0].type == "audio":
+            self._go_before(chosen[0], start_s)
+            return {chosen[0].index: self._container.demux(chosen[0])}
+        if not chosen:
+            return {}
+        streams = self._container.streams
+        video = streams.video[0] if info.stream is None else streams[info.stream]
+        self._go_before(video, start_s)
+        self._shared = _Shared(self._container, video, chosen)
+        return {track.stream.index: _take_all(track) for track in self._shared.tracks}
+
+    def _go_before(self, stream: Any, start_s: Fraction) -> None:
+        """Skips what lies well before the first frame. A file without an index is read from its
+        start.
+        """
+        if start_s - (stream.start_time or 0) * stream.time_base > FAR_S:
+            with suppress(*BROKEN):
+                self._container.seek(int((start_s - BEFORE_S) / stream.time_base), stream=stream)
+
+    def _carry(
+        self,
+        chosen: Sequence[Any],
+        feeds: dict[int, Iterator[Any]],
+        output: Any,
+        start_s: Fraction,
+        rules: SoundRules,
+        preroll: bool,
+    ) -> None:
+        failed: list[tuple[Any, Exception]] = []
+        for stream in chosen:
+            try:
+                track = CarriedTrack(
+                    stream, feeds[stream.index], output, start_s, rules=rules, preroll=preroll
+                )
+            except BROKEN as error:
+                failed.append((stream, error))
+            else:
+                self.carried.append(track)
+        if failed and not self.carried:
+            raise failed[0][1]
+        self.notes += [f"{describe(stream)} could not be copied: {why}" for stream, why in failed]
+        if self._container is not None and any(_codec(stream) in STYLED for stream in chosen):
+            copy_fonts(self._container, output)
+
+    def mux(self, output: Any, until_s: Fraction, shift_s: Fraction, refused: Any) -> None:
+        """Muxes all that begins before ``until_s`` and was not muxed yet, ``shift_s`` earlier.
+        ``refused``: errors by which the muxer refuses one packet, which is a gap then."""
+        if self._shared is not None:
+            self._shared.read_to(until_s)
+        for track in self.carried:
+            while True:
+                try:
+                    for packet in track.packets(until_s, shift_s):
+                        output.mux(packet)
+                    break
+                except refused:
+                    track.refused += 1
+
+    def end(self, why: str) -> None:
+        for track in self.carried:
+            track.end(why)
+
+    def finish(self, output: Any) -> list[str]:
+        """Muxes the encoders' last packets; returns what is missing."""
+        for track in self.carried:
+            output.mux(track.flush())
+        return [note for track in self.carried for note in track.notes()]
+
+    def close(self) -> None:
+        if self._container is not None:
+            self._container.close()
+
+
+class _Shared:
+    """One opening of a file for several tracks: packets wait here until they are due."""
+
+    def __init__(self, container: Any, video: Any, streams: Sequence[Any]) -> None:
+        self.tracks = [_Waiting(stream) for stream in streams]
+        self._video = video
+        self._packets = container.demux(video, *streams)
+        self._read_s = Fraction(-(10**9))  # of the video: how far the file is read
+
+    def read_to(self, until_s: Fraction) -> None:
+        """Reads packets until those of this time must have come."""
+        by_index = {track.stream.index: track for track in self.tracks}
+        while self._read_s < until_s + LAG_S:
+            try:
+                packet = next(self._packets, None)
+            except BROKEN:
+                packet = None  # what is wrong with the file is said by who reads its frames
+            if packet is None:
+                for track in self.tracks:
+                    track.ended = True
+                return
+            if packet.stream_index == self._video.index:
+                if packet.dts is not None:
+                    self._read_s = max(self._read_s, packet.dts * packet.time_base)
+            else:
+                by_index[packet.stream_index].waiting.append(packet)
+
+
+class _Waiting:
+    """A ``PipedTrack`` of a file."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+        self.ended = False
+        self.waiting: deque[Any] = deque()
+
+    def want(self) -> None:
+        pass
+
+    def take(self) -> Any:
+        return self.waiting.popleft() if self.waiting else None
+
+
+def _take_all(track: PipedTrack) -> Iterator[Any]:
+    """Its packets. None where the next one has not been read yet."""
+    while (packet := track.take()) is not None or not track.ended:
+        yield packet
+    while (packet := track.take()) is not None:  # came just before it ended
+        yield packet
+
+
+def describe(stream: Any) -> str:
+    """For messages: the kind of a track, and by what one knows it."""
+    what = "a sound track" if stream.type == "audio" else "a subtitle track"
+    said = [stream.metadata.get("language", ""), title_of(stream)]
+    known = ", ".join(filter(None, [_codec(stream), *said]))
+    return f"{what} ({known})"
+
+
+def _codec(stream: Any) -> str:
+    context = stream.codec_context
+    return "of an unknown codec" if context is None else str(context.codec.canonical_name)
+
+
+def _is_no_default(stream: Any) -> bool:
+    return not stream.disposition & Disposition.default

@@ -1,0 +1,175 @@
+"""Where frames come from. One file here is one source; ``open`` asks each whether it claims a spec.
+
+``base.Source`` says what such a file declares. Importing this package imports no library.
+"""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from detector.core import wings
+from detector.core.errors import SourceError, UsageError
+from detector.core.sources._addresses import is_web
+from detector.core.sources._standard_input import SPEC as STANDARD_INPUT
+
+if TYPE_CHECKING:
+    from detector.core.sources.base import Choice, Source
+
+
+def names() -> list[str]:
+    """The sources there are, sorted: the files of this folder, and what wings add."""
+    modules = (module.name for module in pkgutil.iter_modules(__path__))
+    here = {name for name in modules if name != "base" and not name.startswith("_")}
+    return sorted(here.union(*(adds.sources for adds in wings.additions())))
+
+
+def find(name: str) -> type[Source]:
+    """The class of a source: ``VideoSource`` of ``video``."""
+    added = (adds.sources[name] for adds in wings.additions() if name in adds.sources)
+    source: type[Source] = wings.load(next(added, f"{__name__}.{name}:{name.capitalize()}Source"))
+    return source
+
+
+def find_claiming(spec: str) -> type[Source]:
+    """The source that reads ``spec``. Raises SourceError, with the cure, where none does."""
+    for source in sorted(map(find, names()), key=lambda source: source.order):
+        if source.claims(spec):
+            return source
+    from detector.core.sources._unclaimed import refusal
+
+    raise refusal(spec)
+
+
+def find_arriving() -> type[Source]:
+    """The source of cameras: what is given is one, whatever its name or its server says."""
+    return next(source for source in map(find, names()) if source.arrives)
+
+
+def check(spec: str) -> None:
+    """Raises SourceError or UsageError where ``spec`` can never be read. Only names and folders are
+    looked at, so that it can be asked before a model is loaded."""
+    find_claiming(spec).check_spec(spec)
+
+
+def refuse_pipe(spec: str, why: str) -> None:
+    """Raises UsageError for standard input, for those that read a source more than once."""
+    if spec == STANDARD_INPUT:
+        raise UsageError(
+            f"-: {why}, and standard input comes once; save it to a file first: "
+            "ffmpeg -i IN -c copy clip.mkv"
+        )
+
+
+def decoders() -> list[str]:
+    """What ``decoder`` may be, for a video."""
+    from detector.core.sources import video
+
+    return video.decoders()
+
+
+def open(
+    spec: str,
+    *,
+    decoder: str = "auto",
+    stride: int = 1,
+    frames: int | None = None,
+    pixels: str = "bgr",
+    choice: Choice | None = None,
+) -> Source:
+    """A video file, a picture, a folder of pictures, a (quoted) pattern of pictures, "-", or an
+    ``http://`` address of a video or a picture.
+
+    Hands out every ``stride``-th frame, from the first, and at most ``frames`` of them. The first
+    frame is decoded here, so that nothing is written for a source that has none. ``pixels``:
+    "yuv420p" asks for planes where the source can give them. ``choice``: which track of a video,
+    and how fast. Raises SourceError, one line with the cure, and UsageError.
+    """
+    if decoder not in decoders():
+        raise UsageError(f"decoder {decoder!r} is not known; choose one of {', '.join(decoders())}")
+    if stride < 1:
+        raise UsageError(f"stride is {stride}; it must be 1 (every frame) or more")
+    if frames is not None and frames < 1:
+        raise UsageError(f"frames is {frames}; it must be 1 or more")
+    kind: Any = find_claiming(spec)
+    wanted: dict[str, Any] = {}
+    if pixels != "bgr" and pixels in kind.gives:
+        wanted["pixels"] = pixels
+    if choice is not None and (choice.track is not None or choice.rate is not None):
+        if not kind.has_tracks:
+            flag = "--rate" if choice.track is None else "--video-track"
+            raise UsageError(f"{spec}: {flag} is for videos, and this is none; leave it out")
+        wanted["choice"] = choice
+    source: Source = kind.open(spec, decoder=decoder, stride=stride, frames=frames, **wanted)
+    return source
+
+
+def gather(specs: Sequence[str], skip: Callable[[str], bool]) -> list[str]:
+    """The sources that a command line names, each of which has outputs of its own.
+
+    Pictures by name are one source, in the place of the first: a shell makes many names of
+    ``shots/*.jpg``. A folder or a pattern that holds videos is a source for its pictures, and one
+    for each video, but for those that ``skip`` says to leave out. ``note_of`` says what else is
+    left out.
+    """
+    from detector.core.sources._contents import is_picture
+    from detector.core.sources._specs import NamedPictures
+
+    named = [spec for spec in specs if os.path.isfile(spec) and is_picture(spec)]
+    together = [NamedPictures(named)] if len(named) > 1 else []
+    gathered: list[str] = []
+    for spec in specs:
+        if len(named) < 2 or spec not in named:
+            gathered += _with_videos(spec, skip)
+        else:
+            gathered += together
+            together = []
+    return gathered
+
+
+def _with_videos(spec: str, skip: Callable[[str], bool]) -> list[str]:
+    from detector.core.sources._specs import Gathered, look_into
+
+    try:
+        contents = look_into(spec)
+    except SourceError:  # whoever opens it says what is wrong
+        return [spec]
+    if contents is None:
+        return [spec]
+    from detector.core.sources._left_out import describe_left_out
+
+    videos = [path for path in contents.videos if not skip(path)]
+    found = [spec, *videos] if contents.pictures else videos
+    if not found:
+        return [spec]
+    left_out = describe_left_out(spec, contents)
+    return [Gathered(found[0], f"{spec}: {left_out}" if left_out else ""), *found[1:]]
+
+
+def note_of(spec: str) -> str:
+    """What ``gather`` left out of the folder or pattern that this is of; "" where nothing was."""
+    from detector.core.sources._specs import Gathered
+
+    return spec.note if isinstance(spec, Gathered) else ""
+
+
+def files_of(spec: str) -> list[str]:
+    """The files that are read for ``spec``: a video, or pictures. Raises SourceError."""
+    if spec == STANDARD_INPUT:
+        return ["/dev/stdin"]  # what a shell may have redirected: ``- < in.mkv``
+    if is_web(spec):
+        return []
+    return [spec] if os.path.isfile(spec) else pictures_of(spec) or []
+
+
+def pictures_of(spec: str) -> list[str] | None:
+    """The pictures that ``spec`` names, in order; None when it is a video. Raises SourceError."""
+    from detector.core.sources._specs import list_pictures
+    from detector.core.sources.pictures import PicturesSource
+    from detector.core.sources.web import WebSource, picture_of
+
+    if is_web(spec) and find_claiming(spec) is WebSource:
+        return None if (path := picture_of(spec)) is None else [path]
+    return list_pictures(spec) if find_claiming(spec) is PicturesSource else None

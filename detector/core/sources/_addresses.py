@@ -1,0 +1,121 @@
+"""Addresses of objects in stores and on web servers: which are read, and why another is refused.
+
+Imports no library. ``_storage.py`` opens what they name.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple, Protocol
+from urllib.parse import unquote
+
+from detector.core.errors import UsageError
+from detector.core.errors.secrets import Address
+
+STORES = ("s3", "gs")  # hold objects under keys, can be listed and written
+WEB = ("http", "https")  # give single files
+SCHEMES = (*STORES, *WEB)
+FILE = "file://"
+_SCHEME = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL)
+_ANY = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]*://")
+MAGIC = re.compile(r"[*?[]")
+
+
+class Addressed(Protocol):
+    """What lies at an address. As text it holds nothing that is secret."""
+
+    @property
+    def scheme(self) -> str: ...
+
+
+class Place(NamedTuple):
+    """``host``: a bucket, or a server with its port. ``key``: what follows, without the first
+    slash."""
+
+    scheme: str
+    host: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.host}/{self.key}"
+
+    @property
+    def path(self) -> str:
+        """Host and key, as parts of a name: a web server's has its percent signs undone."""
+        key = unquote(self.key) if self.scheme in WEB else self.key
+        return f"{self.host}/{key}"
+
+
+def is_address(text: str) -> bool:
+    """Whether ``text`` has a scheme, any of them, or a chain of them (``a::b://``)."""
+    return _ANY.match(text) is not None
+
+
+def is_web(text: str) -> bool:
+    """Whether ``text`` is an address of a web server."""
+    return text[:8].lower().startswith(("http://", "https://"))
+
+
+def local_path(text: str) -> str:
+    """``file:///a/b`` -> ``/a/b``; other texts as they are. Raises UsageError for another host."""
+    if not text.lower().startswith(FILE):
+        return text
+    path = text[len(FILE) :]
+    if not path.startswith("/") or "::" in path:
+        raise UsageError(f"{text}: write file:///PATH, or the path alone")
+    return path
+
+
+def parse_address(text: str) -> Place:
+    """Raises UsageError for what is not read: other schemes, chains (``::``), and addresses that
+    hold what should not be kept in a manifest."""
+    match = _SCHEME.fullmatch(text)
+    scheme = match["scheme"].lower() if match else ""
+    shown = Address(text).shown  # registers what is secret in it
+    if match is None or scheme not in SCHEMES:
+        raise UsageError(
+            f"{shown}: batch reads files, s3://, gs://, http:// and https:// only; mount it, or "
+            "copy it and give that folder"
+        )
+    rest = match["rest"]
+    host, _, key = rest.partition("/")
+    if "::" in rest:
+        raise UsageError(f"{shown}: addresses are not chained with ::; give the plain address")
+    if "@" in host:
+        raise UsageError(
+            f"{shown}: a login in an address would be kept with the results; {_cure(scheme)}"
+        )
+    if scheme in WEB and ("?" in rest or "#" in rest):
+        raise UsageError(
+            f"{shown}: a query may hold a signature or a token, which would be kept with the "
+            f"results and run out; give an address without ?, and {_cure(scheme)}"
+        )
+    if not host or (scheme in STORES and MAGIC.search(host)):
+        what = "server" if scheme in WEB else "bucket"
+        raise UsageError(f"{shown}: names no {what}; write {scheme}://{what.upper()}/PATH")
+    if not rest.isprintable() or "\\" in rest:
+        raise UsageError(f"{shown}: holds control characters or a backslash; rename the object")
+    if "?versionId=" in key:
+        raise UsageError(f"{shown}: versions of objects are not read; leave ?versionId= out")
+    return Place(scheme, host, key)
+
+
+def _cure(scheme: str) -> str:
+    if scheme in WEB:
+        return "put the login into ~/.netrc, or use s3:// with its credentials"
+    return f"{credentials_of(scheme)}, in the environment of each worker"
+
+
+def credentials_of(scheme: str) -> str:
+    """What to set where a store does not let us in."""
+    if scheme == "s3":
+        return "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+    if scheme == "gs":
+        return "set GOOGLE_APPLICATION_CREDENTIALS to the file of the credentials"
+    return "put the login into ~/.netrc"
+
+
+class StoredVideo(str):
+    """A spec for a video at an address, read by ranges. A plain text of the kind is a camera."""
+
+    __slots__ = ()

@@ -1,0 +1,335 @@
+"""What an ``http://`` address is: a file that ends, a picture, a live stream, or no video at all.
+
+One request decides, by the answer's first bytes and its headers; the name counts where no answer
+came. Cameras whose list says that they are cameras are never asked.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from http.client import HTTPException, InvalidURL
+from urllib.error import HTTPError
+from urllib.parse import urljoin
+
+from detector.core.errors import SourceError
+from detector.core.errors.secrets import Address, redact
+from detector.core.sources._addresses import is_web
+from detector.core.sources._contents import PICTURES, VIDEOS
+from detector.core.sources._storage import explain
+from detector.core.sources._web import SILENT_S, Answer, CertificateError, WebPlace, ask
+
+FILE, PLAYLIST, PICTURE, LIVE, REFUSED = "file", "playlist", "picture", "live", "refused"
+
+HEAD_BYTES = 4096
+PLAYLIST_BYTES = 4 << 20
+QUICK_S = 5.0  # for what may be a camera: its feed tells more, and has more time
+SLOW_S = 2.0  # in which its first bytes come, or as many as have come count
+KEPT_S = 60.0  # an answer counts for so long
+REFUSED_S = 10.0
+AT_ONCE = 16
+OF_CAMERAS = (".mjpg", ".mjpeg")  # what cameras call their streams
+AS_CAMERA = "--live latest takes it for a camera"
+# Some cameras state a length where there is none.
+ENDLESS = (*(2**bits - 1 for bits in (31, 32, 63, 64)), 2**31, 2**32, 2**63)
+_NINES = re.compile(r"9{9,}")
+_MAGIC_OF_PICTURES = (
+    (b"\xff\xd8\xff", "jpg"),
+    (b"\x89PNG\r\n\x1a\n", "png"),
+    (b"BM", "bmp"),
+    (b"II*\0", "tiff"),
+    (b"MM\0*", "tiff"),
+)
+_STILL = (b"avif", b"heic", b"heix", b"heim", b"heis", b"mif1")  # brands of HEIF
+_MAGIC_OF_VIDEOS = (b"\x1a\x45\xdf\xa3", b"RIFF", b"FLV", b"OggS", b"\0\0\1\xba", b"GIF8")
+_MULTIPART = re.compile(rb"\s*--[^\r\n]{1,200}\r?\n(?:[!-~]+:[^\r\n]*\r?\n)*content-type:", re.I)
+_PAGE = re.compile(rb"\s*(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html|head|body)\b", re.I | re.S)
+_MPD = re.compile(rb"<(?:\w+:)?MPD\b[^>]*>", re.S)
+_DYNAMIC = re.compile(rb"""type\s*=\s*["']dynamic""")
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """``kind``: what an address is taken for. ``codec``: of a picture. ``remark``: a line where it
+    might be something else, with what to type then. ``error``: why it is refused."""
+
+    kind: str
+    remark: str = ""
+    codec: str = ""
+    error: str = ""
+
+
+# All that ``ffmpeg -listen 1`` says of its answer: it ends when its only client leaves.
+_TOLD_OF_ONE_CLIENT = frozenset(("content-type", "transfer-encoding"))
+_open: dict[str, Answer] = {}
+_known: dict[str, tuple[float, Taken]] = {}
+_lock = threading.Lock()
+
+
+def take(spec: str) -> Taken:
+    """What ``spec`` is, which ``is_web``. Asks its server; an answer counts for a minute."""
+    with _lock:
+        asked = _known.get(spec)
+    if asked is not None and time.monotonic() < asked[0]:
+        return asked[1]
+    taken = _ask(WebPlace(spec))
+    with _lock:
+        counts_s = REFUSED_S if taken.kind == REFUSED else KEPT_S
+        _known[spec] = time.monotonic() + counts_s, taken
+    return taken
+
+
+def take_all(specs: Sequence[str]) -> None:
+    """Asks for all of them side by side: each may be silent for seconds."""
+    if len(specs) > 1:
+        with ThreadPoolExecutor(min(AT_ONCE, len(specs))) as threads:
+            list(threads.map(take, specs))
+
+
+def remark_of(spec: str) -> str:
+    """What is to be said of an address that was asked; "" for nothing. Asks nobody."""
+    with _lock:
+        asked = _known.get(spec)
+    return "" if asked is None else asked[1].remark
+
+
+def is_file(spec: str) -> bool:
+    """Whether an address is read once, from its beginning to its end, or is refused as such."""
+    return is_web(spec) and take(spec).kind != LIVE
+
+
+def _ask(place: WebPlace) -> Taken:
+    named = _is_named_as_file(place)
+    try:
+        answer = ask(place, timeout_s=SILENT_S if named else QUICK_S)
+    except CertificateError as error:
+        return _ask_unchecked(place, str(error), named)
+    except (OSError, HTTPException, ValueError) as error:
+        if not named:
+            return Taken(LIVE)  # its feed says what is wrong, and tries again
+        return Taken(REFUSED, error=f"{place}: {redact(_meaning(error, place))}")
+    taken = _judge(place, answer, named)
+    if taken.kind == LIVE and answer.head and _TOLD_OF_ONE_CLIENT.issuperset(answer.told()):
+        with _lock:
+            _open[place.whole] = answer
+    else:
+        answer.close()
+    return taken
+
+
+def take_open(spec: str) -> tuple[Answer, bytes] | None:
+    """The open answer of a server that takes one client, once, and what was read of it; None for
+    other servers, and from the second call on."""
+    with _lock:
+        answer = _open.pop(spec, None)
+    return None if answer is None else (answer, answer.head)
+
+
+def _meaning(error: Exception, place: WebPlace) -> str:
+    status = error.code if isinstance(error, HTTPError) else 0
+    if status in (401, 403):
+        return (
+            f"the server refuses user or password (HTTP {status}); put them into the address "
+            "(http://USER:PASSWORD@HOST/...) or into ~/.netrc"
+        )
+    if status >= 500:
+        return f"the server reports an error of its own (HTTP {status}); try again later"
+    if isinstance(error, ValueError | InvalidURL):
+        return f"the address is not valid ({error}); check host and port"
+    return str(explain(error, place.scheme).text)
+
+
+def _ask_unchecked(place: WebPlace, refusal: str, named: bool) -> Taken:
+    """Cameras sign their certificates themselves, and are read all the same. Files are not."""
+    try:
+        with closing(ask(place, timeout_s=QUICK_S, checked=False)) as answer:
+            named = _judge(place, answer, named).kind != LIVE
+    except (OSError, HTTPException, ValueError, SourceError):
+        pass
+    return Taken(REFUSED, error=refusal) if named else Taken(LIVE)
+
+
+def _is_named_as_file(place: WebPlace) -> bool:
+    name = place.name.lower()
+    return name.endswith((*VIDEOS, *PICTURES)) and not name.endswith(OF_CAMERAS)
+
+
+def _judge(place: WebPlace, answer: Answer, named: bool) -> Taken:
+    if answer.kind.startswith("multipart/"):
+        return Taken(LIVE)
+    try:
+        head = _read(answer, HEAD_BYTES)
+    except (OSError, HTTPException, ValueError):
+        head = b""
+    answer.head = head
+    if answer.size == 0:
+        return Taken(REFUSED, error=f"{place}: the file is empty (0 bytes); check the address")
+    if not head:
+        return Taken(FILE if named else LIVE)
+    if _MULTIPART.match(head):
+        return Taken(LIVE)
+    if head.removeprefix(b"\xef\xbb\xbf").startswith(b"#EXTM3U"):
+        return _judge_hls(place, answer, head)
+    if (manifest := _MPD.search(head)) is not None:
+        return _refuse_dash(place, is_live=_DYNAMIC.search(manifest[0]) is not None)
+    is_page = "html" in answer.kind and head.lstrip()[:1] == b"<"
+    if is_page or _PAGE.match(head) or _is_text(head):
+        return _refuse_text(place, answer, head)
+    length = _length(answer)
+    if picture := _picture(place, answer, head, length):
+        remark = f"{place}: taken for one picture ({answer.kind}); {AS_CAMERA}, picture by picture"
+        return Taken(PICTURE, "" if named else remark, picture)
+    if length is not None:
+        return Taken(FILE)
+    return _judge_endless(place, answer, head)
+
+
+def _read(answer: Answer, length: int) -> bytes:
+    """The next bytes. Fewer at the end, and of a stream that is slow."""
+    parts, until = bytearray(), time.monotonic() + SLOW_S
+    while len(parts) < length and time.monotonic() < until:
+        try:
+            data = answer.read(length - len(parts))
+        except (OSError, HTTPException, ValueError):
+            if not parts:
+                raise
+            break
+        if not data:
+            break
+        parts += data
+    return bytes(parts)
+
+
+def _length(answer: Answer) -> int | None:
+    """Of a file that ends."""
+    size = answer.size
+    stated = str(size)
+    is_made_up = size in ENDLESS or _NINES.fullmatch(stated) is not None
+    return None if size is None or (is_made_up and not answer.ranges) else size
+
+
+def _is_text(head: bytes) -> bool:
+    try:
+        text = head.decode()
+    except UnicodeDecodeError as error:
+        if error.start < len(head) - 4:  # the last sign may be cut in half
+            return False
+        text = head[: error.start].decode()
+    return not any(ord(sign) < 32 and sign not in "\t\r\n\f" for sign in text)
+
+
+def _refuse_text(place: WebPlace, answer: Answer, head: bytes) -> Taken:
+    if _PAGE.match(head) or "html" in answer.kind:
+        what = "a web page, not a video"
+        cure = "download its video first: yt-dlp ADDRESS"
+    else:
+        what = f"text ({answer.kind}), not a video"
+        cure = "check the address"
+    return Taken(
+        REFUSED,
+        error=f"{place}: is {what}; {cure}, or give the address of the video, or of the camera's "
+        "stream, itself",
+    )
+
+
+def _refuse_dash(place: WebPlace, *, is_live: bool) -> Taken:
+    to = "-f matroska - | detect-video -" if is_live else "clip.mkv"
+    return Taken(
+        REFUSED,
+        error=f"{place}: is a manifest of DASH, which FFmpeg in PyAV's package cannot read; with a "
+        f"whole FFmpeg: ffmpeg -i ADDRESS -c copy {to}",
+    )
+
+
+def _picture(place: WebPlace, answer: Answer, head: bytes, length: int | None) -> str:
+    """The format of one picture; "" for what is none."""
+    codec = next((codec for magic, codec in _MAGIC_OF_PICTURES if head.startswith(magic)), "")
+    if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
+        codec = "webp"
+    name = place.name.lower()
+    if not codec and length is not None and name.endswith(PICTURES) and not _is_moving(head):
+        codec = name.rpartition(".")[2]  # a picture of a kind that has no sign above
+    if not codec.startswith("jp"):
+        return codec
+    if answer.kind.startswith("video/") or name.endswith(OF_CAMERAS):
+        return ""  # pictures that follow each other
+    is_picture = answer.kind.startswith("image/") or name.endswith(PICTURES)
+    return codec if is_picture or length is not None else ""
+
+
+def _is_moving(head: bytes) -> bool:
+    """Whether the first bytes are of a video, whatever its name is."""
+    if head[4:8] == b"ftyp":
+        return head[8:12] not in _STILL
+    return head.startswith(_MAGIC_OF_VIDEOS) or (head[:1] == head[188:189] == b"\x47")
+
+
+def _judge_endless(place: WebPlace, answer: Answer, head: bytes) -> Taken:
+    """Of a stream without a length."""
+    if _has_an_end(head):
+        return Taken(
+            FILE, f"{place}: taken for a file, though its server states no length; {AS_CAMERA}"
+        )
+    return Taken(
+        LIVE,
+        f"{place}: taken for a live stream ({answer.kind}), since its server states no length; as "
+        f"a file: ffmpeg -i ADDRESS -c copy -f matroska - | detect-video -",
+    )
+
+
+def _has_an_end(head: bytes) -> bool:
+    """Whether the format itself says so: an index, or a stated size."""
+    if head[4:8] == b"ftyp":
+        return _has_index(head)
+    if head.startswith(b"RIFF"):
+        return True
+    if head.startswith(b"\x1a\x45\xdf\xa3"):
+        segment = head.find(b"\x18\x53\x80\x67")
+        size = head[segment + 4 : segment + 12]
+        return segment > 0 and size[:1] not in (b"\xff", b"") and size != b"\x01" + b"\xff" * 7
+    return head.startswith(b"GIF8")
+
+
+def _has_index(head: bytes) -> bool:
+    """Of MP4: whether it is written at once. In fragments it may be live."""
+    at = 0
+    while at + 8 <= len(head):
+        size, kind = int.from_bytes(head[at : at + 4], "big"), head[at + 4 : at + 8]
+        if kind in (b"moov", b"mdat"):
+            return kind == b"mdat" or b"mvex" not in head[at : at + size]
+        if kind in (b"moof", b"styp", b"sidx") or size < 8:
+            return False
+        at += size
+    return False
+
+
+def _judge_hls(place: WebPlace, answer: Answer, head: bytes) -> Taken:
+    """A playlist of HLS is a file once it says that it has ended."""
+    try:
+        rest = _read(answer, PLAYLIST_BYTES)
+        text = (head + rest).decode("utf-8", "replace")
+        if "#EXT-X-" not in text and "#EXTINF" not in text:
+            return _refuse_text(place, answer, head)
+        if "#EXT-X-STREAM-INF" in text:
+            text = _read_variant(place, answer.url, text)
+    except (OSError, HTTPException, ValueError, SourceError):
+        return Taken(LIVE)
+    return Taken(PLAYLIST if "#EXT-X-ENDLIST" in text else LIVE)
+
+
+def _read_variant(place: WebPlace, base: str, master: str) -> str:
+    """The first playlist that a list of them names, which has the login of ``place`` at its host
+    alone."""
+    lines = [line.strip() for line in master.splitlines()]
+    name = next((line for line in lines if line and not line.startswith("#")), "")
+    url = urljoin(base, name)
+    Address(url)
+    if not name or not is_web(url):
+        return ""
+    with closing(ask(place.beside(url), timeout_s=QUICK_S)) as answer:
+        return _read(answer, PLAYLIST_BYTES).decode("utf-8", "replace")

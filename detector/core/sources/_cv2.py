@@ -1,0 +1,63 @@
+"""cv2, kept from writing to the user's terminal. We count damage and report it once."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+from detector.core.types import Image
+
+# Read by each VideoCapture that opens: -8 is AV_LOG_QUIET. What the user sets stays.
+os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
+# V4L2's wait for a picture, in seconds, read when cv2 is imported. Its own is ten: so long nobody
+# could stop a webcam that is silent.
+os.environ.setdefault("OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT", "1")
+import cv2
+
+__all__ = ["cv2", "fits", "is_quiet", "upright"]
+
+if "OPENCV_LOG_LEVEL" not in os.environ:
+    # By a call, because the variable is read on import, and cv2 may have been imported before.
+    if hasattr(cv2, "setLogLevel"):  # OpenCV 4
+        cv2.setLogLevel(0)
+    else:
+        cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+
+# From the container's angle (as ffprobe and PyAV state it: counter-clockwise) to cv2's code.
+_ROTATE = {90: cv2.ROTATE_90_COUNTERCLOCKWISE, 180: cv2.ROTATE_180, 270: cv2.ROTATE_90_CLOCKWISE}
+_UPSIDE_DOWN, _LEFT_RIGHT, _BOTH = 0, 1, -1  # cv2.flip's codes
+
+
+def is_quiet() -> bool:
+    """False where the user has asked for the log of cv2's FFmpeg."""
+    wanted = os.environ.get("OPENCV_FFMPEG_LOGLEVEL"), os.environ.get("OPENCV_FFMPEG_DEBUG")
+    return wanted == ("-8", None)
+
+
+def upright(image: Image, degrees: int, mirrored: bool, into: Image | None) -> Image:
+    """``image``, put upside down if ``mirrored``, then turned counter-clockwise by ``degrees``.
+
+    ``degrees`` is 0, 90, 180 or 270, and not 0 unless ``mirrored``. The result is ``into`` itself
+    if that is given and fits.
+    """
+    if not mirrored:
+        rotated: Image = cv2.rotate(image, _ROTATE[degrees], dst=into)
+        return rotated
+    turned: Image
+    if degrees % 180 == 0:
+        turned = cv2.flip(image, _LEFT_RIGHT if degrees else _UPSIDE_DOWN, dst=into)
+        return turned
+    turned = cv2.transpose(image, dst=into)
+    return turned if degrees == 270 else cv2.flip(turned, _BOTH, dst=turned)
+
+
+def fits(into: Image | None, width: int, height: int) -> bool:
+    """True when ``into`` can take a BGR picture of this size, in place."""
+    return (
+        into is not None
+        and into.shape == (height, width, 3)
+        and into.dtype == np.uint8
+        and into.flags.c_contiguous
+        and into.flags.writeable
+    )

@@ -1,0 +1,79 @@
+"""What is not read of a folder or a pattern, in words: nothing is left out in silence."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shlex
+from collections import Counter
+from collections.abc import Iterable
+
+from detector.core.errors.text import counted
+from detector.core.errors.writing import is_output
+from detector.core.sources._contents import Contents, is_picture, is_video, walk_files
+
+MOST_SUFFIXES = 8  # that are named
+LONGEST_SUFFIX = 16
+# Files below subfolders that are looked at: some 50 ms.
+MOST_COUNTED = 10_000
+
+
+def describe_left_out(spec: str, contents: Contents, *, videos: bool = False) -> str:
+    """What a run of ``spec`` leaves out, with what to type; "" where nothing is. ``videos``: these,
+    too. What earlier runs wrote does not count."""
+    others = [path for path in contents.files if not is_picture(path)]
+    if not videos:
+        others = [path for path in others if not is_video(path)]
+    others = [path for path in others if not is_output(path)]
+    said = []
+    if by_suffix := name_suffixes(Counter(map(suffix_of, others)), contents.strange):
+        said.append(f"{by_suffix} (a file is read when it is given by name)")
+    if below := _describe_below(spec, contents.folders):
+        said.append(below)
+    return "; ".join(said)
+
+
+def suffix_of(path: str) -> str:
+    """In lower case; "" where it has none."""
+    return os.path.splitext(path)[1].lower()[:LONGEST_SUFFIX]
+
+
+def name_suffixes(suffixes: Counter[str], strange: int = 0) -> str:
+    """``3 left out: 2 .txt, 1 .xyz``; "" for nothing. ``strange``: dead links, pipes and such."""
+    parts = [
+        f"{count} {suffix or 'without a suffix'}"
+        for suffix, count in sorted(suffixes.items(), key=lambda pair: (-pair[1], pair[0]))
+    ]
+    if len(parts) > MOST_SUFFIXES:
+        rest = sorted(suffixes.values(), reverse=True)[MOST_SUFFIXES - 1 :]
+        others = f"{sum(rest)} with {len(rest)} other suffixes"
+        parts = [*parts[: MOST_SUFFIXES - 1], others]
+    if strange:
+        parts.append(f"{counted(strange, 'link')} to nowhere or no regular file")
+    return f"{suffixes.total() + strange} left out: {', '.join(parts)}" if parts else ""
+
+
+def _describe_below(spec: str, folders: Iterable[str]) -> str:
+    holding, pictures, videos, seen = [], 0, 0, 0
+    entered = {os.path.realpath(spec)}  # links may lead back
+    for folder in sorted(folders):
+        before = pictures + videos
+        for path in walk_files(folder, entered) if not is_output(folder) else ():
+            seen += 1
+            pictures += is_picture(path)
+            videos += is_video(path) and not is_output(path)
+            if seen >= MOST_COUNTED:
+                break
+        if pictures + videos > before:
+            holding.append(folder)
+        if seen >= MOST_COUNTED:
+            break
+    if not holding:
+        return ""
+    counts = ((pictures, "picture"), (videos, "video"))
+    what = " and ".join(counted(count, noun) for count, noun in counts if count)
+    least = "at least " if seen >= MOST_COUNTED else ""
+    left = f"{counted(len(holding), 'subfolder')} with {least}{what} not entered"
+    if os.path.isdir(spec):
+        return f"{left}; type {shlex.quote(os.path.join(glob.escape(spec), '**'))} for all"
+    return f"{left}; give a folder by name: {shlex.quote(holding[0])}"

@@ -1,0 +1,94 @@
+"""How each kind of address is opened: its options, and which protocols may be opened from it.
+
+A playlist or a description from the network names further addresses. FFmpeg opens none whose
+protocol is not on the list of the first: no file, no ``concat:``, no ``data:``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from detector.core.errors import SourceError
+from detector.core.sources._addresses import STORES
+
+# Never with fflags=nobuffer: it throws away what was read meanwhile, which is the first key frame.
+FAST = {"probesize": "32", "analyzeduration": "0"}
+# For streams that do not say beforehand what they hold: a second, or half a megabyte.
+SHORT = {"probesize": "500000", "analyzeduration": "1000000"}
+SOUND = {"probesize": "5000000", "analyzeduration": "5000000"}  # FFmpeg's own, where that failed
+
+HTTP = "http,https,httpproxy,tcp,tls,crypto"
+# What a stream from the network may turn out to be. No sdp, concat, image2, lavfi...
+FORMATS = "mpjpeg,mjpeg,jpeg_pipe,hls,mpegts,flv,live_flv,mov,matroska,webm,h264,hevc,mp3,aac,ogg"
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How FFmpeg opens addresses of one scheme."""
+
+    protocols: str
+    formats: str = ""
+    options: dict[str, str] = field(default_factory=dict)
+    probing: dict[str, str] = field(default_factory=lambda: SHORT)
+
+
+RTSP = Opening(
+    "rtsp,rtsps,rtp,rtcp,srtp,udp,tcp,tls,http,https",
+    "rtsp,rtp,sdp",
+    # TCP first: lost UDP packets damage pictures, often without a sign of it.
+    {"rtsp_flags": "prefer_tcp"},
+    FAST,
+)
+RTMP = Opening("rtmp,rtmps,rtmpt,rtmpts,rtmpe,rtmpte,tcp,tls,http,https", "flv,live_flv")
+OPENINGS = {
+    "rtsp": RTSP,
+    "rtsps": RTSP,
+    "http": Opening(HTTP, FORMATS, {"http_persistent": "0"}),
+    "https": Opening(HTTP, FORMATS, {"http_persistent": "0"}),
+    # The buffer of the system, in bytes, and of FFmpeg, in packets of 188 bytes. A burst that it
+    # cannot take is a loss, not the end of the stream.
+    "udp": Opening(
+        "udp", "mpegts", {"overrun_nonfatal": "1", "fifo_size": "50000", "buffer_size": "1048576"}
+    ),
+    "tcp": Opening("tcp", FORMATS),
+    "rtmp": RTMP,
+    "rtmps": RTMP,
+}
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
+
+
+def scheme_of(spec: str) -> str | None:
+    """The scheme of an address, in lower case; None where ``spec`` is none."""
+    match = _SCHEME.match(spec)
+    return match[1].lower() if match else None
+
+
+def opening_of(spec: str) -> Opening:
+    """Raises SourceError, with the cure, for an address that nobody here can read."""
+    scheme = scheme_of(spec)
+    if scheme == "srt":
+        raise SourceError(
+            "SRT cannot be read: FFmpeg in PyAV's package is built without it; "
+            "turn it into another stream (ffmpeg -i srt://... -c copy -f mpegts udp://127.0.0.1:P)"
+        )
+    if scheme in STORES:
+        raise SourceError(f"{scheme}:// is read by batch; type: detect-video batch ADDRESS -o OUT")
+    if scheme not in OPENINGS:
+        raise SourceError(
+            f"{scheme}:// is no address of a stream that can be read; "
+            f"the readable ones are {', '.join(sorted(OPENINGS))}"
+        )
+    check_host(spec)
+    return OPENINGS[scheme]
+
+
+def check_host(spec: str) -> None:
+    try:
+        parts = urlsplit(spec)
+        parts.port  # noqa: B018  it raises ValueError where it is no number
+    except ValueError as error:
+        raise SourceError(f"the address is not valid: {error}; check host and port") from error
+    if not parts.hostname and parts.scheme != "udp":
+        raise SourceError("the address names no host; give rtsp://HOST/PATH or the like")

@@ -1,0 +1,201 @@
+"""What a playlist leads to, opened without what belongs to another host.
+
+FFmpeg hands the options of a playlist on to everything that the playlist names: variants, keys,
+``EXT-X-MAP``, segments, at whatever host, again at every refresh. So PyAV asks here for each of
+these addresses (``io_open``). Its bytes are read by FFmpeg's demuxer ``data``, which gives out what
+it gets, with options that are chosen for this one address.
+
+An exception in a callback of PyAV is kept until the next call in this thread, which may be another
+container's. So nothing is raised there: what cannot be opened is empty, and ``denied`` says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import re
+from collections.abc import Mapping
+from http.client import HTTPException
+from typing import Any
+from urllib.parse import urlsplit
+
+import av
+
+from detector.core.errors import SourceError
+from detector.core.sources._network.options import HANDED_ON, OF_DEMUXER, PERSONAL
+
+RAW = {
+    "format_whitelist": "data",
+    "raw_packet_size": "65536",
+    "probesize": "32",
+    "analyzeduration": "0",
+}
+SIGN = b"#EXTM3U"
+NAMES = (".m3u8", ".m3u")
+ASKED_S = 5.0  # at most, where a playlist lies
+# Strict: FFmpeg and Python read strange addresses differently, and what is strange has no origin.
+_ORIGIN = re.compile(
+    r"(?:crypto[+:])?(?P<scheme>https?)://(?:[!$-.0->@-~]*@)?"
+    r"(?P<host>[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(?P<port>\d{1,5}))?(?:[/?#][!-~]*)?",
+    re.IGNORECASE | re.ASCII,
+)
+_PORTS = {"http": 80, "https": 443}
+
+Origin = tuple[str, str, int]
+
+
+def origin_of(url: str) -> Origin | None:
+    """Scheme, host and port; None for an address that may be read in two ways."""
+    if (match := _ORIGIN.fullmatch(url)) is None or "\\" in url:
+        return None
+    scheme = match["scheme"].lower()
+    return scheme, match["host"].lower(), int(match["port"] or _PORTS[scheme])
+
+
+def is_named_playlist(url: str) -> bool:
+    """Whether the name of an address says that it is a playlist."""
+    return urlsplit(url).path.lower().endswith(NAMES)
+
+
+def is_redirect(error: BaseException) -> bool:
+    """Whether FFmpeg may have failed because it was to follow none (``max_redirects``)."""
+    return getattr(error, "errno", None) == errno.EIO
+
+
+def settle(url: str) -> tuple[str, dict[str, str]]:
+    """Where a playlist lies that ``url``, with a login, leads to, and the options that its host
+    wants with it: cookies. FFmpeg tells neither to whoever opens for it.
+
+    Where nobody answers, ``url`` itself: FFmpeg says why.
+    """
+    from detector.core.sources._web import WebPlace, ask
+
+    place = WebPlace(url)
+    try:
+        with contextlib.closing(ask(place, timeout_s=ASKED_S)) as answer:
+            cookies = answer.headers.get_all("Set-Cookie")
+            options = {"cookies": "\n".join(cookies)} if cookies else {}
+            return place.beside(answer.url).whole, options
+    except (OSError, HTTPException, ValueError, SourceError):
+        return url, {}
+
+
+class Bytes:
+    """A file that PyAV reads: what lies at an address, or nothing.
+
+    A playlist comes in ASCII, with %XX for other bytes: PyAV would print a traceback for an address
+    that is no UTF-8.
+    """
+
+    def __init__(self, container: Any = None) -> None:
+        self._container = container
+        self._packets = iter(()) if container is None else container.demux()
+        self._rest = b""
+        self._is_list: bool | None = None
+
+    def is_playlist(self) -> bool:
+        """Looks ahead. Raises FFmpegError where nothing comes."""
+        if self._is_list is None:
+            while len(self._rest) < len(SIGN) and (more := self._next()):
+                self._rest += more
+            self._is_list = self._rest.startswith(SIGN)
+            self._rest = self._written(self._rest)
+        return self._is_list
+
+    def _next(self) -> bytes:
+        return next((bytes(packet) for packet in self._packets if packet.size), b"")
+
+    def _written(self, data: bytes) -> bytes:
+        if not self._is_list or data.isascii():
+            return data
+        return b"".join(b"%%%02X" % byte if byte > 127 else bytes((byte,)) for byte in data)
+
+    def read(self, length: int) -> bytes:
+        """Some of the next bytes; b"" at the end, also where the connection broke."""
+        with contextlib.suppress(av.error.FFmpegError, OSError):
+            self.is_playlist()
+            self._rest = self._rest or self._written(self._next())
+        data, self._rest = self._rest[:length], self._rest[length:]
+        return data
+
+    def close(self) -> None:
+        if self._container is not None:
+            self._container.close()
+
+
+class NestedOpener:
+    """PyAV's ``io_open`` for the playlist ``address``: call it with an address, flags of FFmpeg,
+    and the options of its demuxer.
+
+    ``options``: of the whole camera. ``denied``: the host, not the camera's own, that refused to
+    let us in; None for none. ``follows``: redirects at the own host, by ``settle``: FFmpeg would
+    take a cookie of that answer along. Not with options that ``settle`` does not send.
+    """
+
+    def __init__(
+        self, address: str, options: Mapping[str, str], timeout_s: float, follows: bool = False
+    ) -> None:
+        self._address, self._options, self._timeout_s = address, options, timeout_s
+        self._own, self._follows = origin_of(address), follows
+        self._first: Bytes | None = None
+        self._containers: list[Any] = []
+        self.denied: str | None = None
+
+    def keep(self, container: Any) -> Any:
+        """The container, which calls us. One that is collected unclosed would take its files with
+        it before FFmpeg closes them (PyAV 18: "double free"); ``__del__`` comes before that."""
+        self._containers.append(container)
+        return container
+
+    def __del__(self) -> None:
+        for container in self._containers:
+            container.close()
+
+    def open_first(self) -> Bytes:
+        """The address itself, which is then given out for the first call. Raises FFmpegError."""
+        self._first = self._open(self._address, self._options)
+        return self._first
+
+    def __call__(self, url: str, flags: int, options: Mapping[str, str]) -> Bytes:
+        first, self._first = self._first, None
+        if first is not None and url == self._address:
+            return first
+        chosen = self.options_for(url, options)
+        try:
+            return self._open(url, chosen)
+        except (av.error.HTTPUnauthorizedError, av.error.HTTPForbiddenError):
+            if not self._is_own(url):
+                origin = origin_of(url)
+                self.denied = "another host" if origin is None else f"{origin[1]}:{origin[2]}"
+        except (av.error.FFmpegError, OSError, ValueError) as error:
+            if self._follows and is_redirect(error) and self._is_own(url):
+                return self._follow(url, options)
+            # FFmpeg goes on with the next segment, as without us.
+        return Bytes()
+
+    def _follow(self, url: str, options: Mapping[str, str]) -> Bytes:
+        plain = re.sub(r"^crypto[+:]", "", url)
+        led, _ = settle(plain)
+        with contextlib.suppress(av.error.FFmpegError, OSError, ValueError):
+            led = url.removesuffix(plain) + led
+            return self._open(led, self.options_for(led, options))
+        return Bytes()
+
+    def options_for(self, url: str, options: Mapping[str, str]) -> dict[str, str]:
+        """What FFmpeg is given for ``url``. ``options``: of the demuxer that asks for it."""
+        is_own = self._is_own(url)
+        personal = PERSONAL & self._options.keys() if is_own else frozenset()
+        return {
+            "protocol_whitelist": self._options["protocol_whitelist"],
+            **{name: self._options[name] for name in HANDED_ON & self._options.keys()},
+            **{name: self._options[name] for name in personal},
+            **({"max_redirects": "0"} if is_own else {}),  # all of it would go with them
+            **{name: options[name] for name in OF_DEMUXER & options.keys()},
+        }
+
+    def _is_own(self, url: str) -> bool:
+        return url == self._address or (self._own is not None and origin_of(url) == self._own)
+
+    def _open(self, url: str, options: Mapping[str, str]) -> Bytes:
+        limits = (self._timeout_s, self._timeout_s)
+        return Bytes(av.open(url, format="data", options={**options, **RAW}, timeout=limits))

@@ -1,0 +1,155 @@
+"""PyAV's decoded pictures as planes of YUV, without a copy, and planes that may be drawn into.
+
+A decoder refers to the pictures that it handed out, so nobody may draw into them: their planes are
+read-only. ``Easel`` holds the one picture that boxes are drawn into and an encoder reads from.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import av
+import numpy as np
+from av.video.reformatter import VideoReformatter
+from numpy.typing import NDArray
+
+from detector.core.sources._bgr import HDR_TRANSFERS, WIDE_PRIMARIES, to_bgr
+from detector.core.types import Colours, Frame, Image, Planes
+
+FORMATS = ("yuv420p", "yuvj420p")
+LIMITED, FULL = 1, 2  # FFmpeg's AVCOL_RANGE
+# Shares of red and blue in the brightness, by number of the matrix. Where a stream does not say
+# (2), swscale takes BT.601, and so do we.
+LUMA = {1: (0.2126, 0.0722), 2: (0.299, 0.114), 5: (0.299, 0.114), 6: (0.299, 0.114)}
+
+
+def why_no_planes(picture: Any) -> str:
+    """Why a video that begins with this picture of PyAV's is read as BGR; "" where it need not be.
+
+    ``picture`` None: it could not be decoded.
+    """
+    if picture is None:
+        return "its first picture comes late"
+    name = picture.format.name
+    if name not in FORMATS:
+        return f"its pixels are {name}"
+    if picture.width % 2 or picture.height % 2:
+        return f"its size is odd, {picture.width}x{picture.height}"
+    if picture.rotation % 360:
+        return f"it is turned by {picture.rotation % 360} degrees"
+    if picture.interlaced_frame:
+        return "it is interlaced"
+    if picture.color_trc in HDR_TRANSFERS or picture.color_primaries in WIDE_PRIMARIES:
+        return "its colours are HDR or of a wide gamut"
+    if picture.colorspace not in LUMA:
+        return f"its colour matrix is number {picture.colorspace} of H.273"
+    if any(plane.line_size < plane.width for plane in picture.planes):
+        return "it is stored upside down"
+    return ""
+
+
+class PlanesReader:
+    """Makes planes of the pictures of one video, all of the size and kind of the first.
+
+    ``made``: BGR pictures that were made of them. They may be asked for in any thread.
+    """
+
+    def __init__(self) -> None:
+        self.made = 0
+        self._lock = threading.Lock()
+        self._to_bgr, self._to_first = VideoReformatter(), VideoReformatter()
+        self._first: tuple[str, int, int] | None = None
+        self._colours: Colours | None = None
+
+    def read(self, picture: Any) -> Planes:
+        """Of PyAV's ``picture``, which they keep alive."""
+        kind = picture.format.name, picture.width, picture.height
+        if self._first is None or self._colours is None:
+            self._first, self._colours = kind, colours_of(picture)
+        elif kind != self._first:
+            picture = self._as_first(picture)
+        y, u, v = (_pixels(plane) for plane in picture.planes)
+        for plane in (y, u, v):
+            plane.flags.writeable = False
+        return Planes(y, u, v, self._colours, self.make_bgr, picture)
+
+    def _as_first(self, picture: Any) -> Any:
+        """A stream that changes its size or its pixels goes on in those of its beginning."""
+        assert self._first is not None
+        assert self._colours is not None
+        name, width, height = self._first
+        return self._to_first.reformat(
+            picture,
+            width=width,
+            height=height,
+            format=name,
+            interpolation="BICUBIC",
+            dst_color_range=FULL if self._colours.full_range else LIMITED,
+        )
+
+    def make_bgr(self, planes: Planes) -> Image:
+        """[h, w, 3] u8, pixel for pixel as the readers of BGR make it."""
+        picture = blank_like(planes, planes).picture if planes.picture is None else planes.picture
+        height, width = planes.y.shape
+        with self._lock:
+            self.made += 1
+            return to_bgr(self._to_bgr, picture, width, height)
+
+
+def colours_of(picture: Any) -> Colours:
+    full = picture.color_range == FULL or picture.format.name == "yuvj420p"
+    return Colours(
+        int(picture.colorspace),
+        int(picture.color_primaries),
+        int(picture.color_trc),
+        full,
+        LUMA[int(picture.colorspace)],
+    )
+
+
+def blank_like(planes: Planes, filled: Planes | None = None) -> Planes:
+    """Planes of the same size and colours that may be drawn into, with what is in ``filled``."""
+    height, width = planes.y.shape
+    colours, picture = planes.colours, av.VideoFrame(width, height, "yuv420p")
+    picture.colorspace, picture.color_primaries = colours.matrix, colours.primaries
+    picture.color_trc = colours.transfer
+    picture.color_range = FULL if colours.full_range else LIMITED
+    y, u, v = (_pixels(plane) for plane in picture.planes)
+    blank = Planes(y, u, v, colours, planes.convert, picture)
+    if filled is not None:
+        copy_planes(filled, blank)
+    return blank
+
+
+def copy_planes(of: Planes, to: Planes) -> None:
+    np.copyto(to.y, of.y)
+    np.copyto(to.u, of.u)
+    np.copyto(to.v, of.v)
+
+
+class Easel:
+    """The one picture that boxes are drawn into: it is encoded before the next one comes."""
+
+    def __init__(self, *, bgr: bool = False) -> None:
+        """``bgr``: somebody needs BGR with the boxes in it, so that they are drawn there."""
+        self._bgr = bgr
+        self._planes: Planes | None = None
+
+    def put(self, frame: Frame) -> None:
+        """Makes the picture of a frame one that may be drawn into. Planes are copied."""
+        given = frame.picture
+        if not isinstance(given, Planes):
+            return
+        if self._bgr:
+            frame.picture = given.to_bgr()
+            return
+        if self._planes is None or self._planes.y.shape != given.y.shape:
+            self._planes = blank_like(given)
+        copy_planes(given, self._planes)
+        frame.picture = self._planes
+
+
+def _pixels(plane: Any) -> NDArray[np.uint8]:
+    """A view [h, w] of a plane, without the gap at the end of its lines."""
+    return np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)[:, : plane.width]

@@ -1,0 +1,195 @@
+"""An object of a store as a file that can be read anywhere, by ranges, never copied to the disk.
+
+A video is opened several times: for what it says of itself, for its frames, for its sound. All of
+these share one object and its blocks. They read close behind each other, so that most bytes are
+asked for once; the blocks that are kept are bounded.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from detector.core.errors import DetectVideoError, SourceError
+from detector.core.errors.holding import hold_object
+from detector.core.sources._addresses import Addressed, Place
+from detector.core.sources._storage import explain, open_store, path_in_store
+
+BLOCK = 1 << 20  # bytes, of which the last block of an object has fewer
+MOST_AT_ONCE = 4  # blocks in one request, where the file is read on and on
+KEPT = 32  # blocks
+PAUSES_S = (0.5, 2.0)  # before another try
+
+
+class RangedObject:
+    """One object. Threads may read it side by side. ``requests`` and ``received`` count."""
+
+    most_at_once = MOST_AT_ONCE
+    keeps_part = False  # whether what came before an error counts as the object, cut short
+
+    def __init__(self, place: Addressed) -> None:
+        """Raises SourceError where it cannot be opened."""
+        self.place = place
+        self.requests = self.received = 0
+        self.error: DetectVideoError | None = None  # what ended the reading; it stays
+        self._lock = threading.Lock()
+        self._blocks: OrderedDict[int, bytes] = OrderedDict()
+        self._expected, self._at_once = 0, 1  # the block that follows what was asked for last
+        self._file = self._persist(self._open)
+        self.size = int(self._file.size or 0)
+
+    def _open(self) -> Any:
+        """The file: ``size``, ``seek``, ``read``, ``close``."""
+        raise NotImplementedError
+
+    @property
+    def block(self) -> int:
+        """Bytes of a block."""
+        return BLOCK
+
+    def read(self, start: int, length: int) -> bytes:
+        """Some bytes from ``start``, at most ``length``; b"" at the end. Raises SourceError."""
+        if start >= self.size or length <= 0:
+            return b""
+        number, within = divmod(start, self.block)
+        with self._lock:
+            block = self._block(number)
+        return block[within : within + length]
+
+    def _block(self, number: int) -> bytes:
+        if self.error is not None:
+            raise self.error
+        if number not in self._blocks:
+            self._fetch(number)
+        self._blocks.move_to_end(number)
+        return self._blocks[number]
+
+    def _fetch(self, number: int) -> None:
+        on_and_on = number == self._expected
+        self._at_once = min(self.most_at_once, self._at_once * 2) if on_and_on else 1
+        start = number * self.block
+        end = min(self.size, start + self._at_once * self.block)
+        self._expected = number + self._at_once
+        data = self._persist(lambda: self._ask(start, end))
+        for at in range(0, len(data), self.block):
+            self._blocks[number + at // self.block] = data[at : at + self.block]
+            self._blocks.move_to_end(number + at // self.block)
+        while len(self._blocks) * self.block > KEPT * BLOCK:
+            self._blocks.popitem(last=False)
+
+    def _ask(self, start: int, end: int) -> bytes:
+        self.requests += 1
+        self._file.seek(start)
+        data = bytes(self._file.read(end - start))
+        self.received += len(data)
+        if len(data) != end - start:
+            raise ConnectionError(f"{len(data)} of {end - start} bytes came")
+        return data
+
+    def _persist(self, act: Any) -> Any:
+        """Tries again where that may help. What fails in the end stays: an object that has lost
+        bytes once is no shorter video."""
+        for pause_s in (*PAUSES_S, None):
+            try:
+                return act()
+            except DetectVideoError as error:
+                self.error = error
+                raise
+            except Exception as error:
+                trouble = explain(error, self.place.scheme)
+                if pause_s is None or not trouble.passes:
+                    self.error = SourceError(f"{self.place}: {trouble.text}")
+                    raise self.error from error
+                time.sleep(pause_s)
+        raise AssertionError("unreachable")
+
+    def raise_error(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def open(self) -> RangeFile:
+        return RangeFile(self)
+
+    def close(self) -> None:
+        self._blocks.clear()
+        self._file.close()
+
+
+class StoredObject(RangedObject):
+    """An object of a store, by fsspec."""
+
+    place: Place
+
+    def _open(self) -> Any:
+        # No cache of fsspec's: ours is shared by all openings.
+        file = open_store(self.place).open(
+            path_in_store(self.place), "rb", block_size=BLOCK, cache_type="none"
+        )
+        if file.size is None or not file.seekable():
+            file.close()
+            raise SourceError(
+                f"{self.place}: the server gives no ranges of files, or does not say how long it "
+                "is; copy it first"
+            )
+        return file
+
+
+class RangeFile:
+    """One opening of an object, with a position of its own: what PyAV reads from.
+
+    ``name`` is the address. PyAV hands it to FFmpeg, which guesses formats of raw streams by its
+    suffix and opens nothing by it.
+    """
+
+    def __init__(self, stored: RangedObject) -> None:
+        self.name = str(stored.place)
+        self._stored, self._at = stored, 0
+
+    @property
+    def size(self) -> int:
+        return self._stored.size
+
+    def read(self, length: int = -1) -> bytes:
+        """Some of the next bytes, b"" at the end."""
+        data = self._stored.read(self._at, self.size if length < 0 else length)
+        self._at += len(data)
+        return data
+
+    def pread(self, length: int, start: int) -> bytes:
+        """As os.pread: all of the bytes, but for the end."""
+        parts: list[bytes] = []
+        while length > 0 and (data := self._stored.read(start, length)):
+            parts.append(data)
+            start += len(data)
+            length -= len(data)
+        return b"".join(parts)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def seekable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """The object stays open: it is shared."""
+
+
+@contextmanager
+def holding(stored: RangedObject) -> Iterator[RangedObject]:
+    """Keeps an object open during the block, so that ``errors.holding`` finds it under its
+    address."""
+    try:
+        with hold_object(str(stored.place), stored.open):
+            yield stored
+    finally:
+        stored.close()

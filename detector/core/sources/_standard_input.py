@@ -1,0 +1,153 @@
+"""Standard input as a file that can be read once, from its first byte to its last.
+
+A video is opened more than once: for its size before the model loads, for what it says of itself,
+for its frames. So the first bytes are kept until its second frame is asked for; every opening up to
+then begins at the first byte. What is read is counted in a digest.
+
+A pipe may stay silent for ever. So nobody blocks in it: whoever waits looks at ``stopped`` all the
+time, and a run that is stopped finds the end there.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import select
+from collections.abc import Callable
+
+from detector.core.errors import SourceError, UsageError
+
+SPEC = "-"
+TICK_MS = 100  # between two looks at ``stopped``
+MOST_KEPT = 512 << 20  # bytes before the second frame; one of 8192x8192 is 100 MB
+BOXES_WITHIN = 1 << 16  # bytes, in which the boxes before the pictures of an MP4 are looked at
+CURE = "ffmpeg -i IN -c copy -f matroska - | detect-video -"
+# Boxes of an MP4 that may stand before its index (moov) or a fragment (moof).
+_BEFORE_INDEX = (b"ftyp", b"styp", b"free", b"skip", b"wide", b"uuid", b"pdin", b"sidx", b"emsg")
+
+
+class StandardInput:
+    """``read`` and ``rewind``, for PyAV; ``sha256`` and ``changes``, as a held file has them.
+
+    ``stopped`` is asked whether the run is over; ``size`` counts the bytes that were read.
+    """
+
+    def __init__(self, descriptor: int = 0) -> None:
+        self.stopped: Callable[[], bool] = lambda: False
+        self.size = 0
+        self._descriptor = descriptor
+        self._digest = hashlib.sha256()
+        self._kept = bytearray()  # from the first byte on, until ``forget``
+        self._at = 0  # in what is kept
+        self._keeps = True
+        self._ended = False
+        self._error: SourceError | None = None
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLIN)
+
+    def check(self) -> None:
+        """Raises UsageError for a terminal, and SourceError for what was read before."""
+        if os.isatty(self._descriptor):
+            raise UsageError(
+                "-: standard input is a terminal, and a video is wanted; name a file, or send one: "
+                f"{CURE}"
+            )
+        if not self._keeps:
+            raise SourceError("-: standard input was read already, and can be read once only")
+
+    def rewind(self) -> None:
+        """Goes back to the first byte. Raises what ``check`` raises, and SourceError for an MP4
+        that cannot be read from front to back."""
+        self.check()
+        self._at = 0
+        self._refuse_index_at_end()
+
+    def forget(self) -> None:
+        """Nobody begins anew: what was read need not be kept any longer."""
+        self._keeps = False
+
+    def beginning(self, length: int) -> bytes:
+        """The first bytes, fewer where there are no more. To be asked before ``forget``."""
+        while len(self._kept) < length and not self._ended:
+            self._kept += self._receive(length - len(self._kept))
+        return bytes(self._kept[:length])
+
+    def read(self, length: int) -> bytes:
+        """Some of the next bytes; b"" at the end, or where the run was stopped."""
+        if self._at < len(self._kept):
+            data = bytes(self._kept[self._at : self._at + length])
+        else:
+            data = self._receive(length)
+            if self._keeps:
+                self._keep(data)
+        self._at += len(data)
+        if not self._keeps and self._at >= len(self._kept):
+            self._kept, self._at = bytearray(), 0
+        return data
+
+    def _keep(self, data: bytes) -> None:
+        self._kept += data
+        if len(self._kept) > MOST_KEPT:
+            self._ended = True
+            self._error = SourceError(
+                f"-: no frame in the first {MOST_KEPT >> 20} MB of standard input; send a video "
+                f"that can be read from front to back: {CURE}"
+            )
+
+    def _receive(self, length: int) -> bytes:
+        while not self._ended:
+            try:
+                if self._poll.poll(TICK_MS) and (data := os.read(self._descriptor, length)):
+                    self._digest.update(data)
+                    self.size += len(data)
+                    return data
+                # Ready without data is the end. A silent pipe is not ready.
+                self._ended = bool(self._poll.poll(0)) or self.stopped()
+            except BlockingIOError:
+                self._ended = self.stopped()
+            except OSError as error:
+                self._ended = True
+                what = "it is a folder" if error.errno == errno.EISDIR else error.strerror
+                self._error = SourceError(
+                    f"-: standard input cannot be read ({what}); send a video: {CURE}"
+                )
+        return b""
+
+    def raise_error(self) -> None:
+        """Raises what ended the reading early, where there was something."""
+        if self._error is not None:
+            raise self._error
+
+    def _refuse_index_at_end(self) -> None:
+        """FFmpeg would skip all pictures to find the index, and not come back to them."""
+        at = 0
+        while at < BOXES_WITHIN:
+            head = self.beginning(at + 16)[at:]
+            name, size = head[4:8], int.from_bytes(head[:4], "big")
+            if name == b"mdat":
+                raise SourceError(
+                    "-: an MP4 whose index stands at its end cannot be read from a pipe; give the "
+                    f"file's name, or send another format: {CURE}"
+                )
+            if name not in _BEFORE_INDEX:
+                return
+            at += int.from_bytes(head[8:16], "big") if size == 1 else max(size, 8)
+
+    def sha256(self) -> str | None:
+        """Hex digest of the bytes that were read; None where there were none."""
+        return self._digest.hexdigest() if self.size else None
+
+    def changes(self) -> list[str]:
+        return []
+
+
+_current: StandardInput | None = None
+
+
+def standard_input() -> StandardInput:
+    """That of this process."""
+    global _current
+    if _current is None:
+        _current = StandardInput()
+    return _current

@@ -1,0 +1,205 @@
+"""Stores as file systems of fsspec, each opened once in a process.
+
+What a library raises becomes one line that says what to set. Credentials are the libraries' own
+business: they come from the environment, and stand in no setting of ours.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any, NamedTuple
+
+from detector.core.errors import DetectVideoError, EngineError, SourceError
+from detector.core.errors.secrets import keep_secret
+from detector.core.sources._addresses import STORES, Place, credentials_of
+
+CONNECT_S, SILENT_S = 20.0, 30.0  # until a connection stands; without a byte
+# Of the libraries themselves. Together with ours (_ranges.py) a server that is silent is given up
+# before the watchdog ends the worker (300 s), so that the error names it.
+TRIES = 2
+# Names of errors: neither botocore nor google.auth is imported for them.
+NOT_LET_IN = (
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "ProfileNotFound",
+    "CredentialRetrievalError",
+    "TokenRetrievalError",
+    "UnauthorizedSSOTokenError",
+    "SSOTokenLoadError",
+    "DefaultCredentialsError",
+    "RefreshError",
+)
+# Of Amazon, which says 400 to a token that has run out; and to who asks for an object's head, no
+# more than that.
+RUN_OUT = ("ExpiredToken", "InvalidToken", "TokenRefreshRequired", "400")
+NO_RETRIES = " (reached max retries: 0)"  # s3fs tries again, not botocore
+SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+
+
+class About(NamedTuple):
+    """``version``: size and ETag, generation or date, which tell whether it is the same."""
+
+    size: int
+    version: str
+
+
+class Trouble(NamedTuple):
+    """What an error of a store means. ``passes``: another try may go well."""
+
+    text: str
+    passes: bool
+
+
+def open_store(place: Place) -> Any:
+    """The file system (fsspec) that has ``place``. Raises EngineError where a package lacks."""
+    return _open(place.scheme)
+
+
+@cache
+def _open(scheme: str) -> Any:
+    for name in SECRETS:
+        if value := os.environ.get(name):
+            keep_secret(value)
+    try:
+        import fsspec
+
+        store = fsspec.filesystem(scheme, skip_instance_cache=True, **_settings(scheme))
+        store.retries = TRIES  # of s3fs, which has them by default for minutes
+        return store
+    except ImportError as error:
+        package = {"s3": "s3fs", "gs": "gcsfs"}[scheme]
+        raise EngineError(
+            f"{scheme}:// needs {package}; install it with: pip install 'detect-video[{scheme}]'"
+        ) from error
+    except Exception as error:
+        trouble = explain(error, scheme)
+        raise SourceError(f"{scheme}://: {trouble.text}") from error
+
+
+def _settings(scheme: str) -> dict[str, Any]:
+    if scheme == "s3":
+        retries = {"mode": "standard", "total_max_attempts": 1}  # s3fs has its own around it
+        timeouts = {"connect_timeout": CONNECT_S, "read_timeout": SILENT_S, "retries": retries}
+        session = _session_of_aws()
+        return {"use_listings_cache": False, "config_kwargs": timeouts, "session": session}
+    return {"use_listings_cache": False}
+
+
+def _session_of_aws() -> Any:
+    """One that reads dates fast: each key of a listing has one, and botocore's own way takes more
+    time than all the rest of it."""
+    from aiobotocore.session import AioSession
+    from botocore.utils import parse_timestamp
+
+    def parse(value: Any) -> datetime:
+        try:
+            found = datetime.fromisoformat(value)
+        except (TypeError, ValueError):  # other services have other forms
+            return parse_timestamp(value)  # type: ignore[no-any-return]
+        return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+    session = AioSession()
+    factory = session.get_component("response_parser_factory")
+    factory.set_parser_defaults(timestamp_parser=parse)
+    return session
+
+
+def forget_stores() -> None:
+    """The next opening looks at the environment anew."""
+    _open.cache_clear()
+
+
+def path_in_store(place: Place) -> str:
+    """As the file system wants it."""
+    return f"{place.host}/{place.key}"
+
+
+def about_of(info: Mapping[str, Any]) -> About:
+    """Of what a file system tells of one object. Raises SourceError where it tells no size."""
+    size = info.get("size")
+    if size is None:
+        raise SourceError("the server does not say how long it is, so it cannot be read by ranges")
+    for name in ("generation", "ETag", "etag", "Last-Modified", "LastModified", "mtime", "created"):
+        if value := info.get(name):
+            return About(int(size), f"{int(size)}-{_bare(value)}")
+    return About(int(size), f"{int(size)}-")
+
+
+def _bare(value: object) -> str:
+    return str(value).removeprefix("W/").strip('"')
+
+
+def look(place: Place) -> About:
+    """Asks for one object. Raises SourceError, one line with the cure."""
+    store = open_store(place)
+    with store_errors(place):
+        info = store.info(path_in_store(place))
+        if info.get("type") == "directory":
+            raise SourceError(f"{place}: no such object; check the address")
+        return about_of(info)
+
+
+@contextmanager
+def store_errors(place: Place, kind: type[DetectVideoError] = SourceError) -> Iterator[None]:
+    """What a library raises in the block becomes ``kind``."""
+    try:
+        yield
+    except DetectVideoError:
+        raise
+    except Exception as error:
+        raise kind(f"{place}: {explain(error, place.scheme).text}") from error
+
+
+def explain(error: BaseException, scheme: str) -> Trouble:
+    """What an error of fsspec and the libraries below it means."""
+    status, name = _status(error), type(error).__name__
+    let_in = status not in (401, 403) and name not in NOT_LET_IN and _code(error) not in RUN_OUT
+    if not let_in or isinstance(error, PermissionError):
+        return Trouble(
+            f"no permission, or wrong credentials ({_words(error)}); {credentials_of(scheme)}",
+            False,
+        )
+    if status in (404, 410) or (isinstance(error, FileNotFoundError) and status is None):
+        what = "bucket or object" if scheme in STORES else "file"
+        return Trouble(f"no such {what}; check the address", False)
+    if status == 412 or name in ("FileExpired", "ChangedError"):
+        return Trouble("changed while it was read; run the job again", False)
+    cure = "check the network" + (" and AWS_ENDPOINT_URL" if scheme == "s3" else "")
+    passes = status is None or status >= 500 or status in (408, 429)
+    return Trouble(f"the connection failed ({_words(error)}); {cure}", passes)
+
+
+def _status(error: BaseException | None) -> int | None:
+    """HTTP's, of the error or of what it came from."""
+    while error is not None:
+        response = getattr(error, "response", None)
+        of_boto = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}
+        found = of_boto.get("HTTPStatusCode")
+        for name in ("status", "code"):  # of aiohttp, of gcsfs
+            found = getattr(error, name, None) if found is None else found
+        if isinstance(found, int) and 300 <= found < 600:
+            return found
+        error = error.__cause__
+    return None
+
+
+def _code(error: BaseException | None) -> str:
+    """Amazon's name of what is wrong."""
+    while error is not None:
+        response = getattr(error, "response", None)
+        if isinstance(response, dict) and (code := response.get("Error", {}).get("Code")):
+            return str(code)
+        error = error.__cause__
+    return ""
+
+
+def _words(error: BaseException) -> str:
+    """The innermost reason, in a line."""
+    while error.__cause__ is not None and not str(error.__cause__).isspace():
+        error = error.__cause__
+    text = " ".join(str(error).replace(NO_RETRIES, "").split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

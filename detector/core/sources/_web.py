@@ -1,0 +1,489 @@
+"""Files of web servers, by the standard library: one request, read on as long as it lasts.
+
+A server that gives ranges is asked again from where somebody wants to read. Of one that gives none
+the bytes are kept in a temporary file as they come. User and password (of the address, or of
+~/.netrc) go to the host of the address alone, whatever it redirects to; certificates are checked.
+"""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import netrc
+import os
+import re
+import socket
+import ssl
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import IO, Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, unquote, urlsplit
+from urllib.request import (
+    HTTPBasicAuthHandler,
+    HTTPDefaultErrorHandler,
+    HTTPDigestAuthHandler,
+    HTTPErrorProcessor,
+    HTTPHandler,
+    HTTPPasswordMgrWithDefaultRealm,
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+)
+
+from detector.core.errors import SourceError
+from detector.core.errors.secrets import HIDDEN, Address, redact
+from detector.core.sources import _ranges
+from detector.core.sources._ranges import PAUSES_S, RangedObject
+from detector.core.sources._storage import About, explain
+
+SILENT_S = 20.0  # without a byte
+READ_BYTES = 1 << 16  # asked of a connection at once
+SKIPPED = 1 << 18  # bytes that are read past rather than asked for anew
+LOOK_S = 0.2  # between two looks at whether the run is to stop
+LONGEST_NAME = 200  # bytes
+_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
+_EMPTY = re.compile(r"bytes \*/0")
+# In an address, as it is sent: a letter outside of ASCII, or a space, becomes %XX.
+_AS_SENT = "".join(chr(code) for code in range(33, 127))
+
+# Set by a run: whether it is to end now. ``bool()`` is False.
+stopped: Callable[[], bool] = bool
+
+
+class CertificateError(SourceError):
+    """Nobody knows who answers."""
+
+
+class ChangedError(OSError):
+    """Another file lies at the address now."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebPlace:
+    """An address of a web server. As text it has no query: that may hold what nobody is to see."""
+
+    whole: str = field(repr=False)
+
+    @property
+    def scheme(self) -> str:
+        return self.whole.partition(":")[0].lower()
+
+    def __str__(self) -> str:
+        shown = Address(self.whole).shown  # registers what is secret
+        scheme, _, rest = shown.partition("://")
+        host, slash, path = re.split(r"[?#]", rest)[0].partition("/")
+        return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+
+    @property
+    def name(self) -> str:
+        """What a file is called that comes from there: the last part of the path, without percent
+        signs; the host where there is none."""
+        host, _, path = str(self).partition("://")[2].partition("/")
+        name = unquote(path.rstrip("/").rpartition("/")[2]) or host
+        name = "".join(sign if sign.isprintable() and sign != "/" else "_" for sign in name)
+        stem, suffix = os.path.splitext(name.replace(HIDDEN, ""))
+        while len(os.fsencode(stem)) > LONGEST_NAME:
+            stem = stem[:-1]
+        return f"{stem}{suffix[:20]}"
+
+    def beside(self, url: str) -> WebPlace:
+        """An address that this one leads to. At the same host it has the same login."""
+        info, at, host = urlsplit(self.whole).netloc.rpartition("@")
+        parts = urlsplit(url)
+        if at and parts.netloc == host and parts.scheme == self.scheme:
+            return WebPlace(url.replace("://", f"://{info}@", 1))
+        return WebPlace(url)
+
+
+class Answer:
+    """An open answer. ``size``: bytes of the whole file, None where the server does not tell.
+    ``ranges``: whether it can be asked for a part."""
+
+    def __init__(self, response: Any, start: int, size: int | None, ranges: bool) -> None:
+        self.response, self.start, self.size, self.ranges = response, start, size, ranges
+        self.headers = response.headers
+        self.url: str = response.url  # after redirects
+        stated = self.headers.get("Content-Type") or "of no stated type"
+        self.kind: str = stated.partition(";")[0].strip().lower()
+        self.head = b""  # what was read of it, where somebody keeps that
+        self.tag: str = self.headers.get("ETag") or ""
+
+    def told(self) -> set[str]:
+        """The names of its headers."""
+        return {name.lower() for name in self.headers}
+
+    def read(self, length: int) -> bytes:
+        """Some of the next bytes; b"" at the end."""
+        return bytes(self.response.read1(length))
+
+    def cut(self) -> None:
+        """Ends a read that waits, in another thread."""
+        with suppress(OSError, AttributeError):
+            self.response.fp.raw._sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self.response.close()
+
+
+def ask(
+    place: WebPlace, start: int = 0, *, timeout_s: float = SILENT_S, checked: bool = True
+) -> Answer:
+    """Asks for the file from byte ``start`` on. Raises OSError (HTTPError for a refusal),
+    http.client.HTTPException, ValueError, and CertificateError.
+
+    ``checked``: False trusts every certificate, and sends neither user nor password nor query.
+    """
+    url = _as_sent(place.whole)
+    opener = _opener(url, place.whole, checked)
+    if not checked:
+        url = re.split(r"[?#]", url)[0]
+    headers = {
+        "User-Agent": "detect-video",
+        "Accept": "*/*",
+        "Accept-Encoding": "identity",
+        "Range": f"bytes={start}-",
+    }
+    try:
+        response = opener.open(Request(url, headers=headers), timeout=timeout_s)
+    except HTTPError as error:
+        if error.code != 416 or start:
+            error.close()
+            raise
+        if _EMPTY.fullmatch(error.headers.get("Content-Range", "")):
+            return Answer(error, 0, 0, True)
+        error.close()
+        del headers["Range"]  # a server that takes a range for a mistake
+        response = opener.open(Request(url, headers=headers), timeout=timeout_s)
+    except URLError as error:
+        if isinstance(error.reason, ssl.SSLCertVerificationError):
+            raise CertificateError(
+                f"{place}: its certificate is not to be trusted "
+                f"({error.reason.verify_message}); name the authority that signed it: "
+                "SSL_CERT_FILE=ca.pem"
+            ) from error
+        raise (error.reason if isinstance(error.reason, OSError) else error) from None
+    return _read_head(response, start)
+
+
+def _read_head(response: Any, start: int) -> Answer:
+    ranged = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
+    if response.status == 206 and ranged is not None:
+        if int(ranged[1]) != start:
+            raise ConnectionError(f"the server sent bytes from {ranged[1]} on, not from {start}")
+        return Answer(response, start, None if ranged[2] == "*" else int(ranged[2]), True)
+    ranges = response.headers.get("Accept-Ranges", "").strip().lower() == "bytes"
+    return Answer(response, 0, response.length, ranges and response.length is not None)
+
+
+def _as_sent(whole: str) -> str:
+    """Without a login, and in ASCII."""
+    scheme, _, rest = whole.partition("://")
+    place, slash, path = rest.partition("/")
+    if not slash and (cut := re.search(r"[?#]", place)):
+        place, path = place[: cut.start()], place[cut.start() :]
+    host = place.rpartition("@")[2]
+    return f"{scheme.lower()}://{host}/{quote(path.partition('#')[0], safe=_AS_SENT)}"
+
+
+class _Redirects(HTTPRedirectHandler):
+    def redirect_request(
+        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> Any:
+        Address(newurl)  # what is secret in it, such as a signature
+        if urlsplit(newurl).scheme not in ("http", "https"):
+            raise ValueError("it leads to an address that is not of the web")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _opener(url: str, whole: str, checked: bool) -> OpenerDirector:
+    context = ssl.create_default_context()
+    if not checked:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    opener = OpenerDirector()
+    handlers: list[Any] = [
+        ProxyHandler(),
+        HTTPHandler(),
+        HTTPSHandler(context=context),
+        HTTPDefaultErrorHandler(),
+        _Redirects(),
+        HTTPErrorProcessor(),
+    ]
+    if checked and (login := _login_of(whole)) is not None:
+        passwords = HTTPPasswordMgrWithDefaultRealm()
+        parts = urlsplit(url)
+        passwords.add_password(None, f"{parts.scheme}://{parts.netloc}/", *login)
+        handlers += [HTTPDigestAuthHandler(passwords), HTTPBasicAuthHandler(passwords)]
+    for handler in handlers:
+        opener.add_handler(handler)
+    return opener
+
+
+def _login_of(whole: str) -> tuple[str, str] | None:
+    """Of the address itself, else of ~/.netrc."""
+    info, at, _ = re.split(r"[/?#]", whole.partition("://")[2], maxsplit=1)[0].rpartition("@")
+    if at:
+        user, _, password = info.partition(":")
+        return unquote(user), unquote(password)
+    try:
+        found = netrc.netrc().authenticators(urlsplit(whole).hostname or "")
+    except (OSError, netrc.NetrcParseError, ValueError):
+        return None
+    return None if found is None or found[2] is None else (found[0], found[2])
+
+
+def look(place: WebPlace) -> About:
+    """Asks for a file without reading it. Raises SourceError."""
+    try:
+        with closing(ask(place)) as answer:
+            if answer.size is None:
+                raise SourceError(f"{place}: the server does not say how long it is; copy it first")
+            dated = answer.headers.get("Last-Modified")
+            version = (answer.tag or dated or "").removeprefix("W/").strip('"')
+            return About(answer.size, f"{answer.size}-{version}")
+    except SourceError:
+        raise
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise SourceError(f"{place}: {explain(error, place.scheme).text}") from error
+
+
+class WebFile:
+    """A file of a server, as a file: ``size``, ``seek``, ``read``. For one thread."""
+
+    def __init__(self, place: WebPlace) -> None:
+        """Raises as ``ask``."""
+        self._place = place
+        self._answer: Answer | None = ask(place)
+        self._tag = self._answer.tag
+        self._at = 0  # where ``read`` reads next
+        self._came = 0  # where the open answer stands
+        self.broken: Exception | None = None  # what ended a file whose length nobody knew
+        self._kept: IO[bytes] | None = None
+        if not self._answer.ranges or self._answer.size is None:
+            self._kept = tempfile.TemporaryFile(prefix="detect-video-")  # noqa: SIM115
+        self.size = self._keep_all() if self._answer.size is None else self._answer.size
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, position: int) -> None:
+        self._at = position
+
+    def read(self, length: int) -> bytes:
+        """Some bytes from the position on. Raises as ``ask``; another call tries again."""
+        if self._kept is None:
+            data = self._receive(self._at, length)
+        else:
+            self._keep_until(min(self._at + 1, self.size))
+            self._kept.seek(self._at)
+            data = self._kept.read(length)
+        self._at += len(data)
+        return data
+
+    def _receive(self, position: int, length: int) -> bytes:
+        """Some bytes of the open answer, or of a new one."""
+        answer = self._answer
+        if answer is None or not 0 <= position - self._came <= SKIPPED:
+            answer = self._ask_again(position)
+        try:
+            while self._came < position:
+                self._take(answer, min(READ_BYTES, position - self._came))
+            return self._take(answer, min(length, READ_BYTES))
+        except BaseException:
+            self._drop()
+            raise
+
+    def _take(self, answer: Answer, length: int) -> bytes:
+        data = answer.read(length)
+        if not data:
+            raise ConnectionError(f"the connection ended at byte {self._came} of {self.size}")
+        self._came += len(data)
+        return data
+
+    def _ask_again(self, position: int) -> Answer:
+        self._drop()
+        answer = ask(self._place, position)
+        if answer.size != self.size or answer.tag != self._tag:
+            answer.close()
+            raise ChangedError("another file lies at this address now")
+        self._answer, self._came = answer, answer.start
+        return answer
+
+    def _drop(self) -> None:
+        if self._answer is not None:
+            self._answer.close()
+            self._answer = None
+
+    def _keep_until(self, end: int) -> None:
+        """Receives into the temporary file, as far as somebody reads. A connection that is made
+        anew begins with the first byte."""
+        assert self._kept is not None
+        while (have := self._kept.seek(0, os.SEEK_END)) < end:
+            if self._answer is None:
+                self._ask_again(have)
+            self._kept.write(self._receive_from(have))
+
+    def _receive_from(self, position: int) -> bytes:
+        assert self._answer is not None
+        try:
+            while self._came < position:
+                self._take(self._answer, min(READ_BYTES, position - self._came))
+            return self._take(self._answer, READ_BYTES)
+        except BaseException:
+            self._drop()
+            raise
+
+    def _keep_all(self) -> int:
+        """The length of a file that only its end tells."""
+        assert self._kept is not None
+        assert self._answer is not None
+        try:
+            while data := self._answer.read(READ_BYTES):
+                self._kept.write(data)
+        except (OSError, http.client.HTTPException) as error:
+            if isinstance(error, http.client.IncompleteRead):
+                self._kept.write(error.partial)
+            self.broken = error
+        self._drop()
+        return self._kept.seek(0, os.SEEK_END)
+
+    def cut(self) -> None:
+        """Ends a read that waits, in another thread."""
+        if (answer := self._answer) is not None:
+            answer.cut()
+
+    def close(self) -> None:
+        self._drop()
+        if self._kept is not None:
+            self._kept.close()
+
+
+class WebObject(RangedObject):
+    """A file of a web server. Where its connection is lost for good, what came before is the file:
+    ``error`` says why it ends there."""
+
+    place: WebPlace
+    most_at_once = 1  # a connection goes on, so that more blocks cost no request
+    keeps_part = True
+
+    def __init__(self, place: WebPlace) -> None:
+        """Raises SourceError."""
+        self._over = threading.Event()
+        self.users = 1
+        super().__init__(place)
+        self._until = self.size  # what lies behind it does not come
+        if self._file.broken is not None:
+            self._end(self._file.broken, self.size)
+        threading.Thread(target=self._watch, name="detect-video web", daemon=True).start()
+
+    @property
+    def block(self) -> int:
+        """Smaller than of stores: the first picture waits for less."""
+        return min(_ranges.BLOCK, READ_BYTES)
+
+    def _open(self) -> Any:
+        return WebFile(self.place)
+
+    def _watch(self) -> None:
+        """A run that is to stop waits for no server."""
+        while not self._over.wait(LOOK_S):
+            if stopped():
+                self._file.cut()
+
+    def _block(self, number: int) -> bytes:
+        if number not in self._blocks and number * self.block < self._until:
+            self._fetch(number)
+        return self._blocks.get(number, b"")
+
+    def _ask(self, start: int, end: int) -> bytes:
+        """As many of the bytes as come. Tries go on as long as each brings some."""
+        data, tries, end = bytearray(), 0, min(end, self._until)
+        while len(data) < end - start:
+            try:
+                self.requests += 1
+                self._file.seek(start + len(data))
+                part = self._file.read(end - start - len(data))
+                self.received += len(part)
+                data += part
+                tries = 0
+            except (OSError, ValueError, http.client.HTTPException) as error:
+                passes = explain(error, self.place.scheme).passes
+                if tries == len(PAUSES_S) or not passes or self._is_stopped(PAUSES_S[tries]):
+                    self._end(error, start + len(data))
+                    break
+                tries += 1
+        return bytes(data)
+
+    def _is_stopped(self, pause_s: float) -> bool:
+        """Waits. True where the run is to stop."""
+        until = time.monotonic() + pause_s
+        while time.monotonic() < until and not stopped():
+            self._over.wait(LOOK_S)
+        return stopped()
+
+    def _end(self, error: Exception, position: int) -> None:
+        self._until = position
+        why = redact(explain(error, self.place.scheme).text)
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+            why = f"no room for its copy in {tempfile.gettempdir()}; set TMPDIR"
+        self.error = SourceError(f"{self.place}: it ends at byte {position} here: {why}")
+
+    def close(self) -> None:
+        """Ends one use of it."""
+        with _lock:
+            self.users -= 1
+            if self.users > 0 or _kept is self:
+                return
+        self.end()
+
+    def end(self) -> None:
+        self._over.set()
+        super().close()
+
+
+# The object that was opened last, inside of ``keeping``: a run opens its source for its size, and
+# then for its frames.
+_lock = threading.Lock()
+_keepers = 0
+_kept: WebObject | None = None
+
+
+def open_web(place: WebPlace) -> WebObject:
+    """Raises SourceError."""
+    with _lock:
+        if _kept is not None and _kept.place == place:
+            _kept.users += 1
+            return _kept
+    opened = WebObject(place)
+    _keep(opened)
+    return opened
+
+
+def _keep(opened: WebObject | None) -> None:
+    """In the place of what was kept before."""
+    global _kept
+    with _lock:
+        before, _kept = _kept, opened if _keepers else None
+    if before is not None and before.users <= 0:
+        before.end()
+
+
+@contextmanager
+def keeping() -> Iterator[None]:
+    """During the block, the file that was opened last stays open, with what has come of it."""
+    global _keepers
+    with _lock:
+        _keepers += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _keepers -= 1
+        _keep(None)

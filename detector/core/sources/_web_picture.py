@@ -1,0 +1,72 @@
+"""One picture of a web server."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import ExitStack
+from dataclasses import replace
+
+from detector.core.errors import SourceError
+from detector.core.sources._contents import PICTURES
+from detector.core.sources._web import WebPlace, open_web
+from detector.core.sources.base import Source
+from detector.core.types import Frame, Image
+
+MOST_BYTES = 1 << 30
+
+
+class WebPicture(Source):
+    """One picture, copied whole: it is read as a file of that name is."""
+
+    decoder = "opencv"
+
+    def __init__(self, place: WebPlace, codec: str, stride: int, frames: int | None) -> None:
+        """Raises SourceError where it does not come whole, or cannot be read."""
+        from detector.core.sources.pictures import PicturesSource
+
+        self._shown = str(place)
+        with ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="detect-video-"))
+            self._path = _copy(place, folder, codec)
+            try:
+                inner = PicturesSource.open(self._path, stride=stride, frames=frames)
+            except SourceError as error:
+                raise SourceError(self._told(str(error))) from error
+            self._inner: Source = stack.enter_context(inner)
+            self._kept = stack.pop_all()
+        self.info = replace(inner.info, path=self._shown)
+        self.counts, self._notes = inner.counts, list[str]()
+
+    @property
+    def notes(self) -> list[str]:  # type: ignore[override]
+        self._notes += map(self._told, self._inner.notes)
+        self._inner.notes.clear()
+        return self._notes
+
+    def _told(self, text: str) -> str:
+        return text.replace(self._path, self._shown)
+
+    def read(self, into: Image | None = None) -> Frame | None:
+        frame = self._inner.read(into)
+        return None if frame is None else replace(frame, path=self._shown)
+
+    def close(self) -> None:
+        self._kept.close()
+
+
+def _copy(place: WebPlace, folder: str, codec: str) -> str:
+    """The path of a copy, which has the suffix of what it is."""
+    stored = open_web(place)
+    try:
+        if stored.size > MOST_BYTES:
+            raise SourceError(f"{place}: a picture of {stored.size} bytes; make it smaller")
+        data = stored.open().pread(stored.size, 0)
+        stored.raise_error()
+    finally:
+        stored.close()
+    stem, suffix = os.path.splitext(place.name)
+    path = os.path.join(folder, f"{stem}{suffix if suffix.lower() in PICTURES else f'.{codec}'}")
+    with open(path, "wb") as file:
+        file.write(data)
+    return path

@@ -1,0 +1,282 @@
+"""The contract of a source: frames in order, and what it knows of itself.
+
+A source is a class ``NAMESource`` in ``sources/NAME.py``. It declares which specs it claims and
+which pictures it gives, so that a new source is that one file (and its test).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from detector.core.errors import SourceError, UsageError
+from detector.core.types import Frame, Image, ReadCounts, SourceInfo
+
+if TYPE_CHECKING:
+    from detector.core.timeline import OffTrack, Track
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is read of a video that holds several things. ``track``: its number among the video
+    tracks, from 1; None: the default one, else the largest. ``rate``: frames a second of a raw
+    stream; None: what it states."""
+
+    track: int | None = None
+    rate: Fraction | None = None
+
+
+ANY = Choice()
+# What people write for the rates of NTSC, which are no decimal numbers.
+NTSC = {
+    "23.976": Fraction(24000, 1001),
+    "29.97": Fraction(30000, 1001),
+    "59.94": Fraction(60000, 1001),
+}
+MOST_RATE = 1000
+
+
+def parse_rate(text: str) -> Fraction:
+    """Frames a second of ``--rate``. Raises UsageError."""
+    try:
+        rate = NTSC.get(text) or Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        rate = Fraction(0)
+    if not 0 < rate <= MOST_RATE:
+        raise UsageError(
+            f"--rate {text!r} is no rate: frames a second, more than 0 and at most {MOST_RATE}; "
+            "give 30, 29.97 or 30000/1001"
+        )
+    return rate
+
+
+class Source:
+    """Iterable of Frame. A bad frame is counted in ``counts`` and skipped; it raises nothing."""
+
+    # What Frame.picture may be: "bgr", "yuv420p". The ``open`` of a source that gives more than
+    # "bgr" has an argument ``pixels``, what is wanted of it. ``pixels`` here is what it gives.
+    gives: ClassVar[tuple[str, ...]] = ("bgr",)
+    # Whether its ``open`` has an argument ``choice``, which track is read, and how fast.
+    has_tracks: ClassVar[bool] = False
+    # Sources are asked in ascending order whether they claim a spec. Video files come last: that
+    # source takes every file that nobody else knows.
+    order: ClassVar[int] = 0
+
+    # Whether its frames arrive whether or not somebody has time for them: a camera's. Such a source
+    # has ``arrive``, as of ``loop.parts.Parts``.
+    arrives: ClassVar[bool] = False
+
+    # Modules that ``open`` and reading import at their first use.
+    imports: ClassVar[tuple[str, ...]] = ()
+
+    info: SourceInfo
+    counts: ReadCounts
+    decoder: str = ""  # who reads: "opencv", "av", "opencv (28 frames) then av", ...
+    pixels: str = "bgr"  # or "yuv420p"; the same for all of its frames
+    no_planes: str = ""  # why a video of which planes were wanted gives BGR
+    notes: list[str]  # sentences for the session
+
+    @property
+    def damaged(self) -> bool:
+        """Whether a part of the source was lost, so far."""
+        return self.counts.damaged
+
+    @classmethod
+    def claims(cls, spec: str) -> bool:
+        """Whether this source reads ``spec``, by its name and the file system. Never raises."""
+        raise NotImplementedError
+
+    @classmethod
+    def check_spec(cls, spec: str) -> None:
+        """Raises SourceError or UsageError for what can be said of a spec that it claims by names
+        and folders alone, before anything slow."""
+
+    @classmethod
+    def open(cls, spec: str, *, decoder: str, stride: int, frames: int | None) -> Source:
+        """The source of a spec that it claims, with its first frame found. Raises SourceError."""
+        raise NotImplementedError
+
+    @classmethod
+    def open_arriving(cls, spec: str, config: Any) -> Source:
+        """Where it ``arrives``: as the options of a ``config.Config`` say. Raises SourceError and
+        UsageError."""
+        raise NotImplementedError
+
+    def arrive(self, track: Track | OffTrack, index: int, row: int) -> bool:
+        """As ``loop.parts.Parts.arrive``."""
+        raise NotImplementedError
+
+    def restrict(self, start_s: Fraction | None, duration_s: Fraction | None) -> None:
+        """Hands out frames from ``start_s`` on, for ``duration_s``. Time is counted from where the
+        source's own clock begins. None: from the first frame, and to the end. Called before the
+        first read.
+
+        Raises SourceError where there is no such frame, and UsageError where frames have no time.
+        """
+        raise UsageError(
+            f"{self.info.path}: --start and --duration are for sources with a clock; leave them out"
+        )
+
+    def read(self, into: Image | None = None) -> Frame | None:
+        """The next frame, or None at the end (and ever after).
+
+        ``into`` is a buffer that the frame may be decoded into when its shape fits. The frame's
+        picture is ``into`` itself, a new array, or planes that are the decoder's own. Raises
+        SourceError only for what ends the whole source.
+        """
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Frame]:
+        while (frame := self.read()) is not None:
+            yield frame
+
+    def close(self) -> None:
+        """Releases files and decoders. May be called twice."""
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> Any:
+        self.close()
+
+
+class SteppingSource(Source):
+    """A source in two steps, like cv2's: ``grab`` moves on, ``retrieve`` makes the picture.
+
+    It applies stride and limit for all readers. A frame that the stride drops is never converted.
+    """
+
+    def __init__(self, stride: int = 1, frames: int | None = None) -> None:
+        self.counts = ReadCounts()
+        self.notes = []
+        self._stride = stride
+        self._frames = frames  # hand out at most so many; None: all
+        self._next = 0  # index of the next picture in the source
+        self._handed_out = 0
+        self._end_s: Fraction | None = None  # the first time that is not handed out
+        self._held = False  # a picture is grabbed already
+        self._is_behind = False  # the one that was grabbed last is the first that is left out
+        self._closed = False
+
+    def grab(self) -> bool:
+        """Moves to the next picture. False at the end, and ever after."""
+        raise NotImplementedError
+
+    def retrieve(self, index: int, into: Image | None) -> Frame | None:
+        """The picture that was grabbed last, as frame ``index``.
+
+        None where it turned out to be unreadable; it is then counted.
+        """
+        raise NotImplementedError
+
+    def grabbed_pts(self) -> int:
+        """The pts of the picture that was grabbed last."""
+        raise NotImplementedError
+
+    def at_limit(self) -> None:
+        """``frames`` are handed out, and the rest of the source is left unread."""
+
+    def hold_first(self) -> bool:
+        """Grabs the first picture and keeps it for the first read. False where there is none."""
+        self._held = self.grab()
+        return self._held
+
+    def seek(self, start_s: Fraction) -> int | None:
+        """Grabs a picture before ``start_s``, or the first one from then on, where all that follows
+        is certain to be the same as without. Returns its number; None: nothing has moved."""
+        return None
+
+    def restrict(self, start_s: Fraction | None, duration_s: Fraction | None) -> None:
+        """Frames before the start are left out, so that those behind it are the same as without it,
+        with the same numbers. They are decoded and dropped where ``seek`` cannot help."""
+        begins_s = self.info.start_pts * self.info.time_base
+        if start_s is not None and begins_s:
+            self.notes.append(
+                f"the source's clock begins at {float(begins_s):.3f} s: --start "
+                f"{float(start_s):.3f} s is {float(begins_s + start_s):.3f} s on it, as in time_s"
+            )
+            start_s += begins_s
+        if start_s is not None and (number := self.seek(start_s)) is not None:
+            self._next, self._held = number, True
+        at = None
+        while self._advance():
+            at = self._grabbed_s()
+            if start_s is None or at >= start_s:
+                self._held = True
+                break
+            self._next += 1
+        if not self._held:
+            ends = "it has no frame"
+            if at is not None:
+                ends = f"its last frame is at {float(at - begins_s):.3f} s"
+                ends += f" from its beginning ({float(at):.3f} s on its clock)" if begins_s else ""
+            raise SourceError(f"{self.info.path}: {ends}, before --start; use an earlier one")
+        if duration_s is not None and at is not None:
+            self._end_s = (at if start_s is None else start_s) + duration_s
+            if at >= self._end_s:
+                raise SourceError(
+                    f"{self.info.path}: no frame in that time, the next is at "
+                    f"{float(at - begins_s):.3f} s; use a longer --duration"
+                )
+
+    def _grabbed_s(self) -> Fraction:
+        return self.grabbed_pts() * self.info.time_base
+
+    def read(self, into: Image | None = None) -> Frame | None:
+        while self._handed_out != self._frames and not self._closed and self._advance():
+            if self._end_s is not None and self._grabbed_s() >= self._end_s:
+                self._frames = self._handed_out  # the end, now and ever after
+                self._is_behind = True
+                break
+            index, self._next = self._next, self._next + 1
+            if index % self._stride:
+                self.counts.skipped += 1
+            elif (frame := self.retrieve(index, into)) is not None:
+                self._handed_out += 1
+                return frame
+        if self._handed_out == self._frames and not self._closed:
+            self.at_limit()
+        return None
+
+    def read_behind(self) -> Frame | None:
+        """Once, behind the last frame of ``read``: the first picture that the ``duration_s`` of
+        ``restrict`` leaves out. None where the source ended before."""
+        if not self._is_behind or self._closed:
+            return None
+        self._is_behind = False
+        return self.retrieve(self._next, None)
+
+    def _advance(self) -> bool:
+        if self._held:
+            self._held = False
+            return True
+        return self.grab()
+
+    def close(self) -> None:
+        self._closed = True
+
+
+def check_file(spec: str) -> None:
+    """Raises SourceError where ``spec`` is no regular file, or cannot be read."""
+    try:
+        if not stat.S_ISREG(os.stat(spec).st_mode):
+            raise SourceError(
+                f"{spec}: not a regular file (a device or a pipe); save it to a file, or send it: "
+                f"detect-video - < {spec}"
+            )
+        with open(spec, "rb"):
+            pass
+    except OSError as error:
+        raise SourceError(
+            f"{spec}: cannot be read ({error.strerror}); check its permissions: ls -l"
+        ) from error

@@ -1,0 +1,268 @@
+"""Pictures: a folder, a pattern (``*.jpg``, ``frame_%04d.jpg``), files by name, or a single file.
+
+Each is one frame; frame n is at n seconds.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.errors import SourceError
+from detector.core.errors.holding import name_to_open
+from detector.core.errors.text import counted
+from detector.core.sources._contents import FFMPEG_PICTURES, is_picture
+from detector.core.sources._cv2 import cv2, fits
+from detector.core.sources._deep import decode_deep
+from detector.core.sources._left_out import describe_left_out
+from detector.core.sources._picture_size import why_not_decoded
+from detector.core.sources._specs import (
+    Gathered,
+    NamedPictures,
+    is_numbered,
+    list_pictures,
+    look_into,
+)
+from detector.core.sources._unclaimed import is_live
+from detector.core.sources.base import SteppingSource
+from detector.core.types import Frame, Image, SourceInfo
+
+# Bytes from the start in which a file says that it is an animation: before the pixels, and behind a
+# colour profile at most.
+ANIMATION_SAID_WITHIN = 4096
+# Bytes in which a HEIF lists its items, and an item that is a grid (ISO/IEC 23008-12).
+HEIF_DESCRIBED_WITHIN = 1 << 18
+_GRID = re.compile(rb"infe(\x02.{7}|\x03.{9})grid", re.DOTALL)
+MAX_NOTES = 10  # so many pictures are named in notes; unreadable ones are all counted
+
+
+class PicturesSource(SteppingSource):
+    """One frame per picture. ``Frame.index`` counts in the list: an unreadable one leaves a gap."""
+
+    decoder = "opencv"
+
+    @classmethod
+    def claims(cls, spec: str) -> bool:
+        """A folder, a file with a picture's suffix, or a pattern that is no file's name."""
+        if isinstance(spec, NamedPictures) or os.path.isdir(spec):
+            return True
+        if os.path.lexists(spec):
+            return os.path.exists(spec) and is_picture(spec)
+        return is_numbered(spec) or (glob.has_magic(spec) and not is_live(spec))
+
+    @classmethod
+    def check_spec(cls, spec: str) -> None:
+        list_pictures(spec)
+
+    @classmethod
+    def open(
+        cls, spec: str, *, decoder: str = "auto", stride: int = 1, frames: int | None = None
+    ) -> PicturesSource:
+        source = cls(spec, list_pictures(spec), stride, frames)
+        if not isinstance(spec, Gathered) and (contents := look_into(spec)) is not None:
+            source._left_out = describe_left_out(spec, contents, videos=True)
+        return source
+
+    def __init__(
+        self, spec: str, paths: Sequence[str], stride: int = 1, frames: int | None = None
+    ) -> None:
+        super().__init__(stride, frames)
+        self._paths = paths
+        self._names = _output_names(paths)
+        self._grabbed = 0
+        self._left_out = ""  # said at the end, behind what is wrong with single pictures
+        # What was done to samples -> first picture, how many others, place of the note.
+        self._told: dict[str, tuple[str, int, int]] = {}
+        self._first, first = self._first_readable(spec)
+        self._first_image: Image | None = first
+        self.info = SourceInfo(
+            path=str(spec),
+            kind="pictures",
+            width=first.shape[1],
+            height=first.shape[0],
+            fps=Fraction(1),
+            time_base=Fraction(1),
+            frames_declared=len(paths),
+            duration_s=float(len(paths)),
+            codec=os.path.splitext(paths[self._first])[1].lstrip(".").lower(),
+        )
+
+    def _first_readable(self, spec: str) -> tuple[int, Image]:
+        for index in range(0, len(self._paths), self._stride):
+            image = self._read(self._paths[index])
+            if image is not None:
+                return index, image
+        if len(self._paths) == 1:
+            if why := _why_unread(self._paths[0]):
+                cure = "make it smaller" if "pixels" in why else "write it again"
+                cure = "convert it: heif-convert IN.heic OUT.jpg" if "tiles" in why else cure
+                raise SourceError(f"{spec}: {why}; {cure}")
+            raise SourceError(
+                f"{spec}: cannot be read as a picture; replace it (does a viewer open it?)"
+            )
+        raise SourceError(
+            f"{spec}: none of its {counted(len(self._paths), 'picture')} can be read; does a "
+            "viewer open them?"
+        )
+
+    def grab(self) -> bool:
+        self._grabbed += 1
+        if self._grabbed <= len(self._paths):
+            return True
+        self.at_limit()
+        return False
+
+    def at_limit(self) -> None:
+        if self._left_out:
+            self.notes.append(f"{self.info.path}: {self._left_out}")
+        self._left_out = ""
+
+    def grabbed_pts(self) -> int:
+        return self._grabbed - 1
+
+    def retrieve(self, index: int, into: Image | None) -> Frame | None:
+        path = self._paths[index]
+        image = self._take_first() if index == self._first else self._read(path, into)
+        if image is None:
+            self._note_bad(path)
+            return None
+        if _is_animated(path):
+            self._note(
+                f"{path}: this is an animation and only its first picture is used; "
+                "convert it to a video to use all of them"
+            )
+        return Frame(index, index, float(index), image, path, name=self._names[index])
+
+    def _read(self, path: str, into: Image | None = None) -> Image | None:
+        image, said = read_and_tell(path, into)
+        if said:
+            self._tell(path, said)
+        return image
+
+    def _tell(self, path: str, said: str) -> None:
+        """One note for all pictures of which the same is to be said."""
+        first, others, at = self._told.get(said, (path, -1, len(self.notes)))
+        if others < 0 and len(self.notes) >= MAX_NOTES:
+            return
+        self._told[said] = first, others + 1, at
+        more = f" (and {counted(others + 1, 'other')})" if others >= 0 else ""
+        self.notes[at : at + 1] = [f"{first}{more}: {said}"]
+
+    def _take_first(self) -> Image | None:
+        image, self._first_image = self._first_image, None
+        return image
+
+    def _note_bad(self, path: str) -> None:
+        self.counts.bad += 1
+        if len(self.notes) < MAX_NOTES:
+            why = _why_unread(path) or "cannot be read as a picture"
+            self._note(f"{path}: {why}, skipped")
+
+    def _note(self, what: str) -> None:
+        if len(self.notes) < MAX_NOTES:
+            self.notes.append(what)
+
+    def close(self) -> None:
+        super().close()
+        self._first_image = None
+
+
+def _output_names(paths: Sequence[str]) -> list[str]:
+    """The files' names. Those that several have keep their folders below the common one."""
+    names = [os.path.basename(path) for path in paths]
+    often = {name for name, count in Counter(names).items() if count > 1}
+    if not often:
+        return names
+    whole = [os.path.abspath(path) for path in paths]
+    common = os.path.commonpath([os.path.dirname(path) for path in whole])
+    return [
+        os.path.relpath(path, common) if name in often else name
+        for path, name in zip(whole, names, strict=True)
+    ]
+
+
+def _is_animated(path: str) -> bool:
+    """True for an animated WebP or PNG, of which cv2 reads the first picture. A GIF is a video."""
+    if not path.lower().endswith((".webp", ".png")):
+        return False
+    try:
+        with open(path, "rb") as file:
+            head = file.read(ANIMATION_SAID_WITHIN)
+    except OSError:
+        return False
+    if head[12:16] == b"VP8X":
+        return bool(head[20] & 2)
+    return b"acTL" in head.partition(b"IDAT")[0]
+
+
+def read_picture(path: str, into: Image | None = None) -> Image | None:
+    """u8 BGR [h, w, 3] with the EXIF orientation applied, or None where it cannot be read.
+
+    Grey, 16-bit and alpha pictures are converted. The result is ``into`` if that fits.
+    """
+    return read_and_tell(path, into)[0]
+
+
+def read_and_tell(path: str, into: Image | None = None) -> tuple[Image | None, str]:
+    """``read_picture``, and what was done to samples of more than 8 bits; "" for nothing."""
+    try:
+        if path.lower().endswith(FFMPEG_PICTURES):
+            image, said = _decode_with_ffmpeg(path), ""
+        else:
+            # numpy reads files whose names cv2.imread cannot take.
+            data = np.fromfile(name_to_open(path), np.uint8)
+            image, said = _decode(data)
+            if image is None and data[4:8].tobytes() == b"ftyp":  # a HEIF by another name
+                image = _decode_with_ffmpeg(path)
+    except (OSError, cv2.error, SourceError):
+        return None, ""
+    if into is None or image is None or not fits(into, image.shape[1], image.shape[0]):
+        return image, said
+    np.copyto(into, image)
+    return into, said
+
+
+def _decode_with_ffmpeg(path: str) -> Image | None:
+    """The one frame of a "video". Raises SourceError."""
+    from detector.core.sources.video import av
+
+    if _is_made_of_tiles(path):
+        return None
+    with av.open(path, 1, 1, "bgr") as video:
+        frame = video.read()
+        return None if frame is None else frame.image.copy()
+
+
+def _is_made_of_tiles(path: str) -> bool:
+    """True for a HEIF whose picture is a grid of others, as telephones write them. PyAV hands out
+    the tiles, one by one, and not how they belong together."""
+    with open(name_to_open(path), "rb") as file:
+        head = file.read(HEIF_DESCRIBED_WITHIN)
+    return head[4:8] == b"ftyp" and _GRID.search(head) is not None
+
+
+def _why_unread(path: str) -> str | None:
+    """Words for a picture too large, cut off or of tiles; None where something else is wrong."""
+    try:
+        if _is_made_of_tiles(path):
+            return "it is made of tiles, which are not put together here"
+        if path.lower().endswith(FFMPEG_PICTURES):
+            return None
+        return why_not_decoded(np.fromfile(name_to_open(path), np.uint8).tobytes())
+    except OSError:
+        return None
+
+
+def _decode(data: NDArray[np.uint8]) -> tuple[Image | None, str]:
+    if not data.size or why_not_decoded(data.tobytes()):
+        return None, ""
+    if (deep := decode_deep(data)) is not None:
+        return deep
+    return cv2.imdecode(data, cv2.IMREAD_COLOR), ""

@@ -1,0 +1,72 @@
+"""``StoredVideo``: a video of an object store or a web server, as a batch job reads it.
+
+FFmpeg gets our file and nothing else: it can open neither files nor addresses that a playlist
+names.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from detector.core.errors import UsageError
+from detector.core.sources._addresses import STORES, Place, StoredVideo, parse_address
+from detector.core.sources.base import ANY, Choice, Source
+
+if TYPE_CHECKING:
+    from detector.core.sources._ranges import RangedObject
+    from detector.core.sources._storage import About
+
+
+class StoredSource(Source):
+    order = -200  # before cameras, whose addresses look the same
+    gives = ("bgr", "yuv420p")
+    has_tracks = True
+
+    @classmethod
+    def claims(cls, spec: str) -> bool:
+        return isinstance(spec, StoredVideo)
+
+    @classmethod
+    def open(
+        cls,
+        spec: str,
+        *,
+        decoder: str = "auto",
+        stride: int = 1,
+        frames: int | None = None,
+        pixels: str = "bgr",
+        choice: Choice = ANY,
+    ) -> Source:
+        place = parse_address(spec)
+        if decoder == "opencv":
+            raise UsageError(f"{place}: opencv reads files only; leave --decoder out")
+        from detector.core.sources.video._stored import open_stored
+
+        return open_stored(open_place(place), decoder, stride, frames, pixels, choice)
+
+
+def open_place(place: Place) -> RangedObject:
+    """An object that can be read anywhere. Where it does not come whole, reading it ends with an
+    error. Raises SourceError."""
+    if place.scheme in STORES:
+        from detector.core.sources._ranges import StoredObject
+
+        return StoredObject(place)
+    from detector.core.sources._web import WebObject, WebPlace
+
+    stored = WebObject(WebPlace(str(place)))
+    stored.keeps_part = False
+    return stored
+
+
+def look(place: Place) -> About:
+    """What is known of an object, of which only its server is asked. Raises SourceError, one line
+    with the cure."""
+    if place.scheme in STORES:
+        from detector.core.sources._storage import look as look_into_store
+
+        return look_into_store(place)
+    from detector.core.sources._web import WebPlace
+    from detector.core.sources._web import look as look_at_server
+
+    return look_at_server(WebPlace(str(place)))

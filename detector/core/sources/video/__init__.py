@@ -1,0 +1,67 @@
+"""A video file, read by a decoder: one file here is one decoder, which ``--decoder`` offers.
+
+    _container.py   what the file says of itself
+    _tracks.py      which of several video tracks is read
+    _rates.py       frames a second, and what a raw stream says of them
+    _structure.py   whether it is as long as its structure says, and that structure whole
+    _packets.py     which packets must show a picture
+    _keys.py        what a key frame promises to a decoder that begins with it
+    _seek.py        where to begin for a time, or a part
+    _part.py        the frames of one part of a file, with proof of where it meets the next
+    _fields.py      which of them hold one field of an interlaced picture
+    _tally.py       which packets became pictures
+    _complaints.py  the errors that FFmpeg logs, cv2's too
+    _clock.py       time stamps across an overflow
+    opencv.py       cv2: the fastest that gives BGR
+    av.py           PyAV: goes on behind damage
+    _threaded.py    PyAV on all cores: the fastest that gives planes
+    _sparse.py      what it need not decode for a stride
+    _pipe.py        standard input: frames and sound from one opening
+    _stored.py      an object of a store, by ranges
+    auto.py         the fastest, and PyAV packet by packet where that is in trouble
+
+A decoder is a module with ``open(path, stride, frames, pixels, choice) -> Source``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+
+from detector.core.sources.base import ANY, Choice, Source, check_file
+
+
+def decoders() -> list[str]:
+    """The decoders there are, sorted: the files of this folder."""
+    modules = (module.name for module in pkgutil.iter_modules(__path__))
+    return sorted(name for name in modules if not name.startswith("_"))
+
+
+class VideoSource(Source):
+    """Every file that no other source claims; the decoder says if it is no video."""
+
+    order = 100
+    gives = ("bgr", "yuv420p")
+    has_tracks = True
+    imports = (f"{__name__}.auto",)
+
+    @classmethod
+    def claims(cls, spec: str) -> bool:
+        return os.path.exists(spec) and not os.path.isdir(spec)
+
+    @classmethod
+    def open(
+        cls,
+        spec: str,
+        *,
+        decoder: str = "auto",
+        stride: int = 1,
+        frames: int | None = None,
+        pixels: str = "bgr",
+        choice: Choice = ANY,
+    ) -> Source:
+        check_file(spec)
+        module = importlib.import_module(f"{__name__}.{decoder}")
+        source: Source = module.open(spec, stride, frames, pixels, choice)
+        return source

@@ -1,0 +1,291 @@
+"""What a video file says of itself.
+
+It is read with PyAV. Only the first picture is decoded, because it knows more than the container.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import islice
+from typing import Any
+
+import av
+from av.sidedata.sidedata import Type as SideDataType
+
+from detector.core.errors import SourceError
+from detector.core.errors.holding import bad_tags, how_to_open, open_object
+from detector.core.errors.text import counted
+from detector.core.sources._planes import why_no_planes
+from detector.core.sources._standard_input import SPEC as STANDARD_INPUT
+from detector.core.sources._standard_input import standard_input
+from detector.core.sources.base import ANY, Choice
+from detector.core.sources.video._complaints import Complaints
+from detector.core.sources.video._rates import is_raw, rate_of, time_base_for
+from detector.core.sources.video._tracks import choose_track, kept_tags
+from detector.core.types import LONGEST_GAP_S, SourceInfo
+
+CLOCK_MAY_JUMP = 0x0200  # AVFMT_TS_DISCONT: MPEG-TS and its like, whose clock a sender sets anew
+# Recordings of browsers state no duration. A pause in them may be as long as in ffmpeg.
+UNKNOWN_DURATION_S = 30 * 3600.0
+MOST_STREAMS = 64  # that may appear while a file is read
+FIRST_PICTURE_PACKETS = 64  # in which to look for the first picture
+HEAD_BYTES = 512  # of a file, by which a message says what it is
+PIPE_BYTES = 1 << 16  # asked of a pipe at once; it gives what it has
+
+
+def _name_side_data(kind: type[SideDataType], number: Any) -> SideDataType:
+    """A member of the enumeration for side data that PyAV has no name for, such as the EXIF of a
+    JPEG. Without it PyAV refuses to list any side data of such a picture."""
+    unnamed = object.__new__(kind)
+    unnamed._name_, unnamed._value_ = f"UNNAMED_{number}", number
+    return unnamed
+
+
+SideDataType._missing_ = classmethod(_name_side_data)  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True)
+class Video:
+    """A video file, opened once for its metadata and closed again."""
+
+    path: str
+    stream: int  # index among all streams of the container
+    info: SourceInfo
+    dated: bool  # the stream has a first timestamp; without one, pts are counted, not read
+    decodable: bool  # PyAV has a decoder for it
+    names_in_log: tuple[str, ...]  # of its demuxer and its decoder, in FFmpeg's messages
+    complaint: str  # of the demuxer, about what it read before the first packet
+    not_for_opencv: str  # why cv2 would hand out wrong pictures; "" where it is fit
+    not_for_planes: str  # why its pictures are read as BGR; "" where they may stay YUV
+    rotation: int | None  # degrees, as the first picture states it; None where that came late
+    notes: tuple[str, ...]  # sentences for the session, about what was chosen
+
+    @property
+    def ticks(self) -> int:
+        """Nominal duration of a frame, in ticks of the time base."""
+        return max(1, round(1 / (self.info.fps * self.info.time_base)))
+
+    def set_displayed(self, width: int, height: int, rotation: int) -> None:
+        """Corrects ``info`` by the first picture: its stored size in pixels, to be turned by
+        ``rotation`` degrees.
+        """
+        info, quarter = self.info, round(rotation / 90) % 4 if rotation % 90 == 0 else 0
+        info.rotation = quarter * 90  # other angles are not applied, neither by cv2 nor here
+        info.width, info.height = (height, width) if quarter % 2 else (width, height)
+        if quarter % 2:
+            info.sample_aspect_ratio = 1 / info.sample_aspect_ratio
+
+
+def open_container(path: str) -> Any:
+    """A PyAV container of ``path``. Raises SourceError that says why it cannot be opened."""
+    try:
+        if path == STANDARD_INPUT:
+            return _open_standard_input()
+        # Old cameras write their tags in Latin-1: no tag may make a video unreadable.
+        how = how_to_open(path)
+        container = av.open(**how, **bad_tags())
+        return how["io_open"].keep(container) if "io_open" in how else container
+    except (av.error.FFmpegError, UnicodeError) as error:
+        if path == STANDARD_INPUT:
+            standard_input().raise_error()
+        raise SourceError(f"{path}: {_why(path, error)}") from error
+
+
+def _open_standard_input() -> Any:
+    standard_input().rewind()
+    # A list of files (HLS, concat) must not make FFmpeg open any of them.
+    options = {"protocol_whitelist": "none"}
+    return av.open(standard_input(), **bad_tags(), options=options, buffer_size=PIPE_BYTES)
+
+
+def probe(path: str, choice: Choice = ANY) -> Video:
+    """Reads the container's metadata. Raises SourceError when there is no video stream, and
+    UsageError for a choice that it does not offer."""
+    with Complaints() as complaints, open_container(path) as container:
+        demuxer = container.format.name
+        said = [message for who, message in complaints.take() if who == demuxer]
+        stream, chosen = choose_track(path, container, choice.track)
+        codec = stream.codec_context
+        sized = (
+            codec is None or codec.width > 0
+        )  # said before a picture is decoded: all that opencv knows
+        first = _first_picture(container, stream)
+        raw = is_raw(container)
+        fps, guessed = rate_of(path, container, stream, choice.rate)
+        duration_s = None if raw else _duration_s(container, stream)
+        info = SourceInfo(
+            path=path,
+            kind="video",
+            width=codec.width if codec else 0,
+            height=codec.height if codec else 0,
+            fps=fps,
+            time_base=time_base_for(fps, stream.time_base) if raw else stream.time_base,
+            start_pts=0 if raw else stream.start_time or 0,
+            frames_declared=stream.frames or None,
+            duration_s=duration_s,
+            counted=raw,
+            codec=codec.codec.canonical_name if codec else "unknown",
+            sample_aspect_ratio=stream.sample_aspect_ratio or Fraction(1),
+            stream=stream.index,
+            has_audio=bool(container.streams.audio),
+            has_subtitles=bool(container.streams.subtitles),
+            tags=kept_tags(container.metadata),
+            mirrored=first is not None and _is_mirrored(first),
+            longest_gap_s=_longest_gap_s(container, duration_s),
+        )
+        return Video(
+            path,
+            stream.index,
+            info,
+            dated=stream.start_time is not None and not raw,
+            decodable=codec is not None,
+            names_in_log=(demuxer, codec.name if codec else ""),
+            complaint=said[0] if said else "",
+            not_for_opencv=_not_for_opencv(path, container, stream, first, sized),
+            not_for_planes="it is turned" if info.mirrored else why_no_planes(first),
+            rotation=None if first is None else first.rotation % 360,
+            notes=tuple(filter(None, (chosen, guessed))),
+        )
+
+
+def demux(container: Any, *streams: Any) -> Iterator[Any]:
+    """The packets of one or more streams, and an empty one of each at the end.
+
+    A stream may appear later than all others, in damaged files and in recordings of television.
+    PyAV knows it only when it demuxes anew, and goes on from where it was.
+    """
+    for _ in range(MOST_STREAMS):
+        try:
+            yield from container.demux(*streams)
+            return
+        except IndexError:
+            continue
+
+
+def _not_for_opencv(path: str, container: Any, stream: Any, first: Any, sized: bool) -> str:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        # a segmentation fault in 5.0.0's binding
+        return "opencv crashes on a file name that is not UTF-8"
+    if stream.index != container.streams.video[0].index:
+        return "opencv would read another track"  # and cannot be told otherwise
+    if not sized and first is not None:
+        return "its beginning does not say how large its pictures are: opencv makes none"
+    if _is_interlaced(stream, first):
+        # swscale refuses them ("Cannot convert interlaced to progressive frames"), cv2 does not
+        # look: it hands out what was in the buffer. Seen with OpenCV 5.0.0, FFmpeg 8.
+        return "interlaced: opencv hands out black frames"
+    return ""
+
+
+def _first_picture(container: Any, stream: Any) -> Any:
+    """It knows more than the container; None where it does not come soon."""
+    if stream.codec_context is None:
+        return None
+    try:
+        for packet in islice(demux(container, stream), FIRST_PICTURE_PACKETS):
+            for picture in stream.codec_context.decode(packet):
+                return picture
+    except av.error.FFmpegError:
+        pass  # what is wrong with the data comes out when it is read
+    return None
+
+
+def _is_interlaced(stream: Any, first: Any) -> bool:
+    """By the container, or by the first picture: Matroska and AVI often do not know."""
+    # 0 unknown, 1 progressive, 2 and more: orders of fields. PyAV tells from 18.1 on; before, the
+    # picture does.
+    if int(getattr(stream.codec_context, "field_order", 0)) >= 2:
+        return True
+    return first is not None and bool(first.interlaced_frame)
+
+
+def _is_mirrored(picture: Any) -> bool:
+    """Whether the display matrix [a b u; c d v; x y w] not only turns the picture: some front
+    cameras write such.
+    """
+    matrix = picture.side_data.get("DISPLAYMATRIX")
+    if matrix is None:
+        return False
+    a, b, _, c, d, *_ = struct.unpack("=9i", bytes(matrix)[:36])  # 16.16 fixed point
+    return bool(a * d - b * c < 0)
+
+
+def _duration_s(container: Any, stream: Any) -> float | None:
+    if stream.duration:
+        return float(stream.duration * stream.time_base)
+    return container.duration / av.time_base if container.duration else None
+
+
+def _longest_gap_s(container: Any, duration_s: float | None) -> float:
+    """A slide that stands for minutes is one frame. Where stamps count from the file's start, such
+    a pause is kept.
+    """
+    if container.format.flags & CLOCK_MAY_JUMP:
+        return LONGEST_GAP_S
+    return max(LONGEST_GAP_S, duration_s or UNKNOWN_DURATION_S)
+
+
+def _why(path: str, error: Exception) -> str:
+    if isinstance(error, UnicodeError):
+        return "its name is not valid UTF-8; rename the file"
+    try:
+        head = _first_bytes(path)
+    except OSError as problem:
+        return f"cannot be read ({problem.strerror})"
+    if not head and path == STANDARD_INPUT:
+        if standard_input().stopped():
+            return "nothing came from standard input before the run was stopped; run it again"
+        return "standard input is empty (0 bytes); does the program write that sends to it?"
+    if not head:
+        return "the file is empty (0 bytes); copy or record it again"
+    if head[4:8] == b"ftyp":
+        return (
+            "no moov atom: the recording was cut off before it was finalised; record it again, "
+            "or rebuild it from an intact file of the same camera (untrunc)"
+        )
+    if head.startswith(b"#EXTM3U") and path == STANDARD_INPUT:
+        return "it holds a playlist, which opens nothing from a pipe; give the playlist as a file"
+    if head.startswith(b"#EXTM3U"):
+        return (
+            "nothing that this playlist names can be opened: the network never is, from a file; "
+            "give the address of the stream itself (http://HOST/NAME.m3u8)"
+        )
+    if head.isascii() and not any(byte < 32 and byte not in b"\t\r\n\f" for byte in head):
+        return "it holds text, not video; give a video file, a picture or a folder of pictures"
+    reason = getattr(error, "strerror", None) or str(error)
+    if path == STANDARD_INPUT:
+        return (
+            f"FFmpeg cannot read it ({reason}); raw video (-f rawvideo) has no header that says "
+            "its size: send it with -f matroska"
+        )
+    return (
+        f"FFmpeg cannot read it ({reason}); check it with ffprobe, or convert it with ffmpeg first"
+    )
+
+
+def _first_bytes(path: str) -> bytes:
+    if path == STANDARD_INPUT:
+        return standard_input().beginning(HEAD_BYTES)
+    if (stored := open_object(path)) is not None:
+        return stored.pread(HEAD_BYTES, 0)
+    with open(path, "rb") as file:
+        return file.read(HEAD_BYTES)
+
+
+def no_frame(video: Video, refused: int) -> SourceError:
+    """The error for a video that opens and gives nothing."""
+    info = video.info
+    if not video.decodable:
+        return SourceError(
+            f"{info.path}: no decoder for its codec here; convert it first: ffmpeg -i IN OUT.mp4"
+        )
+    what = f"{info.codec} {info.width}x{info.height}"
+    return SourceError(
+        f"{info.path}: opens ({what}), but no frame can be decoded ({counted(refused, 'packet')} "
+        "refused); the file is damaged: copy or record it again"
+    )

@@ -1,0 +1,61 @@
+"""What the fast readers share: when one is in trouble, PyAV goes on packet by packet.
+
+PyAV decodes from the start and drops as many frames as were handed out. A false alarm costs time
+and nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from detector.core.sources.base import SteppingSource
+from detector.core.types import Frame, Image
+
+if TYPE_CHECKING:
+    from detector.core.sources.video.av import AvSource
+
+
+class HandingOver(SteppingSource):
+    """Stands before a reader among the bases. ``_rest`` reads once it was handed over."""
+
+    _rest: AvSource | None = None
+
+    def hand_over(self, rest: AvSource, whole: int, last_pts: int | None) -> bool:
+        """``rest`` reads on behind the ``whole`` frames that came so far. False at the end.
+
+        ``last_pts``: of the last of them, in ticks of the source's time base; None: times do not
+        tell what came already.
+        """
+        self._rest = rest
+        for _ in range(whole):
+            if not rest.grab():
+                break
+        found = rest.grab()
+        while found and last_pts is not None and rest.pts <= last_pts:
+            self.counts.bad += 1  # left out before, and what is handed out must go on rising
+            found = rest.grab()
+        return found
+
+    def note_handing_over(self, stopped: str, found: bool, how: str = "") -> None:
+        """``stopped``: why the first reader ended. ``how``: the way in which PyAV reads."""
+        if found:
+            self.notes.append(f"{stopped}; PyAV reads on from there{how}")
+        else:
+            self.notes.append(f"{stopped}; PyAV decoded it again and found no further frame")
+
+    def grabbed_pts(self) -> int:
+        return super().grabbed_pts() if self._rest is None else self._rest.grabbed_pts()
+
+    def retrieve(self, index: int, into: Image | None) -> Frame | None:
+        if self._rest is None:
+            return super().retrieve(index, into)
+        return self._rest.retrieve(index, into)
+
+    def at_limit(self) -> None:
+        if self._rest is not None:
+            self._rest.at_limit()
+
+    def close(self) -> None:
+        super().close()
+        if self._rest is not None:
+            self._rest.close()

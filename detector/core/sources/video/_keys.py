@@ -1,0 +1,171 @@
+"""What a packet that is marked as a key frame promises to a decoder that begins with it.
+
+A container marks packets at which one may begin to play, and means several things by it: an IDR
+picture, behind which nothing refers to what was before; an I picture of an open GOP, whose leading
+pictures (stored behind it, shown before it) do; or the beginning of a periodic refresh, after which
+the picture is whole some frames later. The packet's own bytes tell them apart. Nothing is decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Any
+
+from detector.core.sources.video._fields import BitReader
+from detector.core.sources.video._packets import H264_SLICES, PictureRule
+
+H264_IDR, H264_SEI, H264_OTHER_SLICES = 5, 6, (1, 2)
+H264_PARAMETERS = (7, 8, 13, 15)  # sequence and picture parameter sets, and extensions of them
+HEVC_IDR, HEVC_CRA, HEVC_PARAMETERS = (19, 20), 21, (32, 33, 34)
+HEVC_BREAKS = (16, 17, 18, 36, 37)  # BLA pictures, ends of a sequence and of the stream
+RECOVERY_POINT = 6  # payload type of a SEI message
+AV1_SEQUENCE, AV1_FRAMES = 1, (3, 6)  # types of OBU
+LONGEST_SIZE = 8  # bytes of an OBU's own size
+
+
+class Promise(Enum):
+    CLEAN = "all that is stored behind it is the same, whatever was before"
+    OPEN = "all that is shown from it on is the same; its leading pictures are not"
+    NONE = "nothing"
+
+
+class KeyReader:
+    """Reads the packets of a stream, in order."""
+
+    def __init__(self, codec: str, rule: PictureRule, extradata: bytes) -> None:
+        self._codec, self._rule, self._extradata = codec, rule, extradata
+        self._parameters: set[bytes] | None = None  # None before the first packet
+        self._promise: Callable[[Any], Promise] = {
+            "h264": self._h264,
+            "hevc": self._hevc,
+            "vp9": _vp9,
+            "av1": _av1,
+        }.get(codec, _clean)
+        self._find_parameters: Callable[[Any], Iterator[bytes]] = {
+            "h264": self._h264_parameters,
+            "hevc": self._hevc_parameters,
+            "av1": _av1_parameters,
+        }.get(codec, _no_parameters)
+
+    def promise(self, packet: Any) -> Promise:
+        """Of a packet that is marked as a key frame. CLEAN of MPEG-1, 2 and 4 is OPEN where leading
+        pictures turn up behind it."""
+        return self._promise(packet)
+
+    def changes_parameters(self, packet: Any) -> bool:
+        """Whether it brings parameter sets (picture size, ...) that no packet before it had."""
+        if packet.has_sidedata("new_extradata"):
+            return True
+        found = {unit for unit in self._find_parameters(packet) if unit not in self._extradata}
+        if self._parameters is None:
+            self._parameters = found
+        return not found <= self._parameters
+
+    def is_spare(self, packet: Any) -> bool:
+        """Whether nothing refers to the slices of an H.264 packet. False where nothing tells."""
+        if self._codec != "h264":
+            return False
+        slices = [first for first in self._rule.nal_units(packet) if first & 31 in H264_SLICES]
+        return bool(slices) and all(first >> 5 & 3 == 0 for first in slices)
+
+    def _h264(self, packet: Any) -> Promise:
+        is_open = False
+        for unit in self._rule.fields.units(packet):
+            kind = unit[0] & 31 if unit else 0
+            if kind == H264_IDR:
+                return Promise.CLEAN
+            is_open |= kind == H264_SEI and _is_exact_recovery(unit)
+            if kind in H264_OTHER_SLICES:
+                break
+        return Promise.OPEN if is_open else Promise.NONE
+
+    def _hevc(self, packet: Any) -> Promise:
+        for first in self._rule.nal_units(packet):
+            kind = first >> 1 & 63
+            if kind in HEVC_IDR:
+                return Promise.CLEAN
+            if kind == HEVC_CRA:
+                return Promise.OPEN
+        return Promise.NONE
+
+    def _h264_parameters(self, packet: Any) -> Iterator[bytes]:
+        units = self._rule.fields.units(packet)
+        return (unit for unit in units if unit and unit[0] & 31 in H264_PARAMETERS)
+
+    def _hevc_parameters(self, packet: Any) -> Iterator[bytes]:
+        units = self._rule.fields.units(packet)
+        return (unit for unit in units if unit and unit[0] >> 1 & 63 in HEVC_PARAMETERS)
+
+
+def _is_exact_recovery(unit: bytes) -> bool:
+    """Whether a SEI unit says that a decoder that begins here shows everything exactly from this
+    very picture on: a recovery point of no frames, exact, its links whole.
+    """
+    data = unit[1:].replace(b"\0\0\3", b"\0\0")
+    at = 0
+    while at + 2 < len(data):
+        numbers = []
+        for _ in range(2):  # payload type and size: bytes of 255, and one less
+            number = 0
+            while at < len(data) and data[at] == 255:
+                number, at = number + 255, at + 1
+            number, at = number + (data[at] if at < len(data) else 0), at + 1
+            numbers.append(number)
+        kind, size = numbers
+        if kind == RECOVERY_POINT:
+            bits = BitReader(data[at : at + size])
+            try:
+                frames, exact, broken = bits.golomb(), bits.take(1), bits.take(1)
+            except IndexError:
+                return False
+            return frames == 0 and bool(exact) and not broken
+        at += size
+    return False
+
+
+def _clean(packet: Any) -> Promise:
+    return Promise.CLEAN
+
+
+def _no_parameters(packet: Any) -> Iterator[bytes]:
+    return iter(())
+
+
+def _vp9(packet: Any) -> Promise:
+    bits = int.from_bytes(memoryview(packet)[:2], "big")
+    at = 12 if bits >> 12 & 3 != 3 else 11  # behind marker and profile, as in ``_packets``
+    shows_existing, is_no_key = bits >> at - 1 & 1, bits >> at - 2 & 1
+    return Promise.NONE if shows_existing or is_no_key else Promise.CLEAN
+
+
+def _av1(packet: Any) -> Promise:
+    for kind, unit in _open_bitstream_units(bytes(memoryview(packet))):
+        if kind in AV1_FRAMES:
+            # show_existing_frame, two bits of frame_type (0: key frame), show_frame
+            is_shown_key = bool(unit) and unit[0] >> 4 == 1
+            return Promise.CLEAN if is_shown_key else Promise.NONE
+    return Promise.NONE
+
+
+def _av1_parameters(packet: Any) -> Iterator[bytes]:
+    units = _open_bitstream_units(bytes(memoryview(packet)))
+    return (unit for kind, unit in units if kind == AV1_SEQUENCE)
+
+
+def _open_bitstream_units(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """(type, content) of each OBU."""
+    at = 0
+    while at < len(data):
+        header = data[at]
+        at += 2 if header & 4 else 1  # with an extension
+        size = len(data) - at
+        if header & 2:
+            size = 0
+            for number, byte in enumerate(data[at : at + LONGEST_SIZE]):
+                size |= (byte & 127) << 7 * number
+                at += 1
+                if byte < 128:
+                    break
+        yield header >> 3 & 15, data[at : at + size]
+        at += size

@@ -1,0 +1,96 @@
+"""A video whose parts a finished playlist of HLS names, read by FFmpeg from its server.
+
+FFmpeg leaves out a part that does not come, so what came is compared with the length that the
+playlist states.
+"""
+
+from __future__ import annotations
+
+import ssl
+from contextlib import ExitStack
+from typing import Any
+from urllib.parse import urlsplit
+
+from detector.core.errors import SourceError
+from detector.core.errors.holding import hold_arguments
+from detector.core.sources._network.addresses import opening_of
+from detector.core.sources._network.meanings import explain
+from detector.core.sources._network.nested import NestedOpener, settle
+from detector.core.sources._web import SILENT_S, WebPlace
+from detector.core.sources.video._container import Video, no_frame, probe
+from detector.core.sources.video.av import AvSource
+from detector.core.types import Frame, Image
+
+MAY_LACK_S = 1.0  # of the stated length: players round it to whole seconds
+
+
+def open_listed(place: WebPlace, stride: int, frames: int | None, pixels: str) -> ListedSource:
+    """Raises SourceError where it cannot be read, or not one frame can be decoded."""
+    opening = opening_of(place.whole)
+    options = {
+        **opening.options,
+        "protocol_whitelist": opening.protocols,
+        "format_whitelist": opening.formats,
+        **_authorities(),
+    }
+    arguments: dict[str, Any] = {
+        "file": place.whole,
+        "options": options,
+        "timeout": (SILENT_S, SILENT_S),
+    }
+    if "@" in urlsplit(place.whole).netloc:
+        settled, cookies = settle(place.whole)
+        opener = NestedOpener(settled, options | cookies, SILENT_S, follows=True)
+        arguments |= {"file": settled, "format": "hls", "io_open": opener}
+    with ExitStack() as stack:
+        stack.enter_context(hold_arguments(str(place), arguments))
+        video = _probe(place)
+        source = ListedSource(video, stride, frames, pixels=pixels)
+        source.kept = stack.pop_all()
+    try:
+        if source.hold_first():
+            return source
+        raise no_frame(video, source.counts.bad)
+    except BaseException:
+        source.close()
+        raise
+
+
+def _authorities() -> dict[str, str]:
+    """Who may sign certificates: as Python is told, since FFmpeg knows none by itself."""
+    paths = ssl.get_default_verify_paths()
+    return {"tls_verify": "1", **({"ca_file": paths.cafile} if paths.cafile else {})}
+
+
+def _probe(place: WebPlace) -> Video:
+    try:
+        return probe(str(place))
+    except SourceError as error:
+        if error.__cause__ is None:
+            raise
+        raise SourceError(f"{place}: {explain(error.__cause__).text}") from error
+
+
+class ListedSource(AvSource):
+    """PyAV, packet by packet."""
+
+    kept: ExitStack
+
+    def read(self, into: Image | None = None) -> Frame | None:
+        frame = super().read(into)
+        if frame is None and self._handed_out != self._frames:
+            self._compare_length()
+        return frame
+
+    def _compare_length(self) -> None:
+        info, stated_s = self.info, self.info.duration_s or 0.0
+        end_s = float((self.pts - info.start_pts + self.video.ticks) * info.time_base)
+        if end_s < stated_s - MAY_LACK_S:
+            self.note_damage(
+                f"the video ends at {end_s:.1f} of {stated_s:.1f} s: its server did not send the "
+                "rest"
+            )
+
+    def close(self) -> None:
+        super().close()
+        self.kept.close()

@@ -1,0 +1,160 @@
+"""A video from a pipe: one opening for its frames and its sound, and no way back.
+
+What needs the whole file at once is left out: whether the container is as long as it says, and
+whether its index is whole. What the demuxer and the decoder say of each packet counts as for files.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+from detector.core.errors.text import counted
+from detector.core.sources._standard_input import SPEC, standard_input
+from detector.core.sources.base import ANY, Choice
+from detector.core.sources.video._container import demux, no_frame, probe
+from detector.core.sources.video.av import AvSource
+from detector.core.types import Frame, Image
+
+MOST_SOUND = 64 << 20  # bytes of packets that wait: five minutes of a CD's, an hour of AAC
+# Sound may lie so far behind its pictures in the stream. Behind the last frame that is wanted, it
+# is read on for so long.
+SOUND_LAG_S = 2
+
+
+class PipedTrack:
+    """The packets of a track of sound or subtitles, between the thread that reads and the one that
+    writes.
+
+    ``stream`` is PyAV's; packets are handed out in the order of the container.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+        self.ended = False
+        self.wanted = False
+        self.lost = 0  # packets that did not fit
+        self.newest_s = Fraction(-1)
+        self._packets: deque[Any] = deque()
+        self._bytes = 0
+        self._begun = False
+
+    def want(self) -> None:
+        """Somebody will take the packets. Said before the second frame is read."""
+        self.wanted = True
+
+    def begin(self) -> None:
+        """Frames are handed out from now on: who has not said that he wants the track gets none."""
+        self._begun = True
+        if not self.wanted:
+            self._packets.clear()
+
+    def put(self, packet: Any) -> None:
+        if packet.pts is not None:
+            self.newest_s = packet.pts * packet.time_base
+        if self.wanted or not self._begun:  # an empty one at the end empties the decoder
+            self._packets.append(packet)
+            self._bytes += packet.size
+        while self._bytes > MOST_SOUND and self._packets:
+            self._bytes -= self._packets.popleft().size
+            self.lost += self._begun  # before, it was sound in front of --start
+
+    def take(self) -> Any:
+        """The next packet; None where there is none yet, and behind the last."""
+        try:
+            packet = self._packets.popleft()
+        except IndexError:
+            return None
+        self._bytes -= packet.size
+        return packet
+
+
+class PipedSource(AvSource):
+    """PyAV's frames of standard input."""
+
+    def __init__(
+        self, stride: int = 1, frames: int | None = None, pixels: str = "bgr", choice: Choice = ANY
+    ) -> None:
+        super().__init__(probe(SPEC, choice), stride, frames, pixels=pixels)
+        streams = self._container.streams
+        self._tracks = tuple(map(PipedTrack, (*streams.audio, *streams.subtitles)))
+        self.info.tracks = self._tracks
+        self._demuxing = self._demux_all()
+        self._read_on = False
+        self.notes.append(
+            "standard input was read as it came: what packets and frames say was checked, the size "
+            "and the index of its container were not"
+        )
+
+    @classmethod
+    def open_first(
+        cls, stride: int, frames: int | None, pixels: str, choice: Choice = ANY
+    ) -> PipedSource:
+        """Raises SourceError where not one frame can be decoded."""
+        source = cls(stride, frames, pixels, choice)
+        if source.hold_first():
+            return source
+        source.close()
+        standard_input().raise_error()
+        raise no_frame(source.video, source.counts.bad)
+
+    def demux(self) -> Iterator[Any]:
+        return self._demuxing
+
+    def _demux_all(self) -> Iterator[Any]:
+        """The video's packets. Those of the other tracks go to whoever wants them."""
+        others = {track.stream.index: track for track in self._tracks}
+        streams = (self._stream, *(track.stream for track in self._tracks))
+        for packet in demux(self._container, *streams):
+            if (track := others.get(packet.stream_index)) is None:
+                yield packet
+            else:
+                track.put(packet)
+        for track in self._tracks:
+            track.ended = True
+
+    def seek(self, start_s: Fraction) -> int | None:
+        return None
+
+    def restrict(self, start_s: Fraction | None, duration_s: Fraction | None) -> None:
+        standard_input().forget()
+        super().restrict(start_s, duration_s)
+
+    def read(self, into: Image | None = None) -> Frame | None:
+        standard_input().forget()
+        if not self._handed_out:
+            for track in self._tracks:
+                track.begin()
+        frame = super().read(into)
+        if frame is None:
+            standard_input().raise_error()
+        return frame
+
+    def at_limit(self) -> None:
+        """The sound of the last frames may stand behind them."""
+        super().at_limit()
+        heard = [one for one in self._tracks if one.wanted and one.stream.type == "audio"]
+        if self._read_on or not heard:
+            return
+        self._read_on = True
+        end_s = (self.pts + self.video.ticks) * self.info.time_base
+        for packet in self._demuxing:
+            behind = packet.pts is not None and (
+                packet.pts * self.info.time_base > end_s + SOUND_LAG_S
+            )
+            if behind or all(track.newest_s >= end_s for track in heard):
+                break
+
+    def note_damage(self, what: str) -> None:
+        if not standard_input().stopped():  # a run that is stopped ends wherever it is
+            super().note_damage(what)
+
+    def close(self) -> None:
+        if (lost := sum(track.lost for track in self._tracks)) and not self._closed:
+            self.notes.append(
+                f"{counted(lost, 'packet')} of the sound did not come through: it lies too far "
+                "from its pictures"
+            )
+        super().close()

@@ -1,0 +1,63 @@
+"""How many pictures a second a video has, by what it says of itself.
+
+A raw stream (.h264, .m2v, .mjpeg...) has no clock, and FFmpeg's demuxers call all of them 25 a
+second. Many state the rate in their own header: H.264's and HEVC's VUI, MPEG-2's sequence header.
+So frame n of a raw stream is at n / rate.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+from detector.core.errors import UsageError
+
+DEFAULT_FPS = Fraction(25)  # where nothing is known; FFmpeg's own default for raw streams
+# AVFMT_NOTIMESTAMPS and AVFMT_GENERIC_INDEX: what FFmpeg's demuxers of raw streams have in common.
+RAW_FLAGS = 0x0180
+PICTURES_IN_A_ROW = "_pipe"  # ends the names of demuxers such as that of JPEG after JPEG
+MOST_FPS = 1000  # more is the resolution of a clock, as DV's 60000
+
+
+def is_raw(container: Any) -> bool:
+    """Whether its pictures carry no time stamps, so that they are counted."""
+    format = container.format
+    return int(format.flags) & RAW_FLAGS == RAW_FLAGS or format.name.endswith(PICTURES_IN_A_ROW)
+
+
+def rate_of(
+    path: str, container: Any, stream: Any, wanted: Fraction | None
+) -> tuple[Fraction, str]:
+    """Frames a second, and a sentence where they are a guess. To be asked when the first picture
+    is decoded. Raises UsageError for a ``wanted`` rate where the file has a clock."""
+    if not is_raw(container):
+        if wanted is not None:
+            raise UsageError(
+                f"{path}: --rate is for raw streams, which have no clock; this file "
+                f"({container.format.name.split(',')[0]}) has one: leave --rate out"
+            )
+        return _rate_by_clock(stream), ""
+    if wanted is not None:
+        return wanted, ""
+    codec = stream.codec_context
+    stated = None if codec is None else codec.framerate
+    if stated and stated > MOST_FPS:
+        stated = stream.guessed_rate  # MPEG-4 states ticks, and in each picture how many passed
+    if stated and stated <= MOST_FPS:
+        return Fraction(stated), ""
+    return DEFAULT_FPS, (
+        f"the stream states no frame rate, so times are counted at {DEFAULT_FPS} frames a second, "
+        "which is a guess; --rate N gives the right one"
+    )
+
+
+def time_base_for(fps: Fraction, own: Fraction) -> Fraction:
+    """Of the pts of a raw stream: its own, where a frame lasts whole ticks of it."""
+    return own if (1 / (fps * own)).denominator == 1 else 1 / fps
+
+
+def _rate_by_clock(stream: Any) -> Fraction:
+    for rate in (stream.average_rate, stream.guessed_rate, stream.base_rate):
+        if rate and rate <= MOST_FPS:
+            return Fraction(rate)
+    return Fraction(stream.average_rate or stream.guessed_rate or stream.base_rate or DEFAULT_FPS)

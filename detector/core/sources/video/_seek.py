@@ -1,0 +1,262 @@
+"""Where to begin so that frames from a time on are those of a whole run, found without decoding.
+
+A key frame that nothing behind it looks past makes the same pictures, whether what lies before it
+was decoded or not. Where the last key frame before a time is that of an open GOP, the one before it
+will do: by the time that is wanted, everything shown is the same. The number of a frame is the
+number of pictures that are shown before it, and packets tell that (``_packets.py``). Wherever a
+packet leaves a doubt, there is no landing, and the file is decoded from its beginning.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import av
+
+from detector.core.sources.video._complaints import Complaints
+from detector.core.sources.video._container import Video, demux, open_container
+from detector.core.sources.video._keys import HEVC_BREAKS, KeyReader, Promise
+from detector.core.sources.video._packets import HEVC_SKIPPED_LEADING, PictureRule
+from detector.core.sources.video._structure import Demuxed, find_damage, find_damaged_bytes
+
+CONTAINERS = ("mov", "matroska")  # in the demuxer's name: those that store pts and find a time
+REORDERING = ("mpeg1video", "mpeg2video", "mpeg4")  # whose I pictures may have leading ones
+KEYS_BEFORE = 16  # of a landing, beside the one that is aimed at
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A key frame that will do, whether it is that of an open GOP, and what lies before it."""
+
+    pts: int
+    is_open: bool
+    demuxed: Demuxed
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """A key frame to begin at. pts and dts in ticks of the source's time base.
+
+    ``shown``: pts of the frames from number ``first`` up to the one that is wanted (``wanted_pts``;
+    the last one, where the file ends before). ``fits``: this key frame and some before it; any of
+    them will do. ``safe_pts``: for a decoder that does not say where it began. If the first picture
+    that it shows is before this time, it has begun at a key frame that will do.
+    """
+
+    key_pts: int
+    key_dts: int
+    wanted_pts: int
+    safe_pts: int
+    first: int
+    shown: tuple[int, ...]
+    fits: tuple[Fit, ...]
+
+    def count_before(self, pts: int) -> int:
+        """Frames of ``shown`` before this time."""
+        return bisect_left(self.shown, pts)
+
+    def number(self, pts: int) -> int | None:
+        """Of the frame at this time; None where there is none, or it is not known here."""
+        at = self.count_before(pts)
+        return self.first + at if self.shown[at : at + 1] == (pts,) else None
+
+    def find(self, pts: int) -> Fit | None:
+        """The key frame of this time; None where it will not do."""
+        return next((fit for fit in self.fits if fit.pts == pts), None)
+
+
+@dataclass(slots=True)
+class Key:
+    """A packet that is marked as a key frame. ``leads``: the first pts of all that is stored behind
+    it, up to the next one. ``at``: how many pictures are stored before it."""
+
+    pts: int
+    dts: int
+    demuxed: Demuxed
+    promise: Promise
+    leads: int
+    at: int
+
+
+class DoubtError(Exception):
+    """Something that only a decoder can tell. The message says what, as a part of a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What the packets of a file say of its pictures: their pts, rising, and its key frames.
+
+    ``stored``: the same pts in the order of the file, and ``spare`` a byte for each: 1 where no
+    other picture refers to this one. ``packets``: all, those that show nothing included.
+    """
+
+    shown: Sequence[int]
+    keys: Sequence[Key]
+    stored: Sequence[int]
+    spare: bytes
+    packets: int
+
+    def number(self, pts: int) -> int:
+        """How many pictures are shown before this time."""
+        return bisect_left(self.shown, pts)
+
+    def find_landing(self, wanted: int, most: int = KEYS_BEFORE) -> Landing | None:
+        """Where to begin for the picture with this pts; None where that is the file's beginning.
+
+        ``most``: how many earlier key frames will do too.
+        """
+        usable = [key for key in self.keys if key.promise is not Promise.NONE and key.pts <= wanted]
+        if usable and usable[-1].promise is Promise.OPEN:
+            usable.pop()
+        if len(usable) < 2:
+            return None
+        key, before = usable[-1], usable[-1 - most :]
+        unsafe = [
+            other.leads
+            for other in self.keys
+            if other.pts > key.pts and other.leads <= wanted and other.promise is not Promise.CLEAN
+        ]
+        first, last = self.number(before[0].leads), self.number(wanted)
+        return Landing(
+            key.pts,
+            key.dts,
+            wanted,
+            min(unsafe, default=wanted + 1),
+            first,
+            tuple(self.shown[first : last + 1]),
+            tuple(Fit(one.pts, one.promise is Promise.OPEN, one.demuxed) for one in before),
+        )
+
+
+def find_landing(video: Video, start_s: Fraction) -> Landing | None:
+    """The last key frame before ``start_s`` that will do; None where it is the first of the file,
+    or where the frames behind it might differ from those of a whole run.
+    """
+    start = start_s / video.info.time_base
+    try:
+        survey = survey_packets(video, start)
+    except (DoubtError, av.error.FFmpegError):
+        return None
+    if not survey.shown:
+        return None
+    wanted = min(survey.number(-int(-start // 1)), len(survey.shown) - 1)
+    return survey.find_landing(survey.shown[wanted])
+
+
+def survey_packets(
+    video: Video, until: Fraction | None = None, *, watch: Callable[[], None] = lambda: None
+) -> Survey:
+    """Reads the packets of a file, without decoding any. ``until``: pictures up to this time, in
+    ticks, and some behind it; None: all, with a look at the whole file's structure. ``watch`` is
+    called for each.
+
+    Raises DoubtError where packets do not tell, and what PyAV raises.
+    """
+    demuxer = video.names_in_log[0]
+    if not any(name in demuxer for name in CONTAINERS):
+        raise DoubtError(f"a place in it cannot be found by time ({demuxer.split(',')[0]})")
+    if not (video.dated and video.decodable):
+        raise DoubtError("its pictures have no time stamps, or nothing here decodes them")
+    if video.complaint:
+        raise DoubtError(f"its structure is damaged: {video.complaint}")
+    if video.not_for_opencv:
+        raise DoubtError(video.not_for_opencv)
+    with Complaints(demuxer) as complaints, open_container(video.path) as container:
+        if damage := find_damaged_bytes(container):
+            raise DoubtError(damage)
+        stream = container.streams[video.stream]
+        seen, demuxed = _Seen(video.info.codec, stream.codec_context), Demuxed()
+        for packet in demux(container, stream):
+            if not packet.size:
+                break
+            if until is not None and packet.dts is not None and seen.reaches(packet.dts, until):
+                break
+            watch()
+            seen.add(packet, demuxed)
+            demuxed.add(packet)
+        if until is None and (damage := find_damage(container, stream, demuxed)):
+            raise DoubtError(damage)
+        if heard := complaints.take():
+            raise DoubtError(f"its structure is damaged: {heard[0][1]}")
+    shown = array("q", sorted(seen.shown))
+    if any(pts == following for pts, following in pairwise(shown)):
+        raise DoubtError("two of its pictures have one time stamp")
+    return Survey(shown, seen.keys, seen.shown, bytes(seen.spare), seen.packets)
+
+
+class _Seen:
+    """The pictures that packets show, and the key frames among them. Raises DoubtError."""
+
+    def __init__(self, codec: str, context: Any) -> None:
+        self.shown = array("q")  # pts, as stored
+        self.keys: list[Key] = []
+        self.spare = bytearray()
+        self.packets = 0
+        extradata = context.extradata or b""
+        self._codec, self._rule = codec, PictureRule(codec, extradata)
+        if not self._rule.knows:
+            raise DoubtError(f"the packets of {codec} do not tell what they show")
+        self._key_reader = KeyReader(codec, self._rule, extradata)
+        self._latest: int | None = None
+
+    def reaches(self, dts: int, until: Fraction) -> bool:
+        """Whether all pictures up to ``until`` were there before the packet with this dts."""
+        return dts >= until and self._latest is not None and self._latest >= until
+
+    def add(self, packet: Any, demuxed: Demuxed) -> None:
+        """``demuxed``: what was before the packet."""
+        pts, latest = packet.pts, self._latest
+        self.packets += 1
+        if pts is None:
+            raise DoubtError("a packet of it has no time stamp")
+        if packet.is_corrupt or not self._rule.is_sound(packet):
+            raise DoubtError("a packet of it is damaged")
+        # Matroska stores no dts, and FFmpeg does not know the first ones.
+        dts = min(pts, pts if latest is None else latest) if packet.dts is None else packet.dts
+        if pts < dts:
+            raise DoubtError("its time stamps contradict each other")
+        if self._key_reader.changes_parameters(packet):
+            raise DoubtError("its codec changes its parameters on the way")
+        if not self._shows(packet):
+            return
+        if packet.is_keyframe:
+            promise = self._key_reader.promise(packet)
+            if latest is not None and pts < latest and promise is not Promise.NONE:
+                raise DoubtError("a key frame is shown before pictures that are stored before it")
+            self.keys.append(Key(pts, dts, copy(demuxed), promise, pts, len(self.shown)))
+        elif self.keys and pts < self.keys[-1].pts:
+            self._lead(pts)
+        self.shown.append(pts)
+        self.spare.append(self._key_reader.is_spare(packet))
+        self._latest = pts if latest is None else max(latest, pts)
+
+    def _lead(self, pts: int) -> None:
+        """A leading picture: shown before the key frame that it is stored behind."""
+        key, earlier = self.keys[-1], self.keys[:-1]
+        if key.promise is Promise.CLEAN and self._codec in REORDERING:
+            key.promise = Promise.OPEN
+        if key.promise is Promise.CLEAN or not earlier or pts < earlier[-1].pts:
+            raise DoubtError("a picture is shown before the key frame that it is stored behind")
+        key.leads = min(key.leads, pts)
+
+    def _shows(self, packet: Any) -> bool:
+        must_show = self._rule.must_show(packet)
+        if packet.is_discard:
+            return False  # hidden by an edit list: decoded, and not shown
+        if self._codec == "hevc":
+            kinds = [first >> 1 & 63 for first in self._rule.nal_units(packet)]
+            if any(kind in HEVC_BREAKS for kind in kinds):
+                raise DoubtError("its stream of pictures is broken off and begun anew on the way")
+            # Behind the first key frame of a file these are lost; behind a later one, shown.
+            if len(self.keys) > 1 and any(kind in HEVC_SKIPPED_LEADING for kind in kinds):
+                return True
+        if not must_show and self._codec not in ("vp8", "vp9"):
+            raise DoubtError("a packet of it may show a picture or none")
+        return must_show

@@ -1,0 +1,88 @@
+"""A video of an object store or a web server, read by ranges with PyAV: cv2 opens files alone.
+
+A lost connection is tried again (``_ranges.py``). Where that does not help, the source of a batch
+job ends with an error, and never as a shorter video. What came of a web server's is kept, and the
+video counts as damaged (``RangedObject.keeps_part``).
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from detector.core.errors import SourceError
+from detector.core.sources._ranges import RangedObject, holding
+from detector.core.sources.base import ANY, Choice, SteppingSource
+from detector.core.sources.video._container import Video, no_frame, probe
+from detector.core.sources.video._threaded import ThreadedSource
+from detector.core.sources.video.av import AvSource
+from detector.core.types import Frame, Image
+
+
+def open_stored(
+    stored: RangedObject,
+    decoder: str,
+    stride: int,
+    frames: int | None,
+    pixels: str,
+    choice: Choice = ANY,
+) -> StoredStepping:
+    """Raises SourceError where it cannot be read, or not one frame can be decoded."""
+    source: StoredStepping
+    with ExitStack() as stack:
+        stack.enter_context(holding(stored))
+        try:
+            video = probe(str(stored.place), choice)
+        except SourceError:
+            stored.raise_error()  # why so little of it came
+            raise
+        # For planes the fastest is PyAV on all cores, as for files.
+        fast = decoder == "auto" and pixels != "bgr" and not video.not_for_planes
+        if fast and video.decodable:
+            source = StoredThreaded(video, stride, frames)
+        else:
+            source = StoredAv(video, stride, frames, pixels=pixels)
+        source.keep(stored, stack.pop_all())
+    try:
+        if source.hold_first():
+            return source
+        stored.raise_error()
+        raise no_frame(video, source.counts.bad)
+    except BaseException:
+        source.close()
+        raise
+
+
+class StoredStepping(SteppingSource):
+    """Stands before a reader among the bases: holds the object as long as it is read."""
+
+    _read_from: RangedObject
+    _kept: ExitStack
+    video: Video
+
+    def keep(self, stored: RangedObject, kept: ExitStack) -> None:
+        """``kept`` is closed with this source."""
+        self._read_from, self._kept = stored, kept
+
+    def read(self, into: Image | None = None) -> Frame | None:
+        frame = super().read(into)
+        error = self._read_from.error
+        if frame is not None or error is None or self._handed_out == self._frames:
+            return frame
+        if not (self._read_from.keeps_part and self._handed_out):
+            raise error
+        self.counts.ended_early = True
+        if str(error) not in self.notes:
+            self.notes.append(str(error))
+        return None
+
+    def close(self) -> None:
+        super().close()
+        self._kept.close()
+
+
+class StoredAv(StoredStepping, AvSource):
+    """PyAV, packet by packet."""
+
+
+class StoredThreaded(StoredStepping, ThreadedSource):
+    """PyAV on all cores, then packet by packet where that is in trouble."""

@@ -1,0 +1,89 @@
+"""Which packets became pictures: the count of what a decoder lost or patched up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from detector.core.sources.video._fields import Field
+from detector.core.sources.video._packets import PictureRule
+from detector.core.types import ReadCounts
+
+# A decoder holds back at most so many pictures to bring them into order. A packet that is older has
+# no picture to come.
+LONGEST_DELAY = 64  # packets
+
+
+@dataclass(slots=True, eq=False)
+class _Sent:
+    number: int
+    pts: int | None
+    must_show: bool
+    at_open_gop: bool  # the decoder may miss what was cut off before it
+    field: Field | None = None  # whose partner has not come; None for a whole frame, or a pair
+    complained: bool = False  # the decoder refused it, or logged an error
+
+
+class Tally:
+    """Follows each packet through the decoder, by a mark that its picture comes back with.
+
+    A packet is *bad* if no picture came of it, and it must show one or the decoder complained about
+    it. If a picture came with a complaint, that frame is *corrupt*. Two packets of one field each
+    are one picture; that of a field without its partner is corrupt, if it comes at all. Where a
+    recording begins with an open GOP, a decoder may complain about what was cut off in front, and
+    that is neither.
+    """
+
+    def __init__(self, rule: PictureRule, counts: ReadCounts) -> None:
+        self._rule, self._counts = rule, counts
+        self._waiting: dict[int, _Sent] = {}  # by number, in order
+        self._number = 0
+        self._last: _Sent | None = None
+        self._interlaced = False
+
+    def send(self, packet: Any) -> None:
+        """To be called for each packet before it is decoded."""
+        self._number += 1
+        must_show = not packet.is_discard and self._rule.must_show(packet)
+        field = self._rule.fields.read(packet)
+        first = self._last
+        if field and first and first.field and field.completes(first.field):
+            first.field = None
+            packet.opaque = first
+            return
+        sent = _Sent(self._number, packet.pts, must_show, self._rule.at_open_gop, field)
+        self._last = sent
+        # An object of its own: PyAV forgets a mark when any packet that has the same is freed.
+        packet.opaque = self._waiting[self._number] = sent
+        oldest = next(iter(self._waiting))
+        if oldest < self._number - LONGEST_DELAY:
+            self._settle(self._waiting.pop(oldest))
+
+    def complain(self, what: str) -> None:
+        """The decoder complained about the packet that was sent last, or refused it."""
+        if self._last is not None:
+            self._last.complained = True
+
+    def show(self, picture: Any) -> None:
+        """A picture is handed out."""
+        self._interlaced |= picture.interlaced_frame
+        sent = picture.opaque
+        if isinstance(sent, _Sent):
+            self._waiting.pop(sent.number, None)
+            complained = sent.complained and not sent.at_open_gop
+            half = sent.field is not None and not sent.at_open_gop
+            self._counts.corrupt += picture.is_corrupt or complained or half
+        else:
+            self._counts.corrupt += picture.is_corrupt
+
+    def end(self, last_pts: int | None = None) -> None:
+        """Counts what has no picture: all, or what should have been shown before ``last_pts``."""
+        for number, sent in list(self._waiting.items()):
+            if last_pts is None or (sent.pts is not None and sent.pts < last_pts):
+                self._settle(self._waiting.pop(number))
+
+    def _settle(self, sent: _Sent) -> None:
+        complained = sent.complained and not sent.at_open_gop
+        # Where nothing tells pairs of fields from frames, only a complaint tells what was lost.
+        unknown = self._interlaced and not self._rule.fields.knows
+        self._counts.bad += complained or (sent.must_show and not unknown)

@@ -1,0 +1,194 @@
+"""PyAV on all cores as long as all is well, then packet by packet: each frame once, as planes.
+
+With a thread for each frame FFmpeg decodes fastest, but which pictures survive an error is then a
+matter of luck. So at the first complaint, and where the packets of the file do not add up to its
+pictures at the end, ``AvSource`` takes over. It decodes from the start and drops as many frames as
+were handed out. A false alarm costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+from detector.core.errors.machine import usable_cores
+from detector.core.errors.text import counted
+from detector.core.sources._planes import PlanesReader
+from detector.core.sources.video._container import Video, open_container
+from detector.core.sources.video._handing_over import HandingOver
+from detector.core.sources.video._packets import PictureRule
+from detector.core.sources.video._sparse import Sparse, plan_sparse
+from detector.core.sources.video._structure import Demuxed
+from detector.core.sources.video._tally import Tally
+from detector.core.sources.video.av import AvSource
+from detector.core.types import Planes, ReadCounts
+
+MOST_THREADS = 16  # as cv2 takes; FFmpeg warns beyond, and each holds a picture
+# Each thread goes no further than its own picture. Two more than there are cores find work while
+# our thread preprocesses: 1.1 times the FPS of `--engine null --save overlay`.
+AHEAD = 2
+# With a thread for each frame, FFmpeg's decoder notices the same damage in some runs only.
+RACING = ("mpeg4",)
+
+
+class TroubleError(Exception):
+    """Something that only a decoder that goes packet by packet can be trusted with."""
+
+
+class ThreadedSource(HandingOver, AvSource):
+    """Planes from frame threads, then the rest from ``AvSource`` where these are in trouble."""
+
+    def __init__(self, video: Video, stride: int = 1, frames: int | None = None) -> None:
+        self._stored = 0  # packets, as long as some are not decoded
+        self._whole = 0  # frames that came without trouble, up to the one grabbed last
+        self._rises = True  # so far each pts is above the last
+        self._release: Callable[[], Any] | None = None
+        # With a limit, more packets would be looked at than decoded.
+        self._sparse = plan_sparse(video, stride) if frames is None else None
+        super().__init__(video, stride, frames, pixels="yuv420p")
+        if self._sparse is not None:
+            self.notes.append(self._sparse.note)
+
+    def set_up(self, codec: Any) -> Tally:
+        codec.thread_type = "SLICE" if self.info.codec in RACING else "AUTO"
+        codec.thread_count = min(MOST_THREADS, usable_cores() + AHEAD)
+        # A thread that logs waits for the interpreter's lock, and whoever frees a decoder waits for
+        # its threads with that lock in hand. This waits for them without it.
+        self._release = weakref.finalize(self, codec.flush_buffers)
+        return Trial(self.picture_rule(codec))
+
+    def grab(self) -> bool:
+        if self._rest is not None:
+            return self._rest.grab()
+        before = self.pts
+        try:
+            found = self.step() if self._sparse is None else self._step_sparsely(self._sparse)
+        except TroubleError as trouble:
+            return self._take_over(str(trouble), before)
+        self._rises = self._rises and (self.pts > before or not found)
+        self._whole += found
+        return found
+
+    def _step_sparsely(self, sparse: Sparse) -> bool:
+        """``step``, but frames that need no decoding are only counted. Nobody retrieves them."""
+        number = self._whole
+        if number < len(sparse.shown) and not sparse.decoded[number]:
+            self.pts = sparse.shown[number]
+            return True
+        found = self.step()
+        due = number < len(sparse.shown)
+        if found != due or (found and self.pts != sparse.shown[number]):
+            raise TroubleError("its packets and its pictures do not agree")
+        return found
+
+    def _decode_packet(self, packet: Any) -> list[Any]:
+        if self._sparse is not None:
+            at, self._stored = self._stored, self._stored + 1
+            if at < len(self._sparse.fed) and not self._sparse.fed[at]:
+                self.hear_demuxer()
+                return []
+        return super()._decode_packet(packet)
+
+    def _decode_all(self) -> None:
+        if self._sparse is not None:
+            self.notes.remove(self._sparse.note)
+            self._sparse = None
+
+    def restrict(self, start_s: Fraction | None, duration_s: Fraction | None) -> None:
+        """What lies before a start, or behind an end, is looked at too."""
+        if self._sparse is not None and self._rest is None:
+            self._decode_all()
+            self.close_container()
+            self._begin(open_container(self.video.path), Demuxed())
+            self.pts, self._whole = self.info.start_pts - self.video.ticks, 0
+            self._held = self.grab()
+        super().restrict(start_s, duration_s)
+
+    def hear_demuxer(self) -> None:
+        """A thread may have complained between two calls of the decoder, too."""
+        demuxer, decoder = self.video.names_in_log
+        for who, message in self._complaints.take():
+            if who != demuxer or demuxer == decoder:
+                raise TroubleError(message)
+            self.note_damage(f"the file's structure is damaged: {message}")
+
+    def flush(self) -> list[Any]:
+        """The last pictures are decoded while the decoder is emptied."""
+        pictures = super().flush()
+        self.hear_demuxer()
+        return pictures
+
+    def seek(self, start_s: Fraction) -> int | None:
+        if self._rest is None:
+            try:
+                number = super().seek(start_s)
+            except TroubleError:
+                self.close_container()
+                self._rest = self._begin_rest(None)
+            else:
+                self._whole = self._whole if number is None else number + 1
+                return number
+        rest = self._rest
+        number = rest.seek(start_s)
+        if number is None and not self._whole:
+            return 0 if rest.grab() else None
+        return number
+
+    def _begin_rest(self, size: tuple[int, int] | None) -> AvSource:
+        rest = AvSource(self.video, size=size, planes=self.planes)
+        rest.counts, rest.notes = self.counts, self.notes
+        rest.landing = self.landing
+        return rest
+
+    def _take_over(self, reason: str, last_pts: int) -> bool:
+        """``AvSource`` reads on behind the frames that came so far, the last at ``last_pts``. False
+        at the end.
+        """
+        whole = self._whole
+        self._decode_all()
+        self.close_container()
+        self._complaints.close()
+        rest = self._begin_rest((self.info.width, self.info.height) if whole else None)
+        found = self.hand_over(rest, whole, last_pts if whole and self._rises else None)
+        if found:
+            self.decoder = (
+                f"av ({counted(whole, 'frame')}) then av by packets" if whole else "av by packets"
+            )
+        stopped = f"decoding on all cores stopped after {counted(whole, 'frame')} ({reason})"
+        self.note_handing_over(stopped, found, ", packet by packet")
+        return found
+
+    def read_planes(self, planes: PlanesReader, picture: Any) -> Planes:
+        return planes.read(picture)  # as the decoder has it: no damaged picture comes this far
+
+    def close_container(self) -> None:
+        if self._release is not None:
+            self._release()
+            self._release = None
+        super().close_container()
+
+
+class Trial(Tally):
+    """Counts packets that must show a picture, and pictures. Raises TroubleError for all else."""
+
+    def __init__(self, rule: PictureRule) -> None:
+        super().__init__(rule, ReadCounts())
+        self._due = 0
+
+    def send(self, packet: Any) -> None:
+        if not packet.is_discard:  # an edit list hides it
+            self._due += self._rule.must_show(packet)
+
+    def complain(self, what: str) -> None:
+        raise TroubleError(what)
+
+    def show(self, picture: Any) -> None:
+        if picture.is_corrupt:
+            raise TroubleError("a frame is corrupt")
+        self._due -= 1
+
+    def end(self, last_pts: int | None = None) -> None:
+        if self._rule.knows and self._due > 0:
+            raise TroubleError(f"{counted(self._due, 'packet')} gave no frame")

@@ -1,0 +1,119 @@
+"""Which of a file's video tracks is read, and what is said of it.
+
+As in ffmpeg: the track that is marked as the default, else the one with the largest picture. A
+cover picture is a video stream too, of one frame; nobody means it by the video.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from av.stream import Disposition
+
+from detector.core.errors import SourceError, UsageError
+from detector.core.errors.text import counted
+
+# Of a container, what somebody wrote about its content. The rest is about the file itself
+# (major_brand, encoder...), which ours is not.
+TAGS = (
+    "album",
+    "artist",
+    "comment",
+    "copyright",
+    "creation_time",
+    "date",
+    "description",
+    "genre",
+    "location",
+    "make",
+    "model",
+    "synopsis",
+    "title",
+)
+APPLE = "com.apple.quicktime."  # phones put theirs in front
+AS_OURS = {"location.iso6709": "location", "creationdate": "date"}
+# Further names of one thing, such as "location-eng".
+WITH_LANGUAGE = "location-"
+
+
+def choose_track(path: str, container: Any, wanted: int | None) -> tuple[Any, str]:
+    """The video stream that is read, and a sentence where there was a choice. ``wanted``: its
+    number among the video tracks, from 1.
+
+    Raises SourceError where there is no video, and UsageError where there is no such track.
+    """
+    tracks = [one for one in container.streams.video if not _is_cover(one)]
+    if not tracks:
+        raise _no_video(path, container)
+    if wanted is not None and wanted > len(tracks):
+        raise UsageError(
+            f"{path}: --video-track {wanted}, and it has {counted(len(tracks), 'video track')}"
+            f"{_listing(tracks)}; give 1{'' if len(tracks) == 1 else f' to {len(tracks)}'}"
+        )
+    chosen = best_track(tracks) if wanted is None else tracks[wanted - 1]
+    if len(tracks) == 1:
+        return chosen, ""
+    number = tracks.index(chosen) + 1
+    others = "; ".join(
+        f"{at} is {_describe(one)}" for at, one in enumerate(tracks, 1) if one is not chosen
+    )
+    how = "as --video-track says" if wanted is not None else "--video-track N takes another"
+    return chosen, (
+        f"video track {number} of {len(tracks)} is read ({_describe(chosen)}); {others}; {how}"
+    )
+
+
+def best_track(tracks: list[Any]) -> Any:
+    """The first of those that are best: decodable, then the default, then the largest."""
+    return max(tracks, key=_rank)
+
+
+def kept_tags(metadata: Mapping[str, str]) -> dict[str, str]:
+    """Of a container's tags, those that belong to its content."""
+    kept: dict[str, str] = {}
+    for key, value in metadata.items():
+        name = key.lower()
+        if name.startswith(APPLE):
+            own = name.removeprefix(APPLE)
+            name = AS_OURS.get(own, own)
+        if (name in TAGS or name.startswith(WITH_LANGUAGE)) and value.strip():
+            kept.setdefault(name, value)
+    return kept
+
+
+def _rank(stream: Any) -> tuple[bool, bool, int]:
+    codec = stream.codec_context
+    area = 0 if codec is None else codec.width * codec.height
+    return codec is not None, bool(stream.disposition & Disposition.default), area
+
+
+def _is_cover(stream: Any) -> bool:
+    return bool(stream.disposition & Disposition.attached_pic)
+
+
+def _describe(stream: Any) -> str:
+    codec = stream.codec_context
+    said = ["unknown"] if codec is None else [codec.name, f"{codec.width}x{codec.height}"]
+    said += [stream.metadata[key] for key in ("language", "title") if _tells(stream, key)]
+    if stream.disposition & Disposition.default:
+        said.append("default")
+    return " ".join(said)
+
+
+def _tells(stream: Any, key: str) -> bool:
+    return str(stream.metadata.get(key, "und")) != "und"
+
+
+def _listing(tracks: list[Any]) -> str:
+    if len(tracks) == 1:
+        return ""
+    return f" ({'; '.join(f'{at}: {_describe(one)}' for at, one in enumerate(tracks, 1))})"
+
+
+def _no_video(path: str, container: Any) -> SourceError:
+    kinds = {"a cover picture" if one.type == "video" else one.type for one in container.streams}
+    found = ", ".join(sorted(kinds)) or "no stream at all"
+    return SourceError(
+        f"{path}: no video stream in it (found: {found}); give a file that has pictures"
+    )

@@ -1,0 +1,290 @@
+"""Video by PyAV, packet by packet: slower than cv2, but it reads past damage and decodes AV1."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from copy import copy
+from fractions import Fraction
+from typing import Any
+
+import av
+import numpy as np
+from av.codec.context import Flags
+from av.video.reformatter import VideoReformatter
+
+from detector.core.sources._bgr import to_bgr
+from detector.core.sources._cv2 import fits, upright
+from detector.core.sources._planes import PlanesReader
+from detector.core.sources.base import ANY, Choice, SteppingSource
+from detector.core.sources.video._clock import Clock
+from detector.core.sources.video._complaints import Complaints
+from detector.core.sources.video._container import Video, demux, no_frame, open_container, probe
+from detector.core.sources.video._packets import PictureRule
+from detector.core.sources.video._seek import Fit, Landing, find_landing
+from detector.core.sources.video._structure import Demuxed, find_damage
+from detector.core.sources.video._tally import Tally
+from detector.core.types import Frame, Image, Planes
+
+MAX_FLUSH_ERRORS = 64  # a decoder that refuses to be emptied so often has nothing left
+
+
+def open(
+    path: str, stride: int = 1, frames: int | None = None, pixels: str = "bgr", choice: Choice = ANY
+) -> SteppingSource:
+    """PyAV alone. Raises SourceError when not one frame can be decoded."""
+    source = AvSource(probe(path, choice), stride, frames, pixels=pixels)
+    if source.hold_first():
+        return source
+    source.close()
+    raise no_frame(source.video, source.counts.bad)
+
+
+class AvSource(SteppingSource):
+    """Goes on behind a packet that the decoder refuses, and knows what became of each packet."""
+
+    decoder = "av"
+    landing: Landing | None = None  # of ``seek``, where somebody has found it already
+
+    def __init__(
+        self,
+        video: Video,
+        stride: int = 1,
+        frames: int | None = None,
+        size: tuple[int, int] | None = None,
+        pixels: str = "bgr",
+        planes: PlanesReader | None = None,
+    ) -> None:
+        """``size``: displayed (width, height) of all frames; None: that of the first. ``planes``:
+        what made planes of the frames before; ``pixels`` asks for a new one."""
+        super().__init__(stride, frames)
+        self.video = video
+        self.planes = planes
+        if pixels != "bgr":
+            self.no_planes = video.not_for_planes
+            self.planes = None if self.no_planes else PlanesReader()
+        self.pixels = "bgr" if self.planes is None else "yuv420p"
+        self.info = video.info
+        self.notes += video.notes
+        self.pts = video.info.start_pts - video.ticks  # of the picture grabbed last
+        self._size = size
+        self._said_turned = False
+        # One for all pictures: a picture's own would make its tables anew, 2 ms each, and 1.3 s for
+        # HDR's.
+        self._reformatter = VideoReformatter()
+        self._picture: Any = None  # av.VideoFrame
+        self._complaints = Complaints(*video.names_in_log)
+        weakref.finalize(self, self._complaints.close)
+        self._begin(open_container(video.path), Demuxed())
+        self._is_avi = self._container.format.name == "avi"
+        if video.complaint:
+            self.note_damage(f"the file's structure is damaged: {video.complaint}")
+
+    def _begin(self, container: Any, demuxed: Demuxed, *, at_open_gop: bool = False) -> None:
+        """Decodes from where ``container`` stands; ``demuxed`` is what lies before."""
+        self._container, self._demuxed, self._at_open_gop = container, demuxed, at_open_gop
+        self._stream = container.streams[self.video.stream]
+        self._clock = Clock(self.video.names_in_log[0])
+        self._pictures = self._decode()
+
+    def seek(self, start_s: Fraction) -> int | None:
+        landing = self.landing or find_landing(self.video, start_s)
+        if landing is None:
+            return None
+        self.close_container()
+        container = open_container(self.video.path)
+        key = _land(container, container.streams[self.video.stream], landing)
+        if key is not None:
+            self._begin(container, copy(key.demuxed), at_open_gop=key.is_open)
+            number = landing.number(key.pts)
+            if self.step() and self.pts == key.pts and number is not None:
+                return number
+            self.close_container()
+        else:
+            container.close()
+        self._begin(open_container(self.video.path), Demuxed())
+        self.pts = self.info.start_pts - self.video.ticks
+        return 0 if self.step() else None
+
+    def grab(self) -> bool:
+        return self.step()
+
+    def step(self) -> bool:
+        """``grab``, by this decoder itself."""
+        self._picture = next(self._pictures, None)
+        if self._picture is None:
+            return False
+        if self._size is None:
+            self._learn_size()
+        self._tally.show(self._picture)
+        if self.video.rotation is not None and self._picture.rotation % 360 != self.video.rotation:
+            self._note_turned(self._picture.rotation % 360)
+        # AVI stores no pts: with B-frames FFmpeg's guess comes out of order, the dts of the output
+        # does not.
+        pts = self._picture.dts if self._is_avi else self._picture.pts
+        if self.info.counted:
+            pts = None  # counted: the demuxer's are at 25 frames a second
+        self.pts = self.pts + self.video.ticks if pts is None else self._clock.unwrap(pts)
+        return True
+
+    def _learn_size(self) -> None:
+        picture = self._picture
+        said = self.video.rotation
+        rotation = picture.rotation if said is None else said
+        self.video.set_displayed(picture.width, picture.height, rotation)
+        self._size = (self.info.width, self.info.height)
+
+    def _note_turned(self, degrees: int) -> None:
+        """Of a picture that says otherwise than the first, as MJPEG of a camera that was turned."""
+        if not self._said_turned:
+            self._said_turned = True
+            self.notes.append(
+                f"a picture says that it is turned by {degrees} degrees, the first one by "
+                f"{self.video.rotation}: all were read as the first"
+            )
+
+    def _decode(self) -> Iterator[Any]:
+        """av.VideoFrame after av.VideoFrame, with what the decoder still held at the end."""
+        if not self.video.decodable:
+            return
+        codec = self._stream.codec_context
+        self._tally = self.set_up(codec)
+        if self.info.codec == "hevc":
+            # What lacks a reference is shown, and counted, instead of left out. (H.264's decoder
+            # would also show what comes before the first picture that it can make.)
+            codec.flags |= Flags.output_corrupt
+        for packet in self._packets():
+            yield from self._decode_packet(packet)
+        yield from self.flush()
+        self._tally.end()
+        if damage := find_damage(self._container, self._stream, self._demuxed):
+            self.note_damage(damage)
+
+    def set_up(self, codec: Any) -> Tally:
+        """Sets the decoder's threads; returns what follows its packets."""
+        # Frame threading would change which pictures survive an error; slices do not.
+        self._stream.thread_type = "SLICE"
+        codec.flags |= Flags.copy_opaque
+        return Tally(self.picture_rule(codec), self.counts)
+
+    def picture_rule(self, codec: Any) -> PictureRule:
+        return PictureRule(self.info.codec, codec.extradata, at_open_gop=self._at_open_gop)
+
+    def demux(self) -> Iterator[Any]:
+        """The packets of the video, and an empty one at the end."""
+        return demux(self._container, self._stream)
+
+    def _packets(self) -> Iterator[Any]:
+        try:
+            for packet in self.demux():
+                if packet.size:  # the empty one at the end is the flush, which is ours
+                    self._demuxed.add(packet)
+                    yield packet
+        except av.error.FFmpegError as error:
+            self.note_damage(f"the data stops before its end ({error.strerror})")
+
+    def note_damage(self, what: str) -> None:
+        """Of the file, not of a picture."""
+        self.counts.ended_early = True
+        if what not in self.notes:
+            self.notes.append(what)
+
+    def _decode_packet(self, packet: Any) -> list[Any]:
+        self.hear_demuxer()
+        self._tally.send(packet)
+        try:
+            pictures: list[Any] = self._stream.codec_context.decode(packet)
+        except av.error.FFmpegError as error:
+            self._complaints.take()
+            self._tally.complain(str(error.strerror))
+            return []
+        if heard := self._complaints.take():
+            self._tally.complain(heard[0][1])
+        return pictures
+
+    def hear_demuxer(self) -> None:
+        """What was said since the last packet was decoded: by the demuxer, and by parsers, which
+        the decoder repeats.
+        """
+        for who, message in self._complaints.take():
+            if who == self._container.format.name:
+                self.note_damage(f"the file's structure is damaged: {message}")
+
+    def flush(self) -> list[Any]:
+        self.hear_demuxer()
+        for _ in range(MAX_FLUSH_ERRORS):
+            try:
+                pictures: list[Any] = self._stream.codec_context.decode(None)
+            except av.error.EOFError:
+                break
+            except av.error.FFmpegError as error:
+                self._tally.complain(str(error.strerror))
+                continue
+            return pictures
+        return []
+
+    def at_limit(self) -> None:
+        self._tally.end(self.pts)
+
+    def grabbed_pts(self) -> int:
+        return self.pts
+
+    def retrieve(self, index: int, into: Image | None) -> Frame | None:
+        picture, self._picture = self._picture, None
+        at_s = float(self.pts * self.info.time_base)
+        if self.planes is not None:
+            return Frame(index, self.pts, at_s, self.read_planes(self.planes, picture))
+        stored = self._convert(picture)  # [h, w, 3], a view of the picture's memory
+        return Frame(index, self.pts, at_s, self._copy(stored, into))
+
+    def read_planes(self, planes: PlanesReader, picture: Any) -> Planes:
+        # What a decoder cannot guess of a damaged picture is what was in its memory before. That
+        # must not depend on which pictures are still in use somewhere: so this one is not kept.
+        return planes.read(picture).copy()
+
+    def _convert(self, picture: Any) -> Image:
+        width, height = self._stored_size()
+        return to_bgr(self._reformatter, picture, width, height)
+
+    def _stored_size(self) -> tuple[int, int]:
+        width, height = self._size or (self.info.width, self.info.height)
+        return (height, width) if self.info.rotation in (90, 270) else (width, height)
+
+    def _copy(self, stored: Image, into: Image | None) -> Image:
+        if not fits(into, self.info.width, self.info.height):
+            into = None
+        if self.info.rotation or self.info.mirrored:
+            return upright(stored, self.info.rotation, self.info.mirrored, into)
+        image = np.empty(stored.shape, np.uint8) if into is None else into
+        np.copyto(image, stored)
+        return image
+
+    def close(self) -> None:
+        super().close()
+        self._complaints.close()
+        self.close_container()
+
+    def close_container(self) -> None:
+        self._picture = None
+        self._pictures.close()  # type: ignore[attr-defined]
+        self._container.close()
+
+
+def _land(container: Any, stream: Any, landing: Landing) -> Fit | None:
+    """Moves a container in front of the key frame, or of one before it, and returns that.
+
+    None where it stops elsewhere.
+    """
+    reached: dict[int, int] = {}
+    for target in (landing.key_dts, landing.key_pts):  # an index has the one or the other
+        try:
+            container.seek(target, stream=stream)
+            first = next(demux(container, stream), None)
+        except av.error.FFmpegError:
+            continue
+        if first is not None and landing.find(first.pts) is not None:
+            reached[first.pts] = target
+    if not reached:
+        return None
+    container.seek(reached[max(reached)], stream=stream)
+    return landing.find(max(reached))

@@ -1,0 +1,228 @@
+"""Video by cv2.VideoCapture: the fastest reader for files that are whole."""
+
+from __future__ import annotations
+
+import weakref
+from fractions import Fraction
+
+from detector.core.errors import SourceError
+from detector.core.errors.holding import name_to_open
+from detector.core.errors.text import counted
+from detector.core.sources._cv2 import cv2, fits, upright
+from detector.core.sources.base import ANY, Choice, SteppingSource
+from detector.core.sources.video._clock import Clock
+from detector.core.sources.video._complaints import Complaints
+from detector.core.sources.video._container import Video, probe
+from detector.core.sources.video._packets import Check, check_packets
+from detector.core.sources.video._seek import Landing, find_landing
+from detector.core.types import Frame, Image
+
+# With a thread for each frame, FFmpeg's decoder notices the same damage in some runs only.
+RACING = ("mpeg4",)
+CV2_GOES_BACK = 16  # frames, in CvCapture_FFMPEG::seek
+
+
+def open(
+    path: str, stride: int = 1, frames: int | None = None, pixels: str = "bgr", choice: Choice = ANY
+) -> SteppingSource:
+    """cv2 alone, whatever happens. Raises SourceError when cv2 gives no frame."""
+    source = OpenCVSource(probe(path, choice), stride, frames)
+    if pixels != "bgr":
+        source.no_planes = "opencv gives nothing else"
+    if source.hold_first():
+        return source
+    source.close()
+    why = source.video.not_for_opencv or f"opencv reads no frame of it (codec {source.info.codec})"
+    raise SourceError(f"{path}: {why}; use --decoder auto or --decoder av")
+
+
+class OpenCVSource(SteppingSource):
+    """cv2 stops in silence at the first packet that it cannot decode, and hands out what it patched
+    up. ``check`` tells the one from the end, ``at_complaint`` the other from a whole picture.
+    """
+
+    decoder = "opencv"
+    landing: Landing | None = None  # of ``seek``, where somebody has found it already
+
+    def __init__(self, video: Video, stride: int = 1, frames: int | None = None) -> None:
+        super().__init__(stride, frames)
+        self.video = video
+        self.info = video.info
+        self.notes += video.notes
+        self.pts = video.info.start_pts - video.ticks  # of the picture grabbed last
+        self.grabbed = 0
+        self._jumped = not video.dated  # pts are no guide to where in the file we are
+        self._ended = False
+        self._scratch: Image | None = None  # stored (not yet upright) picture, [h, w, 3] u8
+        self._clock = Clock(video.names_in_log[0])
+        self._complaints = Complaints(*video.names_in_log)
+        self._capture = self._open_capture()
+        # Not left to the garbage collector: it would wait for cv2's threads with the interpreter's
+        # lock in hand, and one that has something to complain about waits for that lock.
+        weakref.finalize(self, _release, self._capture, self._complaints)
+        if video.complaint:
+            self.counts.ended_early = True
+            self.notes.append(f"the file's structure is damaged: {video.complaint}")
+
+    def _open_capture(self) -> cv2.VideoCapture:
+        if self.video.not_for_opencv:
+            return cv2.VideoCapture()  # closed
+        options: list[int] = []
+        if self.info.codec in RACING:
+            options = [cv2.CAP_PROP_N_THREADS, 1]
+        capture = cv2.VideoCapture(name_to_open(self.video.path), cv2.CAP_FFMPEG, options)
+        # cv2's own rotation allocates a picture a frame; ours goes into the buffer.
+        capture.set(cv2.CAP_PROP_ORIENTATION_AUTO, 0)
+        self._complaints.listen_to_cv2()
+        return capture
+
+    def grab(self) -> bool:
+        if self._ended:
+            return False
+        if not self._capture.grab():
+            self._ended = True
+            return self.at_end()
+        if self.grabbed == 0:
+            self._learn_size()
+        self._note_pts()
+        if self._complaints.heard():
+            return self.at_complaint()
+        return True
+
+    def seek(self, start_s: Fraction) -> int | None:
+        """cv2 goes to a key frame, and grabs up to about the frame that it is asked for. Where that
+        is one that the packets know, all is well."""
+        landing = None if self._ended else self.landing or find_landing(self.video, start_s)
+        if landing is None:
+            return None
+        self._capture.set(cv2.CAP_PROP_POS_FRAMES, self._number_for_cv2(landing))
+        if self._capture.grab():
+            self._complaints.take()  # about what lies before
+            self._jumped = False
+            self.pts, self.grabbed = self.info.start_pts - self.video.ticks, 1
+            self._note_pts()
+            number = landing.number(self.pts)
+            if number is not None and self.pts < min(landing.wanted_pts + 1, landing.safe_pts):
+                self.grabbed = number + 1
+                return number
+        return self._begin_anew()
+
+    def _number_for_cv2(self, landing: Landing) -> int:
+        """cv2 takes a file for one of constant rate, seeks to some frames before the one it is
+        asked for, and decodes as many as it believes to be missing. So it is sent so far behind a
+        key frame that it begins there and decodes just those, whatever the rate is; the key frame
+        is one that leaves room for them."""
+        rate = self._capture.get(cv2.CAP_PROP_FPS) * float(self.info.time_base)
+        limit = min(landing.wanted_pts, landing.safe_pts)
+        before = landing.count_before(limit)
+        roomy = [
+            fit.pts
+            for fit in landing.fits
+            if before - landing.count_before(fit.pts) > CV2_GOES_BACK + 1
+        ]
+        key, last = (
+            int((pts - self.info.start_pts) * rate)
+            for pts in (roomy[-1] if roomy else landing.key_pts, limit)
+        )
+        aimed = key + CV2_GOES_BACK + 1
+        return max(1, aimed if roomy else min(aimed, last - 1))
+
+    def _begin_anew(self) -> int | None:
+        self._capture.release()
+        self._capture = self._open_capture()
+        self._complaints.take()
+        self.pts, self.grabbed = self.info.start_pts - self.video.ticks, 0
+        self._jumped = not self.video.dated
+        return 0 if self.grab() else None
+
+    def _learn_size(self) -> None:
+        get = self._capture.get
+        size = round(get(cv2.CAP_PROP_FRAME_WIDTH)), round(get(cv2.CAP_PROP_FRAME_HEIGHT))
+        # cv2 knows what the container says, and not what the pictures say of themselves. It states
+        # the angle clockwise, ffprobe and PyAV counter-clockwise.
+        said = self.video.rotation
+        rotation = -round(get(cv2.CAP_PROP_ORIENTATION_META)) if said is None else said
+        self.video.set_displayed(*size, rotation=rotation)
+
+    def at_complaint(self) -> bool:
+        """cv2's FFmpeg complained while it made the picture that was grabbed last, or one of the
+        next. True when there is a picture all the same.
+        """
+        heard = self._complaints.take()
+        if not self.counts.damaged:
+            self.notes.append(f"opencv's FFmpeg: {heard[0][1]}; --decoder auto says more")
+        demuxer = self.video.names_in_log[0]
+        self.counts.ended_early |= any(who == demuxer for who, _ in heard)
+        self.counts.corrupt += any(who != demuxer for who, _ in heard)
+        return True
+
+    def at_end(self) -> bool:
+        """cv2 gives no more. True when there is a next picture all the same."""
+        if self._complaints.heard():
+            self.at_complaint()
+        check = self.check()
+        self.counts.ended_early |= bool(check.behind or check.error)
+        self.counts.bad += check.lost
+        if check.reason:
+            self.notes.append(
+                f"opencv stopped after {counted(self.grabbed, 'frame')} ({check.reason}); "
+                "--decoder auto reads on"
+            )
+        return False
+
+    def check(self) -> Check:
+        """What the file holds beside the frames that came. Damage of its structure is noted."""
+        check = check_packets(self.video, self.grabbed, None if self._jumped else self.pts)
+        if check.damage:
+            self.counts.ended_early = True
+            self.notes.append(check.damage)
+        return check
+
+    def _note_pts(self) -> None:
+        pts = self.pts + self.video.ticks
+        # POS_MSEC counts from the stream's first timestamp; CAP_PROP_PTS is wrong on several
+        # containers. Zero behind the first frame: no timestamp (the last frames of AVI and
+        # MPEG-PS).
+        seconds = self._capture.get(cv2.CAP_PROP_POS_MSEC) / 1000
+        if self.video.dated and (seconds != 0 or self.grabbed == 0):
+            pts = round(seconds / float(self.info.time_base)) + self.info.start_pts
+            pts = self._clock.unwrap(pts)
+        self._jumped |= self.grabbed > 0 and pts <= self.pts
+        self.pts = pts
+        self.grabbed += 1
+
+    def grabbed_pts(self) -> int:
+        return self.pts
+
+    def retrieve(self, index: int, into: Image | None) -> Frame | None:
+        if not fits(into, self.info.width, self.info.height):
+            into = None  # cv2 raises on a buffer that it cannot use
+        image = (
+            self._turned(into)
+            if self.info.rotation or self.info.mirrored
+            else self._retrieved(into)
+        )
+        if image is None:
+            self.counts.bad += 1
+            return None
+        return Frame(index, self.pts, float(self.pts * self.info.time_base), image)
+
+    def _retrieved(self, into: Image | None) -> Image | None:
+        done, image = self._capture.retrieve(into)  # into itself, where one is given
+        return image if done else None
+
+    def _turned(self, into: Image | None) -> Image | None:
+        self._scratch = self._retrieved(self._scratch)
+        if self._scratch is None:
+            return None
+        return upright(self._scratch, self.info.rotation, self.info.mirrored, into)
+
+    def close(self) -> None:
+        super().close()
+        _release(self._capture, self._complaints)
+        self._scratch = None
+
+
+def _release(capture: cv2.VideoCapture, complaints: Complaints) -> None:
+    capture.release()
+    complaints.close()

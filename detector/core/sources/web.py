@@ -1,0 +1,104 @@
+"""Files of web servers: videos that end, pictures, finished playlists of HLS.
+
+A live stream at an address is a camera (``live/``), and a web page is refused. ``_answers.py``
+decides which one an address is; ``_web.py`` reads it. Neither is imported for a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from detector.core.errors import SourceError, UsageError
+from detector.core.sources._addresses import is_web
+from detector.core.sources.base import ANY, Choice, Source
+
+if TYPE_CHECKING:
+    from detector.core.sources._answers import Taken
+
+
+class WebSource(Source):
+    has_tracks = True
+    order = -150  # before cameras, whose addresses look the same
+    gives = ("bgr", "yuv420p")
+
+    @classmethod
+    def claims(cls, spec: str) -> bool:
+        if not is_web(spec):
+            return False
+        from detector.core.sources._answers import is_file
+
+        return is_file(spec)
+
+    @classmethod
+    def check_spec(cls, spec: str) -> None:
+        _find_out(spec)
+
+    @classmethod
+    def open(
+        cls,
+        spec: str,
+        *,
+        decoder: str = "auto",
+        stride: int = 1,
+        frames: int | None = None,
+        pixels: str = "bgr",
+        choice: Choice = ANY,
+    ) -> Source:
+        from detector.core.sources._answers import PICTURE, PLAYLIST
+        from detector.core.sources._web import WebPlace, open_web
+
+        taken, place = _find_out(spec), WebPlace(spec)
+        if decoder == "opencv":
+            raise UsageError(f"{place}: opencv reads files only; leave --decoder out")
+        if choice != ANY and taken.kind in (PICTURE, PLAYLIST):
+            raise UsageError(
+                f"{place}: is a {taken.kind}, of which --video-track and --rate choose nothing; "
+                "leave them out"
+            )
+        if taken.kind == PICTURE:
+            from detector.core.sources._web_picture import WebPicture
+
+            source: Source = WebPicture(place, taken.codec, stride, frames)
+        elif taken.kind == PLAYLIST:
+            from detector.core.sources.video._listed import open_listed
+
+            source = open_listed(place, stride, frames, pixels)
+        else:
+            from detector.core.sources.video._stored import open_stored
+
+            source = open_stored(open_web(place), decoder, stride, frames, pixels, choice)
+        if taken.remark:
+            source.notes.append(taken.remark)
+        return source
+
+
+@contextmanager
+def keeping(specs: Sequence[str]) -> Iterator[None]:
+    """During the block, what has come of an address is kept for its next opening."""
+    if not any(map(is_web, specs)):
+        yield
+        return
+    from detector.core.sources import _web
+
+    with _web.keeping():
+        yield
+
+
+def picture_of(spec: str) -> str | None:
+    """The path that the one picture at an address has in rows; None where there is none. Raises
+    SourceError."""
+    from detector.core.sources._answers import PICTURE
+    from detector.core.sources._web import WebPlace
+
+    return str(WebPlace(spec)) if _find_out(spec).kind == PICTURE else None
+
+
+def _find_out(spec: str) -> Taken:
+    from detector.core.sources._answers import REFUSED, take
+
+    taken = take(spec)
+    if taken.kind == REFUSED:
+        raise SourceError(taken.error)
+    return taken

@@ -1,0 +1,318 @@
+"""Boxes and labels, drawn into the picture itself, and objects that are made unrecognisable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import cv2
+import numpy as np
+
+from detector.core.stages.labels import CORNERS, Color, Label, Places, drawable, render
+from detector.core.stages.planes import (
+    Rect,
+    draw_boxes,
+    draw_dot,
+    draw_label,
+    fill_areas,
+    pixelate_planes,
+    shades,
+)
+from detector.core.types import Detections, Image, Picture, Planes, size_of
+
+if TYPE_CHECKING:
+    from detector.core.stages.font import Font
+
+# Bright, well apart, and readable under black or white text (BGR). Class 0 is the orange-red of a
+# warning, since the first class is nearly always the person.
+_HAND_PICKED = (
+    (56, 87, 255),
+    (219, 152, 52),
+    (113, 204, 46),
+    (18, 196, 241),
+    (182, 89, 155),
+    (156, 188, 26),
+    (34, 126, 230),
+    (180, 105, 255),
+    (241, 240, 60),
+    (60, 220, 190),
+    (230, 80, 90),
+    (140, 160, 250),
+)
+
+
+def _palette(n: int) -> tuple[Color, ...]:
+    """n distinct colours, BGR: the hand-picked ones, then hues a golden angle apart at three
+    lightnesses.
+    """
+    i = np.arange(n - len(_HAND_PICKED))
+    hsv = np.stack([i * 67 % 180, 130 + i % 2 * 90, 255 - i % 3 * 45], axis=1).astype(
+        np.uint8
+    )  # OpenCV hue: 0..179
+    bgr = cv2.cvtColor(hsv[None], cv2.COLOR_HSV2BGR)[0]
+    return _HAND_PICKED + tuple((int(b), int(g), int(r)) for b, g, r in bgr)
+
+
+def _ink(color: Color) -> Color:
+    """White text on a dark colour, black on a light one: a contrast of 3 : 1 at least, as WCAG 2
+    counts it.
+    """
+    blue, green, red = ((channel / 255) ** 2.2 for channel in color)
+    return (255, 255, 255) if 0.0722 * blue + 0.7152 * green + 0.2126 * red < 0.29 else (0, 0, 0)
+
+
+PALETTE = _palette(80)  # COCO's classes; a higher class id begins again
+INKS = tuple(_ink(color) for color in PALETTE)
+
+
+YELLOW = 3  # of the palette: what a remark stands on
+FEW = 12  # boxes; with more, text is smaller and labels show their corner
+BLOCKS = 6  # of a pixelated object along its shorter side
+SMALLEST_BLOCK = 8  # pixels: below it letters and faces stay readable
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How boxes and labels look.
+
+    ``line_width``: pixels, None: from the picture's size. ``font_scale``: 1.0 is the size chosen
+    for the picture. ``blurred``: ids of the classes whose boxes are pixelated. ``remark``: a
+    sentence at the bottom left of the picture, which whoever sees it must know. ``font``: of the
+    labels; None: OpenCV's own.
+    """
+
+    line_width: int | None = None
+    font_scale: float = 1.0
+    labels: bool = True
+    scores: bool = True
+    blurred: frozenset[int] = frozenset()
+    remark: str = ""
+    font: Font | None = None
+
+
+class PlacedLabel(NamedTuple):  # a frozen dataclass takes four times as long to make
+    """A label and its top left corner, pixels. ``number``: of its detection; None: the remark."""
+
+    number: int | None
+    text: str  # as far as it has room for it: the class name, or ""
+    score: str
+    shade: int  # of PALETTE
+    scale: float  # of the text
+    label: Label
+    x: int
+    y: int
+
+
+class Corner(NamedTuple):
+    """The two arms that make a corner of a box thick: x1, y1, x2, y2 of whole pixels, x2 and y2
+    behind the last one. They may leave the picture."""
+
+    shade: int  # of PALETTE
+    arms: tuple[Rect, Rect]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything goes in one picture: what ``annotate`` draws, and others write down.
+
+    ``line``: pixels. ``boxes``: x1, y1, x2, y2 of whole pixels, x2 and y2 behind the last one; best
+    score first. ``shades``: of PALETTE. ``corners``: in the order in which they are drawn.
+    ``dots``: boxes that have one instead of a label.
+    """
+
+    line: int
+    boxes: list[list[int]]
+    shades: list[int]
+    labels: list[PlacedLabel]
+    corners: list[Corner]
+    dots: list[int]
+
+
+def lay_out(width: int, height: int, detections: Detections, style: Style) -> Layout:
+    """Where boxes and labels go in a picture of this size. The best score's label takes its place
+    first. Line width and text grow with the picture, and text shrinks where boxes are many.
+    """
+    size = min(max((height * width) ** 0.5, 1.0), 16384.0)
+    line = style.line_width or max(1, round(size / 400))  # 2 at 1280x720, 20 at 8192x8192
+    if not len(detections.boxes) and not style.remark:
+        return Layout(line, [], [], [], [], [])
+    boxes = detections.boxes.round().astype(np.int64).tolist()
+    shades = (detections.class_ids % len(PALETTE)).tolist()
+    layout = Layout(line, boxes, shades, [], [], [])
+    labelled = style.labels and bool(boxes)
+    if not labelled and not style.remark:
+        return layout
+    places = Places(width, height, detections.boxes, line)
+    # 0.64 at 1280x720: capitals of 9 pixels with OpenCV 5, of 13 with OpenCV 4
+    scale = round(max(0.4, size / 1500) * style.font_scale, 3)
+    if style.remark:
+        remark = _render(style.remark, YELLOW, scale)
+        top = max(0, height - remark.height)
+        places.take(0, top, remark.width, remark.height)
+        layout.labels.append(PlacedLabel(None, style.remark, "", YELLOW, scale, remark, 0, top))
+    if labelled:
+        # In steps: text that changed its size with every box would flicker, and none of it would
+        # be drawn twice.
+        crowded = 1.0 if len(boxes) <= FEW else 0.87 if len(boxes) <= 24 else 0.75
+        scale = round(max(0.36, scale * crowded), 3)
+        bare = _place_labels(layout, places, detections, scale, style)
+        layout.dots.extend(_place_dots(places, boxes, bare, line + 1))
+    return layout
+
+
+def annotate(picture: Picture, detections: Detections, style: Style = Style()) -> None:
+    """Draws each box with its label ("person 0.91") into ``picture``, in place: u8 BGR [h, w, 3],
+    or planes of YUV.
+
+    Objects of ``style.blurred`` are pixelated before anything is drawn. The best score's box is
+    drawn last, so that it lies on top. Labels come after all boxes.
+    """
+    height, width = size_of(picture)
+    if style.blurred:
+        pixelate(picture, detections, style.blurred)
+    layout = lay_out(width, height, detections, style)
+    if isinstance(picture, Planes):
+        _draw_in_planes(picture, layout)
+    else:
+        _draw_in_bgr(picture, layout)
+
+
+def _draw_in_bgr(image: Image, layout: Layout) -> None:
+    for i in reversed(range(len(layout.boxes))):
+        corner, opposite = _corners_of(layout.boxes[i])
+        cv2.rectangle(image, corner, opposite, PALETTE[layout.shades[i]], layout.line)
+    for shade, arms in layout.corners:
+        for x1, y1, x2, y2 in arms:
+            cv2.rectangle(image, (x1, y1), (x2 - 1, y2 - 1), PALETTE[shade], cv2.FILLED)
+    for placed in layout.labels:
+        placed.label.draw(image, placed.x, placed.y)
+    radius = layout.line + 1
+    for i in layout.dots:
+        color = PALETTE[layout.shades[i]]
+        middle = _middle_of_dot(layout.boxes[i], radius)
+        cv2.circle(image, middle, radius, color, cv2.FILLED, cv2.LINE_AA)
+
+
+def _draw_in_planes(planes: Planes, layout: Layout) -> None:
+    """The same shapes in the same order."""
+    palette = shades(PALETTE, planes.colours)
+    corners = [_corners_of(box) for box in reversed(layout.boxes)]
+    colours = [palette[shade] for shade in reversed(layout.shades)]
+    draw_boxes(planes, corners, colours, layout.line)
+    areas = [arm for corner in layout.corners for arm in corner.arms]
+    fill_areas(planes, areas, [palette[corner.shade] for corner in layout.corners for _ in (0, 1)])
+    for placed in layout.labels:
+        draw_label(planes, placed.label, placed.x, placed.y)
+    radius = layout.line + 1
+    for i in layout.dots:
+        middle = _middle_of_dot(layout.boxes[i], radius)
+        draw_dot(planes, middle, radius, palette[layout.shades[i]])
+
+
+def _corners_of(box: Sequence[int]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The first and the last pixel of a box, which ends at an outer corner: x2 = width is the right
+    edge, and its last pixel is the one before."""
+    x1, y1, x2, y2 = box
+    return (x1, y1), (max(x1, x2 - 1), max(y1, y2 - 1))
+
+
+def _middle_of_dot(box: Sequence[int], radius: int) -> tuple[int, int]:
+    return box[0] + radius, box[1] + radius
+
+
+def _place_labels(
+    layout: Layout, places: Places, detections: Detections, scale: float, style: Style
+) -> list[int]:
+    """Adds the labels of all boxes, best score first, and their corners. Returns the boxes that no
+    label fits.
+
+    What does not fit with its score is tried without it, then with the score alone: the colour
+    tells the class.
+    """
+    ids, shades, boxes = detections.class_ids.tolist(), layout.shades, layout.boxes
+    font, crowded = style.font, len(boxes) > FEW
+    first = {class_id: i for i, class_id in reversed(list(enumerate(ids)))}
+    shown = {one: drawable(detections.name(i), one, font) for one, i in first.items()}
+    names = [shown[class_id] for class_id in ids]
+    nothing = [""] * len(names)
+    texts = [(names, nothing)]
+    if style.scores:
+        shares = [f"{score:.2f}" for score in detections.scores.tolist()]
+        texts = [(names, shares), (names, nothing), (nothing, shares)]
+    bare = list(range(len(names)))
+    corners: list[Corner] = []
+    for level, ends in texts:
+        labels = [_render(level[i], shades[i], scale, ends[i], font) for i in bare]
+        left = []
+        for i, label, at in zip(bare, labels, places.find(bare, labels), strict=True):
+            if at is None:
+                left.append(i)
+            else:
+                x, y, place = at
+                placed = PlacedLabel(i, level[i], ends[i], shades[i], scale, label, x, y)
+                layout.labels.append(placed)
+                if crowded:
+                    corners.append(_corner(boxes[i], label, place, shades[i], layout.line))
+        bare = left
+        if not bare:
+            break
+    layout.corners.extend(reversed(corners))
+    return bare
+
+
+def _corner(box: Sequence[int], label: Label, place: int, shade: int, line: int) -> Corner:
+    """A thick corner where a label hangs on its box. In a crowd boxes of one colour cross, and the
+    arms show to which of them a label belongs, and on which side of it the box lies.
+    """
+    x1, y1, x2, y2 = box
+    right, bottom = CORNERS[place]
+    x, y = (x2 - 1 if right else x1), (y2 - 1 if bottom else y1)
+    arm, half = min(label.height, (x2 - x1) // 2, (y2 - y1) // 2), line + 1
+    left, top, behind, below = x - half, y - half, x + half + 1, y + half + 1
+    across = (left - arm, top, behind, below) if right else (left, top, behind + arm, below)
+    down = (left, top - arm, behind, below) if bottom else (left, top, behind, below + arm)
+    return Corner(shade, (across, down))
+
+
+def _place_dots(
+    places: Places, boxes: Sequence[Sequence[int]], bare: Sequence[int], radius: int
+) -> Iterator[int]:
+    """Which boxes without a label have room for a dot in their top left corner."""
+    side = 2 * radius + 1
+    for i in bare:
+        x, y, x2, y2 = boxes[i]
+        if min(x2 - x, y2 - y) >= 3 * side and places.take(x, y, side, side):
+            yield i
+
+
+def _render(
+    text: str, shade: int, scale: float, score: str = "", font: Font | None = None
+) -> Label:
+    return render(text, scale, PALETTE[shade], INKS[shade], score, font)
+
+
+def pixelate(picture: Picture, detections: Detections, class_ids: frozenset[int]) -> None:
+    """Makes the objects of these classes unrecognisable: whole boxes in coarse blocks, in place.
+
+    A block is an area's mean, so what was there cannot be computed back. A box is at most
+    ``BLOCKS`` blocks wide along its shorter side, whatever its size.
+    """
+    height, width = size_of(picture)
+    for (x1, y1, x2, y2), class_id in zip(
+        detections.boxes.tolist(), detections.class_ids.tolist(), strict=True
+    ):
+        if class_id not in class_ids:
+            continue
+        left, top = max(0, int(np.floor(x1))), max(0, int(np.floor(y1)))
+        right, bottom = min(width, int(np.ceil(x2))), min(height, int(np.ceil(y2)))
+        if right <= left or bottom <= top:
+            continue
+        block = max(SMALLEST_BLOCK, min(right - left, bottom - top) / BLOCKS)
+        few = (max(1, round((right - left) / block)), max(1, round((bottom - top) / block)))
+        if isinstance(picture, Planes):
+            pixelate_planes(picture, (left, top, right, bottom), few)
+            continue
+        area = picture[top:bottom, left:right]
+        small = cv2.resize(area, few, interpolation=cv2.INTER_AREA)
+        area[:] = cv2.resize(small, (right - left, bottom - top), interpolation=cv2.INTER_NEAREST)

@@ -1,0 +1,70 @@
+"""Watches what a head makes of outputs whose meaning nobody has proved, and stops a wrong reading.
+
+A network from elsewhere may pass every look at its file and still be read wrongly. Some things
+cannot be so in any detector, and each ends the run: a score above 1, a class beyond the names or
+below the first one, a class that is no whole number, and nothing but boxes that lie within one
+pixel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.errors import ModelError
+from detector.core.stages.readings import NOT_WHOLE
+from detector.core.types import Candidates
+
+MOST_SCORE = 1.001  # half precision rounds a probability of 1 to 1.0005
+PIXEL = 1.0
+CORNER = 1.5  # boxes in 0..1 that were taken for pixels lie in the first pixel, or just beyond
+ENOUGH = 8  # boxes anywhere, all of them within a pixel
+
+Read = Callable[[list[NDArray[np.float32]], float], Candidates]
+
+
+def watched(head: Read, model: str, classes: int, cure: str) -> Read:
+    """The head, which raises ModelError for what cannot be so. ``classes``: how many names there
+    are. ``cure``: what to do then."""
+
+    def read(outputs: list[NDArray[np.float32]], conf: float) -> Candidates:
+        found = head(outputs, conf)
+        if len(found.scores) and (reason := impossible(found, classes)) is not None:
+            raise ModelError(f"{model}: its outputs are read wrongly: {reason}; {cure}")
+        return found
+
+    return read
+
+
+def impossible(found: Candidates, classes: int) -> str | None:
+    """What no detector finds, as words; None where there is nothing of the kind. ``found``: at
+    least one candidate."""
+    best = float(found.scores.max())
+    if best > MOST_SCORE:
+        return f"a detection has a score of {best:.4g}, and scores lie in 0..1"
+    first = int(found.class_ids.min())
+    if first == NOT_WHOLE:
+        return "the class of a detection is no whole number: the columns have another order"
+    if first < 0:
+        return (
+            f"the class of a detection is {-first} below the first name's number: either the names "
+            "begin at another number (classes: first), or that class means that nothing is there "
+            "(scores: background: first)"
+        )
+    last = int(found.class_ids.max())
+    if last >= classes:
+        return (
+            f"a detection has class {last}, and there are names for 0 to {classes - 1} "
+            "(--names FILE gives others)"
+        )
+    sizes = found.boxes[:, 2:] - found.boxes[:, :2]
+    if (sizes <= PIXEL).all():
+        in_corner = bool((np.abs(found.boxes) <= CORNER).all())
+        if in_corner or len(sizes) >= ENOUGH:
+            return (
+                f"all {len(sizes)} boxes of a picture lie within one pixel, as boxes in 0..1 do "
+                "when they are taken for pixels"
+            )
+    return None

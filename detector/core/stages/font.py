@@ -1,0 +1,176 @@
+"""Text in a font file of the user's: any script that the file has letters for.
+
+Pillow draws it: FreeType the letters, HarfBuzz their joins, FriBidi the order of what runs from
+right to left. OpenCV's own text has neither of the last two: Arabic is backwards, in letters apart.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from functools import lru_cache
+from io import BytesIO
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont, features
+
+from detector.core.errors import UsageError
+
+EM = (
+    28.0  # pixels of the em at scale 1.0; capitals have 20, between OpenCV 5's 14 and OpenCV 4's 21
+)
+SMALLEST = 9  # pixels of the em: below it, letters cannot be told apart
+SAMPLE = 32  # pixels of the em at which a letter is compared with what stands for no letter
+# The largest picture of one letter, in ems each way. A damaged font can claim any size; the longest
+# ligatures of real ones (U+FDFD) have some 10.
+LARGEST_LETTER = 16
+NO_LETTER = "\uffff"  # is no character, so every font shows its sign for "absent" there
+
+
+class Text(NamedTuple):
+    """One run of text as coverage u8 [h, w], 255 where ink is. ``top``: of its first row, pixels
+    below the baseline (mostly negative). ``advance``: pixels to where the next run begins."""
+
+    coverage: NDArray[np.uint8]
+    left: int
+    top: int
+    advance: int
+
+
+class Font:
+    """A font in memory. Letters that it lacks are drawn in Pillow's own, which has Latin ones.
+
+    Raises OSError where ``data`` is no font that can be scaled (TTF, OTF, TTC).
+    """
+
+    def __init__(self, data: bytes) -> None:
+        sample = ImageFont.truetype(BytesIO(data), SAMPLE)
+        self.data = data
+        self.family, self.style = (str(name or "") for name in sample.getname())
+        own = _Face(sample)
+        plain = ImageFont.load_default(SAMPLE)
+        self._faces = [own]
+        if isinstance(plain, ImageFont.FreeTypeFont):
+            self._faces.append(_Face(plain))
+        self._draw = lru_cache(maxsize=1024)(_draw_run)
+
+    def can_write(self, text: str) -> bool:
+        """Whether it has every letter, and draws them."""
+        if not all(char.isspace() or self._face(char) for char in text):
+            return False
+        try:
+            self.write((text,), SAMPLE / EM)
+        except UsageError:
+            return False
+        return True
+
+    def write(self, texts: tuple[str, ...], scale: float) -> list[Text]:
+        """The runs of these texts with a gap between them, in the order from left to right.
+
+        A text that begins from right to left puts what follows it to its left. Raises UsageError
+        for a damaged letter.
+        """
+        size = max(SMALLEST, round(EM * scale))
+        gap = Text(np.empty((0, 0), np.uint8), 0, 0, round(size * 0.28))
+        runs: list[Text] = []
+        for text in texts:
+            runs += [
+                *([gap] if runs else []),
+                *(self._draw(*run, size) for run in self._runs(text)),
+            ]
+        return runs[::-1] if runs_leftward("".join(texts)) else runs
+
+    def height(self, scale: float) -> Text:
+        """What every label has room for at least: digits and capitals."""
+        return self._draw("0", self._face("0") or self._faces[0], max(SMALLEST, round(EM * scale)))
+
+    def _face(self, char: str) -> _Face | None:
+        return next((face for face in self._faces if face.has(char)), None)
+
+    def _runs(self, text: str) -> list[tuple[str, _Face]]:
+        """Parts of one face each. A mark stays with its letter, a space with the one before it
+        where that face has one."""
+        runs: list[tuple[str, _Face]] = []
+        for char in text:
+            if char.isspace() and not self._face(char):
+                char = " "
+            last = runs[-1][1] if runs else self._faces[0]
+            mark = unicodedata.category(char)[0] == "M"
+            clings = runs and (mark or (char.isspace() and last.has(char)))
+            face = last if clings else self._face(char) or self._faces[0]
+            if runs and runs[-1][1] is face:
+                runs[-1] = (runs[-1][0] + char, face)
+            else:
+                runs.append((char, face))
+        return runs
+
+
+class _Face:
+    """One of a font's two files, at every size."""
+
+    def __init__(self, font: ImageFont.FreeTypeFont) -> None:
+        self._font = font
+        # Without joins: one character is one letter of the file.
+        self._apart = font.font_variant(layout_engine=ImageFont.Layout.BASIC)
+        self._sizes: dict[int, ImageFont.FreeTypeFont] = {}
+        self._known: dict[str, bool] = {}
+        self._absent = self._sign(NO_LETTER)
+
+    def has(self, char: str) -> bool:
+        if (known := self._known.get(char)) is None:
+            try:
+                known = self._sign(char) != self._absent
+            except OSError:  # a damaged letter is none
+                known = False
+            self._known[char] = known
+        return known
+
+    def _sign(self, char: str) -> tuple[float, tuple[float, ...], bytes]:
+        _check_size(self._apart, char)
+        drawn = self._apart.getmask(char, "L")
+        return self._apart.getlength(char), tuple(drawn.size), bytes(drawn)
+
+    def draw(self, text: str, size: int) -> Text:
+        if (font := self._sizes.get(size)) is None:
+            font = self._sizes[size] = self._font.font_variant(size=size)
+        try:
+            x1, y1, x2, y2 = _check_size(font, text)
+            picture = Image.new("L", (max(0, x2 - x1), max(0, y2 - y1)))
+            if picture.width and picture.height:
+                ImageDraw.Draw(picture).text((-x1, -y1), text, 255, font, anchor="ls")
+        except OSError as error:
+            raise UsageError(f"the font cannot draw {text}: {error}; use another --font") from error
+        return Text(np.asarray(picture), x1, y1, max(x2, round(font.getlength(text))))
+
+
+def _draw_run(text: str, face: _Face, size: int) -> Text:
+    return face.draw(text, size)
+
+
+def _check_size(font: ImageFont.FreeTypeFont, text: str) -> tuple[int, int, int, int]:
+    """Where the ink of ``text`` lies around the baseline's start, pixels: x1, y1, x2, y2."""
+    x1, y1, x2, y2 = font.getbbox(text, "L", anchor="ls")
+    most = LARGEST_LETTER * font.size
+    if y2 - y1 > most or x2 - x1 > most * max(1, len(text)):
+        raise OSError("its letters are too large")
+    return int(x1), int(y1), int(np.ceil(x2)), int(np.ceil(y2))
+
+
+def runs_leftward(text: str) -> bool:
+    """Whether the first letter that has a direction runs from right to left, as Arabic does."""
+    kinds = (unicodedata.bidirectional(char) for char in text)
+    return next((kind != "L" for kind in kinds if kind in ("L", "R", "AL")), False)
+
+
+def needs_shaping(text: str) -> bool:
+    """Whether letters join, change their order or carry marks: more than one after the other."""
+    return any(
+        unicodedata.bidirectional(char) in ("R", "AL", "AN") or unicodedata.category(char)[0] == "M"
+        for char in text
+    )
+
+
+def can_shape() -> bool:
+    """Whether Pillow finds FriBidi, which it loads from the system."""
+    return bool(features.check("raqm"))

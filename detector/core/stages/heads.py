@@ -1,0 +1,341 @@
+"""Raw maps with anchors, turned into candidates.
+
+    layout        outputs                          networks
+    anchor_maps   maps [1, A*(5+C), h, w], raw     YOLOv5, YOLOv7
+    darknet_yolo  maps [1, A*(5+C), h, w], raw     darknet [yolo]
+
+A, anchors; C, classes. Outputs of any other kind are read as they are described: readings.py. Each
+layout is a function of the outputs of one picture (float32) and a confidence threshold, and returns
+the candidates that reach it: boxes xyxy in network pixels, not clipped. NaN counts as below any
+threshold. Nothing that is returned shares memory with the outputs.
+
+``LAYOUT_dense`` is the plain twin for comparisons, not for speed: every row, [1, N, 5 + C] float32
+of cx, cy, w, h in network pixels, objectness and class probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.types import Candidates
+
+Floats = NDArray[np.float32]
+
+# e^30 times any anchor squares without overflow in float32, and no picture has 1e13 pixels.
+MAX_LOG_SIZE = np.float32(30)
+FEW_CLASSES = 8  # the best one of every cell is then found faster than cells are copied
+
+
+def sigmoid(x: Floats) -> Floats:
+    """1 / (1 + e^-x) without overflow at either end."""
+    e = np.exp(-np.abs(x))
+    result: Floats = np.where(x >= 0, np.float32(1), e) / (1 + e)
+    return result
+
+
+def logit(p: float) -> float:
+    """Raw objectness at probability p, minus a margin: a sieve before the exact comparison."""
+    if not 0 < p < 1:
+        return -np.inf if p <= 0 else 15.0
+    return float(np.log(p / (1 - p))) - 1e-3
+
+
+@np.errstate(invalid="ignore", over="ignore")  # inf - inf of a broken network; ``sound`` drops it
+def xyxy(boxes: Floats) -> Floats:
+    """cx, cy, w, h -> x1, y1, x2, y2, [M, 4]."""
+    half = boxes[:, 2:] / 2
+    return np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], axis=1)
+
+
+def sound(boxes: Floats) -> NDArray[np.bool_]:
+    """[M]: whether a box is finite and float32 can hold its area. No picture has 1e13 pixels a
+    side.
+    """
+    below: NDArray[np.bool_] = np.abs(boxes) < np.float32(1e13)  # NaN and inf compare false
+    return np.all(below, axis=1)  # type: ignore[no-any-return]
+
+
+# Raw maps with anchors. Only cells whose objectness alone reaches the threshold are decoded, those
+# of all maps together. In a street scene that is some 50 of 2,535: neither are the exponentials of
+# the others computed, nor is each numpy call, which costs about a microsecond, made once a map.
+
+Indices = NDArray[np.intp]
+
+
+def no_candidates() -> Candidates:
+    """No candidates: boxes [0, 4], scores [0], class ids [0]. Heads return early with them, because
+    a numpy call on an empty array takes a microsecond too, and cameras often see nothing.
+    """
+    return Candidates(np.empty((0, 4), np.float32), np.empty(0, np.float32), np.empty(0, np.int64))
+
+
+class Survivors(NamedTuple):
+    """M cells, their best class and its number."""
+
+    at: Indices  # [M], among the cells of all maps, one map after the other
+    cells: Floats  # [M, 5+C], a copy
+    class_ids: NDArray[np.int64]
+    best: Floats  # [M]
+
+
+def survivors(
+    outputs: Sequence[Floats], anchors: int, threshold: float, *, anchors_last: bool
+) -> Survivors | None:
+    """Cells of maps [1, A*(5+C), h, w] whose objectness and best class both reach the threshold;
+    NaN never does. None where there is no such cell.
+
+    The second sieve is as safe as the first: the product of two probabilities is below each of
+    them. Where classes are few it comes before anything is copied, because a network without
+    trained objectness has all of its cells there. Cells of a map are counted, and come, by y, x,
+    anchor, or by anchor, y, x.
+    """
+    places, found, first = [], [], 0
+    for output in outputs:
+        raw = output.reshape(anchors, output.shape[1] // anchors, -1)
+        passed = raw[:, 4] >= threshold
+        any_passed = passed.any()
+        if any_passed and raw.shape[1] - 5 <= FEW_CLASSES:
+            passed &= raw[:, 5:].max(axis=1) >= threshold
+            any_passed = passed.any()
+        if not any_passed:
+            first += passed.size
+            continue
+        if anchors_last:
+            at = np.flatnonzero(passed.T)
+            cell, a = np.divmod(at, anchors)
+        else:
+            at = np.flatnonzero(passed)
+            a, cell = np.divmod(at, raw.shape[2])
+        places.append(at + first)
+        found.append(raw[a, :, cell])
+        first += passed.size
+    if not places:
+        return None
+    at, cells = np.concatenate(places), np.concatenate(found)
+    class_ids = cells[:, 5:].argmax(axis=1)
+    best = cells[np.arange(len(cells)), class_ids + 5]
+    alive = best >= threshold
+    if alive.all():
+        return Survivors(at, cells, class_ids, best)
+    return Survivors(at[alive], cells[alive], class_ids[alive], best[alive])
+
+
+def all_cells(outputs: Sequence[Floats], anchors: int, *, anchors_last: bool) -> Floats:
+    """[N, 5 + C]: every cell of maps [1, A*(5+C), h, w], in the order of ``survivors``."""
+    order = (2, 0, 1) if anchors_last else (0, 2, 1)
+    rows = []
+    for output in outputs:
+        channels = output.shape[1] // anchors
+        raw = output.reshape(anchors, channels, -1)
+        rows.append(raw.transpose(order).reshape(-1, channels))
+    return np.concatenate(rows)
+
+
+def probabilities(raw: Sequence[Floats]) -> Floats:
+    """[M, columns]: the logistic of columns [M] or [M, n], in one call."""
+    return sigmoid(np.column_stack(raw))
+
+
+def join(parts: Sequence[Candidates]) -> Candidates:
+    """The candidates of all layers, one layer after the other."""
+    return Candidates(
+        np.concatenate([part.boxes for part in parts]),
+        np.concatenate([part.scores for part in parts]),
+        np.concatenate([part.class_ids for part in parts]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AnchoredLayer:
+    """How a map [1, A*(5+C), h, w] becomes boxes."""
+
+    anchors: tuple[tuple[float, float], ...]  # A pairs of width, height in network pixels
+    classes: int
+    stride: int  # network pixels per cell
+
+
+def anchor_maps(outputs: list[Floats], conf: float, layers: Sequence[AnchoredLayer]) -> Candidates:
+    """Candidates whose objectness x best class score reaches ``conf``; by layer, anchor, y, x.
+
+    ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes are xyxy network pixels,
+    not clipped. Numbers that are no numbers count as below any threshold. Nothing returned shares
+    memory with ``outputs``.
+    """
+    if len({(len(layer.anchors), layer.classes) for layer in layers}) > 1:
+        return join(
+            [
+                anchor_maps([output], conf, [layer])
+                for output, layer in zip(outputs, layers, strict=True)
+            ]
+        )
+    anchors = len(layers[0].anchors)
+    found = survivors(outputs, anchors, logit(conf), anchors_last=False)
+    if found is None:
+        return no_candidates()
+    at, cells, class_ids, best = found
+    s = probabilities((cells[:, :5], best))
+    scores = s[:, 4] * s[:, 5]
+    boxes = xyxy(_anchored_centres_sizes(s, _anchored_table(tuple(layers), _sizes(outputs))[at]))
+    keep = (scores >= np.float32(conf)) & np.isfinite(boxes).all(axis=1)
+    return Candidates(boxes[keep], scores[keep], class_ids[keep])
+
+
+def anchor_maps_dense(outputs: list[Floats], layers: Sequence[AnchoredLayer]) -> Floats:
+    """Every row: [1, N, 5 + C] float32: cx, cy, w, h in network pixels, objectness, class
+    probabilities.
+
+    Rows by layer, anchor, y, x. The plain twin of ``anchor_maps``: for comparisons, not for speed.
+    """
+    table, columns = _anchored_table(tuple(layers), _sizes(outputs)), layers[0].classes + 5
+    dense, first = np.empty((1, len(table), columns), np.float32), 0
+    for output, layer in zip(outputs, layers, strict=True):
+        # Anchor by anchor: the numbers stay in the processor's cache until they lie in their rows.
+        for raw in output.reshape(len(layer.anchors), columns, -1):
+            dense[0, first : first + raw.shape[1]] = sigmoid(raw).T
+            first += raw.shape[1]
+    dense[0, :, :4] = _anchored_centres_sizes(dense[0], table)
+    return dense
+
+
+Sizes = tuple[tuple[int, int], ...]  # height and width of each map, in cells
+
+
+def _sizes(outputs: Sequence[Floats]) -> Sizes:
+    return tuple([output.shape[2:] for output in outputs])
+
+
+@lru_cache(64)
+def _anchored_table(layers: tuple[AnchoredLayer, ...], sizes: Sizes) -> Floats:
+    """[N, 5]: of every cell, column and row less a half, anchor's width and height, stride."""
+    rows = []
+    for layer, (height, width) in zip(layers, sizes, strict=True):
+        a, y, x = np.indices((len(layer.anchors), height, width)).reshape(3, -1)
+        origin = np.stack([x, y], axis=1).astype(np.float32) - np.float32(0.5)
+        anchors = np.array(layer.anchors, np.float32)[a]
+        strides = np.full((len(a), 1), layer.stride, np.float32)
+        rows.append(np.concatenate([origin, anchors, strides], axis=1))
+    return _shared(np.concatenate(rows))
+
+
+def _anchored_centres_sizes(s: Floats, table: Floats) -> Floats:
+    """cx, cy, w, h [M, 4] in network pixels of cells s [M, 4 or more], the logistics of the raw
+    numbers; ``table``: their rows.
+
+    Centre = (2s - 0.5 + cell) * stride, size = (2s)^2 * anchor.
+    """
+    doubled = s[:, :4] * 2
+    centres = (doubled[:, :2] + table[:, :2]) * table[:, 4:]
+    sizes = np.square(doubled[:, 2:]) * table[:, 2:4]
+    return np.concatenate([centres, sizes], axis=1)
+
+
+@dataclass(frozen=True, slots=True)
+class YoloLayer:
+    """One darknet [yolo] layer: how a map [1, A*(5+C), h, w] becomes boxes."""
+
+    anchors: tuple[tuple[float, float], ...]  # A pairs of width, height in network pixels
+    classes: int
+    cell_width: float  # network pixels per cell
+    cell_height: float
+    scale_x_y: float = 1.0  # stretches the centre beyond its cell, so that its edge can be reached
+    new_coords: bool = (
+        False  # the network itself ends in a logistic; sizes are (2 t)^2 instead of e^t
+    )
+
+
+@np.errstate(invalid="ignore", over="ignore")  # a broken network's inf and NaN end in ``keep``
+def darknet_yolo(outputs: list[Floats], conf: float, layers: Sequence[YoloLayer]) -> Candidates:
+    """Candidates whose objectness x best class score reaches ``conf``, layers in cfg order, each by
+    y, x, anchor.
+
+    ``outputs``: one raw map [1, A*(5+C), h, w] float32 per layer. Boxes are xyxy network pixels,
+    not clipped. Numbers that are no numbers count as below any threshold. Nothing returned shares
+    memory with ``outputs``.
+    """
+    if len({(len(layer.anchors), layer.classes, layer.new_coords) for layer in layers}) > 1:
+        return join(
+            [
+                darknet_yolo([output], conf, [layer])
+                for output, layer in zip(outputs, layers, strict=True)
+            ]
+        )
+    anchors, new_coords = len(layers[0].anchors), layers[0].new_coords
+    threshold = conf if new_coords else logit(conf)
+    found = survivors(outputs, anchors, threshold, anchors_last=True)
+    if found is None:
+        return no_candidates()
+    at, cells, class_ids, best = found
+    table = _darknet_table(tuple(layers), _sizes(outputs))[at]
+    if new_coords:
+        centres, scores = cells[:, :2], cells[:, 4] * best
+    else:
+        s = probabilities((cells[:, :2], cells[:, 4], best))
+        centres, scores = s[:, :2], s[:, 2] * s[:, 3]
+    boxes = xyxy(_darknet_centres_sizes(centres, cells, table, new_coords))
+    keep = (scores >= np.float32(conf)) & np.isfinite(scores) & np.isfinite(boxes).all(axis=1)
+    return Candidates(boxes[keep], scores[keep], class_ids[keep])
+
+
+@np.errstate(invalid="ignore", over="ignore")  # of a broken network
+def darknet_yolo_dense(outputs: list[Floats], layers: Sequence[YoloLayer]) -> Floats:
+    """Every row: [1, N, 5 + C] float32: cx, cy, w, h in network pixels, objectness, class
+    probabilities.
+
+    Rows by layer, y, x, anchor. The plain twin of ``darknet_yolo``: for comparisons, not for speed.
+    """
+    rows = []
+    for output, layer in zip(outputs, layers, strict=True):
+        cells = all_cells([output], len(layer.anchors), anchors_last=True)
+        s = cells if layer.new_coords else sigmoid(cells)
+        table = _darknet_table((layer,), _sizes([output]))
+        boxes = _darknet_centres_sizes(s[:, :2], cells, table, layer.new_coords)
+        rows.append(np.concatenate([boxes, s[:, 4:]], axis=1))
+    return np.concatenate(rows)[None]
+
+
+@lru_cache(64)
+def _darknet_table(layers: tuple[YoloLayer, ...], sizes: Sizes) -> Floats:
+    """[N, 8]: of every cell, column and row, anchor's width and height, width and height of the
+    cell, scale_x_y, and what the scale adds on each side.
+    """
+    rows = []
+    for layer, (height, width) in zip(layers, sizes, strict=True):
+        y, x, a = np.indices((height, width, len(layer.anchors))).reshape(3, -1)
+        scale = np.float32(layer.scale_x_y)
+        same = np.array([layer.cell_width, layer.cell_height, scale, (scale - 1) / 2], np.float32)
+        rows.append(
+            np.concatenate(
+                [
+                    np.stack([x, y], axis=1).astype(np.float32),
+                    np.array(layer.anchors, np.float32)[a],
+                    np.broadcast_to(same, (len(a), 4)),
+                ],
+                axis=1,
+            )
+        )
+    return _shared(np.concatenate(rows))
+
+
+def _shared(table: Floats) -> Floats:
+    table.setflags(write=False)  # all who ask get the same
+    return table
+
+
+def _darknet_centres_sizes(
+    centres: Floats, cells: Floats, table: Floats, new_coords: bool
+) -> Floats:
+    """cx, cy, w, h [M, 4] in network pixels; ``centres`` [M, 2] in 0..1 of the cell, the raw
+    ``cells`` [M, 5+C], and their rows of the table.
+    """
+    if new_coords:
+        sizes = np.square(np.clip(cells[:, 2:4], -1e6, 1e6)) * 4
+    else:
+        sizes = np.exp(np.minimum(cells[:, 2:4], MAX_LOG_SIZE))
+    centres = (centres * table[:, 6:7] - table[:, 7:] + table[:, :2]) * table[:, 4:6]
+    return np.concatenate([centres, sizes * table[:, 2:4]], axis=1)

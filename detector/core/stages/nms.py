@@ -1,0 +1,137 @@
+"""Candidates to detections: greedy non-maximum suppression, class-wise or over all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.stages.heads import Floats, xyxy
+from detector.core.types import Candidates, Detections
+
+# Candidates are taken in blocks of this many, best first: pairs are compared inside a block and
+# with what was kept before, never n x n over all. 256 x 256 float32 fits in a core's L2 cache.
+BLOCK = 256
+
+
+def nms(
+    candidates: Candidates,
+    *,
+    iou: float | None,
+    max_det: int,
+    agnostic: bool = False,
+    classes: Sequence[int] | None = None,
+    names: tuple[str, ...] = (),
+) -> Detections:
+    """Equal to plain greedy NMS: the best box is kept and suppresses every later one with IoU >
+    ``iou``.
+
+    ``iou`` None: nothing is suppressed, for networks whose boxes are final. Boxes suppress their
+    own class only, or any with ``agnostic``. ``classes`` keeps these ids and drops the rest before
+    anything is suppressed. Ties go to the lower index. At most ``max_det`` are returned, best
+    first; what the limit cut off is counted in ``Detections.cut``. Boxes stay in network pixels,
+    unclipped.
+    """
+    boxes, scores, class_ids = candidates
+    if not len(scores):
+        return Detections(boxes, scores, class_ids, names)
+    if classes is not None:
+        wanted = np.isin(class_ids, classes)
+        boxes, scores, class_ids = boxes[wanted], scores[wanted], class_ids[wanted]
+    order = np.argsort(-scores, kind="stable")
+    boxes, class_ids = boxes[order], class_ids[order]
+    groups = np.zeros_like(class_ids) if agnostic else class_ids
+    if iou is None:
+        kept = np.arange(len(boxes))
+    else:
+        kept = (
+            _greedy(boxes, groups, iou)
+            if len(boxes) <= BLOCK
+            else _greedy_apart(boxes, groups, iou)
+        )
+    cut = max(0, len(kept) - max_det)
+    kept = kept[:max_det]
+    return Detections(boxes[kept], scores[order][kept], class_ids[kept], names, cut)
+
+
+def _greedy_apart(
+    boxes: NDArray[np.float32], groups: NDArray[np.int64], iou: float
+) -> NDArray[np.intp]:
+    """The same as ``_greedy``, one group at a time.
+
+    At the thresholds of ``eval`` there are thousands of boxes of many classes.
+    """
+    kept = []
+    for group in np.unique(groups):
+        members = np.nonzero(groups == group)[0]
+        kept.append(members[_greedy(boxes[members], groups[members], iou)])
+    return np.sort(np.concatenate(kept))
+
+
+def _greedy(boxes: NDArray[np.float32], groups: NDArray[np.int64], iou: float) -> NDArray[np.intp]:
+    """Indices that survive, ascending. ``boxes`` [N, 4] best first; only equal ``groups`` [N]
+    suppress each other.
+    """
+    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    kept = np.zeros(0, np.intp)
+    for start in range(0, len(boxes), BLOCK):
+        block = np.arange(start, min(start + BLOCK, len(boxes)))
+        if len(kept):
+            block = block[~_suppresses(kept, block, boxes, areas, groups, iou).any(axis=0)]
+        over = np.triu(_suppresses(block, block, boxes, areas, groups, iou), 1)
+        alive, spared = np.ones(len(block), bool), ~over
+        for i in np.flatnonzero(over.any(axis=1)).tolist():  # of the others nothing changes
+            if alive[i]:
+                alive &= spared[i]
+        kept = np.concatenate([kept, block[alive]])
+    return kept
+
+
+def _suppresses(
+    first: NDArray[np.intp],
+    second: NDArray[np.intp],
+    boxes: NDArray[np.float32],
+    areas: NDArray[np.float32],
+    groups: NDArray[np.int64],
+    iou: float,
+) -> NDArray[np.bool_]:
+    """[len(first), len(second)]: same group and IoU > ``iou``.
+
+    It compares products instead of dividing, so that empty boxes need no special case.
+    """
+    # Columns that lie together in memory: each is read once a row of the square.
+    a = np.ascontiguousarray(boxes[first].T)[:, :, None]
+    b = np.ascontiguousarray(boxes[second].T)[:, None]
+    width = np.minimum(a[2], b[2]) - np.maximum(a[0], b[0])
+    height = np.minimum(a[3], b[3]) - np.maximum(a[1], b[1])
+    intersection = np.maximum(width, 0) * np.maximum(height, 0)
+    union = areas[first][:, None] + areas[second][None] - intersection
+    same = groups[first][:, None] == groups[second][None]
+    suppressed: NDArray[np.bool_] = same & (intersection > np.float32(iou) * union)
+    return suppressed
+
+
+def map_classes(dense: Floats, conf: float, groups: Sequence[Sequence[int]]) -> Candidates:
+    """Candidates of classes that are mapped before NMS: the head of ``eval``.
+
+    A detection run asks for the best class of a box. Average precision needs more: every class of a
+    box is a detection of its own, and a class that several of the model's go into (vehicle: car,
+    bus, truck, motorcycle) has the highest of their scores. If classes were mapped after NMS, a
+    lorry that is detected as truck and as bus would count twice.
+
+    ``dense`` is [1, N, 5 + C]: cx, cy, w, h in network pixels, objectness, class probabilities (not
+    multiplied). ``groups`` holds, for each mapped class, the ids of those that go into it. There is
+    one candidate for every row and mapped class whose objectness x highest probability reaches
+    ``conf``, in the order of rows, then classes.
+    """
+    rows = dense[0]
+    rows = rows[rows[:, 4] >= np.float32(conf)]  # probabilities end at 1; NaN compares false
+    columns = [
+        rows[:, [5 + class_id for class_id in group]].max(axis=1, initial=0) for group in groups
+    ]
+    with np.errstate(invalid="ignore", over="ignore"):
+        scores = np.stack(columns, axis=1) * rows[:, 4:5]
+        whole = np.isfinite(rows[:, :4]).all(axis=1, keepdims=True)
+        at, class_ids = np.nonzero((scores >= np.float32(conf)) & np.isfinite(scores) & whole)
+    return Candidates(xyxy(rows[at, :4]), scores[at, class_ids], class_ids.astype(np.int64))

@@ -1,0 +1,164 @@
+"""Boxes, labels and blocks drawn into the planes of a YUV 4:2:0 picture.
+
+Brightness is drawn pixel by pixel, as in BGR. A colour stands for 2x2 pixels: it is drawn wherever
+one of the four is, so that a line of one pixel has its colour at odd places too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.stages.labels import Color, Label
+from detector.core.types import Colours, Planes
+
+Point = tuple[int, int]  # x, y, pixels
+Rect = tuple[int, int, int, int]  # x1, y1, x2, y2, pixels; x2 and y2 lie behind the last one
+SHIFT = 2  # bits behind the point in the middle and the radius of a dot
+
+
+class Shade(NamedTuple):
+    y: int
+    u: int
+    v: int
+
+
+class LabelPlanes(NamedTuple):
+    """A label's picture for a place at even or odd pixels. ``u`` and ``v`` begin at the even pixel
+    at or before its corner."""
+
+    y: NDArray[np.uint8]
+    u: NDArray[np.uint8]
+    v: NDArray[np.uint8]
+
+
+@lru_cache(maxsize=16)
+def bgr_to_yuv(colours: Colours) -> NDArray[np.float32]:
+    """[3, 4]: Y, U, V of B, G, R, each 0 to 255, and 1."""
+    red, blue = colours.luma
+    black, bright, deep = (0, 1.0, 1.0) if colours.full_range else (16, 219 / 255, 224 / 255)
+    brightness = np.array([blue, 1 - red - blue, red])
+    matrix = np.array(
+        [
+            bright * brightness,
+            deep * (np.array([1, 0, 0]) - brightness) / (2 * (1 - blue)),
+            deep * (np.array([0, 0, 1]) - brightness) / (2 * (1 - red)),
+        ]
+    )
+    return np.column_stack([matrix, (black, 128, 128)]).astype(np.float32)
+
+
+@lru_cache(maxsize=16)
+def shades(palette: tuple[Color, ...], colours: Colours) -> tuple[Shade, ...]:
+    """A palette of BGR in the colours of a picture."""
+    yuv = cv2.transform(np.array([palette], np.uint8), bgr_to_yuv(colours))[0]
+    return tuple(Shade(*row) for row in yuv.tolist())
+
+
+def draw_boxes(
+    planes: Planes, corners: Sequence[tuple[Point, Point]], colours: Sequence[Shade], line: int
+) -> None:
+    """The outlines between two corner pixels each, in turn, as wide as ``cv2.rectangle`` draws
+    them. An outline is one of one pixel in another, which cv2 draws ten times as fast as a thick
+    one with its round corners.
+    """
+    reach = _reach(line)
+    y, u, v = planes.y, planes.u, planes.v
+    for ((x1, y1), (x2, y2)), shade in zip(corners, colours, strict=True):
+        for k in range(-reach, reach + 1):
+            cv2.rectangle(y, (x1 + k, y1 + k), (x2 - k, y2 - k), shade.y)
+        left, top, right, bottom = (
+            (x1 - reach) // 2,
+            (y1 - reach) // 2,
+            (x2 + reach) // 2,
+            (y2 + reach) // 2,
+        )
+        for k in range(reach + 1):
+            first, last = (left + k, top + k), (right - k, bottom - k)
+            cv2.rectangle(u, first, last, shade.u)
+            cv2.rectangle(v, first, last, shade.v)
+
+
+def fill_areas(planes: Planes, areas: Sequence[Rect], colours: Sequence[Shade]) -> None:
+    """Fills each area in turn, as far as it lies in the picture."""
+    if not areas:
+        return
+    # Assigning to a slice takes half as long as cv2.rectangle, which keeps to the picture itself.
+    height, width = planes.y.shape
+    bounds = np.array(areas).clip(0, (width, height, width, height))
+    halves = bounds // 2
+    halves[:, 2:] = (bounds[:, 2:] + 1) // 2
+    y, u, v = planes.y, planes.u, planes.v
+    for (x1, y1, x2, y2), half, shade in zip(
+        bounds.tolist(), halves.tolist(), colours, strict=True
+    ):
+        y[y1:y2, x1:x2] = shade.y
+        rows, columns = slice(half[1], half[3]), slice(half[0], half[2])
+        u[rows, columns] = shade.u
+        v[rows, columns] = shade.v
+
+
+def draw_dot(planes: Planes, middle: Point, radius: int, shade: Shade) -> None:
+    """A filled circle with smooth edges."""
+    cv2.circle(planes.y, middle, radius, shade.y, cv2.FILLED, cv2.LINE_AA)
+    # In a plane of half the size the middle of pixel x lies at (x + 0.5) / 2 - 0.5.
+    x, y = (round((2 * one - 1) / 4 * (1 << SHIFT)) for one in middle)
+    half = round((radius + 0.5) / 2 * (1 << SHIFT))
+    for plane, colour in ((planes.u, shade.u), (planes.v, shade.v)):
+        cv2.circle(plane, (x, y), half, colour, cv2.FILLED, cv2.LINE_AA, SHIFT)
+
+
+def draw_label(planes: Planes, label: Label, x: int, y: int) -> None:
+    """Copies a label to ``x``, ``y``, cut where the picture ends."""
+    drawn = planes_of_label(label, planes.colours, x % 2, y % 2)
+    height, width = planes.y.shape
+    high, wide = min(label.height, height - y), min(label.width, width - x)
+    top, left, bottom, right = y // 2, x // 2, (y + high + 1) // 2, (x + wide + 1) // 2
+    if high < label.height or wide < label.width:
+        halves = slice(bottom - top), slice(right - left)
+        drawn = LabelPlanes(drawn.y[:high, :wide], drawn.u[halves], drawn.v[halves])
+    planes.y[y : y + high, x : x + wide] = drawn.y
+    rows, columns = slice(top, bottom), slice(left, right)
+    planes.u[rows, columns] = drawn.u
+    planes.v[rows, columns] = drawn.v
+
+
+def pixelate_planes(planes: Planes, area: tuple[int, int, int, int], few: tuple[int, int]) -> None:
+    """Blocks of their mean in ``area`` (left, top, right, bottom, pixels): ``few`` (columns, rows).
+
+    Colours that reach out of it by a pixel are hidden with it.
+    """
+    left, top, right, bottom = area
+    rows, columns = slice(top // 2, (bottom + 1) // 2), slice(left // 2, (right + 1) // 2)
+    for part in (
+        planes.y[top:bottom, left:right],
+        planes.u[rows, columns],
+        planes.v[rows, columns],
+    ):
+        height, width = part.shape
+        size = min(few[0], width), min(few[1], height)
+        small = cv2.resize(part, size, interpolation=cv2.INTER_AREA)
+        part[:] = cv2.resize(small, (width, height), interpolation=cv2.INTER_NEAREST)
+
+
+@lru_cache(maxsize=2048)  # at 1280x720 a label has some 2 kB
+def planes_of_label(label: Label, colours: Colours, odd_x: int, odd_y: int) -> LabelPlanes:
+    """A label for a place whose x is odd (1) or even (0), and y."""
+    yuv = cv2.transform(label.picture, bgr_to_yuv(colours))
+    # Up to whole blocks of 2x2, its border goes on: it is of one colour.
+    right, bottom = (label.width + odd_x) % 2, (label.height + odd_y) % 2
+    around = cv2.copyMakeBorder(yuv, odd_y, bottom, odd_x, right, cv2.BORDER_REPLICATE)
+    size = around.shape[1] // 2, around.shape[0] // 2
+    halved = cv2.resize(around, size, interpolation=cv2.INTER_AREA)
+    y, u, v = (cv2.extractChannel(one, i) for i, one in enumerate((yuv, halved, halved)))
+    return LabelPlanes(y, u, v)
+
+
+def _reach(line: int) -> int:
+    """Pixels that a line of cv2's is wide to either side of its middle: 3 in all for 2, 5 for 3."""
+    return 0 if line == 1 else (line + 1) // 2

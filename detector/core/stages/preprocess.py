@@ -1,0 +1,184 @@
+"""A source picture into a request's slot, by the geometry of the model's family."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import cv2
+import numpy as np
+from numpy import uint8
+from numpy.typing import NDArray
+
+from detector.core.types import GEOMETRIES, Colours, Image, Letterbox, Picture, Planes, size_of
+
+# What ``input_of_shape`` may have of the own area: 5% more. An inference takes as long as its area
+# says, so that no shape should cost noticeably more than another. At 416x256 these 5% let 4:3 have
+# 384x288, which is its very shape (3.8% more), and leave 16:9 where it is (448x256 has 7.7% more).
+MOST_AREA = (21, 20)
+# A picture of 100:1 would get an input of one cell, in which no object was ever seen whole.
+LEAST_CELLS = 3
+
+
+def letterbox(
+    picture: Picture,
+    slot: NDArray[uint8],
+    *,
+    geometry: str,
+    pad_value: int | tuple[int, int, int] = 114,
+    of_picture: bool = False,
+) -> Letterbox:
+    """Resizes ``picture`` (u8 BGR [h, w, 3], or planes of YUV) into ``slot`` (u8 RGB [H, W, 3],
+    written whole).
+
+    ``geometry``:
+      "centre"             scale = min(W/w, H/h), size round(w*scale) x round(h*scale), padding
+      split evenly with the
+                           odd pixel right and below (YOLOv5, v7, v8...)
+      "top-left"           the same size, at the top left (mmdet)
+      "top-left-truncate"  the same scale, size int(w*scale) x int(h*scale), at the top left (YOLOX)
+      "stretch"            both axes scaled on their own, no padding (darknet)
+    Interpolation is linear. Returns where the picture lies; with ``of_picture`` the mapping of
+    boxes that come out as if the picture filled the input.
+    """
+    source_height, source_width = size_of(picture)
+    height, width = slot.shape[:2]
+    fit = place(source_width, source_height, width, height, geometry)
+    left, top, inner_width, inner_height, letter = fit
+    inner = slot[top : top + inner_height, left : left + inner_width]
+    if isinstance(picture, Planes):
+        _planes_to_rgb(picture, inner)
+    else:
+        _bgr_to_rgb(picture, inner)
+    slot[:top] = pad_value
+    slot[top + inner_height :] = pad_value
+    slot[top : top + inner_height, :left] = pad_value
+    slot[top : top + inner_height, left + inner_width :] = pad_value
+    if of_picture:
+        return place(source_width, source_height, width, height, "stretch")[-1]
+    return letter
+
+
+def _bgr_to_rgb(image: Image, inner: Image) -> None:
+    """Without a buffer of its own."""
+    height, width = inner.shape[:2]
+    if image.shape[:2] != (height, width):
+        cv2.resize(image, (width, height), dst=inner, interpolation=cv2.INTER_LINEAR)
+        image = inner
+    # The channels are swapped after the resize: on the smaller picture, and in place.
+    cv2.cvtColor(image, cv2.COLOR_BGR2RGB, dst=inner)
+
+
+def _planes_to_rgb(planes: Planes, inner: Image) -> None:
+    """The planes are resized apart, and only what is left of them becomes RGB.
+
+    Colours are taken to lie in the middle of their four pixels, as ``resize`` has it. Most streams
+    place them a quarter of their distance to the left, which is less than a network's pixel.
+    """
+    height, width = inner.shape[:2]
+    small = [
+        plane
+        if plane.shape == (height, width)
+        else cv2.resize(plane, (width, height), interpolation=cv2.INTER_LINEAR)
+        for plane in (planes.y, planes.u, planes.v)
+    ]
+    cv2.merge(small, dst=inner)
+    cv2.transform(inner, _as_swscale(planes.colours), dst=inner)
+
+
+@lru_cache(maxsize=16)
+def _as_swscale(colours: Colours) -> NDArray[np.float32]:
+    """``yuv_to_rgb`` as dark as swscale makes its BGR, which other pictures come through: it rounds
+    each product down, of which red and blue have two and green has three. A level more or less
+    decides about objects at the edge of the threshold.
+    """
+    matrix = yuv_to_rgb(colours).copy()
+    matrix[:, 3] -= (1.0, 1.5, 1.0)
+    return matrix
+
+
+@lru_cache(maxsize=16)
+def yuv_to_rgb(colours: Colours) -> NDArray[np.float32]:
+    """[3, 4]: R, G, B, each 0 to 255, of Y, U, V and 1."""
+    red, blue = colours.luma
+    green = 1 - red - blue
+    black, bright, deep = (0, 1.0, 1.0) if colours.full_range else (16, 255 / 219, 255 / 224)
+    matrix = np.array(
+        [
+            [bright, 0, 2 * (1 - red) * deep],
+            [bright, -2 * blue * (1 - blue) / green * deep, -2 * red * (1 - red) / green * deep],
+            [bright, 2 * (1 - blue) * deep, 0],
+        ]
+    )
+    offset = -matrix @ (black, 128, 128)
+    return np.column_stack([matrix, offset]).astype(np.float32)
+
+
+def smallest_input(
+    longest: int, stride: int, source_width: int, source_height: int
+) -> tuple[int, int]:
+    """(height, width) of the smallest input whose longest side is ``longest`` and that holds a
+    picture.
+
+    The other side is the next multiple of ``stride``. It is for "centre" geometry, where padding
+    only costs time.
+    """
+    scale = longest / max(source_width, source_height)
+    width, height = max(1, round(source_width * scale)), max(1, round(source_height * scale))
+    return -(-height // stride) * stride, -(-width // stride) * stride
+
+
+def input_of_shape(
+    own: tuple[int, int], stride: int, source_width: int, source_height: int
+) -> tuple[int, int]:
+    """(height, width) of the input in which a letterboxed picture gets most pixels, where it may
+    have about the area of ``own`` (height, width).
+
+    Both sides are multiples of ``stride``, and no side is below ``LEAST_CELLS`` of them. Of two
+    inputs that show the picture equally large it is the smaller one. For "centre" geometry.
+    """
+    most = own[0] * own[1] * MOST_AREA[0] // MOST_AREA[1]
+    least = LEAST_CELLS * stride
+    sizes = (
+        (height, width)
+        for height in range(least, most // least + 1, stride)
+        for width in range(least, most // height + 1, stride)
+    )
+
+    def rank(size: tuple[int, int]) -> tuple[int, int]:
+        height, width = size
+        # The picture's scale times both of its sides: an integer, so that no rounding decides.
+        return min(width * source_height, height * source_width), -height * width
+
+    return max(sizes, key=rank, default=own)
+
+
+def place(
+    source_width: int, source_height: int, width: int, height: int, geometry: str
+) -> tuple[int, int, int, int, Letterbox]:
+    """Left, top, width and height of the picture inside the network's input, and the mapping back.
+    Pixels.
+    """
+    if geometry == "stretch":
+        letter = Letterbox(
+            width / source_width, height / source_height, 0, 0, source_width, source_height
+        )
+        return 0, 0, width, height, letter
+    scale = min(width / source_width, height / source_height)
+    if geometry == "top-left-truncate":
+        inner_width, inner_height = (
+            max(1, int(source_width * scale)),
+            max(1, int(source_height * scale)),
+        )
+        left = top = 0
+    elif geometry in ("centre", "top-left"):
+        inner_width, inner_height = (
+            max(1, round(source_width * scale)),
+            max(1, round(source_height * scale)),
+        )
+        centred = geometry == "centre"
+        left = (width - inner_width) // 2 if centred else 0
+        top = (height - inner_height) // 2 if centred else 0
+    else:
+        raise ValueError(f"geometry must be one of {', '.join(GEOMETRIES)}; got {geometry!r}")
+    letter = Letterbox(scale, scale, left, top, source_width, source_height)
+    return left, top, inner_width, inner_height, letter

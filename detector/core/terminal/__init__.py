@@ -1,0 +1,1 @@
+"""What a run and the small commands print."""

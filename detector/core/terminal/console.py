@@ -1,0 +1,96 @@
+"""The console that every table and line goes through. Text from outside cannot steer it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Span, Text
+
+from detector.core.errors.secrets import redact
+from detector.core.errors.text import printable
+
+if TYPE_CHECKING:
+    from rich.console import ConsoleOptions
+    from rich.segment import Segment
+
+
+def fit_columns(
+    console: Console, table: Table, names: Sequence[str], one_line: bool = False
+) -> Table:
+    """The table without columns of ``names``, in their order, until it fits the console.
+
+    Fewer columns can be read; broken words cannot. ``one_line``: nor shall a cell be folded.
+    """
+    for name in names:
+        if fits(console, table, one_line):
+            break
+        table = _without(table, name)
+    return table
+
+
+def fits(console: Console, table: Table, one_line: bool = False) -> bool:
+    """Whether no word is broken, or (``one_line``) no cell is folded."""
+    unlimited = console.options.update(max_width=10_000)
+    width = console.measure(table, options=unlimited)
+    return (width.maximum if one_line else width.minimum) <= console.width
+
+
+def _without(table: Table, name: str) -> Table:
+    kept = [column for column in table.columns if str(column.header) != name]
+    fewer = Table(box=table.box, pad_edge=table.pad_edge, title=table.title)
+    fewer.caption, fewer.caption_justify = table.caption, table.caption_justify
+    for column in kept:
+        fewer.add_column(
+            column.header, justify=column.justify, overflow=column.overflow, no_wrap=column.no_wrap
+        )
+    for cells in zip(*(column.cells for column in kept), strict=True):
+        fewer.add_row(*cells)
+    return fewer
+
+
+class SafeConsole(Console):
+    """Prints each text as it is written: brackets are no markup, colons no emoji, and a control
+    character is an escape (errors/text.py). A text is one line; several lines are a Group.
+
+    Colours come from styles alone, so what looks like a style in a name is none.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(markup=False, emoji=False, **settings)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Every text passes here, also those inside of tables, groups, and the live line."""
+        if isinstance(renderable, str):
+            renderable = printable(renderable)
+        elif isinstance(renderable, Text):
+            renderable = _printable(renderable)
+        return super().render(renderable, options)
+
+
+def _printable(text: Text) -> Text:
+    """The same text with escapes in it; its styles move along."""
+    plain = text.plain
+    if printable(plain) == plain:
+        return text
+    if redact(plain) != plain:  # a secret: what it becomes has no letters of its own to style
+        return Text(printable(plain), style=text.style, justify=text.justify, end=text.end)
+    places = list(accumulate((len(printable(letter)) for letter in plain), initial=0))
+    last = len(plain)
+    return Text(
+        printable(plain),
+        style=text.style,
+        justify=text.justify,
+        overflow=text.overflow,
+        no_wrap=text.no_wrap,
+        end=text.end,
+        spans=[
+            Span(places[min(span.start, last)], places[min(span.end, last)], span.style)
+            for span in text.spans
+        ],
+    )

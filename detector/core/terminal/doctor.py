@@ -1,0 +1,172 @@
+"""The doctor's findings for a person: the engines, the machine, then the warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from detector.core.errors.text import counted
+from detector.core.terminal.console import SafeConsole, fits
+
+NARROW = 60  # columns: below, tables of these findings are columns of single words
+
+
+def print_findings(console: SafeConsole, findings: dict[str, Any]) -> None:
+    engines, machine = _engines(findings), _machine(findings)
+    narrow = console.width < NARROW or not fits(console, engines)
+    parts: list[RenderableType] = [*(_in_lines(findings) if narrow else (engines, machine))]
+    parts += [Text(f"warning: {warning}", style="bold") for warning in findings["warnings"]]
+    default, code = findings["default"], findings["exit"]["code"]
+    for one in findings["in_force"]:
+        height, width = one["model_input"]
+        parts.append(
+            Text(f"in force for {one['model']} {width}x{height}: {one['reason']}; {one['undo']}")
+        )
+    # What was measured comes before the rank, so the rank is not all that a user must know.
+    beside = "otherwise: " if findings["in_force"] and default["why"] else ""
+    parts.append(Text(beside + (default["why"] or "no engine")))
+    verdict = (
+        "the default job can run" if code == 0 else f"the default job cannot run (exit {code})"
+    )
+    parts.append(Text(f"{verdict}: {findings['exit']['reason']}", style="bold"))
+    console.print(Group(*parts))
+
+
+def _in_lines(findings: dict[str, Any]) -> Iterator[RenderableType]:
+    """Both tables for a narrow terminal: each row a heading, and what it says below."""
+    for name, usable, able, reasons in _engine_rows(findings):
+        yield Text(f"{name}: {usable}{', ' if able else ''}{able}", style="bold")
+        yield from (Padding(Text(reason), (0, 0, 0, 2)) for reason in reasons)
+    for what, found in _lines(findings):
+        yield Text(what, style="bold")
+        yield Padding(Text(found, overflow="fold"), (0, 0, 0, 2))
+
+
+def _engine_rows(findings: dict[str, Any]) -> Iterator[tuple[str, str, str, list[str]]]:
+    """Name, whether it is usable, its precisions, and the reasons against it."""
+    for engine in findings["engines"]:
+        usable = "no" if not engine["usable"] else "yes" if engine["tried"] else "yes (not tried)"
+        able = [name for name, reason in engine["precisions"].items() if reason is None]
+        refused = [reason for reason in engine["precisions"].values() if reason is not None]
+        reasons = [engine["reason"]] if engine["reason"] else refused
+        yield engine["name"], usable, " ".join(able), reasons
+
+
+def _engines(findings: dict[str, Any]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("engine", "usable", "precisions", "reason"):
+        table.add_column(name, overflow="fold")
+    for name, usable, able, reasons in _engine_rows(findings):
+        table.add_row(*map(Text, (name, usable, able)), Group(*map(Text, reasons)))
+    return table
+
+
+def _machine(findings: dict[str, Any]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column("what", style="bold", no_wrap=True)
+    table.add_column("found", overflow="fold")
+    for what, found in _lines(findings):
+        table.add_row(what, Text(found))
+    return table
+
+
+def _lines(findings: dict[str, Any]) -> list[tuple[str, str]]:
+    cpu, media, nvtx = findings["cpu"], findings["media"], findings["nvtx"]
+    quota = f", quota {cpu['quota_cores']:g}" if cpu["quota_cores"] else ""
+    memory = cpu["memory_bytes"]
+    lines = [
+        (
+            "CPU",
+            f"{cpu['model']}, {cpu['usable_cores']} of {counted(cpu['cores'], 'core')} may be "
+            f"used{quota}",
+        ),
+        ("memory", " of ".join(_size(memory[name]) for name in ("available", "total")) + " free"),
+        (
+            "features",
+            "; ".join(f"{name} ({what})" for name, what in cpu["meaning"].items())
+            or "none that we know",
+        ),
+        *(
+            (f"--precision {name}", text)
+            for name, text in cpu["precision"].items()
+            if name != "fp32"
+        ),
+        (
+            "threads",
+            " ".join(f"{name}={value}" for name, value in findings["threads"]["settings"].items())
+            or "no variable steers them",
+        ),
+        ("GPU", _gpu(findings["gpu"])),
+        ("decoders", _decoders(media)),
+        ("encoders", ", ".join(_there(media["av"]["encoders"])) or "none"),
+        *((f"--encoder {name}", text) for name, text in _encoders(findings["encoders"])),
+        ("NVTX", nvtx["reason"] + (f" ({nvtx['tool']})" if nvtx["tool"] else "")),
+        ("counters", _counters(findings)),
+    ]
+    for name, folder in findings["folders"].items():
+        state = "writable" if folder["writable"] else "NOT writable"
+        lines.append(
+            (f"{name} folder", f"{folder['path']}: {state}, {_size(folder['free_bytes'])} free")
+        )
+    return lines
+
+
+def _encoders(found: dict[str, Any]) -> list[tuple[str, str]]:
+    lines = []
+    for name, one in found.items():
+        text = one["reason"] or "runs here"
+        if one["fps"] is not None:
+            text += f": {one['fps']:.0f} pictures of 1280x720 a second"
+        lines.append((name, text))
+    return lines
+
+
+def _gpu(found: dict[str, Any]) -> str:
+    if not found["gpus"]:
+        return str(found["reason"])
+    return "; ".join(
+        f"{one['index']}: {one['name']}, compute capability {one['compute_cap']}, driver "
+        f"{one['driver_version']}, "
+        f"{one['memory.free']} of {one['memory.total']} free"
+        for one in found["gpus"]
+    )
+
+
+def _decoders(media: dict[str, Any]) -> str:
+    cv2, av = media["cv2"], media["av"]
+    first = f"cv2 {cv2['version']} ({', '.join(cv2['backends'])})" if cv2["version"] else "no cv2"
+    return f"{first}; " + (
+        f"PyAV {av['version']}: {', '.join(_there(av['decoders']))}" if av["version"] else "no PyAV"
+    )
+
+
+def _counters(findings: dict[str, Any]) -> str:
+    rapl, schedstat = findings["counters"]["rapl"], findings["counters"]["schedstat"]
+    readable = [zone for zone, able in rapl.items() if able]
+    if not rapl:
+        cpu = "RAPL: not on this machine"
+    else:
+        cpu = (
+            f"RAPL: {', '.join(readable)}"
+            if readable
+            else "RAPL: there, but not readable for this user"
+        )
+    energy = findings["gpu"]["energy_readable"]
+    nvml = (
+        "no NVML" if energy is None else f"NVML energy {'readable' if energy else 'not readable'}"
+    )
+    return f"{cpu}; {nvml}; schedstat {'readable' if schedstat else 'not readable'}"
+
+
+def _there(found: dict[str, bool]) -> list[str]:
+    return [name if there else f"no {name}" for name, there in found.items()]
+
+
+def _size(number: int | None) -> str:
+    return "?" if number is None else f"{number / 1e9:.1f} GB"

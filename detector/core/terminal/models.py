@@ -1,0 +1,167 @@
+"""Tables and lines on a terminal for the small commands.
+
+``models`` (list, show) and ``build`` (also the progress of a build inside a run).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich import box
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from detector.core.terminal.console import SafeConsole, fit_columns
+
+
+def print_models(console: SafeConsole, models: Sequence[dict[str, Any]]) -> None:
+    """The known models, one line each."""
+    columns = "model family input parameters GMACs GFLOPs published licence needs".split()
+    table = new_table(columns, right=("parameters", "GMACs", "GFLOPs", "published"))
+    for model in models:
+        table.add_row(
+            model["name"],
+            model["family"],
+            _size(model["input"]),
+            _millions(model["parameters"] or model["parameters_fused"]),
+            _billions(model["macs"]),
+            _billions(model["flops"]),
+            "-" if model["gflops_published"] is None else f"{model['gflops_published']:.2f}",
+            model["licence"],
+            model["needs"],
+        )
+    least_first = ("licence", "published", "GMACs", "GFLOPs", "parameters", "family", "input")
+    console.print(fit_columns(console, table, least_first, one_line=True))
+    console.print(
+        "GFLOPs = 2 x GMACs of convolutions and matrix products; published: the GFLOPs that its "
+        "makers state",
+        style="dim",
+    )
+    console.print(
+        "Files of your own: --model FILE. detect-video models families lists what .onnx files are "
+        "read as.",
+        style="dim",
+        highlight=False,
+    )
+
+
+def print_families(console: SafeConsole, families: Sequence[dict[str, Any]]) -> None:
+    """The families of ONNX files, one line each."""
+    table = new_table(["family", "what", "licence", "where to get it"])
+    for family in families:
+        table.add_row(family["name"], family["about"], family["licence"], family["source"])
+    console.print(fit_columns(console, table, ("what", "where to get it", "licence")))
+    console.print(
+        "--family NAME says which one an .onnx file is, where the file does not tell",
+        style="dim",
+        highlight=False,
+    )
+
+
+def print_model(console: SafeConsole, model: dict[str, Any]) -> None:
+    """Everything about one model, one name and value a line."""
+    names = model["names"]
+    most = "at most " if model["macs_at_most"] else ""
+    lines = {
+        "model": model["name"],
+        "": model["description"],
+        "family": model["family"],
+        "input": _size(model["input"]) + (f", {model['geometry']}" if "geometry" in model else ""),
+        "parameters": _count(model["parameters"]),
+        "parameters, fused": _count(model["parameters_fused"]),
+        "MACs": _count(model["macs"], most),
+        "FLOPs = 2 x MACs": _count(model["flops"], most),
+        "GFLOPs published": model["gflops_published"],
+        "classes": f"{len(names)}: {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}",
+        "outputs": ", ".join("x".join(map(str, shape)) for shape in model.get("outputs", [])),
+        "licence": model["licence"],
+        "needs": model["needs"],
+    }
+    for name, value in lines.items():
+        if value not in (None, ""):
+            console.print(f"{name:<18}{value}", highlight=False, soft_wrap=True)
+    if not model["counted"]:
+        console.print(
+            "These are its makers' figures: the model file is not here, so nothing was counted.",
+            style="dim",
+        )
+    for note in model.get("notes", []):
+        console.print(f"note: {note}", highlight=False, soft_wrap=True)
+
+
+def _size(size: Sequence[int] | None) -> str:
+    return "-" if size is None else f"{size[1]}x{size[0]}"
+
+
+def _count(value: int | None, most: str = "") -> str | None:
+    return None if value is None else f"{most}{value:,}"
+
+
+def _millions(value: int | None) -> str:
+    return "-" if value is None else f"{value / 1e6:.2f} M"
+
+
+def _billions(value: int | None) -> str:
+    return "-" if value is None else f"{value / 1e9:.3f}"
+
+
+@contextmanager
+def progress_bar(console: SafeConsole, shown: bool) -> Iterator[Callable[[str, int, int], bool]]:
+    """A progress bar for ``build``: (what is done, steps done, steps in all) -> go on.
+
+    It appears with the first step, so that nothing flickers where nothing is built.
+    """
+    if not shown:
+        yield lambda doing, done, of: True
+        return
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+    )
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def step(doing: str, done: int, of: int) -> bool:
+            if doing not in tasks:
+                tasks[doing] = bar.add_task(doing, total=of)
+            bar.update(tasks[doing], completed=done, total=of)
+            return True
+
+        yield step
+
+
+def lines(facts: dict[str, Any]) -> list[str]:
+    """What was built, where, from what, and in how long."""
+    batch, height, width, _ = facts["input_shape"]
+    size = f"{width}x{height} batch {facts['batch'] if '..' in facts['batch'] else batch}"
+    what = f"{facts['model']} for engine {facts['engine']}, {facts['precision']}, {size}"
+    if facts["built"]:
+        head = f"built: {facts['path']} in {facts['seconds']:.1f} s"
+    else:
+        took = f", built in {facts['build_s']:.1f} s" if facts.get("build_s") else ""
+        head = f"there already: {facts['path']}{took}"
+    found = [f"{name}: {value}" for name, value in (facts.get("facts") or {}).items()]
+    origin = f"from: {facts['model_sha256'][:12] or 'no weights'} (sha256 of the model's files)"
+    return [head, f"what: {what}", origin, *found, *(f"note: {note}" for note in facts["notes"])]
+
+
+def build_line(console: SafeConsole) -> Callable[[str, int, int], bool]:
+    """The progress of a build inside a run: one line, which the live line of the run overwrites."""
+
+    def step(doing: str, done: int, of: int) -> bool:
+        text = "" if done >= of else f"building: {doing} {done}/{of}"
+        console.print(text[: console.width - 1].ljust(console.width - 1), end="\r", highlight=False)
+        return True
+
+    return step
+
+
+def new_table(columns: Sequence[str], right: Sequence[str] = ()) -> Table:
+    """An empty table; long cells fold. ``right``: the columns of numbers."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    return table

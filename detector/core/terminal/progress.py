@@ -1,0 +1,138 @@
+"""One live line during a run, on a terminal: frames, ETA, end-to-end FPS, bottleneck so far."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any, NamedTuple
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import RenderableType
+from rich.live import Live as RichLive
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from detector.core.errors.text import counted, printable
+from detector.core.terminal.console import SafeConsole
+
+LONGEST_NAME, GAP = 32, "..."
+WIDEST_BAR, NARROWEST_BAR = 24, 6  # columns
+INTERVAL_S = 0.25  # often enough to look alive; reading the counters costs some 50 us
+
+
+class LiveLine:
+    """Reads the run's counters from a thread of its own: watching costs the loop nothing."""
+
+    def __init__(self, console: SafeConsole) -> None:
+        self._console = console
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, info: Any, progress: Any, timeline: Any, frames: int | None) -> None:
+        self._over = threading.Event()
+        declared = info.frames_declared
+        total = min(frames, declared) if frames and declared else frames or declared
+        self._thread = threading.Thread(
+            target=self._watch,
+            args=(info.path, progress, timeline, total),
+            name="detect-video live",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _watch(self, path: str, progress: Any, timeline: Any, total: int | None) -> None:
+        started = time.perf_counter()
+        with RichLive(console=self._console, auto_refresh=False, transient=True) as live:
+            while not self._over.wait(INTERVAL_S):
+                elapsed = time.perf_counter() - started
+                shown = line(
+                    path, progress.written, total, elapsed, timeline, self._console.width - 1
+                )
+                live.update(shown.draw(), refresh=True)
+
+
+class Line(NamedTuple):
+    """One line: the source's name, a bar of ``bar`` columns (0: none), and figures."""
+
+    name: str
+    bar: int
+    figures: str
+    done: int
+    total: int | None
+
+    def __str__(self) -> str:
+        return f"{self.name}  {' ' * self.bar}  {self.figures}" if self.bar else self._plain()
+
+    def _plain(self) -> str:
+        return f"{self.name}  {self.figures}".strip()
+
+    def draw(self) -> RenderableType:
+        if not self.bar:
+            return Text(self._plain(), no_wrap=True)
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        bar = ProgressBar(self.total, self.done, self.bar)
+        grid.add_row(Text(self.name, no_wrap=True), bar, Text(self.figures, no_wrap=True))
+        return grid
+
+
+def line(
+    path: str, written: int, total: int | None, elapsed_s: float, timeline: Any, width: int = 80
+) -> Line:
+    """``in.mp4  ━━━━━━  120/400 frames  24.9 FPS  ETA 0:11  bottleneck: write``, in ``width``
+    columns: the last figures give way, then the bar, then the middle of the name.
+    """
+    rate = written / elapsed_s if elapsed_s > 0 else 0.0
+    known = total if total and total >= written else None
+    figures = [
+        f"{written}/{counted(known, 'frame')}" if known else counted(written, "frame"),
+        f"{rate:.1f} FPS",
+    ]
+    if known and rate and known > written:
+        left = int((known - written) / rate)
+        figures.append(f"ETA {left // 60}:{left % 60:02d}")
+    if slowest := _busiest(timeline):
+        figures.append(f"bottleneck: {slowest}")
+    name = printable(os.path.basename(path.rstrip("/")) or path)
+    wanted = min(cell_len(name), LONGEST_NAME)
+    while len(figures) > 1 and wanted + 2 + len("  ".join(figures)) > width:
+        figures.pop()
+    said = "  ".join(figures)
+    name = shorten(name, max(0, min(LONGEST_NAME, width - 2 - len(said))))
+    room = width - cell_len(name) - len(said) - 4
+    bar = min(room, WIDEST_BAR) if known and room >= NARROWEST_BAR else 0
+    return Line(name, bar, said[:width], written, known)
+
+
+def shorten(name: str, width: int) -> str:
+    """``name`` in at most ``width`` columns of a terminal, with its middle left out:
+    ``a-very-lo...me.mp4``."""
+    if cell_len(name) <= width:
+        return name
+    if width < len(GAP) + 2:
+        return ""
+    tail = (width - len(GAP)) // 2
+    head = width - len(GAP) - tail
+    end = name
+    while cell_len(end) > tail:
+        end = end[1:]
+    return f"{set_cell_size(name, head)}{GAP}{end}"
+
+
+def _busiest(timeline: Any) -> str | None:
+    """The busiest stage of the busiest thread, so far."""
+    tracks = list(timeline.tracks.values())
+    if not tracks:
+        return None
+    track = max(tracks, key=lambda track: track.busy_ns())
+    stages = {
+        stage: span.self_ns for (stage, kind), span in list(track.spans.items()) if kind == "work"
+    }
+    return max(stages, key=lambda stage: stages[stage]) if stages else None

@@ -1,0 +1,43 @@
+"""The instrument: spans, waits, histograms, NVTX ranges. Records; never prints."""
+
+from detector.core.timeline.native import Burnt, Natives
+from detector.core.timeline.spans import (
+    ANNOTATE,
+    HEAD,
+    INFER,
+    KINDS,
+    NMS,
+    OTHER,
+    PREPROCESS,
+    READ,
+    STAGES,
+    WAIT_INPUT,
+    WAIT_OUTPUT,
+    WORK,
+    WRITE,
+    OffTrack,
+    Track,
+)
+from detector.core.timeline.timeline import OffTimeline, Timeline
+
+__all__ = [
+    "ANNOTATE",
+    "HEAD",
+    "INFER",
+    "KINDS",
+    "NMS",
+    "OTHER",
+    "PREPROCESS",
+    "READ",
+    "STAGES",
+    "WAIT_INPUT",
+    "WAIT_OUTPUT",
+    "WORK",
+    "WRITE",
+    "Burnt",
+    "Natives",
+    "OffTimeline",
+    "OffTrack",
+    "Timeline",
+    "Track",
+]

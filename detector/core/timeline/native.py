@@ -1,0 +1,240 @@
+"""CPU time that the decoder, the encoder and the engine burn in threads of their own, per stage.
+
+No system tells who started a thread, so it is inferred from time. A thread that is new when a
+stage's part has been opened, or when the stage's first call returns, belongs to that stage. If two
+stages were at it at once, the name decides: the loop's threads have names, and a thread keeps its
+creator's name until somebody changes it. Any other thread stays unknown; its CPU time is kept and
+reported as such. Linux tells the times in /proc. On other systems there is nothing to report.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from detector.core.errors.machine import usable_cores
+
+TASKS = "/proc/self/task"
+
+
+class Times(NamedTuple):
+    """What one thread has used so far, nanoseconds. ``ready``: runnable, but not scheduled."""
+
+    cpu: int
+    ready: int
+
+
+def task_ids() -> set[int]:
+    """The threads of this process, by the kernel's numbers.
+
+    Empty where the system does not list them.
+    """
+    try:
+        return {int(name) for name in os.listdir(TASKS)}
+    except OSError:
+        return set()
+
+
+def times_of(task: int | None = None) -> Times | None:
+    """The times of a thread of this process, by default of the calling one.
+
+    They are the first two numbers of its schedstat (Linux). None where there is none.
+    """
+    place = "/proc/thread-self" if task is None else f"{TASKS}/{task}"
+    try:
+        with open(f"{place}/schedstat", "rb") as file:
+            cpu, ready = file.read().split()[:2]
+            return Times(int(cpu), int(ready))
+    except (OSError, ValueError):
+        return None
+
+
+def name_of(task: int | None = None) -> str:
+    """The kernel's name of a thread of this process, by default of the calling one.
+
+    "" where there is none.
+    """
+    try:
+        with open(
+            "/proc/thread-self/comm" if task is None else f"{TASKS}/{task}/comm", "rb"
+        ) as file:
+            return file.read().decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def give_name(name: str) -> None:
+    """Names the calling thread, for the kernel and for tools such as ``top -H``.
+
+    15 bytes of the name are kept.
+    """
+    with suppress(OSError), open("/proc/thread-self/comm", "wb") as file:
+        file.write(name.encode()[:15])
+
+
+def machine_busy_ns() -> int | None:
+    """What all processes have used of this process's cores since the computer started."""
+    try:
+        cores = {f"cpu{core}".encode() for core in os.sched_getaffinity(0)}
+        with open("/proc/stat", "rb") as file:
+            rows = [line.split() for line in file if line.split()[0] in cores]
+        # user, nice, system, then idle and iowait, which are no work, then irq, softirq, steal;
+        # guests are in user
+        ticks = sum(int(row[at]) for row in rows for at in (1, 2, 3, 6, 7, 8))
+        return ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None
+
+
+@dataclass(slots=True)
+class Mark:
+    """One moment: the calls of each stage so far, and what every thread had used by then."""
+
+    calls: dict[str, int]
+    times: dict[int, Times]
+    now_ns: int
+    process_ns: int
+    machine_ns: int | None
+
+
+@dataclass(slots=True)
+class StageThreads:
+    """The threads of one stage between two marks, nanoseconds.
+
+    ``busiest_ns`` is the CPU time of the thread that used most; ``ready_ns`` is how long that one
+    was ready and not scheduled. ``calls`` counts the stage's calls meanwhile.
+    """
+
+    calls: int = 0
+    threads: int = 0
+    cpu_ns: int = 0
+    busiest_ns: int = 0
+    ready_ns: int = 0
+
+
+@dataclass(slots=True)
+class Burnt:
+    """What was used between two marks, nanoseconds.
+
+    ``unknown_ns`` is CPU time of this process that belongs neither to our threads nor to a stage.
+    ``others_ns`` is what other processes used of the same cores; None where the system does not
+    tell.
+    """
+
+    wall_ns: int = 0
+    process_ns: int = 0
+    unknown_ns: int = 0
+    others_ns: int | None = None
+    stages: dict[str, StageThreads] = field(default_factory=dict)
+
+
+class Natives:
+    """The native threads of this process. ``ids``, ``times`` and ``names`` ask the system; tests
+    fake them.
+    """
+
+    def __init__(
+        self,
+        ids: Callable[[], set[int]] = task_ids,
+        times: Callable[[int], Times | None] = times_of,
+        names: Callable[[int | None], str] = name_of,
+    ) -> None:
+        self._ids, self._times, self._names = ids, times, names
+        self._lock = threading.Lock()
+        # thread -> stages that may have made it -> whether it has the name of the thread that was
+        # at it
+        self._claims: dict[int, dict[str, bool]] = {}
+        self._ours: set[int] = set()
+        self._left: dict[
+            int, Times
+        ] = {}  # as read when a thread of ours ended; that and others may be gone since
+
+    def forget_gone(self) -> None:
+        """To be called before a run, because the system reuses the numbers of threads that have
+        ended.
+        """
+        alive = self._ids()
+        with self._lock:
+            self._claims = {task: stages for task, stages in self._claims.items() if task in alive}
+            self._ours &= alive
+            self._left.clear()
+
+    @contextmanager
+    def born(self, stage: str) -> Iterator[None]:
+        """Books threads that appear inside, and are not Python's, to the stage."""
+        before = self._ids()
+        try:
+            yield
+        finally:
+            new, name = self._ids() - before, self._names(None)
+            with self._lock:
+                self._ours |= _python_threads()
+                for task in new - self._ours:
+                    stages = self._claims.setdefault(task, {})
+                    stages[stage] = stages.get(stage, False) or self._names(task) == name
+
+    def left(self) -> None:
+        """To be called by a thread of ours that is about to end.
+
+        Afterwards nobody could read its times, nor those of the pool that OpenMP gave it, which
+        ends with it.
+        """
+        with self._lock:
+            self._ours.add(threading.get_native_id())
+            self._left |= self._all_times()
+
+    def _all_times(self) -> dict[int, Times]:
+        found = ((task, self._times(task)) for task in self._ids())
+        return {task: times for task, times in found if times is not None}
+
+    def mark(self, calls: Mapping[str, int]) -> Mark:
+        machine, process = machine_busy_ns(), time.process_time_ns()
+        with self._lock:
+            self._ours |= _python_threads()
+            times = self._left | self._all_times()
+        return Mark(dict(calls), times, time.perf_counter_ns(), process, machine)
+
+    def between(self, first: Mark, last: Mark) -> Burnt:
+        with self._lock:
+            ours = set(self._ours)
+            makers = {
+                task: maker
+                for task, stages in self._claims.items()
+                if (maker := _maker(stages)) is not None
+            }
+        process, machine = last.process_ns - first.process_ns, None
+        if first.machine_ns is not None and last.machine_ns is not None:
+            # A guest's clock of its cores can jump; nobody used more than there was.
+            there = (last.now_ns - first.now_ns) * usable_cores()
+            machine = max(0, min(last.machine_ns - first.machine_ns, there) - process)
+        found = Burnt(last.now_ns - first.now_ns, process, process, machine)
+        for task, times in last.times.items():
+            start = first.times.get(task, Times(0, 0))
+            cpu, ready = times.cpu - start.cpu, times.ready - start.ready
+            if cpu <= 0 or (task not in ours and task not in makers):
+                continue
+            found.unknown_ns -= cpu
+            if task not in ours:
+                stage = found.stages.setdefault(makers[task], StageThreads())
+                stage.threads, stage.cpu_ns = stage.threads + 1, stage.cpu_ns + cpu
+                if cpu > stage.busiest_ns:
+                    stage.busiest_ns, stage.ready_ns = cpu, ready
+        found.unknown_ns = max(0, found.unknown_ns)  # the clocks are not read at one instant
+        for name, stage in found.stages.items():
+            stage.calls = last.calls.get(name, 0) - first.calls.get(name, 0)
+        return found
+
+
+def _maker(claims: Mapping[str, bool]) -> str | None:
+    """The only stage that could have made a thread, or the only one whose name it has."""
+    likely = [stage for stage, named in claims.items() if named or len(claims) == 1]
+    return likely[0] if len(likely) == 1 else None
+
+
+def _python_threads() -> set[int]:
+    return {thread.native_id for thread in threading.enumerate() if thread.native_id is not None}

@@ -1,0 +1,150 @@
+"""The timeline: all tracks of a run, and what they add up to."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from detector.core.timeline.native import Burnt, Mark, Natives
+from detector.core.timeline.nvtx_ranges import attach
+from detector.core.timeline.rows import Spool
+from detector.core.timeline.spans import (
+    INFER,
+    MAX_ROWS,
+    PREPROCESS,
+    READ,
+    WORK,
+    Meter,
+    OffTrack,
+    Track,
+)
+
+
+class Timeline:
+    """Hands a track to each thread. ``clock`` and ``cpu_clock`` return nanoseconds; tests fake
+    them.
+
+    ``cpu_clock`` is the thread's own CPU time by default. The plain loop uses
+    ``time.process_time_ns``: a stage's CPU time then includes what libraries use in threads of
+    their own. ``natives`` observes those threads; with None nobody does. ``max_rows`` of each stage
+    and kind of wait are kept whole: the first ones, or with ``ring`` the last ones. The first ones
+    are kept in a file in ``folder``, where there is one.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], int] = time.perf_counter_ns,
+        cpu_clock: Callable[[], int] = time.thread_time_ns,
+        nvtx: bool = True,
+        max_rows: int = MAX_ROWS,
+        natives: Natives | None = None,
+        ring: bool = False,
+        folder: Path | None = None,
+    ) -> None:
+        self.clock = clock
+        self._cpu_clock = cpu_clock
+        self._domain: Any | None = attach().domain if nvtx else None
+        self._max_rows = max_rows
+        self._lock = threading.Lock()
+        self.tracks: dict[str, Track] = {}
+        self.meters = {INFER: Meter()}
+        self._natives = natives
+        self._ring = ring
+        self._spool = Spool(folder)
+        self._marks: list[Mark] = []
+        if natives is not None:
+            natives.forget_gone()
+
+    @property
+    def nvtx_attached(self) -> bool:
+        return self._domain is not None
+
+    @contextmanager
+    def run(self, text: str) -> Iterator[None]:
+        """Marks a run for a tool that records.
+
+        A mark says what the ranges after it belong to. A range "run" lasts from here to the end,
+        across all threads, so that a capture can start and stop with it.
+        """
+        if self._domain is None:
+            yield
+            return
+        self._domain.mark(self._domain.get_event_attributes(message=text))
+        whole = self._domain.start_range(self._domain.get_event_attributes(message="run"))
+        try:
+            yield
+        finally:
+            self._domain.end_range(whole)
+
+    def track(self, name: str) -> Track:
+        with self._lock:
+            if name not in self.tracks:
+                track = Track(
+                    name,
+                    self.clock,
+                    self._cpu_clock,
+                    self.meters,
+                    self._domain,
+                    self._max_rows,
+                    self._natives,
+                    self._ring,
+                    self._spool,
+                )
+                self.tracks[name] = track
+            return self.tracks[name]
+
+    def born(self, stage: str) -> AbstractContextManager[None]:
+        """Around the opening of a stage's part: the threads that it starts are the stage's."""
+        return nullcontext() if self._natives is None else self._natives.born(stage)
+
+    def mark(self) -> None:
+        """Marks a moment for the counts of native threads; the steady state lies from first to
+        last.
+        """
+        if self._natives is not None:
+            self._marks[1:] = [self._natives.mark(self._calls())]
+
+    def burnt(self) -> Burnt | None:
+        """What native threads used between the marks; None where nobody observes, or nothing is
+        between.
+        """
+        if self._natives is None or len(self._marks) < 2 or not self._marks[-1].times:
+            return None
+        return self._natives.between(self._marks[0], self._marks[-1])
+
+    def _calls(self) -> dict[str, int]:
+        """The calls of each stage so far, on all threads."""
+        with self._lock:
+            tracks = list(self.tracks.values())
+        calls: dict[str, int] = {}
+        for track in tracks:
+            for (stage, kind), span in list(track.spans.items()):
+                if kind == WORK:
+                    calls[stage] = calls.get(stage, 0) + span.calls
+        calls[READ] = calls.get(
+            PREPROCESS, 0
+        )  # the last read finds the end: no decoder works for it
+        return calls
+
+
+class OffTimeline:
+    """A timeline that measures nothing; the cost of the instruments is measured against it."""
+
+    def __init__(self) -> None:
+        self.tracks: dict[str, Track] = {}
+
+    def run(self, text: str) -> nullcontext[None]:
+        return nullcontext()
+
+    def track(self, name: str) -> OffTrack:
+        return OffTrack()
+
+    def born(self, stage: str) -> nullcontext[None]:
+        return nullcontext()
+
+    def mark(self) -> None:
+        return None

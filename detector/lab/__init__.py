@@ -1,0 +1,1 @@
+"""Where the milliseconds go: profiles, comparisons, accuracy, and the reports of them."""

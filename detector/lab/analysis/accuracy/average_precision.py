@@ -1,0 +1,381 @@
+"""Average precision (AP): the figures of ``eval`` and of ``compare --labels``.
+
+Detections and labels of a whole dataset become COCO's six figures, by class and on average, with
+recall, precision, curves and a confusion matrix. Classes are those that are scored: both sides are
+mapped already. A picture counts for a class only if that class was looked for in it
+(``LabelledPicture.labelled``). A figure is None where there is nothing to count.
+
+Two evaluators: faster-coco-eval computes COCO's table of precisions, and our own, at IoU 0.5,
+computes what the table does not hold: intervals by resampling pictures, recall and precision above
+a score. A test holds the two together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.analysis.matching import RIGHT, WRONG, Judged, Truth, confusion, judge
+from detector.core.errors import UsageError
+from detector.core.types import Detections, LabelledPicture
+from detector.lab.session.evaluation import (
+    Accuracy,
+    AveragePrecision,
+    ClassAccuracy,
+    ConfusionMatrix,
+    Figure,
+    Interval,
+)
+
+IOU_50, IOU_75 = 0, 5  # rows of COCO's table
+SHOWN_SCORE = 0.25  # recall and precision are reported at the score from which detect shows a box
+FIGURES = tuple(field.name for field in fields(AveragePrecision))
+RECALLS = np.linspace(0, 1, 101)
+RESAMPLES, SEED = 200, 20
+INSTALL = "pip install 'detect-video[eval]'"
+
+
+def check_installed() -> None:
+    """Asked before hours of inference. Raises UsageError with the command that installs it."""
+    try:
+        import faster_coco_eval  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            f"eval needs faster-coco-eval, which is not installed: {INSTALL}"
+        ) from error
+
+
+def accuracy(
+    pictures: Sequence[LabelledPicture], found: Sequence[Detections], names: Sequence[str]
+) -> Accuracy:
+    """All figures of a dataset. ``found``: the detections of each picture; ``names``: the classes.
+
+    Means are over the classes that have boxes to find.
+    """
+    found = [keep_judged(one, picture) for one, picture in zip(found, pictures, strict=True)]
+    table = precision_table(pictures, found, len(names))
+    outcomes = [_match_class(pictures, found, class_id) for class_id in range(len(names))]
+    classes = {}
+    for class_id, name in enumerate(names):
+        places, rows = outcomes[class_id]
+        ignored = sum(_count_ignored(pictures[at], class_id) for at in places.tolist())
+        classes[name] = _class_accuracy(table[:, :, class_id], rows, ignored)
+    counts = confusion(pictures, found, len(names), SHOWN_SCORE).tolist()
+    return Accuracy(
+        **{key: _mean([getattr(row, key) for row in classes.values()]) for key in FIGURES},
+        ap50_interval=_interval_of_mean(outcomes, len(pictures)),
+        per_class=classes,
+        curves={
+            name: tuple(map(_plain, table[IOU_50, :, at, 0].tolist()))
+            for at, name in enumerate(names)
+        },
+        confusion=ConfusionMatrix(
+            SHOWN_SCORE, 0.5, (*names, "background"), tuple(tuple(row) for row in counts)
+        ),
+    )
+
+
+def keep_judged(one: Detections, picture: LabelledPicture) -> Detections:
+    """The detections of classes that were looked for in the picture. Others cannot be judged."""
+    if picture.labelled is None:
+        return one
+    keep = np.isin(one.class_ids, list(picture.labelled))
+    return Detections(one.boxes[keep], one.scores[keep], one.class_ids[keep], one.names, one.cut)
+
+
+def difference(figures: AveragePrecision, first: AveragePrecision) -> AveragePrecision:
+    """``figures`` less those of ``first``; None where one of the two is."""
+
+    def change(key: str) -> Figure:
+        own, other = getattr(figures, key), getattr(first, key)
+        return None if own is None or other is None else own - other
+
+    return AveragePrecision(**{key: change(key) for key in FIGURES})
+
+
+# The places of the pictures that count for a class, and what matching made of each.
+ClassOutcomes = tuple[NDArray[np.int64], list[Judged]]
+NOTHING = Judged(np.zeros(0), np.zeros(0, np.int8), 0)
+
+
+def _match_class(
+    pictures: Sequence[LabelledPicture], found: Sequence[Detections], class_id: int
+) -> ClassOutcomes:
+    places = [
+        at for at, one in enumerate(pictures) if one.labelled is None or class_id in one.labelled
+    ]
+    rows = [_match_picture(pictures[at], found[at], class_id) for at in places]
+    return np.array(places, np.int64), rows
+
+
+def _match_picture(picture: LabelledPicture, found: Detections, class_id: int) -> Judged:
+    mine, hits = picture.class_ids == class_id, found.class_ids == class_id
+    if not hits.any() and not mine.any():
+        return NOTHING
+    truth = Truth(picture.boxes[mine], picture.ignored[mine], picture.crowd[mine])
+    return judge(found.boxes[hits], found.scores[hits], truth)
+
+
+def _count_ignored(picture: LabelledPicture, class_id: int) -> int:
+    return int(((picture.class_ids == class_id) & (picture.ignored | picture.crowd)).sum())
+
+
+def _class_accuracy(
+    table: NDArray[np.float64], rows: list[Judged], ignored_boxes: int
+) -> ClassAccuracy:
+    """``table``: [10, 101, 4]: IoU threshold, recall, area (all, small, medium, large)."""
+    return ClassAccuracy(
+        pictures=len(rows),
+        boxes=sum(row.wanted for row in rows),
+        ap=_figure(table[..., 0]),
+        ap50=_figure(table[IOU_50, :, 0]),
+        ap75=_figure(table[IOU_75, :, 0]),
+        ap_small=_figure(table[..., 1]),
+        ap_medium=_figure(table[..., 2]),
+        ap_large=_figure(table[..., 3]),
+        ap50_interval=_interval(rows),
+        recall=_plain(recall(rows)),
+        recall_conf25=_plain(recall(rows, SHOWN_SCORE)),
+        precision_conf25=_plain(precision(rows, SHOWN_SCORE)),
+        ignored_boxes=ignored_boxes,
+    )
+
+
+def _interval(rows: list[Judged]) -> Interval:
+    if not sum(row.wanted for row in rows):
+        return None, None
+    pool = Pool.of(rows)
+    return _percentiles([pool.average_precision(times) for times in samples(len(rows))])
+
+
+def _interval_of_mean(outcomes: list[ClassOutcomes], pictures: int) -> Interval:
+    """In each sample all classes are of the same pictures."""
+    pools = [
+        (places, Pool.of(rows)) for places, rows in outcomes if sum(row.wanted for row in rows)
+    ]
+    if not pools:
+        return None, None
+    drawn = []
+    for times in samples(pictures):
+        values = [pool.average_precision(times[places]) for places, pool in pools]
+        drawn.append(float(np.nanmean(values)) if not np.isnan(values).all() else float("nan"))
+    return _percentiles(drawn)
+
+
+def _percentiles(drawn: Sequence[float]) -> Interval:
+    low, high = percentiles(drawn)
+    return _plain(low), _plain(high)
+
+
+def _figure(part: NDArray[np.float64]) -> Figure:
+    """The mean of the cells that have a figure: COCO's average precision."""
+    return None if np.isnan(part).all() else float(np.nanmean(part))
+
+
+def _mean(values: Sequence[Figure]) -> Figure:
+    there = [value for value in values if value is not None]
+    return sum(there) / len(there) if there else None
+
+
+def _plain(value: float) -> Figure:
+    """None for NaN, which JSON does not have."""
+    return None if math.isnan(value) else value
+
+
+# Our own evaluator: one class, one IoU threshold.
+
+
+def average_precision(pictures: Sequence[Judged]) -> float:
+    """Mean of the precision at 101 recalls, taking at each the best precision at that recall or
+    beyond. NaN without a box to find."""
+    wanted = sum(picture.wanted for picture in pictures)
+    if not wanted:
+        return float("nan")
+    scores = np.concatenate([picture.scores for picture in pictures])
+    outcomes = np.concatenate([picture.outcomes for picture in pictures])
+    outcomes = outcomes[np.argsort(-scores, kind="stable")]
+    right = np.cumsum(outcomes == RIGHT)
+    wrong = np.cumsum(outcomes == WRONG)
+    precision = right / np.maximum(right + wrong, 1)
+    envelope = np.maximum.accumulate(precision[::-1])[::-1]
+    at = np.searchsorted(right / wanted, RECALLS, side="left")
+    return float(np.append(envelope, 0.0)[np.minimum(at, len(envelope))].mean())
+
+
+def recall(pictures: Sequence[Judged], score: float = 0.0) -> float:
+    """Share of the boxes that are detected with at least this score. NaN without a box to find."""
+    wanted = sum(picture.wanted for picture in pictures)
+    right = sum(int(((p.outcomes == RIGHT) & (p.scores >= score)).sum()) for p in pictures)
+    return right / wanted if wanted else float("nan")
+
+
+def unmatched(pictures: Sequence[Judged], score: float = 0.0) -> int:
+    """How many detections with at least this score match no label: they are wrong, or the label is
+    missing."""
+    return sum(int(((p.outcomes == WRONG) & (p.scores >= score)).sum()) for p in pictures)
+
+
+def precision(pictures: Sequence[Judged], score: float = 0.0) -> float:
+    """Share of right ones among the detections with at least this score. Those that are neither
+    right nor wrong do not count."""
+    right = sum(int(((p.outcomes == RIGHT) & (p.scores >= score)).sum()) for p in pictures)
+    judged = right + unmatched(pictures, score)
+    return right / judged if judged else float("nan")
+
+
+def interval(
+    pictures: Sequence[Judged], figure: Callable[[Sequence[Judged]], float]
+) -> tuple[float, float]:
+    """The 95 % interval of a figure by bootstrap over pictures. Pictures of one camera resemble
+    each other, so the true interval is wider."""
+    rng = np.random.default_rng(SEED)
+    n = len(pictures)
+    drawn = [figure([pictures[i] for i in rng.integers(0, n, n)]) for _ in range(RESAMPLES)]
+    low, high = np.nanpercentile(drawn, (2.5, 97.5))
+    return float(low), float(high)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """All detections of a class, best first. A sample only weighs them: nothing is sorted again."""
+
+    right: NDArray[np.bool_]  # [m]
+    wrong: NDArray[np.bool_]
+    picture: NDArray[np.int64]  # [m] the place of its picture
+    wanted: NDArray[np.int64]  # [n] boxes of each picture
+
+    @classmethod
+    def of(cls, pictures: Sequence[Judged]) -> Pool:
+        scores = np.concatenate([picture.scores for picture in pictures])
+        outcomes = np.concatenate([picture.outcomes for picture in pictures])
+        places = np.repeat(np.arange(len(pictures)), [len(picture.scores) for picture in pictures])
+        order = np.argsort(-scores, kind="stable")
+        wanted = np.array([picture.wanted for picture in pictures], np.int64)
+        return cls(outcomes[order] == RIGHT, outcomes[order] == WRONG, places[order], wanted)
+
+    def average_precision(self, times: NDArray[np.int64]) -> float:
+        """``average_precision`` of a sample with picture i ``times[i]`` times; NaN without a box.
+
+        Where two pictures have equal scores, they are in the pictures' order here and in the
+        sample's order there.
+        """
+        wanted = int(times @ self.wanted)
+        if not wanted:
+            return float("nan")
+        weights = times[self.picture]
+        right, wrong = np.cumsum(self.right * weights), np.cumsum(self.wrong * weights)
+        envelope = np.maximum.accumulate((right / np.maximum(right + wrong, 1))[::-1])[::-1]
+        at = np.searchsorted(right / wanted, RECALLS, side="left")
+        return float(np.append(envelope, 0.0)[np.minimum(at, len(envelope))].mean())
+
+
+def samples(pictures: int) -> list[NDArray[np.int64]]:
+    """How often each picture is in each sample of the bootstrap. ``interval`` draws the same."""
+    rng = np.random.default_rng(SEED)
+    return [
+        np.bincount(rng.integers(0, pictures, pictures), minlength=pictures)
+        for _ in range(RESAMPLES)
+    ]
+
+
+def percentiles(drawn: Sequence[float]) -> tuple[float, float]:
+    """The bounds of the middle 95 %; NaN where every figure is."""
+    if np.isnan(drawn).all():
+        return float("nan"), float("nan")
+    low, high = np.nanpercentile(drawn, (2.5, 97.5))
+    return float(low), float(high)
+
+
+# COCO's table of precisions, by faster-coco-eval. The library treats a box to ignore as a crowd.
+# Ours are of two kinds (see ``matching``), so the other kind is marked after it has read the boxes.
+
+
+def precision_table(
+    pictures: Sequence[LabelledPicture], found: Sequence[Detections], classes: int
+) -> NDArray[np.float64]:
+    """Precision [10, 101, classes, 4] by IoU threshold (0.50 to 0.95), recall (0 to 1), class and
+    area (all, below 32 x 32 pixels, below 96 x 96, above). NaN where there is no box to find. At
+    most 100 detections of a picture and class count."""
+    from faster_coco_eval import COCO, COCOeval_faster
+
+    class Evaluator(COCOeval_faster):  # type: ignore[misc]
+        def _prepare(self) -> None:
+            super()._prepare()
+            for truth in self.cocoGt.anns.values():  # the same dicts that the evaluation reads
+                truth["ignore"] = int(truth["iscrowd"] or truth["neither"])
+
+    evaluator = Evaluator(
+        COCO(_coco_labels(pictures, classes)),
+        COCO(_coco_detections(pictures, found, classes)),
+        "bbox",
+    )
+    evaluator.evaluate()
+    evaluator.accumulate()
+    table = np.array(evaluator.eval["precision"], np.float64)[..., -1]
+    table[table < 0] = np.nan
+    return table
+
+
+def _coco_document(
+    pictures: Sequence[LabelledPicture], classes: int, rows: list[dict[str, Any]]
+) -> dict[str, Any]:
+    images = [
+        {"id": at, "width": one.width, "height": one.height} for at, one in enumerate(pictures, 1)
+    ]
+    categories = [{"id": class_id + 1, "name": str(class_id)} for class_id in range(classes)]
+    return {"images": images, "categories": categories, "annotations": rows}
+
+
+def _coco_labels(pictures: Sequence[LabelledPicture], classes: int) -> dict[str, Any]:
+    rows: list[dict[str, Any]] = []
+    for at, one in enumerate(pictures, 1):
+        flags = zip(one.ignored.tolist(), one.crowd.tolist(), one.areas.tolist(), strict=True)
+        for box, class_id, (ignored, crowd, area) in zip(
+            _xywh(one.boxes), one.class_ids.tolist(), flags, strict=True
+        ):
+            rows.append(
+                {
+                    "id": len(rows) + 1,
+                    "image_id": at,
+                    "category_id": class_id + 1,
+                    "bbox": box,
+                    "area": area,
+                    "iscrowd": int(crowd),
+                    "neither": int(ignored),
+                }
+            )
+    return _coco_document(pictures, classes, rows)
+
+
+def _coco_detections(
+    pictures: Sequence[LabelledPicture], found: Sequence[Detections], classes: int
+) -> dict[str, Any]:
+    rows: list[dict[str, Any]] = []
+    for at, one in enumerate(found, 1):
+        parts = zip(_xywh(one.boxes), one.class_ids.tolist(), one.scores.tolist(), strict=True)
+        for box, class_id, score in parts:
+            rows.append(
+                {
+                    "id": len(rows) + 1,
+                    "image_id": at,
+                    "category_id": class_id + 1,
+                    "bbox": box,
+                    "score": score,
+                    "area": box[2] * box[3],
+                    "iscrowd": 0,
+                }
+            )
+    return _coco_document(pictures, classes, rows)
+
+
+def _xywh(boxes: NDArray[Any]) -> list[list[float]]:
+    wide = boxes.astype(np.float64)
+    result: list[list[float]] = np.concatenate(
+        [wide[:, :2], wide[:, 2:] - wide[:, :2]], axis=1
+    ).tolist()
+    return result

@@ -1,0 +1,93 @@
+"""Joules over time from counters that count up: what a stretch of time used, with and without the
+idle power."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.lab.session.passes import EnergyRow
+
+SUMMED = ("package", "dram", "gpu")  # make up a frame's joules; a core is part of its package
+KEPT = 1000  # samples of a series; neighbours of a longer one are added up, so that sums stay
+
+
+@dataclass(frozen=True, slots=True)
+class Metered:
+    """Readings of all counters. ``times_ns`` [N]: of the spans' clock. ``joules``: tag -> [N]
+    float64 since the first reading, whose wall-clock time is ``at`` (seconds since 1970)."""
+
+    at: float
+    times_ns: NDArray[np.int64]
+    joules: Mapping[str, NDArray[np.float64]]
+
+    @property
+    def seconds(self) -> float:
+        return float(self.times_ns[-1] - self.times_ns[0]) / 1e9
+
+    def between(self, start_ns: int, end_ns: int) -> dict[str, float]:
+        """Joules by tag of a stretch of time. Between two readings the power counts as constant."""
+        edges = np.array([start_ns, end_ns])
+        return {
+            tag: float(np.diff(np.interp(edges, self.times_ns, values))[0])
+            for tag, values in self.joules.items()
+        }
+
+    def whole(self) -> dict[str, float]:
+        """Joules by tag from the first reading to the last."""
+        return {tag: float(values[-1]) for tag, values in self.joules.items()}
+
+
+def subtract_idle(joules: Mapping[str, float], seconds: float, idle: Metered) -> dict[str, float]:
+    """Joules by tag without what the idle computer uses in as many seconds; never below 0."""
+    watts = {tag: used / idle.seconds for tag, used in idle.whole().items()}
+    return {tag: max(0.0, used - watts.get(tag, 0.0) * seconds) for tag, used in joules.items()}
+
+
+def sum_joules(joules: Mapping[str, float]) -> float:
+    """Of everything in the computer that has a counter, each part once."""
+    return sum(joules.get(tag, 0.0) for tag in SUMMED)
+
+
+def energy_row(
+    metered: Metered,
+    tag: str,
+    start_ns: int,
+    end_ns: int,
+    joules: Mapping[str, float],
+    frames: int | None,
+) -> EnergyRow:
+    """One line of energy.csv. Its joules per frame are None without ``frames``."""
+    return EnergyRow(
+        timestamp=metered.at + (start_ns - int(metered.times_ns[0])) / 1e9,
+        tag=tag,
+        duration=(end_ns - start_ns) / 1e9,
+        **joules,
+        joules_per_frame=sum_joules(joules) / frames if frames else None,
+    )
+
+
+def energy_samples(
+    metered: Metered, tag: str, done_ns: NDArray[np.int64] | None = None
+) -> list[EnergyRow]:
+    """Each stretch between two readings as a line, idle power included. Together they are the whole
+    time. ``done_ns`` [F]: when each frame was done."""
+    step = -(-max(1, len(metered.times_ns) - 1) // KEPT)
+    edges = metered.times_ns[::step].tolist()
+    if edges[-1] != metered.times_ns[-1]:
+        edges.append(int(metered.times_ns[-1]))
+    done = (
+        np.zeros(len(edges), int)
+        if done_ns is None
+        else np.searchsorted(np.sort(done_ns), edges, "right")
+    )
+    return [
+        energy_row(
+            metered, tag, start, end, metered.between(start, end), int(done[at + 1] - done[at])
+        )
+        for at, (start, end) in enumerate(pairwise(edges))
+    ]

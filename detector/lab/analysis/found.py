@@ -1,0 +1,84 @@
+"""What a run found: how many of each class, and when."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from detector.core.session.document import SessionDocument
+from detector.lab.session.rows import FrameCounts, SessionRows
+
+BINS = 60  # of the curve over time
+CURVES = 5  # classes with a curve of their own; the others share one
+OTHERS = "other classes"
+
+
+@dataclass(frozen=True, slots=True)
+class ClassCount:
+    """``share``: of all detections; ``a_frame``: on average."""
+
+    name: str
+    count: int
+    share: float
+    a_frame: float
+
+
+@dataclass(frozen=True, slots=True)
+class FoundOverTime:
+    """Detections a frame over the run, averaged over bins: class -> (when, how many). ``unit``: of
+    when. ``note``: why the curves do not cover the whole run."""
+
+    curves: dict[str, list[tuple[float, float]]]
+    unit: str
+    note: str | None = None
+
+
+def count_classes(document: SessionDocument) -> list[ClassCount]:
+    """The most frequent first."""
+    found, frames = document.detections, document.frames.written
+    return [
+        ClassCount(name, count, count / found.total, count / frames if frames else 0.0)
+        for name, count in sorted(found.by_class.items(), key=lambda item: -item[1])
+        if found.total
+    ]
+
+
+def count_over_time(rows: SessionRows) -> FoundOverTime:
+    """Time is that of the video. Several sources, and pictures, are counted in frames."""
+    whens, unit = _whens(rows.frames)
+    total = Counter[str]()
+    for frame in rows.frames:
+        total.update(frame.by_class)
+    named = [name for name, _ in total.most_common(CURVES)]
+    if len(total) > CURVES:
+        named.append(OTHERS)
+    curves: dict[str, list[tuple[float, float]]] = {name: [] for name in named}
+    for first, last in _bins(len(rows.frames)):
+        part = rows.frames[first:last]
+        sums = Counter[str]()
+        for frame in part:
+            for name, count in frame.by_class.items():
+                sums[name if name in curves else OTHERS] += count
+        middle = (whens[first] + whens[last - 1]) / 2
+        for name, points in curves.items():
+            points.append((middle, sums[name] / len(part)))
+    return FoundOverTime(curves, unit, rows.left_out)
+
+
+def _bins(frames: int) -> list[tuple[int, int]]:
+    """(first frame, one after the last) of each bin; none is empty."""
+    count = min(BINS, frames)
+    edges = [frames * at // count for at in range(count + 1)] if count else []
+    return list(itertools.pairwise(edges))
+
+
+def _whens(frames: Sequence[FrameCounts]) -> tuple[list[float], str]:
+    """When each frame was, and in which unit."""
+    times = [frame.time_s for frame in frames]
+    one_source = len({frame.source for frame in frames}) == 1
+    rising = all(a < b for a, b in itertools.pairwise(times))
+    if one_source and rising:
+        return times, "s"
+    return [float(number) for number in range(len(frames))], "frame"

@@ -1,0 +1,329 @@
+"""The network's facts: layers beside the roofline of this computer, and a GPU's busy and idle time.
+
+Engines time their own layers; every engine's layers become rows of one schema here. First come the
+rows of layers, then the roofline that places them, then the GPU's time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from detector.core.errors.text import counted
+from detector.lab.session.passes import (
+    DeviceFacts,
+    Gap,
+    LayerRow,
+    LayersFacts,
+    Operator,
+    Peaks,
+    RooflineFacts,
+    Shown,
+    TypeRow,
+)
+
+# ----------------------------------------------------------------------
+# Layers as rows
+
+BYTES = {
+    "fp32": 4,
+    "tf32": 4,
+    "bf16": 2,
+    "fp16": 2,
+    "int8": 1,
+    "u8": 1,
+    "s8": 1,
+    "i8": 1,
+    "bool": 1,
+    "int32": 4,
+    "int64": 8,
+}
+ALIKE = 0.1  # of a forward pass: by so much the sum of its layers may differ from it
+
+
+@dataclass(frozen=True, slots=True)
+class TimedLayer:
+    """A layer as the engine timed it. ``macs`` and ``elements`` (numbers read and written) are of a
+    whole batch, and 0 where the layer stands for no node of the graph. ``nodes``: the nodes that it
+    stands for."""
+
+    name: str
+    type: str
+    precision: str
+    ms: float
+    macs: int = 0
+    elements: int = 0
+    nodes: tuple[str, ...] = ()
+
+
+def layer_rows(layers: Sequence[TimedLayer], peaks: Peaks | None) -> list[LayerRow]:
+    """One row a layer, in the engine's order; shares add up to 1. ``peaks``: None if unknown."""
+    total = sum(layer.ms for layer in layers)
+    # The cheapest layer costs little more than being started.
+    launch_ms = min((layer.ms for layer in layers if layer.ms > 0), default=0.0)
+    rows = []
+    for layer in layers:
+        row = LayerRow(
+            name=layer.name,
+            type=layer.type,
+            ms=layer.ms,
+            share=layer.ms / total if total else 0.0,
+            macs=layer.macs,
+            flops=2 * layer.macs,
+            bytes=layer.elements * BYTES.get(layer.precision, 0),
+            precision=layer.precision,
+            fused_from=list(layer.nodes),
+        )
+        if not row.bytes:  # an engine's own conversion: it does not say what it moves
+            row = replace(row, flag="bytes unknown")
+        elif peaks is None:
+            row = replace(_with_rates(row), flag="peaks unknown")
+        else:
+            row = place_layer(row, peaks, launch_ms)
+        rows.append(row)
+    return rows
+
+
+def sum_by_type(rows: Sequence[LayerRow]) -> list[TypeRow]:
+    """The rows of each type together, longest first."""
+    of_type: dict[str, list[LayerRow]] = {}
+    for row in rows:
+        of_type.setdefault(row.type, []).append(row)
+    sums = [
+        TypeRow(
+            type=name,
+            layers=len(some),
+            ms=sum(row.ms for row in some),
+            share=sum(row.share for row in some),
+            macs=sum(row.macs for row in some),
+        )
+        for name, some in of_type.items()
+    ]
+    return sorted(sums, key=lambda one: -one.ms)
+
+
+def explain_sum(
+    sum_ms: float,
+    run_sum_ms: float,
+    forward_ms: float,
+    profiled_ms: float,
+    outside_ms: float,
+    *,
+    on_gpu: bool = False,
+) -> tuple[float, str | None]:
+    """How far the sum of the layers is off the forward pass (0.1: 10% more), and the reason where
+    that is more than it should be.
+
+    ``sum_ms``: the sum of the layers' medians. ``run_sum_ms``: the median of the sums of single
+    runs. A run's sum includes interruptions; the median of each layer does not. ``profiled_ms``: a
+    pass under the profiler, of which ``outside_ms`` belong to no layer. ``on_gpu``: a forward pass
+    includes the copies to and from the device.
+    """
+    if not forward_ms:
+        return 0.0, None
+    off, off_in_runs = sum_ms / forward_ms - 1, run_sum_ms / forward_ms - 1
+    if abs(off) <= ALIKE:
+        return off, None
+    if sum_ms < (1 - ALIKE) * run_sum_ms:
+        why = (
+            "within each run they agree: something else took the cores now and then, "
+            "which no layer's median shows"
+        )
+    elif off_in_runs > 0:
+        cost = f"a pass under it takes {profiled_ms / forward_ms - 1:+.1%}"
+        why = (
+            f"the profiler costs time inside the layers ({cost}), "
+            "or the computer was busy in the meantime"
+        )
+    elif outside_ms > ALIKE * profiled_ms:
+        copies = ", including the copies to and from the GPU" if on_gpu else ""
+        why = f"{outside_ms:.3f} ms of a pass under the profiler are in no layer{copies}"
+    else:
+        why = "under the profiler they agree: the computer was busier during the passes without it"
+    return off, f"the sum of the layers is {off:+.1%} off the forward pass; {why}"
+
+
+def describe_outside(facts: LayersFacts) -> str | None:
+    """What a pass under the profiler holds besides its layers; None where the session is too old
+    to say."""
+    if facts.outside_ms is None or facts.profiled_ms is None:
+        return None
+    slower = facts.profiled_ms / facts.forward_ms - 1 if facts.forward_ms else 0.0
+    return (
+        f"a pass under the profiler takes {facts.profiled_ms:.2f} ms ({slower:+.1%}), "
+        f"{facts.outside_ms:.2f} ms of it in no layer: before, between and after them"
+    )
+
+
+# ----------------------------------------------------------------------
+# The roofline (Williams, Waterman, Patterson 2009), with peaks measured on this computer
+#
+# A layer of intensity I (FLOPs a byte) can run at min(peak of its type, I x bandwidth). Below the
+# ridge point memory is the limit, above it arithmetic. Small layers reach neither: their cost is
+# being started, and the roof says nothing about that.
+
+COMPUTE, MEMORY, LAUNCH = "compute", "memory", "launch overhead"
+LAUNCH_SHARE = 0.1  # of its roof: a layer that reaches less is not explained by the roof
+
+
+def place_layer(row: LayerRow, peaks: Peaks, launch_ms: float) -> LayerRow:
+    """The row with its rates, its share of the roof and what limits it.
+
+    ``launch_ms``: what starting any layer costs. A share above 1 means that the peak was measured
+    too low; it stays as it is and is flagged.
+    """
+    row, peak = _with_rates(row), peaks.gflops_s.get(row.precision)
+    if not row.ms:
+        return replace(row, flag="not measured")
+    if row.flops and peak is None:
+        return row
+    by_compute, by_memory = _least_ms(row, peaks)
+    share = max(by_compute, by_memory) / row.ms
+    if share < LAUNCH_SHARE or row.ms <= 2 * launch_ms:
+        bound = LAUNCH
+    else:
+        bound = COMPUTE if by_compute >= by_memory else MEMORY
+    flag = "peak under-measured" if share > 1 else None
+    return replace(row, utilisation=share, bound=bound, flag=flag)
+
+
+def place_model(
+    rows: Sequence[LayerRow], peaks: Peaks, forward_ms: float, batch: int = 1
+) -> RooflineFacts:
+    """The model on the roofline: sums of its layers over the time of a forward pass. Counts are
+    divided by ``batch``: they are a picture's."""
+    flops, moved = sum(row.flops for row in rows), sum(row.bytes for row in rows)
+    least_ms = sum(max(_least_ms(row, peaks)) for row in rows)
+    by_bound: dict[str, float] = {}
+    for row in rows:
+        if row.bound:
+            by_bound[row.bound] = by_bound.get(row.bound, 0.0) + row.ms
+    return RooflineFacts(
+        macs=sum(row.macs for row in rows) // batch,
+        flops=flops // batch,
+        bytes=moved // batch,
+        intensity=flops / moved if moved else None,
+        gflops_s=flops / forward_ms / 1e6 if forward_ms else None,
+        utilisation=least_ms / forward_ms if forward_ms else None,
+        bound=max(by_bound, key=lambda bound: by_bound[bound], default=None),
+        ms_by_bound=by_bound,
+        ridge={name: peaks.ridge(name) for name in {row.precision for row in rows if row.flops}},
+        peaks=peaks,
+        forward_ms=forward_ms,
+        peak_under_measured=[row.name for row in rows if (row.utilisation or 0) > 1],
+    )
+
+
+def describe_uncounted(nodes: int) -> str:
+    """What is in no row, and in no sum of them."""
+    return (
+        f"the picture decides about the rows of {counted(nodes, 'node')}: their MACs and bytes are "
+        "not counted here, so that sums are less than the whole"
+    )
+
+
+def describe_above_roof(layers: int) -> str:
+    """Why so many layers may be faster than the measured peaks allow."""
+    return f"layers above their roof: {layers} (peak under-measured, or data in a cache)"
+
+
+def _with_rates(row: LayerRow) -> LayerRow:
+    seconds = row.ms / 1e3
+    return replace(
+        row,
+        gflops_s=row.flops / seconds / 1e9 if seconds > 0 else None,
+        gbytes_s=row.bytes / seconds / 1e9 if seconds > 0 else None,
+        intensity=row.flops / row.bytes if row.bytes else None,
+    )
+
+
+def _least_ms(row: LayerRow, peaks: Peaks) -> tuple[float, float]:
+    """The time that the row takes at least by its arithmetic, and by its memory traffic. Without a
+    peak of its type the first is 0."""
+    peak = peaks.gflops_s.get(row.precision)
+    by_compute = row.flops / (peak * 1e9) * 1e3 if peak else 0.0
+    return by_compute, row.bytes / (peaks.bandwidth_gbytes_s * 1e9) * 1e3
+
+
+# ----------------------------------------------------------------------
+# A GPU's time: when it was busy, and what it was idle for
+
+Interval = tuple[float, float]
+"""Begin and end, in ms."""
+
+LONGEST = 20  # gaps that are listed one by one
+DRAWN = 400  # intervals of a side in a drawing
+LAUNCHING, UNASKED = "the host was preparing or launching", "nothing was asked of it"
+
+
+def device_facts(
+    kernels: Sequence[Interval],
+    host: Sequence[Interval],
+    *,
+    device: str,
+    batches: int,
+    rows: Sequence[Operator] = (),
+    slowdown: float = 1.0,
+) -> DeviceFacts:
+    """``kernels``: all work of the GPU, copies too; ``host``: operators on the CPU.
+
+    Busy and idle time add up to the window, from the first of both to the last. A run is
+    launch-bound if the GPU is idle for more than half of it, and mostly while the host works.
+    """
+    busy, working = merge(kernels), merge(host)
+    everything = merge([*busy, *working])
+    start, end = everything[0][0], everything[-1][1]
+    edges = [start, *(edge for one in busy for edge in one), end]
+    gaps = [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if b > a]
+    idle = sum(b - a for a, b in gaps)
+    launching = sum(overlap(gap, working) for gap in gaps)
+    causes = ((LAUNCHING, launching), (UNASKED, idle - launching))
+    longest = sorted(gaps, key=lambda gap: gap[0] - gap[1])[:LONGEST]
+    return DeviceFacts(
+        device=device,
+        batches=batches,
+        window_ms=end - start,
+        busy_ms=end - start - idle,
+        busy_share=1 - idle / (end - start) if end > start else 0.0,
+        kernels=len(kernels),
+        gaps=len(gaps),
+        longest_gap_ms=max((b - a for a, b in gaps), default=0.0),
+        idle_ms={cause: ms for cause, ms in causes if ms > 0},
+        launch_bound=idle > (end - start) / 2 and launching > idle / 2,
+        longest_gaps=[Gap(a - start, b - a, _find_cause((a, b), working)) for a, b in longest],
+        shown=_cut_for_drawing(busy, working, start, end),
+        rows=rows,
+        slowdown=slowdown,
+    )
+
+
+def merge(intervals: Sequence[Interval]) -> list[Interval]:
+    """The union of the intervals: in order, without overlaps."""
+    union: list[Interval] = []
+    for start, end in sorted(intervals):
+        if union and start <= union[-1][1]:
+            union[-1] = (union[-1][0], max(union[-1][1], end))
+        else:
+            union.append((start, end))
+    return union
+
+
+def overlap(one: Interval, others: Sequence[Interval]) -> float:
+    """How much of ``one`` the others cover; they do not overlap each other."""
+    return sum(max(0.0, min(one[1], end) - max(one[0], start)) for start, end in others)
+
+
+def _find_cause(gap: Interval, working: Sequence[Interval]) -> str:
+    """What the host did for most of the gap."""
+    return LAUNCHING if overlap(gap, working) > (gap[1] - gap[0]) / 2 else UNASKED
+
+
+def _cut_for_drawing(
+    busy: Sequence[Interval], working: Sequence[Interval], start: float, end: float
+) -> Shown:
+    """The beginning of the window, as much as a drawing holds; ms since the window's begin."""
+    until = min([side[DRAWN - 1][1] for side in (busy, working) if len(side) > DRAWN], default=end)
+    host, device = (
+        [(a - start, b - start) for a, b in side if b <= until] for side in (working, busy)
+    )
+    return Shown(host, device, until - start)

@@ -1,0 +1,389 @@
+"""A run as a graph: what every call of a stage had to wait for, by the rules of the loop.
+
+A call starts when the last of its predecessors is done. Its predecessors are the call before it on
+its thread (program order), the stage that made its data, and the call that gave back the room that
+it needed: bounded queues push back, and requests and pictures come from pools. The rules are those
+of ``loop/overlapped.py``; nothing is guessed from the clock.
+
+Below the graph stand the other views of the same calls: how full the queues were, and the durations
+of each stage.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.session.document import LoopSizes
+from detector.core.timeline import KINDS, STAGES, WORK
+from detector.core.timeline.histogram import SAMPLE_FLOORS
+from detector.core.timeline.spans import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WRITE
+from detector.lab.session.columns import when_frames_were
+from detector.lab.session.profile import StepRow
+
+PROGRAM = "program order"
+DATA = "data"
+REQUEST = "request given back"
+IMAGE = "picture given back"
+BATCH_ROOM = "room for a filled batch"
+RESULT_ROOM = "room for a result"
+
+ROWS_OF_A_FRAME = (HEAD, NMS, ANNOTATE, WRITE)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopShape:
+    """The sizes that bound a loop. ``requests`` and ``images``: in their pools. ``queue_batches``:
+    filled batches that may wait for a worker. ``results``: batches that may be ahead of the
+    writer."""
+
+    batch: int
+    concurrency: int
+    requests: int
+    images: int
+    queue_batches: int
+    results: int
+    sync: bool = False
+
+    @classmethod
+    def of(cls, sizes: LoopSizes) -> LoopShape:
+        """From one source's ``loop`` in session.json."""
+        return cls(**sizes)
+
+
+class Activity(NamedTuple):
+    """One call of a stage. ``number``: of the frame in the run; for infer, of the batch."""
+
+    stage: str
+    number: int
+    thread: str
+    start_ns: int
+    end_ns: int
+
+
+class Edge(NamedTuple):
+    """What an activity waits for, and why: the end of activity ``before``, or its start
+    (``at_start``)."""
+
+    before: int
+    cause: str
+    at_start: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityGraph:
+    """Activities by their start; ``edges[i]`` lead to those that activity i waits for."""
+
+    activities: Sequence[Activity]
+    edges: Sequence[Sequence[Edge]]
+
+    def when(self, edge: Edge) -> int:
+        before = self.activities[edge.before]
+        return before.start_ns if edge.at_start else before.end_ns
+
+    def order(self) -> list[int]:
+        """Indices of all activities, each after those that it waits for; the one that started
+        earlier comes first where both may."""
+        waiting = [len(edges) for edges in self.edges]
+        after: list[list[int]] = [[] for _ in self.edges]
+        for at, edges in enumerate(self.edges):
+            for edge in edges:
+                after[edge.before].append(at)
+        ready = [at for at, count in enumerate(waiting) if not count]  # sorted, so already a heap
+        found = []
+        while ready:
+            at = heapq.heappop(ready)
+            found.append(at)
+            for other in after[at]:
+                waiting[other] -= 1
+                if not waiting[other]:
+                    heapq.heappush(ready, other)
+        return found
+
+    def binding(self, at: int) -> Edge | None:
+        """The predecessor that was done last, which is why the activity did not start earlier."""
+        return max(self.edges[at], key=self.when, default=None)
+
+
+def activities_of(columns: dict[str, NDArray[Any]], source: int = 0) -> list[Activity]:
+    """The work spans of one source by their start, from the columns of spans.npz. A stage that ran
+    inside another one is left out, because its time is the outer one's."""
+    picked = (columns["kind"] == KINDS.index(WORK)) & (columns["source"] == source)
+    threads, stages = columns["thread_names"].tolist(), columns["stage_names"].tolist()
+    rows = zip(
+        columns["thread"][picked].tolist(),
+        columns["stage"][picked].tolist(),
+        columns["index"][picked].tolist(),
+        columns["start_ns"][picked].tolist(),
+        columns["end_ns"][picked].tolist(),
+        strict=True,
+    )
+    found = [
+        Activity(stages[s], i, threads[t], start, end)
+        for t, s, i, start, end in rows
+        if stages[s] in STAGES
+    ]
+    found.sort(key=lambda one: (one.start_ns, one.end_ns))
+    return _outermost(found)
+
+
+def _outermost(found: list[Activity]) -> list[Activity]:
+    ends: dict[str, int] = {}
+    kept = []
+    for one in found:
+        if one.start_ns >= ends.get(one.thread, one.start_ns):
+            ends[one.thread] = one.end_ns
+            kept.append(one)
+    return kept
+
+
+def activity_graph(activities: Sequence[Activity], shape: LoopShape) -> ActivityGraph:
+    """The graph of one source's run. An activity has no edge to one that was not kept."""
+    rules = _Rules(activities, shape)
+    return ActivityGraph(activities, [list(rules.edges(at)) for at in range(len(activities))])
+
+
+class _Rules:
+    def __init__(self, activities: Sequence[Activity], shape: LoopShape) -> None:
+        self._activities, self._shape = activities, shape
+        self._at = {(one.stage, one.number): at for at, one in enumerate(activities)}
+        self._frames = 1 + max((one.number for one in activities if one.stage == READ), default=-1)
+        # The last read call finds the end of the source, so no preprocess follows it.
+        self._frames = min(
+            self._frames,
+            1 + max((one.number for one in activities if one.stage == PREPROCESS), default=-1),
+        )
+        self._before: dict[int, int] = {}
+        last: dict[str, int] = {}
+        for at, one in enumerate(activities):
+            if one.thread in last:
+                self._before[at] = last[one.thread]
+            last[one.thread] = at
+
+    def edges(self, at: int) -> Iterator[Edge]:
+        one = self._activities[at]
+        if at in self._before:
+            yield Edge(self._before[at], PROGRAM)
+        if self._shape.sync:
+            return
+        if one.stage == READ:
+            yield from self._reading(one.number)
+        elif one.stage == INFER:
+            yield from self._inferring(at, one.number)
+        elif one.stage == HEAD and one.number % self._shape.batch == 0:
+            yield from self._edge(INFER, one.number // self._shape.batch, DATA)
+
+    def _reading(self, frame: int) -> Iterator[Edge]:
+        shape = self._shape
+        yield from self._edge(self._last_of_frame(), frame - shape.images, IMAGE)
+        if frame % shape.batch:
+            return
+        batch = frame // shape.batch
+        yield from self._edge(HEAD, self._last_row(batch - shape.requests), REQUEST)
+        # The queue had room for the batch before this one as soon as a worker took the batch that
+        # was ``queue_batches`` places ahead of it.
+        yield from self._edge(INFER, batch - 1 - shape.queue_batches, BATCH_ROOM, at_start=True)
+
+    def _inferring(self, at: int, batch: int) -> Iterator[Edge]:
+        yield from self._edge(PREPROCESS, self._last_row(batch), DATA)
+        if at in self._before:
+            # The queue had room for this worker's last result when the writer took an earlier one.
+            last = self._activities[self._before[at]].number
+            first_row = (last - self._shape.results) * self._shape.batch
+            yield from self._edge(HEAD, first_row, RESULT_ROOM, at_start=True)
+
+    def _last_row(self, batch: int) -> int:
+        return min((batch + 1) * self._shape.batch, self._frames) - 1 if batch >= 0 else -1
+
+    def _last_of_frame(self) -> str:
+        return WRITE if (WRITE, 0) in self._at else NMS
+
+    def _edge(self, stage: str, index: int, cause: str, at_start: bool = False) -> Iterator[Edge]:
+        at = self._at.get((stage, index)) if index >= 0 else None
+        if at is not None:
+            yield Edge(at, cause, at_start)
+
+
+def threads_of(activities: Sequence[Activity]) -> dict[str, list[Activity]]:
+    """Thread -> its activities."""
+    found: dict[str, list[Activity]] = defaultdict(list)
+    for one in activities:
+        found[one.thread].append(one)
+    return dict(found)
+
+
+def frames_written(activities: Sequence[Activity]) -> NDArray[np.int64]:
+    """[F] int64: when each frame was done, in nanoseconds of the clock, by frame."""
+    done: dict[int, int] = {}
+    for one in activities:
+        if one.stage in ROWS_OF_A_FRAME:
+            done[one.number] = max(done.get(one.number, one.end_ns), one.end_ns)
+    return np.array([done[index] for index in sorted(done)], np.int64)
+
+
+# ----------------------------------------------------------------------
+# How full the loop's queues were over time, from the spans of its stages.
+
+FILLED = "filled batches"  # preprocessed, not yet in the engine
+RESULTS = "results"  # out of the engine, not yet decoded
+IN_FLIGHT = "frames in flight"  # read, not yet written
+
+Steps = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""(times in nanoseconds, ascending; the depth from each of them on)."""
+
+
+def depths(activities: Sequence[Activity], shape: LoopShape) -> dict[str, Steps]:
+    """The depth of each queue as steps. In the plain loop there are only frames in flight."""
+    changes: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    frames = 1 + max((one.number for one in activities if one.stage == PREPROCESS), default=-1)
+    ended: dict[int, int] = {}
+    for one in activities:
+        row = one.number % shape.batch
+        if one.stage == READ and one.number < frames:
+            changes[IN_FLIGHT].append((one.end_ns, 1))
+        elif one.stage == PREPROCESS and (row == shape.batch - 1 or one.number == frames - 1):
+            changes[FILLED].append((one.end_ns, 1))
+        elif one.stage == INFER:
+            changes[FILLED].append((one.start_ns, -1))
+            changes[RESULTS].append((one.end_ns, 1))
+        elif one.stage == HEAD and row == 0:
+            changes[RESULTS].append((one.start_ns, -1))
+        if one.stage in ROWS_OF_A_FRAME:
+            ended[one.number] = max(ended.get(one.number, 0), one.end_ns)
+    changes[IN_FLIGHT] += [(when, -1) for when in ended.values()]
+    names = (IN_FLIGHT,) if shape.sync else (FILLED, RESULTS, IN_FLIGHT)
+    return {name: _steps(changes[name]) for name in names}
+
+
+def _steps(changes: list[tuple[int, int]]) -> Steps:
+    ordered = np.array(
+        sorted(changes, key=lambda change: (change[0], -change[1])), np.int64
+    ).reshape(-1, 2)
+    return ordered[:, 0], np.cumsum(ordered[:, 1])
+
+
+def mean_depth(steps: Steps) -> float:
+    """Averaged over time."""
+    times, levels = steps
+    if len(times) < 2 or times[-1] == times[0]:
+        return 0.0
+    return float(np.sum(levels[:-1] * np.diff(times)) / (times[-1] - times[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCurve:
+    """A queue over time in equal bins: the mean depth, the least and the most in each bin.
+
+    ``room``: how many it holds at most. ``mean``: over the whole run. ``full``, ``empty``: the
+    shares of time in which it was. ``times_s``: the middle of each bin, from the first call on.
+    """
+
+    name: str
+    times_s: list[float]
+    means: list[float]
+    least: list[int]
+    most: list[int]
+    room: int
+    mean: float
+    full: float
+    empty: float
+
+
+QUEUE_BINS = 80
+
+
+def queue_curves(activities: Sequence[Activity], shape: LoopShape) -> list[QueueCurve]:
+    """The queues of ``depths``, so that they can be read off: a run of a minute has thousands of
+    steps."""
+    rooms = {FILLED: shape.queue_batches, RESULTS: shape.results, IN_FLIGHT: shape.images}
+    begin = min((one.start_ns for one in activities), default=0)
+    return [
+        _queue_curve(name, steps, rooms[name], begin)
+        for name, steps in depths(activities, shape).items()
+        if len(steps[0]) > 1 and steps[0][-1] > steps[0][0]
+    ]
+
+
+def _queue_curve(name: str, steps: Steps, room: int, begin: int) -> QueueCurve:
+    times, levels = steps
+    edges = np.linspace(times[0], times[-1], min(QUEUE_BINS, len(times) - 1) + 1)
+    # The area below the steps up to each time: a bin's mean is a difference of two of them.
+    area = np.concatenate([[0.0], np.cumsum(levels[:-1] * np.diff(times))])
+    at = np.clip(np.searchsorted(times, edges, side="right") - 1, 0, len(times) - 1)
+    means = np.diff(area[at] + levels[at] * (edges - times[at])) / np.diff(edges)
+    seen = [levels[a : max(a, b) + 1] for a, b in itertools.pairwise(at)]
+    lasting = np.diff(times)
+    whole = float(lasting.sum())
+    return QueueCurve(
+        name,
+        ((edges[:-1] + edges[1:]) / 2e9 - begin / 1e9).tolist(),
+        np.maximum(means, 0.0).tolist(),
+        [int(part.min()) for part in seen],
+        [int(part.max()) for part in seen],
+        room,
+        mean_depth(steps),
+        float(lasting[levels[:-1] >= room].sum()) / whole,
+        float(lasting[levels[:-1] <= 0].sum()) / whole,
+    )
+
+
+# ----------------------------------------------------------------------
+# The durations of each stage: counts, sums and percentiles, as in the table of the lab's tools.
+
+
+def durations_ms(columns: dict[str, NDArray[Any]], stage: str) -> NDArray[np.float64]:
+    """[N] float64: milliseconds of every call of a stage that was kept, by start."""
+    names = columns["stage_names"].tolist()
+    if stage not in names:
+        return np.zeros(0)
+    picked = (columns["kind"] == KINDS.index(WORK)) & (columns["stage"] == names.index(stage))
+    found: NDArray[np.float64] = (columns["end_ns"][picked] - columns["start_ns"][picked]) / 1e6
+    return found
+
+
+def step_rows(columns: dict[str, NDArray[Any]]) -> list[StepRow]:
+    """One row for each stage that ran, from the columns of spans.npz."""
+    calls = {stage: durations_ms(columns, stage) for stage in STAGES}
+    whole = sum(float(values.sum()) for values in calls.values()) or 1.0
+    return [
+        StepRow(
+            step=stage,
+            total=float(values.sum()),
+            count=len(values),
+            avg=float(values.mean()),
+            std=float(values.std(ddof=1)) if len(values) > 1 else None,
+            min=float(values.min()),
+            max=float(values.max()),
+            share=float(values.sum()) / whole,
+            **percentiles(values),
+        )
+        for stage, values in calls.items()
+        if len(values)
+    ]
+
+
+def percentiles(values: NDArray[np.float64]) -> dict[str, float | None]:
+    """p50, p90, p99 by nearest rank, as the ledger's histograms take them; None for too few
+    values."""
+    return {
+        f"p{percent}": float(np.percentile(values, percent, method="inverted_cdf"))
+        if len(values) >= least
+        else None
+        for percent, least in SAMPLE_FLOORS.items()
+    }
+
+
+def frame_times_ms(columns: dict[str, NDArray[Any]], source: int = 0) -> NDArray[np.float64]:
+    """[F] float64: milliseconds from the start of each frame's read to the end of its last stage,
+    by frame."""
+    frames = when_frames_were(columns)
+    own = frames[frames[:, 0] == source]
+    times: NDArray[np.float64] = (own[:, 3] - own[:, 2]) / 1e6
+    return times

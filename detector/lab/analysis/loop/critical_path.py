@@ -1,0 +1,179 @@
+"""The critical path: the chain of calls and hand-overs that the run's wall time consists of.
+
+The path is walked backwards from the last frame written. Each call leads to the predecessor that
+ended last, because the call could not start before that. The time between the predecessor's end and
+the call's start is a hand-over (waking a thread, a lock, the interpreter). It is booked as the
+call's wait, with its cause. Self times and waits add up to the wall time exactly.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from detector.core.timeline.spans import READ
+from detector.lab.analysis.loop.activities import PROGRAM, ActivityGraph, frames_written
+from detector.lab.session.passes import CriticalPathFacts, PathStage
+
+
+class Step(NamedTuple):
+    """One call on the path. ``self_ns``: its own part of the path. ``wait_ns``: from the end of
+    what it waited for (the ``cause``) to its start."""
+
+    at: int
+    self_ns: int
+    wait_ns: int
+    cause: str
+
+
+@dataclass(slots=True)
+class StageOnPath:
+    calls: int = 0
+    self_ns: int = 0
+    wait_ns: int = 0
+    causes: Counter[str] = field(default_factory=Counter)  # nanoseconds of waiting by cause
+
+
+@dataclass(frozen=True, slots=True)
+class CriticalPath:
+    """Of the steady state, from the first frame written to the last frame read. Start-up and
+    tear-down are counted apart."""
+
+    steps: Sequence[Step]
+    stages: dict[str, StageOnPath]
+    wall_ns: int
+    startup_ns: int
+    teardown_ns: int
+    frames: int  # written in the steady state
+
+    def self_check(self) -> None:
+        """Raises AssertionError where the parts are not the whole."""
+        total = sum(stage.self_ns + stage.wait_ns for stage in self.stages.values())
+        if total != self.wall_ns:
+            raise AssertionError(
+                f"the critical path does not add up: {total} ns of {self.wall_ns} ns"
+            )
+
+    def facts(self) -> CriticalPathFacts:
+        """In seconds and shares of the wall time, the stage with the largest share first."""
+        wall = self.wall_ns or 1
+        rows = sorted(self.stages.items(), key=lambda item: -(item[1].self_ns + item[1].wait_ns))
+        return CriticalPathFacts(
+            wall_s=self.wall_ns / 1e9,
+            startup_s=self.startup_ns / 1e9,
+            teardown_s=self.teardown_ns / 1e9,
+            frames=self.frames,
+            stages=[
+                PathStage(
+                    name=name,
+                    share=(stage.self_ns + stage.wait_ns) / wall,
+                    self_s=stage.self_ns / 1e9,
+                    wait_s=stage.wait_ns / 1e9,
+                    calls=stage.calls,
+                    wait_causes={cause: ns / 1e9 for cause, ns in stage.causes.most_common()},
+                )
+                for name, stage in rows
+            ],
+        )
+
+
+def critical_path(graph: ActivityGraph) -> CriticalPath | None:
+    """None where no frame was written."""
+    written = frames_written(graph.activities)
+    if not len(written):
+        return None
+    began = min(one.start_ns for one in graph.activities)
+    ended = max(one.end_ns for one in graph.activities)
+    start, end = _steady(graph, written.tolist())
+    last = max(
+        (at for at, one in enumerate(graph.activities) if one.end_ns <= end),
+        key=lambda at: graph.activities[at].end_ns,
+    )
+    steps = _walk(graph, last, start, end)
+    path = CriticalPath(
+        steps,
+        _by_stage(graph, steps),
+        end - start,
+        start - began,
+        ended - end,
+        sum(start < when <= end for when in written.tolist()),
+    )
+    path.self_check()
+    return path
+
+
+def _steady(graph: ActivityGraph, written: list[int]) -> tuple[int, int]:
+    """From the end of the first frame to the last frame that was written while there was still one
+    to read. First and last are by the clock: a damaged recording may number frames otherwise. A run
+    too short for that counts as a whole."""
+    reads = [one.start_ns for one in graph.activities if one.stage == READ]
+    until = max(reads, default=max(written))
+    inside = [when for when in written if when <= until]
+    if len(inside) < 2:
+        return min(one.start_ns for one in graph.activities), max(
+            one.end_ns for one in graph.activities
+        )
+    return min(inside), max(inside)
+
+
+def _walk(graph: ActivityGraph, last: int, start: int, end: int) -> list[Step]:
+    """The steps from the last to the first, clipped to [start, end]. ``until`` is the end of the
+    part that is not yet explained. A recording whose calls wait for each other in a circle has no
+    first one: what is left is then the wait of the call that comes twice."""
+    steps, at, until, seen = [], last, end, set()
+    while until > start:
+        one = graph.activities[at]
+        begins = max(start, min(one.start_ns, until))
+        edge = None if at in seen else graph.binding(at)
+        seen.add(at)
+        ready = start if edge is None else max(start, min(graph.when(edge), begins))
+        steps.append(
+            Step(at, until - begins, begins - ready, PROGRAM if edge is None else edge.cause)
+        )
+        if edge is None:
+            break
+        at, until = edge.before, ready
+    return steps
+
+
+def _by_stage(graph: ActivityGraph, steps: Sequence[Step]) -> dict[str, StageOnPath]:
+    stages: dict[str, StageOnPath] = {}
+    for step in steps:
+        stage = stages.setdefault(graph.activities[step.at].stage, StageOnPath())
+        stage.calls += step.self_ns > 0
+        stage.self_ns += step.self_ns
+        stage.wait_ns += step.wait_ns
+        if step.wait_ns:
+            stage.causes[step.cause] += step.wait_ns
+    return stages
+
+
+def slack(graph: ActivityGraph) -> list[int]:
+    """How much longer each activity could take, in nanoseconds, before the last one ends later.
+
+    Durations stay as they were, hand-overs take no time, and each activity starts as early as its
+    predecessors allow.
+    """
+    order = graph.order()
+    starts, ends = _earliest(graph, order)
+    finish = max(ends, default=0)
+    latest_end, latest_start = [finish] * len(ends), [finish] * len(ends)
+    for at in reversed(order):
+        latest_start[at] = min(latest_start[at], latest_end[at] - (ends[at] - starts[at]))
+        for edge in graph.edges[at]:
+            latest = latest_start if edge.at_start else latest_end
+            latest[edge.before] = min(latest[edge.before], latest_start[at])
+    return [latest - end for latest, end in zip(latest_end, ends, strict=True)]
+
+
+def _earliest(graph: ActivityGraph, order: Sequence[int]) -> tuple[list[int], list[int]]:
+    starts, ends = [0] * len(graph.activities), [0] * len(graph.activities)
+    for at in order:
+        one = graph.activities[at]
+        starts[at] = max(
+            (starts[e.before] if e.at_start else ends[e.before] for e in graph.edges[at]), default=0
+        )
+        ends[at] = starts[at] + one.end_ns - one.start_ns
+    return starts, ends

@@ -1,0 +1,86 @@
+"""What nvprof's ``--dependency-analysis`` printed, of a recorded run: for each name how long it was
+on the critical path, and how long it waited.
+
+    critical path %   critical path   waiting time   name
+
+nvprof's names were calls of CUDA. Here a name is a stage, a system call inside a stage, or a wait
+of the loop ("wait for batch"). The share is of the whole run; what comes before the first frame and
+after the last one stands in rows of its own, so that the steady state can be read by itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+
+from detector.lab.analysis.loop.activities import Activity
+from detector.lab.analysis.loop.critical_path import CriticalPath
+from detector.lab.session.profile import DependencyRow
+
+STARTUP, TEARDOWN, HAND_OVER = "<start-up>", "<tear-down>", "<hand-over>"
+"""Hand-over: from the end of a call on the path to the start of the next one."""
+
+Call = tuple[str, str, int, int]
+"""Thread, name, start, end, in nanoseconds."""
+
+
+def dependency_rows(
+    path: CriticalPath,
+    activities: Sequence[Activity],
+    calls: Sequence[Call],
+    blocked: Mapping[str, Mapping[str, float]],
+    waits: Mapping[str, Mapping[str, float]],
+) -> list[DependencyRow]:
+    """The longest on the path first; the seconds on the path add up to the run's.
+
+    ``calls``: system calls on the loop's threads. ``blocked``: stage -> call -> seconds inside it.
+    ``waits``: thread -> what of the loop's queues it waited for -> seconds. The waiting time of a
+    system call is what lies off the path: what lies on it delays the run and is no waiting for it.
+    """
+    on_path = Counter({STARTUP: path.startup_ns, TEARDOWN: path.teardown_ns})
+    by_thread: dict[str, list[Call]] = defaultdict(list)
+    for call in sorted(calls, key=lambda call: call[2]):
+        by_thread[call[0]].append(call)
+    until = min((one.start_ns for one in activities), default=0) + path.startup_ns + path.wall_ns
+    for step in path.steps:  # from the last to the first
+        one = activities[step.at]
+        inside = _inside(by_thread[one.thread], until - step.self_ns, until)
+        for name, ns in inside.items():
+            on_path[_in_stage(name, one.stage)] += ns
+        on_path[one.stage] += step.self_ns - sum(inside.values())
+        on_path[HAND_OVER] += step.wait_ns
+        until -= step.self_ns + step.wait_ns
+    waited: Counter[str] = Counter()
+    for stage, each in blocked.items():
+        for call_name, seconds in each.items():
+            name = _in_stage(call_name, stage)
+            waited[name] += max(0, round(seconds * 1e9) - on_path[name])
+    for each in waits.values():
+        for what, seconds in each.items():
+            waited[f"wait for {what}"] += round(seconds * 1e9)
+    total = sum(on_path.values()) or 1
+    names = sorted({*on_path, *waited}, key=lambda name: (-on_path[name], -waited[name], name))
+    return [
+        DependencyRow(name, on_path[name] / total, on_path[name] / 1e9, waited[name] / 1e9)
+        for name in names
+        if on_path[name] or waited[name]
+    ]
+
+
+def _in_stage(call: str, stage: str) -> str:
+    return f"{call} ({stage})"
+
+
+def _inside(calls: Sequence[Call], start: int, end: int) -> Counter[str]:
+    """Nanoseconds of each call between two moments. A call within a call counts for the outer one.
+    ``calls``: of one thread by their start."""
+    found: Counter[str] = Counter()
+    free = start
+    for _, name, begins, ends in calls:
+        if begins >= end:
+            break
+        lasted = min(ends, end) - max(begins, free)
+        if lasted > 0:
+            found[name] += lasted
+            free = max(free, min(ends, end))
+    return found

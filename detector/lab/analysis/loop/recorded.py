@@ -1,0 +1,130 @@
+"""Facts of an nsys recording under the names that a session has for them, so that the two can be
+compared."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.errors import UsageError
+from detector.core.errors.text import counted
+from detector.core.timeline import KINDS, WORK
+from detector.lab.analysis.loop.activities import (
+    Activity,
+    LoopShape,
+    activities_of,
+    activity_graph,
+    step_rows,
+)
+from detector.lab.analysis.loop.critical_path import critical_path
+from detector.lab.analysis.loop.dependency import dependency_rows
+from detector.lab.session.nsys import Recorded
+from detector.lab.session.profile import GpuBusy, RecordedRun, RecordingDocument
+
+
+def recorded_facts(runs: Sequence[Recorded], number: int | None = None) -> RecordingDocument:
+    """What ``profile --nsys`` prints of one of the recording's runs: ``number``, counted from 1, or
+    the one with the most frames. Raises UsageError for a number that it does not have."""
+    if number is None:
+        number = 1 + max(range(len(runs)), key=lambda at: runs[at].frames)
+    elif not 1 <= number <= len(runs):
+        raise UsageError(f"--nsys-run {number}: the recording has {counted(len(runs), 'run')}")
+    recorded = runs[number - 1]
+    activities = activities_of(recorded.columns)
+    path = (
+        critical_path(activity_graph(activities, LoopShape.of(recorded.loop)))
+        if activities
+        else None
+    )
+    waits = wait_seconds(recorded.columns)
+    blocked = blocked_seconds(activities, recorded.blocked)
+    return RecordingDocument(
+        run=number,
+        runs=[
+            RecordedRun(
+                one.process, one.program, one.frames, (one.end_ns - one.start_ns) / 1e9, one.open
+            )
+            for one in runs
+        ],
+        stages=step_rows(recorded.columns),
+        waits=waits,
+        blocked=blocked,
+        critical_path=path.facts() if path else None,
+        dependency=(
+            dependency_rows(path, activities, recorded.blocked, blocked, waits) if path else []
+        ),
+        loop=recorded.loop,
+        loop_is_known=recorded.loop_is_known,
+        gpu=gpu_busy(recorded.kernels, activities),
+    )
+
+
+def wait_seconds(columns: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Thread -> what it waited for -> seconds."""
+    found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    threads, stages = columns["thread_names"].tolist(), columns["stage_names"].tolist()
+    picked = columns["kind"] != KINDS.index(WORK)
+    rows = zip(
+        *(columns[name][picked].tolist() for name in ("thread", "stage", "start_ns", "end_ns")),
+        strict=True,
+    )
+    for thread, stage, start, end in rows:
+        found[threads[thread]][stages[stage]] += (end - start) / 1e9
+    return {thread: dict(each) for thread, each in found.items()}
+
+
+def blocked_seconds(
+    activities: Sequence[Activity], calls: Sequence[tuple[str, str, int, int]]
+) -> dict[str, dict[str, float]]:
+    """Stage -> system call -> seconds that the stage spent in it, on the stage's own thread. Of a
+    call that lasted longer, only the part within the stage counts."""
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    by_thread: dict[tuple[str, str], list[Activity]] = defaultdict(list)
+    for one in activities:
+        by_thread[one.thread, one.stage].append(one)
+    for thread in {call[0] for call in calls}:
+        names = [call[1] for call in calls if call[0] == thread]
+        times = np.array([call[2:] for call in calls if call[0] == thread], np.int64)
+        for (own_thread, stage), own in by_thread.items():
+            if own_thread == thread:
+                inside = _time_inside(own, times[:, 1]) - _time_inside(own, times[:, 0])
+                for name, ns in zip(names, inside.tolist(), strict=True):
+                    found[stage][name] += ns
+    return {
+        stage: {name: ns / 1e9 for name, ns in each.most_common() if ns}
+        for stage, each in found.items()
+        if any(each.values())
+    }
+
+
+def _time_inside(own: Sequence[Activity], when: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[N] int64: nanoseconds of the activities up to each moment. They follow each other, and the
+    time that a call was inside of them is the difference between its end and its start."""
+    starts = np.array([one.start_ns for one in own], np.int64)
+    lengths = np.array([one.end_ns for one in own], np.int64) - starts
+    before = np.concatenate([[0], np.cumsum(lengths)])
+    at = np.searchsorted(starts, when, side="right") - 1  # the last one that had started
+    inside = np.minimum(when - starts[at], lengths[at])
+    total: NDArray[np.int64] = np.where(at < 0, 0, before[at] + inside)
+    return total
+
+
+def gpu_busy(kernels: Sequence[tuple[int, int]], activities: Sequence[Activity]) -> GpuBusy:
+    """The time in which at least one kernel ran, and its share of the run."""
+    if not kernels or not activities:
+        return GpuBusy(available=False, reason="the recording has no CUDA kernels")
+    busy, until = 0, min(start for start, _ in kernels)
+    for start, end in sorted(kernels):
+        busy += max(0, end - max(start, until))
+        until = max(until, end)
+    wall = max(one.end_ns for one in activities) - min(one.start_ns for one in activities)
+    return GpuBusy(
+        available=True,
+        kernels=len(kernels),
+        busy_s=busy / 1e9,
+        busy_share=busy / wall if wall else 0.0,
+    )

@@ -1,0 +1,302 @@
+"""What to type next: the options that would change this run's speed, each as a whole command.
+
+A figure stands beside a command only where what-if predicts it or the sweep measured it. Nothing
+is estimated here: where there is no figure, the command that measures it is named. A replay that
+does not hold the run as it was gives no figure, and what is predicted or measured as no faster than
+now is not offered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from msgspec import UNSET
+
+from detector.core.analysis.verdict import faster_encoding, given_encoding, has_encodings
+from detector.core.session.document import SessionDocument
+from detector.core.timeline.spans import ANNOTATE, INFER, READ, WRITE
+from detector.lab.analysis.noise import is_above_now, misses, spread_of_run
+from detector.lab.session.passes import Prediction, SweepFacts, SweepRow, WhatIfFacts
+from detector.lab.session.read import SavedSession
+
+Predicted = Mapping[str, Prediction]
+"""Change -> its row of what-if."""
+
+PROGRAM, STANDARD_INPUT = "detect-video", "-"
+# Where a run's files go, and what is printed of it: nothing that its speed depends on.
+APART = ("--run-dir", "-o", "--output", "--only", "--track")
+APART_ALONE = ("--prove", "--sweep", "--csv", "--json", "--quiet", "-q", "--verbose", "-v")
+LARGER = 4  # times the run's batch
+SMALLER = 0.7  # of each side of the network's input: about half of the pixels
+STRIDE = 32  # every network's input is a multiple of it
+WRITE_FREE, INFER_FREE = "write free", "infer free"
+LIVE_OPTIONS = (("--batch",), ("--size",))
+# What measures a step that has no figure.
+PROVE = "profile --prove"
+COMPARE = "compare"
+THIS = "this command"
+
+
+PREDICTED, AT_MOST, MEASURED = "predicted", "at most", "measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Frames a second. ``kind``: PREDICTED, of the loop; AT_MOST, the same, of a change that costs
+    less than this one; MEASURED, end to end, by the sweep. ``basis``: the row that it is from."""
+
+    fps: float
+    kind: str
+    basis: str
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """One command. ``option``: what is new in it, its last words. ``does``: what changes.
+    ``stage``: the one that it takes work from. ``figure``: what it gives; None where nothing says.
+    ``measure``: how to measure it."""
+
+    command: Sequence[str]
+    option: Sequence[str]
+    does: str
+    stage: str
+    figure: Figure | None
+    measure: str
+
+
+def next_steps(session: SavedSession) -> list[NextStep]:
+    """The best predicted first, then what the bottleneck calls for, then the others."""
+    document = session.document
+    if not document.frames.written:
+        return []
+    if any(one.video.path == STANDARD_INPUT for one in document.each):
+        return []  # what came through a pipe does not come again
+    facts = session.facts(WhatIfFacts)
+    if facts is not None and misses(facts):
+        facts = None
+    predicted = {row.change: row for row in facts.predictions} if facts else {}
+    steps = [
+        *_of_loop(document, predicted),
+        *_of_writing(document, predicted),
+        *_of_network(document, predicted, session.facts(SweepFacts)),
+        _take_fewer_frames(document),
+    ]
+    if document.streams is not UNSET:  # a camera can be neither compared nor read twice
+        steps = [replace(step, measure=THIS) for step in steps if step.option[:1] in LIVE_OPTIONS]
+    steps = [step for step in steps if _helps(session, facts, step.figure)]
+    bottleneck = document.verdict.bottleneck
+
+    def rank(step: NextStep) -> tuple[bool, float, bool]:
+        exact = step.figure is not None and step.figure.kind != AT_MOST
+        rate = step.figure.fps if step.figure is not None else 0.0
+        return not exact, -rate if exact else 0.0, step.stage != bottleneck
+
+    return sorted(steps, key=rank)
+
+
+def _helps(session: SavedSession, facts: WhatIfFacts | None, figure: Figure | None) -> bool:
+    """False where the figure says that the run would be no faster."""
+    if figure is None:
+        return True
+    if figure.kind == MEASURED:  # beside the sweep's own row of this run
+        document, sweep = session.document, session.facts(SweepFacts)
+        rows = [row for row in (sweep.rows if sweep else ()) if row.batch == document.batch]
+        now = next((_measurement(row) for row in rows if row.precision == document.precision), None)
+        return now is None or figure.fps > now.fps * (1 + spread_of_run(session))
+    return facts is None or is_above_now(session, facts, figure.fps)
+
+
+def base_command(document: SessionDocument) -> list[str]:
+    """The run that was profiled, as a plain run: what was typed, without what says where its files
+    go. Where what was typed is not known, the sources alone."""
+    sources = [one.video.path for one in document.each]
+    words = list(document.command[1:])
+    if words[:1] in (["profile"], ["detect"]):
+        words = words[1:]
+    if not set(sources) <= set(words):
+        return [PROGRAM, *sources]
+    kept, skip = [PROGRAM], False
+    for word in words:
+        if skip:
+            skip = False
+        elif word in APART:
+            skip = True
+        elif word not in APART_ALONE and word.split("=")[0] not in APART:
+            kept.append(word)
+    return kept
+
+
+def _option(document: SessionDocument, group: str, name: str) -> Any:
+    """Of the resolved configuration; None where an older session lacks it."""
+    return document.config.get(group, {}).get(name)
+
+
+def _of_loop(document: SessionDocument, predicted: Predicted) -> Iterator[NextStep]:
+    if document.sync:
+        yield NextStep(
+            [word for word in base_command(document) if word != "--sync"],
+            (),
+            "leaves --sync out: reading, inference and writing overlap",
+            INFER,
+            _predict(predicted.get("overlap on")),
+            PROVE,
+        )
+
+
+def _of_writing(document: SessionDocument, predicted: Predicted) -> Iterator[NextStep]:
+    outputs = document.each[0].outputs
+    if "video" not in outputs and "pictures" not in outputs:
+        return
+    free, drawing = predicted.get(WRITE_FREE), document.verdict.bottleneck == ANNOTATE
+    if _option(document, "output", "save") is None:  # else the two contradict each other
+        yield _add(
+            document,
+            ("--no-video",),
+            "writes the rows of detections, and no annotated video",
+            ANNOTATE if drawing else WRITE,
+            _predict(free),
+            PROVE,
+        )
+    faster = faster_encoding(given_encoding(document.config.get("output", {})))
+    if "video" in outputs and has_encodings(outputs["video"]) and faster is not None:
+        yield _add(
+            document,
+            faster,
+            "encodes faster, into a larger file; this run measures it",
+            WRITE,
+            _bound(free),
+            THIS,
+        )
+
+
+def _of_network(
+    document: SessionDocument, predicted: Predicted, sweep: SweepFacts | None
+) -> Iterator[NextStep]:
+    bound = _bound(predicted.get(INFER_FREE))
+    yield _larger_batch(document, predicted, sweep)
+    height, width = document.model_input
+    trained = document.verdict.smaller_input
+    smaller = [max(STRIDE, int(SMALLER * side) // STRIDE * STRIDE) for side in (width, height)]
+    if trained is not UNSET:
+        smaller = [trained[1], trained[0]]
+    fewer = 1 - smaller[0] * smaller[1] / (width * height)
+    if fewer > 0:
+        allowed = "if the model allows it" if trained is UNSET else "which the model is trained for"
+        yield _add(
+            document,
+            ("--size", f"{smaller[0]}x{smaller[1]}"),
+            f"{fewer:.0%} fewer pixels, {allowed}; may miss small objects",
+            INFER,
+            None,
+            COMPARE,
+        )
+    # Not every engine runs bf16 or fp16. int8 has to be calibrated on frames like the run's.
+    other = "fp32" if document.precision == "int8" else "int8"
+    calibrated = _option(document, "calibration", "calibrate") or "int8" in document.precision
+    frames = () if calibrated else ("--calibrate", document.each[0].video.path)
+    yield _add(
+        document,
+        (*frames, "--precision", f"{document.precision},{other}"),
+        f"measures {other}, and how many boxes stay the same",
+        INFER,
+        _best_swept(document, sweep) or bound,
+        THIS,
+        compare=True,
+    )
+    yield _add(
+        document,
+        (),
+        f"measures every engine here beside {document.engine}; then add --engine NAME",
+        INFER,
+        bound,
+        THIS,
+        compare=True,
+    )
+
+
+def _larger_batch(
+    document: SessionDocument, predicted: Predicted, sweep: SweepFacts | None
+) -> NextStep:
+    row = next((row for change, row in predicted.items() if change.startswith("batch ")), None)
+    batch = int(row.change.split()[1]) if row else LARGER * document.batch
+    swept = next(
+        (
+            one
+            for one in (sweep.rows if sweep else ())
+            if one.batch == batch and one.precision == document.precision
+        ),
+        None,
+    )
+    named = _name_measured(document)
+    return _add(
+        document,
+        ("--batch", str(batch), *named),
+        f"{batch} frames in one inference: a frame waits longer",
+        INFER,
+        _measurement(swept) or _predict(row),
+        PROVE if row else " ".join([COMPARE, "--batch", f"{document.batch},{batch}", *named]),
+    )
+
+
+def _name_measured(document: SessionDocument) -> tuple[str, ...]:
+    """Options for the engine and precision of this run, where ``auto`` took them because they were
+    measured here. That counts for this batch alone: another one would run something else, of which
+    no figure is."""
+    asked = {_option(document, "runtime", name) for name in ("engine", "precision")}
+    reason = document.engine_reason or ""
+    if "auto" not in asked or not any(word in reason for word in ("measured", "tuned for")):
+        return ()
+    return "--engine", document.engine, "--precision", document.precision
+
+
+def _take_fewer_frames(document: SessionDocument) -> NextStep:
+    stride = 2 * int(_option(document, "input", "stride") or 1)
+    return _add(
+        document,
+        ("--stride", str(stride)),
+        f"takes one frame of {stride}: about half of the work for the same clip",
+        READ,
+        None,
+        THIS,
+    )
+
+
+def _add(
+    document: SessionDocument,
+    option: Sequence[str],
+    does: str,
+    stage: str,
+    figure: Figure | None,
+    measure: str,
+    compare: bool = False,
+) -> NextStep:
+    program, *words = base_command(document)
+    command = [program, *(("compare",) if compare else ()), *words, *option]
+    return NextStep(command, option, does, stage, figure, measure)
+
+
+def _predict(row: Prediction | None) -> Figure | None:
+    return None if row is None else Figure(row.predicted_fps, PREDICTED, row.change)
+
+
+def _bound(free: Prediction | None) -> Figure | None:
+    """Of a change that leaves some of the stage: less than the stage for nothing."""
+    return None if free is None else Figure(free.predicted_fps, AT_MOST, free.change)
+
+
+def _measurement(row: SweepRow | None) -> Figure | None:
+    rates = None if row is None or row.error else row.fps.get("end_to_end")
+    return None if row is None or rates is None else Figure(rates.median, MEASURED, row.name)
+
+
+def _best_swept(document: SessionDocument, sweep: SweepFacts | None) -> Figure | None:
+    """Of another precision with the run's batch."""
+    rows = [
+        row
+        for row in (sweep.rows if sweep else ())
+        if row.batch == document.batch and row.precision != document.precision
+    ]
+    figures = [figure for figure in map(_measurement, rows) if figure is not None]
+    return max(figures, key=lambda figure: figure.fps, default=None)

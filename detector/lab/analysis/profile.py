@@ -1,0 +1,48 @@
+"""The document that ``profile --json`` prints, put together from the records of the passes."""
+
+from __future__ import annotations
+
+from detector.lab.session.passes import Interval, WhatIfFacts
+from detector.lab.session.profile import ProfileDocument
+from detector.lab.session.read import SavedSession
+
+
+def describe_cost(cost: Interval) -> str:
+    """What the instruments cost, or that the rounds do not tell it from nothing."""
+    between = f"between {cost.low:+.1%} and {cost.high:+.1%} of a frame's time"
+    if cost.low <= 0:
+        return f"their cost is not measurable here ({between})"
+    return f"they cost {cost.median:.1%} of a frame's time ({between})"
+
+
+def profile_document(session: SavedSession) -> ProfileDocument:
+    """Facts of the run, then those of each pass by its name."""
+    passes, document = session.passes, session.document
+    what_if = session.facts(WhatIfFacts)
+    return ProfileDocument(
+        schema=document.schema,
+        session=str(session.folder),
+        model=document.model,
+        engine=document.engine,
+        precision=document.precision,
+        frames=document.frames,
+        fps=document.fps,
+        verdict=document.verdict,
+        what_if=what_if.predictions if what_if else (),
+        what_if_replay_error=what_if.replay_error if what_if else None,
+        what_if_proofs=list(what_if.proof_of.values()) if what_if else (),
+        what_if_doubts=what_if.doubts if what_if else (),
+        overhead={
+            name: record.slowdown for name, record in passes.items() if record.slowdown is not None
+        },
+        undisturbed={
+            name: record.undisturbed
+            for name, record in passes.items()
+            if record.undisturbed is not None
+        },
+        not_available={
+            name: record.reason for name, record in passes.items() if not record.available
+        },
+        ran={name: record.ran.text for name, record in passes.items() if record.ran is not None},
+        passes=passes,
+    )

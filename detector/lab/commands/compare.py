@@ -1,0 +1,127 @@
+"""``detect-video compare SOURCE``: engines, precisions and batches on the same frames, in turns."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from detector.core.cli.command import subcommand
+from detector.core.cli.help import Files
+from detector.core.cli.options import config_options
+from detector.core.cli.printing import echo, error_terminal, print_json, terminal
+from detector.core.config.schema import CAMERA_GROUPS
+
+WITHOUT = ("engine", "precision", "batch", "output", "run_dir", "skip_still", "self_timing")
+
+
+@subcommand(
+    options=config_options(but=(*CAMERA_GROUPS, "page"), without=WITHOUT, defaults={"frames": 60}),
+    config_file=True,
+    json="the result",
+    quiet="Show no progress.",
+    interrupted="comparison stopped; nothing of it was kept",
+    examples=(
+        "detect-video compare in.mp4                          # every engine that is usable here",
+        "detect-video compare in.mp4 --precision fp32,int8    # what int8 gains, and loses",
+        "detect-video compare in.mp4 --use                    # auto takes the winner from now on",
+    ),
+)
+@click.argument("source", type=Files(), metavar="SOURCE")
+@click.option("--engine", metavar="A,B", help="Engines, with commas; default: all usable here.")
+@click.option(
+    "--precision",
+    metavar="A,B",
+    default="fp32",
+    show_default=True,
+    help="Precisions, with commas: fp32, tf32, bf16, fp16, int8.",
+)
+@click.option(
+    "--batch", metavar="A,B", default="1", show_default=True, help="Batches, with commas."
+)
+@click.option(
+    "--rounds",
+    metavar="N",
+    type=click.IntRange(1, 1000),
+    default=5,
+    show_default=True,
+    help="Rounds; in each, every variant has one turn.",
+)
+@click.option(
+    "--use/--no-use",
+    "use",
+    default=None,
+    help="Let later runs with --engine auto and --precision auto take the result. On a terminal "
+    "compare asks, unless one of the two is given.",
+)
+@click.option(
+    "--labels",
+    metavar="F",
+    help="Labels of the frames, as eval reads them: adds average precision.",
+)
+@click.option(
+    "--mapping",
+    metavar="F",
+    help="YAML: which classes of model and labels mean the same; or person-vehicle.",
+)
+def command(
+    source: str,
+    engine: str | None,
+    precision: str,
+    batch: str,
+    rounds: int,
+    use: bool | None,
+    labels: str | None,
+    mapping: str | None,
+    config_file: str | None,
+    as_json: bool,
+    quiet: bool,
+    **flags: Any,
+) -> int:
+    """Compare engines, precisions and batches on the frames of SOURCE.
+
+    Every variant runs in a process of its own. They take turns, A B C A B C, in several rounds of
+    --frames frames (60). Printed are the median and the interval of the rounds; no winner is named
+    inside the noise. Beside every speed stands the agreement of the detections with those of fp32,
+    and with --labels their average precision. With --use, auto takes the fastest variant that
+    agrees from then on; eval never does.
+    """
+    from detector.core.config.levels import resolve_config
+    from detector.lab.compare import compare_command, kept, record_comparison
+    from detector.lab.terminal.compare import print_comparison, progress_bar
+
+    config = resolve_config(config_file, flags)
+    errors = error_terminal()
+    shown = not quiet and errors.is_terminal
+    with progress_bar(errors, shown) as watch:
+        document, code = compare_command(
+            source,
+            config,
+            engine,
+            precision,
+            batch,
+            rounds=rounds,
+            watch=watch,
+            labels=labels,
+            mapping=mapping,
+        )
+    would_take = kept.preview(document, config)
+    asked = use is None and would_take is not None and not (quiet or as_json) and _can_answer()
+    if not as_json:
+        print_comparison(terminal(piped_width=100), document, would_take)
+    if asked:
+        use = click.confirm("Let later runs of this model take it?", default=False, err=True)
+    if use:
+        document = record_comparison(document, config)
+        if not as_json:
+            echo(f"recorded: {document.recorded}")
+    elif would_take is not None and not (asked or as_json):
+        echo("Later runs stay as they are; `compare --use` makes auto take it.")
+    if as_json:
+        print_json(document)
+    return code
+
+
+def _can_answer() -> bool:
+    return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))

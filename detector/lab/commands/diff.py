@@ -1,0 +1,62 @@
+"""``detect-video diff RUN_A RUN_B``: what became slower, beyond the noise."""
+
+from __future__ import annotations
+
+import click
+
+from detector.core.cli.command import subcommand
+from detector.core.cli.help import Files
+from detector.core.cli.printing import print_json, terminal
+
+
+@subcommand(
+    json="the changes",
+    examples=("detect-video diff runs/before runs/after    # exit 8 where a limit is passed",),
+)
+@click.argument("run_a", type=Files(), metavar="RUN_A")
+@click.argument("run_b", type=Files(), metavar="RUN_B")
+@click.option(
+    "--max-regression",
+    metavar="P",
+    help="Exit with 8 if a frame takes longer by more than P: 5% or 0.05.",
+)
+def command(run_a: str, run_b: str, max_regression: str | None, as_json: bool) -> None:
+    """Compare two saved sessions, RUN_A before and RUN_B after, with intervals."""
+    from detector.core.errors import GateError, UsageError
+    from detector.lab.analysis.diff import END_TO_END, diff, what_differs
+    from detector.lab.session.read import read_session
+    from detector.lab.terminal.diff import print_diff
+
+    limit = _share(max_regression)
+    before, after = read_session(run_a), read_session(run_b)
+    changes, differing = diff(before, after), what_differs(before, after)
+    whole = next((change for change in changes if change.what == END_TO_END), None)
+    if not changes or (whole is None and limit is not None):
+        raise UsageError(
+            f"{run_a} and {run_b} have too few frames to compare: each needs six; run more frames"
+        )
+    if as_json:
+        rows = [change.as_json() for change in changes]
+        print_json({"schema": 1, "changes": rows, "not_the_same": differing})
+    else:
+        print_diff(terminal(piped_width=120), changes, differing)
+    if limit is not None and whole is not None and whole.regresses(limit):
+        raise GateError(
+            f"{run_b}: a frame takes {whole.ratio - 1:.1%} longer than in {run_a} "
+            f"[{whole.low - 1:+.1%} .. {whole.high - 1:+.1%}], more than the {limit:.1%} allowed"
+        )
+
+
+def _share(text: str | None) -> float | None:
+    """5% or 0.05 -> 0.05. A bare 5 is refused: as a share it is 500%, a gate that never closes."""
+    from detector.core.errors import UsageError
+
+    if text is None:
+        return None
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < (100 if text.endswith("%") else 1):
+        raise UsageError(f"--max-regression {text}: not a share; write 5% or 0.05")
+    return value

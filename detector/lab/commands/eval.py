@@ -1,0 +1,92 @@
+"""``detect-video eval DATASET``: how right a model is, and how fast it was in the same run."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Any
+
+import click
+
+from detector.core.cli.command import errors_as_documents, subcommand
+from detector.core.cli.help import Files
+from detector.core.cli.options import config_options
+from detector.core.cli.printing import echo, print_json, terminal
+from detector.core.config.schema import CAMERA_GROUPS, EVAL_DEFAULTS, DrawingConfig
+
+# They say where a run's results go and how pictures look, which has no meaning here.
+DRAWING = tuple(leaf.name for leaf in dataclasses.fields(DrawingConfig))
+OUTPUTS = (
+    "output", "save", "no_video", "only_detections", "lead", "quality", "preset", "crf", "encoder",
+)  # fmt: skip
+WITHOUT = (*OUTPUTS, "classes", *DRAWING, "self_timing")
+
+
+@subcommand(
+    options=config_options(but=(*CAMERA_GROUPS, "page"), without=WITHOUT, defaults=EVAL_DEFAULTS),
+    config_file=True,
+    json="the figures",
+    quiet="Print nothing but errors.",
+    examples=(
+        "detect-video eval coco/annotations.json              # COCO",
+        "detect-video eval data.yaml --split val              # YOLO",
+        "detect-video eval labels.json --min-ap50 0.5         # a gate: exit 8 below it",
+    ),
+)
+@click.argument("dataset", type=Files())
+@click.option(
+    "--mapping",
+    metavar="F",
+    help="YAML: which classes of model and labels mean the same; or person-vehicle.",
+)
+@click.option(
+    "--images", metavar="P", help="Folder of the pictures, or the video whose frames are labelled."
+)
+@click.option(
+    "--format", default="auto", metavar="F", help="Format of the labels: coco, yolo, mot, or auto."
+)
+@click.option("--split", default="val", metavar="S", show_default=True, help="Of a YOLO data.yaml.")
+@click.option(
+    "--subset", metavar="S", help="Only pictures of this set (COCO json), or this MOT sequence."
+)
+@click.option(
+    "--detections",
+    metavar="F",
+    help="Score this file and run nothing: .json, .txt, .jsonl, .csv or a folder.",
+)
+@click.option(
+    "--min-ap50",
+    type=click.FloatRange(0, 1),
+    metavar="A",
+    help="Gate: exit with 8 where AP50 is below this.",
+)
+def command(
+    config_file: str | None, as_json: bool, quiet: bool, engine: str | None, **given: Any
+) -> int:
+    """Average precision on DATASET, with the speed of the same run.
+
+    DATASET: a COCO json, a YOLO data.yaml or folder (images/, labels/), a MOT sequence; pictures,
+    or a video with its labels. --engine takes several (ort,torch) and says how each differs from
+    the first.
+    """
+    from detector.core.config.levels import resolve_config
+    from detector.core.terminal.progress import LiveLine
+    from detector.lab.evaluate import EvalOptions, configs_for_engines, evaluate
+    from detector.lab.report.plots import plots
+    from detector.lab.terminal.evaluate import print_evaluation
+
+    asked = EvalOptions(**{name: given.pop(name) for name in EvalOptions.__dataclass_fields__})
+    engines = [name.strip() for name in (engine or "").split(",") if name.strip()]
+    console = terminal(piped_width=140)
+    watched = console.is_terminal and not (as_json or quiet)
+    live = (lambda: LiveLine(console)) if watched else None
+    with errors_as_documents(as_json):
+        configs = configs_for_engines(resolve_config(config_file, given, EVAL_DEFAULTS), engines)
+        document = evaluate(asked, configs, command=sys.argv, live=live, plots=plots)
+    if as_json:
+        print_json(document)
+    elif not quiet:
+        print_evaluation(console, document)
+    if document.exit.code:
+        echo(f"detect-video: {document.exit.reason}", err=True)
+    return document.exit.code

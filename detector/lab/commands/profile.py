@@ -1,0 +1,154 @@
+"""``detect-video profile SOURCE``: where the time goes, in separate passes, in one session."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from detector.core.cli.command import subcommand
+from detector.core.cli.help import Files, HelpfulCommand
+from detector.core.cli.options import config_options
+from detector.core.cli.printing import echo, print_json, terminal
+from detector.core.config.schema import CAMERA_GROUPS
+from detector.lab.trackers import TRACK, log_to_trackers, require_trackers
+
+
+class _ListsPasses(HelpfulCommand):
+    """A command whose help ends with the passes, which are imported only for that."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from detector.lab.profile import list_passes, open_pass
+
+        rows = []
+        for name in list_passes():
+            one = open_pass(name)
+            asked = f" (only with {one.on_request} or --only)" if one.on_request else ""
+            rows.append((name, f"{one.what}{asked}"))
+        with formatter.section("Passes, in their order"):
+            formatter.write_dl(rows)
+        super().format_epilog(ctx, formatter)
+
+
+@subcommand(
+    options=[*config_options(but=(*CAMERA_GROUPS, "page")), TRACK],
+    config_file=True,
+    json="all facts",
+    examples=(
+        "detect-video profile in.mp4 --run-dir runs/why    # the run and all passes",
+        "detect-video profile in.mp4 --only layers         # time of every layer, nothing else",
+        "detect-video profile in.mp4 --prove               # test the predictions",
+    ),
+    cls=_ListsPasses,
+)
+@click.argument("source", type=Files(), required=False, metavar="SOURCE")
+@click.option(
+    "--only", metavar="A,B", help="Run these passes only. Default: all but those on request."
+)
+@click.option(
+    "--sweep",
+    is_flag=True,
+    help="Also run batches 1 to 8 in every precision: takes 15 s, or minutes.",
+)
+@click.option(
+    "--nsys",
+    metavar="FILE",
+    help="Read this instead of SOURCE: an nsys recording of this program (.nsys-rep, .sqlite).",
+)
+@click.option(
+    "--nsys-run",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Which run of the recording, where it has several; otherwise the one with most frames.",
+)
+@click.option(
+    "--prove", is_flag=True, help="Test what-if: run again with stages replaced by stand-ins."
+)
+@click.option(
+    "--csv",
+    "as_csv",
+    is_flag=True,
+    help="Also write steps_timer.csv, layer_timer.csv and energy.csv into the session.",
+)
+@click.option(
+    "--verbose", "-v", is_flag=True, help="Print all tables of all passes; the report has them too."
+)
+def command(
+    source: str | None,
+    config_file: str | None,
+    only: str | None,
+    sweep: bool,
+    nsys: str | None,
+    nsys_run: int | None,
+    prove: bool,
+    as_csv: bool,
+    verbose: bool,
+    as_json: bool,
+    trackers: tuple[str, ...],
+    **flags: Any,
+) -> int:
+    """Measure SOURCE: a plain run, then separate passes, all in one session, with report.html.
+
+    A pass that needs a profiler runs the pipeline again, so the reported FPS are never disturbed.
+    """
+    from detector.core.config.levels import resolve_config
+    from detector.core.errors import UsageError
+    from detector.core.errors.writing import utf8
+    from detector.core.session.store import add_to_session
+    from detector.core.terminal.run import print_run
+    from detector.lab.analysis.profile import profile_document
+    from detector.lab.profile import profile
+    from detector.lab.report.html import page
+    from detector.lab.report.tables import csv_files
+    from detector.lab.terminal.profile import print_profile
+
+    if nsys is not None and source is None:
+        if as_csv:
+            raise UsageError("--csv writes into a run's session; a recording has none: use --json")
+        return _print_recording(nsys, nsys_run, as_json)
+    if source is None or nsys is not None:
+        raise UsageError("profile needs a SOURCE to run, or --nsys FILE to read: one of the two")
+    if nsys_run is not None:
+        raise UsageError("--nsys-run N is for --nsys FILE: the runs of a recording")
+    require_trackers(trackers)
+
+    def say(text: str, whole: bool) -> None:
+        if not as_json:
+            echo(text, nl=whole, err=True)
+
+    session = profile(
+        source,
+        resolve_config(config_file, flags),
+        only=[name.strip() for name in only.split(",") if name.strip()] if only else None,
+        more=["sweep"] if sweep else [],
+        prove=prove,
+        command=sys.argv,
+        say=say,
+    )
+    report = add_to_session(session.folder, "report.html", page(session))
+    if as_json:
+        print_json(profile_document(session).as_builtins())
+    else:
+        # Whoever names passes wants to read them.
+        whole = verbose or only is not None
+        print_run(terminal(piped_width=140), session.document, verbose=whole)
+        print_profile(terminal(piped_width=140), session, short=not whole)
+        echo(f"report: {report}")
+    for name, text in csv_files(session).items() if as_csv else ():
+        add_to_session(session.folder, name, utf8(text))
+    log_to_trackers(trackers, session)
+    return session.document.exit.code
+
+
+def _print_recording(path: str, number: int | None, as_json: bool) -> int:
+    from detector.lab.analysis.loop.recorded import recorded_facts
+    from detector.lab.session.nsys import read_nsys
+    from detector.lab.terminal.profile import print_recorded
+
+    facts = recorded_facts(read_nsys(path), number)
+    if as_json:
+        print_json(facts)
+    else:
+        print_recorded(terminal(piped_width=140), facts)
+    return 0

@@ -1,0 +1,98 @@
+"""``detect-video report RUN``: a saved session as HTML, table, JSON, CSV or trace; anywhere."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from detector.core.cli.command import subcommand
+from detector.core.cli.help import Files
+from detector.core.cli.printing import echo, terminal
+from detector.lab.trackers import TRACK, log_to_trackers
+
+if TYPE_CHECKING:
+    from detector.lab.session.read import SavedSession
+
+FORMATS = ("html", "table", "json", "csv", "trace")
+
+
+@subcommand(
+    options=[TRACK],
+    examples=(
+        "detect-video report runs/in-ort                      # runs/in-ort/report.html",
+        "detect-video report runs/in-ort --format trace       # for chrome://tracing or Perfetto",
+    ),
+)
+@click.argument("run", type=Files(), metavar="RUN")
+@click.option("--format", "kind", type=click.Choice(FORMATS), default="html", show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    metavar="OUT",
+    help="File, or folder for csv; default: in the session, - for stdout.",
+)
+def command(run: str, kind: str, output: str | None, trackers: tuple[str, ...]) -> None:
+    """Render the saved session of a run. RUN is its folder (runs/NAME)."""
+    from detector.core.session.store import keep_session
+    from detector.lab.session.read import read_session
+
+    session = read_session(run)
+    keep_session(session.folder)
+    log_to_trackers(trackers, session)
+    if kind == "table":
+        _print_tables(session)
+        return
+    for name, content in _render(session, kind, output).items():
+        _write(session.folder, name, content, output, kind == "csv")
+
+
+def _print_tables(session: SavedSession) -> None:
+    from detector.core.terminal.run import print_run
+    from detector.lab.terminal.profile import print_profile
+
+    console = terminal(piped_width=140)
+    print_run(console, replace(session.document, session=str(session.folder)), verbose=True)
+    print_profile(console, session)
+
+
+def _render(session: SavedSession, kind: str, output: str | None) -> dict[str, bytes]:
+    """File name -> content."""
+    if kind == "csv":
+        from detector.core.errors.writing import utf8
+        from detector.lab.report.tables import csv_files
+
+        return {name: utf8(text) for name, text in csv_files(session).items()}
+    if kind == "html":
+        from detector.lab.report.html import page
+
+        return {"report.html": page(session)}
+    if kind == "trace":
+        from detector.lab.report.trace import trace
+
+        # What is called .json, or is piped on, is read as JSON.
+        return {"trace.json.gz": trace(session, output is None or output.endswith(".gz"))}
+    from detector.core.session.codec import to_json
+    from detector.lab.analysis.profile import profile_document
+
+    return {"profile.json": to_json(profile_document(session).as_builtins()).encode()}
+
+
+def _write(folder: Path, name: str, content: bytes, output: str | None, many: bool) -> None:
+    """Writes a whole file or none. ``many``: OUT is a folder."""
+    from detector.core.errors.writing import is_null_device, write_whole
+    from detector.core.session.store import add_to_session
+
+    if output == "-":
+        sys.stdout.buffer.write(content)
+        return  # main flushes it, and says so where that fails
+    if output is None:
+        target = add_to_session(folder, name, content)
+    else:
+        nowhere = is_null_device(output)
+        target = Path(output) / name if many and not nowhere else Path(output)
+        write_whole(target, content)
+    echo(str(target))

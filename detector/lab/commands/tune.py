@@ -1,0 +1,143 @@
+"""``detect-video tune SOURCE``: the settings that run this source fastest on this machine."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from detector.core.cli.command import subcommand
+from detector.core.cli.help import Files
+from detector.core.cli.options import config_options
+from detector.core.cli.printing import echo, error_terminal, print_json, terminal
+from detector.core.config.schema import CAMERA_GROUPS
+from detector.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from detector.core.config.schema import Config
+
+WITHOUT = ("output", "run_dir", "frames", "self_timing")
+
+
+@subcommand(
+    options=config_options(but=(*CAMERA_GROUPS, "page"), without=WITHOUT),
+    config_file=True,
+    json="the result",
+    quiet="Show no progress.",
+    interrupted="tuning stopped; nothing of it was kept",
+    examples=(
+        "detect-video tune in.mp4                    # what is fastest here, in a minute",
+        "detect-video tune in.mp4 --use              # later runs of such videos take it",
+        "detect-video tune --undo                    # ... and take it no more",
+        "detect-video tune in.mp4 -o tuned.yaml      # keep it in a file, for --config",
+        "detect-video tune in.mp4 --engine ort       # what you name stays as it is",
+    ),
+)
+@click.argument("source", type=Files(), metavar="[SOURCE]", required=False)
+@click.option(
+    "--floor",
+    metavar="A",
+    type=click.FloatRange(0, 1),
+    default=0.97,
+    show_default=True,
+    help="Agreement with fp32 that every setting must keep, 2 x matched / (A + B).",
+)
+@click.option(
+    "--seconds",
+    metavar="N",
+    type=click.FloatRange(1, 3600),
+    default=60.0,
+    show_default=True,
+    help="How long to look.",
+)
+@click.option("-o", "--output", metavar="FILE", help="Keep the settings here, for --config.")
+@click.option(
+    "--use",
+    is_flag=True,
+    help="Keep the settings for later runs of this model and kind of input on this machine.",
+)
+@click.option("--undo", is_flag=True, help="Forget what --use kept on this machine, and end.")
+def command(
+    source: str | None,
+    floor: float,
+    seconds: float,
+    output: str | None,
+    use: bool,
+    undo: bool,
+    config_file: str | None,
+    as_json: bool,
+    quiet: bool,
+    **flags: Any,
+) -> None:
+    """Find the settings that run SOURCE fastest on this machine.
+
+    Short runs of the real job, with everything that it writes, try engines, precisions, requests,
+    threads, batches, queue and encoding. The better half runs on, until one is left; at last it and
+    the defaults take turns. Nothing is kept without --use or -o. The outputs of the runs are
+    removed.
+
+    A run takes what --use kept where the model is the same, the source has the same size and codec,
+    and none of --engine, --precision, --batch, --threads and --concurrency is given. It says so.
+    """
+    from dataclasses import replace
+
+    from detector.core.config.levels import resolve_config
+    from detector.core.errors.guard import keep, refuse_kept
+    from detector.core.errors.writing import write_whole
+    from detector.core.run.tuned import in_words
+    from detector.lab.terminal.compare import progress_bar
+    from detector.lab.terminal.tune import print_tuning, verdict
+    from detector.lab.tune import as_config, tune
+
+    config = resolve_config(config_file, flags)
+    if undo:
+        _undo(config, source, use or output is not None, as_json)
+        return
+    if source is None:
+        raise UsageError("SOURCE is missing: name the video that is to run faster")
+    if output is not None:
+        keep("the source", source)
+        refuse_kept(Path(output), "choose another with -o")  # before a minute has passed
+    errors = error_terminal()
+    with progress_bar(errors, not quiet and errors.is_terminal) as progress:
+        found = tune(
+            source,
+            config,
+            floor=floor,
+            seconds=seconds,
+            watch=lambda doing, done, of: progress(doing, round(done), round(of)),
+            clock=time.monotonic,
+            use=use,
+        )
+    if output is not None and found.settings:
+        calibrate = config.calibration.calibrate
+        write_whole(Path(output), as_config(found, calibrate).encode())
+        found = replace(found, file=output)
+    if as_json:
+        print_json(found)
+        return
+    console = terminal(piped_width=100)
+    words = {place: in_words(trial.settings) for place, trial in enumerate(found.trials)}
+    print_tuning(console, found, words)
+    for line in verdict(found, in_words(found.settings)):
+        echo(line)
+    if output is not None and not found.settings:
+        echo(f"{output} was not written.")
+
+
+def _undo(config: Config, source: str | None, more: bool, as_json: bool) -> None:
+    """Raises UsageError for what --undo does not go with, and OutputError."""
+    from detector.core.run import tuned
+
+    if source is not None or more:
+        raise UsageError("--undo forgets all that --use kept; give it without SOURCE, --use and -o")
+    dropped = tuned.drop(config)
+    if as_json:
+        print_json({"schema": 1, "undone": dropped})
+        return
+    for line in dropped:
+        echo(f"undone: {line}")
+    if not dropped:
+        echo("Nothing that tune --use kept is in force on this machine.")

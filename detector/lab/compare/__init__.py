@@ -1,0 +1,134 @@
+"""``compare``: engines, precisions and batches on the same frames.
+
+The command line becomes a plan here, and the result becomes an exit code and a record.
+
+rounds.py   opens all variants and lets them take turns
+worker.py   one variant in a process of its own, and the parent's end of it
+labels.py   average precision of each row, where the frames have labels
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from detector.core.config.schema import Config
+from detector.core.engines.base import PRECISIONS
+from detector.core.errors import EXIT_DONE, OutputError, SourceError, UsageError
+from detector.core.run.inputs import refuse_cameras
+from detector.core.run.wire import choice_of
+from detector.lab.analysis.compare import Variant
+from detector.lab.compare.labels import Labels, open_labels_of
+from detector.lab.compare.rounds import Plan, Watch, compare, with_frames
+from detector.lab.session.comparison import ComparedVideo, Comparison
+
+LARGEST_BATCH = 4096
+
+
+def compare_command(
+    source: str,
+    config: Config,
+    engines: str | None,
+    precisions: str,
+    batches: str,
+    *,
+    rounds: int,
+    watch: Watch,
+    labels: str | None = None,
+    mapping: str | None = None,
+) -> tuple[Comparison, int]:
+    """The document, and the exit code: 0 where a row has figures, else that of the first error.
+
+    ``labels`` of the frames and ``mapping`` of classes are what ``eval`` reads. Raises UsageError
+    for an unknown engine or precision or an impossible batch, and SourceError, both before a model
+    is loaded.
+    """
+    refuse_cameras([source])
+    if mapping is not None and labels is None:
+        raise UsageError(
+            f"--mapping {mapping}: maps the classes of labels, and there are none; add "
+            "--labels FILE"
+        )
+    plan = Plan(
+        source,
+        config,
+        _parse_engines(engines),
+        _parse_precisions(precisions),
+        _parse_batches(batches),
+        rounds,
+    )
+    video, opened = _inspect_source(plan, labels, mapping)
+    document, variants = compare(replace(plan, labels=opened), watch)
+    return replace(document, video=video), _exit_code(variants)
+
+
+def record_comparison(document: Comparison, config: Config) -> Comparison:
+    """Keeps the result for ``auto``. The document then names the file, or says why there is none:
+    a folder that cannot be written must not cost minutes of measuring."""
+    from detector.lab.compare import kept
+
+    try:
+        return replace(document, recorded=kept.record(document, config))
+    except OutputError as error:
+        return replace(document, recorded=f"not kept: {error}")
+
+
+def _exit_code(variants: list[Variant]) -> int:
+    failed = [variant.exit_code for variant in variants if variant.error is not None]
+    return failed[0] if len(failed) == len(variants) else EXIT_DONE
+
+
+def _inspect_source(
+    plan: Plan, labels: str | None, mapping: str | None
+) -> tuple[ComparedVideo, Labels | None]:
+    """Opens source and labels once, so that a wrong file is known before a minute of loading."""
+    from detector.core import sources
+
+    sources.refuse_pipe(plan.source, "each round reads the source anew")
+    decoder, choice = plan.config.input.decoder, choice_of(plan.config)
+    with sources.open(plan.source, decoder=decoder, choice=choice) as opened:
+        info = opened.info
+        if opened.read() is None:
+            raise SourceError(f"{plan.source}: no frame could be read")
+        video = ComparedVideo(plan.source, info.width, info.height, float(info.fps))
+        if labels is None:
+            return video, None
+        return video, open_labels_of(labels, mapping, plan.source, opened, with_frames(plan.config))
+
+
+def _split(text: str, option: str) -> list[str]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
+        raise UsageError(f"{option} needs a value, or several with commas")
+    return words
+
+
+def _parse_engines(text: str | None) -> list[str]:
+    from detector.core import engines
+    from detector.core.run.choose import choose_by_rank, rank_engines
+
+    if text is None:
+        usable = [name for name, reason in engines.usable().items() if reason is None]
+        return [name for name in rank_engines() if name in usable] or [choose_by_rank()[0]]
+    names = _split(text, "--engine")
+    for name in names:
+        if name != "auto" and name not in engines.names():
+            raise UsageError(engines.unknown(name))
+    return [choose_by_rank()[0] if name == "auto" else name for name in names]
+
+
+def _parse_precisions(text: str) -> list[str]:
+    names = _split(text, "--precision")
+    for name in names:
+        if name not in PRECISIONS:
+            raise UsageError(f"unknown precision {name!r}; precisions are {', '.join(PRECISIONS)}")
+    return names
+
+
+def _parse_batches(text: str) -> list[int]:
+    words = _split(text, "--batch")
+    for word in words:
+        if not word.isdecimal() or len(word) > 9 or not 1 <= int(word) <= LARGEST_BATCH:
+            raise UsageError(
+                f"--batch {word[:40]}: a batch is a whole number from 1 to {LARGEST_BATCH}"
+            )
+    return [int(word) for word in words]

@@ -1,0 +1,185 @@
+"""Labels of a comparison's source: checked before a model is loaded, then each row's average
+precision.
+
+They are read, mapped and scored as ``eval`` does (``detector.lab.evaluate``). The detections come
+from a pass of its own at ``eval``'s thresholds, because average precision needs the boxes of low
+score that ``--conf`` keeps out of a timed round.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
+
+from detector.core.config.schema import EVAL_DEFAULTS, Config
+from detector.core.errors import SourceError
+from detector.core.errors.text import counted
+from detector.core.types import Detections, LabelledPicture
+from detector.lab.compare.worker import SeenFrame
+from detector.lab.datasets.base import Dataset, Lookup
+from detector.lab.datasets.classmap import Bound, ClassMap, bind
+from detector.lab.evaluate import EvalOptions, keep_reached, open_labels, refuse_window
+from detector.lab.evaluate.scoring import refuse_unlabelled, score
+from detector.lab.evaluate.study import find_size_mismatch, note_size_mismatches
+from detector.lab.session.comparison import ComparedLabels
+from detector.lab.session.evaluation import MeanAccuracy
+
+if TYPE_CHECKING:
+    from detector.core.sources.base import Source
+
+
+@dataclass(slots=True)
+class Labels:
+    """``bound``: the mapping of classes, once a variant has told those of the model.
+
+    ``pictures``, ``boxes`` and ``notes`` are the same for all rows: the first that is scored sets
+    them.
+    """
+
+    dataset: Dataset
+    mapping: ClassMap | None
+    bound: Bound | None = None
+    pictures: int = 0
+    boxes: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def bind(self, names: Sequence[str]) -> Bound:
+        """Raises UsageError where model and labels share no class, and SourceError where there is
+        no box to find."""
+        if self.bound is None:
+            self.bound = bind(self.mapping, names, self.dataset.classes)
+            refuse_unlabelled(self.dataset, self.bound)
+            self.notes = [*self.dataset.notes, *self.bound.notes]
+        return self.bound
+
+    def score(
+        self, seen: Sequence[SeenFrame], found: Sequence[Detections], whole: bool
+    ) -> MeanAccuracy:
+        """``eval``'s figures, of the frames of ``seen`` that are labelled.
+
+        ``whole``: everything in the source could be read. Raises SourceError where no frame is
+        labelled, and where labelled frames are missing from a video that was read whole.
+        """
+        assert self.bound is not None
+        dataset = self.dataset
+        place_of = self._match_frames(seen)
+        missing = [one for at, one in enumerate(dataset.pictures) if at not in place_of]
+        if not place_of or (missing and whole and dataset.video is not None):
+            raise _foreign_labels(dataset, missing)
+        at = sorted(place_of)
+        by_frame = {one.frame: detections for one, detections in zip(seen, found, strict=True)}
+        row = score(dataset, self.bound, at, [by_frame[place_of[i].frame] for i in at])
+        if not self.pictures:
+            self.pictures = len(at)
+            self.boxes = sum(one.boxes for one in row.per_class.values())
+            mismatches = [
+                find_size_mismatch(dataset.pictures[i], place_of[i].width, place_of[i].height)
+                for i in at
+            ]
+            self.notes += note_size_mismatches([one for one in mismatches if one is not None])
+            if missing and dataset.video is not None:
+                self.notes.append(
+                    f"{counted(len(missing), 'labelled frame')} could not be read and cannot be "
+                    "scored"
+                )
+        # Without curves and confusion matrix, which are long; eval gives them for one engine.
+        return MeanAccuracy(**{key.name: getattr(row, key.name) for key in fields(MeanAccuracy)})
+
+    def _match_frames(self, seen: Sequence[SeenFrame]) -> dict[int, SeenFrame]:
+        """Place in the dataset -> the frame that it labels."""
+        lookup = Lookup(self.dataset)
+        place_of = {}
+        for one in seen:
+            at = lookup.by_frame(one.frame) if one.path is None else lookup.by_name(one.path)
+            if at is not None:
+                place_of[at] = one
+        return place_of
+
+    def describe(self) -> ComparedLabels:
+        return ComparedLabels(
+            path=self.dataset.path,
+            format=self.dataset.format,
+            mapping=self.mapping.path if self.mapping is not None else None,
+            classes=self.bound.targets if self.bound else None,
+            pictures=self.pictures,
+            boxes=self.boxes,
+            conf=EVAL_DEFAULTS["conf"],
+            iou=EVAL_DEFAULTS["iou"],
+            max_det=int(EVAL_DEFAULTS["max_det"]),
+            notes=tuple(self.notes),
+        )
+
+
+def open_labels_of(
+    labels: str, mapping: str | None, source: str, opened: Source, config: Config
+) -> Labels:
+    """The labels of ``source``. ``opened``: the same, open, of which the first frame has been read.
+    ``config``: with the frames of a round.
+
+    Raises SourceError for labels that cannot be read or are of other pictures, and UsageError for a
+    damaged mapping and where --frames and --stride leave no labelled frame.
+    """
+    from detector.core import sources
+    from detector.lab.analysis.accuracy.average_precision import check_installed
+
+    check_installed()
+    paths = sources.pictures_of(source)
+    images = (
+        source
+        if paths is None
+        else os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in paths])
+    )
+    dataset, class_map = open_labels(EvalOptions(labels, images=images, mapping=mapping))
+    refuse_window(config)
+    if paths is None:
+        _refuse_beyond_the_end(dataset, opened)
+        keep_reached(dataset, config.input.stride, config.input.frames)
+    else:
+        _refuse_other_pictures(
+            dataset, source, paths[:: config.input.stride][: config.input.frames]
+        )
+    return Labels(dataset, class_map)
+
+
+def _refuse_beyond_the_end(dataset: Dataset, opened: Source) -> None:
+    """Raises SourceError for labels of a longer clip. The frames are counted only where the
+    container does not declare enough of them."""
+    last = max(one.frame or 0 for one in dataset.pictures)
+    declared = opened.info.frames_declared
+    if declared is not None and last < declared:
+        return
+    end = 0  # the first frame has been read
+    while end < last and (frame := opened.read()) is not None:
+        end = frame.index
+    if end < last and not opened.damaged:
+        raise _foreign_labels(
+            dataset, [one for one in dataset.pictures if (one.frame or 0) > end], end + 1
+        )
+
+
+def _refuse_other_pictures(dataset: Dataset, source: str, paths: Sequence[str]) -> None:
+    if dataset.video is not None:
+        video = os.path.basename(dataset.video)
+        raise SourceError(
+            f"{dataset.path}: labels frames of {video}, but {source} consists of pictures; give "
+            "the labels of these"
+        )
+    lookup = Lookup(dataset)
+    if all(lookup.by_name(path) is None for path in paths):
+        raise SourceError(
+            f"{dataset.path}: labels none of {counted(len(paths), 'picture')} of {source} that a "
+            f"round reads, first {paths[0]}; give their labels, or more --frames"
+        )
+
+
+def _foreign_labels(
+    dataset: Dataset, missing: Sequence[LabelledPicture], frames: int | None = None
+) -> SourceError:
+    length = "" if frames is None else f", which has {frames}"
+    return SourceError(
+        f"{dataset.path}: {len(missing)} of its frames are not in "
+        f"{dataset.video or 'the pictures'}{length}, first {missing[0].name}; are these the labels "
+        "of another clip?"
+    )

@@ -1,0 +1,261 @@
+"""All variants are opened side by side, each in its own process. Then they take turns, A B C A B C,
+one at a time, for several rounds."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+from detector.core.analysis.agreement import agreement
+from detector.core.config.schema import Config
+from detector.core.errors import SourceError
+from detector.core.errors.text import counted
+from detector.core.types import Detections
+from detector.lab.analysis.compare import Variant, compare_variants, label
+from detector.lab.compare.labels import Labels
+from detector.lab.compare.worker import (
+    Check,
+    Child,
+    Command,
+    Judgement,
+    MappedClasses,
+    Opening,
+    Wanted,
+    read_detections,
+)
+from detector.lab.session.comparison import About, Comparison, Round, VariantFacts
+
+FRAMES = 60  # of a round, by default: two seconds at 30 frames a second
+Watch = Callable[[str, int, int], None]  # what is being done, steps done, steps in all
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Every engine with every precision and every batch.
+
+    ``config``: the other options, the same for all. ``rounds``: timed turns of each variant.
+    ``labels``: of the frames of a round, where there are any.
+    """
+
+    source: str
+    config: Config
+    engines: Sequence[str]
+    precisions: Sequence[str]
+    batches: Sequence[int]
+    rounds: int
+    labels: Labels | None = None
+
+    def variants(self) -> list[Variant]:
+        """Engines outermost, batches innermost. A variant that was named twice gets a number."""
+        made: list[Variant] = []
+        for engine, precision, batch in product(self.engines, self.precisions, self.batches):
+            name = label(engine, precision, batch)
+            twins = sum(label(one.engine, one.precision, one.batch) == name for one in made)
+            unique = f"{name} #{twins + 1}" if twins else name
+            made.append(Variant(engine, precision, batch, unique))
+        return made
+
+
+def compare(plan: Plan, watch: Watch) -> tuple[Comparison, list[Variant]]:
+    """Runs the plan. Returns the document, and the variants with their raw rounds.
+
+    Leaves neither process nor file behind, even when it is interrupted. A variant that fails has
+    its ``error``, and the others go on. Raises SourceError and UsageError for labels that do not
+    fit the model, before anything is timed.
+    """
+    variants = plan.variants()
+    steps = len(variants) * (2 + plan.rounds + (plan.labels is not None))
+    done = 0
+
+    def step(text: str) -> None:
+        nonlocal done
+        watch(text, done, steps)
+        done += 1
+
+    with _crew() as crew:
+        for at, variant in enumerate(variants):
+            step(f"open {variant.name}")
+            crew.open(at, variant, plan)
+            if plan.labels is not None and variant.facts is not None:
+                plan.labels.bind(variant.facts.class_names)  # before the next one is loaded
+        reference = _check_all(crew, variants, plan, step)
+        for number in range(plan.rounds):
+            for at, variant in enumerate(variants):
+                step(f"round {number + 1} of {plan.rounds}: {variant.name}")
+                if variant.error is None:
+                    _run_round(crew, at, variant)
+        if plan.labels is not None:
+            for at, variant in enumerate(variants):
+                step(f"judge {variant.name}")
+                if variant.error is None:
+                    _judge(crew, at, variant, plan.labels)
+        watch("done", steps, steps)
+    return compare_variants(variants, _about(plan, variants, reference)), variants
+
+
+class _Crew:
+    """The worker processes, by the number of their variant, and the folder that they share."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._children: dict[int, Child] = {}
+
+    def open(self, at: int, variant: Variant, plan: Plan) -> None:
+        place = self._folder / str(at)
+        place.mkdir()
+        self._children[at] = Child(place, self._folder)
+        config = _config_of(plan, variant)
+        opening = Opening(config.as_dict(), plan.source, str(place))
+        variant.facts = self.ask(at, variant, Command("open", opening), VariantFacts)
+
+    def ask(self, at: int, variant: Variant, command: Command, kind: type[Wanted]) -> Wanted | None:
+        """None where the variant failed: its ``error`` then says why, and its process has ended."""
+        answer, reply = self._children[at].ask(command, kind)
+        if answer is None:
+            variant.error, variant.exit_code = reply.error, reply.exit_code
+            self.close(at)
+            return None
+        variant.memory_mb = reply.memory_mb
+        return answer
+
+    def close(self, at: int) -> None:
+        self._children.pop(at).close()
+
+    def close_all(self) -> None:
+        for at in list(self._children):
+            self.close(at)
+
+    def stop_all(self) -> None:
+        for child in self._children.values():
+            child.stop()
+
+
+@contextmanager
+def _crew() -> Iterator[_Crew]:
+    with tempfile.TemporaryDirectory(
+        prefix="detect-video-compare-", ignore_cleanup_errors=True
+    ) as folder:
+        crew = _Crew(Path(folder))
+        try:
+            yield crew
+            crew.close_all()
+        finally:
+            crew.stop_all()
+
+
+def with_frames(config: Config) -> Config:
+    """With the number of frames of a round, where the user names none."""
+    frames = config.input.frames if config.input.frames is not None else FRAMES
+    return replace(config, input=replace(config.input, frames=frames))
+
+
+def _config_of(plan: Plan, variant: Variant) -> Config:
+    config = with_frames(plan.config)
+    runtime = replace(
+        config.runtime, engine=variant.engine, precision=variant.precision, batch=variant.batch
+    )
+    return replace(config, runtime=runtime)
+
+
+def _check_all(
+    crew: _Crew, variants: list[Variant], plan: Plan, step: Callable[[str], None]
+) -> str | None:
+    """Compares what the variants detect in the same pictures with fp32's detections, untimed.
+
+    Returns the name of the reference; None where no engine here can run fp32.
+    """
+    found: dict[int, list[Detections]] = {}
+    for at, variant in enumerate(variants):
+        step(f"check {variant.name}")
+        if variant.error is None:
+            answer = crew.ask(at, variant, Command("check"), Check)
+            if answer is not None:
+                variant.frames_digest = answer.frames_digest
+                found[at] = read_detections(answer.detections)
+    computing = [at for at in found if (facts := variants[at].facts) and facts.computes]
+    fp32 = [at for at in computing if variants[at].precision == "fp32"]
+    if fp32:
+        reference: tuple[str, list[Detections]] | None = (variants[fp32[0]].name, found[fp32[0]])
+    else:
+        reference = _run_reference(crew, plan, [variants[at].engine for at in computing])
+    if reference is None:
+        return None
+    name, truth = reference
+    for at, detections in found.items():
+        if len(detections) == len(truth):
+            variants[at].agreement = agreement(truth, detections)
+        else:
+            crew.close(at)
+            gave = counted(len(detections), "frame")
+            variants[at].error = f"gave {gave} where {name} gave {len(truth)}"
+    return name
+
+
+def _run_reference(
+    crew: _Crew, plan: Plan, engines: Sequence[str]
+) -> tuple[str, list[Detections]] | None:
+    """fp32 on the first engine that can run it, the default engine last. It is never timed."""
+    from detector.core.run.choose import choose_by_rank
+
+    for number, engine in enumerate(dict.fromkeys([*engines, choose_by_rank()[0]])):
+        at = -1 - number
+        variant = Variant(engine, "fp32", 1, f"{engine} fp32 (reference)")
+        crew.open(at, variant, plan)
+        if variant.error is not None:
+            continue
+        answer = crew.ask(at, variant, Command("check"), Check)
+        if answer is not None:
+            found = read_detections(answer.detections)
+            crew.close(at)
+            return variant.name, found
+    return None
+
+
+def _judge(crew: _Crew, at: int, variant: Variant, labels: Labels) -> None:
+    """Average precision of a variant.
+
+    It comes after all rounds, so that it is no part of their times or of the peak of memory. What
+    goes wrong here becomes a note, and what was measured stays.
+    """
+    facts, memory_mb = variant.facts, variant.memory_mb
+    assert facts is not None
+    bound = labels.bind(facts.class_names)
+    mapping = MappedClasses(bound.targets, bound.groups)
+    answer = crew.ask(at, variant, Command("judge", mapping=mapping), Judgement)
+    variant.memory_mb = memory_mb
+    reason, variant.error, variant.exit_code = variant.error, None, 0
+    if answer is not None:
+        found = read_detections(answer.detections)
+        try:
+            variant.ap = labels.score(answer.seen, found, not answer.damaged)
+        except SourceError as error:
+            reason = str(error)
+    if reason is not None:
+        notes = (*facts.notes, f"no average precision: {reason}")
+        variant.facts = replace(facts, notes=notes)
+
+
+def _run_round(crew: _Crew, at: int, variant: Variant) -> None:
+    answer = crew.ask(at, variant, Command("round"), Round)
+    if answer is not None:
+        variant.rounds.append(answer)
+
+
+def _about(plan: Plan, variants: Sequence[Variant], reference: str | None) -> About:
+    facts = next((variant.facts for variant in variants if variant.facts), VariantFacts())
+    return About(
+        source=plan.source,
+        model=facts.model,
+        model_sha256=facts.model_sha256,
+        model_input=facts.model_input,
+        random_weights=facts.random_weights,
+        rounds=plan.rounds,
+        frames=next((turn.frames for variant in variants for turn in variant.rounds), None),
+        reference=reference,
+        budget=plan.config.calibration.budget,
+        labels=plan.labels.describe() if plan.labels is not None else None,
+    )

@@ -1,0 +1,473 @@
+"""One variant in a process of its own, and the parent's end of it.
+
+The parent writes one line of JSON, a ``Command``; the worker answers with one line, a ``Reply``,
+until the parent lets it go. A crash, a leak and the peak of memory are then this variant's alone.
+Whatever a library prints goes to stderr.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO, TypeVar
+
+import numpy as np
+
+from detector.core.errors import EXIT_ENGINE, EXIT_INTERNAL, DetectVideoError
+from detector.core.run.signals import leave_unwanted
+from detector.core.session import codec
+from detector.core.session.measured import Metric
+from detector.core.types import Detections, Frame, Image
+from detector.lab.session.comparison import Round, VariantFacts
+
+if TYPE_CHECKING:
+    from detector.core.config.schema import Config
+    from detector.core.loop.parts import FrameSource
+    from detector.core.run.wire import LoadedModel
+    from detector.core.session.outcome import SourceRun
+    from detector.core.sources.base import Source
+
+# What the two ends say to each other. Detections travel in a file, by ``save_detections``.
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """``config``: all options, by group. ``folder``: the worker's own, which exists."""
+
+    config: dict[str, Any]
+    source: str
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class MappedClasses:
+    """The classes that are scored, and which classes of the model each is made of
+    (``datasets.classmap.Bound``)."""
+
+    targets: tuple[str, ...]
+    groups: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    do: Literal["open", "check", "round", "judge", "close"]
+    opening: Opening | None = None
+    mapping: MappedClasses | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """``answer``: VariantFacts to ``open``, Check to ``check``, Round to ``round``, Judgement to
+    ``judge``; None where ``error`` with ``exit_code`` says why. ``memory_mb``: the peak so far."""
+
+    answer: Any = None
+    memory_mb: float | None = None
+    error: str | None = None
+    exit_code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What the variant detected, and a digest of all pictures that it was given."""
+
+    frames_digest: str
+    detections: str
+
+
+@dataclass(frozen=True, slots=True)
+class SeenFrame:
+    """A frame that was judged, by its number. ``path``: of a picture; None in a video."""
+
+    frame: int
+    path: str | None
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What it detected at eval's thresholds, one for each frame of ``seen``. ``damaged``: the
+    source has frames that could not be read."""
+
+    seen: tuple[SeenFrame, ...]
+    damaged: bool
+    detections: str
+
+
+Answer = VariantFacts | Check | Round | Judgement
+Wanted = TypeVar("Wanted", VariantFacts, Check, Round, Judgement)
+
+
+def save_detections(path: Path, found: Sequence[Detections]) -> None:
+    """All frames in four arrays, exactly as they were detected, without the class names."""
+    lengths = np.array([len(detections) for detections in found], np.int64)
+    with path.open("wb") as file:
+        np.savez(
+            file,
+            lengths=lengths,
+            boxes=np.concatenate([np.zeros((0, 4), np.float32), *(one.boxes for one in found)]),
+            scores=np.concatenate([np.zeros(0, np.float32), *(one.scores for one in found)]),
+            class_ids=np.concatenate([np.zeros(0, np.int64), *(one.class_ids for one in found)]),
+        )
+
+
+def read_detections(path: str) -> list[Detections]:
+    """What ``save_detections`` wrote, a Detections for each frame."""
+    with np.load(path) as arrays:
+        ends = np.cumsum(arrays["lengths"]).tolist()
+        boxes, scores, class_ids = arrays["boxes"], arrays["scores"], arrays["class_ids"]
+    return [
+        Detections(boxes[start:end], scores[start:end], class_ids[start:end])
+        for start, end in zip([0, *ends], ends, strict=False)
+    ]
+
+
+# The parent's end: start a worker, ask it, stop it. The death of a worker is a Reply too.
+
+ROOT = Path(__file__).parents[3]
+GRACE_S = 3.0  # to leave in order before it is killed
+LAST_WORDS = 300  # characters of stderr in a message
+
+
+def _command_line(shared: Path | None) -> list[str]:
+    """It asks to end with this process before it imports anything that takes a while."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
+        "from detector.core.run.signals import end_with_parent; "
+        f"end_with_parent({os.getpid()}, {str(shared) if shared else None!r}); "
+        "from detector.lab.compare.worker import main; main()"
+    )
+    # -P: a folder called detector in the current directory must not be taken for this package.
+    return [sys.executable, "-P", "-c", code]
+
+
+class Child:
+    """A worker process. ``folder`` is its own; it must exist. ``shared``: a folder of this process
+    alone, which the worker removes where this process is killed."""
+
+    def __init__(self, folder: Path, shared: Path | None = None) -> None:
+        self._stderr = folder / "stderr.txt"
+        with self._stderr.open("wb") as stderr:
+            self._process = subprocess.Popen(
+                _command_line(shared),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                encoding="utf-8",
+                start_new_session=True,  # a Ctrl-C in the terminal reaches only the parent
+            )
+
+    def ask(self, command: Command, kind: type[Wanted]) -> tuple[Wanted | None, Reply]:
+        """The answer, and the whole reply; no answer where the worker refused, or died."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(_to_line(command))
+            self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            return None, self._describe_death(command.do)
+        reply = codec.from_json(line, Reply, "a worker of compare")
+        if reply.error is not None:
+            return None, reply
+        return codec.from_builtins(reply.answer, kind, "a worker of compare"), reply
+
+    def _describe_death(self, doing: str) -> Reply:
+        code = self._process.wait()
+        how = f"by signal {-code} ({_signal_name(-code)})" if code < 0 else f"with status {code}"
+        text = f"its process ended {how} during {doing}"
+        if code == -signal.SIGKILL:
+            text += "; the system may have killed it for lack of memory"
+        words = " ".join(self._stderr.read_text(encoding="utf-8", errors="replace").split())
+        if words:
+            text += f"; the last that it printed: {words[-LAST_WORDS:]}"
+        return Reply(error=text, exit_code=EXIT_ENGINE)
+
+    def close(self) -> None:
+        """Lets it go in order; may be called twice."""
+        with suppress(OSError, ValueError):
+            assert self._process.stdin is not None
+            self._process.stdin.write(_to_line(Command("close")))
+            self._process.stdin.close()
+        self._end()
+
+    def stop(self) -> None:
+        """Ends it now, whatever it is doing."""
+        self._signal(signal.SIGTERM)
+        self._end()
+
+    def _end(self) -> None:
+        try:
+            self._process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._signal(signal.SIGKILL)
+            self._process.wait()
+        finally:
+            self._signal(signal.SIGKILL)  # what it may have started itself
+            for pipe in (self._process.stdin, self._process.stdout):
+                with suppress(OSError):
+                    assert pipe is not None
+                    pipe.close()
+
+    def _signal(self, number: int) -> None:
+        """To its whole process group, which lives as long as any process of it does."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"
+
+
+def _to_line(message: Command | Reply) -> str:
+    return json.dumps(codec.to_builtins(message)) + "\n"
+
+
+# The worker's end.
+
+SHORT_PAUSE_S = 0.2
+
+
+def main() -> None:
+    """Serves until ``close``, or until nobody writes to stdin any more."""
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    commands: SimpleQueue[str] = SimpleQueue()
+    threading.Thread(target=_listen, args=(sys.stdin, commands), daemon=True).start()
+    serve(commands.get, replies)
+
+
+def _listen(stdin: TextIO, commands: SimpleQueue[str]) -> None:
+    for line in stdin:
+        commands.put(line)
+        if codec.from_json(line, Command, "compare").do == "close":
+            return  # the parent closes its pipe next, and lives
+    leave_unwanted()
+
+
+def serve(next_line: Callable[[], str], replies: TextIO) -> None:
+    variant: _OpenVariant | None = None
+    while (command := codec.from_json(next_line(), Command, "compare")).do != "close":
+        try:
+            if command.opening is not None:
+                variant = _OpenVariant(command.opening)
+            assert variant is not None, "open comes first"
+            reply = Reply(variant.answer(command), peak_memory_mb())
+        except DetectVideoError as error:
+            reply = Reply(error=" ".join(str(error).split()), exit_code=error.exit_code)
+        except Exception as error:
+            reply = _describe_failure(error)
+        replies.write(_to_line(reply))
+        replies.flush()
+    if variant is not None:
+        variant.machine.engine.close()
+
+
+def _describe_failure(error: Exception) -> Reply:
+    from detector.core.run.limits import blame_limit
+
+    blamed = blame_limit(error)
+    if blamed is not None:
+        return Reply(error=str(blamed), exit_code=blamed.exit_code)
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return Reply(error=f"internal error: {text}", exit_code=EXIT_INTERNAL)
+
+
+class _OpenVariant:
+    """The variant, warmed up."""
+
+    def __init__(self, opening: Opening) -> None:
+        from detector.core.config.levels import merge_levels
+        from detector.core.run.wire import PhaseTimer, first_picture_size, load_model
+
+        self.config: Config = merge_levels(("compare", opening.config))
+        self.source = opening.source
+        self.folder = Path(opening.folder)
+        self._timer = PhaseTimer()
+        # The canvas of a run of this source. --size 640 is a square here: all models get the same.
+        sized = self.config.runtime.size is not None
+        picture = None if sized else first_picture_size([self.source], self.config)
+        self.machine: LoadedModel = load_model(self.config, self._timer, picture=picture)
+        self._mark_idle()
+
+    def answer(self, command: Command) -> Answer:
+        if command.do == "check":
+            return self.check()
+        if command.do == "round":
+            return self.round()
+        if command.do == "judge" and command.mapping is not None:
+            return self.judge(command.mapping)
+        return self.facts()
+
+    def facts(self) -> VariantFacts:
+        from detector.core.analysis.summary import executed
+
+        machine, seconds = self.machine, self._timer.seconds
+        machine.read_layers()
+        engine, network = machine.engine, machine.network
+        return VariantFacts(
+            load_s=sum(seconds[name] for name in ("import", "load", "warmup")) - machine.build_s,
+            build_s=machine.artefact_s,
+            computes=engine.precision != "none",
+            precision_executed=executed(machine.layers),
+            threads=engine.threads,
+            concurrency=engine.concurrency,
+            device=engine.device,
+            notes=tuple(machine.notes),
+            model=network.name,
+            model_sha256=network.sha256,
+            model_input=(network.input.height, network.input.width),
+            random_weights=network.random_seed,
+            class_names=tuple(network.names),
+        )
+
+    def check(self) -> Check:
+        """Untimed: the pictures that this process decodes, and what it detects in them."""
+        digest = hashlib.sha256()
+        with self._open_source() as opened:
+            source = HashingSource(opened, digest)
+            found = [each for _, each in self._detect(self.config, self.machine, source)]
+        path = self.folder / "detections.npz"
+        save_detections(path, found)
+        self._mark_idle()
+        return Check(digest.hexdigest(), str(path))
+
+    def judge(self, mapping: MappedClasses) -> Judgement:
+        """Untimed: what it detects at ``eval``'s thresholds, in the classes of the labels. The
+        network that is timed stays as it is."""
+        from detector.core.config.schema import EVAL_DEFAULTS
+        from detector.lab.datasets.classmap import Bound
+        from detector.lab.evaluate.study import with_mapped_head
+
+        bound = Bound(mapping.targets, mapping.groups, {}, {})
+        options: dict[str, Any] = {"classes": None, **EVAL_DEFAULTS}
+        config = replace(self.config, selection=replace(self.config.selection, **options))
+        network = with_mapped_head(self.machine.network, bound)
+        machine = replace(self.machine, network=network, classes=None)
+        seen: list[SeenFrame] = []
+        found: list[Detections] = []
+        with self._open_source() as opened:
+            for frame, detections in self._detect(config, machine, opened):
+                height, width = frame.size
+                seen.append(SeenFrame(frame.index, frame.path, width, height))
+                found.append(detections)
+            damaged = opened.damaged
+        path = self.folder / "judged.npz"
+        save_detections(path, found)
+        self._mark_idle()
+        return Judgement(tuple(seen), bool(damaged), str(path))
+
+    def round(self) -> Round:
+        """Timed, all of it: read, infer, annotate, write and close the files, which are deleted
+        afterwards."""
+        import shutil
+
+        from detector.core.run.detect import run_opened
+
+        idle = self._idle_cpu()
+        place = self.folder / "round"
+        place.mkdir()
+        try:
+            run = run_opened(self.source, self.config, self.machine, place)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+            self._mark_idle()
+        if run.error is not None:
+            raise run.error
+        return round_of(run, idle)
+
+    def _open_source(self) -> Source:
+        from detector.core.run.wire import open_source
+
+        # As the runs that are timed read it, and ``eval``.
+        return open_source(self.source, self.config, "yuv420p")
+
+    def _detect(
+        self, config: Config, machine: LoadedModel, source: Any
+    ) -> Iterator[tuple[Frame, Detections]]:
+        """Every frame of the source with its detections; nothing is drawn or written."""
+        from detector.core.loop.parts import Progress
+        from detector.core.run.limits import opencv_threads
+        from detector.core.run.looping import run_loop
+        from detector.core.run.wire import wire_loop
+        from detector.core.timeline import OffTimeline
+
+        parts = wire_loop(config, machine, source, [])
+        with opencv_threads(overlapped=not config.loop.sync):  # as the run has it
+            yield from run_loop(parts, config, OffTimeline(), Progress())
+
+    def _mark_idle(self) -> None:
+        self._left = (time.perf_counter(), time.process_time())
+
+    def _idle_cpu(self) -> float:
+        """Cores that this process kept busy since its last answer. After a short pause it is 0:
+        writing the answer itself would count for too much."""
+        wall, cpu = time.perf_counter() - self._left[0], time.process_time() - self._left[1]
+        return cpu / wall if wall > SHORT_PAUSE_S else 0.0
+
+
+class Digest(Protocol):
+    def update(self, data: Any, /) -> None: ...
+
+
+class HashingSource:
+    """A source that feeds every picture to a digest: equal digests mean equal pictures."""
+
+    def __init__(self, source: FrameSource, digest: Digest) -> None:
+        self.info = source.info
+        self._source, self._digest = source, digest
+
+    def read(self, into: Image | None = None) -> Frame | None:
+        frame = self._source.read(into)
+        if frame is not None:
+            self._digest.update(f"{frame.index} {frame.pts} {frame.image.shape}".encode())
+            self._digest.update(np.ascontiguousarray(frame.image).data)
+        return frame
+
+
+def round_of(run: SourceRun, idle_cpu: float) -> Round:
+    """FPS as a run's summary defines them, and CPU of each stage, milliseconds a frame."""
+    from detector.core.session.recording import record
+
+    recording = record(run.timeline)
+    infer_s = recording.infer_ns / 1e9
+    seconds: dict[Metric, float] = {"inference": infer_s, "end_to_end": run.run_s}
+    frames = max(1, run.written)
+    return Round(
+        fps={
+            metric: run.written / value if value > 0 else None for metric, value in seconds.items()
+        },
+        cpu_ms={name: stage.cpu_ns / 1e6 / frames for name, stage in recording.stages.items()},
+        frames=run.written,
+        idle_cpu=idle_cpu,
+    )
+
+
+def peak_memory_mb() -> float | None:
+    """The most that was resident at once in this process, in 10^6 bytes (on Linux; else None).
+
+    Not ``ru_maxrss``: that one starts at the size of the process that made this one.
+    """
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024 / 1e6
+    except OSError:
+        pass
+    return None

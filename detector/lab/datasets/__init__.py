@@ -1,0 +1,122 @@
+"""Labelled data for ``eval``, and detections that were written before.
+
+Each file here holds one format, or two that are alike, in its ``FORMATS``; a format is found by
+being there. ``open`` reads labels (a ``LabelFormat``), ``open_detections`` reads detections (a
+``DetectionFormat``). ``classmap`` says which classes of the two sides mean the same.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+from pathlib import Path
+from typing import TypeVar
+
+from detector.core.errors import SourceError, UsageError
+from detector.core.sources._contents import VIDEOS
+from detector.lab.datasets.base import (
+    Dataset,
+    DetectionFormat,
+    LabelFormat,
+    Lookup,
+    StoredDetections,
+)
+
+__all__ = ["detection_formats", "label_formats", "open", "open_detections"]
+
+Format = TypeVar("Format", LabelFormat, DetectionFormat)
+
+
+def label_formats() -> dict[str, LabelFormat]:
+    """The formats of labels by name, sorted."""
+    return _formats(LabelFormat)
+
+
+def detection_formats() -> dict[str, DetectionFormat]:
+    """The formats of detections by name, sorted."""
+    return _formats(DetectionFormat)
+
+
+def _formats(kind: type[Format]) -> dict[str, Format]:
+    modules = [
+        importlib.import_module(f"{__name__}.{module.name}")
+        for module in pkgutil.iter_modules(__path__)
+    ]
+    formats = [each for module in modules for each in getattr(module, "FORMATS", ())]
+    return {each.name: each for each in sorted(formats, key=_name) if isinstance(each, kind)}
+
+
+def _name(each: LabelFormat | DetectionFormat) -> str:
+    return each.name
+
+
+def open(
+    spec: str, *, format: str = "auto", images: str | None = None, split: str = "val"
+) -> Dataset:
+    """Labels with their pictures. ``images``: the folder of the pictures, or the video whose
+    frames are labelled. ``split``: part of a YOLO data.yaml.
+
+    Raises SourceError, one line, for what cannot be read, has no picture, or names pictures that
+    it does not have.
+    """
+    path = Path(spec)
+    if not os.path.exists(path):
+        raise SourceError(
+            f"{spec}: no such file or folder; give a COCO json, a YOLO folder or a MOT sequence"
+        )
+    if path.suffix.lower() in VIDEOS and path.is_file():
+        path, images = _find_labels_of(path), images or spec
+    if images is not None and not os.path.exists(images):
+        raise SourceError(f"--images {images}: no such folder or video; check the path")
+    wanted = (
+        "a COCO .json, a YOLO data.yaml or a folder with images/ and labels/, a MOT sequence with "
+        "gt/gt.txt"
+    )
+    reader = _choose(path, format, label_formats(), wanted)
+    dataset = reader.read(path, None if images is None else Path(images), split)
+    if not dataset.pictures:
+        raise SourceError(
+            f"{spec}: has no picture, so there is nothing to evaluate; check the path"
+        )
+    return dataset
+
+
+def open_detections(
+    spec: str, dataset: Dataset, *, format: str = "auto", names: tuple[str, ...] | None = None
+) -> StoredDetections:
+    """Detections that a sink wrote, for the pictures of a dataset.
+
+    ``names``: what the class numbers mean, where the file itself has no names. Raises SourceError.
+    """
+    path = Path(spec)
+    if not os.path.exists(path):
+        raise SourceError(
+            f"{spec}: no such file or folder; give what detect-video --save coco, mot or yolo wrote"
+        )
+    wanted = "what --save coco, mot, yolo, jsonl or csv wrote"
+    reader = _choose(path, format, detection_formats(), wanted)
+    return reader.read(path, Lookup(dataset), names)
+
+
+def _choose(path: Path, format: str, known: dict[str, Format], wanted: str) -> Format:
+    if format != "auto":
+        if format not in known:
+            raise UsageError(f"format {format!r} is not one of {', '.join(known)}")
+        return known[format]
+    for each in known.values():
+        if each.claims(path):
+            return each
+    raise SourceError(f"{path}: no format that eval knows; it reads {wanted}")
+
+
+def _find_labels_of(video: Path) -> Path:
+    """The labels beside in.mp4: in.json, in.gt.txt or in.txt."""
+    for suffix in (".json", ".gt.txt", ".txt"):
+        path = video.with_name(video.stem + suffix)
+        if path.is_file():
+            return path
+    raise SourceError(
+        f"{video}: no labels beside it ({video.stem}.json or {video.stem}.txt); "
+        f"give the labels themselves (to eval: with --images {video})"
+    )

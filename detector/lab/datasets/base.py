@@ -1,0 +1,358 @@
+"""The two contracts of this room, and what every format needs to fulfil them.
+
+A LabelFormat reads a Dataset of labelled pictures. A DetectionFormat reads StoredDetections: the
+detections of a file, laid on the pictures of a Dataset.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from detector.core.errors import SourceError
+from detector.core.errors.parsing import parse_json, quote
+from detector.core.errors.reading import read_text
+from detector.core.errors.text import counted
+from detector.core.types import Detections, LabelledPicture
+
+MAX_BYTES = 4 << 30  # of a file of labels; COCO's largest has 0.45 GB
+MAX_PIXELS = 1e9  # a coordinate; no picture is that large, and areas stay exact
+MAX_PARTS = 16  # of a picture's path, by whose end a row may name it
+MAX_PATH = 4096  # characters; the system takes no longer one
+
+
+@dataclass(slots=True)
+class Dataset:
+    """``pictures`` in the order of the labels. ``video``: the pictures are its frames; None where
+    they are files."""
+
+    path: str
+    format: str
+    classes: tuple[str, ...]
+    pictures: list[LabelledPicture]
+    video: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+    def check_readable(self) -> None:
+        """Raises SourceError where pictures are missing, with their number and the first."""
+        if self.video is not None:
+            if not os.path.isfile(self.video):
+                raise SourceError(
+                    f"{self.path}: its video {self.video} is not there; name it with --images VIDEO"
+                )
+            return
+        missing = [
+            picture
+            for picture in self.pictures
+            if picture.path is None or not os.path.isfile(picture.path)
+        ]
+        if missing:
+            raise SourceError(
+                f"{self.path}: {len(missing)} of its {counted(len(self.pictures), 'picture')} "
+                f"{'is' if len(missing) == 1 else 'are'} missing, first "
+                f"{missing[0].path or missing[0].name}; name their folder with --images DIR"
+            )
+
+
+@dataclass(slots=True)
+class StoredDetections:
+    """Detections read from a file: one entry for each picture of the dataset, in its order.
+
+    ``names``: of their class ids.
+    """
+
+    path: str
+    names: tuple[str, ...]
+    detections: list[Detections]
+    notes: list[str] = field(default_factory=list)
+
+
+class LabelFormat:
+    """One format of labels. A file of this room lists its formats in ``FORMATS``."""
+
+    name: str
+
+    def claims(self, path: Path) -> bool:
+        """Whether the path looks like this format. Opens no more than a folder's listing."""
+        raise NotImplementedError
+
+    def read(self, path: Path, images: Path | None, split: str) -> Dataset:
+        """``images``: the pictures' folder, or the video; None: where the labels say. ``split``:
+        part of the data, for formats that have several. Raises SourceError."""
+        raise NotImplementedError
+
+
+class DetectionFormat:
+    """One format of detections. A file of this room lists its formats in ``FORMATS``."""
+
+    name: str
+
+    def claims(self, path: Path) -> bool:
+        """Whether the path looks like this format. Opens no more than a folder's listing."""
+        raise NotImplementedError
+
+    def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
+        """``lookup``: the pictures. ``names``: what class numbers mean, where the file does not
+        tell. Raises SourceError."""
+        raise NotImplementedError
+
+
+def picture(
+    number: int,
+    name: str,
+    size: tuple[int, int],
+    rows: Sequence[tuple[Sequence[float], int, bool, bool, float | None]],
+    **more: Any,
+) -> LabelledPicture:
+    """``size``: width, height in pixels. ``rows``: xyxy in pixels, class id, ignored, crowd, area
+    in pixels (None: the box's own)."""
+    boxes = np.array([row[0] for row in rows], np.float64).reshape(-1, 4)
+    own = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    given = np.array([np.nan if row[4] is None else row[4] for row in rows], np.float64)
+    return LabelledPicture(
+        id=number,
+        name=name,
+        width=size[0],
+        height=size[1],
+        boxes=boxes,
+        class_ids=np.array([row[1] for row in rows], np.int64),
+        ignored=np.array([row[2] for row in rows], bool),
+        crowd=np.array([row[3] for row in rows], bool),
+        areas=np.where(np.isnan(given), own, given),
+        **more,
+    )
+
+
+class Lookup:
+    """Which picture of the dataset a row of a detections file means."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+        pictures = dataset.pictures
+        self._ids = {picture.id: at for at, picture in enumerate(pictures)}
+        self._frames = {
+            picture.frame: at for at, picture in enumerate(pictures) if picture.frame is not None
+        }
+        self._names = {picture.name: at for at, picture in enumerate(pictures)}
+        self._paths = {
+            real_path(picture.path): at for at, picture in enumerate(pictures) if picture.path
+        }
+        self._ends: dict[str, int | None] = {}  # None: the paths of several pictures end so
+        for at, one in enumerate(pictures):
+            for end in _ends(one.path or one.name):
+                self._ends[end] = at if end not in self._ends else None
+        self._stems: dict[str, int | None] = {}
+        for at, one in enumerate(pictures):
+            for stem in _ends(os.path.splitext(one.path or one.name)[0]):
+                self._stems[stem] = at if stem not in self._stems else None
+
+    @property
+    def has_frames(self) -> bool:
+        return bool(self._frames)
+
+    def by_id(self, number: int) -> int | None:
+        return self._ids.get(number)
+
+    def by_frame(self, frame: int) -> int | None:
+        return self._frames.get(frame)
+
+    def by_name(self, name: str) -> int | None:
+        """By the name in the labels, by the file itself, or by the end of the path, as far as it
+        is that of one picture only."""
+        at = self._names.get(name)
+        if at is None:
+            at = self._paths.get(real_path(name))
+        for end in reversed(list(_ends(name))) if at is None else ():
+            if end in self._ends:
+                return self._ends[end]
+        return at
+
+    def by_file(self, path: str) -> int | None:
+        """By the file itself."""
+        return self._paths.get(real_path(path))
+
+    def by_stem(self, stem: str) -> int | None:
+        """By the end of the file's path without its suffix, where only one picture has it."""
+        return self._stems.get(stem)
+
+
+def real_path(path: str) -> str:
+    """With links followed; as it is where it cannot be the path of a file."""
+    try:
+        return os.path.realpath(path) if len(path) <= MAX_PATH else path
+    except ValueError:  # a NUL byte
+        return path
+
+
+def _ends(path: str) -> Iterator[str]:
+    """c.jpg, b/c.jpg, a/b/c.jpg."""
+    parts = Path(path[-MAX_PATH:]).parts
+    for count in range(1, min(len(parts), MAX_PARTS) + 1):
+        yield "/".join(parts[-count:])
+
+
+class Collector:
+    """Gathers rows of a detections file into one Detections a picture of the dataset."""
+
+    def __init__(self, path: Path, lookup: Lookup, every_picture_listed: bool) -> None:
+        """``every_picture_listed``: the format names pictures without detections too."""
+        self._path, self._lookup, self._complete = path, lookup, every_picture_listed
+        self._rows: dict[int, list[tuple[Sequence[float], float, int]]] = {}
+        self._unknown: set[Any] = set()
+        self._listed: set[int] = set()
+
+    def place(self, at: int | None, said: Any) -> int | None:
+        """Notes that the file lists this picture. ``said``: what the file calls it."""
+        if at is None:
+            self._unknown.add(said)
+        else:
+            self._listed.add(at)
+        return at
+
+    def add(self, at: int, box: Sequence[float], score: float, class_id: int, where: str) -> None:
+        """``box`` xyxy pixels. ``where``: file and line, for errors."""
+        good = len(box) == 4 and all(abs(value) <= MAX_PIXELS for value in (*box, score))  # not NaN
+        if not good or box[2] < box[0] or box[3] < box[1]:
+            raise SourceError(
+                f"{where}: not a box with a score: {quote(list(box))} {score}; sizes are 0 or "
+                f"more, and no number is beyond {MAX_PIXELS:g}"
+            )
+        self._rows.setdefault(at, []).append((box, score, class_id))
+
+    def finish(self, names: tuple[str, ...]) -> StoredDetections:
+        """Raises SourceError where none of the file's pictures is one of the dataset."""
+        dataset = self._lookup.dataset
+        if self._unknown and not self._listed:
+            first = sorted(map(str, self._unknown))[0]
+            raise SourceError(
+                f"{self._path}: none of its pictures is one of {dataset.path}, first {first}; is "
+                "it of another dataset?"
+            )
+        notes = []
+        if self._unknown:
+            notes.append(
+                f"{self._path}: {counted(len(self._unknown), 'picture', 'was')} left out, which "
+                f"{dataset.path} does not have"
+            )
+        absent = len(dataset.pictures) - len(self._listed)
+        if self._complete and absent:
+            notes.append(
+                f"{self._path}: lacks {counted(absent, 'picture')} of {dataset.path}: what it "
+                "lacks counts as without detections"
+            )
+        detections = [
+            _detections(self._rows.get(at, []), names) for at in range(len(dataset.pictures))
+        ]
+        return StoredDetections(str(self._path), names, detections, notes)
+
+
+def _detections(
+    rows: list[tuple[Sequence[float], float, int]], names: tuple[str, ...]
+) -> Detections:
+    rows = sorted(rows, key=lambda row: -row[1])
+    return Detections(
+        np.array([row[0] for row in rows], np.float32).reshape(-1, 4),
+        np.array([row[1] for row in rows], np.float32),
+        np.array([row[2] for row in rows], np.int64),
+        names,
+    )
+
+
+@contextmanager
+def translate_read_errors(path: Path) -> Iterator[None]:
+    """A refusal of the system becomes a SourceError of one line."""
+    try:
+        yield
+    except OSError as error:
+        raise SourceError(
+            f"{path}: cannot be read: {error.strerror}; check the path and its permissions"
+        ) from error
+
+
+def read_label_text(path: Path) -> str:
+    """A file of labels or detections. Raises SourceError."""
+    return read_text(
+        path,
+        "a file of labels",
+        limit=MAX_BYTES,
+        error=SourceError,
+        cure="check the path and its permissions",
+    )
+
+
+def read_json(path: Path) -> Any:
+    """Raises SourceError that names the line where the JSON is wrong."""
+    cure = "is the file cut off? fetch or write it again"
+    return parse_json(read_label_text(path), path, SourceError, cure=cure)
+
+
+def read_lines(path: Path) -> list[tuple[int, str]]:
+    """Number (from 1) and text of each line that is not empty."""
+    lines = read_label_text(path).splitlines()
+    return [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def numbers(path: Path, line: int, parts: Sequence[str], least: int) -> list[float]:
+    """The columns of one row. Raises SourceError that names file and line."""
+    try:
+        values = [float(part) for part in parts]
+    except ValueError:
+        values = []
+    if len(values) < least or not all(abs(value) <= MAX_PIXELS for value in values):  # not NaN
+        raise SourceError(
+            f"{path}:{line}: not a row of at least {least} numbers within {MAX_PIXELS:g}: "
+            f"{' '.join(parts[:20])[:80]!r}"
+        )
+    return values
+
+
+def box_of(values: Any) -> list[float]:
+    """Four numbers. Raises ValueError or TypeError for anything else."""
+    first, second, third, fourth = map(float, values)
+    return [first, second, third, fourth]
+
+
+def picture_size(path: str) -> tuple[int, int]:
+    """Width and height of the picture as it is shown. A JPEG tells them in its header; others are
+    decoded. Raises SourceError."""
+    size = _jpeg_size(path)
+    if size is not None:
+        return size
+    from detector.core.sources.pictures import read_picture
+
+    if not os.path.isfile(path):  # a pipe would hold whoever opens it
+        raise SourceError(f"{path}: is no file, so its labels have no size; check the path")
+    if (image := read_picture(path)) is None:
+        raise SourceError(
+            f"{path}: cannot be read as a picture, so its labels have no size; replace or remove it"
+        )
+    return image.shape[1], image.shape[0]
+
+
+def _jpeg_size(path: str) -> tuple[int, int] | None:
+    """From the start-of-frame marker. None where there is none, or where EXIF may rotate the
+    picture."""
+    if not os.path.isfile(path):
+        return None
+    try:
+        with open(path, "rb") as file:
+            head = file.read(64 << 10)
+    except OSError:
+        return None
+    at = 2
+    while head[:2] == b"\xff\xd8" and at + 9 <= len(head) and head[at] == 0xFF:
+        marker, length = head[at + 1], int.from_bytes(head[at + 2 : at + 4], "big")
+        if marker == 0xE1 and head[at + 4 : at + 8] == b"Exif":
+            return None
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            return int.from_bytes(head[at + 7 : at + 9], "big"), int.from_bytes(
+                head[at + 5 : at + 7], "big"
+            )
+        at += 2 + length
+    return None

@@ -1,0 +1,181 @@
+"""Which classes of a model and of labels mean the same: by a mapping in YAML, or by equal names."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from detector.core.errors import UsageError
+from detector.core.errors.parsing import quote
+from detector.core.errors.reading import read_text
+from detector.core.errors.yaml_parsing import parse_yaml
+
+EXAMPLE = "classes: {vehicle: [car, truck, bus, motorcycle]}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClassMap:
+    """``classes``: scored class -> the names that count as it. ``ignore``: scored class -> names
+    whose boxes neither have to be found nor count as mistakes of that class. ``optional``: names
+    that neither model nor labels need to have."""
+
+    path: str
+    classes: Mapping[str, tuple[str, ...]]
+    ignore: Mapping[str, tuple[str, ...]]
+    optional: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A mapping bound to the classes of a model and of labels. ``targets``: the scored classes."""
+
+    targets: tuple[str, ...]
+    groups: tuple[tuple[int, ...], ...]  # of each target: the model's class ids
+    label_ids: Mapping[int, int]  # label's class id -> target; other labels do not count
+    ignored_ids: Mapping[int, int]  # the same for boxes that are no targets
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def merges(self) -> bool:
+        """Whether several classes of the model become one."""
+        return any(len(group) > 1 for group in self.groups)
+
+
+def read_mapping(spec: str, packaged: Path) -> ClassMap:
+    """A YAML file, or one of ``packaged`` by its name. Raises UsageError that names the key."""
+    path = Path(spec)
+    if not os.path.exists(path) or os.path.isdir(path):
+        path = packaged / f"{spec}.yaml"
+        if not os.path.isfile(path):
+            known = ", ".join(sorted(file.stem for file in packaged.glob("*.yaml")))
+            raise UsageError(
+                f"--mapping {spec}: no such file; give a YAML file ({EXAMPLE}), or a known one: "
+                f"{known}"
+            )
+    return _check(str(path), parse_yaml(read_text(path, "a mapping of classes"), path))
+
+
+def _check(path: str, content: Any) -> ClassMap:
+    if (
+        not isinstance(content, dict)
+        or not isinstance(content.get("classes"), dict)
+        or not content["classes"]
+    ):
+        raise UsageError(f"{path}: a mapping has classes, each with a list of names: {EXAMPLE}")
+    for key in content:
+        if key not in ("classes", "ignore"):
+            raise UsageError(f"{path}: unknown key {quote(key)}; known: classes, ignore")
+    optional: set[str] = set()
+    classes = _names(path, "classes", content["classes"], optional)
+    ignore = _names(path, "ignore", content.get("ignore") or {}, optional)
+    for target in ignore:
+        if target not in classes:
+            raise UsageError(
+                f"{path}: ignore.{target}: no such class; there are {', '.join(classes)}"
+            )
+    seen: dict[str, str] = {}
+    for group, table in (("classes", classes), ("ignore", ignore)):
+        for target, names in table.items():
+            for name in dict.fromkeys((*names, target) if group == "classes" else names):
+                if name in seen:
+                    raise UsageError(
+                        f"{path}: {name!r} stands in {seen[name]} and in {group}.{target}; keep one"
+                    )
+                seen[name] = f"{group}.{target}"
+    return ClassMap(path, classes, ignore, frozenset(optional))
+
+
+def _names(path: str, group: str, table: Any, optional: set[str]) -> dict[str, tuple[str, ...]]:
+    if not isinstance(table, dict):
+        raise UsageError(f"{path}: {group} must hold classes, each with a list of names: {EXAMPLE}")
+    found: dict[str, tuple[str, ...]] = {}
+    for target, names in table.items():
+        if not isinstance(names, list) or not all(isinstance(name, (str, int)) for name in names):
+            raise UsageError(f"{path}: {group}.{target} must be a list of names: [car, truck]")
+        plain = []
+        for name in map(str, names):
+            if name.startswith("(") and name.endswith(")"):
+                name = name[1:-1].strip()
+                optional.add(name)
+            plain.append(name)
+        found[str(target)] = tuple(plain)
+    return found
+
+
+def bind(mapping: ClassMap | None, model: Sequence[str], labels: Sequence[str]) -> Bound:
+    """Binds a mapping to the class names of the two sides. None: equal names mean the same.
+
+    Raises UsageError for a name that neither side has, and where nothing is left to score.
+    """
+    if mapping is None:
+        return _by_name(model, labels)
+    _refuse_unknown(mapping, {*model, *labels})
+    groups: dict[str, tuple[int, ...]] = {}
+    wanted: dict[str, tuple[int, ...]] = {}
+    notes = []
+    for target, names in mapping.classes.items():
+        of_model, of_labels = (_ids(side, (target, *names)) for side in (model, labels))
+        if of_model and of_labels:
+            groups[target], wanted[target] = of_model, of_labels
+        else:
+            side = "the labels have" if of_model else "the model has"
+            notes.append(f"{target} is not scored: {side} none of it")
+    if not groups:
+        raise UsageError(f"{mapping.path}: nothing to score: {'; '.join(notes)}")
+    targets = tuple(groups)
+    return Bound(
+        targets,
+        tuple(groups.values()),
+        {label: at for at, target in enumerate(targets) for label in wanted[target]},
+        {
+            label: at
+            for at, target in enumerate(targets)
+            for label in _ids(labels, mapping.ignore.get(target, ()))
+        },
+        tuple(notes),
+    )
+
+
+def _ids(names: Sequence[str], wanted: Iterable[str]) -> tuple[int, ...]:
+    wanted = set(wanted)
+    return tuple(at for at, name in enumerate(names) if name in wanted)
+
+
+def _refuse_unknown(mapping: ClassMap, known: set[str]) -> None:
+    for group, table in (("classes", mapping.classes), ("ignore", mapping.ignore)):
+        for target, names in table.items():
+            for name in names:
+                if name not in known and name not in mapping.optional:
+                    near = difflib.get_close_matches(name, known, 1)
+                    hint = f"did you mean {near[0]!r}? " if near else ""
+                    raise UsageError(
+                        f"{mapping.path}: {group}.{target} names {name!r}, which neither the model "
+                        f"nor the labels have; {hint}take it out, or write ({name}) where it may "
+                        "be absent"
+                    )
+
+
+def _by_name(model: Sequence[str], labels: Sequence[str]) -> Bound:
+    targets = tuple(dict.fromkeys(name for name in labels if name in set(model)))
+    if not targets:
+        raise UsageError(
+            f"the model's classes ({_some(model)}) and those of the labels ({_some(labels)}) have "
+            "no name in common; say which mean the same with --mapping FILE"
+        )
+    absent = [name for name in dict.fromkeys(labels) if name not in targets]
+    notes = [f"not scored, since the model does not have it: {', '.join(absent)}"] if absent else []
+    return Bound(
+        targets,
+        tuple(_ids(model, (name,)) for name in targets),
+        {at: targets.index(name) for at, name in enumerate(labels) if name in targets},
+        {},
+        tuple(notes),
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

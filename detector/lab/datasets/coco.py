@@ -1,0 +1,356 @@
+"""COCO: one json with images, annotations and categories. It is read as labels, as the detections
+of our own sink, and as a plain list of results.
+
+Keys beyond COCO's own: ``images[].frame_index`` (or a name like ``in.mp4#12``) makes a picture a
+frame of a video. ``images[].labelled`` names the classes that were looked for in it.
+``images[].set`` names the part of the dataset that it belongs to. ``annotations[].ignore`` marks a
+box that neither has to be found nor counts as a mistake.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from detector.core.errors import SourceError
+from detector.core.errors.parsing import LARGEST, quote
+from detector.core.errors.text import counted
+from detector.core.sources._contents import VIDEOS
+from detector.core.types import LabelledPicture
+from detector.lab.datasets.base import (
+    MAX_PIXELS,
+    Collector,
+    Dataset,
+    DetectionFormat,
+    LabelFormat,
+    Lookup,
+    StoredDetections,
+    box_of,
+    picture,
+    picture_size,
+    read_json,
+)
+
+MAX_FRAME_DIGITS = 18  # of a frame's number in a file name
+
+Row = tuple[list[float], int, bool, bool, float | None]
+
+
+class CocoLabels(LabelFormat):
+    name = "coco"
+
+    def claims(self, path: Path) -> bool:
+        return path.is_file() and path.suffix.lower() == ".json"
+
+    def read(self, path: Path, images: Path | None, split: str) -> Dataset:
+        document = read_json(path)
+        entries = _require_list(path, document, "images")
+        categories = _require_list(path, document, "categories")
+        annotations = _require_list(path, document, "annotations")
+        if annotations and "score" in annotations[0]:
+            raise SourceError(
+                f"{path}: its annotations have scores, so they are detections; give it with "
+                "--detections"
+            )
+        names = tuple(str(_value(path, row, "name", "category")) for row in categories)
+        class_of = {_number(path, row, "id", "category"): at for at, row in enumerate(categories)}
+        ids = [_number(path, row, "id", "image") for row in entries]
+        if len(set(ids)) != len(ids):
+            raise SourceError(f"{path}: two images have one id; ids must be unique")
+        rows, dropped = _rows(path, annotations, set(ids), class_of)
+        video = _video(path, entries, images)
+        folder = path.parent if video or not entries else _folder(path, entries, images)
+        known = {name: at for at, name in reversed(list(enumerate(names)))}
+        pictures = []
+        for number, entry in zip(ids, entries, strict=True):
+            pictures.append(
+                _picture(path, number, entry, rows.get(number, []), folder, video, names, known)
+            )
+        left_out = f"{counted(dropped, 'box', 'was')} left out, without an area"
+        notes = [f"{path}: {left_out}"] if dropped else []
+        return Dataset(str(path), "coco", names, pictures, video, notes)
+
+
+def _require_list(path: Path, document: Any, key: str) -> list[dict[str, Any]]:
+    if isinstance(document, list):
+        raise SourceError(
+            f"{path}: is a list, as results are; labels have images, annotations and categories"
+        )
+    rows = document.get(key) if isinstance(document, dict) else None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise SourceError(
+            f"{path}: has no list {key!r}: a COCO json has images, annotations and categories"
+        )
+    return rows
+
+
+def _value(path: Path, row: dict[str, Any], key: str, kind: str) -> Any:
+    if key not in row:
+        raise SourceError(f"{path}: {kind} {_id(row)} has no {key!r}; it needs one")
+    return row[key]
+
+
+def _number(path: Path, row: dict[str, Any], key: str, kind: str) -> int:
+    value = _value(path, row, key, kind)
+    try:
+        number = int(value)
+        if abs(number) <= LARGEST:
+            return number
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise SourceError(f"{path}: {kind}: {key} is {quote(value)}; it must be a whole number")
+
+
+def _rows(
+    path: Path, annotations: list[dict[str, Any]], images: set[int], class_of: dict[int, int]
+) -> tuple[dict[int, list[Row]], int]:
+    """Image id -> its rows; and how many boxes have no area."""
+    rows: dict[int, list[Row]] = {}
+    unknown: list[int] = []
+    dropped = 0
+    for row in annotations:
+        image, category = (
+            _number(path, row, key, "annotation") for key in ("image_id", "category_id")
+        )
+        if image not in images:
+            unknown.append(image)
+            continue
+        if category not in class_of:
+            raise SourceError(
+                f"{path}: annotation {_id(row)} is of category {category}, which is not listed"
+            )
+        box = _box(path, row)
+        if box[2] <= box[0] or box[3] <= box[1]:
+            dropped += 1
+            continue
+        crowd = bool(row.get("iscrowd", 0))
+        rows.setdefault(image, []).append(
+            (
+                box,
+                class_of[category],
+                bool(row.get("ignore", 0)) and not crowd,
+                crowd,
+                _area(path, row),
+            )
+        )
+    if unknown:
+        raise SourceError(
+            f"{path}: {len(unknown)} annotations are of pictures that it does not list, first "
+            f"image_id {unknown[0]}; add them to images, or take the annotations out"
+        )
+    return rows, dropped
+
+
+def _box(path: Path, row: dict[str, Any]) -> list[float]:
+    """[x, y, w, h] -> xyxy."""
+    box = row.get("bbox")
+    try:
+        x, y, width, height = box_of(box)
+        good = all(-MAX_PIXELS <= value <= MAX_PIXELS for value in (x, y, width, height))
+        good = good and width >= 0 and height >= 0
+    except (TypeError, ValueError, OverflowError):
+        good = False
+    if not good:
+        raise SourceError(
+            f"{path}: annotation {_id(row)}: bbox {quote(box)} is not [x, y, width, height]"
+        )
+    return [x, y, x + width, y + height]
+
+
+def _area(path: Path, row: dict[str, Any]) -> float | None:
+    """In pixels; None where the row states none: the box's own counts then."""
+    area = row.get("area")
+    if area is None:
+        return None
+    if not isinstance(area, (int, float)) or not 0 <= area <= MAX_PIXELS**2:
+        raise SourceError(
+            f"{path}: annotation {_id(row)}: area {quote(area)} is not a number of pixels"
+        )
+    return float(area)
+
+
+def _id(row: dict[str, Any]) -> str:
+    return quote(row.get("id", "?")).strip("'")
+
+
+def _frame_index(entry: dict[str, Any]) -> int | None:
+    value = entry.get("frame_index")
+    if value is None:
+        _, sign, value = str(entry.get("file_name", "")).rpartition("#")
+        value = value if sign else None
+    if isinstance(value, str):
+        return int(value) if value.isdecimal() and len(value) <= MAX_FRAME_DIGITS else None
+    return value if type(value) is int else None
+
+
+def _video(path: Path, entries: list[dict[str, Any]], images: Path | None) -> str | None:
+    """The video whose frames are labelled; None for pictures."""
+    if images is not None and images.is_file():
+        return str(images)
+    if not entries or _frame_index(entries[0]) is None:
+        return None
+    named = Path(str(entries[0].get("file_name", "")).rpartition("#")[0])
+    if named.suffix.lower() not in VIDEOS:
+        return None
+    for folder in (images,) if images else (path.parent, Path()):
+        if os.path.isfile(folder / named):
+            return str(folder / named)
+    return str((images or path.parent) / named)
+
+
+def _folder(path: Path, entries: list[dict[str, Any]], images: Path | None) -> Path:
+    """Where the pictures are: as --images says, beside the json, or where COCO's own archives put
+    them."""
+    name = str(entries[0].get("file_name", ""))
+    if images is not None:
+        return images
+    split = path.stem.removeprefix("instances_")
+    above = path.parent.parent
+    places = (
+        path.parent,
+        path.parent / "images",
+        path.parent / split,
+        above,
+        above / "images",
+        above / split,
+        above / "images" / split,
+    )
+    return next((place for place in places if os.path.isfile(place / name)), path.parent)
+
+
+def _picture(
+    path: Path,
+    number: int,
+    entry: dict[str, Any],
+    rows: list[Row],
+    folder: Path,
+    video: str | None,
+    names: tuple[str, ...],
+    known: dict[str, int],
+) -> LabelledPicture:
+    name = str(_value(path, entry, "file_name", "image"))
+    frame = _frame_index(entry)
+    if video is not None and frame is None:
+        raise SourceError(
+            f"{path}: image {number} has no frame_index, so its place in {video} is unknown; add it"
+        )
+    place = None if video else str(folder / name)
+    if "width" in entry and "height" in entry:
+        size = _number(path, entry, "width", "image"), _number(path, entry, "height", "image")
+        if not all(0 <= side <= MAX_PIXELS for side in size):
+            raise SourceError(f"{path}: image {number} is {size[0]}x{size[1]} pixels; correct it")
+    else:
+        size = picture_size(place) if place else (0, 0)
+    looked_for = entry.get("labelled")
+    classes = None
+    if looked_for is not None:
+        if not isinstance(looked_for, list) or not all(isinstance(c, str) for c in looked_for):
+            raise SourceError(f"{path}: image {number}: labelled must be a list of class names")
+        classes = frozenset(known[c] for c in looked_for if c in known)
+    return picture(
+        number,
+        name,
+        size,
+        rows,
+        labelled=classes,
+        path=place,
+        frame=frame,
+        subset=str(entry.get("set", "")),
+    )
+
+
+class CocoDetections(DetectionFormat):
+    name = "coco"
+
+    def claims(self, path: Path) -> bool:
+        return path.is_file() and path.suffix.lower() == ".json"
+
+    def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
+        """Our sink's document (images by file name or frame), or a list of results (images by the
+        ids of the labels)."""
+        document = read_json(path)
+        if isinstance(document, list):
+            return _results(path, document, lookup, names)
+        entries = _require_list(path, document, "images")
+        categories = _require_list(path, document, "categories")
+        own = tuple(str(_value(path, row, "name", "category")) for row in categories)
+        class_of = {_number(path, row, "id", "category"): at for at, row in enumerate(categories)}
+        collector = Collector(path, lookup, every_picture_listed=True)
+        place = {
+            _number(path, row, "id", "image"): collector.place(
+                _place(path, row, lookup), row.get("file_name")
+            )
+            for row in entries
+        }
+        for row in _require_list(path, document, "annotations"):
+            image, category = (
+                _number(path, row, key, "annotation") for key in ("image_id", "category_id")
+            )
+            if image not in place or category not in class_of:
+                raise SourceError(
+                    f"{path}: annotation {_id(row)} is of an image or category that is not listed"
+                )
+            at = place[image]
+            if at is not None:
+                collector.add(at, _box(path, row), _score(path, row), class_of[category], str(path))
+        return collector.finish(own)
+
+
+def _place(path: Path, entry: dict[str, Any], lookup: Lookup) -> int | None:
+    """The picture of an entry. Its ``source`` is what our sink saw, where ``file_name`` is what the
+    run wrote."""
+    frame = _frame_index(entry)
+    at = None
+    for name in (str(entry[key]) for key in ("source", "file_name") if key in entry):
+        at = lookup.by_file(os.path.join(path.parent, name)) if at is None else at
+        at = lookup.by_name(name) if at is None else at
+    return at if at is not None or frame is None else lookup.by_frame(frame)
+
+
+def _results(
+    path: Path, rows: list[Any], lookup: Lookup, names: tuple[str, ...] | None
+) -> StoredDetections:
+    """[{image_id, category_id, bbox, score}]. Ids are those of the labels' json; category ids count
+    ``names`` from 1 where these are given."""
+    if not all(isinstance(row, dict) for row in rows):
+        raise SourceError(
+            f"{path}: a list of results holds objects with image_id, category_id, bbox, score"
+        )
+    collector = Collector(path, lookup, every_picture_listed=False)
+    class_of = _categories(path, lookup, names)
+    for row in rows:
+        image, category = (_number(path, row, key, "result") for key in ("image_id", "category_id"))
+        if category not in class_of:
+            raise SourceError(
+                f"{path}: a result is of category {category}, which the labels do not list"
+            )
+        at = collector.place(lookup.by_id(image), f"image_id {image}")
+        if at is not None:
+            collector.add(at, _box(path, row), _score(path, row), class_of[category], str(path))
+    return collector.finish(names or lookup.dataset.classes)
+
+
+def _categories(path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> dict[int, int]:
+    if names is not None:
+        return {number: number - 1 for number in range(1, len(names) + 1)}
+    labels = Path(lookup.dataset.path)
+    if lookup.dataset.format != "coco":
+        raise SourceError(
+            f"{path}: results without names need labels in COCO's format, or --names FILE"
+        )
+    rows = _require_list(labels, read_json(labels), "categories")
+    return {_number(labels, row, "id", "category"): at for at, row in enumerate(rows)}
+
+
+def _score(path: Path, row: dict[str, Any]) -> float:
+    score = row.get("score")
+    if not isinstance(score, (int, float)) or not math.isfinite(score):
+        raise SourceError(
+            f"{path}: annotation {_id(row)} has no score, so it is a label, not a detection"
+        )
+    return float(score)
+
+
+FORMATS = (CocoLabels(), CocoDetections())

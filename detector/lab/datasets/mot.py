@@ -1,0 +1,264 @@
+"""MOTChallenge: the folder of a sequence with gt/gt.txt, img1/ and seqinfo.ini; a folder of such
+folders; or a gt.txt with a video.
+
+A row: frame (from 1), id, x, y, w, h, considered, class, visibility. Rows that are not considered
+become boxes to ignore. A class counts as looked for in a sequence where at least one of its rows is
+considered. Class numbers are MOTChallenge's, or those of a ``labels.txt`` beside the rows (one name
+a line, the first is 1, as CVAT writes it). Boxes may leave the picture and are used as they are. In
+a detections file the seventh column is the score, and class numbers count the model's classes
+from 1.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+from pathlib import Path
+
+from detector.core.errors import SourceError
+from detector.core.errors.text import counted
+from detector.core.sources._contents import PICTURES
+from detector.core.types import LabelledPicture
+from detector.lab.datasets.base import (
+    MAX_PIXELS,
+    Collector,
+    Dataset,
+    DetectionFormat,
+    LabelFormat,
+    Lookup,
+    StoredDetections,
+    numbers,
+    picture,
+    picture_size,
+    read_label_text,
+    read_lines,
+    translate_read_errors,
+)
+
+CLASSES = (
+    "pedestrian",
+    "person on vehicle",
+    "car",
+    "bicycle",
+    "motorbike",
+    "non motorized vehicle",
+    "static person",
+    "distractor",
+    "occluder",
+    "occluder on the ground",
+    "occluder full",
+    "reflection",
+    "crowd",
+)
+
+MAX_FRAMES = 4_000_000  # of a sequence: nearly two days of 25 frames a second
+KEYS = ("seqlength", "imwidth", "imheight")  # whole numbers in a seqinfo.ini
+
+Rows = dict[int, list[list[float]]]  # frame from 0 -> rows
+
+
+class MotLabels(LabelFormat):
+    name = "mot"
+
+    def claims(self, path: Path) -> bool:
+        if path.is_file():
+            return path.suffix.lower() == ".txt"
+        return (path / "gt" / "gt.txt").is_file() or bool(_sequences(path))
+
+    def read(self, path: Path, images: Path | None, split: str) -> Dataset:
+        single = path.is_file() or (path / "gt" / "gt.txt").is_file()
+        folders = [path] if single else _sequences(path)
+        if not folders:
+            raise SourceError(
+                f"{path}: no gt/gt.txt in it nor in its folders; a MOT sequence has one"
+            )
+        if images is not None and not single:
+            raise SourceError(
+                f"--images {images}: {path} has {len(folders)} sequences; evaluate one of them "
+                "with it"
+            )
+        video = images if images is not None and images.is_file() else None
+        if video is None and path.is_file() and path.parent.name != "gt" and images is None:
+            raise SourceError(
+                f"{path}: no pictures; name their folder, or the video, with --images"
+            )
+        pictures: list[LabelledPicture] = []
+        names: tuple[str, ...] = ()
+        for folder in folders:
+            file = folder if folder.is_file() else folder / "gt" / "gt.txt"
+            own = _names(file)
+            if names and own != names:
+                raise SourceError(
+                    f"{file}: its labels.txt differs from that of the first sequence; evaluate "
+                    "them apart"
+                )
+            names = own
+            root = folder if folder.is_dir() else file.parent.parent
+            pictures += _sequence(file, root, images, names, len(pictures), single)
+        return Dataset(str(path), "mot", names, pictures, None if video is None else str(video))
+
+
+def _sequences(folder: Path) -> list[Path]:
+    return sorted(path.parent.parent for path in folder.glob("*/gt/gt.txt"))
+
+
+def _names(file: Path) -> tuple[str, ...]:
+    labels = file.with_name("labels.txt")
+    return tuple(text for _, text in read_lines(labels)) if labels.is_file() else CLASSES
+
+
+def _sequence(
+    file: Path, root: Path, images: Path | None, names: tuple[str, ...], start: int, single: bool
+) -> list[LabelledPicture]:
+    rows = _rows(file)
+    info = _info(root / "seqinfo.ini")
+    video = images is not None and images.is_file()
+    paths = {} if video else _pictures(images or root / info.get("imdir", "img1"))
+    length = int(info.get("seqlength", 0)) or max((*rows, *paths), default=-1) + 1
+    if length > MAX_FRAMES:
+        raise SourceError(
+            f"{file}: has {length} frames, by its rows, its pictures or its seqinfo.ini; a "
+            f"sequence has at most {MAX_FRAMES}: correct the number, or cut it into parts"
+        )
+    unknown = sorted(frame for frame in rows if frame >= length or (paths and frame not in paths))
+    if unknown:
+        raise SourceError(
+            f"{file}: there is no picture for {counted(len(unknown), 'frame')} of it, first "
+            f"frame {unknown[0] + 1} of {length}; add the pictures, or name their folder with "
+            "--images DIR"
+        )
+    size = _size(info, paths, images if video else None)
+    looked_for = frozenset(
+        _class(file, row, names) for found in rows.values() for row in found if row[6] > 0
+    )
+    pictures = []
+    for frame in range(length):
+        boxes = [
+            (
+                [row[2], row[3], row[2] + row[4], row[3] + row[5]],
+                _class(file, row, names),
+                row[6] <= 0,
+                False,
+                None,
+            )
+            for row in rows.get(frame, [])
+        ]
+        path = (
+            None
+            if video
+            else str(paths.get(frame, root / info.get("imdir", "img1") / f"{frame + 1:06d}.jpg"))
+        )
+        more = {
+            "path": path,
+            "frame": frame if single else None,
+            "subset": "" if single else root.name,
+        }
+        name = f"{root.name}/{Path(path).name}" if path else f"{images and images.name}#{frame}"
+        pictures.append(picture(start + frame, name, size, boxes, labelled=looked_for, **more))
+    return pictures
+
+
+def _rows(file: Path) -> Rows:
+    """Nine columns each. Absent columns are filled: considered, of class 1."""
+    rows: Rows = {}
+    for line, text in read_lines(file):
+        values = numbers(file, line, [part for part in re.split(r"[,\s]+", text) if part], 6)
+        values += [1, 1, 1][len(values) - 6 :] if len(values) < 9 else []
+        if values[0] < 1 or values[0] != int(values[0]) or values[4] < 0 or values[5] < 0:
+            raise SourceError(
+                f"{file}:{line}: frames count from 1, sizes are 0 or more: {text[:80]!r}"
+            )
+        rows.setdefault(int(values[0]) - 1, []).append(values)
+    return rows
+
+
+def _class(file: Path, row: list[float], names: tuple[str, ...]) -> int:
+    number = 1 if row[7] == -1 else int(row[7])  # the first challenges have pedestrians only, as -1
+    if not 1 <= number <= len(names):
+        raise SourceError(
+            f"{file}: class {number}, but {len(names)} are known, from 1; name it in "
+            f"{file.parent}/labels.txt"
+        )
+    return number - 1
+
+
+def _info(path: Path) -> dict[str, str]:
+    if not path.is_file():
+        return {}
+    parser = configparser.ConfigParser()
+    try:
+        parser.read_string(read_label_text(path))
+        info = dict(parser["Sequence"])
+        if not all(0 <= int(info.get(key, 0)) <= MAX_PIXELS for key in KEYS):
+            raise ValueError
+    except (configparser.Error, KeyError, ValueError) as error:
+        raise SourceError(
+            f"{path}: not a seqinfo.ini with [Sequence] and whole numbers; mend or remove it"
+        ) from error
+    return info
+
+
+def _pictures(folder: Path) -> dict[int, Path]:
+    """Frame from 0 -> file: 000001.jpg is frame 0."""
+    if not os.path.isdir(folder):
+        raise SourceError(
+            f"{folder}: the folder of the pictures is not there; name it, or the video, with "
+            "--images"
+        )
+    with translate_read_errors(folder):
+        files = sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
+    found = {}
+    for path in files:
+        digits = re.search(r"(\d+)$", path.stem)
+        if digits is None or int(digits[1]) < 1:
+            raise SourceError(f"{path}: its name has no frame number from 1 (000001.jpg)")
+        found[int(digits[1]) - 1] = path
+    return found
+
+
+def _size(info: dict[str, str], paths: dict[int, Path], video: Path | None) -> tuple[int, int]:
+    if "imwidth" in info and "imheight" in info:
+        return int(info["imwidth"]), int(info["imheight"])
+    if video is not None or not paths:
+        return 0, 0
+    return picture_size(str(paths[min(paths)]))
+
+
+class MotDetections(DetectionFormat):
+    name = "mot"
+
+    def claims(self, path: Path) -> bool:
+        return path.is_file() and path.suffix.lower() == ".txt"
+
+    def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
+        """frame, id, x, y, w, h, score, class, ...: class numbers from 1, of ``names``."""
+        if names is None:
+            raise SourceError(
+                f"{path}: a MOT file has class numbers only; name the classes with --names FILE "
+                "(one name a line), or by a known list: --names coco, --names person-vehicle"
+            )
+        if not lookup.has_frames:
+            raise SourceError(
+                f"{path}: has frame numbers, but {lookup.dataset.path} has pictures without; use "
+                "--save coco for those"
+            )
+        collector = Collector(path, lookup, every_picture_listed=False)
+        for line, text in read_lines(path):
+            row = numbers(path, line, [part for part in re.split(r"[,\s]+", text) if part], 7)
+            number = int(row[7]) if len(row) > 7 else 1
+            if row[0] != int(row[0]) or (len(row) > 7 and row[7] != number):
+                raise SourceError(f"{path}:{line}: frames and classes are whole numbers")
+            if not 1 <= number <= len(names):
+                raise SourceError(
+                    f"{path}:{line}: class {number}, and the last of {counted(len(names), 'name')} "
+                    f"is that of class {len(names)}; give the model's own"
+                )
+            at = collector.place(lookup.by_frame(int(row[0]) - 1), f"frame {int(row[0])}")
+            if at is not None:
+                box = [row[2], row[3], row[2] + row[4], row[3] + row[5]]
+                collector.add(at, box, row[6], number - 1, f"{path}:{line}")
+        return collector.finish(names)
+
+
+FORMATS = (MotLabels(), MotDetections())

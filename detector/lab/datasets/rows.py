@@ -1,0 +1,128 @@
+"""Our own JSONL and CSV, as detections; they hold no labels.
+
+JSONL has one line for each frame. CSV has one row for each detection, so a picture without any has
+no row.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from detector.core.errors import SourceError, UsageError
+from detector.core.errors.parsing import parse_json
+from detector.core.errors.text import from_cell
+from detector.core.session.codec import from_builtins
+from detector.core.sources._contents import PICTURES
+from detector.lab.datasets.base import (
+    Collector,
+    DetectionFormat,
+    Lookup,
+    StoredDetections,
+    box_of,
+    read_label_text,
+)
+
+CUT_OFF = "is the file cut off?"
+
+
+class DetectionRow(Struct, frozen=True):
+    name: str = field(name="class")
+    score: float
+    box: tuple[float, float, float, float]  # xyxy, pixels
+
+
+class FrameRow(Struct, frozen=True):
+    """A line of our JSONL, as far as it is read."""
+
+    source: str
+    frame: int
+    detections: list[DetectionRow]
+
+
+class JsonlDetections(DetectionFormat):
+    name = "jsonl"
+
+    def claims(self, path: Path) -> bool:
+        return path.is_file() and path.suffix.lower() == ".jsonl"
+
+    def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
+        collector = Collector(path, lookup, every_picture_listed=True)
+        own: dict[str, int] = {}
+        lines = read_label_text(path).split("\n")  # a name may hold other ends of a line
+        for line, text in enumerate(lines, 1):
+            if not text.strip():
+                continue
+            content = parse_json(
+                text, path, SourceError, cure=CUT_OFF, first_line=line, halves=True
+            )
+            where = f"{path}:{line}"
+            try:
+                row = from_builtins(content, FrameRow, where)
+            except UsageError as error:
+                raise SourceError(
+                    f"{where}: not a line that detect-video wrote; {CUT_OFF}"
+                ) from error
+            at = collector.place(
+                _find_picture(row.source, row.frame, lookup), f"{row.source} frame {row.frame}"
+            )
+            if at is not None:
+                for one in row.detections:
+                    number = own.setdefault(one.name, len(own))
+                    collector.add(at, one.box, one.score, number, where)
+        return collector.finish(tuple(own))
+
+
+class CsvDetections(DetectionFormat):
+    name = "csv"
+
+    def claims(self, path: Path) -> bool:
+        return path.is_file() and path.suffix.lower() == ".csv"
+
+    def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
+        text = read_label_text(path)
+        collector = Collector(path, lookup, every_picture_listed=False)
+        own: dict[str, int] = {}
+        for line, row in _csv_rows(path, text):
+            where = f"{path}:{line}"
+            try:
+                source, frame, name = row["source"], int(row["frame"]), row["class"]
+                box = box_of(row[key] for key in ("x1", "y1", "x2", "y2"))
+                score = float(row["score"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise SourceError(
+                    f"{where}: not a row that detect-video wrote; {CUT_OFF}"
+                ) from error
+            at = collector.place(_find_picture(source, frame, lookup), f"{source} frame {frame}")
+            if at is not None:
+                collector.add(at, box, score, own.setdefault(name, len(own)), where)
+        return collector.finish(tuple(own))
+
+
+def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """Line and columns of each row, the text as it was before it became cells. Raises SourceError
+    for what the format cannot hold."""
+    table = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        for row in table:
+            cells = {key: from_cell(cell) for key, cell in row.items() if isinstance(cell, str)}
+            yield table.line_num, cells
+    except csv.Error as error:  # a field of more than 131,072 characters, a quote that never ends
+        raise SourceError(
+            f"{path}:{table.line_num + 1}: not a row that detect-video wrote: {error}; {CUT_OFF}"
+        ) from error
+
+
+def _find_picture(source: str, frame: int, lookup: Lookup) -> int | None:
+    """A picture's row names its own file; a frame's row names the video."""
+    at = lookup.by_name(source)
+    if at is not None or Path(source).suffix.lower() in PICTURES:
+        return at
+    return lookup.by_frame(frame)
+
+
+FORMATS = (JsonlDetections(), CsvDetections())

@@ -1,0 +1,349 @@
+"""YOLO: a folder of .txt files, one for each picture, with one row for each box: class cx cy w h,
+relative to the picture.
+
+Labels: a data.yaml, or a folder with images/ and labels/ (and classes.txt). A row of more than five
+numbers is a polygon; its bounding box counts. Detections: a folder of .txt files with the score as
+sixth number, and classes.txt.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from detector.core.errors import SourceError
+from detector.core.errors.parsing import quote
+from detector.core.errors.reading import read_text
+from detector.core.errors.text import counted
+from detector.core.errors.yaml_parsing import parse_yaml
+from detector.core.sources._contents import PICTURES
+from detector.core.types import LabelledPicture
+from detector.lab.datasets.base import (
+    Collector,
+    Dataset,
+    DetectionFormat,
+    LabelFormat,
+    Lookup,
+    StoredDetections,
+    numbers,
+    picture,
+    picture_size,
+    read_lines,
+    translate_read_errors,
+)
+
+SPLITS = {
+    "val": ("val", "valid", "validation", "test"),
+    "valid": ("valid", "val"),
+}  # what a split may be called
+NAMES = ("classes.txt", "obj.names", "labels/classes.txt")
+SLACK = 0.01  # of the picture's width: by rounding, boxes may leave the picture this far
+
+
+Pairs = list[tuple[Path, Path]]  # a picture, and where its labels are if it has any
+
+
+class YoloLabels(LabelFormat):
+    name = "yolo"
+
+    def claims(self, path: Path) -> bool:
+        if path.is_file():
+            return path.suffix.lower() in (".yaml", ".yml")
+        return _yaml_in(path) is not None or (path / "labels").is_dir()
+
+    def read(self, path: Path, images: Path | None, split: str) -> Dataset:
+        description = path if path.is_file() else _yaml_in(path)
+        if description is not None:
+            names, pairs, folders = _of_yaml(description, split, images)
+        else:
+            names, pairs, folders = _of_folder(path, images)
+        video = str(images) if images is not None and images.is_file() else None
+        if video is not None:
+            return Dataset(str(path), "yolo", names, _frames(folders, names, Path(video)), video)
+        _refuse_strangers(pairs, folders)
+        if pairs and not any(os.path.isfile(label) for _, label in pairs):
+            raise SourceError(
+                f"{path}: none of its {counted(len(pairs), 'picture')} has labels, first "
+                f"{pairs[0][1]}; check the paths"
+            )
+        pictures = [_picture(at, image, label, names) for at, (image, label) in enumerate(pairs)]
+        return Dataset(str(path), "yolo", names, pictures)
+
+
+def _yaml_in(folder: Path) -> Path | None:
+    found = [
+        path
+        for name in ("data.yaml", "data.yml", "dataset.yaml")
+        if (path := folder / name).is_file()
+    ]
+    return found[0] if found else None
+
+
+def _of_yaml(
+    path: Path, split: str, images: Path | None
+) -> tuple[tuple[str, ...], Pairs, list[Path]]:
+    content = parse_yaml(read_text(path, "a YOLO data.yaml", error=SourceError), path, SourceError)
+    if not isinstance(content, dict) or "names" not in content:
+        raise SourceError(
+            f"{path}: a YOLO data.yaml has names, and train, val or test; this has no names"
+        )
+    names = _yaml_names(path, content["names"])
+    root = path.parent / str(content.get("path") or "")
+    key = next((key for key in SPLITS.get(split, (split,)) if content.get(key)), None)
+    if key is None and images is None:
+        known = ", ".join(name for name in ("train", "val", "test") if content.get(name)) or "none"
+        raise SourceError(f"{path}: has no split {split!r}; it has {known}; choose with --split")
+    if images is not None:
+        return names, *_pairs([images], path)
+    places = content[key] if isinstance(content[key], list) else [content[key]]
+    return names, *_pairs([_existing(root, path.parent, str(place)) for place in places], path)
+
+
+def _yaml_names(path: Path, names: Any) -> tuple[str, ...]:
+    if isinstance(names, dict) and names.keys() == set(range(len(names))):
+        names = [names[at] for at in range(len(names))]
+    if not isinstance(names, list) or not names:
+        raise SourceError(f"{path}: names must be a list, or numbers from 0 with a name each")
+    for name in names:
+        if isinstance(name, (list, dict)):
+            raise SourceError(f"{path}: names: {quote(name)} is no name; write one text a class")
+    return tuple(map(str, names))
+
+
+def _existing(root: Path, beside: Path, place: str) -> Path:
+    """As the YAML says it; exports often say ../valid/images where valid/images is meant."""
+    candidates = (root / place, beside / place, beside / place.removeprefix("../"))
+    return next((path for path in candidates if os.path.exists(path)), candidates[0])
+
+
+def _of_folder(path: Path, images: Path | None) -> tuple[tuple[str, ...], Pairs, list[Path]]:
+    found = [path / name for name in NAMES if (path / name).is_file()]
+    if not found:
+        raise SourceError(
+            f"{path}: no class names; put a data.yaml, or a classes.txt with one name a line, "
+            "into it"
+        )
+    names = tuple(text for _, text in read_lines(found[0]))
+    if images is not None and images.is_file():
+        return names, [], [path / "labels"]
+    folder = images or (path / "images" if (path / "images").is_dir() else path)
+    pairs = [
+        (image, _label_of(image, path / "labels", folder)) for image in _pictures_under(folder)
+    ]
+    return names, pairs, [path / "labels"]
+
+
+def _pictures_under(folder: Path) -> list[Path]:
+    return _files_under(folder, PICTURES)
+
+
+def _files_under(folder: Path, suffixes: Collection[str]) -> list[Path]:
+    """Files with one of the suffixes, at any depth, in order of path; links to folders are not
+    followed. What vanishes during the walk was never there.
+
+    Raises SourceError for the root folder, which a slip of the keys names (``val: /``) and which
+    takes minutes to walk, and for a folder that cannot be listed."""
+    if os.path.samefile(folder, "/"):
+        raise SourceError(f"{folder} is the root of the file system; name the pictures' folder")
+
+    def refuse(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
+    with translate_read_errors(folder):
+        return sorted(
+            Path(place, name)
+            for place, _, names in os.walk(folder, onerror=refuse)
+            for name in names
+            if os.path.splitext(name)[1].lower() in suffixes
+        )
+
+
+def _label_of(image: Path, labels: Path, images: Path) -> Path:
+    return labels / image.relative_to(images).with_suffix(".txt")
+
+
+def _pairs(places: Iterable[Path], origin: Path) -> tuple[Pairs, list[Path]]:
+    """Pictures of folders and of lists, each with the path of its labels, where images/ in the
+    picture's path becomes labels/."""
+    pairs: Pairs = []
+    folders: list[Path] = []
+    for place in places:
+        if os.path.isdir(place):
+            pairs += [(image, _labels_path(image)) for image in _pictures_under(place)]
+            folders.append(_labels_path(place / "x.jpg").parent)
+        elif place.suffix == ".txt":
+            listed = [Path(text) for _, text in read_lines(place)]
+            images = [path if path.is_absolute() else place.parent / path for path in listed]
+            pairs += [(image, _labels_path(image)) for image in images]
+        elif os.path.isfile(place):
+            folders.append(origin.parent / "labels")  # a video: its labels lie beside the YAML
+        else:
+            raise SourceError(
+                f"{origin}: {place} is not there; name the folder of the pictures with --images DIR"
+            )
+    return pairs, folders
+
+
+def _labels_path(image: Path) -> Path:
+    parts = list(image.parts)
+    for at in range(len(parts) - 2, -1, -1):
+        if parts[at] == "images":
+            parts[at] = "labels"
+            break
+    path = Path(*parts)
+    return path.with_suffix(".txt") if path.name else path
+
+
+def _refuse_strangers(pairs: Pairs, folders: list[Path]) -> None:
+    """Raises SourceError for labels without a picture: a wrong folder, or pictures are lost."""
+    wanted = {label for _, label in pairs}
+    found = [
+        path for folder in folders if folder.is_dir() for path in _files_under(folder, (".txt",))
+    ]
+    strangers = [path for path in found if path not in wanted and path.name != "classes.txt"]
+    if strangers:
+        raise SourceError(
+            f"{counted(len(strangers), 'label file', 'has')} no picture, first {strangers[0]}; "
+            "add the picture, remove the file, or name the pictures' folder with --images DIR"
+        )
+
+
+def _picture(at: int, image: Path, label: Path, names: tuple[str, ...]) -> LabelledPicture:
+    size = picture_size(str(image)) if os.path.isfile(image) else (0, 0)
+    return picture(at, image.name, size, _boxes(label, size, names), path=str(image))
+
+
+def _frames(folders: list[Path], names: tuple[str, ...], video: Path) -> list[LabelledPicture]:
+    """Labels of a video's frames: NAME_000123.txt is frame 123."""
+    import cv2
+
+    capture = cv2.VideoCapture(str(video))
+    size = int(capture.get(cv2.CAP_PROP_FRAME_WIDTH)), int(capture.get(cv2.CAP_PROP_FRAME_HEIGHT))
+    capture.release()
+    if 0 in size:
+        raise SourceError(
+            f"{video}: cannot be opened as a video, so its labels have no size; check --images"
+        )
+    files = [
+        path
+        for folder in folders
+        for path in sorted(folder.glob("*.txt"))
+        if path.name != "classes.txt"
+    ]
+    pictures = []
+    for at, path in enumerate(files):
+        frame = frame_number(path.stem)
+        if frame is None:
+            raise SourceError(
+                f"{path}: its name has no frame number (frame_000123.txt is frame 123)"
+            )
+        pictures.append(
+            picture(at, f"{video.name}#{frame}", size, _boxes(path, size, names), frame=frame)
+        )
+    return pictures
+
+
+def frame_number(stem: str) -> int | None:
+    digits = re.search(r"(\d+)$", stem)
+    return int(digits[1]) if digits else None
+
+
+def _boxes(
+    path: Path, size: tuple[int, int], names: tuple[str, ...]
+) -> list[tuple[list[float], int, bool, bool, float | None]]:
+    rows: list[tuple[list[float], int, bool, bool, float | None]] = []
+    for line, text in read_lines(path) if os.path.isfile(path) else ():
+        values = numbers(path, line, text.split(), 5)
+        if len(values) == 6:
+            raise SourceError(
+                f"{path}:{line}: six numbers are a detection, not a label; give it with "
+                "--detections"
+            )
+        class_id = _class(path, line, values[0], names)
+        rows.append((_xyxy(path, line, values[1:], size), class_id, False, False, None))
+    return rows
+
+
+def _class(path: Path, line: int, value: float, names: tuple[str, ...]) -> int:
+    if value != int(value) or not 0 <= value < len(names):
+        raise SourceError(
+            f"{path}:{line}: class {value:g}, and the last of {counted(len(names), 'name')} is "
+            f"that of class {len(names) - 1}; add its name"
+        )
+    return int(value)
+
+
+def _xyxy(path: Path, line: int, values: Sequence[float], size: tuple[int, int]) -> list[float]:
+    """Pixels, of cx cy w h or of a polygon x1 y1 x2 y2 ..."""
+    if min(values) < -SLACK or max(values) > 1 + SLACK:
+        raise SourceError(
+            f"{path}:{line}: {values[:4]} is not relative to the picture: YOLO's numbers are 0 to 1"
+        )
+    if len(values) == 4:
+        cx, cy, width, height = values
+        box = [cx - width / 2, cy - height / 2, cx + width / 2, cy + height / 2]
+    elif len(values) % 2 == 0 and len(values) >= 6:
+        box = [min(values[::2]), min(values[1::2]), max(values[::2]), max(values[1::2])]
+    else:
+        raise SourceError(
+            f"{path}:{line}: {len(values) + 1} numbers; a box has 5, a polygon an odd number from 7"
+        )
+    return [box[0] * size[0], box[1] * size[1], box[2] * size[0], box[3] * size[1]]
+
+
+class YoloDetections(DetectionFormat):
+    name = "yolo"
+
+    def claims(self, path: Path) -> bool:
+        return path.is_dir() and _own_labels(path) is not None
+
+    def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
+        """A folder that the sink wrote, or the dataset around it: NAME.txt for picture NAME, also
+        in folders, and frame_000123.txt for frame 123 of a video."""
+        folder = _own_labels(path) or path
+        if names is None:
+            names = tuple(text for _, text in read_lines(folder / "classes.txt"))
+        collector = Collector(path, lookup, every_picture_listed=True)
+        for file in _files_under(folder, (".txt",)):
+            if file.name == "classes.txt":
+                continue
+            stem = str(file.relative_to(folder).with_suffix(""))
+            at = collector.place(_place(stem, lookup), file.name)
+            if at is None:
+                continue
+            one = lookup.dataset.pictures[at]
+            if not one.width:
+                raise SourceError(
+                    f"{one.name}: its size is unknown, and rows of {file} are relative to it; add "
+                    "the picture"
+                )
+            for line, text in read_lines(file):
+                values = numbers(file, line, text.split(), 5)
+                if len(values) == 5:
+                    raise SourceError(
+                        f"{file}:{line}: five numbers are a label, not a detection, which has a "
+                        "score; write them with --save yolo --save-conf"
+                    )
+                class_id = _class(file, line, values[0], names)
+                box = _xyxy(file, line, values[1:5], (one.width, one.height))
+                collector.add(at, box, values[5], class_id, f"{file}:{line}")
+        return collector.finish(names)
+
+
+def _own_labels(path: Path) -> Path | None:
+    """The folder with the labels of our sink; None where there is none."""
+    places = (path, path / "labels")
+    return next((place for place in places if (place / "classes.txt").is_file()), None)
+
+
+def _place(stem: str, lookup: Lookup) -> int | None:
+    at = lookup.by_stem(stem)
+    number = frame_number(stem)
+    return at if at is not None or number is None else lookup.by_frame(number)
+
+
+FORMATS = (YoloLabels(), YoloDetections())

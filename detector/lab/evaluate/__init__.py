@@ -1,0 +1,248 @@
+"""``eval``: a dataset goes through the loop of ``detect``; labels judge its detections.
+
+study.py    a dataset on its way through one engine
+scoring.py  detections, of a run or of a file, held against the labels
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from detector.core.analysis.matching import MAX_DETECTIONS
+from detector.core.config.schema import Config
+from detector.core.errors import EXIT_DONE, EXIT_GATE, UsageError
+from detector.core.errors.guard import keep
+from detector.core.run.detect import Live
+from detector.core.run.detect import Result as RunResult
+from detector.core.session.document import Exit
+from detector.lab.datasets.classmap import ClassMap, read_mapping
+from detector.lab.evaluate.scoring import Plots, score_file
+from detector.lab.evaluate.study import Study, run_study
+from detector.lab.session.evaluation import (
+    SCHEMA,
+    EngineResult,
+    EvaluatedData,
+    Evaluation,
+    FileResult,
+    GivenDetections,
+    InterruptedResult,
+    Result,
+    Settings,
+    Thresholds,
+)
+
+if TYPE_CHECKING:
+    from detector.lab.datasets.base import Dataset
+
+
+@dataclass(frozen=True, slots=True)
+class EvalOptions:
+    """What is evaluated, and against what: the options of ``eval`` that are not a run's.
+
+    ``dataset``: the labels. ``images``: their pictures or video, where the labels do not tell.
+    ``detections``: a file to score in place of a run. ``min_ap50``: the gate.
+    """
+
+    dataset: str
+    format: str = "auto"
+    images: str | None = None
+    split: str = "val"
+    subset: str | None = None
+    mapping: str | None = None
+    detections: str | None = None
+    min_ap50: float | None = None
+
+
+def evaluate(
+    options: EvalOptions,
+    configs: Sequence[Config],
+    *,
+    command: Sequence[str] = (),
+    live: Callable[[], Live] | None = None,
+    plots: Plots | None = None,
+) -> Evaluation:
+    """One row for each configuration, that is, for each engine; or the row of a detections file.
+
+    ``plots`` draws a row: file name -> text. Raises DetectVideoError for what cannot be read, run
+    or scored. A failed gate and an interruption are told in the document's ``exit``.
+    """
+    from detector.lab.analysis.accuracy.average_precision import check_installed
+
+    check_installed()
+    dataset, mapping = _open_dataset(options, configs[0])
+    runs: list[RunResult] = []
+    results: list[Result] = []
+    if options.detections is not None:
+        results.append(score_file(options.detections, configs[0], dataset, mapping, plots))
+    else:
+        dataset.check_readable()
+        _check_engines(configs)
+        for config in configs:
+            run, result = run_study(
+                Study(dataset, mapping), config, command, live and live(), plots
+            )
+            runs.append(run)
+            results.append(result)
+            if isinstance(result, InterruptedResult):
+                break
+    return Evaluation(
+        schema=SCHEMA,
+        dataset=_describe_data(options, dataset),
+        settings=_settings(options, configs[0]),
+        mapping=mapping.path if mapping is not None else None,
+        results=tuple(_add_differences(results)),
+        notes=tuple(dataset.notes),
+        exit=_exit(results, runs, options.min_ap50),
+    )
+
+
+def _check_engines(configs: Sequence[Config]) -> None:
+    """An engine that is not installed is reported before the first one runs. Raises EngineError and
+    UsageError."""
+    from detector.core import engines
+
+    usable = engines.usable()
+    for config in configs:
+        name = config.runtime.engine
+        if name != "auto" and usable.get(name, "unknown") is not None:
+            engines.load_library(
+                name
+            )  # raises with the reason, and with the command that installs it
+
+
+def configs_for_engines(config: Config, engines: Sequence[str]) -> list[Config]:
+    """The configuration for each engine. Each of several has a session of its own below --run-dir.
+
+    Raises UsageError where an engine is named twice.
+    """
+    if not engines:
+        return [config]
+    if len(set(engines)) != len(engines):
+        raise UsageError(f"--engine {','.join(engines)}: names an engine twice; name each once")
+    folder = config.output.run_dir
+    made = []
+    for name in engines:
+        below = str(Path(folder) / name) if folder and len(engines) > 1 else folder
+        made.append(
+            replace(
+                config,
+                runtime=replace(config.runtime, engine=name),
+                output=replace(config.output, run_dir=below),
+            )
+        )
+    return made
+
+
+def _open_dataset(options: EvalOptions, config: Config) -> tuple[Dataset, ClassMap | None]:
+    """The labels of the pictures that --frames and --stride leave, and the mapping."""
+    dataset, mapping = open_labels(options)
+    refuse_window(config)
+    stride, frames = config.input.stride, config.input.frames
+    if dataset.video is None:
+        dataset.pictures = dataset.pictures[::stride][:frames]
+    else:
+        keep_reached(dataset, stride, frames)
+    return dataset, mapping
+
+
+def open_labels(options: EvalOptions) -> tuple[Dataset, ClassMap | None]:
+    """The labels of --split and --subset, and the mapping. Raises SourceError and UsageError."""
+    from detector.core.models.catalogue import folder
+    from detector.lab import datasets
+
+    keep("the labels", options.dataset)
+    keep("the mapping of classes", options.mapping)
+    keep("the file of detections", options.detections)
+    mapping = (
+        None if options.mapping is None else read_mapping(options.mapping, folder() / "mappings")
+    )
+    dataset = datasets.open(
+        options.dataset, format=options.format, images=options.images, split=options.split
+    )
+    keep("the video of the labels", dataset.video)
+    keep("a picture of the labels", *(one.path for one in dataset.pictures))
+    if options.subset is not None:
+        known = sorted({one.subset for one in dataset.pictures if one.subset})
+        dataset.pictures = [one for one in dataset.pictures if one.subset == options.subset]
+        if not dataset.pictures:
+            raise UsageError(
+                f"--subset {options.subset}: no picture is of it; {options.dataset} has "
+                f"{', '.join(known) or 'no subsets'}"
+            )
+    return dataset, mapping
+
+
+def refuse_window(config: Config) -> None:
+    """Raises UsageError for --start and --duration: what they leave out would count as missed."""
+    if config.input.start is not None or config.input.duration is not None:
+        raise UsageError("--start and --duration do not go with labels; use --frames, --stride")
+
+
+def keep_reached(dataset: Dataset, stride: int, frames: int | None) -> None:
+    """Drops the labels of frames that a run with --stride and --frames does not reach. Raises
+    UsageError where none is left."""
+    end = math.inf if frames is None else frames * stride
+    dataset.pictures = [
+        one
+        for one in dataset.pictures
+        if one.frame is not None and one.frame % stride == 0 and one.frame < end
+    ]
+    if not dataset.pictures:
+        raise UsageError("--frames and --stride leave no labelled frame of the video; change them")
+
+
+def _add_differences(results: Sequence[Result]) -> list[Result]:
+    """Every row after the first with its distance from the first; none where one is unscored."""
+    from detector.lab.analysis.accuracy.average_precision import difference
+
+    scored = [row for row in results if isinstance(row, EngineResult)]
+    if not scored or len(scored) < len(results):
+        return list(results)
+    first = scored[0]
+    return [first, *(replace(row, difference=difference(row, first)) for row in scored[1:])]
+
+
+def _describe_data(options: EvalOptions, dataset: Dataset) -> EvaluatedData:
+    return EvaluatedData(
+        path=dataset.path,
+        format=dataset.format,
+        subset=options.subset,
+        video=dataset.video,
+        pictures=len(dataset.pictures),
+        boxes=sum(len(one.boxes) for one in dataset.pictures),
+        classes=tuple(dataset.classes),
+    )
+
+
+def _settings(options: EvalOptions, config: Config) -> Settings:
+    if options.detections is not None:
+        return GivenDetections(options.detections)
+    own = config.selection
+    return Thresholds(own.conf, own.iou, own.agnostic, own.max_det, MAX_DETECTIONS)
+
+
+def _exit(results: Sequence[Result], runs: Sequence[RunResult], least: float | None) -> Exit:
+    """An interruption counts first, then a failed gate, then a damaged input."""
+    for row in results:
+        if isinstance(row, InterruptedResult):
+            return replace(row.exit, reason=f"{row.exit.reason}; nothing is scored")
+    for row in results:
+        if isinstance(row, EngineResult | FileResult) and _is_below(row.ap50, least):
+            who = row.engine if isinstance(row, EngineResult) else row.detections
+            reached = "there is none" if row.ap50 is None else f"it is {row.ap50:.4f}"
+            return Exit(
+                code=EXIT_GATE,
+                reason=f"gate failed: AP50 must be at least {least}, but {reached} ({who})",
+            )
+    for run in runs:
+        if run.exit_code != EXIT_DONE:
+            return run.summary.exit
+    return Exit(code=EXIT_DONE, reason="done")
+
+
+def _is_below(ap50: float | None, least: float | None) -> bool:
+    return least is not None and (ap50 is None or ap50 < least)

@@ -1,0 +1,133 @@
+"""Scoring: detections of a run or of a file are mapped, held against labels, and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from detector.core.config.schema import Config
+from detector.core.errors import SourceError
+from detector.core.errors.text import counted
+from detector.core.run.detect import closing_session
+from detector.core.session.codec import to_builtins
+from detector.core.types import Detections, LabelledPicture
+from detector.lab.datasets.classmap import Bound, ClassMap, bind
+from detector.lab.session.evaluation import Accuracy, EngineResult, FileResult
+
+if TYPE_CHECKING:
+    from detector.core.session.store import Session
+    from detector.lab.datasets.base import Dataset
+
+# Draws the plots of a row: file name -> text.
+Plots = Callable[[EngineResult | FileResult], dict[str, str]]
+
+
+def score(
+    dataset: Dataset, bound: Bound, seen: Sequence[int], found: Sequence[Detections]
+) -> Accuracy:
+    """All figures. ``seen``: places of the pictures in the dataset; ``found``: the detections of
+    each, in the classes of ``bound.targets``."""
+    from detector.lab.analysis.accuracy.average_precision import accuracy
+
+    pictures = [map_labels(dataset.pictures[at], bound) for at in seen]
+    return accuracy(pictures, found, bound.targets)
+
+
+def map_labels(one: LabelledPicture, bound: Bound) -> LabelledPicture:
+    """The picture with its labels in the classes that are scored, without boxes of others."""
+    target_of = {**bound.label_ids, **bound.ignored_ids}
+    looked_for = None
+    if one.labelled is not None:
+        looked_for = frozenset(
+            bound.label_ids[class_id] for class_id in one.labelled if class_id in bound.label_ids
+        )
+        target_of = {label: target for label, target in target_of.items() if target in looked_for}
+    keep = np.array([class_id in target_of for class_id in one.class_ids.tolist()], bool)
+    ids = one.class_ids[keep].tolist()
+    excused = np.array([class_id in bound.ignored_ids for class_id in ids], bool)
+    return replace(
+        one,
+        boxes=one.boxes[keep],
+        class_ids=np.array([target_of[class_id] for class_id in ids], np.int64),
+        ignored=(one.ignored[keep] | excused) & ~one.crowd[keep],
+        crowd=one.crowd[keep],
+        areas=one.areas[keep],
+        labelled=looked_for,
+    )
+
+
+def refuse_unlabelled(dataset: Dataset, bound: Bound) -> None:
+    """Raises SourceError where there is no box to find, before hours of inference."""
+    targets = list(bound.label_ids)
+    for one in dataset.pictures:
+        looked_for = np.isin(one.class_ids, targets) & ~(one.ignored | one.crowd)
+        if looked_for.any():
+            return
+    raise SourceError(
+        f"{dataset.path}: no box of {', '.join(bound.targets)} in its "
+        f"{counted(len(dataset.pictures), 'picture')}, so there is nothing to score; check labels "
+        "and mapping"
+    )
+
+
+def score_file(
+    path: str, config: Config, dataset: Dataset, mapping: ClassMap | None, plots: Plots | None
+) -> FileResult:
+    """Figures of detections that another program, or an earlier run, wrote."""
+    from detector.core.session.store import Session
+    from detector.lab import datasets
+
+    if dataset.format == "yolo":
+        dataset.check_readable()  # its labels are relative to the pictures
+    stored = datasets.open_detections(path, dataset, names=_read_names(config))
+    bound = bind(mapping, stored.names, dataset.classes)
+    refuse_unlabelled(dataset, bound)
+    target_of = {class_id: at for at, group in enumerate(bound.groups) for class_id in group}
+    detections = [_map_detections(one, target_of, bound.targets) for one in stored.detections]
+    scored = score(dataset, bound, range(len(dataset.pictures)), detections)
+    notes = [*bound.notes, *stored.notes]
+    if bound.merges:
+        notes.append(
+            "the classes of this file were mapped after NMS; run the model to map them before NMS"
+        )
+    name = f"{Path(path).stem}-scored"
+    session = Session.create(config.output.run_dir, name, or_temporary=True)
+    notes += session.notes
+    with closing_session(session):
+        session.begin()
+        row = FileResult(
+            detections=path, **vars(scored), notes=tuple(notes), session=str(session.folder)
+        )
+        return replace(row, plots=save_result(session, row, plots))
+
+
+def save_result(
+    session: Session, row: EngineResult | FileResult, plots: Plots | None
+) -> dict[str, str]:
+    """Writes evaluation.json and the plots into the session. Returns name -> file of each plot."""
+    session.write_json("evaluation.json", to_builtins(row))
+    drawn = plots(row) if plots else {}
+    return {Path(name).stem: str(session.write_text(name, text)) for name, text in drawn.items()}
+
+
+def _read_names(config: Config) -> tuple[str, ...] | None:
+    """--names: a file, or a list that the package carries."""
+    from detector.core.models.catalogue import folder
+    from detector.core.models.names import read_names
+
+    if config.network.names is None:
+        return None
+    known = folder() / "names" / f"{config.network.names}.names"
+    return read_names(known if known.is_file() else Path(config.network.names))
+
+
+def _map_detections(
+    one: Detections, target_of: dict[int, int], names: tuple[str, ...]
+) -> Detections:
+    keep = np.array([class_id in target_of for class_id in one.class_ids.tolist()], bool)
+    ids = np.array([target_of[class_id] for class_id in one.class_ids[keep].tolist()], np.int64)
+    return Detections(one.boxes[keep], one.scores[keep], ids, names)

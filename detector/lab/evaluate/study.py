@@ -1,0 +1,179 @@
+"""Study: a dataset on its way through one engine.
+
+A frame goes through what every run has (``run.detect``): source, preprocess, engine, NMS, timeline,
+session. Two things differ: the head gives every class of a box as a detection of its own, mapped to
+the classes that are scored, and nothing is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from detector.core.config.schema import Config
+from detector.core.errors import EXIT_DAMAGED, EXIT_DONE, SourceError
+from detector.core.errors.text import counted
+from detector.core.run.detect import Hooks, Live, Result, detect
+from detector.core.run.wire import LoadedModel, choice_of
+from detector.core.session.store import Session
+from detector.core.types import Candidates, Detections, Frame, LabelledPicture
+from detector.lab.datasets.classmap import Bound, ClassMap, bind
+from detector.lab.evaluate.scoring import Plots, refuse_unlabelled, save_result, score
+from detector.lab.session.evaluation import EngineResult, InterruptedResult
+
+if TYPE_CHECKING:
+    from detector.core.models.base import Network
+    from detector.core.sources.base import Source
+    from detector.core.stages.heads import Floats
+    from detector.lab.datasets.base import Dataset
+
+SURE = 0.25  # the score of what a detection run would show, and be ended by
+TOLERANCE = 2  # pixels by which a picture's size may differ from the size that its labels state
+
+
+def run_study(
+    study: Study, config: Config, command: Sequence[str], live: Live | None, plots: Plots | None
+) -> tuple[Result, EngineResult | InterruptedResult]:
+    """One engine over the dataset, and its figures. Raises what ended the run early."""
+    dataset = study.dataset
+    config = replace(
+        config,
+        output=replace(config.output, save=(), output=None, no_video=False),
+        selection=replace(config.selection, classes=None),
+    )
+    run = detect([dataset.path], config, command=command, live=live, hooks=study.hooks(config))
+    if run.errors:
+        raise run.errors[0]
+    summary = run.summary
+    if run.exit_code not in (EXIT_DONE, EXIT_DAMAGED):
+        return run, InterruptedResult(summary.engine, summary.exit)
+    study.check_seen(whole=run.exit_code == EXIT_DONE)
+    assert study.bound is not None
+    seen = sorted(study.found)
+    scored = score(dataset, study.bound, seen, [study.found[at] for at in seen])
+    row = EngineResult(
+        engine=summary.engine,
+        model=summary.model,
+        precision=summary.precision,
+        batch=summary.batch,
+        model_input=summary.model_input,
+        fps=summary.fps,
+        frames=summary.frames,
+        **vars(scored),
+        notes=(*study.bound.notes, *summary.notes, *study.notes()),
+        session=summary.session or None,
+    )
+    if run.session is not None:
+        with Session.reopened(run.session) as session:
+            row = replace(row, plots=save_result(session, row, plots))
+    return run, row
+
+
+class Study:
+    """The hooks that a run calls, and the detections that they gather."""
+
+    def __init__(self, dataset: Dataset, mapping: ClassMap | None) -> None:
+        self.dataset = dataset
+        self.mapping = mapping
+        self.bound: Bound | None = None
+        self.found: dict[int, Detections] = {}  # by place in the dataset
+        self._mismatches: list[str] = []
+        self._places = {one.frame: at for at, one in enumerate(dataset.pictures)}
+
+    def hooks(self, config: Config) -> Hooks:
+        return Hooks(self.remap, partial(self.open_source, config), self.collect, measured=False)
+
+    def remap(self, machine: LoadedModel) -> None:
+        """Puts the mapped head on the network. From here on its classes are the scored ones."""
+        bound = self.bound = bind(self.mapping, machine.network.names, self.dataset.classes)
+        refuse_unlabelled(self.dataset, bound)
+        machine.network = with_mapped_head(machine.network, bound)
+
+    def open_source(self, config: Config, spec: str) -> Source:
+        """The labelled pictures, or the video up to its last labelled frame."""
+        from detector.core import sources
+        from detector.core.sources.pictures import PicturesSource
+
+        if self.dataset.video is None:
+            return PicturesSource(spec, [str(one.path) for one in self.dataset.pictures])
+        options = config.input
+        frames = max(one.frame or 0 for one in self.dataset.pictures) // options.stride + 1
+        return sources.open(
+            self.dataset.video,
+            decoder=options.decoder,
+            stride=options.stride,
+            frames=frames,
+            choice=choice_of(config),
+            pixels="yuv420p",  # as a run reads it, whose rows must have the same figures
+        )
+
+    def collect(self, frame: Frame, detections: Detections) -> None:
+        """Keeps the detections of a labelled frame."""
+        at = frame.index if self.dataset.video is None else self._places.get(frame.index)
+        if at is None:
+            return
+        height, width = frame.size
+        mismatch = find_size_mismatch(self.dataset.pictures[at], width, height)
+        if mismatch is not None:
+            self._mismatches.append(mismatch)
+        self.found[at] = detections
+
+    def check_seen(self, whole: bool) -> None:
+        """Raises SourceError where no labelled frame came by, or one is not in a video of which
+        everything could be read (``whole``)."""
+        dataset = self.dataset
+        if not self.found or (dataset.video is not None and whole):
+            missing = [one for at, one in enumerate(dataset.pictures) if at not in self.found]
+            if missing:
+                raise SourceError(
+                    f"{dataset.path}: {len(missing)} of its frames are not in "
+                    f"{dataset.video or 'the pictures'}, first {missing[0].name}; is it the right "
+                    "video? name it with --images"
+                )
+
+    def notes(self) -> list[str]:
+        notes = note_size_mismatches(self._mismatches)
+        if unread := len(self.dataset.pictures) - len(self.found):
+            notes.append(f"{counted(unread, 'picture')} could not be read and cannot be scored")
+        return notes
+
+
+def with_mapped_head(network: Network, bound: Bound) -> Network:
+    """The network with each class of a box as a detection of its own, in ``bound.targets``."""
+    from detector.core.stages.doubt import watched
+    from detector.core.stages.nms import map_classes
+
+    guard = None
+    if network.watched:
+        guard = watched(network.head, network.name, len(network.names), network.watched)
+
+    def mapped(outputs: list[Floats], conf: float) -> Candidates:
+        if guard is not None:
+            guard(outputs, SURE)
+        return map_classes(network.dense(outputs), conf, bound.groups)
+
+    # A network that leaves one box an object leaves one a class. Where classes are merged, an
+    # object may be there twice, so NMS is needed after all.
+    final = not getattr(network, "needs_nms", True)
+    more: dict[str, Any] = {"needs_nms": True} if final and bound.merges else {}
+    return replace(network, names=bound.targets, head=mapped, watched="", **more)
+
+
+def find_size_mismatch(one: LabelledPicture, width: int, height: int) -> str | None:
+    """A sentence where the picture's size (pixels) is not the size that its labels state."""
+    far = abs(one.width - width) > TOLERANCE or abs(one.height - height) > TOLERANCE
+    if one.width and far:
+        return f"{one.name} is {width}x{height}, the labels say {one.width}x{one.height}"
+    return None
+
+
+def note_size_mismatches(mismatches: Sequence[str]) -> list[str]:
+    """One note for all of them; none where there is no mismatch."""
+    if not mismatches:
+        return []
+    return [
+        f"{counted(len(mismatches), 'picture', 'has')} another size than the labels say, first: "
+        f"{mismatches[0]}"
+    ]

@@ -1,0 +1,184 @@
+"""The passes of ``detect-video profile``: one module of this folder each, run one after the other.
+
+A module ``NAME.py`` holds ``PASS``, a ``base.Pass``: what it does, when its turn is, the function
+that measures, and the type of the facts that the function returns. That file is all it takes:
+``--only NAME``, the help and passes/NAME.json of the session follow from it. ``critical_path.py``
+is the shortest example. A pass imports what it profiles with inside its function, and only the
+passes that are chosen are imported. Facts that reports use have their type in
+detector/lab/session/passes.py; facts of any other type are written all the same.
+
+A pass measures what the run was: ``Occasion.config`` holds what ``auto`` decided there, ``again``
+and ``batches.open_with_batches`` note what ran, and its record says so ("openvino int8, as the
+run"). What it changes on purpose it declares in ``varies``; anything else is refused.
+
+A pass that slows down what it measures has a fact ``slowdown``: its time a frame, or a forward
+pass, over the plain one's. A pass that does not gives the reason in ``undisturbed``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from detector.core import sources
+from detector.core.config.schema import Config
+from detector.core.errors import DetectVideoError, UsageError
+from detector.core.errors.machine import NotHereError
+from detector.core.run.detect import Hooks, detect
+from detector.core.run.signals import raise_if_stopped
+from detector.core.run.wire import LoadedModel
+from detector.core.session.codec import parse_json, to_json
+from detector.core.session.store import Session
+from detector.lab.profile.base import Occasion, Pass, pin_choices
+from detector.lab.session.passes import PassRecord, pass_record
+from detector.lab.session.read import SavedSession, read_session
+
+Say = Callable[[str, bool], None]
+"""Told of the progress: a text, and whether its line ends with it."""
+
+__all__ = ["choose_passes", "list_passes", "open_pass", "profile", "run_passes"]
+
+BESIDE = (
+    "base",
+    "batches",
+    "nvml",
+    "peaks",
+    "stand_ins",
+)  # modules of this folder that are no pass
+
+
+def list_passes() -> list[str]:
+    """The names of all passes, in the order in which they run. Imports all of them."""
+    return _in_order(_list_files())
+
+
+def choose_passes(only: Sequence[str] | None, more: Sequence[str] = ()) -> list[str]:
+    """The passes asked for, in order, and ``more``. Without ``only``: all but those that run on
+    request.
+
+    Imports no other pass. Raises UsageError for an unknown name.
+    """
+    files = _list_files()
+    for name in only or ():
+        if name not in files:
+            raise UsageError(f"--only {name}: no such pass; passes are {', '.join(list_passes())}")
+    wanted = only or [name for name in files if open_pass(name).on_request is None]
+    return _in_order({*wanted, *more})
+
+
+def open_pass(name: str) -> Pass[Any]:
+    found: Pass[Any] = importlib.import_module(f"{__name__}.{name}").PASS
+    return found
+
+
+def _list_files() -> set[str]:
+    return {info.name for info in pkgutil.iter_modules(__path__) if info.name not in BESIDE}
+
+
+def _in_order(names: set[str]) -> list[str]:
+    return sorted(names, key=lambda name: (open_pass(name).order, name))
+
+
+def profile(
+    source: str,
+    config: Config,
+    *,
+    only: Sequence[str] | None = None,
+    more: Sequence[str] = (),
+    prove: bool = False,
+    command: Sequence[str] = (),
+    say: Say = lambda text, whole: None,
+) -> SavedSession:
+    """The plain run, then every pass, all in one session. The outputs are those of the plain run.
+
+    Raises UsageError for an unknown pass, and what the plain run raises.
+    """
+    wanted = choose_passes(only, more)
+    if config.output.only_detections:
+        raise UsageError("--only-detections: profile shows frames of the whole video; leave it out")
+    sources.refuse_pipe(source, "each pass reads the source anew")
+    opened: list[LoadedModel] = []
+
+    def note(machine: LoadedModel) -> None:
+        opened.append(machine)
+        say("the plain run ... ", False)  # what is refused before stands on a line of its own
+
+    hooks = Hooks(timed=True, loaded=note)
+    result = detect([source], _keep_video_in_session(config), command=command, hooks=hooks)
+    for error in result.errors:
+        say("failed", True)
+        raise error
+    raise_if_stopped(result.exit_code)  # there is nothing whole to compare the passes with
+    assert result.session is not None
+    plain = read_session(result.session)
+    say(f"{plain.document.seconds['run']:.1f} s", True)
+    decided = replace(opened[0].config or config, output=config.output)
+    pinned = pin_choices(decided, plain.document, opened[0].engine.device)
+    with Session.reopened(result.session) as session:
+        run_passes(Occasion(source, pinned, session, plain, prove), wanted, say)
+    return read_session(result.session)
+
+
+def _keep_video_in_session(config: Config) -> Config:
+    """The report shows frames of the annotated video, so it lies in the session unless the user
+    gave it a place."""
+    if config.output.output is not None or config.output.run_dir is None:
+        return config
+    return replace(config, output=replace(config.output, output=f"{config.output.run_dir}/"))
+
+
+def run_passes(occasion: Occasion, wanted: Sequence[str], say: Say) -> None:
+    """Runs the passes and writes the record of each. If one cannot run or fails, its record says
+    why and the others go on."""
+    for number, name in enumerate(wanted, 1):
+        one = open_pass(name)
+        say(f"pass {number} of {len(wanted)}, {name}: {one.what} ... ", False)
+        start = time.perf_counter()
+        record = _check_record(name, _run_pass(name, one, occasion))
+        record = _say_what_ran(record, one, occasion)
+        record = replace(record, seconds=round(time.perf_counter() - start, 3))
+        occasion.records[name] = record
+        occasion.session.write_pass(name, record.as_builtins())
+        went = f"{record.seconds:.1f} s" if record.available else f"not available: {record.reason}"
+        say(went, True)
+
+
+def _say_what_ran(record: PassRecord, one: Pass[Any], occasion: Occasion) -> PassRecord:
+    """The record with what the network ran on; without its figures where that was another thing
+    than the run."""
+    if not record.available:
+        return record
+    try:
+        return replace(record, ran=occasion.describe_ran(one.varies))
+    except NotHereError as error:
+        return PassRecord(available=False, reason=str(error))
+
+
+def _check_record(name: str, record: PassRecord) -> PassRecord:
+    """The record as it is, if it can be read back: one bad figure must not cost the session."""
+    try:
+        pass_record(parse_json(to_json(record.as_builtins()), name), Path(f"{name}.json"))
+    except UsageError as error:
+        return PassRecord(available=False, reason=f"internal error: {error}")
+    return record
+
+
+def _run_pass(name: str, one: Pass[Any], occasion: Occasion) -> PassRecord:
+    occasion.seen.clear()
+    try:
+        return PassRecord(available=True, facts=one.run(occasion), undisturbed=one.undisturbed)
+    except NotHereError as error:
+        reason = str(error)
+    except DetectVideoError as error:
+        reason = f"failed: {' '.join(str(error).split())}"
+    except Exception as error:
+        # A bug of ours must not cost the other passes; its traceback stays in the session.
+        occasion.session.log_error(f"pass {name}\n{traceback.format_exc()}\n")
+        reason = f"internal error, see error.log: {type(error).__name__}: {error}"
+    return PassRecord(available=False, reason=reason)

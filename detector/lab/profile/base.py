@@ -1,0 +1,196 @@
+"""What a pass is, what it is handed, and how it runs the pipeline once more without a trace."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.config.schema import Config, OutputConfig
+from detector.core.errors.machine import NotHereError
+from detector.core.errors.writing import is_null_device, temporary_folder
+from detector.core.run.canvas import follows_source
+from detector.core.run.detect import detect
+from detector.core.run.signals import raise_if_stopped
+from detector.core.session.document import SessionDocument
+from detector.core.session.store import Session
+from detector.core.timeline import KINDS, WORK
+from detector.lab.session.passes import Execution, Facts, PassRecord, Ran
+from detector.lab.session.read import SavedSession, read_session
+
+if TYPE_CHECKING:
+    from detector.core.run.wire import LoadedModel
+
+# What must be as in the run, unless a pass declares that it varies it. The rest is said.
+PINNED = ("engine", "precision", "threads", "concurrency", "batch", "model_input")
+
+
+class Varies(NamedTuple):
+    """What a pass changes about the run on purpose: fields of ``Execution``, and it in words that
+    go on after "as the run". The engine is never among them."""
+
+    fields: tuple[str, ...]
+    words: str
+
+
+NOTHING = Varies((), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Pass(Generic[Facts]):
+    """One way to look at a run.
+
+    ``order``: when its turn is, lowest first; ``loop`` is 0, since others compare themselves with
+    it. ``what``: a few words for the user who waits for it. ``run``: measures and returns facts of
+    the type ``facts``, or raises NotHereError. ``undisturbed``: why it slows nothing down; without
+    it the facts have a ``slowdown``. ``on_request``: the option that asks for a pass which takes
+    too long for users who did not ask. ``varies``: what it runs in another way than the run did.
+    """
+
+    order: int
+    what: str
+    facts: type[Facts]
+    run: Callable[[Occasion], Facts]
+    undisturbed: str | None = None
+    on_request: str | None = None
+    varies: Varies = NOTHING
+
+
+@dataclass(slots=True)
+class Occasion:
+    """One ``profile`` of one source. ``plain``: the run without any profiler, which all others are
+    compared with. ``config``: of that run, with everything that ``auto`` decided there
+    (``pin_choices``), so that a pass cannot run anything else. ``records``: of the passes before
+    this one. ``prove``: whether to test the predictions of what-if. ``seen``: what ran the network
+    in the pass that is on."""
+
+    source: str
+    config: Config
+    session: Session
+    plain: SavedSession
+    prove: bool = False
+    records: dict[str, PassRecord] = field(default_factory=dict)
+    seen: list[Execution] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.plain:  # whoever makes one: no pass is handed a choice
+            self.config = pin_choices(self.config, self.plain.document)
+
+    @property
+    def frames(self) -> int:
+        return self.plain.document.frames.written
+
+    @property
+    def period_ms(self) -> float:
+        """Milliseconds a frame of the plain run, end to end."""
+        return 1e3 * self.plain.document.fps.frame_s
+
+    def again(self, **loop: Any) -> SavedSession:
+        """The same run once more, with other settings of the loop. Its outputs are thrown away.
+
+        Raises what the run raises.
+        """
+        config = replace(self.config, loop=replace(self.config.loop, **loop))
+        session = run_again(self.source, config)
+        self.seen.append(Execution.of(session.document))
+        return session
+
+    def describe_ran(self, varies: Varies) -> Ran:
+        """What ran since ``seen`` was emptied. Raises NotHereError where it was another thing than
+        the run, beyond what ``varies`` allows: such figures must not stand beside the run's."""
+        run = Execution.of(self.plain.document)
+        # The engine null has no precision.
+        what = f"{run.engine} {run.precision}".removesuffix(" none")
+        differing = dict.fromkeys(name for one in self.seen for name in run.differs_in(one))
+        for name in set(PINNED) & {*differing} - {*varies.fields}:
+            found = next(getattr(one, name) for one in self.seen if name in run.differs_in(one))
+            raise NotHereError(
+                f"it ran with {name} {found} where the run had {getattr(run, name)}: "
+                "its figures are not of this run"
+            )
+        said = [f"{what}, as the run" if self.seen else f"{what}, the run itself"]
+        said += [varies.words] if varies.words and self.seen else []
+        said += [
+            f"but with {name} {getattr(one, name)}"
+            for name in differing
+            if name not in varies.fields
+            for one in self.seen[-1:]
+        ]
+        return Ran(execution=run, differs_in=tuple(differing), text=", ".join(said))
+
+    def slowdown(self, session: SavedSession) -> float:
+        """Time a frame of another run over the plain run's: 1.1 = 10% slower."""
+        return session.document.fps.frame_s / self.plain.document.fps.frame_s
+
+
+def pin_choices(config: Config, document: SessionDocument, device: str | None = None) -> Config:
+    """``config`` with everything that the run chose. Another loop, another command or one request
+    alone would choose anew, and then two things would change at once.
+
+    ``config``: best with what ``auto`` took already (``LoadedModel.config``), since a document does
+    not tell the calibration of int8. ``device``: of the engine, where it is known.
+    """
+    runtime = config.runtime
+    if runtime.engine == "auto":
+        runtime = replace(runtime, engine=document.engine, precision=document.precision)
+    # One request alone would get all cores; here it keeps the threads that it had.
+    runtime = replace(runtime, threads=document.engine_threads, concurrency=document.concurrency)
+    if runtime.device == "auto" and device is not None:
+        runtime = replace(runtime, device=device)
+    if follows_source(config) or (runtime.size or "").isdecimal():
+        height, width = document.model_input
+        runtime = replace(runtime, size=f"{width}x{height}")
+    return replace(config, runtime=runtime)
+
+
+def execution_of(machine: LoadedModel) -> Execution:
+    """Of a network that is open, without a loop around it."""
+    network, engine = machine.network, machine.engine
+    return Execution(
+        engine=engine.name,
+        precision=engine.precision,
+        threads=engine.threads,
+        concurrency=engine.concurrency,
+        batch=network.batch,
+        model_input=(network.input.height, network.input.width),
+    )
+
+
+def output_within(folder: Path, output: OutputConfig) -> OutputConfig:
+    """The outputs of another run, of the kinds that the run had, in ``folder``: a .webm stays one,
+    for its encoder is part of the run. What vanishes (``-o /dev/null``) goes on doing so."""
+    given, place = output.output, folder / "outputs"
+    target = f"{place}{os.sep}"
+    if given is not None and is_null_device(given):
+        target = given
+    elif given is not None and not given.endswith(os.sep) and not Path(given).is_dir():
+        place.mkdir(parents=True, exist_ok=True)
+        target = str(place / Path(given).name)
+    return replace(output, output=target, run_dir=str(folder / "run"))
+
+
+def run_again(source: str, config: Config) -> SavedSession:
+    """The session of another run; its folder is gone when this returns."""
+    with temporary_folder("detect-video-pass-") as place:
+        output = output_within(place, config.output)
+        result = detect([source], replace(config, output=output))
+        for error in result.errors:
+            raise error
+        raise_if_stopped(result.exit_code)
+        return read_session(place / "run")
+
+
+def done_ns(spans: dict[str, NDArray[Any]]) -> NDArray[np.int64]:
+    """[F] int64: when each frame was done, in order. Without a write stage that is after NMS."""
+    names = spans["stage_names"].tolist()
+    last = "write" if "write" in names else "nms"
+    picked = (spans["kind"] == KINDS.index(WORK)) & (
+        spans["stage"] == (names.index(last) if last in names else -2)
+    )
+    ends: NDArray[np.int64] = np.sort(spans["end_ns"][picked])
+    return ends

@@ -1,0 +1,58 @@
+"""The network alone: opened as in the plain run, with batches of the source's first frames."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from itertools import cycle, islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.engines.base import Request
+from detector.core.run.wire import (
+    LoadedModel,
+    first_picture_size,
+    load_model,
+    open_source,
+    stage_functions,
+)
+from detector.lab.profile.base import Occasion, execution_of
+
+PICTURES = 8  # of the source, in turn
+
+Batch = NDArray[np.uint8]
+"""[B,H,W,3], as a request's slot."""
+
+
+def open_with_batches(occasion: Occasion) -> tuple[LoadedModel, list[Batch]]:
+    """The engine and network of the plain run, closed again, and batches of its first frames.
+
+    The options name the threads that a request had in that run: a request that is opened alone
+    would get all cores.
+    """
+    config = occasion.config
+    machine = load_model(config, picture=first_picture_size([occasion.source], config))
+    occasion.seen.append(execution_of(machine))
+    with machine.engine:
+        preprocess, _, _ = stage_functions(config, machine)
+        shape = machine.network.input_shape
+        wanted = -(-PICTURES // shape[0]) * shape[0]
+        pictures: list[Batch] = []
+        with open_source(occasion.source, config) as source:  # from --start on, as the run
+            while len(pictures) < wanted and (frame := source.read()) is not None:
+                pictures.append(np.zeros(shape[1:], np.uint8))
+                preprocess(frame.image, pictures[-1])
+    pictures += [pictures[at % len(pictures)] for at in range(-len(pictures) % shape[0])]
+    return machine, [
+        np.stack(pictures[at : at + shape[0]]) for at in range(0, len(pictures), shape[0])
+    ]
+
+
+def time_batches(request: Request, batches: Sequence[Batch], count: int) -> Iterator[float]:
+    """Milliseconds of each of ``count`` forward passes."""
+    for batch in islice(cycle(batches), count):
+        np.copyto(request.slot, batch)
+        start = time.perf_counter()
+        request.infer(len(batch))
+        yield (time.perf_counter() - start) * 1e3

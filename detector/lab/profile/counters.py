@@ -1,0 +1,132 @@
+"""The processor's own counters, by ``perf stat`` around one more run of the command."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from detector.core.errors import EXIT_DAMAGED, EXIT_DONE
+from detector.core.errors.machine import NotHereError
+from detector.core.errors.writing import temporary_folder
+from detector.core.run.signals import command_that_ends_with_us
+from detector.lab.profile.base import Occasion, Pass, output_within
+from detector.lab.session.passes import CountersFacts, Execution
+from detector.lab.session.read import read_session
+
+EVENTS = (
+    "task-clock",
+    "cycles",
+    "instructions",
+    "cache-references",
+    "cache-misses",
+    "branch-misses",
+)
+TIMEOUT_S = 600
+NOTHING = [sys.executable, "-I", "-S", "-c", ""]
+
+
+def count_events(occasion: Occasion) -> CountersFacts:
+    perf = shutil.which("perf")
+    if perf is None:
+        raise NotHereError("perf is not installed; on Debian: apt install linux-perf")
+    with temporary_folder("detect-video-pass-") as folder:
+        # Of a command that does nothing first: most virtual machines count no cycles, and then
+        # nobody needs to wait for a whole run to hear it.
+        refuse_no_cycles(_count(perf, NOTHING, Path(folder, "trial.csv")))
+        counts = _count(perf, _command(occasion, folder), Path(folder, "perf.csv"))
+        session = read_session(Path(folder, "run"))
+        occasion.seen.append(Execution.of(session.document))
+        return compute_rates(counts, occasion.frames, occasion.slowdown(session))
+
+
+def _count(perf: str, command: list[str], report: Path) -> dict[str, float]:
+    """What perf counts of the command. Raises NotHereError where perf or the command fails."""
+    options = ["stat", "-x", ";", "-o", str(report), "-e", ",".join(EVENTS), "--"]
+    try:
+        done = subprocess.run(
+            [*command_that_ends_with_us(), perf, *options, *command],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise NotHereError(
+            f"the run under perf stat took more than {TIMEOUT_S} s; take fewer --frames"
+        ) from None
+    if done.returncode not in (EXIT_DONE, EXIT_DAMAGED) or not report.is_file():
+        said = (
+            " ".join((done.stderr or done.stdout).split())[:200]
+            or f"its run ended with exit code {done.returncode}"
+        )
+        cure = "; as root: sysctl kernel.perf_event_paranoid=1" if "ermission" in said else ""
+        raise NotHereError(f"perf stat failed: {said}{cure}")
+    return read_perf(report.read_text(encoding="utf-8"))
+
+
+def _command(occasion: Occasion, folder: Path) -> list[str]:
+    """The same run as a command of its own, with its options in a file."""
+    import yaml
+
+    config = occasion.config
+    output = output_within(folder, config.output)
+    options = replace(config, output=output).as_dict()
+    file = Path(folder, "options.yaml")
+    file.write_text(yaml.safe_dump(_as_yaml(options)), encoding="utf-8")
+    return [
+        sys.executable,
+        "-m",
+        "detector",
+        "detect",
+        occasion.source,
+        "--config",
+        str(file),
+        "--quiet",
+    ]
+
+
+def _as_yaml(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _as_yaml(item) for key, item in value.items()}
+    return [_as_yaml(item) for item in value] if isinstance(value, tuple) else value
+
+
+def read_perf(text: str) -> dict[str, float]:
+    """Event -> count, from perf's ``-x ;`` lines. Events that this computer does not count are left
+    out."""
+    counts = {}
+    for line in text.splitlines():
+        fields = line.split(";")
+        if len(fields) > 2 and fields[2].split(":")[0] in EVENTS:
+            try:
+                counts[fields[2].split(":")[0]] = float(fields[0])
+            except ValueError:
+                continue  # <not supported>, <not counted>
+    return counts
+
+
+def refuse_no_cycles(counts: dict[str, float]) -> None:
+    if not counts.get("cycles"):
+        raise NotHereError("this machine hands out no cycle counter (virtual machines rarely do)")
+
+
+def compute_rates(counts: dict[str, float], frames: int, slowdown: float) -> CountersFacts:
+    """Raises NotHereError where cycles were not counted."""
+    refuse_no_cycles(counts)
+    instructions, references = counts.get("instructions"), counts.get("cache-references")
+    misses = counts.get("cache-misses")
+    return CountersFacts(
+        counts=counts,
+        ipc=instructions / counts["cycles"] if instructions else None,
+        cache_miss_rate=misses / references if misses is not None and references else None,
+        instructions_per_frame=instructions / frames if instructions and frames else None,
+        includes="start-up and loading too",
+        slowdown=slowdown,
+    )
+
+
+PASS = Pass(order=110, what="one more run under perf stat", facts=CountersFacts, run=count_events)

@@ -1,0 +1,69 @@
+"""How long a GPU is busy while the network runs, and what it is idle for.
+
+Kineto (torch.profiler, CUPTI) records a few batches, whichever engine runs them. This pass has not
+been run on a GPU yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from detector.core import engines
+from detector.core.errors.machine import NotHereError
+from detector.lab.analysis.layers import device_facts
+from detector.lab.profile.base import Occasion, Pass
+from detector.lab.profile.batches import open_with_batches, time_batches
+from detector.lab.profile.layers import ALONE
+from detector.lab.profile.torch import TOP, operator_rows, silence_kineto
+from detector.lab.session.passes import DeviceFacts
+
+WARMUP, BATCHES = 3, 10
+
+
+def watch_gpu(occasion: Occasion) -> DeviceFacts:
+    machine, batches = open_with_batches(occasion)
+    if machine.engine.device == "cpu":
+        raise NotHereError("the network ran on the CPU; there is no GPU whose time could be told")
+    try:
+        import torch
+    except ImportError:
+        raise NotHereError(
+            "kernels are recorded by torch.profiler, and torch is not installed"
+        ) from None
+    if not torch.cuda.is_available():
+        raise NotHereError(
+            f"kernels are recorded by torch.profiler, and torch {torch.__version__} "
+            "has no CUDA here"
+        )
+    assert machine.options is not None
+    alone = replace(machine.options, requests=1, concurrency=1)
+    with engines.open(machine.engine.name, machine.network, alone) as engine:
+        request = engine.requests[0]
+        list(time_batches(request, batches, WARMUP))
+        plain = list(time_batches(request, batches, BATCHES))
+        silence_kineto()
+        with torch.profiler.profile(acc_events=True) as profiler:
+            profiled = list(time_batches(request, batches, BATCHES))
+        # Plain passes before and after: a slow second falls on one of the two.
+        plain += time_batches(request, batches, BATCHES)
+    times: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    for event in profiler.events():
+        on_gpu = event.device_type != torch.autograd.DeviceType.CPU
+        times[on_gpu].append((event.time_range.start / 1e3, event.time_range.end / 1e3))
+    if not times[True]:
+        raise NotHereError(
+            "torch.profiler saw no kernel (CUPTI may need the right to read counters)"
+        )
+    return device_facts(
+        times[True],
+        times[False],
+        device=machine.engine.device,
+        batches=BATCHES,
+        rows=operator_rows(profiler.key_averages(), BATCHES)[:TOP],
+        slowdown=min(profiled) / min(plain),
+    )
+
+
+PASS = Pass(
+    order=46, what="a GPU's busy and idle time", facts=DeviceFacts, run=watch_gpu, varies=ALONE
+)

@@ -1,0 +1,199 @@
+"""Joules of a run by the computer's own counters: RAPL of the processor, NVML of the GPU.
+
+Nothing is estimated: without a counter the pass does not run.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from detector.core.errors.machine import NotHereError
+from detector.core.jobs.doctor.nvml import Gpu
+from detector.lab.analysis.energy import (
+    Metered,
+    energy_row,
+    energy_samples,
+    subtract_idle,
+    sum_joules,
+)
+from detector.lab.profile.base import Occasion, Pass, done_ns
+from detector.lab.session.passes import EnergyFacts
+from detector.lab.session.read import SavedSession
+
+POWERCAP = Path("/sys/class/powercap")
+IDLE_S = 2.0
+# RAPL steps every millisecond and wraps once in minutes at most; NVML steps every 20 to 100 ms.
+EVERY_S = 0.1
+TAGS = {"package": "package", "core": "core", "dram": "dram"}
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """One RAPL domain: microjoules that count up to ``range_uj`` and start again at 0."""
+
+    tag: str
+    path: Path
+    range_uj: int
+
+    def read(self) -> int:
+        return int(self.path.read_text())
+
+
+def meter_energy(occasion: Occasion) -> EnergyFacts:
+    counters = rapl_counters(POWERCAP)
+    gpu = open_gpu()
+    if not counters and gpu is None:
+        raise NotHereError(explain_absence(POWERCAP))
+    with Meter(counters, gpu) as idling:
+        time.sleep(IDLE_S)
+    with Meter(counters, gpu) as running:
+        session = occasion.again()
+    idle, busy = idling.metered(), running.metered()
+    frames = session.document.frames.written
+    # The row "run" is the loop without the idle power: loading is not in it. The samples hold both.
+    start, end = _loop_ns(session, busy)
+    used = subtract_idle(busy.between(start, end), (end - start) / 1e9, idle)
+    total = sum_joules(used)
+    idle_ns = int(idle.times_ns[0]), int(idle.times_ns[-1])
+    return EnergyFacts(
+        rows=[
+            energy_row(idle, "idle", *idle_ns, idle.whole(), None),
+            energy_row(busy, "run", start, end, used, frames),
+        ],
+        samples=[
+            *energy_samples(idle, "idle sample"),
+            *energy_samples(busy, "run sample", done_ns(session.spans)),
+        ],
+        joules_per_frame=total / frames if frames else None,
+        frames_per_joule=frames / total if total > 0 else None,
+        idle_watts={tag: joules / idle.seconds for tag, joules in idle.whole().items()},
+        counters=sorted({*(counter.tag for counter in counters), *(["gpu"] if gpu else [])}),
+        slowdown=occasion.slowdown(session),
+    )
+
+
+def _loop_ns(session: SavedSession, busy: Metered) -> tuple[int, int]:
+    """From the first recorded call to the last; the whole run where nothing was recorded."""
+    spans = session.spans
+    if not len(spans["start_ns"]):
+        return int(busy.times_ns[0]), int(busy.times_ns[-1])
+    return int(spans["start_ns"].min()), int(spans["end_ns"].max())
+
+
+def rapl_counters(root: Path) -> list[Counter]:
+    """Every RAPL domain that this user may read, once.
+
+    A package that appears both through its registers and through memory (intel-rapl-mmio) counts
+    once. Each socket has a package of its own, and all have the same tag.
+    """
+    counters: dict[str, Counter] = {}
+    for folder in sorted(root.glob("*rapl*:*"), key=lambda one: ("mmio" in one.name, one.name)):
+        try:
+            name = (folder / "name").read_text().strip()
+            tag = next((tag for start, tag in TAGS.items() if name.startswith(start)), None)
+            if tag is None:
+                continue
+            counter = Counter(
+                tag, folder / "energy_uj", int((folder / "max_energy_range_uj").read_text())
+            )
+            counter.read()
+        except (OSError, ValueError):
+            continue
+        counters.setdefault(_domain_name(folder, name), counter)
+    return list(counters.values())
+
+
+def _domain_name(folder: Path, name: str) -> str:
+    """``package-0/dram`` for intel-rapl:0:2: one name for both ways to one counter."""
+    above = folder.with_name(folder.name.rpartition(":")[0]) / "name"
+    return f"{above.read_text().strip()}/{name}" if above.is_file() else name
+
+
+def explain_absence(root: Path) -> str:
+    """Why there is no counter, and what the user can do."""
+    domains = [folder for folder in root.glob("*rapl*:*") if (folder / "energy_uj").exists()]
+    if not domains:
+        return (
+            f"no RAPL counters under {root} (virtual machines rarely have them) "
+            "and no GPU that NVML reports"
+        )
+    return f"{domains[0] / 'energy_uj'} may not be read; as root: chmod a+r {root}/*rapl*/energy_uj"
+
+
+def open_gpu() -> Gpu | None:
+    """The first GPU if it has an energy counter, which old cards do not have."""
+    try:
+        gpu = Gpu()
+        gpu.joules()
+    except Exception:  # no GPU, or one of NVML's own errors: there is no counter then
+        return None
+    return gpu
+
+
+class Meter:
+    """A thread that reads all counters every 100 ms. A counter may start again at 0 any number of
+    times, but only once between two readings."""
+
+    def __init__(self, counters: Sequence[Counter], gpu: Gpu | None) -> None:
+        self._counters, self._gpu = counters, gpu
+        self._rows: list[tuple[int, list[int], float]] = []
+        self._failure: Exception | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="detect-video energy", daemon=True)
+        self._at = time.time()
+
+    def _watch(self) -> None:
+        while self._failure is None and not self._stop.wait(EVERY_S):
+            self._read()
+
+    def _read(self) -> None:
+        try:
+            counts = [counter.read() for counter in self._counters]
+            self._rows.append(
+                (time.perf_counter_ns(), counts, self._gpu.joules() if self._gpu else 0.0)
+            )
+        except Exception as error:  # the permission was withdrawn, or the driver was unloaded
+            self._failure = error
+
+    def __enter__(self) -> Meter:
+        self._at = time.time()
+        self._read()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._read()
+
+    def metered(self) -> Metered:
+        """Raises NotHereError where a counter no longer answers."""
+        if self._failure is not None:
+            raise NotHereError(f"a counter stopped answering: {self._failure}")
+        joules: dict[str, Any] = {}
+        for at, counter in enumerate(self._counters):
+            counts = [counts[at] for _, counts, _ in self._rows]
+            steps = [joules_between(*pair, counter.range_uj) for pair in pairwise(counts)]
+            joules[counter.tag] = joules.get(counter.tag, 0.0) + np.cumsum([0.0, *steps])
+        if self._gpu:
+            gpu = np.array([joules for *_, joules in self._rows])
+            joules["gpu"] = gpu - gpu[0]
+        return Metered(self._at, np.array([when for when, *_ in self._rows], np.int64), joules)
+
+
+def joules_between(before_uj: int, after_uj: int, range_uj: int) -> float:
+    """The energy between two readings, also where the counter started again at 0 in between."""
+    return (after_uj - before_uj + (range_uj if after_uj < before_uj else 0)) / 1e6
+
+
+PASS = Pass(
+    order=90, what="two idle seconds, then one more run", facts=EnergyFacts, run=meter_energy
+)

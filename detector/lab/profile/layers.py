@@ -1,0 +1,117 @@
+"""Every layer's time by the engine's own profiler, beside its cost and this computer's peaks."""
+
+from __future__ import annotations
+
+from detector.core import engines
+from detector.core.engines.layer_times import LayerTimes
+from detector.core.errors import EngineError
+from detector.core.errors.machine import NotHereError
+from detector.core.models.graph.build import NodeCost, count_macs, joint_cost, uncounted
+from detector.core.run.canvas import open_network
+from detector.core.run.wire import LoadedModel, first_picture_size
+from detector.lab.analysis.layers import (
+    TimedLayer,
+    describe_uncounted,
+    explain_sum,
+    layer_rows,
+    sum_by_type,
+)
+from detector.lab.profile.base import Occasion, Pass, Varies
+from detector.lab.profile.batches import open_with_batches
+from detector.lab.profile.peaks import measure_peaks
+from detector.lab.session.passes import LayersFacts
+
+ALONE = Varies((), "one request alone")
+RUNS, BUDGET_S = 100, 6.0  # of each kind; seconds for both kinds together
+NO_GRAPH = "a plan holds no graph: MACs, FLOPs and bytes of its layers are not known"
+
+
+def measure_layers(occasion: Occasion) -> LayersFacts:
+    machine, batches = open_with_batches(occasion)
+    engine = machine.engine
+    assert machine.options is not None
+    try:
+        told = engines.time_layers(
+            engine.name, machine.network, machine.options, batches, RUNS, BUDGET_S
+        )
+    except EngineError as error:
+        raise NotHereError(str(error)) from None
+    peaks = measure_peaks(engine.threads) if engine.device == "cpu" else None
+    layers, macs, left_out = _with_costs(occasion, machine, told)
+    rows = layer_rows(layers, peaks)
+    sum_ms = sum(row.ms for row in rows)
+    off, flag = explain_sum(
+        sum_ms,
+        told.run_sum_ms,
+        told.forward_ms,
+        told.profiled_ms,
+        told.outside_ms,
+        on_gpu=engine.device != "cpu",
+    )
+    return LayersFacts(
+        engine=engine.name,
+        precision=engine.precision,
+        threads=engine.threads,
+        device=engine.device,
+        batch=machine.network.batch,
+        runs=told.counted,
+        forward_ms=told.forward_ms,
+        profiled_ms=told.profiled_ms,
+        sum_ms=sum_ms,
+        run_sum_ms=told.run_sum_ms,
+        outside_ms=told.outside_ms,
+        off_by=off,
+        flag=flag,
+        notes=[
+            *told.notes,
+            *([NO_GRAPH] if machine.network.plan is not None else []),
+            *([describe_uncounted(left_out)] if left_out else []),
+        ],
+        macs=macs,
+        uncounted=left_out,
+        peaks=peaks,
+        rows=rows,
+        by_type=sum_by_type(rows),
+        slowdown=told.profiled_ms / told.forward_ms,
+    )
+
+
+def _with_costs(
+    occasion: Occasion, machine: LoadedModel, told: LayerTimes
+) -> tuple[list[TimedLayer], int | None, int]:
+    """The layers with their MACs and bytes, the graph's MACs a picture, and how many nodes these
+    leave out because the picture decides how many rows they compute: then there is no sum.
+
+    Costs are counted on the graph as the front end made it; its nodes keep their names through
+    every conversion. A plan has no graph, so its layers have times only.
+    """
+    groups = [layer.nodes or (layer.name,) for layer in told.layers]
+    costs = [NodeCost(0, 0)] * len(groups)
+    macs, left_out = None, 0
+    if machine.network.plan is None:
+        picture = first_picture_size([occasion.source], occasion.config)
+        graph = open_network(occasion.config, picture).graph
+        costs, left_out = joint_cost(graph, groups), len(uncounted(graph))
+        macs = None if left_out else count_macs(graph)
+    layers = [
+        TimedLayer(
+            layer.name,
+            layer.type,
+            layer.precision,
+            layer.median_ms or 0.0,
+            cost.macs,
+            cost.elements,
+            layer.nodes,
+        )
+        for layer, cost in zip(told.layers, costs, strict=True)
+    ]
+    return layers, macs, left_out
+
+
+PASS = Pass(
+    order=40,
+    what="every layer under the engine's own profiler, beside this computer's peaks",
+    facts=LayersFacts,
+    run=measure_layers,
+    varies=ALONE,
+)

@@ -1,0 +1,143 @@
+"""Resident memory over a run: its curve, its peak by stage, and whether it grows."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.errors.machine import NotHereError
+from detector.core.errors.text import counted
+from detector.core.jobs.doctor.nvml import Gpu
+from detector.core.timeline import KINDS, WORK
+from detector.lab.profile.base import Occasion, Pass, done_ns
+from detector.lab.session.passes import GpuMemory, MemoryFacts, MemorySample
+
+EVERY_S = 0.02
+KEPT = 2000  # samples in the session; a longer run keeps every second, third, ... one
+MB = 10**6  # bytes, as compare counts them
+SETTLED = 0.5  # the first half of a run fills pools and caches; growth is measured on the second
+
+
+def sample_memory(occasion: Occasion) -> MemoryFacts:
+    with Sampler() as sampler:
+        session = occasion.again()
+    times, rss = sampler.series()
+    slope, reason = fit_growth(times, rss, done_ns(session.spans))
+    start = int(times[0])
+    return MemoryFacts(
+        slope_mb_per_1000_frames=slope,
+        slope_reason=reason,
+        start_mb=float(rss[0]) / MB,
+        peak_mb=float(rss.max()) / MB,
+        peak_by_stage_mb=peak_by_stage(times, rss, session.spans),
+        samples=[MemorySample((t - start) / 1e9, value / MB) for t, value in thin(times, rss)],
+        gpu=gpu_memory(),
+        slowdown=occasion.slowdown(session),
+    )
+
+
+class Sampler:
+    """A thread that reads the resident set of this process every 20 ms."""
+
+    def __init__(self) -> None:
+        try:
+            import psutil
+        except ImportError:
+            raise NotHereError(
+                "psutil is not installed; install it with: pip install 'detect-video[profile]'"
+            ) from None
+        self._process = psutil.Process()
+        self._rows: list[tuple[int, int]] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="detect-video memory", daemon=True)
+
+    def _watch(self) -> None:
+        while not self._stop.wait(EVERY_S):
+            self._sample()
+
+    def _sample(self) -> None:
+        self._rows.append((time.perf_counter_ns(), self._process.memory_info().rss))
+
+    def __enter__(self) -> Sampler:
+        self._sample()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._sample()
+
+    def series(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Times [N] in nanoseconds of the spans' clock, and sizes [N] in bytes."""
+        rows = np.array(self._rows, np.int64)
+        return rows[:, 0], rows[:, 1]
+
+
+def fit_growth(
+    times: NDArray[np.int64], rss: NDArray[np.int64], done: NDArray[np.int64]
+) -> tuple[float | None, str | None]:
+    """MB per 1000 frames, by least squares over the second half of the frames; or the reason why
+    there is no slope. ``done`` [F]: when each frame was done."""
+    if len(done) < 100:
+        return None, f"{counted(len(done), 'frame', 'is')} too few: 100 are needed"
+    settled = done[int(len(done) * SETTLED)]
+    inside = (times >= settled) & (times <= done[-1])
+    if inside.sum() < 5:
+        return None, "the run was too short for five samples"
+    frames = np.searchsorted(done, times[inside])
+    slope = float(np.polyfit(frames, rss[inside] / MB, 1)[0]) if np.ptp(frames) else 0.0
+    return slope * 1000, None
+
+
+def peak_by_stage(
+    times: NDArray[np.int64], rss: NDArray[np.int64], spans: dict[str, NDArray[Any]]
+) -> dict[str, float | None]:
+    """MB of the highest sample while each stage ran; None where no sample fell into the stage.
+
+    Stages run at the same time, so the stage at the peak need not be its cause.
+    """
+    peaks: dict[str, float | None] = {}
+    for code, name in enumerate(spans["stage_names"].tolist()):
+        picked = (spans["kind"] == KINDS.index(WORK)) & (spans["stage"] == code)
+        if not picked.any():
+            continue
+        order = np.argsort(spans["start_ns"][picked])
+        starts, ends = (
+            spans["start_ns"][picked][order],
+            np.maximum.accumulate(spans["end_ns"][picked][order]),
+        )
+        at = np.searchsorted(starts, times, side="right") - 1
+        inside = (at >= 0) & (times <= ends[np.maximum(at, 0)])
+        peaks[name] = float(rss[inside].max()) / MB if inside.any() else None
+    return peaks
+
+
+def thin(times: NDArray[np.int64], values: NDArray[np.int64]) -> list[tuple[int, int]]:
+    step = -(-len(times) // KEPT)
+    return list(zip(times[::step].tolist(), values[::step].tolist(), strict=True))
+
+
+def gpu_memory() -> GpuMemory:
+    """What NVML and torch say about the GPU's memory now, or the reason why NVML does not."""
+    try:
+        used = Gpu().used_bytes()
+    except NotHereError as error:
+        return GpuMemory(available=False, reason=str(error))
+    torch = sys.modules.get("torch")  # not imported for this: then it holds no memory either
+    if torch is None or not torch.cuda.is_available():
+        return GpuMemory(available=True, used_mb=used / MB)
+    return GpuMemory(
+        available=True,
+        used_mb=used / MB,
+        torch_peak_allocated_mb=torch.cuda.max_memory_allocated() / MB,
+        torch_peak_reserved_mb=torch.cuda.max_memory_reserved() / MB,
+    )
+
+
+PASS = Pass(order=80, what="one more run, its memory sampled", facts=MemoryFacts, run=sample_memory)

@@ -1,0 +1,41 @@
+"""The whole model on this computer's roofline, by the peaks that were measured with its layers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from detector.core.errors.machine import NotHereError
+from detector.lab.analysis.layers import place_model
+from detector.lab.profile.base import Occasion, Pass
+from detector.lab.profile.layers import ALONE, measure_layers
+from detector.lab.session.passes import LayersFacts, PassRecord, RooflineFacts
+
+
+def place_on_roofline(occasion: Occasion) -> RooflineFacts:
+    layers = _layers_of(occasion)
+    if layers.peaks is None:
+        raise NotHereError(f"peaks are measured on the CPU, and the network ran on {layers.device}")
+    facts = place_model(layers.rows, layers.peaks, layers.forward_ms, layers.batch)
+    return replace(facts, uncounted=layers.uncounted)
+
+
+def _layers_of(occasion: Occasion) -> LayersFacts:
+    """What the pass layers found; measured here where that pass was not asked for."""
+    record = occasion.records.get("layers") or PassRecord(
+        available=True, facts=measure_layers(occasion)
+    )
+    if record.ran is not None:
+        occasion.seen.append(record.ran.execution)
+    if not isinstance(record.facts, LayersFacts):
+        raise NotHereError(f"it is made of the layers: {record.reason}")
+    return record.facts
+
+
+PASS = Pass(
+    order=41,
+    what="the whole model against those peaks",
+    facts=RooflineFacts,
+    run=place_on_roofline,
+    undisturbed="it is made of the layers",
+    varies=ALONE,
+)

@@ -1,0 +1,96 @@
+"""torch's own profiler over a few steady frames: operators by name and by shape, and a trace."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from detector.core import engines
+from detector.core.errors.machine import NotHereError
+from detector.lab.profile.base import Occasion, Pass
+from detector.lab.profile.batches import open_with_batches, time_batches
+from detector.lab.profile.layers import ALONE
+from detector.lab.session.passes import Operator, TorchFacts
+
+WARMUP = 3  # batches before the profiler starts
+FRAMES = 5  # batches under the profiler: a trace has hundreds of events for each
+TOP = 40
+TRACE = "passes/torch_trace.json.gz"
+
+
+def profile_operators(occasion: Occasion) -> TorchFacts:
+    used = occasion.plain.document.engine
+    if used != "torch":
+        raise NotHereError(f"the network ran on {used}; torch's profiler sees --engine torch")
+    machine, batches = open_with_batches(occasion)
+    assert machine.options is not None
+    alone = replace(machine.options, requests=1, concurrency=1)
+    with engines.open("torch", machine.network, alone) as engine:
+        request = engine.requests[0]
+        list(time_batches(request, batches, WARMUP))
+        plain = list(time_batches(request, batches, FRAMES))
+        silence_kineto()
+        from torch.profiler import ProfilerActivity, profile
+
+        on_gpu = [ProfilerActivity.CUDA] if engine.device != "cpu" else []
+        activities = [ProfilerActivity.CPU, *on_gpu]
+        with profile(activities=activities, record_shapes=True, acc_events=True) as profiler:
+            profiled = list(time_batches(request, batches, FRAMES))
+        # Plain passes before and after: a slow second falls on one of the two.
+        plain += time_batches(request, batches, FRAMES)
+        device = engine.device
+    with occasion.session.whole(TRACE) as temporary:
+        profiler.export_chrome_trace(str(temporary))
+    by_name = operator_rows(profiler.key_averages(), FRAMES)
+    by_shape = operator_rows(profiler.key_averages(group_by_input_shape=True), FRAMES)
+    return TorchFacts(
+        rows=by_name[:TOP],
+        by_shape=by_shape[:TOP],
+        self_ms=sum(row.self_ms + row.device_ms for row in by_name),
+        trace=TRACE,
+        frames=FRAMES,
+        device=device,
+        forward_ms=min(plain),  # the fastest: so few passes have no useful median
+        profiled_ms=min(profiled),
+        slowdown=min(profiled) / min(plain),
+    )
+
+
+def silence_kineto() -> None:
+    """torch 2.13's profiler writes two lines to stderr each time. Errors are raised anyway."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+
+
+def operator_rows(events: Sequence[Any], frames: int) -> list[Operator]:
+    """torch's averages as rows, in ms a frame, those with the largest own time first. The operators
+    that one calls have rows of their own."""
+    own_ms = [(one.self_cpu_time_total + _device_us(one)) / 1e3 / frames for one in events]
+    total = sum(own_ms)
+    rows = [
+        Operator(
+            name=str(event.key),
+            shapes=str(shapes) if (shapes := getattr(event, "input_shapes", None)) else "",
+            calls=event.count / frames,
+            self_ms=event.self_cpu_time_total / 1e3 / frames,
+            total_ms=event.cpu_time_total / 1e3 / frames,
+            device_ms=_device_us(event) / 1e3 / frames,
+            share=own / total if total else 0.0,
+        )
+        for event, own in zip(events, own_ms, strict=True)
+    ]
+    return sorted(rows, key=lambda row: -row.share)
+
+
+def _device_us(event: Any) -> float:
+    return float(getattr(event, "self_device_time_total", 0))
+
+
+PASS = Pass(
+    order=45,
+    what="torch.profiler's operators and a trace",
+    facts=TorchFacts,
+    run=profile_operators,
+    varies=ALONE,
+)

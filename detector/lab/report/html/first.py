@@ -1,0 +1,267 @@
+"""The first screen of the report: what was found, how fast, what limits, and what to type next."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Sequence
+from html import escape
+from pathlib import PurePath
+from urllib.parse import quote
+
+from detector.core.errors.text import counted
+from detector.core.session.document import SessionDocument
+from detector.core.wings import Rounded, Share
+from detector.lab.analysis.found import count_classes, count_over_time
+from detector.lab.analysis.next_steps import AT_MOST, MEASURED, NextStep, base_command, next_steps
+from detector.lab.analysis.noise import (
+    decimals_of_prediction,
+    decimals_of_rate,
+    misses,
+    spread_of_run,
+)
+from detector.lab.report.html import drawings
+from detector.lab.report.html.drawings import LONG, figure, legend, section, table
+from detector.lab.session.passes import WhatIfFacts
+from detector.lab.session.read import SavedSession
+from detector.lab.session.rows import read_rows
+
+LEVERS = 3
+LONG_COMMAND = 60  # characters; a longer one stands once, above the options that are added to it
+ELLIPSIS = "…"
+MOST_CLASSES = 6  # with a row of their own; 80 classes would push all else off the screen
+DOUBTFUL = 0.1  # a replay that is further off its own run predicts little
+REPLAY_MISSES = "the replay of the run as it was is off by {:+.0%}"
+
+
+def first_screen(session: SavedSession) -> str:
+    return (
+        f'<div id="first">{_rates(session)}{_limit(session)}{_found_section(session)}</div>'
+        + _next(session)
+    )
+
+
+# ----------------------------------------------------------------------
+# How fast, and what limits
+
+
+def _rates(session: SavedSession) -> str:
+    document, fps = session.document, session.document.fps
+    cards = [
+        _card("end-to-end FPS", fps.end_to_end, session),
+        _card("inference FPS", fps.inference, session),
+    ]
+    if fps.device is not None:
+        cards.append(_card("device FPS", fps.device, session))
+    written = document.frames.written
+    total = document.detections.total
+    said = f"detections in {counted(written, 'frame')}"
+    cards.append(f'<div class="card"><b data-value="{total}">{total:,}</b>{said}</div>')
+    cards.append(f'<div class="card files">{_links(document)}</div>')
+    spread = spread_of_run(session)
+    note = (
+        f'<p class="note">The same run differed by {spread:.0%} from round to round.</p>'
+        if spread >= 0.01
+        else ""
+    )
+    return f'<div class="cards">{"".join(cards)}</div>{note}'
+
+
+def _card(name: str, rate: float | None, session: SavedSession) -> str:
+    if rate is None:
+        return f'<div class="card"><b>–</b>{name}</div>'
+    shown = f"{rate:.{decimals_of_rate(session, rate)}f}"
+    return f'<div class="card"><b data-value="{rate!r}">{shown}</b>{name}</div>'
+
+
+def _links(document: SessionDocument) -> str:
+    """To what the run wrote, as it lies from the session's folder, where the page lies too."""
+    shown = []
+    for one in document.each[:LEVERS]:
+        for kind, path in sorted(one.outputs.items(), key=lambda item: item[0] != "video"):
+            place = _from_session(document, path)
+            name = escape(PurePath(path).name or path)
+            what = "annotated video" if kind == "video" else escape(kind)
+            shown.append(
+                f'{what}: <a href="{escape(quote(_encode(place)))}">{name}</a>'
+                if place
+                else f"{what}: {escape(path)}"
+            )
+    streams = document.streams if isinstance(document.streams, list) else []
+    shown += [
+        f"{escape(stream.name)}: {escape(', '.join(stream.outputs.values()))}"
+        for stream in streams[:LEVERS]
+        if stream.outputs
+    ]
+    return "<br>".join(shown) or "no file was written"
+
+
+def _from_session(document: SessionDocument, path: str) -> str | None:
+    """By their names alone, since the folder may be drawn elsewhere. None where one is absolute and
+    the other is not, so that nothing says how they lie to each other."""
+    session = document.session
+    if not isinstance(session, str) or os.path.isabs(session) != os.path.isabs(path):
+        return None
+    root = "/-" * 64  # deep enough for any ".." of a path that was typed
+    return os.path.relpath(os.path.join(root, path), os.path.join(root, session))
+
+
+def _encode(path: str) -> bytes:
+    """The bytes of a file's name, which need not be text; of half a character there are none."""
+    try:
+        return os.fsencode(path)
+    except UnicodeEncodeError:
+        return path.encode("utf-8", "replace")
+
+
+def _limit(session: SavedSession) -> str:
+    said = re.sub("`([^`]+)`", r"<code>\1</code>", escape(session.document.verdict.sentence))
+    return f'<p class="verdict">{said}</p>'
+
+
+# ----------------------------------------------------------------------
+# What was found
+
+
+def _found_section(session: SavedSession) -> str:
+    classes = count_classes(session.document)
+    if not classes:
+        return '<section id="found-part"><h2>What was found</h2><p>Nothing was found.</p></section>'
+    rows = [[one.name, one.count, Share(one.share), Rounded(one.a_frame, 1)] for one in classes]
+    columns = ("class", "detections", "share", "a frame")
+    counts = table("found", columns, rows, most=MOST_CLASSES, rest="classes")
+    return section(
+        "found",
+        "What was found",
+        f'<div class="found"><div>{counts}</div><div>{_over_time(session)}</div></div>',
+    )
+
+
+def _over_time(session: SavedSession) -> str:
+    over = count_over_time(read_rows(session.folder))
+    note = f"Not over the whole run: {over.note}." if over.note else ""
+    if not over.curves:
+        return f"<p>{escape(note)}</p>"
+    drawn = drawings.lines(
+        over.curves, over.unit, "detections a frame", height=150, width=drawings.HALF, dense=True
+    )
+    return legend(list(over.curves)) + figure(drawn, note)
+
+
+# ----------------------------------------------------------------------
+# What to type next
+
+
+def _next(session: SavedSession) -> str:
+    steps = next_steps(session)
+    if not steps:
+        return ""
+    facts, missed = session.facts(WhatIfFacts), None
+    if facts is not None and (missed := misses(facts)):
+        facts = None
+    was = ""
+    if facts is not None and facts.measured_fps is not None:
+        shown = decimals_of_prediction(session, facts, facts.measured_fps)
+        was = (
+            "Predicted FPS are those of the loop, without opening and closing files: now "
+            f'<b data-value="{facts.measured_fps!r}">{facts.measured_fps:.{shown}f}</b>. '
+            "<code>detect-video profile ... --prove</code> tests them."
+        )
+    base = base_command(session.document)
+    once = len(shlex.join(base)) > LONG_COMMAND
+    if once:
+        was += f" Add each option to this command, which is … below: <code>{_words(base)}</code>"
+    rows = "".join(_step(session, facts, step, once) for step in steps)
+    heads = "".join(f'<th scope="col" class="text">{one}</th>' for one in ("type", "FPS", "does"))
+    listed = (
+        f'<div class="scroll"><table id="next"><thead><tr>{heads}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
+    )
+    return section(
+        "next",
+        "What to type next",
+        f"<p>{was}</p>" if was else "",
+        f'<p class="warning">{escape(missed)}.</p>' if missed else _doubt(facts),
+        listed,
+        how="whatif",
+    )
+
+
+def _step(session: SavedSession, facts: WhatIfFacts | None, step: NextStep, short: bool) -> str:
+    """The words that are new in the command stand out. ``short``: the others are said above."""
+    old = step.command[: len(step.command) - len(step.option)]
+    if short:
+        old = [*old[: 2 if old[1] == "compare" else 1], ELLIPSIS]
+    new = f" <b>{_words(step.option)}</b>" if step.option else ""
+    command = f"<code>{_words(old)}{new}</code>"
+    return (
+        f'<tr><td class="text command">{command}</td>{_figure(session, facts, step)}'
+        f'<td class="text does">{escape(step.does)}</td></tr>'
+    )
+
+
+def _words(words: Sequence[str]) -> str:
+    """A line may end between words, and not behind the hyphens of an option."""
+    quoted = [word if word == ELLIPSIS else escape(shlex.quote(word)) for word in words]
+    return " ".join(f"<span>{one}</span>" if len(one) < LONG else one for one in quoted)
+
+
+def _figure(session: SavedSession, facts: WhatIfFacts | None, step: NextStep) -> str:
+    found = step.figure
+    if found is None:
+        said = escape(f"not predicted: {step.measure} measures it")
+        return f'<td class="text said">{said}</td>'
+    if found.kind == MEASURED or facts is None:
+        shown = decimals_of_rate(session, found.fps)
+    else:
+        shown = decimals_of_prediction(session, facts, found.fps)
+    kind = "at most" if found.kind == AT_MOST else found.kind
+    same = found.basis.split()[0] in shlex.join(step.option)  # batch 4, of --batch 4
+    basis = "" if same else f" (<i>{escape(found.basis)}</i>)"
+    return (
+        f'<td class="text said"><b data-value="{found.fps!r}">{found.fps:.{shown}f}</b> '
+        f"{kind}{basis}</td>"
+    )
+
+
+def levers(session: SavedSession) -> str:
+    """The three biggest gains that what-if predicts."""
+    facts = session.facts(WhatIfFacts)
+    rows = [row for row in facts.predictions if row.gain > 0][:LEVERS] if facts else []
+    if facts is None or not rows:
+        return ""
+    base = ""
+    if facts.measured_fps is not None:
+        shown = decimals_of_prediction(session, facts, facts.measured_fps)
+        base = f" instead of {facts.measured_fps:.{shown}f}"
+    items = []
+    for row in rows:
+        shown = decimals_of_prediction(session, facts, row.predicted_fps)
+        items.append(
+            f'<li>{escape(row.change)}<b data-value="{row.gain!r}">{row.gain:+.0%}</b>'
+            f"{row.predicted_fps:.{shown}f} FPS{base} in the loop</li>"
+        )
+    return f'<ul class="levers" id="levers">{"".join(items)}</ul>'
+
+
+def _doubt(facts: WhatIfFacts | None) -> str:
+    reasons = [] if facts is None else doubts(facts)
+    if not reasons:
+        return ""
+    more = f" (and {len(reasons) - 1} more, below What if)" if len(reasons) > 1 else ""
+    return (
+        '<p class="warning">These predictions are unreliable; use them as a ranking at most: '
+        f"{escape(reasons[0])}{more}.</p>"
+    )
+
+
+def doubts(facts: WhatIfFacts) -> Sequence[str]:
+    """Why not to trust the predictions. Sessions of the first version say only by how much the
+    replay misses."""
+    if not facts.predictions:
+        return []
+    if facts.doubts is not None:
+        return list(facts.doubts)
+    missed = abs(facts.replay_error) > DOUBTFUL
+    return [REPLAY_MISSES.format(facts.replay_error)] if missed else []

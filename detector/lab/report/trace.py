@@ -1,0 +1,108 @@
+"""A session as a trace for Perfetto or chrome://tracing: a track per thread, a flow per frame, and
+counters of the queues.
+
+The format is the "Trace Event Format" (Google, 2016). Times are microseconds of the unix epoch, so
+that a trace of another program on the same computer can be loaded beside it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from detector.lab.analysis.loop.activities import Activity, LoopShape, activities_of, depths
+from detector.lab.session.read import SavedSession
+
+Event = dict[str, Any]
+INFER, READ = "infer", "read"  # infer is numbered by batch
+
+
+def trace(session: SavedSession, compressed: bool = True) -> bytes:
+    """JSON, gzipped where ``compressed``. The same session gives the same bytes."""
+    document = {
+        "traceEvents": list(events(session)),
+        "displayTimeUnit": "ms",
+        "otherData": {
+            "model": session.document.model,
+            "engine": session.document.engine,
+            "precision": session.document.precision,
+        },
+    }
+    content = json.dumps(document, separators=(",", ":")).encode() + b"\n"
+    return gzip.compress(content, mtime=0) if compressed else content
+
+
+def events(session: SavedSession) -> Iterator[Event]:
+    pid, clocks = session.document.pid, session.document.clocks
+    shift = clocks.unix_ns - clocks.perf_counter_ns
+    us = lambda ns: (ns + shift) / 1e3  # noqa: E731
+    threads = {
+        name: number + 1 for number, name in enumerate(session.spans["thread_names"].tolist())
+    }
+    yield {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": "detect-video"}}
+    for name, tid in threads.items():
+        yield {"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": name}}
+    yield from (one | {"pid": pid} for one in _slices(session, us))
+    for source, loop in enumerate(session.document.loop):
+        if loop:
+            activities, shape = activities_of(session.spans, source), LoopShape.of(loop)
+            yield from (
+                one | {"pid": pid} for one in _flows(activities, shape, source, threads, us)
+            )
+            yield from (one | {"pid": pid} for one in _counters(activities, shape, us))
+
+
+def _slices(session: SavedSession, us: Any) -> Iterator[Event]:
+    columns = session.spans
+    stages, kinds = columns["stage_names"].tolist(), columns["kind_names"].tolist()
+    wanted = ("thread", "stage", "kind", "source", "index", "start_ns", "end_ns")
+    rows = zip(*(columns[name].tolist() for name in wanted), strict=True)
+    for thread, stage, kind, source, index, start, end in rows:
+        if kinds[kind] == "other":
+            continue  # time between slices shows as a gap
+        name = stages[stage] if kinds[kind] == "work" else f"wait for {stages[stage]}"
+        yield {
+            "ph": "X",
+            "tid": thread + 1,
+            "name": name,
+            "cat": kinds[kind],
+            "ts": us(start),
+            "dur": (end - start) / 1e3,
+            "args": {"batch" if stages[stage] == INFER else "number": index, "source": source},
+        }
+
+
+def _flows(
+    activities: list[Activity], shape: LoopShape, source: int, threads: dict[str, int], us: Any
+) -> Iterator[Event]:
+    """An arrow through all stages of each frame; its points lie inside the slices that it joins."""
+    frames: dict[int, list[Activity]] = {}
+    infers = {one.number: one for one in activities if one.stage == INFER}
+    for one in activities:
+        if one.stage != INFER:
+            frames.setdefault(one.number, []).append(one)
+    for frame, calls in frames.items():
+        batch = infers.get(frame // shape.batch)
+        if batch is None or all(one.stage == READ for one in calls):
+            continue  # the read call that found the end
+        chain = sorted([*calls, batch], key=lambda one: one.start_ns)
+        for at, one in enumerate(chain):
+            phase = "s" if at == 0 else "f" if at == len(chain) - 1 else "t"
+            middle = (one.start_ns + one.end_ns) // 2
+            event = {
+                "ph": phase,
+                "tid": threads[one.thread],
+                "name": "frame",
+                "cat": "frame",
+                "id": f"{source}.{frame}",
+                "ts": us(middle),
+            }
+            yield event | ({"bp": "e"} if phase == "f" else {})
+
+
+def _counters(activities: list[Activity], shape: LoopShape, us: Any) -> Iterator[Event]:
+    for name, (times, levels) in depths(activities, shape).items():
+        for when, level in zip(times.tolist(), levels.tolist(), strict=True):
+            yield {"ph": "C", "tid": 0, "name": name, "ts": us(when), "args": {"depth": level}}

@@ -1,0 +1,1 @@
+"""The documents of the lab, beside those of a run."""

@@ -1,0 +1,179 @@
+"""What ``compare`` prints with --json; what it keeps of that is in ``measured``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import get_args
+
+from msgspec import UNSET, UnsetType
+
+from detector.core.session.document import PrecisionShare
+from detector.core.session.measured import Interval, Metric
+from detector.lab.session.evaluation import MeanAccuracy
+
+SCHEMA = 1
+METRICS: tuple[Metric, ...] = get_args(Metric)
+Shares = dict[str, PrecisionShare]
+
+
+# Figures of one row
+
+
+@dataclass(frozen=True)
+class RowAgreement:
+    """How far a row's detections are those of the reference, on the same pictures.
+
+    ``matched``: 2 x pairs / (detections of both), at IoU 0.5; null where neither side has any.
+    The means are over pairs; null without one.
+    """
+
+    matched: float | None
+    mean_iou: float | None
+    mean_score_diff: float | None
+    detections: int
+    detections_reference: int
+    frames: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """One variant. Speeds, ratios and CPU are null where ``error`` says why.
+
+    ``ratio``: the median of the rounds' own ratios to the baseline, ``ratio_interval`` the lowest
+    and the highest. ``stage_cpu_ms``: milliseconds a frame. ``memory_mb``: peak, in 10^6 bytes.
+    ``precision_effect``: a sentence where the requested precision changed nothing.
+    """
+
+    name: str
+    engine: str
+    precision: str
+    precision_executed: Shares | None
+    precision_text: str
+    precision_effect: str | None
+    batch: int
+    fps: dict[Metric, Interval | None]
+    ratio: dict[Metric, float | None]
+    ratio_interval: dict[Metric, tuple[float, float] | None]
+    agreement: RowAgreement | None
+    ap: MeanAccuracy | None
+    stage_cpu_ms: dict[str, Interval | None] | None
+    memory_mb: float | None
+    load_s: float | None
+    build_s: float | None
+    threads: int | None
+    concurrency: int | None
+    device: str | None
+    notes: tuple[str, ...]
+    error: str | None
+
+
+# The document
+
+
+@dataclass(frozen=True)
+class ComparedLabels:
+    """The labels of the frames. ``conf``, ``iou`` and ``max_det``: of the pass that was scored."""
+
+    path: str
+    format: str
+    mapping: str | None
+    classes: tuple[str, ...] | None
+    pictures: int
+    boxes: int
+    conf: float
+    iou: float
+    max_det: int
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ComparedVideo:
+    path: str
+    width: int
+    height: int
+    fps: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What is the same for all rows. ``budget``: the least agreement that ``auto`` accepts."""
+
+    schema: int = SCHEMA
+    source: str
+    model: str | None = None
+    model_sha256: str | None = None
+    model_input: tuple[int, int] | None = None  # height, width
+    random_weights: int | None = None
+    rounds: int
+    frames: int | None = None
+    reference: str | None = None
+    budget: float
+    labels: ComparedLabels | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison(About):
+    """``comparable``: null where one round, or no row, cannot tell. ``fastest``: the row that wins
+    beyond the noise. ``recorded``: the file that keeps the result, or why none does."""
+
+    rows: tuple[Row, ...]
+    comparable: bool | None
+    baseline: str | None
+    interval: str
+    warnings: tuple[str, ...]
+    fastest: dict[Metric, str | None]
+    video: ComparedVideo | UnsetType = UNSET
+    recorded: str | UnsetType = UNSET
+
+
+@dataclass(frozen=True)
+class SweepRow(Row):
+    """``batch_ms``: inference of the batch's frames one after the other, at the median rate."""
+
+    batch_ms: float | None
+
+
+@dataclass(frozen=True)
+class SweepCurves:
+    """``knees``: precision -> the least batch within 5% of the best inference FPS."""
+
+    rows: tuple[SweepRow, ...]
+    knees: dict[str, int]
+
+
+# What one process of a comparison tells
+
+
+@dataclass(frozen=True)
+class VariantFacts:
+    """What a variant says once it is open. ``computes``: false of an engine without a network.
+
+    ``model_input``: height, width. ``random_weights``: the seed, where there are no real ones.
+    """
+
+    load_s: float | None = None
+    build_s: float | None = None
+    computes: bool = True
+    precision_executed: Shares | None = None
+    threads: int | None = None
+    concurrency: int | None = None
+    device: str | None = None
+    notes: tuple[str, ...] = ()
+    model: str | None = None
+    model_sha256: str | None = None
+    model_input: tuple[int, int] | None = None
+    random_weights: int | None = None
+    class_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Round:
+    """One turn of a variant. ``cpu_ms``: CPU of each stage's own thread, milliseconds a frame.
+
+    ``idle_cpu``: cores that the variant kept busy while the others had their turn.
+    """
+
+    fps: dict[Metric, float | None]
+    cpu_ms: dict[str, float]
+    frames: int
+    idle_cpu: float = 0.0

@@ -1,0 +1,199 @@
+"""What ``eval`` prints with --json, and the evaluation.json that it leaves in a session.
+
+A figure is a number, or null where there was nothing to count: no labelled box of a class, say.
+Where a class has two bases, the fields of the second come first; that is their order in the JSON.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec import UNSET, UnsetType
+
+from detector.core.session import codec
+from detector.core.session.document import Exit, FrameCounts, Rates
+
+SCHEMA = 1
+Figure = float | None
+Interval = tuple[Figure, Figure]  # 95 %, by resampling pictures
+
+
+@dataclass(frozen=True)
+class AveragePrecision:
+    """COCO's six figures, 0 to 1. ``ap`` is the mean over IoU 0.50 to 0.95; the last three are by
+    the size of the labelled box: below 32 x 32 pixels, below 96 x 96, above."""
+
+    ap: Figure
+    ap50: Figure
+    ap75: Figure
+    ap_small: Figure
+    ap_medium: Figure
+    ap_large: Figure
+
+
+@dataclass(frozen=True)
+class _Counts:
+    pictures: int
+    boxes: int
+
+
+@dataclass(frozen=True)
+class ClassAccuracy(AveragePrecision, _Counts):
+    """One class. ``pictures`` in which it was looked for, ``boxes`` to find in them.
+
+    Recall and precision are at IoU 0.5: of all detections, and of those that score 0.25 or more.
+    ``ignored_boxes`` are labelled, and neither have to be found nor count as a mistake.
+    """
+
+    ap50_interval: Interval
+    recall: Figure
+    recall_conf25: Figure
+    precision_conf25: Figure
+    ignored_boxes: int
+
+
+@dataclass(frozen=True)
+class MeanAccuracy(AveragePrecision):
+    """The six figures as means over the classes that have boxes, and each class for itself."""
+
+    ap50_interval: Interval
+    per_class: dict[str, ClassAccuracy]
+
+
+@dataclass(frozen=True)
+class ConfusionMatrix:
+    """``counts``: a row for each labelled class, a column for each detected one. The last row is
+    what was detected where nothing is labelled, the last column what was labelled and missed."""
+
+    conf: float
+    iou: float
+    names: tuple[str, ...]
+    counts: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Accuracy(MeanAccuracy):
+    """``curves``: class -> precision at IoU 0.5 and at the recalls 0, 0.01 .. 1."""
+
+    curves: dict[str, tuple[Figure, ...]]
+    confusion: ConfusionMatrix
+
+
+@dataclass(frozen=True)
+class Result:
+    """One row of ``eval``: an EngineResult, a FileResult or an InterruptedResult."""
+
+
+@dataclass(frozen=True)
+class _Run:
+    engine: str
+    model: str
+    precision: str
+    batch: int
+    model_input: tuple[int, int]  # height, width
+    fps: Rates
+    frames: FrameCounts
+
+
+@dataclass(frozen=True)
+class EngineResult(Accuracy, _Run, Result):
+    """``plots``: name -> file. ``difference``: these figures less those of the first engine.
+
+    evaluation.json has neither: it holds one engine, and the plots lie beside it.
+    """
+
+    notes: tuple[str, ...]
+    session: str | None
+    plots: dict[str, str] | UnsetType = UNSET
+    difference: AveragePrecision | UnsetType = UNSET
+
+
+@dataclass(frozen=True)
+class _File:
+    detections: str
+
+
+@dataclass(frozen=True)
+class FileResult(Accuracy, _File, Result):
+    """Of a file of detections: no engine ran, so there is no speed."""
+
+    notes: tuple[str, ...]
+    session: str
+    plots: dict[str, str] | UnsetType = UNSET
+
+
+@dataclass(frozen=True)
+class InterruptedResult(Result):
+    """The run ended early, so that nothing is scored."""
+
+    engine: str
+    exit: Exit
+
+
+@dataclass(frozen=True)
+class EvaluatedData:
+    """``subset``: the part that --subset chose. ``video``: whose frames are labelled; null where
+    the labels are of picture files."""
+
+    path: str
+    format: str
+    subset: str | None
+    video: str | None
+    pictures: int
+    boxes: int
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Which detections were scored: Thresholds of a run, or a GivenDetections file."""
+
+
+@dataclass(frozen=True)
+class Thresholds(Settings):
+    conf: float
+    iou: float
+    agnostic: bool
+    max_det: int
+    max_det_class: int
+
+
+@dataclass(frozen=True)
+class GivenDetections(Settings):
+    detections: str
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """``mapping``: the file of classes that count as the same."""
+
+    schema: int
+    dataset: EvaluatedData
+    settings: Settings
+    mapping: str | None
+    results: tuple[Result, ...]
+    notes: tuple[str, ...]
+    exit: Exit
+
+
+@dataclass(frozen=True)
+class FailedEvaluation:
+    """What ``eval --json`` prints where nothing could be evaluated."""
+
+    schema: int
+    exit: Exit
+
+
+SUBTYPES: dict[type[Any], tuple[type[Any], ...]] = {
+    Result: (EngineResult, FileResult, InterruptedResult),
+    Settings: (Thresholds, GivenDetections),
+}
+
+
+def read_result(text: str | bytes, origin: str) -> EngineResult | FileResult:
+    """An evaluation.json. Raises UsageError that names ``origin`` and the key that is wrong."""
+    content = codec.from_json(text, dict[str, Any], origin)
+    if "detections" in content:
+        return codec.from_builtins(content, FileResult, origin)
+    return codec.from_builtins(content, EngineResult, origin)

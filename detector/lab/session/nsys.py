@@ -1,0 +1,523 @@
+"""A recording of a run by Nsight Systems, read as if it were a session.
+
+    nsys profile -t nvtx,osrt,cuda -o run detect-video in.mp4
+    nsys export --type sqlite run.nsys-rep
+
+The SQLite export holds our NVTX ranges. Its tables and columns are those of schema 3.28 (nsys
+2026.4); exports of nsys 2022.4.2, 2023.4.4 and 2024.2.3 are read as well (tests/session/nsys). A
+table that would be empty is absent from an export, so every table is optional here. Times are
+nanoseconds from the start of the recording.
+
+A recording may hold several runs: of several sources, of worker processes, of the passes of a
+profile. Each has a range "run" around it and a mark that says how long its queues are.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+import time
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.errors import UsageError
+from detector.core.session.codec import from_builtins
+from detector.core.session.document import LoopSizes
+from detector.core.timeline import KINDS
+from detector.core.timeline.nvtx_ranges import DOMAIN
+from detector.core.timeline.spans import INFER, PREPROCESS, READ
+from detector.lab.session.columns import LATEST_NS
+
+PUSH_POP, START_END, DOMAIN_CREATE, CATEGORY, MARK = 59, 60, 75, 33, 34  # NVTX_EVENTS.eventType
+KERNELS = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
+TABLES = ("NVTX_EVENTS", "StringIds", "OSRT_API", "PROCESSES", "ThreadNames", *KERNELS)
+PROCESS = 0x1000000  # a globalTid is the process's number times this, and the thread's
+REPORT = ".nsys-rep"
+RUN = "run"
+CAMERA = "camera"
+UNKNOWN = -1  # a process
+OWN_THREADS = ("reader", "worker-")  # as detector/core/loop names them for the system
+LOOP = re.compile(r"loop( \w{1,30}=\d{1,9}){1,20}")
+SIZE = re.compile(r"(\w+)=(\d+)")
+SIZES = LoopSizes.__annotations__.keys()
+# A run of an hour at 30 FPS has a million ranges. SQLite reads a million rows in a second or two.
+MOST_ROWS = 4_000_000
+MOST_TEXT = 1 << 20  # bytes of one value
+LONGEST_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One run. ``process``: the number that the system gave it. ``columns``: as of spans.npz.
+    ``loop``: the sizes that bound the loop, guessed where the recording does not hold them
+    (``loop_is_known`` is then False). ``blocked``: (thread, name of the system call, start, end).
+    ``kernels``: (start, end) on the GPU. ``open``: ranges without an end, which are left out: the
+    recording ended before they did."""
+
+    process: int
+    program: str | None
+    start_ns: int
+    end_ns: int
+    columns: dict[str, NDArray[Any]]
+    loop: LoopSizes
+    loop_is_known: bool
+    blocked: Sequence[tuple[str, str, int, int]] = field(default_factory=tuple)
+    kernels: Sequence[tuple[int, int]] = field(default_factory=tuple)
+    open: int = 0
+
+    @property
+    def frames(self) -> int:
+        return _count(self.columns, PREPROCESS)
+
+
+def read_nsys(path: str | Path) -> list[Recorded]:
+    """The runs of a recording by their start, at least one.
+
+    Raises UsageError where the file is no such export, or holds no ranges of this program.
+    """
+    if not Path(path).is_file():
+        raise UsageError(
+            f"{path}: no such file; make it with: nsys export --type sqlite RUN.nsys-rep"
+        )
+    if Path(path).suffix == REPORT:
+        with _exported(Path(path)) as export:
+            return _read_export(export)
+    return _read_export(path)
+
+
+@contextmanager
+def _exported(report: Path) -> Iterator[Path]:
+    """What nsys makes of its own report: an SQLite file in a temporary folder."""
+    nsys = shutil.which("nsys")
+    by_hand = f"nsys export --type sqlite {report}"
+    if nsys is None:
+        raise UsageError(
+            f"{report}: nsys, which reads it, is not on the PATH; where it is, type {by_hand} and "
+            "give the .sqlite file"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        export = Path(folder, report.stem + ".sqlite")
+        command = [nsys, "export", "--type", "sqlite", "--force-overwrite", "true"]
+        run = subprocess.run(
+            [*command, "--output", str(export), str(report)], capture_output=True, check=False
+        )
+        if run.returncode or not export.is_file():
+            said = (run.stderr + b"\n" + run.stdout).decode(errors="replace").split("\n")
+            why = next((line.strip() for line in said if line.strip()), f"exit {run.returncode}")
+            raise UsageError(f"{report}: nsys cannot export it ({why}); try: {by_hand}")
+        yield export
+
+
+def _read_export(path: str | Path) -> list[Recorded]:
+    clock = _Clock(LONGEST_S)
+    try:
+        with closing(
+            sqlite3.connect(f"file:{quote(os.fsencode(Path(path).resolve()))}?mode=ro", uri=True)
+        ) as database:
+            _bound(database, clock)
+            tables = _plain_tables(database)
+            database.set_authorizer(_permit_plain_reading)
+            return _read(database, tables, str(path))
+    # Where a name is damaged, sqlite3 cannot decode its own message.
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        if clock.is_over():
+            raise UsageError(
+                f"{path}: reading it takes more than {LONGEST_S:g} s; it is damaged, or of a run "
+                "that is too long: record a shorter one"
+            ) from error
+        raise UsageError(
+            f"{path}: no SQLite export of nsys ({' '.join(str(error).split())}); make it with: "
+            "nsys export --type sqlite RUN.nsys-rep"
+        ) from error
+
+
+class _Clock:
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    def is_over(self) -> bool:
+        return time.monotonic() > self._end
+
+
+def _bound(database: sqlite3.Connection, clock: _Clock) -> None:
+    database.execute("pragma trusted_schema = off")
+    database.execute("pragma cell_size_check = on")
+    database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_TEXT)
+    database.set_progress_handler(clock.is_over, 100_000)
+
+
+def _plain_tables(database: sqlite3.Connection) -> dict[str, set[str]]:
+    """The tables that are stored, with all of their columns, by name. The file may come from
+    anywhere, and a database holds programs: views, triggers, virtual tables, columns that are
+    computed."""
+    # A view can call itself a table in this list, but not in its own statement.
+    stated = {
+        name
+        for name, statement in database.execute("select name, sql from sqlite_master")
+        if name in TABLES and re.match(r"create table\b", str(statement), re.IGNORECASE)
+    }
+    found = {}
+    for table in stated:
+        columns = list(
+            database.execute("select name, hidden from pragma_table_xinfo(?) limit 1000", (table,))
+        )
+        if not any(hidden for _, hidden in columns):
+            found[table] = {name for name, _ in columns}
+    return found
+
+
+def _permit_plain_reading(
+    action: int, first: str | None, second: str | None, _: str | None, via: str | None
+) -> int:
+    """What a statement may do from here on: read columns of tables, and not by way of a view."""
+    function = action == sqlite3.SQLITE_FUNCTION and second == "coalesce"
+    plain = action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ) and via is None
+    return sqlite3.SQLITE_OK if plain or function else sqlite3.SQLITE_DENY
+
+
+def _read(
+    database: sqlite3.Connection, tables: Mapping[str, set[str]], path: str
+) -> list[Recorded]:
+    if "NVTX_EVENTS" not in tables:
+        raise UsageError(
+            f"{path}: it has no NVTX ranges; record with: nsys profile -t nvtx,osrt ..."
+        )
+    export = _Export(database, tables, path)
+    found = _by_run(list(export.ranges()), list(export.windows()))
+    if not found:
+        raise UsageError(
+            f"{path}: no ranges of the domain {DOMAIN}; record a run of this program with nvtx on"
+        )
+    loops = _by_process(export.stated_loops(), itemgetter(0), itemgetter(1))
+    programs = dict(export.programs())
+    tids = {tid for _, ranges in found for tid, *_ in ranges}
+    names = dict(export.thread_names(tids))
+    calls = _by_process(export.blocked(tids), lambda call: call[0] // PROCESS, itemgetter(2))
+    kernels = _by_process(export.kernels(), itemgetter(0), itemgetter(1))
+    return [
+        _recorded(
+            window,
+            ranges,
+            # A run's mark stands just before its range "run"; the last one until then is its own.
+            loops(Window(window.process, 0, max(window.start_ns, ranges[0][4])))[-1:],
+            names,
+            calls(window),
+            [*kernels(window), *kernels(Window(UNKNOWN, window.start_ns, window.end_ns))],
+            programs.get(window.process),
+        )
+        for window, ranges in found
+    ]
+
+
+class Window(NamedTuple):
+    """When a run lasted in a process."""
+
+    process: int
+    start_ns: int
+    end_ns: int
+
+
+Closed = tuple[int, str, str, int, int, int]
+Row = tuple[int, str, str, int, int, int | None]
+"""globalTid, stage, kind, index, start, end."""
+
+
+def _by_run(ranges: Sequence[Row], windows: Sequence[Window]) -> list[tuple[Window, list[Row]]]:
+    """The ranges of each run. In a process without a range "run" all are of one run."""
+    processes = {tid // PROCESS for tid, *_ in ranges}
+    missing = processes - {window.process for window in windows}
+    last = max((end or start for *_, start, end in ranges), default=0)
+    first = min((start for *_, start, _ in ranges), default=0)
+    whole = [Window(process, first, last) for process in missing]
+    by_process = _by_process(ranges, lambda row: row[0] // PROCESS, lambda row: row[4])
+    ordered = sorted([*windows, *whole], key=lambda one: (one.start_ns, one.process))
+    return [(window, own) for window in ordered if (own := by_process(window))]
+
+
+Kept = TypeVar("Kept")
+
+
+def _by_process(
+    rows: Iterable[Kept], process: Callable[[Kept], int], start: Callable[[Kept], int]
+) -> Callable[[Window], list[Kept]]:
+    """Hands out the rows of a window's process that started within it."""
+    own: dict[int, list[Kept]] = defaultdict(list)
+    for row in rows:
+        own[process(row)].append(row)
+    for each in own.values():
+        each.sort(key=start)
+
+    def within(window: Window) -> list[Kept]:
+        each = own.get(window.process, [])
+        first = bisect_left(each, window.start_ns, key=start)
+        return each[first : bisect_right(each, window.end_ns, key=start)]
+
+    return within
+
+
+def _recorded(
+    window: Window,
+    ranges: Sequence[Row],
+    stated: Sequence[tuple[int, int, LoopSizes]],
+    thread_names: Mapping[int, str],
+    calls: Sequence[tuple[int, str, int, int]],
+    kernels: Sequence[tuple[int, int, int]],
+    program: str | None,
+) -> Recorded:
+    closed = [(*row[:5], row[5]) for row in ranges if row[5] is not None]
+    names = _thread_names(closed, thread_names)
+    # A camera decodes in a thread of its own; the loop's read is the wait for its picture.
+    closed = [
+        (row[0], CAMERA if names[row[0]].startswith(CAMERA) else row[1], *row[2:]) for row in closed
+    ]
+    columns = _columns(closed, names)
+    return Recorded(
+        window.process % PROCESS,
+        program,
+        window.start_ns,
+        min(window.end_ns, max((row[5] for row in closed), default=window.start_ns)),
+        columns,
+        stated[0][2] if stated else _guessed_loop(columns),
+        bool(stated),
+        [(names[tid], call, start, end) for tid, call, start, end in calls if tid in names],
+        [(start, end) for _, start, end in kernels],
+        len(ranges) - len(closed),
+    )
+
+
+class _Export:
+    """The tables of an export. SQLite keeps any value in any column, so each one is checked."""
+
+    def __init__(
+        self, database: sqlite3.Connection, tables: Mapping[str, set[str]], path: str
+    ) -> None:
+        self._database, self._tables, self._path = database, tables, path
+        known = "StringIds" in tables
+        # A registered string stands in StringIds, any other in the row itself.
+        self._text = "coalesce(n.text, s.value)" if known else "n.text"
+        self._join = "left join StringIds s on s.id = n.textId" if known else ""
+        self._domains = {
+            (domain, self._process(tid))
+            for domain, tid, said in self._events("domainId, n.globalTid", DOMAIN_CREATE)
+            if said == DOMAIN
+        }
+
+    def ranges(self) -> Iterator[Row]:
+        """Our ranges by their start. The names of categories are events as well."""
+        kinds = {}
+        for domain, tid, category, said in self._events(
+            "domainId, n.globalTid, n.category", CATEGORY
+        ):
+            kinds[domain, self._process(tid), category] = said
+        columns = "domainId, n.globalTid, n.category, n.int64Value, n.start, n.end"
+        for domain, tid, category, index, start, end, stage in self._events(
+            columns, PUSH_POP, "order by n.start"
+        ):
+            thread = self._number(tid, "globalTid")
+            if (domain, thread // PROCESS) in self._domains:
+                if not isinstance(stage, str):
+                    raise self._damaged("text", stage)
+                kind = kinds.get((domain, thread // PROCESS, category), KINDS[0])
+                number = -1 if index is None else self._number(index, "int64Value")
+                first, last = self._open_span("NVTX_EVENTS", start, end)
+                yield thread, stage, kind, number, first, last
+
+    def windows(self) -> Iterator[Window]:
+        """When each run lasted. One that had not ended goes on to the end of time."""
+        columns = "domainId, n.globalTid, n.start, n.end"
+        for domain, tid, start, end, said in self._events(columns, START_END):
+            process = self._process(tid)
+            if said == RUN and (domain, process) in self._domains:
+                first, last = self._open_span("NVTX_EVENTS", start, end)
+                yield Window(process, first, LATEST_NS if last is None else last)
+
+    def stated_loops(self) -> Iterator[tuple[int, int, LoopSizes]]:
+        """The sizes from the mark that each run leaves at its start: process, when, sizes."""
+        columns = "domainId, n.globalTid, n.start"
+        for domain, tid, start, said in self._events(columns, MARK, "order by n.start"):
+            process = self._process(tid)
+            if (
+                (domain, process) in self._domains
+                and isinstance(said, str)
+                and LOOP.fullmatch(said)
+            ):
+                sizes = {name: int(value) for name, value in SIZE.findall(said)}
+                if sizes.keys() >= SIZES:
+                    when = self._number(start, "NVTX_EVENTS.start")
+                    yield process, when, self._checked_loop(sizes)
+
+    def programs(self) -> Iterator[tuple[int, str]]:
+        """What each process was called, where the export says so."""
+        if {"globalPid", "name"} <= self._tables.get("PROCESSES", set()):
+            for pid, name in self._rows("select globalPid, name from PROCESSES"):
+                if isinstance(pid, int) and isinstance(name, str):
+                    yield pid // PROCESS, name
+
+    def thread_names(self, tids: Container[int]) -> Iterator[tuple[int, str]]:
+        """What the system called our threads, where the export says so."""
+        if {"nameId", "globalTid"} <= self._tables.get("ThreadNames", set()):
+            query = (
+                "select t.globalTid, s.value from ThreadNames t join StringIds s on s.id = t.nameId"
+            )
+            for tid, name in self._rows(query) if "StringIds" in self._tables else ():
+                if tid in tids and isinstance(name, str):
+                    yield tid, name
+
+    def _checked_loop(self, sizes: dict[str, int]) -> LoopSizes:
+        known: dict[str, Any] = {name: sizes[name] for name in SIZES}
+        known["sync"] = bool(known["sync"])
+        return from_builtins(known, LoopSizes, f"{self._path}: the mark 'loop ...'")
+
+    def blocked(self, tids: Container[int]) -> Iterator[tuple[int, str, int, int]]:
+        """System calls on the threads of the loop: globalTid, name, start, end."""
+        if not {"OSRT_API", "StringIds"} <= self._tables.keys():
+            return
+        query = (
+            "select o.globalTid, s.value, o.start, o.end "
+            "from OSRT_API o join StringIds s on s.id = o.nameId where o.end is not null"
+        )
+        for tid, call, start, end in self._rows(query):
+            if tid in tids:
+                if not isinstance(call, str):
+                    raise self._damaged("StringIds.value", call)
+                yield tid, call, *self._span("OSRT_API", start, end)
+
+    def kernels(self) -> Iterator[tuple[int, int, int]]:
+        """Process, UNKNOWN where the export does not say it, start, end."""
+        for table in KERNELS:
+            if table in self._tables:
+                owner = "globalPid" if "globalPid" in self._tables[table] else "null"
+                for pid, start, end in self._rows(f"select {owner}, start, end from {table}"):
+                    process = pid // PROCESS if isinstance(pid, int) else UNKNOWN
+                    yield process, *self._span(table, start, end)
+
+    def _events(self, columns: str, event: int, more: str = "") -> Iterator[Any]:
+        """Rows of NVTX_EVENTS, each with its text behind the columns."""
+        yield from self._rows(
+            f"select n.{columns}, {self._text} from NVTX_EVENTS n {self._join} "
+            f"where n.eventType = {event} {more}"
+        )
+
+    def _rows(self, query: str) -> Iterator[Any]:
+        for number, row in enumerate(self._database.execute(query)):
+            if number == MOST_ROWS:
+                raise UsageError(
+                    f"{self._path}: a table has more than {MOST_ROWS} rows; record a shorter run"
+                )
+            yield row
+
+    def _number(self, value: object, column: str) -> int:
+        if not isinstance(value, int) or not -LATEST_NS < value < LATEST_NS:
+            raise self._damaged(column, value)
+        return value
+
+    def _process(self, tid: object) -> int:
+        return self._number(tid, "globalTid") // PROCESS
+
+    def _open_span(self, table: str, start: object, end: object) -> tuple[int, int | None]:
+        """A span whose end may be missing."""
+        if end is None:
+            return self._number(start, f"{table}.start"), None
+        return self._span(table, start, end)
+
+    def _span(self, table: str, start: object, end: object) -> tuple[int, int]:
+        first, last = self._number(start, f"{table}.start"), self._number(end, f"{table}.end")
+        if last < first:
+            raise UsageError(
+                f"{self._path}: damaged: {table}.end: {last} is before {first}, its start"
+            )
+        return first, last
+
+    def _damaged(self, column: str, value: object) -> UsageError:
+        return UsageError(
+            f"{self._path}: damaged: {column} holds something else: {repr(value)[:40]}"
+        )
+
+
+def _thread_names(ranges: Sequence[Closed], by_system: Mapping[int, str]) -> dict[int, str]:
+    """The name of each thread as a session has it: what the program called it (reader, worker-0),
+    else told by the stages that ran there."""
+    doing: dict[int, set[str]] = defaultdict(set)
+    for tid, stage, *_ in ranges:
+        doing[tid].add(stage)
+    names, workers, cameras = {}, 0, 0
+    for tid, stages in sorted(doing.items()):
+        if by_system.get(tid, "").startswith(OWN_THREADS):
+            names[tid] = by_system[tid]
+        elif INFER in stages and PREPROCESS not in stages:
+            names[tid], workers = f"worker-{workers}", workers + 1
+        elif INFER in stages:
+            names[tid] = "main"
+        elif stages == {READ}:
+            names[tid], cameras = f"{CAMERA}-{cameras}", cameras + 1
+        else:
+            names[tid] = "reader" if PREPROCESS in stages else "writer"
+    return names
+
+
+def _columns(ranges: Sequence[Closed], names: dict[int, str]) -> dict[str, NDArray[Any]]:
+    threads = _number_names(names.values())
+    stages = _number_names(row[1] for row in ranges)
+    kinds = _number_names(KINDS)
+    rows = [
+        (threads[names[tid]], stages[stage], kinds.get(kind, 0), index, start, end)
+        for tid, stage, kind, index, start, end in ranges
+    ]
+    table = np.array(rows, np.int64).reshape(-1, 6)
+    return {
+        "thread": table[:, 0],
+        "stage": table[:, 1],
+        "kind": table[:, 2],
+        "source": np.zeros(len(table), np.int64),
+        "index": table[:, 3],
+        "start_ns": table[:, 4],
+        "end_ns": table[:, 5],
+        "thread_names": np.array(list(threads)),
+        "stage_names": np.array(list(stages)),
+        "kind_names": np.array(KINDS),
+    }
+
+
+def _number_names(names: Iterable[str]) -> dict[str, int]:
+    """Name -> its number among the different ones, in the order of their first."""
+    return {name: number for number, name in enumerate(dict.fromkeys(names))}
+
+
+def _count(columns: dict[str, NDArray[Any]], stage: str) -> int:
+    stages = columns["stage_names"].tolist()
+    return (
+        int(np.sum((columns["stage"] == stages.index(stage)) & (columns["kind"] == 0)))
+        if stage in stages
+        else 0
+    )
+
+
+def _guessed_loop(columns: dict[str, NDArray[Any]]) -> LoopSizes:
+    """The default sizes, with the batch and the number of workers that the ranges show."""
+    threads = columns["thread_names"].tolist()
+    batch = -(-_count(columns, PREPROCESS) // max(1, _count(columns, INFER))) or 1
+    workers = max(1, sum(name.startswith("worker") for name in threads))
+    requests = workers + 3
+    return {
+        "batch": batch,
+        "concurrency": workers,
+        "requests": requests,
+        "images": batch * (requests + 1),
+        "queue_batches": 2,
+        "results": 2 + workers,
+        "sync": "main" in threads,
+    }

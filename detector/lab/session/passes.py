@@ -1,0 +1,674 @@
+"""The facts that each pass of ``profile`` leaves in a session, and the files passes/NAME.json.
+
+Each type below is the contract between three rooms: a pass measures it, this file writes and reads
+it, analysis and report use its fields. A field is a key of the JSON document of the same name. A
+default means that sessions of earlier versions lack the key. Times end in ``_ms`` or ``_s``,
+shares are fractions of 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from detector.core.errors import UsageError
+from detector.core.session.codec import (
+    from_builtins,
+    json_schema,
+    parse_json,
+    read_file,
+    to_builtins,
+)
+from detector.core.session.document import Amount, Count, Duration, SessionDocument, Size
+
+Facts = TypeVar("Facts")
+Peak = Annotated[float, Meta(ge=1e-6)]  # what a computer reaches at most; a tiny one is none
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A median with the lowest and the highest value that it stands for."""
+
+    median: float
+    low: float
+    high: float
+
+
+# ----------------------------------------------------------------------
+# What every pass says: what ran the network while it measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """What ran the network, and how: figures of two of these are figures of two things.
+
+    ``threads``: of one request. ``model_input``: height, width. None: this one does not tell, as a
+    network that runs without a loop and a source.
+    """
+
+    engine: str
+    precision: str
+    threads: Count
+    concurrency: Size
+    batch: Size
+    model_input: tuple[Size, Size]
+    sync: bool | None = None
+    decoder: str | None = None
+    pixels: str | None = None
+
+    @classmethod
+    def of(cls, document: SessionDocument) -> Execution:
+        video = document.each[0].video
+        return cls(
+            engine=document.engine,
+            precision=document.precision,
+            threads=document.engine_threads,
+            concurrency=document.concurrency,
+            batch=document.batch,
+            model_input=document.model_input,
+            sync=document.sync,
+            decoder=None if video.decoder is UNSET else video.decoder,
+            pixels=None if video.pixels is UNSET else video.pixels,
+        )
+
+    def differs_in(self, other: Execution) -> list[str]:
+        """The fields that both tell, and tell differently."""
+        mine_and_theirs = {
+            one.name: (getattr(self, one.name), getattr(other, one.name))
+            for one in fields(Execution)
+        }
+        return [
+            name
+            for name, (mine, theirs) in mine_and_theirs.items()
+            if mine != theirs and mine is not None and theirs is not None
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """What a pass measured. ``execution``: of the run, which that of the pass was compared with.
+    ``differs_in``: its fields that were others in the pass, on purpose or by what ``text`` says.
+    ``text``: "openvino int8, as the run"."""
+
+    execution: Execution
+    differs_in: Sequence[str] = ()
+    text: str
+
+
+# ----------------------------------------------------------------------
+# loop, critical_path, frames, what_if: the loop as it ran, and as it could run
+
+
+@dataclass(frozen=True, slots=True)
+class LoopFacts:
+    """What the instruments cost. ``off_ms``, ``on_ms``: milliseconds a frame of each round without
+    and with them. ``instruments``: their share of a frame's time. ``warning``: set where it is too
+    much."""
+
+    off_ms: Sequence[float]
+    on_ms: Sequence[float]
+    instruments: Interval
+    warning: str | None
+    slowdown: float
+
+
+@dataclass(frozen=True, slots=True)
+class PathStage:
+    """A stage's part of the critical path. ``share`` covers its own work and its waits.
+    ``wait_causes``: cause -> seconds, longest first."""
+
+    name: str
+    share: Amount
+    self_s: Duration
+    wait_s: Duration
+    calls: Count
+    wait_causes: Mapping[str, Duration]
+
+
+@dataclass(frozen=True, slots=True)
+class CriticalPathFacts:
+    """The steady state took ``wall_s``, in which ``frames`` were written; the shares of ``stages``
+    add up to 1. Start-up and tear-down come before and after."""
+
+    wall_s: Duration
+    startup_s: Duration
+    teardown_s: Duration
+    frames: Count
+    stages: Sequence[PathStage]
+
+
+@dataclass(frozen=True, slots=True)
+class SlowFrame:
+    """One of the slowest frames. ``stage``: the one that took the longest part of it. ``file``: its
+    picture, relative to the session's folder."""
+
+    frame: Count
+    ms: Duration
+    stage: str
+    stage_ms: Duration
+    file: str
+
+
+@dataclass(frozen=True, slots=True)
+class FramesFacts:
+    """The slowest frames, slowest first."""
+
+    rows: Sequence[SlowFrame]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What the replay expects of one change. ``gain``: growth of the FPS of the loop against the
+    run as it was; 0.08 is 8% faster."""
+
+    change: str
+    predicted_fps: Amount
+    gain: float
+
+
+@dataclass(frozen=True, slots=True)
+class BesideCost:
+    """What threads of a library do for each call, beside the calls. ``room``: for how many at
+    once."""
+
+    ms: float
+    cpu_ms: float
+    room: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    """One call on average, with the computer to itself."""
+
+    ms: float
+    cpu_ms: float
+    beside: BesideCost | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """A prediction beside what was measured. ``off_by``: predicted FPS / measured FPS - 1."""
+
+    change: str
+    predicted_gain: float
+    predicted_fps: float | None = None
+    measured_fps: float | None = None
+    measured_gain: float
+    measured_low: float | None = None
+    measured_high: float | None = None
+    off_by: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIfFacts:
+    """Predictions, best first. ``replay_error``: replayed wall time / measured - 1, of the run as
+    it was. ``doubts``: reasons not to trust the predictions; None where the session is too old to
+    have them. ``proofs``: only after ``--prove``."""
+
+    replay_error: float
+    measured_fps: float | None = None
+    predictions: Sequence[Prediction]
+    costs: Mapping[str, StageCost] = field(default_factory=dict)
+    doubts: Sequence[str] | None = None
+    no_batch_because: str | None = None
+    proofs: Sequence[Proof] | UnsetType = UNSET
+
+    @property
+    def proof_of(self) -> dict[str, Proof]:
+        """Change -> its proof; empty where nothing was proved."""
+        return {} if self.proofs is UNSET else {proof.change: proof for proof in self.proofs}
+
+
+# ----------------------------------------------------------------------
+# layers, roofline, torch, device: the network on its engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peaks:
+    """What this computer reaches at most. ``gflops_s``: by precision (int8: GOP/s). ``by``: the
+    library that reached it."""
+
+    gflops_s: Mapping[str, Peak]
+    by: Mapping[str, str] = field(default_factory=dict)
+    threads: int | None = None
+    bandwidth_gbytes_s: Peak
+
+    def ridge(self, precision: str) -> float | None:
+        """FLOPs a byte at which arithmetic and memory are equally fast; None without a peak."""
+        peak = self.gflops_s.get(precision)
+        return None if peak is None else peak / self.bandwidth_gbytes_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerRow:
+    """A layer as the engine ran it; counts are of a whole batch. ``fused_from``: the nodes of the
+    graph that it stands for. ``intensity``: FLOPs a byte. ``utilisation``: of its roof. ``bound``:
+    what limits it. ``flag``: what is odd about the row."""
+
+    name: str
+    type: str
+    calls: Count = 1
+    ms: Duration
+    share: float
+    macs: Count
+    flops: Count
+    bytes: Count
+    precision: str
+    fused_from: Sequence[str] = ()
+    gflops_s: float | None = None
+    gbytes_s: float | None = None
+    intensity: float | None = None
+    utilisation: float | None = None
+    bound: str | None = None
+    flag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TypeRow:
+    """All layers of one type together."""
+
+    type: str
+    layers: Count
+    ms: Duration
+    share: float
+    macs: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayersFacts:
+    """``forward_ms``: a forward pass without the profiler; ``profiled_ms``: under it;
+    ``outside_ms``: the part of that in no layer. ``sum_ms``: of the layers' medians;
+    ``run_sum_ms``: the median of the sums of single runs. ``off_by``: sum_ms / forward_ms - 1, and
+    ``flag`` the reason where that is much. ``macs``: of the graph, a picture.
+    ``uncounted``: nodes whose costs are in no row, since the picture decides how many rows they
+    compute; then ``macs`` is None."""
+
+    engine: str
+    precision: str
+    threads: Count
+    device: str = "cpu"
+    batch: int = 1
+    runs: int | None = None
+    forward_ms: Duration
+    profiled_ms: float | None = None
+    sum_ms: Duration
+    run_sum_ms: float | None = None
+    outside_ms: float | None = None
+    off_by: float
+    flag: str | None = None
+    notes: Sequence[str] = ()
+    macs: int | None = None
+    uncounted: int = 0
+    peaks: Peaks | None = None
+    rows: Sequence[LayerRow]
+    by_type: Sequence[TypeRow] = ()
+    slowdown: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RooflineFacts:
+    """The whole model on the roofline; ``macs``, ``flops`` and ``bytes`` a picture. ``ridge``: by
+    precision. ``peak_under_measured``: the names of layers above their roof. ``uncounted``: as in
+    ``LayersFacts``; the sums are then less than the whole."""
+
+    macs: Count
+    flops: Count
+    bytes: Count | None = None
+    intensity: float | None = None
+    gflops_s: float | None
+    utilisation: float | None
+    bound: str | None
+    ms_by_bound: Mapping[str, float] = field(default_factory=dict)
+    ridge: Mapping[str, float | None] = field(default_factory=dict)
+    peaks: Peaks
+    forward_ms: float | None = None
+    peak_under_measured: Sequence[str] = ()
+    uncounted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One of torch's operators, per frame or batch. ``self_ms``: without what it calls.
+    ``device_ms``: on the GPU."""
+
+    name: str
+    shapes: str
+    calls: float
+    self_ms: float
+    total_ms: float
+    device_ms: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class TorchFacts:
+    """``rows``: operators by name; ``by_shape``: by name and shapes of their inputs, both with the
+    longest first. ``trace``: a file of the session."""
+
+    rows: Sequence[Operator]
+    by_shape: Sequence[Operator]
+    self_ms: float
+    trace: str
+    frames: Count
+    device: str
+    forward_ms: float
+    profiled_ms: float
+    slowdown: float
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A stretch in which the GPU was idle, from ``at_ms`` in the window."""
+
+    at_ms: float
+    ms: Duration
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The beginning of the window for a drawing: intervals (begin, end) of work, in ms."""
+
+    host: Sequence[tuple[float, float]]
+    device: Sequence[tuple[float, float]]
+    until_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFacts:
+    """A GPU over a window of some batches. ``idle_ms``: by cause; with ``busy_ms`` it adds up to
+    ``window_ms``. ``longest_gaps``: longest first."""
+
+    device: str
+    batches: Count
+    window_ms: Duration
+    busy_ms: float
+    busy_share: float
+    kernels: Count
+    gaps: Count
+    longest_gap_ms: Duration
+    idle_ms: Mapping[str, float]
+    launch_bound: bool
+    longest_gaps: Sequence[Gap] = ()
+    shown: Shown | None = None
+    rows: Sequence[Operator] = ()
+    slowdown: float
+
+
+# ----------------------------------------------------------------------
+# memory, energy, python, counters, sweep: what the run uses
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySample:
+    t_s: float
+    rss_mb: Amount
+
+
+class GpuMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The GPU's memory after the run; without ``available`` there is the ``reason`` alone."""
+
+    available: bool
+    reason: str | None = None
+    used_mb: float | None = None
+    torch_peak_allocated_mb: float | None = None
+    torch_peak_reserved_mb: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryFacts:
+    """Resident memory. ``slope_mb_per_1000_frames``: its growth, None for the ``slope_reason``.
+    ``peak_by_stage_mb``: the highest sample while each stage ran."""
+
+    slope_mb_per_1000_frames: float | None
+    slope_reason: str | None
+    start_mb: Amount
+    peak_mb: Amount
+    peak_by_stage_mb: Mapping[str, float | None] = field(default_factory=dict)
+    samples: Sequence[MemorySample]
+    gpu: GpuMemory | None = None
+    slowdown: float
+
+
+class EnergyRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Joules of a stretch of time by counter; a counter that this computer lacks has no key.
+    ``timestamp``: seconds since 1970; ``duration``: seconds."""
+
+    timestamp: float
+    tag: str
+    duration: float
+    package: float | None = None
+    core: float | None = None
+    dram: float | None = None
+    gpu: float | None = None
+    joules_per_frame: float | None
+
+    def joules(self, counter: str) -> float | None:
+        """Of package, core, dram or gpu."""
+        value: float | None = getattr(self, counter)
+        return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnergyFacts:
+    """``rows``: the idle seconds as they were, and the run without the idle power. ``samples``: the
+    same over time, idle power included."""
+
+    rows: Sequence[EnergyRow]
+    samples: Sequence[EnergyRow] = ()
+    joules_per_frame: float | None
+    frames_per_joule: float | None
+    idle_watts: Mapping[str, float]
+    counters: Sequence[str]
+    slowdown: float
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionTime:
+    """A function under cProfile. ``total_s`` includes what it calls."""
+
+    function: str
+    calls: Count
+    self_s: float
+    total_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonFacts:
+    """``functions``: longest self time first. ``folded``: self seconds by room and library.
+    ``tree``: pyinstrument's text, None where it is not installed."""
+
+    functions: Sequence[FunctionTime]
+    folded: Mapping[str, float]
+    tree: str | None = None
+    slowdown: float
+
+
+@dataclass(frozen=True, slots=True)
+class CountersFacts:
+    """The processor's counters by event. ``ipc``: instructions a cycle."""
+
+    counts: Mapping[str, float]
+    ipc: float | None
+    cache_miss_rate: float | None
+    instructions_per_frame: float | None
+    includes: str
+    slowdown: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepRow:
+    """A variant of the sweep: a row of ``compare`` with ``batch_ms``, the time of a whole batch.
+    ``error``: why it did not run."""
+
+    name: str
+    engine: str | None = None
+    precision: str
+    precision_executed: Mapping[str, Mapping[str, float]] | None = None
+    precision_text: str | None = None
+    precision_effect: str | None = None
+    batch: Size
+    fps: Mapping[str, Interval | None]
+    ratio: Mapping[str, float | None] = field(default_factory=dict)
+    ratio_interval: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)
+    agreement: Mapping[str, int | float | None] | None
+    ap: Any = None
+    stage_cpu_ms: Mapping[str, Interval | None] | None = None
+    memory_mb: float | None
+    load_s: float | None = None
+    build_s: float | None = None
+    threads: int | None = None
+    concurrency: int | None = None
+    device: str | None = None
+    notes: Sequence[str] = ()
+    error: str | None
+    batch_ms: float | None
+
+    @property
+    def matched(self) -> float | None:
+        """The share of boxes that match the reference's."""
+        return (self.agreement or {}).get("matched")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepFacts:
+    """``knees``: precision -> the least batch whose throughput is near the best."""
+
+    engine: str
+    rows: Sequence[SweepRow]
+    knees: Mapping[str, Size]
+    rounds: Count
+    frames: Count
+    comparable: bool | None = None
+    warnings: Sequence[str] = ()
+    reference: str | None = None
+
+
+FACTS: dict[str, type[Any]] = {
+    "loop": LoopFacts,
+    "critical_path": CriticalPathFacts,
+    "what_if": WhatIfFacts,
+    "frames": FramesFacts,
+    "layers": LayersFacts,
+    "roofline": RooflineFacts,
+    "torch": TorchFacts,
+    "device": DeviceFacts,
+    "python": PythonFacts,
+    "memory": MemoryFacts,
+    "energy": EnergyFacts,
+    "counters": CountersFacts,
+    "sweep": SweepFacts,
+}
+"""Pass -> the type that its file is read as. Facts of any other pass are read as a dict."""
+
+
+# ----------------------------------------------------------------------
+# passes/NAME.json: the facts, and how the pass went
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassRecord:
+    """One file. ``facts``: as in FACTS, None where ``available`` is False for the ``reason``.
+    ``undisturbed``: why the pass slowed nothing down, of passes that ran nothing under a profiler.
+    ``seconds``: how long the pass took. ``ran``: what ran the network meanwhile; None of sessions
+    of earlier versions."""
+
+    available: bool
+    reason: str | None = None
+    facts: Any = None
+    undisturbed: str | None = None
+    seconds: float | None = None
+    ran: Ran | None = None
+
+    @property
+    def slowdown(self) -> float | None:
+        """Time under the pass over time without it; None of a pass that disturbs nothing."""
+        if isinstance(self.facts, dict):
+            return self.facts.get("slowdown")
+        return getattr(self.facts, "slowdown", None)
+
+    def as_builtins(self) -> dict[str, Any]:
+        """The JSON document: the facts are flat, between the two halves of the record."""
+        document: dict[str, Any] = {"available": self.available, "reason": self.reason}
+        if self.facts is not None:
+            document |= to_builtins(self.facts)
+        if self.undisturbed is not None:
+            document["undisturbed"] = self.undisturbed
+        if self.seconds is not None:
+            document["seconds"] = self.seconds
+        if self.ran is not None:
+            document["ran"] = to_builtins(self.ran)
+        return document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassHeader:
+    """The keys of every file that are no facts; and ``slowdown``, a fact that any pass may have."""
+
+    available: bool
+    reason: str | None = None
+    undisturbed: str | None = None
+    seconds: Duration | None = None
+    ran: Ran | None = None
+    slowdown: float | None = None
+
+
+def read_passes(folder: Path) -> dict[str, PassRecord]:
+    """Pass -> its record, by name. Raises UsageError with the file and the key that is wrong."""
+    return {path.stem: read_pass(path) for path in sorted(folder.glob("*.json"))}
+
+
+def read_pass(path: Path) -> PassRecord:
+    """Raises UsageError where the file is no pass's, or lacks a fact."""
+    try:
+        return pass_record(parse_json(read_file(path), path), path)
+    except UsageError as error:
+        raise _damage_error(str(error)) from error
+
+
+def pass_record(content: Any, path: Path) -> PassRecord:
+    """``content`` of the file ``path``, which names the pass. Raises UsageError as ``read_pass``
+    does."""
+    header = from_builtins(content, PassHeader, path)
+    if not header.available:
+        return PassRecord(available=False, reason=header.reason, seconds=header.seconds)
+    kind = FACTS.get(path.stem)
+    if kind is None:
+        own = PassHeader.__dataclass_fields__.keys() - {"slowdown"}
+        facts: Any = {key: value for key, value in content.items() if key not in own}
+    else:
+        facts = from_builtins(content, kind, path)
+    return PassRecord(
+        available=True,
+        reason=header.reason,
+        facts=facts,
+        undisturbed=header.undisturbed,
+        seconds=header.seconds,
+        ran=header.ran,
+    )
+
+
+def pass_schema(name: str) -> dict[str, Any]:
+    """The JSON Schema of passes/NAME.json: the facts are required where the pass was available."""
+    header, facts = json_schema(PassHeader), json_schema(FACTS[name])
+    ran = {"properties": {"available": {"const": True}}}
+    return {
+        "allOf": [{"$ref": header["$ref"]}, {"if": ran, "then": {"$ref": facts["$ref"]}}],
+        "$defs": header["$defs"] | facts["$defs"],
+    }
+
+
+def find_facts(records: Mapping[str, PassRecord], kind: type[Facts]) -> Facts | None:
+    """The facts of that type; None where the pass did not run, or could not."""
+    for record in records.values():
+        if isinstance(record.facts, kind):
+            return record.facts
+    return None
+
+
+def _damage_error(said: str) -> UsageError:
+    return UsageError(f"{said}; run that pass again, or delete the file")

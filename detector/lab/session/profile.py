@@ -1,0 +1,164 @@
+"""What ``profile --json`` prints: of a run with its passes, and of a recording by nsys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from msgspec import Struct
+
+from detector.core.session.codec import SCHEMA, json_schema, to_builtins
+from detector.core.session.document import (
+    Amount,
+    Count,
+    Duration,
+    FrameCounts,
+    LoopSizes,
+    Rates,
+    Verdict,
+)
+from detector.lab.session.passes import (
+    FACTS,
+    CriticalPathFacts,
+    PassRecord,
+    Prediction,
+    Proof,
+    pass_schema,
+)
+
+OTHER_NAMES = {"frames": "slowest_frames"}  # "frames" are the counts of the run
+
+
+# ----------------------------------------------------------------------
+# A recording
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """All calls of one stage, milliseconds. ``share``: of all stages' time; shares add up to 1.
+    ``std`` and percentiles are None for too few calls."""
+
+    step: str
+    total: Duration
+    count: Count
+    avg: Duration
+    std: Duration | None
+    min: Duration
+    max: Duration
+    share: Amount
+    p50: Duration | None
+    p90: Duration | None
+    p99: Duration | None
+
+
+class GpuBusy(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The time in which at least one kernel ran, and its share of the run; without ``available``
+    there is the ``reason`` alone."""
+
+    available: bool
+    reason: str | None = None
+    kernels: Count | None = None
+    busy_s: Duration | None = None
+    busy_share: Amount | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DependencyRow:
+    """One name of the dependency table: its share of the run and its seconds on the critical path,
+    and the seconds that it waited off the path."""
+
+    name: str
+    share: float
+    critical_path_s: Duration
+    waiting_s: Duration
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRun:
+    """One run of a recording. ``open_ranges``: cut off by the recording's end, and left out."""
+
+    process: Count
+    program: str | None
+    frames: Count
+    seconds: Duration
+    open_ranges: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordingDocument:
+    """What an nsys recording says, under the names that a session has for it. ``waits``: thread ->
+    what it waited for -> seconds. ``blocked``: stage -> system call -> seconds inside it, longest
+    first. ``loop_is_known``: the recording says how large the loop's queues were. ``run``: which of
+    the ``runs`` of the recording this is, counted from 1."""
+
+    schema: int = SCHEMA
+    run: Count
+    runs: Sequence[RecordedRun]
+    stages: Sequence[StepRow]
+    waits: Mapping[str, Mapping[str, Duration]]
+    blocked: Mapping[str, Mapping[str, Duration]]
+    critical_path: CriticalPathFacts | None
+    dependency: Sequence[DependencyRow]
+    loop: LoopSizes
+    loop_is_known: bool
+    gpu: GpuBusy
+
+
+# ----------------------------------------------------------------------
+# A run and its passes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileHeader:
+    """What stands before the passes. ``overhead``: pass -> its time a frame over the plain run's,
+    for passes that ran the pipeline. ``undisturbed``: pass -> why it slowed nothing down.
+    ``not_available``: pass -> why it could not run. ``ran``: pass -> what it measured, beside
+    ``engine`` and ``precision`` of the run: "openvino int8, as the run"."""
+
+    schema: int = SCHEMA
+    session: str
+    model: str
+    engine: str
+    precision: str
+    frames: FrameCounts
+    fps: Rates
+    verdict: Verdict
+    what_if: Sequence[Prediction] = ()
+    what_if_replay_error: float | None = None
+    what_if_proofs: Sequence[Proof] = ()
+    what_if_doubts: Sequence[str] | None = ()
+    overhead: Mapping[str, float]
+    undisturbed: Mapping[str, str]
+    not_available: Mapping[str, str | None]
+    ran: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileDocument(ProfileHeader):
+    """``passes``: by name. In the document each is a key of its own, beside those of the header."""
+
+    passes: Mapping[str, PassRecord]
+
+    def as_builtins(self) -> dict[str, Any]:
+        """The JSON document."""
+        document: dict[str, Any] = {
+            one.name: to_builtins(getattr(self, one.name)) for one in fields(ProfileHeader)
+        }
+        for name, record in self.passes.items():
+            if name != "what_if":  # it stands in the header
+                document[OTHER_NAMES.get(name, name)] = record.as_builtins()
+        peaks = document.get("roofline", {}).get("peaks", {})
+        peaks |= peaks.get("gflops_s", {})  # by precision too, as the rows name it
+        return document
+
+
+def profile_schema() -> dict[str, Any]:
+    """The JSON Schema of ``profile --json``. Passes that did not run have no key."""
+    header = json_schema(ProfileHeader)
+    passes = {name: pass_schema(name) for name in FACTS if name != "what_if"}
+    definitions = dict(header["$defs"])
+    for schema in passes.values():
+        definitions |= schema.pop("$defs")
+    properties = {OTHER_NAMES.get(name, name): schema for name, schema in passes.items()}
+    return {"$ref": header["$ref"], "properties": properties, "$defs": definitions}

@@ -1,0 +1,131 @@
+"""A saved session, read back: here, later, or on another machine. Nothing of the run is needed."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from msgspec import UNSET
+
+from detector.core.errors import UsageError
+from detector.core.session.codec import check_schema, from_builtins, parse_json, read_file
+from detector.core.session.document import LoopSizes, SessionDocument
+from detector.core.session.store import PASSES
+from detector.core.timeline import KINDS, OTHER, STAGES
+from detector.lab.session.columns import Columns, read_columns
+from detector.lab.session.passes import Facts, PassRecord, find_facts, read_passes
+
+THREAD = re.compile(r"main|reader|writer|worker(-\d{1,6})?")  # the loop's names for its threads
+MOST_PICTURE_BYTES = 8 << 20
+ROUNDING_S = 1e-9  # what a sum of seconds may be off
+
+
+@dataclass(frozen=True, slots=True)
+class SavedSession:
+    """``document``: session.json. ``spans``: the columns of spans.npz (docs/measurement.md).
+    ``passes``: what each pass of ``profile`` left, by name."""
+
+    folder: Path
+    document: SessionDocument
+    spans: Columns
+    passes: dict[str, PassRecord] = field(default_factory=dict)
+
+    def facts(self, kind: type[Facts]) -> Facts | None:
+        """A pass's facts, by their type; None where the pass did not run, or could not."""
+        return find_facts(self.passes, kind)
+
+
+def read_session(folder: str | Path) -> SavedSession:
+    """Raises UsageError, with the file and the key, where the folder holds no whole session."""
+    place = Path(folder)
+    if not (place / "session.json").is_file():
+        days = sorted(place.glob("[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]*/session.json"))
+        give = f"a day of this live run: {days[-1].parent}" if days else "a run (runs/NAME)"
+        raise UsageError(f"{place}: no session.json in it; give the folder of {give}")
+    document = _read_document(place / "session.json")
+    spans = read_columns(place / "spans.npz", len(document.loop))
+    for wrong in _disagreements(document, spans):
+        raise UsageError(f"{place}: damaged: session.json and spans.npz disagree: {wrong}")
+    return SavedSession(place, document, spans, read_passes(place / PASSES))
+
+
+def read_picture(folder: Path, name: str) -> bytes:
+    """A JPEG of the session, by the name that a pass gave it. Raises UsageError, also for a name
+    that leads out of the session: a page must not hold other files of whoever draws it."""
+    path = folder / name
+    inside = Path(os.path.realpath(folder))
+    if "\0" in name or not Path(os.path.realpath(path)).is_relative_to(inside):
+        raise UsageError(f"{folder}: {name[:80]!r} is no file of this session")
+    data = read_file(path, MOST_PICTURE_BYTES)
+    if not data.startswith(b"\xff\xd8"):
+        raise UsageError(f"{path}: damaged: it is no JPEG")
+    return data
+
+
+def _read_document(path: Path) -> SessionDocument:
+    content = parse_json(read_file(path), path)
+    check_schema(content, path)
+    document = from_builtins(content, SessionDocument, path)
+    for wrong in _contradictions(document):
+        raise UsageError(f"{path}: damaged, or written by another version: {wrong}")
+    return document
+
+
+def _contradictions(document: SessionDocument) -> Iterator[str]:
+    """What the types cannot say about a document that a run wrote."""
+    for source, sizes in enumerate(document.loop):
+        missing = LoopSizes.__annotations__.keys() - sizes.keys()
+        if sizes and missing:
+            yield f"'loop[{source}]' lacks {min(missing)!r}"
+    for name in ("sources",) if document.video is UNSET else ("outputs", "partial_outputs"):
+        if getattr(document, name) is UNSET:
+            yield f"it lacks {name!r}"
+    if not document.each:
+        yield "'sources' is empty"
+    if len(document.loop) != len(document.each):
+        yield f"'loop' has {len(document.loop)} entries for {len(document.each)} sources"
+    yield from _odd_stages(document)
+    yield from _odd_threads(document)
+    yield from _odd_counts(document)
+
+
+def _odd_stages(document: SessionDocument) -> Iterator[str]:
+    for name, stage in document.stages.items():
+        if name not in STAGES:
+            yield f"'stages' holds {name[:40]!r}, which is no stage"
+        for thread in stage.threads:
+            if stage.calls and thread not in document.threads:
+                yield f"'threads' lacks {thread[:40]!r}, in which 'stages.{name}' ran"
+
+
+def _odd_threads(document: SessionDocument) -> Iterator[str]:
+    for name, thread in document.threads.items():
+        if not THREAD.fullmatch(name):
+            yield f"'threads' holds {name[:40]!r}, which is no thread of the loop"
+        parts = thread.busy_s + thread.wait_input_s + thread.wait_output_s + thread.other_s
+        if abs(parts - thread.wall_s) > ROUNDING_S * max(1.0, thread.wall_s):
+            yield f"the times of 'threads.{name}' do not add up to its 'wall_s'"
+
+
+def _odd_counts(document: SessionDocument) -> Iterator[str]:
+    frames = document.frames
+    if frames.read != frames.written + frames.dropped:
+        yield "'frames.read' is not 'frames.written' and 'frames.dropped' together"
+    for name in ("read", "written"):
+        if sum(getattr(one.frames, name) for one in document.each) != getattr(frames, name):
+            yield f"'frames.{name}' is not the sum of the sources'"
+    if document.detections.total != sum(document.detections.by_class.values()):
+        yield "'detections.total' is not the sum of 'detections.by_class'"
+
+
+def _disagreements(document: SessionDocument, spans: Columns) -> Iterator[str]:
+    for name in spans["thread_names"].tolist():
+        if len(spans["thread"]) and not THREAD.fullmatch(name):
+            yield f"thread_names holds {name[:40]!r}, which is no thread of the loop"
+    recorded = int((spans["kind"] != KINDS.index(OTHER)).sum())
+    kept = document.spans.kept
+    if kept is not UNSET and kept != recorded:
+        yield f"'spans.kept' is {kept}, and there are {recorded}"

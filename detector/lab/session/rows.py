@@ -1,0 +1,74 @@
+"""The rows of a session's detections.jsonl, as far as counts over time need them.
+
+A run of a day leaves gigabytes of rows, so only the first part of a long file is read, and the
+answer says so. Rows are counted as they are read; their boxes are never kept.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from detector.core.errors import UsageError
+from detector.core.errors.reading import check_regular
+from detector.core.session.store import ROWS
+
+MOST_BYTES = 64 << 20  # of the file; some 100,000 frames of a busy street
+MOST_ROWS = 200_000  # of it; two hours of video
+LONGEST_ROW = 16 << 20  # bytes: --max-det 100000 in one frame
+
+
+@dataclass(frozen=True, slots=True)
+class FrameCounts:
+    """How many detections of each class one frame has. ``time_s``: in its source."""
+
+    source: str
+    time_s: float
+    by_class: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRows:
+    """``frames``: in the order of the file. ``left_out``: why there are not more; None where these
+    are all."""
+
+    frames: list[FrameCounts] = field(default_factory=list)
+    left_out: str | None = None
+
+
+class _Detection(msgspec.Struct):
+    name: str = msgspec.field(name="class")
+
+
+class _Row(msgspec.Struct):
+    source: str
+    time_s: float
+    detections: list[_Detection]
+
+
+def read_rows(folder: Path, most_bytes: int = MOST_BYTES) -> SessionRows:
+    """The counts of each frame. A file that is absent gives none, and one that is damaged those
+    before the damage: a page is drawn without them, too."""
+    path, rows = folder / ROWS, SessionRows()
+    decode = msgspec.json.Decoder(_Row).decode
+    try:
+        check_regular(path, "rows of detections", UsageError)
+        with path.open("rb") as file:
+            read = 0
+            while line := file.readline(LONGEST_ROW):
+                read += len(line)
+                if read > most_bytes or len(rows.frames) >= MOST_ROWS:
+                    return SessionRows(rows.frames, f"{ROWS} is larger than the page reads")
+                row = decode(line)
+                counts = Counter(one.name for one in row.detections)
+                rows.frames.append(FrameCounts(row.source, row.time_s, dict(counts)))
+    except FileNotFoundError:
+        return SessionRows(left_out=f"the session holds no {ROWS}")
+    except OSError as error:
+        return SessionRows(rows.frames, f"{ROWS} cannot be read: {error.strerror}")
+    except (UsageError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return SessionRows(rows.frames, f"{ROWS} is damaged in line {len(rows.frames) + 1}")
+    return rows

@@ -1,0 +1,64 @@
+"""What a live run tells of its cameras while it lasts, a line each time that something changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from detector.live.sources.base import CONNECTING, LAG, LIVE, WAITING, FeedFacts
+
+SECOND = 1_000_000_000  # ns
+CAUGHT_UP_S = 60.0  # without a picture that grew too old: the next one is news
+
+
+class CameraLines:
+    """``state``: gets a line where a camera comes or goes; ``say``: where something is wrong.
+
+    ``max_age_s`` is that of ``--live every``, which promises all pictures up to there; None under
+    ``latest``, which promises none. Nothing here reads a clock. For one thread.
+    """
+
+    def __init__(
+        self, state: Callable[[str], None], say: Callable[[str], None], max_age_s: float | None
+    ) -> None:
+        self._state, self._say, self._max_age_s = state, say, max_age_s
+        self._said: dict[str, str] = {}  # of each camera, last
+        self._lag: dict[str, tuple[int, int | None]] = {}  # pictures so far, when the last one
+
+    def was_told(self, name: str, error: str) -> bool:
+        """Whether this was the last that was said of the camera."""
+        return self._said.get(name) == error
+
+    def look(self, cameras: Mapping[str, FeedFacts], now_ns: int) -> None:
+        for name, facts in cameras.items():
+            self._tell_state(name, facts, now_ns)
+            if self._max_age_s is not None:
+                self._tell_lag(name, facts.dropped.get(LAG, 0), now_ns)
+
+    def _tell_state(self, name: str, facts: FeedFacts, now_ns: int) -> None:
+        """A line where a camera becomes live, or is live no more, or tells another error."""
+        size = f"{facts.width}x{facts.height} {facts.codec}"
+        now = f"live, {size}" if facts.state == LIVE else facts.error or facts.state
+        if facts.state != CONNECTING and self._said.get(name) != now:
+            self._said[name] = now
+            self._state(f"{name}: {now}{_again(facts, now_ns)}")
+
+    def _tell_lag(self, name: str, dropped: int, now_ns: int) -> None:
+        """A line where pictures begin to be left out; the next one after they all came through for
+        a while. A camera that comes back goes on counting."""
+        before, last_ns = self._lag.get(name, (0, None))
+        if dropped <= before:
+            return
+        self._lag[name] = (dropped, now_ns)
+        if last_ns is None or now_ns - last_ns > CAUGHT_UP_S * SECOND:
+            self._say(
+                f"{name}: there is no time for all of its pictures: groups of them that are older "
+                f"than --max-age {self._max_age_s:g} s are left out; give it a rate in "
+                "cameras.yaml, or take --live latest"
+            )
+
+
+def _again(facts: FeedFacts, now_ns: int) -> str:
+    """When a camera that waits is tried again, to be added to what is wrong with it."""
+    if facts.state != WAITING or facts.next_try_ns is None:
+        return ""
+    return f"; trying again in {max(1, round((facts.next_try_ns - now_ns) / SECOND))} s"

@@ -1,0 +1,243 @@
+"""What a live run writes of each camera, and who is told of its events.
+
+DIR/CAMERA/detections-YYYY-MM-DD.jsonl    rows, always
+DIR/CAMERA/video/                         with --record and --clips
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from detector.core import sinks
+from detector.core.config.schema import Config, RecordConfig
+from detector.core.errors import OutputError, UsageError
+from detector.core.stages.annotate import Style
+from detector.core.types import Detections, Frame, Image
+from detector.live.base import Event, EventTarget
+from detector.live.events import EventHub
+from detector.live.events.days import EventDays
+from detector.live.events.rules import EventRules
+from detector.live.recording import CameraRecorder, Quality, Retention
+from detector.live.routing import Output
+from detector.live.rows import CameraRows
+from detector.live.sources.base import WEBCAM, Camera, Feed
+
+JSONL, RECORDING = "jsonl", "recording"
+# Of x264, for --quality: a recording is encoded without delay, for which balanced has no B-frames.
+PRESETS = {"fast": "ultrafast", "balanced": "superfast", "small": "veryfast"}
+CRF = 23
+CLOSE_S = 2.0  # for the last seconds of a recording
+
+
+def records(config: RecordConfig) -> bool:
+    return config.record != "none" or config.clips
+
+
+def check_recording(config: Config) -> None:
+    """Raises UsageError where a recording would show what --blur is to hide, or cannot be encoded
+    as it is said.
+    """
+    if config.output.encoder not in (None, "x264"):
+        raise UsageError(
+            f"--encoder {config.output.encoder} is for files, not for cameras: recordings are "
+            "encoded by x264; leave it out"
+        )
+    sinks.find("video").check_options(".mp4", config.as_dict()["output"])
+    if records(config.record) and config.drawing.blur and config.record.record != "annotated":
+        flag = f"--record {config.record.record}" if config.record.record != "none" else "--clips"
+        raise UsageError(
+            f"--blur and {flag} contradict each other: it keeps the camera's own video as it is; "
+            "use --record annotated"
+        )
+
+
+class MadeFolder:
+    """The folder of a run's outputs. What was made for it and stayed empty goes again."""
+
+    def __init__(self, path: Path) -> None:
+        """Makes it. Raises OutputError."""
+        self.path = path
+        self._made = [one for one in (path, *path.parents) if not one.exists()]
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._there = set(os.listdir(path))
+        except OSError as error:
+            raise OutputError(
+                f"{path}: the output folder cannot be made: {error.strerror}; choose another with "
+                "-o"
+            ) from error
+
+    def take_back(self, cameras: Iterable[str]) -> None:
+        """Removes what this run made and what is empty: folders of these cameras, then its own."""
+        places = [
+            self.path / camera / inner
+            for camera in cameras
+            if camera not in self._there
+            for inner in ("video", "snapshots", "")
+        ]
+        for place in [*places, *self._made]:
+            with suppress(OSError):  # it is not empty, or not there
+                place.rmdir()
+
+
+class CameraOutputs:
+    """Makes the outputs of each camera. ``folder``: of the run; None writes nothing. ``notice``
+    gets what the user should know; any thread may call it. ``style``: of the boxes beside copies;
+    None: there are none."""
+
+    def __init__(
+        self,
+        folder: Path | None,
+        config: Config,
+        notice: Callable[[str], None],
+        style: Style | None = None,
+    ) -> None:
+        self._folder, self._config, self._notice = folder, config, notice
+        self._style = None if config.record.no_overlay else style
+        record = config.record
+        self._retention = (
+            Retention(folder, record.keep_days, record.keep_gb)
+            if folder is not None and records(record)
+            else None
+        )
+
+    def make(self, camera: Camera, feed: Feed) -> Sequence[Output]:
+        """The outputs of a camera; ``feed`` has not started. Raises OutputError where one cannot
+        be written; those before it are closed again."""
+        if self._folder is None:
+            return []
+        with ExitStack() as made:
+            rows = CameraRows(self._folder, camera, self._notice)
+            made.callback(rows.close)
+            outputs = [Output(JSONL, rows, self._folder / camera.name, counts=rows.counts)]
+            if self._retention is not None:
+                recording = _Recording(self._folder, camera, feed, self)
+                made.callback(recording.close)
+                outputs.append(
+                    Output(
+                        RECORDING,
+                        recording,
+                        self._folder / camera.name / "video",
+                        drawn=lambda: recording.recorder.wants_pictures,
+                        counts=recording.recorder.counts,
+                    )
+                )
+            made.pop_all()
+            return outputs
+
+    def recorder(self, camera: Camera) -> CameraRecorder:
+        assert self._folder is not None
+        output = self._config.output
+        return CameraRecorder(
+            self._folder,
+            camera,
+            self._config.record,
+            self._notice,
+            retention=self._retention,
+            quality=Quality(
+                output.preset or PRESETS[output.quality or "balanced"],
+                CRF if output.crf is None else output.crf,
+            ),
+            style=self._style,
+        )
+
+
+class _Recording:
+    """A recorder with the feed that it listens to: the camera's own, or one of its main stream."""
+
+    def __init__(self, folder: Path, camera: Camera, feed: Feed, outputs: CameraOutputs) -> None:
+        self.recorder = outputs.recorder(camera)
+        feed.decode_all_while(lambda: self.recorder.wants_pictures)
+        self._main: Feed | None = None
+        if camera.record_address is not None and not self.recorder.wants_pictures:
+            from detector.live.sources.main_stream import MainStreamFeed
+
+            main = replace(camera, address=camera.record_address, record_address=None, rate=None)
+            self._main = MainStreamFeed(main)
+            self._main.listen(self.recorder.listener)
+            self._main.start()
+        elif camera.kind != WEBCAM:  # which sends no packets
+            feed.listen(self.recorder.listener)
+
+    def write(self, frame: Frame, detections: Detections) -> None:
+        self.recorder.write(frame, detections)
+
+    def close(self) -> None:
+        deadline = time.monotonic() + CLOSE_S
+        if self._main is not None:
+            self._main.stop()
+        self.recorder.close(max(0.1, deadline - time.monotonic()))
+
+
+class CameraEvents:
+    """The rules of a run's events, and all who are told of them. ``more``: the page."""
+
+    def __init__(
+        self,
+        folder: Path | None,
+        config: Config,
+        notice: Callable[[str], None],
+        more: Sequence[EventTarget] = (),
+    ) -> None:
+        """Raises UsageError and OutputError for a receiver that cannot be had."""
+        self.rules = EventRules(time.time())
+        self._snapshots = None
+        self._days: EventDays | None = None
+        with ExitStack() as made:
+            targets = []
+            for target in _targets(folder, config, notice):
+                made.callback(target.close)
+                targets.append(target)
+                self._days = target if isinstance(target, EventDays) else self._days
+            if folder is not None:
+                from detector.live.events.snapshots import Snapshots
+
+                self._snapshots = Snapshots(folder, notice)
+            made.pop_all()
+        self._hub = EventHub([*targets, *more])
+        self.tell = self._hub.tell
+
+    def add_snapshot(self, event: Event, image: Image) -> Event:
+        return event if self._snapshots is None else self._snapshots.add_to(event, image)
+
+    def close(self) -> list[str]:
+        """Gives every receiver a moment. Returns what was lost, a line for each."""
+        if self._snapshots is not None:
+            self._snapshots.close()
+        self._hub.close()
+        lost = self._hub.lost()
+        if self._snapshots is not None and (pictures := self._snapshots.lost()):
+            lost["snapshots"] = pictures
+        return [f"{name}: {count} lost" for name, count in lost.items()]
+
+    def take_back(self) -> None:
+        """Removes the files of events that this run began; who was told otherwise knows."""
+        if self._days is not None:
+            self._days.take_back()
+
+
+def _targets(
+    folder: Path | None, config: Config, notice: Callable[[str], None]
+) -> Iterator[EventTarget]:
+    wanted, told = config.events, os.environ.get
+    if folder is not None:
+        yield EventDays(folder, complain=notice)
+    if wanted.events is not None:
+        from detector.live.events.stream import EventStream
+
+        yield EventStream.open(wanted.events, notice)
+    if wanted.webhook is not None:
+        from detector.live.events.webhook import Webhook, find_address
+
+        address = find_address(wanted.webhook)
+        yield Webhook(address, told("DETECT_VIDEO_WEBHOOK_KEY"), complain=notice)
+    if wanted.mqtt is not None:
+        from detector.live.events.mqtt import MqttTarget
+
+        user, password = told("DETECT_VIDEO_MQTT_USER"), told("DETECT_VIDEO_MQTT_PASSWORD")
+        yield MqttTarget(wanted.mqtt, user, password, complain=notice)

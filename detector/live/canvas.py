@@ -1,0 +1,53 @@
+"""The canvas that cameras share: the size of the network's input which most of them want."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+
+from detector.core.config.schema import Config
+from detector.core.errors import DetectVideoError
+from detector.core.run.canvas import Size, declared_canvases, find_canvas
+from detector.live.sources.base import FILE, Camera
+
+
+def picture_of_cameras(cameras: Sequence[Camera], config: Config) -> tuple[Size | None, str | None]:
+    """Width and height that decide the canvas which most cameras want; and a line for the user,
+    where they want different ones.
+
+    A camera that tells its size only when it is connected wants the model's own, because nobody
+    waits for it. So does everybody where as many want that as another one.
+    """
+    declared = declared_canvases(config)
+    if config.runtime.size is not None or not declared:
+        return None, None
+    pictures = [told_size(camera) for camera in cameras]
+    wanted = [find_canvas(config, picture) for picture in pictures]
+    votes = Counter(wanted)
+    most = max(votes.values(), default=0)
+    chosen = None if votes[None] == most else next(one for one in wanted if votes[one] == most)
+    picture = None if chosen is None else pictures[wanted.index(chosen)]
+    if len(votes) < 2:
+        return picture, None
+    height, width = chosen or declared[0]
+    line = (
+        f"the input of all cameras is {width}x{height}, which fits {votes[chosen]} of "
+        f"{len(cameras)}; pictures of another shape get grey borders"
+    )
+    if unknown := pictures.count(None):
+        line += f"; {unknown} told no size before the start and counted for the model's own"
+    return picture, line
+
+
+def told_size(camera: Camera) -> Size | None:
+    """Width and height of a camera's pictures, where they are known before it is connected: of a
+    file (``--loop``), and of a webcam that is asked for a size."""
+    if camera.kind != FILE:
+        return camera.size
+    from detector.core import sources
+
+    # What is wrong with a file is said by its feed.
+    with suppress(DetectVideoError), sources.open(camera.address.whole, frames=1) as source:
+        return source.info.width, source.info.height
+    return None

@@ -1,0 +1,194 @@
+"""What cameras do for ``detect``: they take its runs over, and watch those over files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from detector.core import sources
+from detector.core.config.schema import CAMERA_GROUPS, Config, flag_of, options
+from detector.core.errors import SourceError, UsageError
+from detector.core.errors.secrets import Address
+from detector.core.run.inputs import is_camera
+from detector.core.sources._addresses import is_web
+from detector.core.sources._standard_input import SPEC as STDIN
+from detector.core.sources._unclaimed import is_live
+
+if TYPE_CHECKING:
+    from detector.core.engines.base import BuildProgress
+    from detector.core.run.detect import Live, Result, Watcher
+    from detector.core.terminal.console import SafeConsole
+    from detector.core.terminal.progress import LiveLine
+    from detector.live.hub import Controls, Hub
+    from detector.live.page.server import Server
+
+
+class Cameras:
+    """As ``core.wings.Guest``."""
+
+    def takes(self, specs: Sequence[str], config: Config, given: Container[str]) -> bool:
+        found = reads_cameras(specs, config, given)
+        if not found:
+            refuse_camera_options(specs, config, given)
+        return found
+
+    @contextmanager
+    def around(self, config: Config, say: Callable[[str], None]) -> Iterator[Page]:
+        """With --serve, a page that shows the run while the block lasts."""
+        if config.page.serve is None:
+            yield Page()
+            return
+        from detector.live.hub import Hub
+        from detector.live.page import serve
+
+        hub = Hub()
+        # Before a model is loaded: a port that is taken is said at once.
+        server = serve(hub, config.page, say=lambda text: say(f"detect-video: {text}"))
+        say(f"page: {server.address}")
+        try:
+            yield Page(hub, server)
+        finally:
+            server.close()
+
+    def detect(
+        self,
+        specs: Sequence[str],
+        config: Config,
+        around: Page,
+        *,
+        command: Sequence[str],
+        console: SafeConsole | None,
+        say: Callable[[str], None],
+        told: bool,
+        building: BuildProgress | None,
+    ) -> Result:
+        from detector.live.run import Around, detect_live
+
+        def speak(text: str) -> None:
+            say(f"detect-video: {text}")
+
+        table = None
+        if console is not None:
+            from detector.live.terminal.cameras import CameraTable
+
+            table = CameraTable(console)
+        seen = Around(table, say=speak, state=speak if told else _keep_quiet)
+        if (hub := around.hub) is not None:
+            seen = replace(
+                seen,
+                watcher=hub,
+                figures_to=hub.figures_from,
+                controls_to=around.control,
+                events_to=(hub,),
+            )
+        result = detect_live(specs, config, command=command, around=seen, building=building)
+        if told and result.told:  # a line has said already what is wrong with each camera
+            result.errors = [
+                SourceError(_no_picture(error)) if isinstance(error, SourceError) else error
+                for error in result.errors
+            ]
+        return result
+
+
+def _keep_quiet(text: str) -> None:
+    """Says nothing."""
+
+
+def _no_picture(error: Exception) -> str:
+    from detector.live.sources.collect import GAVE_UP
+
+    return "no camera sent a picture" + (GAVE_UP if str(error).endswith(GAVE_UP) else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The page of a run, and what it shows; without --serve there is none."""
+
+    hub: Hub | None = None
+    server: Server | None = None
+
+    def control(self, controls: Controls | None, recordings: Path | None) -> None:
+        """From now on the page starts and stops cameras, and hands out recordings."""
+        if self.server is not None:
+            self.server.controls, self.server.recordings = controls, recordings
+
+    def watch(self, line: LiveLine | None) -> tuple[Watcher | None, Live | None]:
+        """As ``core.wings.Around``."""
+        if self.hub is None:
+            return None, line
+        from detector.core.errors.machine import usable_cores
+        from detector.live.watched_files import WatchedFiles
+
+        watched = WatchedFiles(self.hub, line, usable_cores())
+        return watched, watched
+
+
+# ----------------------------------------------------------------------
+# Whether sources are cameras.
+
+
+def reads_cameras(specs: Sequence[str], config: Config, given: Container[str] = ()) -> bool:
+    """Whether these are sources of a live run. Raises UsageError for files among cameras, and
+    SourceError for an address among them that is no video.
+
+    ``given``: as of ``refuse_camera_options``. Where an option of cameras is among them, every
+    address is a camera's, and nobody asks its server.
+    """
+    if config.live.repeat:
+        return True
+    if next(_camera_flags(config, given), None) is not None:
+        live = [spec for spec in specs if is_live(spec) or is_camera(spec)]
+    else:
+        _ask_servers(specs)
+        live = [spec for spec in specs if is_camera(spec)]
+    if live and len(live) < len(specs):
+        file = next(spec for spec in specs if spec not in live)
+        if file == STDIN:
+            raise UsageError(f"{file}: is standard input among cameras; run it by itself")
+        if is_web(file):
+            sources.check(file)  # a web page is refused as such
+            raise UsageError(
+                f"{Address(file)}: is a file among cameras; --live latest takes all of them for "
+                "cameras, or run it by itself"
+            )
+        raise UsageError(
+            f"{file}: is a file among cameras; --loop plays it again and again as if it were one, "
+            "or run it by itself"
+        )
+    return bool(live)
+
+
+def refuse_camera_options(specs: Sequence[str], config: Config, given: Container[str] = ()) -> None:
+    """Raises UsageError for an option that does nothing for files: nobody is to believe that
+    alerts are sent where none are.
+
+    ``given``: names of the options that stand on the command line. In a file of options, those
+    count that are not the default.
+    """
+    for flag in _camera_flags(config, given):
+        if all(os.path.isfile(spec) for spec in specs):
+            files = "the file as one" if len(specs) == 1 else "the files as some"
+            raise UsageError(f"{flag} is for cameras; add --loop to play {files}, or leave it out")
+        raise UsageError(f"{flag} is for cameras, not for files; leave it out")
+
+
+def _camera_flags(config: Config, given: Container[str]) -> Iterator[str]:
+    """The options of cameras that are given, but for --loop, which makes cameras of files."""
+    for group, leaf in options():
+        if group not in CAMERA_GROUPS or leaf.name == "repeat":
+            continue  # without cameras there was no --loop, or --no-loop
+        value = getattr(getattr(config, group), leaf.name)
+        if value != leaf.default or (leaf.name in given and value is not False):
+            yield flag_of(leaf)
+
+
+def _ask_servers(specs: Sequence[str]) -> None:
+    """Side by side, where there are some."""
+    if len(addresses := [spec for spec in specs if is_web(spec)]) > 1:
+        from detector.core.sources._answers import take_all
+
+        take_all(addresses)

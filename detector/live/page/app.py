@@ -1,0 +1,353 @@
+"""The addresses of the page, and what each answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Collection
+from concurrent.futures import Executor
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import msgspec
+from prometheus_client import CollectorRegistry
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from detector.core.errors import DetectVideoError
+from detector.core.errors.secrets import redact
+from detector.live.base import utc_text
+from detector.live.hub import RATE, Controls, Hub
+from detector.live.page import documents
+from detector.live.page.access import COOKIE, SESSION_S, Access
+from detector.live.page.connections import Connections
+from detector.live.page.guard import Guard, RefusedError
+from detector.live.page.metrics import CONTENT_TYPE, PageFigures, exposition, registry_of
+from detector.live.page.openapi import description
+from detector.live.page.recordings import find_recording, list_recordings
+from detector.live.page.sampler import Sampler
+from detector.live.page.streams import EVENTS, MOST_STREAMS, MULTIPART, EndlessAnswer, Streams
+from detector.live.sources.base import NAME
+
+CHANGE_S = 5.0  # how long starting or stopping a camera may take to be accepted
+WRONG = b"<!--said-->"  # where the login page says what was wrong
+LOGOUT, BUTTON = b"<!--logout-->", b'<button type="submit">Log out</button>'
+ASSETS = {
+    "/page.css": ("page.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+
+
+class Page:
+    """The answers of one server. Used in its thread alone."""
+
+    def __init__(
+        self, hub: Hub, access: Access, connections: Connections, executor: Executor, secure: bool
+    ) -> None:
+        self.hub, self.access, self.connections = hub, access, connections
+        self._executor, self._secure = executor, secure
+        self.controls: Controls | None = None
+        self.recordings: Path | None = None
+        self.sampler = Sampler(hub.figures)
+        self.streams = Streams(hub, executor)
+        self.guard: Guard | None = None
+
+    def app(self) -> Starlette:
+        api = "/api/streams/{camera}"
+        return Starlette(
+            routes=[
+                Route("/", self.index),
+                *(Route(path, self.asset) for path in ASSETS),
+                Route("/login", self.login, methods=["GET", "POST"]),
+                Route("/logout", self.logout, methods=["POST"]),
+                Route("/healthz", self.health),
+                Route("/metrics", self.metrics),
+                Route("/openapi.json", self.openapi),
+                Route("/api/streams", self.all_streams),
+                Route(api, self.one_stream),
+                Route(f"{api}/snapshot.jpg", self.snapshot),
+                Route(f"{api}/stream.mjpg", self.stream),
+                Route(f"{api}/start", self.change, methods=["POST"]),
+                Route(f"{api}/stop", self.change, methods=["POST"]),
+                Route("/api/pictures", self.pictures),
+                Route("/api/history", self.history),
+                Route("/api/events", self.events),
+                Route("/api/recordings", self.all_recordings),
+                Route("/api/recordings/{camera}/{kind}/{name}", self.recording),
+            ],
+            exception_handlers={RefusedError: _refused, HTTPException: _refused},
+        )
+
+    # ------------------------------------------------------------------
+    # For people.
+
+    async def index(self, request: Request) -> Response:
+        body = _site("index.html")
+        if request.scope.get("session"):
+            body = body.replace(LOGOUT, b'<form method="post" action="/logout">%b</form>' % BUTTON)
+        return Response(body, media_type="text/html")
+
+    async def asset(self, request: Request) -> Response:
+        name, media_type = ASSETS[request.scope["path"]]
+        return Response(_site(name), media_type=media_type)
+
+    async def login(self, request: Request) -> Response:
+        """GET: the form. POST: a session for the right token."""
+        if not self.access.needed:
+            return RedirectResponse("/", 303)
+        if request.method != "POST":
+            return _login_page("", 200)
+        if _media_type(request) != "application/x-www-form-urlencoded":
+            raise RefusedError(415, "send the form as application/x-www-form-urlencoded")
+        try:
+            form = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=4)
+        except ValueError:
+            raise RefusedError(400, "the form has one field, the token") from None
+        try:
+            right = self._guard.is_token(form.get("token", [""])[0], request.scope)
+        except RefusedError as refusal:
+            return _login_page(f"Too many tries: {refusal.error}.", 429, refusal.headers)
+        if not right:
+            return _login_page("This is not the token of this run.", 403)
+        answer = RedirectResponse("/", 303)
+        answer.set_cookie(
+            COOKIE,
+            self.access.open_session(),
+            max_age=int(SESSION_S),
+            path="/",
+            httponly=True,
+            samesite="strict",
+            # Behind a proxy that ends TLS only the browser knows that it came by https.
+            secure=self._secure or request.headers.get("origin", "").startswith("https:"),
+        )
+        return answer
+
+    async def logout(self, request: Request) -> Response:
+        if request.scope.get("session"):
+            self.access.close_session(request.scope["session"])
+        answer = RedirectResponse("/login", 303)
+        answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+        return answer
+
+    # ------------------------------------------------------------------
+    # For programs that watch the run.
+
+    async def health(self, request: Request) -> Response:
+        """Says ok or not ok, and nothing else: it needs no login."""
+        if documents.is_healthy(self.sampler.newest):
+            return Response("ok\n", media_type="text/plain")
+        return Response("not ok\n", 503, media_type="text/plain")
+
+    async def metrics(self, request: Request) -> Response:
+        return Response(exposition(self._registry), media_type=CONTENT_TYPE)
+
+    async def openapi(self, request: Request) -> Response:
+        return Response(json.dumps(description()), media_type="application/json")
+
+    @cached_property
+    def _registry(self) -> CollectorRegistry:
+        return registry_of(lambda: self.sampler.newest, self._own_figures)
+
+    def _own_figures(self) -> PageFigures:
+        return PageFigures(
+            watchers=self.hub.watchers(),
+            connections=len(self.connections),
+            encoded=self.hub.encoded,
+            encoded_bytes=self.hub.encoded_bytes,
+            skipped=self.streams.skipped,
+            events_lost=self.hub.lost(),
+            logins_refused=self.access.refused,
+            requests=self._guard.requests,
+        )
+
+    # ------------------------------------------------------------------
+    # The run and its streams.
+
+    async def all_streams(self, request: Request) -> Response:
+        return _json(self._live())
+
+    async def one_stream(self, request: Request) -> Response:
+        camera = self._camera(request)
+        return _json(next(one for one in self._live().streams if one.name == camera))
+
+    def _live(self) -> documents.LiveDocument:
+        if self.sampler.newest is None:
+            raise RefusedError(
+                503, "the run has not begun, or does not answer", {"retry-after": "2"}
+            )
+        return documents.live(self.sampler.newest, self.sampler.at_s, list(self._controllable()))
+
+    def _controllable(self) -> Collection[str]:
+        return () if self.controls is None else self.controls.cameras()
+
+    def _camera(self, request: Request) -> str:
+        camera = str(request.path_params["camera"])
+        # It goes into header fields: a name of another shape than cameras have is none.
+        if camera not in self.sampler.names or not re.fullmatch(NAME, camera):
+            raise RefusedError(404, "there is no such camera")
+        return camera
+
+    async def history(self, request: Request) -> Response:
+        return _json(self.sampler.history())
+
+    async def snapshot(self, request: Request) -> Response:
+        camera, width = self._camera(request), _width(request)
+        found = await self.streams.snapshot(camera, width)
+        if found is None:
+            raise RefusedError(503, "no picture arrived in time", {"retry-after": "2"})
+        shot, coded = found
+        name = f"{camera}-{utc_text(shot.utc_s).replace(':', '').replace('-', '')}.jpg"
+        headers = {
+            "content-disposition": f'inline; filename="{name}"',
+            "x-number": str(shot.number),
+            "x-time": utc_text(shot.utc_s),
+            "x-objects": str(shot.objects),
+        }
+        return Response(coded, media_type="image/jpeg", headers=headers)
+
+    async def stream(self, request: Request) -> Any:
+        return self._endless(request, [self._camera(request)])
+
+    async def pictures(self, request: Request) -> Any:
+        """Several cameras in one answer: browsers keep six connections to one address, and a page
+        of sixteen cameras must not wait for them."""
+        named = request.query_params.get("cameras")
+        known = {one for one in self.sampler.names if re.fullmatch(NAME, one)}
+        cameras = sorted(known) if named is None else named.split(",")
+        if unknown := [one for one in cameras if one not in known]:
+            raise RefusedError(404, f"{len(unknown)} of these cameras are not there")
+        return self._endless(request, list(dict.fromkeys(cameras)))
+
+    def _endless(self, request: Request, cameras: list[str]) -> Any:
+        rate, width = _number(request, "rate", RATE, 0.1, RATE), _width(request)
+        if request.method == "HEAD":
+            return Response(media_type=MULTIPART)
+        self._need_room()
+        return EndlessAnswer(self.streams, self.streams.pictures(cameras, width, rate), MULTIPART)
+
+    async def events(self, request: Request) -> Any:
+        if request.method == "HEAD":
+            return Response(media_type=EVENTS)
+        self._need_room()
+        after = request.headers.get("last-event-id", "0")
+        number = int(after) if after.isdecimal() and len(after) < 16 else 0
+        chunks = self.streams.events(self.sampler, number, self._controllable)
+        return EndlessAnswer(self.streams, chunks, EVENTS)
+
+    def _need_room(self) -> None:
+        if self.streams.open >= MOST_STREAMS:
+            raise RefusedError(
+                503, f"{MOST_STREAMS} streams are being watched already", {"retry-after": "10"}
+            )
+
+    async def change(self, request: Request) -> Response:
+        """Starts or stops a camera of cameras.yaml: its name is all that a request can say."""
+        asked = request.scope["path"].rpartition("/")[2]
+        if _media_type(request) != "application/json":
+            raise RefusedError(415, "send application/json; the body is {}")
+        if (await request.body()).strip() not in (b"", b"{}"):
+            raise RefusedError(422, "the body is {}: a camera's name is all that can be said")
+        camera = str(request.path_params["camera"])
+        if self.controls is None:
+            raise RefusedError(409, "this run has no cameras that can be started or stopped")
+        if camera not in self.controls.cameras():
+            raise RefusedError(404, "there is no such camera in cameras.yaml")
+        act = self.controls.start if asked == "start" else self.controls.stop
+        try:
+            async with asyncio.timeout(CHANGE_S):
+                await self._in_thread(act, camera)
+        except TimeoutError:
+            raise RefusedError(504, "the run did not answer") from None
+        except DetectVideoError as error:
+            raise RefusedError(409, redact(str(error))) from error
+        return _json(documents.ChangeDocument(1, camera, asked), 202)
+
+    # ------------------------------------------------------------------
+
+    async def all_recordings(self, request: Request) -> Response:
+        limit = int(_number(request, "limit", 100, 1, 500))
+        camera = request.query_params.get("camera")
+        kind = request.query_params.get("kind")
+        found = await self._in_thread(list_recordings, self.recordings, camera, kind, limit)
+        return _json(found)
+
+    async def recording(self, request: Request) -> Response:
+        said = (request.path_params[part] for part in ("camera", "kind", "name"))
+        found = await self._in_thread(find_recording, self.recordings, *said)
+        if found is None:
+            raise RefusedError(404, "there is no such recording")
+        return FileResponse(
+            found.path,
+            media_type=found.media_type,
+            filename=f"{found.camera}-{found.path.name}",
+            content_disposition_type="inline" if found.kind == "snapshots" else "attachment",
+        )
+
+    async def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, function, *arguments)
+
+    @property
+    def _guard(self) -> Guard:
+        assert self.guard is not None
+        return self.guard
+
+
+def _site(name: str) -> bytes:
+    return files("detector.live.page").joinpath("site", name).read_bytes()
+
+
+def _login_page(said: str, status: int, headers: dict[str, str] | None = None) -> Response:
+    """``said`` is text of ours: nothing from outside stands on this page."""
+    note = f'<p class="wrong" role="alert">{said}</p>' if said else ""
+    body = _site("login.html").replace(WRONG, note.encode())
+    return Response(body, status, headers, "text/html")
+
+
+def _json(document: msgspec.Struct, status: int = 200) -> Response:
+    return Response(documents.encode(document), status, media_type="application/json")
+
+
+def _media_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _width(request: Request) -> int | None:
+    if "width" not in request.query_params:
+        return None
+    return int(_number(request, "width", 0, 16, 8192))
+
+
+def _number(request: Request, name: str, default: float, least: float, most: float) -> float:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not least <= value <= most:
+        raise RefusedError(422, f"{name} is a number from {least:g} to {most:g}")
+    return value
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    if isinstance(error, RefusedError):
+        status, text, headers = error.status, error.error, error.headers
+    elif isinstance(error, HTTPException):
+        status, headers = error.status_code, dict(error.headers or {})
+        text = {404: "there is nothing at this address", 405: "not by this method"}.get(
+            status, error.detail
+        )
+    else:
+        raise error
+    body = documents.encode(documents.ErrorDocument(1, text))
+    return Response(body, status, headers, "application/json")

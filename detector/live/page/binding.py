@@ -1,0 +1,189 @@
+"""Where the page is served: --serve, token and certificate, checked before a model loads."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import ipaddress
+import os
+import re
+import socket
+import ssl
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from detector.core.config.schema import PageConfig
+from detector.core.errors import OutputError, UsageError
+from detector.core.errors.reading import read_text
+from detector.core.errors.secrets import keep_secret
+
+LIBRARIES = ("starlette", "uvicorn", "prometheus_client")
+TOKEN = "DETECT_VIDEO_TOKEN"
+SHORTEST_TOKEN = 16  # characters; 32 hexadecimal digits are what the cure makes
+SEND_BUFFER = 256 << 10  # bytes a connection: what a slow watcher may be behind in the kernel
+BACKLOG = 64
+CURE = (
+    "make one with: openssl rand -hex 32 > token; chmod 600 token; then --token-file token "
+    f"(or {TOKEN} in the environment)"
+)
+HOST_NAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
+
+
+@dataclass(slots=True)
+class Binding:
+    """A port that is taken and waits for its server."""
+
+    socket: socket.socket
+    host: str  # as it was asked for; "127.0.0.1" where only a port was
+    port: int
+    token: str | None  # None: who reaches the port may see the page
+    certificate: tuple[str, str] | None  # files: chain, private key
+    names: frozenset[str]  # that a Host header may give besides addresses, in lower case
+
+    @property
+    def loopback(self) -> bool:
+        return is_loopback(self.host)
+
+    @property
+    def address(self) -> str:
+        """Where a browser on this machine reaches it: ``http://127.0.0.1:8080/``."""
+        scheme = "http" if self.certificate is None else "https"
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}/"
+
+
+def bind(config: PageConfig) -> Binding:
+    """Takes the port, when everything else is found right. Raises UsageError and OutputError."""
+    host, port = parse_address(config.serve or "")
+    token = read_token(config)
+    names = frozenset(name.lower().rstrip(".") for name in config.page_hosts or ())
+    for name in names:
+        if not HOST_NAME.fullmatch(name):
+            raise UsageError(f"--page-hosts {name}: not a host's name; write cam.example.org")
+    if token is None and (names or not is_loopback(host)):
+        asked = f"--serve {config.serve}" if not names else f"--page-hosts {','.join(names)}"
+        raise UsageError(f"{asked}: others than this machine need a token; {CURE}")
+    certificate = _certificate(config)
+    if not _is_address(host):
+        names |= {host.lower()}
+    if not is_loopback(host):
+        names |= {socket.gethostname().lower()}
+    listening = _listen(host, port, config.serve or "")
+    return Binding(listening, host, listening.getsockname()[1], token, certificate, names)
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """``8080``, ``HOST:8080`` or ``[::1]:8080`` -> host, port. Raises UsageError."""
+    found = re.fullmatch(r"(?:(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/@\s]+)):)?([0-9]{1,5})", text)
+    if found is None or int(found[3]) > 65535:
+        raise UsageError(
+            f"--serve {text}: not a place to serve; write 8080, 0 for a free port, or "
+            "HOST:8080 ([::1]:8080 for IPv6)"
+        )
+    host = found[1] or found[2] or "127.0.0.1"
+    if not (_is_address(host) or HOST_NAME.fullmatch(host)):
+        raise UsageError(f"--serve {text}: {host} is neither an address nor a host's name")
+    return host, int(found[3])
+
+
+def require_libraries(asked: str) -> None:
+    """Raises UsageError where the extra is absent, and says how to install it."""
+    for name in LIBRARIES:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise UsageError(
+                f"--serve {asked}: {name} cannot be imported ({error}); "
+                "pip install 'detect-video[serve]'"
+            ) from error
+
+
+def read_token(config: PageConfig) -> str | None:
+    """The token of --token-file, else of the environment. Registered as a secret."""
+    if config.token_file is not None:
+        token = read_text(config.token_file, "a token", limit=4096, cure=CURE).strip()
+        where = f"--token-file {config.token_file}"
+    elif TOKEN in os.environ:
+        token, where = os.environ[TOKEN].strip(), TOKEN
+    else:
+        return None
+    if len(token) < SHORTEST_TOKEN or not re.fullmatch(r"[!-~]+", token):
+        raise UsageError(
+            f"{where}: a token has at least {SHORTEST_TOKEN} characters (ASCII, no space); {CURE}"
+        )
+    keep_secret(token)
+    return token
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches it."""
+    if host.lower() == "localhost":
+        return True
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return False
+
+
+def _is_address(host: str) -> bool:
+    with suppress(ValueError):
+        ipaddress.ip_address(host)
+        return True
+    return False
+
+
+def _certificate(config: PageConfig) -> tuple[str, str] | None:
+    """Raises UsageError for a certificate that does not load, or not with this key."""
+    if config.tls_cert is None and config.tls_key is None:
+        return None
+    if config.tls_cert is None or config.tls_key is None:
+        raise UsageError("--tls-cert and --tls-key belong together: give both")
+    for flag, path in (("--tls-cert", config.tls_cert), ("--tls-key", config.tls_key)):
+        if not Path(path).is_file():
+            raise UsageError(f"{flag} {path}: there is no such file")
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        # A key with a passphrase would ask on the terminal: an empty one is refused at once.
+        context.load_cert_chain(config.tls_cert, config.tls_key, password="")
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"--tls-cert {config.tls_cert} --tls-key {config.tls_key}: not a certificate (PEM) "
+            f"and its key without a passphrase ({error})"
+        ) from error
+    return config.tls_cert, config.tls_key
+
+
+def _listen(host: str, port: int, asked: str) -> socket.socket:
+    try:
+        family, _, _, _, place = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise UsageError(f"--serve {asked}: {host} is not known here ({error.strerror})") from error
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+        listening.bind(place)
+        listening.listen(BACKLOG)
+        listening.setblocking(False)
+    except OSError as error:
+        listening.close()
+        raise _refusal(error, host, port, asked) from error
+    return listening
+
+
+def _refusal(error: OSError, host: str, port: int, asked: str) -> OutputError | UsageError:
+    if error.errno == errno.EADDRINUSE:
+        return OutputError(
+            f"--serve {asked}: port {port} of {host} is taken; choose another, or 0 for a free one"
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return OutputError(
+            f"--serve {asked}: this user may not take port {port}; choose one above 1023"
+        )
+    if error.errno == errno.EADDRNOTAVAIL:
+        return UsageError(
+            f"--serve {asked}: {host} is no address of this machine; 0.0.0.0 takes all of them"
+        )
+    return OutputError(f"--serve {asked}: {error.strerror}")

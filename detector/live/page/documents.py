@@ -1,0 +1,212 @@
+"""The JSON documents of the page, and whether a run is healthy.
+
+Texts come from outside (addresses, errors, class names): they pass ``redact`` here, once for all
+that leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from detector.core.errors.secrets import redact
+from detector.live.base import Ages, Event, LiveFigures, StreamFigures, utc_text
+
+ENGINE_HANGS_S = 30.0  # without a finished request, while a camera is live
+LIVE = "live"
+
+
+class AgesDocument(msgspec.Struct, frozen=True):
+    """How old pictures were when they were detected, milliseconds; null before the first."""
+
+    p50: float | None
+    p90: float | None
+    p99: float | None
+    max: float | None
+
+
+class StreamDocument(msgspec.Struct, frozen=True):
+    """One camera, or one file. Counts are of the whole run, rates of the last seconds."""
+
+    name: str
+    kind: Literal["camera", "file"]
+    url: str
+    state: str
+    since_s: float
+    received: int
+    processed: int
+    dropped: dict[str, int]
+    reconnects: int
+    stalls: int
+    age_ms: AgesDocument
+    parts_ms: dict[str, AgesDocument]
+    camera_fps: float | None
+    processed_fps: float | None
+    size: str | None
+    frozen: bool
+    error: str | None
+    next_try_s: float | None
+    expected: int | None
+    controllable: bool
+
+
+class LiveDocument(msgspec.Struct, frozen=True):
+    """A run at one moment. ``cpu_share``: of all cores, by this program; ``computer_share``: by all
+    programs, null where the system does not tell. ``stopped``: cameras of cameras.yaml that were
+    stopped by hand."""
+
+    schema: int
+    time_utc: str
+    uptime_s: float
+    healthy: bool
+    inference_fps: float | None
+    end_to_end_fps: float | None
+    busy: dict[str, float]
+    cpu_share: float | None
+    computer_share: float | None
+    capacity: float | None
+    bottleneck: str
+    engine_age_s: float | None
+    streams: list[StreamDocument]
+    stopped: list[str]
+
+
+class HistoryDocument(msgspec.Struct, frozen=True):
+    """The last minutes, one value a sample. ``age_ms``: the median of the last seconds; rates are
+    pictures a second; null where the camera was not live or nothing is known."""
+
+    schema: int
+    every_s: float
+    times_s: list[float]
+    age_ms: dict[str, list[float | None]]
+    processed_fps: dict[str, list[float | None]]
+    dropped_fps: dict[str, list[float | None]]
+
+
+class EventDocument(msgspec.Struct, frozen=True):
+    """A class appears or leaves, a camera comes or goes."""
+
+    event: str
+    camera: str
+    time_utc: str
+    since_utc: str
+    class_name: str | None = msgspec.field(name="class", default=None)
+    count: int | None = None
+    snapshot: str | None = None
+    reason: str | None = None
+
+
+class RecordingDocument(msgspec.Struct, frozen=True):
+    """One file that can be downloaded at ``url``. ``boxes_url``: its boxes as ASS subtitles, which
+    players load where they lie beside it under its name; None: there are none.
+    """
+
+    camera: str
+    name: str
+    kind: str
+    bytes: int
+    start_utc: str
+    url: str
+    boxes_url: str | None
+
+
+class RecordingsDocument(msgspec.Struct, frozen=True):
+    """The newest first. ``more``: there are older ones."""
+
+    schema: int
+    recordings: list[RecordingDocument]
+    more: bool
+
+
+class ChangeDocument(msgspec.Struct, frozen=True):
+    """A camera was told to start or stop; its state follows."""
+
+    schema: int
+    camera: str
+    asked: str
+
+
+class ErrorDocument(msgspec.Struct, frozen=True):
+    """Why there is no other answer."""
+
+    schema: int
+    error: str
+
+
+def ages(one: Ages) -> AgesDocument:
+    return AgesDocument(_round(one.p50), _round(one.p90), _round(one.p99), _round(one.max))
+
+
+def stream(one: StreamFigures, controllable: bool = False) -> StreamDocument:
+    return StreamDocument(
+        name=one.name,
+        kind="file" if one.kind == "file" else "camera",
+        url=redact(one.url),
+        state=one.state,
+        since_s=round(float(one.since_s), 2),
+        received=one.received,
+        processed=one.processed,
+        dropped=dict(one.dropped),
+        reconnects=one.reconnects,
+        stalls=one.stalls,
+        age_ms=ages(one.age_ms),
+        parts_ms={part: ages(figures) for part, figures in one.parts_ms.items()},
+        camera_fps=_round(one.camera_fps),
+        processed_fps=_round(one.processed_fps),
+        size=one.size,
+        frozen=one.frozen,
+        error=None if one.error is None else redact(one.error),
+        next_try_s=_round(one.next_try_s),
+        expected=one.expected,
+        controllable=controllable,
+    )
+
+
+def live(figures: LiveFigures, now_s: float, controllable: Sequence[str] = ()) -> LiveDocument:
+    """``now_s``: Unix time of the figures. ``controllable``: cameras that start and stop."""
+    return LiveDocument(
+        schema=1,
+        time_utc=utc_text(now_s),
+        uptime_s=round(float(figures.uptime_s), 2),
+        healthy=is_healthy(figures),
+        inference_fps=_round(figures.inference_fps),
+        end_to_end_fps=_round(figures.end_to_end_fps),
+        busy={stage: round(float(share), 4) for stage, share in figures.busy.items()},
+        cpu_share=_round(figures.cpu_share, 4),
+        computer_share=_round(figures.computer_share, 4),
+        capacity=_round(figures.capacity, 1),  # as the sentence says it
+        bottleneck=redact(figures.bottleneck),
+        engine_age_s=_round(figures.engine_age_s),
+        streams=[stream(one, one.name in controllable) for one in figures.streams],
+        stopped=sorted(set(controllable) - {one.name for one in figures.streams}),
+    )
+
+
+def event(one: Event) -> EventDocument:
+    return EventDocument(
+        event=one.event,
+        camera=one.camera,
+        time_utc=utc_text(one.time_s),
+        since_utc=utc_text(one.since_s),
+        class_name=None if one.class_name is None else redact(one.class_name),
+        count=one.count,
+        snapshot=one.snapshot,
+        reason=None if one.reason is None else redact(one.reason),
+    )
+
+
+def is_healthy(figures: LiveFigures | None) -> bool:
+    """False before the run has begun, where no camera is live, and where the engine hangs."""
+    if figures is None or not any(one.state == LIVE for one in figures.streams):
+        return False
+    return figures.engine_age_s is None or figures.engine_age_s < ENGINE_HANGS_S
+
+
+def encode(document: msgspec.Struct | Mapping[str, object]) -> bytes:
+    return msgspec.json.encode(document)
+
+
+def _round(value: float | None, digits: int = 2) -> float | None:
+    return None if value is None else round(float(value), digits)  # of numpy too

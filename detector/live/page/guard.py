@@ -1,0 +1,297 @@
+"""What every request passes before it is answered, and what every answer carries.
+
+In this order: method, lengths, Host and Origin (a page of another site must reach nothing, also by
+a name that it points at this address), the body with its bound and deadline, and the login.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import traceback
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from detector.core.errors.secrets import redact
+from detector.live.page.access import COOKIE, Access
+from detector.live.page.binding import Binding, is_loopback
+from detector.live.page.connections import HEAD_BYTES, Connections
+from detector.live.page.documents import ErrorDocument, encode
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+METHODS = ("GET", "HEAD", "POST")
+# Without a login: they say nothing about the run.
+OPEN = frozenset(("/healthz", "/login", "/page.css", "/icon.svg"))
+BODY_BYTES = 8 << 10
+BODY_S = 5.0
+TARGET_BYTES = 2048  # path and query
+RANGE_BYTES = 128  # of a Range header: libraries were slow with long ones
+STALLED_S = 20.0  # a reader that takes nothing for so long is cut off
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' blob:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",  # with no-referrer, browsers say Origin: null for our forms
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "permissions-policy": "camera=(), microphone=(), geolocation=()",
+    "cache-control": "no-store",
+}
+
+
+class RefusedError(Exception):
+    """An answer that ends a request. ``headers``: in addition to those of all answers."""
+
+    def __init__(self, status: int, error: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(error)
+        self.status, self.error, self.headers = status, error, dict(headers or {})
+
+
+class Guard:
+    """Lets a request through to ``app``, or answers it. One for each server."""
+
+    def __init__(
+        self,
+        app: App,
+        binding: Binding,
+        access: Access,
+        connections: Connections,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._app, self._binding = app, binding
+        self._access, self._connections = access, connections
+        self._say, self._said = say, False
+        self.body_s, self.stalled_s = BODY_S, STALLED_S
+        self.requests: dict[int, int] = {}  # status -> answers
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        peer = scope.get("client")
+        self._connections.answering(peer)
+        try:
+            await self._answer(scope, receive, _Sender(self, peer, send))
+        finally:
+            self._connections.answered(peer)
+
+    async def _answer(
+        self, scope: MutableMapping[str, Any], receive: Receive, send: _Sender
+    ) -> None:
+        try:
+            headers = _headers(scope)
+            self._check_request(scope, headers)
+            if scope["method"] == "POST":
+                receive = await self._whole_body(headers, receive)
+            self._check_login(scope, headers)
+            await self._app(scope, receive, send)
+        except RefusedError as refusal:
+            if not send.begun:
+                await _refuse(refusal, send)
+        except (TimeoutError, OSError):
+            self._connections.cut_off(scope.get("client"))  # the other end has gone, or stands
+        except Exception as error:
+            self._report(error)
+            if not send.begun:
+                await _refuse(RefusedError(500, "an error in the page; stderr names it"), send)
+            else:
+                self._connections.cut_off(scope.get("client"))
+
+    def count(self, status: int) -> None:
+        self.requests[status] = self.requests.get(status, 0) + 1
+
+    def _report(self, error: Exception) -> None:
+        """A bug is said once: a request that is repeated must not fill the terminal."""
+        if not self._said:
+            self._said = True
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            text = f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"
+            self._say(f"error in the page: {redact(text)}")
+
+    # ------------------------------------------------------------------
+
+    def _check_request(self, scope: Mapping[str, Any], headers: Mapping[str, str]) -> None:
+        if scope["method"] not in METHODS:
+            raise RefusedError(405, "GET, HEAD and POST only", {"allow": ", ".join(METHODS)})
+        if len(scope["raw_path"]) + len(scope["query_string"]) > TARGET_BYTES:
+            raise RefusedError(414, "the address is too long")
+        # uvicorn bounds a head that comes in pieces; this one came whole.
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD_BYTES:
+            raise RefusedError(431, f"a head has at most {HEAD_BYTES} bytes")
+        if len(headers.get("range", "")) > RANGE_BYTES:
+            raise RefusedError(400, "the Range header is too long")
+        host = headers.get("host", "")
+        if not self._is_our_host(host):
+            raise RefusedError(
+                421,
+                "this Host is not ours; use the address that --serve printed, or name it with "
+                "--page-hosts",
+            )
+        origin = headers.get("origin")
+        if origin is not None and not _is_same(origin, host):
+            raise RefusedError(403, "requests of other sites are refused (Origin)")
+        # Browsers say where a request comes from. A link to the page may stand anywhere; whatever
+        # else another site asks for is refused.
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            navigates = headers.get("sec-fetch-mode") == "navigate"
+            if not (navigates and scope["method"] == "GET" and scope["path"] in ("/", "/login")):
+                raise RefusedError(403, "requests of other sites are refused (Sec-Fetch-Site)")
+
+    def _is_our_host(self, host: str) -> bool:
+        """A name can be pointed at any address by its owner; an address cannot. So names must be
+        known, and on loopback nothing but loopback is."""
+        try:
+            name = urlsplit(f"//{host}").hostname
+        except ValueError:
+            return False
+        if not name or "@" in host or "/" in host:
+            return False
+        if name.rstrip(".") in self._binding.names:
+            return True
+        if is_loopback(name):
+            return True
+        if self._binding.loopback:
+            return False
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+    def _check_login(self, scope: MutableMapping[str, Any], headers: Mapping[str, str]) -> None:
+        """Sets ``scope["session"]``: the id of the session, where there is one."""
+        scope["session"] = None
+        if not self._access.needed:
+            self._connections.knows(scope.get("client"))
+            return
+        session = cookie(headers.get("cookie", ""), COOKIE)
+        if session is not None and self._access.session_is(session):
+            scope["session"] = session
+            self._connections.knows(scope.get("client"))
+            return
+        if scope["path"] in OPEN:
+            return
+        given = headers.get("authorization")
+        if given is not None:
+            word, _, token = given.partition(" ")
+            if word.lower() == "bearer" and self.is_token(token.strip(), scope):
+                return
+        if scope["path"] == "/" and scope["method"] != "POST":
+            raise RefusedError(303, "log in first", {"location": "/login"})
+        raise RefusedError(
+            401, "log in, or send Authorization: Bearer TOKEN", {"www-authenticate": "Bearer"}
+        )
+
+    def is_token(self, given: str, scope: Mapping[str, Any]) -> bool:
+        """Whether this is the token. Raises RefusedError for a wrong one where this address has
+        given too many."""
+        client = scope.get("client")
+        address = str(client[0]) if client else ""
+        wait_s = self._access.wait_s(address)
+        if self._access.token_is(given, address):
+            self._connections.knows(client)
+            return True
+        if wait_s > 0:
+            seconds = str(max(1, round(wait_s)))
+            raise RefusedError(429, f"too many tries; wait {seconds} s", {"retry-after": seconds})
+        return False
+
+    async def _whole_body(self, headers: Mapping[str, str], receive: Receive) -> Receive:
+        declared = headers.get("content-length", "0")
+        if not declared.isdecimal() or int(declared) > BODY_BYTES:
+            raise RefusedError(
+                413, f"a body has at most {BODY_BYTES} bytes", {"connection": "close"}
+            )
+        body = b""
+        try:
+            async with asyncio.timeout(self.body_s):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise OSError("the other end has gone")
+                    body += message.get("body", b"")
+                    if len(body) > BODY_BYTES:
+                        raise RefusedError(
+                            413, f"a body has at most {BODY_BYTES} bytes", {"connection": "close"}
+                        )
+                    if not message.get("more_body"):
+                        break
+        except TimeoutError:
+            raise RefusedError(408, "the body came too slowly", {"connection": "close"}) from None
+        whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def again() -> Message:
+            return whole.pop() if whole else await receive()
+
+        return again
+
+
+class _Sender:
+    """Sends an answer: with the headers of all answers, and no longer than its reader reads."""
+
+    def __init__(self, guard: Guard, peer: Any, send: Send) -> None:
+        self._guard, self._peer, self._send = guard, peer, send
+        self.begun = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.begun = True
+            self._guard.count(message["status"])
+            own = list(message.get("headers", ()))
+            given = {name.lower() for name, _ in own}
+            own += [
+                (name.encode(), value.encode())
+                for name, value in HEADERS.items()
+                if name.encode() not in given
+            ]
+            message = {**message, "headers": own}
+        async with asyncio.timeout(self._guard.stalled_s):
+            await self._send(message)
+
+
+async def _refuse(refusal: RefusedError, send: _Sender) -> None:
+    body = encode(ErrorDocument(1, refusal.error))
+    headers = {"content-type": "application/json", **refusal.headers}
+    headers["content-length"] = str(len(body))
+    with suppress(OSError, TimeoutError):
+        await send(
+            {
+                "type": "http.response.start",
+                "status": refusal.status,
+                "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+            }
+        )
+        await send({"type": "http.response.body", "body": body})
+
+
+def _headers(scope: Mapping[str, Any]) -> dict[str, str]:
+    """Header names in lower case. Raises RefusedError where one that decides is given twice."""
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in scope["headers"]:
+        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+        if name in headers and name in ("host", "origin", "authorization", "content-length"):
+            raise RefusedError(400, f"{name} is given twice")
+        headers[name] = f"{headers[name]}; {value}" if name in headers else value
+    return headers
+
+
+def _is_same(origin: str, host: str) -> bool:
+    """Whether an Origin is the page itself. A proxy that ends TLS makes https of our http."""
+    return origin.lower() in (f"http://{host.lower()}", f"https://{host.lower()}")
+
+
+def cookie(header: str, name: str) -> str | None:
+    """The value of the first cookie of this name."""
+    for part in header.split(";"):
+        key, found, value = part.strip().partition("=")
+        if found and key == name:
+            return value
+    return None

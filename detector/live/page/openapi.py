@@ -1,0 +1,208 @@
+"""The description of the page's addresses for programs: OpenAPI 3.1.
+
+``python -m detector.live.page.openapi docs/openapi.json`` writes the file in docs; a test compares.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from detector.core.session.codec import dedent_descriptions
+from detector.live.page import documents
+
+DOCUMENTS = (
+    documents.LiveDocument,
+    documents.StreamDocument,
+    documents.HistoryDocument,
+    documents.EventDocument,
+    documents.RecordingsDocument,
+    documents.ChangeDocument,
+    documents.ErrorDocument,
+)
+PLACE = "#/components/schemas/"
+PICTURE = {"type": "string", "contentMediaType": "image/jpeg"}
+TEXT = {"type": "string"}
+CAMERA = {
+    "name": "camera",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,40}$"},
+    "description": "Name of a camera or, in a run over files, of a file.",
+}
+WIDTH = {
+    "name": "width",
+    "in": "query",
+    "schema": {"type": "integer", "minimum": 16, "maximum": 8192},
+    "description": "At most about so many pixels wide; default: as the camera sends it.",
+}
+RATE = {
+    "name": "rate",
+    "in": "query",
+    "schema": {"type": "number", "minimum": 0.1, "maximum": 25},
+    "description": "At most so many pictures a second of each camera.",
+}
+
+
+def description() -> dict[str, Any]:
+    """The whole document."""
+    _, schemas = msgspec.json.schema_components(DOCUMENTS, ref_template=PLACE + "{name}")
+    dedent_descriptions(schemas)
+    camera = "/api/streams/{camera}"
+    change = "The camera is told; its state follows."
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "detect-video, a run's page",
+            "version": "1",
+            "description": "Served by --serve. Where the run has a token, send Authorization: "
+            "Bearer TOKEN. GET changes nothing.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "security": [{"token": []}, {"session": []}],
+        "paths": {
+            "/": _get("The page, for people.", "text/html", TEXT),
+            "/healthz": {
+                "get": {
+                    "summary": "ok where a camera is live and the engine answers.",
+                    "security": [],
+                    "responses": {
+                        "200": _answer("ok", "text/plain", TEXT),
+                        "503": _answer("not ok", "text/plain", TEXT),
+                    },
+                }
+            },
+            "/metrics": _get("Figures for Prometheus.", "text/plain", TEXT),
+            "/openapi.json": _get("This description.", "application/json", {"type": "object"}),
+            "/api/streams": _document("All streams and the run as a whole.", "LiveDocument"),
+            camera: _document("One stream.", "StreamDocument", CAMERA),
+            f"{camera}/snapshot.jpg": _get(
+                "The camera's next picture, drawn.", "image/jpeg", PICTURE, CAMERA, WIDTH
+            ),
+            f"{camera}/stream.mjpg": _get(
+                "Pictures as they come, drawn; a slow reader leaves some out.",
+                "multipart/x-mixed-replace",
+                TEXT,
+                CAMERA,
+                WIDTH,
+                RATE,
+            ),
+            f"{camera}/start": _post("Starts a camera of cameras.yaml.", change),
+            f"{camera}/stop": _post("Stops a camera of cameras.yaml.", change),
+            "/api/pictures": _get(
+                "Pictures of several cameras in one answer; X-Camera in each part names its own.",
+                "multipart/x-mixed-replace",
+                TEXT,
+                {
+                    "name": "cameras",
+                    "in": "query",
+                    "schema": TEXT,
+                    "description": "Names with commas; default: all.",
+                },
+                WIDTH,
+                RATE,
+            ),
+            "/api/history": _document("Ages and rates of the last minutes.", "HistoryDocument"),
+            "/api/events": _get(
+                "Server-sent events: figures (LiveDocument) once a second, event (EventDocument), "
+                "lost (how many this reader missed), silent (the run does not answer), end.",
+                "text/event-stream",
+                TEXT,
+                {
+                    "name": "Last-Event-ID",
+                    "in": "header",
+                    "schema": {"type": "integer"},
+                    "description": "Events after this one; default: all that are kept.",
+                },
+            ),
+            "/api/recordings": _document(
+                "Files that can be downloaded, the newest first.",
+                "RecordingsDocument",
+                {**CAMERA, "in": "query", "required": False},
+                {"name": "kind", "in": "query", "schema": {"enum": ["video", "snapshots"]}},
+                {
+                    "name": "limit",
+                    "in": "query",
+                    "schema": {"type": "integer", "minimum": 1, "maximum": 500, "default": 100},
+                },
+            ),
+            "/api/recordings/{camera}/{kind}/{name}": _get(
+                "One file; Range is understood.",
+                "video/mp4",
+                {"type": "string", "contentMediaType": "video/mp4"},
+                CAMERA,
+                {
+                    "name": "kind",
+                    "in": "path",
+                    "required": True,
+                    "schema": {"enum": ["video", "snapshots"]},
+                },
+                {"name": "name", "in": "path", "required": True, "schema": TEXT},
+            ),
+        },
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "session": {"type": "apiKey", "in": "cookie", "name": "detect_video_session"},
+            },
+        },
+    }
+
+
+def _document(summary: str, name: str, *parameters: dict[str, Any]) -> dict[str, Any]:
+    return _get(summary, "application/json", {"$ref": PLACE + name}, *parameters)
+
+
+def _get(
+    summary: str, media_type: str, schema: dict[str, Any], *parameters: dict[str, Any]
+) -> dict[str, Any]:
+    said: dict[str, Any] = {"summary": summary}
+    if parameters:
+        said["parameters"] = list(parameters)
+    said["responses"] = {"200": _answer(summary, media_type, schema), "default": _refusal()}
+    return {"get": said}
+
+
+def _post(summary: str, done: str) -> dict[str, Any]:
+    return {
+        "post": {
+            "summary": summary,
+            "parameters": [CAMERA],
+            "requestBody": {
+                "required": True,
+                "content": {
+                    "application/json": {
+                        "schema": {"type": "object", "additionalProperties": False}
+                    }
+                },
+            },
+            "responses": {
+                "202": _answer(done, "application/json", {"$ref": PLACE + "ChangeDocument"}),
+                "default": _refusal(),
+            },
+        }
+    }
+
+
+def _answer(text: str, media_type: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"description": text, "content": {media_type: {"schema": schema}}}
+
+
+def _refusal() -> dict[str, Any]:
+    return _answer(
+        "Why there is no other answer.", "application/json", {"$ref": PLACE + "ErrorDocument"}
+    )
+
+
+def text() -> str:
+    """The document as it stands in docs."""
+    return json.dumps(description(), indent=1, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_text(text(), encoding="utf-8")

@@ -1,0 +1,151 @@
+"""The thread that serves the page, from its start to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import uvicorn
+
+from detector.core.config.schema import PageConfig
+from detector.live.hub import Controls, Hub
+from detector.live.page.access import Access
+from detector.live.page.app import Page
+from detector.live.page.binding import Binding, bind
+from detector.live.page.connections import HEAD_BYTES, BoundedSocket, Connections, protocol_for
+from detector.live.page.guard import Guard
+
+START_S = 10.0
+END_S = 2.0  # close() is back after so long, whatever clients do
+FAREWELL_S = 0.3  # for the last words to those who watch
+WORKERS = 2  # threads that encode pictures and list files
+
+
+class Server:
+    """Serves until ``close``. ``address``: where a browser on this machine reaches it."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        config: PageConfig,
+        controls: Controls | None = None,
+        recordings: Path | None = None,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        binding = bind(config)
+        self.address = binding.address
+        self.port = binding.port
+        self.access = Access(binding.token)
+        self.socket = BoundedSocket(binding.socket)
+        self.connections = Connections(self.socket)
+        self.page: Page | None = None
+        self.guard: Guard | None = None
+        self._say = say
+        self._hub, self._controls, self._recordings = hub, controls, recordings
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._server: uvicorn.Server | None = None
+        self._up = threading.Event()
+        self._failed: BaseException | None = None
+        self._thread = threading.Thread(
+            target=self._run, args=(binding,), name="detect-video page", daemon=True
+        )
+        self._thread.start()
+        self._up.wait(START_S)
+        if self._failed is not None or self.page is None:
+            self._thread.join(END_S)
+            raise RuntimeError("the page's server did not start") from self._failed
+
+    @property
+    def controls(self) -> Controls | None:
+        return self._controls
+
+    @controls.setter
+    def controls(self, controls: Controls | None) -> None:
+        self._controls = controls
+        if self.page is not None:
+            self.page.controls = controls
+
+    @property
+    def recordings(self) -> Path | None:
+        return self._recordings
+
+    @recordings.setter
+    def recordings(self, folder: Path | None) -> None:
+        self._recordings = folder
+        if self.page is not None:
+            self.page.recordings = folder
+
+    def close(self) -> None:
+        """Tells those who watch that the run is over, and ends. Back within 2 s; may be called
+        again."""
+        if self._loop is not None and self._thread.is_alive():
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._end)
+        self._thread.join(END_S)
+
+    # ------------------------------------------------------------------
+    # In the server's thread.
+
+    def _run(self, binding: Binding) -> None:
+        try:
+            asyncio.run(self._serve(binding))
+        except BaseException as error:
+            self._failed = error
+        finally:
+            self.socket.close()
+            self._up.set()
+
+    async def _serve(self, binding: Binding) -> None:
+        self._loop = asyncio.get_running_loop()
+        workers = ThreadPoolExecutor(WORKERS, "detect-video page")
+        page = Page(
+            self._hub,
+            self.access,
+            self.connections,
+            workers,
+            secure=binding.certificate is not None,
+        )
+        page.controls, page.recordings = self._controls, self._recordings
+        guard = page.guard = Guard(page.app(), binding, self.access, self.connections, self._say)
+        chain, key = binding.certificate or (None, None)
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                guard,
+                http=protocol_for(self.connections),
+                ws="none",
+                loop="asyncio",
+                lifespan="off",
+                log_config=None,
+                log_level="critical",
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,  # whoever connects could say that it is somebody else
+                h11_max_incomplete_event_size=HEAD_BYTES,
+                timeout_keep_alive=5,
+                timeout_graceful_shutdown=1,
+                ssl_certfile=chain,
+                ssl_keyfile=key,
+            )
+        )
+        sampling = asyncio.ensure_future(page.sampler.run())
+        self.page, self.guard = page, guard
+        self._up.set()
+        try:
+            await self._server.serve(sockets=[self.socket])
+        finally:
+            sampling.cancel()
+            page.streams.end()
+            self.connections.cut_all()
+            workers.shutdown(wait=False, cancel_futures=True)
+
+    def _end(self) -> None:
+        assert self._loop is not None
+        if self.page is not None:
+            self.page.streams.end()
+        if self._server is not None:
+            self._server.should_exit = True
+        self._loop.call_later(FAREWELL_S, self.connections.cut_all)

@@ -1,0 +1,218 @@
+"""Answers that do not end: pictures of cameras, and events as they happen.
+
+Each takes the newest picture when its reader is ready for one, so a slow reader leaves pictures
+out. What has gone out but not been read is bounded by the socket's buffer; a reader that takes
+nothing at all is cut off by guard.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, MutableMapping
+from concurrent.futures import Executor
+from contextlib import aclosing, suppress
+from typing import Any
+
+from detector.live.base import utc_text
+from detector.live.hub import Hub
+from detector.live.page.documents import encode, event
+from detector.live.page.documents import live as live_document
+from detector.live.page.sampler import Sampler
+
+BOUNDARY = "detect-video-picture"
+MULTIPART = f"multipart/x-mixed-replace; boundary={BOUNDARY}"
+EVENTS = "text/event-stream"
+SNAPSHOT_S = 2.0  # how long a snapshot waits for the camera's next picture
+FRESH_NS = 100_000_000  # a kept picture that is no older answers a snapshot at once
+SILENCE_S = 15.0  # a word at least so often, so that proxies keep the connection
+MOST_STREAMS = 64  # at once, over all watchers
+
+Message = MutableMapping[str, Any]
+
+
+class Streams:
+    """Who listens to one hub, on one server. All methods belong to the server's thread, but
+    ``called``."""
+
+    def __init__(self, hub: Hub, executor: Executor) -> None:
+        self.hub, self._executor = hub, executor
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+        self.ending = False
+        self.open = 0
+        self.skipped = 0  # pictures that slow readers left out
+        hub.called_by(self.called)
+
+    def called(self) -> None:
+        """Something is new. From any thread; after the server has gone, from none that matters."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._spread)
+
+    def _spread(self) -> None:
+        self.hub.look()
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def end(self) -> None:
+        """All answers come to their end."""
+        self.ending = True
+        self.hub.called_by(lambda: None)
+        self._changed.set()
+
+    async def changed(self, timeout_s: float) -> bool:
+        """Waits for something new. False where nothing was within ``timeout_s``."""
+        if self.ending:
+            return False
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def jpeg(self, camera: str, width: int | None) -> tuple[Any, bytes] | None:
+        return await self._loop.run_in_executor(self._executor, self.hub.jpeg, camera, width)
+
+    async def snapshot(self, camera: str, width: int | None) -> tuple[Any, bytes] | None:
+        """A picture from now; None where none arrives in time."""
+        shot = self.hub.newest(camera)
+        if shot is not None and self.hub.age_ns(shot) <= FRESH_NS:
+            return await self.jpeg(camera, width)
+        before = self.hub.ask(camera)
+        deadline = self._loop.time() + SNAPSHOT_S
+        while (left_s := deadline - self._loop.time()) > 0 and not self.ending:
+            await self.changed(left_s)
+            shot = self.hub.newest(camera)
+            if shot is not None and shot.number > before:
+                return await self.jpeg(camera, width)
+        return None
+
+    async def pictures(
+        self, cameras: Collection[str], width: int | None, rate: float
+    ) -> AsyncIterator[bytes]:
+        """Parts of a multipart answer, each a JPEG of one of these cameras."""
+        watch = self.hub.watch(cameras, rate)
+        gap_s = watch.gap_ns / 1e9
+        sent = dict.fromkeys(cameras, 0)
+        due_s = dict.fromkeys(cameras, 0.0)
+        try:
+            yield f"--{BOUNDARY}\r\n".encode()
+            while not self.ending:
+                waited = self._changed  # before looking, so that nothing falls in between
+                for camera in sent:
+                    shot = self.hub.newest(camera)
+                    now_s = self._loop.time()
+                    if shot is None or shot.number <= sent[camera]:
+                        continue
+                    if now_s < due_s[camera] - gap_s / 2:  # as the hub paces the quickest watcher
+                        continue
+                    coded = await self.jpeg(camera, width)
+                    if coded is None:
+                        continue
+                    if sent[camera]:
+                        self.skipped += coded[0].number - sent[camera] - 1
+                    sent[camera] = coded[0].number
+                    due_s[camera] = max(due_s[camera], now_s - gap_s / 2) + gap_s
+                    yield _part(camera, *coded)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(SILENCE_S):
+                        await waited.wait()
+        finally:
+            watch.close()
+
+    async def events(
+        self, sampler: Sampler, after: int, controllable: Callable[[], Collection[str]]
+    ) -> AsyncIterator[bytes]:
+        """Server-sent events: ``figures`` once a second, ``event`` as it happens, ``lost`` with the
+        number that this reader was too slow for, and ``end`` when the run is over."""
+        subscription = self.hub.subscribe(after)
+        told_s = -1.0
+        try:
+            yield b"retry: 1000\n\n"
+            while not self.ending:
+                waited = self._changed
+                waiting, lost = subscription.take()
+                if lost:
+                    yield f'event: lost\ndata: {{"lost":{lost}}}\n\n'.encode()
+                for number, one in waiting:
+                    yield _message("event", encode(event(one)), number)
+                if sampler.at_s != told_s and sampler.newest is not None:
+                    told_s = sampler.at_s
+                    document = live_document(sampler.newest, sampler.at_s, list(controllable()))
+                    yield _message("figures", encode(document))
+                elif sampler.at_s != told_s:
+                    told_s = sampler.at_s
+                    yield _message("silent", b"{}")
+                await _first(waited.wait(), sampler.next())
+            yield _message("end", b"{}")
+        finally:
+            self.hub.unsubscribe(subscription)
+
+
+class EndlessAnswer:
+    """An ASGI answer made of ``chunks``, until they end or the reader goes."""
+
+    def __init__(self, streams: Streams, chunks: AsyncIterator[bytes], media_type: str) -> None:
+        self._streams, self._chunks, self._media_type = streams, chunks, media_type
+
+    async def __call__(
+        self,
+        scope: Message,
+        receive: Callable[[], Awaitable[Message]],
+        send: Callable[[Message], Awaitable[None]],
+    ) -> None:
+        self._streams.open += 1
+        sending = asyncio.ensure_future(self._send(send))
+        leaving = asyncio.ensure_future(_gone(receive))
+        try:
+            await asyncio.wait([sending, leaving], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._streams.open -= 1
+            leaving.cancel()
+            if not sending.done():
+                sending.cancel()
+            with suppress(asyncio.CancelledError):
+                await sending
+
+    async def _send(self, send: Callable[[Message], Awaitable[None]]) -> None:
+        headers = [
+            (b"content-type", self._media_type.encode()),
+            (b"connection", b"close"),
+            (b"x-accel-buffering", b"no"),  # nginx would collect it
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async with aclosing(self._chunks) as chunks:  # type: ignore[type-var]
+            async for chunk in chunks:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _gone(receive: Callable[[], Awaitable[Message]]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _first(*waits: Any) -> None:
+    """Back when one of them is; the others are given up."""
+    tasks = [asyncio.ensure_future(one) for one in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def _part(camera: str, shot: Any, coded: bytes) -> bytes:
+    """One picture and the boundary after it, which browsers wait for before they show it."""
+    head = (
+        f"Content-Type: image/jpeg\r\nContent-Length: {len(coded)}\r\nX-Camera: {camera}\r\n"
+        f"X-Number: {shot.number}\r\nX-Time: {utc_text(shot.utc_s)}\r\n"
+        f"X-Objects: {shot.objects}\r\n\r\n"
+    )
+    return head.encode() + coded + f"\r\n--{BOUNDARY}\r\n".encode()
+
+
+def _message(kind: str, data: bytes, number: int | None = None) -> bytes:
+    """JSON has no line break, so one ``data`` line holds it."""
+    tag = b"" if number is None else f"id: {number}\n".encode()
+    return b"event: " + kind.encode() + b"\n" + tag + b"data: " + data + b"\n\n"

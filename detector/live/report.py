@@ -1,0 +1,75 @@
+"""The section of the HTML report about the cameras of a live run. A run of files has none."""
+
+from __future__ import annotations
+
+from detector.core.analysis.summary import live_memory_text
+from detector.core.session.document import AgeFigures, LiveMemory, SessionDocument, StreamSummary
+from detector.core.wings import Curve, Rounded, Rows, Section, Share
+
+SHOWN = 50  # cameras before the others are asked for
+
+
+def cameras(document: SessionDocument) -> Section | None:
+    """What each camera sent, what became of it, and how old its pictures were."""
+    streams = document.streams
+    if not isinstance(streams, list):
+        return None
+    came = [
+        [
+            stream.name,
+            stream.url,
+            stream.size,
+            _rounded(stream.camera_fps),
+            _rounded(stream.processed_fps),
+            stream.received,
+            stream.processed,
+            Share(stream.dropped_share),
+            ", ".join(f"{count} {why}" for why, count in stream.dropped.items()),
+            stream.reconnects,
+            stream.stalls,
+        ]
+        for stream in streams
+    ]
+    columns = (
+        *("camera", "address", "size", "camera FPS", "detected FPS", "received", "detected"),
+        *("dropped", "why", "reconnects", "stalls"),
+    )
+    aged = [row for stream in streams for row in _ages(stream)]
+    errors = [f"{stream.name}: {stream.error}" for stream in streams if stream.error]
+    pieces: list[str | Rows | Curve] = [
+        "Rates are of the time in which the camera was live: an outage is in no average.",
+        Rows("cameras", columns, came, most=SHOWN, rest="cameras"),
+        *errors,
+        "Age of the pictures, milliseconds since their arrival:",
+        Rows("ages", ("camera", "until", "p50", "p90", "p99", "max"), aged),
+        *_memory(document),
+    ]
+    return Section("cameras", "Cameras", pieces, how="ages")
+
+
+def _memory(document: SessionDocument) -> list[Curve]:
+    memory = document.memory
+    if not isinstance(memory, LiveMemory):
+        return []
+    points = [(one.minute / 60, one.rss_mb) for one in memory.minutes]
+    said = f"Resident memory: {live_memory_text(memory)}."
+    return [Curve(points, "hours since the run began", "MB", said)]
+
+
+def _ages(stream: StreamSummary) -> list[list[object]]:
+    rows = {"the result": stream.age_ms}
+    rows |= {f"of it, {part}": age for part, age in stream.parts_ms.items() if part != "writing"}
+    rows |= {f"written to {name}": age for name, age in stream.output_age_ms.items()}
+    if stream.camera_age_ms is not None:
+        rows["the result, by the camera's clock"] = stream.camera_age_ms
+    return [
+        [stream.name, name, *_figures(age)] for name, age in rows.items() if age.max is not None
+    ]
+
+
+def _figures(age: AgeFigures) -> list[Rounded | None]:
+    return [_rounded(value) for value in (age.p50, age.p90, age.p99, age.max)]
+
+
+def _rounded(value: float | None) -> Rounded | None:
+    return None if value is None else Rounded(value, 1)

@@ -1,0 +1,214 @@
+"""Where the pictures of a live run go: each to the outputs of its own camera.
+
+``Router`` is the one sink of a live loop. It keeps the outputs of every camera, decides which
+detections are kept, notes when each output had a picture, and tells events.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from detector.core.run.detect import Watcher
+from detector.core.types import Detections, Frame, Image
+from detector.live.base import APPEARS, Event
+from detector.live.figures import LiveStatus
+from detector.live.selection import keep
+from detector.live.sources.base import Camera, Feed, FeedFacts
+
+
+class CameraSink(Protocol):
+    """One output of one camera."""
+
+    def write(self, frame: Frame, detections: Detections) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """``path``: what the summary names. ``drawn``: whether its next picture shows detections.
+    ``counts``: what it has done so far; each only rises."""
+
+    name: str  # "jsonl", "recording"
+    sink: CameraSink
+    path: Path
+    drawn: Callable[[], bool] = lambda: False
+    counts: Callable[[], Mapping[str, int]] = dict
+
+
+class Rules(Protocol):
+    """As ``live.events.rules.EventRules``."""
+
+    def update(self, frame: Frame, detections: Detections) -> list[Event]: ...
+
+    def feed_changed(
+        self, camera: str, facts: FeedFacts, now_ns: int, now_s: float
+    ) -> list[Event]: ...
+
+    def forget(self, camera: str, now_s: float, why: str = ...) -> list[Event]: ...
+
+
+class Router:
+    """``make``: the outputs of a camera whose feed has not started yet. ``classes``: ids that a
+    camera keeps, None: all. ``watcher``: sees drawn pictures while somebody looks. ``snapshot``:
+    adds a picture to an event; ``draw`` draws the boxes into it. ``hide``: makes objects that must
+    not be recognised so; it is called for pictures of which detections were left out, since whoever
+    draws later does not know of those.
+
+    ``wanted``, ``keep`` and ``write`` are of the writer's thread; the others of any.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Camera, Feed], Sequence[Output]],
+        status: LiveStatus,
+        *,
+        watcher: Watcher | None = None,
+        rules: Rules | None = None,
+        tell: Callable[[Event], None] = lambda event: None,
+        snapshot: Callable[[Event, Image], Event] | None = None,
+        draw: Callable[[Image, Detections], None] = lambda image, detections: None,
+        hide: Callable[[Image, Detections], None] | None = None,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self._make, self._status, self._clock = make, status, clock
+        self._watcher, self._rules, self._tell = watcher, rules, tell
+        self._snapshot, self._draw, self._hide = snapshot, draw, hide
+        self._lock = threading.RLock()  # outputs come and go; events are told in order
+        self._outputs: dict[str, tuple[Output, ...]] = {}
+        self._cameras: dict[str, Camera] = {}
+        self._classes: dict[str, frozenset[int] | None] = {}
+        self._shows = False  # this picture, to the watcher
+        self._drawn = False  # this picture
+        self.paths: dict[str, dict[str, str]] = {}  # camera -> kind -> path, of the whole run
+        # camera -> kind -> counts: of outputs that are closed, and of all that were told.
+        self._closed: dict[str, dict[str, Counter[str]]] = {}
+        self._told: dict[str, dict[str, Counter[str]]] = {}
+
+    # Cameras come and go.
+
+    def open(self, camera: Camera, feed: Feed, classes: frozenset[int] | None) -> None:
+        outputs = tuple(self._make(camera, feed))
+        with self._lock:
+            self._cameras[camera.name], self._classes[camera.name] = camera, classes
+            self._outputs[camera.name] = outputs
+            paths = self.paths.setdefault(camera.name, {})
+            paths.update({output.name: str(output.path) for output in outputs})
+
+    def close_camera(self, name: str, why: str = "the camera was taken out") -> None:
+        """Its pictures that are still on their way are dropped: nobody wants them any more."""
+        with self._lock:
+            outputs = self._outputs.pop(name, ())
+            events = [] if self._rules is None else self._rules.forget(name, time.time(), why)
+            self._tell_all(events)
+        for output in outputs:
+            output.sink.close()
+            with self._lock:  # a camera that comes back has outputs that count from 0
+                _count(self._closed, name, output)
+
+    def close(self) -> None:
+        """Closes all outputs, side by side, because each may have a last second to write."""
+        threads = [
+            threading.Thread(target=self.close_camera, args=(name, "the run ended"), daemon=True)
+            for name in list(self._outputs)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def counts(self) -> dict[str, dict[str, dict[str, int]]]:
+        """Camera -> kind of output -> what it did since the last call."""
+        with self._lock:
+            now = {
+                name: {kind: Counter(counts) for kind, counts in of_camera.items()}
+                for name, of_camera in self._closed.items()
+            }
+            for name, outputs in self._outputs.items():
+                for output in outputs:
+                    _count(now, name, output)
+            before, self._told = self._told, now
+        none: Counter[str] = Counter()
+        return {
+            name: {
+                kind: {
+                    what: n - before.get(name, {}).get(kind, none)[what] for what, n in sums.items()
+                }
+                for kind, sums in of_camera.items()
+            }
+            for name, of_camera in now.items()
+        }
+
+    # The loop.
+
+    def keep(self, frame: Frame, detections: Detections) -> Detections:
+        """Without what lies in the camera's masks, and without classes that it does not want."""
+        assert frame.arrival is not None
+        camera = self._cameras[frame.arrival.camera]
+        height, width = frame.image.shape[:2]
+        kept = keep(detections, width, height, camera.masks, self._classes[camera.name])
+        if self._hide is not None and kept is not detections:
+            self._hide(frame.image, detections)
+        return kept
+
+    def wanted(self, frame: Frame) -> bool:
+        """Whether anybody sees this picture with its boxes."""
+        assert frame.arrival is not None
+        name = frame.arrival.camera
+        self._shows = self._watcher is not None and self._watcher.wants_pictures(name)
+        outputs = self._outputs.get(name, ())
+        self._drawn = self._shows or any(output.drawn() for output in outputs)
+        return self._drawn
+
+    def write(self, frame: Frame, detections: Detections) -> None:
+        assert frame.arrival is not None
+        name, moments = frame.arrival.camera, {}
+        with self._lock:
+            outputs = self._outputs.get(name)  # None: the camera was taken out meanwhile
+            for output in outputs or ():
+                output.sink.write(frame, detections)
+                moments[output.name] = self._clock()
+            if self._rules is not None and outputs is not None:
+                for event in self._rules.update(frame, detections):
+                    self._tell(self._with_picture(event, frame, detections))
+                moments["events"] = self._clock()
+        if self._shows and self._watcher is not None:
+            self._watcher.show(frame, detections)
+            moments["page"] = self._clock()
+        self._status.note(frame, detections, moments, self._clock())
+
+    def _with_picture(self, event: Event, frame: Frame, detections: Detections) -> Event:
+        """A class that appears is shown with its boxes, as every picture that is written."""
+        if self._snapshot is None or event.event != APPEARS:
+            return event
+        image = frame.image
+        if not self._drawn:
+            image = image.copy()
+            self._draw(image, detections)
+        return self._snapshot(event, image)
+
+    # Beside it.
+
+    def tick(self, states: Mapping[str, FeedFacts], now_ns: int, now_s: float) -> None:
+        """Tells of cameras that came or went. To be called a few times a second."""
+        if self._rules is None:
+            return
+        with self._lock:
+            for name, facts in states.items():
+                self._tell_all(self._rules.feed_changed(name, facts, now_ns, now_s))
+
+    def _tell_all(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self._tell(event)
+
+
+def _count(into: dict[str, dict[str, Counter[str]]], camera: str, output: Output) -> None:
+    sums = into.setdefault(camera, {}).setdefault(output.name, Counter())
+    for what, count in output.counts().items():
+        sums[what] += count

@@ -1,0 +1,144 @@
+"""Cameras and streams: pictures that arrive whether or not somebody has time for them.
+
+    base.py        the contract: a camera, its feed, and what the feed knows of itself
+    cameras.py     which cameras a command means, and cameras.yaml
+    addresses.py   how each kind of address is opened, and what may be opened from it
+    readers.py     which feed a camera gets
+    threaded.py    what all feeds share; network.py are those of streams
+    packets.py  decoding.py  slot.py    the way from a packet to a picture that waits
+    shedding.py  burden.py              what is not decoded where the cores are full
+    status.py  meanings.py              states, and what errors mean
+    collect.py     the pictures of all feeds, one at a time, for the one loop
+
+A feed reads one camera in threads of its own and never raises: what goes wrong becomes a state, and
+it tries again. The source gathers the pictures of all feeds for the one loop.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from detector.core.errors import DetectVideoError, SourceError, UsageError
+from detector.core.sources._unclaimed import is_live
+from detector.core.sources.base import Source
+from detector.core.types import Frame, Image, ReadCounts, SourceInfo
+
+if TYPE_CHECKING:
+    from detector.core.config.schema import Config
+    from detector.core.timeline import OffTrack, Track
+    from detector.live.sources.base import Terms
+    from detector.live.sources.collect import Collector
+
+# What places for pictures are counted by before the first camera tells its size.
+WIDTH, HEIGHT = 1920, 1080
+
+
+class LiveSource(Source):
+    """The pictures of one or many cameras, as one source for the loop."""
+
+    order = -100  # asked first: an address is no file
+    arrives = True
+
+    def __init__(self, collector: Collector, path: str) -> None:
+        self.collector = collector
+        self.info = SourceInfo(path, "live", WIDTH, HEIGHT, Fraction(0), Fraction(1, 90_000))
+        self.counts = ReadCounts()
+        self.notes = []
+
+    @classmethod
+    def claims(cls, spec: str) -> bool:
+        if is_live(spec):
+            return True
+        from detector.live.sources.cameras import is_camera_list
+
+        try:
+            return is_camera_list(spec)
+        except DetectVideoError:  # a YAML file that cannot be read is no video either
+            return True
+
+    @classmethod
+    def open(cls, spec: str, *, decoder: str, stride: int, frames: int | None) -> LiveSource:
+        """The cameras that ``spec`` names. Their feeds are started, and pictures follow as they
+        come: the newest of each, where they come faster than they are read.
+
+        Raises SourceError for an address that can never be read, and UsageError.
+        """
+        return cls.open_on(spec, None, stride=stride, frames=frames)
+
+    @classmethod
+    def open_arriving(cls, spec: str, config: Config) -> LiveSource:
+        options, live = config.input, config.live
+        return cls.open_on(
+            spec,
+            terms_of(config),
+            loop=live.repeat,
+            stride=options.stride,
+            frames=options.frames,
+            batch=config.runtime.batch,
+            gather=live.gather,
+        )
+
+    @classmethod
+    def open_on(
+        cls,
+        spec: str,
+        terms: Terms | None,
+        *,
+        loop: bool = False,
+        stride: int = 1,
+        frames: int | None = None,
+        batch: int = 1,
+        gather: str = "auto",
+    ) -> LiveSource:
+        """``open`` with the policy and the limits of ``terms``. ``loop``: files are played as
+        cameras. ``batch`` and ``gather``: as of ``collect.Collector``."""
+        from detector.live.sources.cameras import make_cameras
+        from detector.live.sources.collect import Collector
+        from detector.live.sources.readers import make_feed
+
+        if stride != 1:
+            raise UsageError("stride is for files; give the camera a rate in cameras.yaml")
+        collector = Collector(
+            make_cameras([spec], loop),
+            lambda camera, wake: make_feed(camera, terms, wake=wake),
+            batch=batch,
+            gather=gather,
+            frames=frames,
+            give_up_s=None if terms is None else terms.give_up_s,
+        )
+        collector.start()
+        path = ", ".join(str(member.camera.address) for member in collector.members())
+        return cls(collector, path)
+
+    def restrict(self, start_s: Fraction | None, duration_s: Fraction | None) -> None:
+        """``duration_s`` is wall time from now on."""
+        if start_s is not None:
+            raise UsageError(f"{self.info.path}: --start is for files; a camera has no beginning")
+        if duration_s is not None:
+            self.collector.end_after(float(duration_s))
+
+    def arrive(self, track: Track | OffTrack, index: int, row: int) -> bool:
+        """As ``loop.parts.Parts.arrive``."""
+        return self.collector.arrive(track, index, row)
+
+    def read(self, into: Image | None = None) -> Frame | None:
+        """The next picture of any camera; waits for it. None when all cameras have ended.
+
+        Raises SourceError where all ended and none ever was live.
+        """
+        frame = self.collector.read(into)
+        if frame is None and not self.collector.was_live():
+            raise SourceError(self.collector.failures())
+        return frame
+
+    def close(self) -> None:
+        self.collector.stop()
+
+
+def terms_of(config: Config) -> Terms:
+    """What the feeds of cameras are told."""
+    from detector.live.sources.base import Terms
+
+    live = config.live
+    return Terms(live.policy == "every", live.max_age, live.start_timeout, live.wait)

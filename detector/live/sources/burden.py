@@ -1,0 +1,75 @@
+"""How full the cores are, and which part of this program's time goes into decoding cameras."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from detector.core.errors.machine import usable_cores
+from detector.core.timeline.native import machine_busy_ns
+
+SECOND = 1_000_000_000  # ns
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What the cores did in the last second or so, as shares from 0 to 1.
+
+    ``busy``: of the cores' time, used by all programs. ``decoding``: of this program's CPU time,
+    used by its decoders.
+    """
+
+    busy: float = 0.0
+    decoding: float = 0.0
+
+
+class Burden:
+    """How full the cores are, for all cameras of a run. Safe to use from any thread.
+
+    ``clock``, ``cpu_clock``: nanoseconds, the second of this process. ``computer_clock``: of all
+    programs on these cores; None where the system does not tell.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], int] = time.perf_counter_ns,
+        cpu_clock: Callable[[], int] = time.process_time_ns,
+        computer_clock: Callable[[], int | None] = machine_busy_ns,
+        cores: int | None = None,
+    ) -> None:
+        self._clock, self._cpu_clock, self._computer_clock = clock, cpu_clock, computer_clock
+        self._cores = cores or usable_cores()
+        self._lock = threading.Lock()
+        self._decoding_ns = 0
+        self._before: tuple[int, int, int | None, int] | None = None
+        self._use = Use()
+
+    def add(self, cpu_ns: int) -> None:
+        """A decoder has used so much more CPU time."""
+        with self._lock:
+            self._decoding_ns += cpu_ns
+
+    def look(self) -> Use:
+        """Measured anew where the last look is a second ago; nothing is known at the first."""
+        with self._lock:
+            now = self._clock()
+            if self._before is None or now - self._before[0] >= SECOND:
+                self._measure(now)
+            return self._use
+
+    def _measure(self, now: int) -> None:
+        before = self._before
+        self._before = (now, self._cpu_clock(), self._computer_clock(), self._decoding_ns)
+        if before is None:
+            return
+        passed, own = now - before[0], self._before[1] - before[1]
+        used = own
+        if self._before[2] is not None and before[2] is not None:
+            # The system counts in ticks of 10 ms, so that it may show less than our own.
+            used = max(own, self._before[2] - before[2])
+        self._use = Use(
+            busy=min(1.0, used / passed / self._cores),
+            decoding=min(1.0, (self._before[3] - before[3]) / own) if own else 0.0,
+        )

@@ -1,0 +1,427 @@
+"""Which cameras a command means: addresses on the command line, and ``cameras.yaml``.
+
+    cameras:
+      - name: door
+        url: rtsp://admin:${DOOR_PASSWORD}@10.0.0.5/sub    # what is detected
+        record_url: rtsp://admin:${DOOR_PASSWORD}@10.0.0.5/main
+        options: {rtsp_transport: udp}
+        classes: [person]
+        rate: 5
+        masks: [[[0, 0], [1, 0], [1, 0.2], [0, 0.2]]]
+
+``cameras`` may also be a mapping of names to addresses or to such mappings.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import quote as percent
+from urllib.parse import urlsplit
+
+from detector.core.errors import SourceError, UsageError
+from detector.core.errors.parsing import quote
+from detector.core.errors.reading import read_text
+from detector.core.errors.secrets import Address, host_of, keep_secret
+from detector.core.errors.text import split_list
+from detector.core.errors.yaml_parsing import parse_yaml
+from detector.core.sources._addresses import is_web
+from detector.core.sources._network.addresses import opening_of, scheme_of
+from detector.core.sources._network.options import HANDED_ON, PERSONAL
+from detector.core.sources._standard_input import SPEC as STDIN
+from detector.live.sources.base import FILE, NAME, NETWORK, WEBCAM, Camera
+
+SUFFIXES = (".yaml", ".yml")
+LONGEST_NAME = 40
+MOST_CAMERAS = 256
+MOST_OPTIONS = 64
+MOST_POLYGONS, MOST_POINTS = 64, 256
+SECRET_FROM = 8  # characters: a shorter value of a header ("close") is an ordinary word
+LARGEST_SIDE = 16384  # pixels
+FASTEST = 1000  # pictures a second
+EXPANDED = ("url", "record_url", "password", "options")  # fields with ${VARIABLES}
+UNTOLD = ("options",)  # fields whose value may hold a secret, and is in no message
+_WEBCAM = re.compile(r"\d{1,3}|/dev/video\d+")
+_VARIABLE = re.compile(r"\$\{([^}]*)\}")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+# From the command line.
+
+
+def is_webcam(spec: str) -> bool:
+    """Digits alone, or a video device. ``./0`` is a file."""
+    return _WEBCAM.fullmatch(spec) is not None
+
+
+def is_live(spec: str) -> bool:
+    """An address on the network, or a webcam. Files are no cameras, unless ``--loop`` says so."""
+    return is_webcam(spec) or scheme_of(spec) is not None
+
+
+def is_camera_list(spec: str) -> bool:
+    """Whether ``spec`` is a YAML file that has the key ``cameras``.
+
+    Raises UsageError where it is a YAML file that cannot be read.
+    """
+    if not spec.lower().endswith(SUFFIXES) or not os.path.isfile(spec):
+        return False
+    content = parse_yaml(read_text(spec, "a list of cameras"), spec)
+    return isinstance(content, dict) and "cameras" in content
+
+
+def make_cameras(specs: Iterable[str], loop: bool = False) -> tuple[Camera, ...]:
+    """The cameras of a command line, in order: addresses, webcams, lists of cameras and, with
+    ``loop``, files. Names are made where there are none.
+
+    Raises UsageError for a list that is not valid and SourceError for an address that can never be
+    read.
+    """
+    cameras: list[Camera] = []
+    for spec in specs:
+        if is_camera_list(spec):
+            for camera in read_cameras(spec, loop):
+                _refuse_twice(spec, camera.name, cameras)
+                cameras.append(camera)
+        else:
+            kind = FILE if loop and _is_file_of_server(spec) else _kind_of(spec, loop)
+            address = Address(spec)
+            if kind is None:
+                raise UsageError(f"{address}: {_no_camera(spec)}")
+            _check_address(kind, address)
+            taken = {camera.name.lower() for camera in cameras}
+            cameras.append(Camera(_make_name(kind, address, taken), kind, address))
+    return tuple(cameras)
+
+
+def _kind_of(spec: str, loop: bool) -> str | None:
+    if is_webcam(spec):
+        return WEBCAM
+    if scheme_of(spec) is not None:
+        return NETWORK
+    return FILE if loop and spec != STDIN else None
+
+
+def _is_file_of_server(spec: str) -> bool:
+    """Whether its server gives a video that ends. Raises SourceError for a web page."""
+    if not is_web(spec):
+        return False
+    from detector.core.sources._answers import FILE as ENDS
+    from detector.core.sources._answers import REFUSED, take
+
+    taken = take(spec)
+    if taken.kind == REFUSED:
+        raise SourceError(taken.error)
+    return taken.kind == ENDS
+
+
+def _no_camera(spec: str) -> str:
+    if spec == STDIN:
+        return "standard input comes once, and is no camera; run it by itself, without --loop"
+    return "is no camera; add --loop to play a file as one"
+
+
+def _check_address(kind: str, address: Address) -> None:
+    if kind == NETWORK:
+        try:
+            opening_of(address.whole)
+        except SourceError as error:
+            raise SourceError(f"{address}: {error}") from error
+
+
+def _make_name(kind: str, address: Address, taken: set[str]) -> str:
+    """cam0 for webcam 0, the host of an address, the name of a file; with a number where taken."""
+    if kind == WEBCAM:
+        digits = re.search(r"\d+$", address.whole)
+        wish = f"cam{digits[0] if digits else ''}"
+    elif is_web(address.whole) and kind == FILE:
+        wish = Path(urlsplit(address.whole).path).stem
+    elif kind == NETWORK:
+        wish = host_of(address)
+    else:
+        wish = Path(address.whole).stem
+    wish = re.sub(r"[^A-Za-z0-9_-]+", "-", wish).strip("-")[:LONGEST_NAME] or "cam"
+    name, number = wish, 1
+    while name.lower() in taken:
+        number += 1
+        ending = f"-{number}"
+        name = wish[: LONGEST_NAME - len(ending)] + ending
+    return name
+
+
+# From a file.
+
+
+def read_cameras(
+    path: str | Path, loop: bool = False, environment: Mapping[str, str] = os.environ
+) -> tuple[Camera, ...]:
+    """The cameras of a ``cameras.yaml``, in order. Raises UsageError, with the path of the key, and
+    SourceError for an address that can never be read."""
+    content = parse_yaml(read_text(path, "a list of cameras"), path)
+    if not isinstance(content, dict) or "cameras" not in content:
+        raise UsageError(f"{path}: a list of cameras begins with the key cameras:")
+    for key in content:
+        if key != "cameras":
+            _refuse_key(str(path), str(key), ["cameras"])
+    entries = list(_entries(f"{path}: cameras", content["cameras"]))
+    if not entries:
+        raise UsageError(f"{path}: cameras: there is none; give one a name and a url")
+    if len(entries) > MOST_CAMERAS:
+        raise UsageError(f"{path}: cameras: {len(entries)}, more than {MOST_CAMERAS}")
+    cameras: list[Camera] = []
+    for where, entry in entries:
+        camera = _Reader(where, entry, environment, loop).camera(cameras)
+        _refuse_twice(where, camera.name, cameras)
+        cameras.append(camera)
+    return tuple(cameras)
+
+
+def _entries(where: str, content: Any) -> Iterable[tuple[str, Mapping[str, Any]]]:
+    """(where it stands, its fields) of each camera, of a list or a mapping."""
+    if isinstance(content, dict):
+        for name, fields in content.items():
+            fields = {"url": fields} if isinstance(fields, str | int) else fields
+            here = f"{where}.{Address(str(name)).shown[:80]}"  # an address where a name belongs
+            if not isinstance(fields, dict):
+                raise UsageError(f"{here}: needs a url")
+            if "name" in fields:
+                raise UsageError(f"{here}.name: its key is its name already")
+            yield here, {"name": name, **fields}
+    elif isinstance(content, list):
+        for place, fields in enumerate(content):
+            fields = {"url": fields} if isinstance(fields, str | int) else fields
+            if not isinstance(fields, dict):
+                raise UsageError(f"{where}[{place}]: needs a name and a url")
+            yield f"{where}[{place}]", fields
+    elif content is not None:
+        raise UsageError(f"{where}: is no list; write - name: ... and url: ... below it")
+
+
+def _refuse_key(where: str, key: str, known: Sequence[str]) -> NoReturn:
+    near = difflib.get_close_matches(key[:100], known, 1, 0.5)
+    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+    raise UsageError(f"{where}: unknown key {quote(key[:100])}; {hint}")
+
+
+def _refuse_twice(where: str, name: str, cameras: Iterable[Camera]) -> None:
+    if any(camera.name.lower() == name.lower() for camera in cameras):
+        raise UsageError(
+            f"{where}: the name {name} stands twice (large and small letters are the same, "
+            "because names become folders); give it another one"
+        )
+
+
+class _Reader:
+    """Reads the fields of one camera. Each error says where it stands."""
+
+    def __init__(
+        self, where: str, fields: Mapping[str, Any], environment: Mapping[str, str], loop: bool
+    ) -> None:
+        self._where, self._fields, self._loop = where, fields, loop
+        self._environment = environment
+
+    def camera(self, before: Sequence[Camera]) -> Camera:
+        for key, value in self._fields.items():
+            if key not in FIELDS:
+                _refuse_key(self._where, str(key), sorted(FIELDS))
+            if key not in EXPANDED and "${" in str(value):
+                self._refuse(key, f"variables are expanded in {', '.join(EXPANDED)} alone")
+        url = self._address("url")
+        if url is None:
+            self._refuse("url", "is missing: give the address of the camera")
+        kind = _kind_of(url.whole, self._loop)
+        if kind is None:
+            self._refuse("url", f"{url} {_no_camera(url.whole)}")
+        self._check("url", kind, url)
+        record = self._address("record_url")
+        if record is not None and _kind_of(record.whole, False) != NETWORK:
+            self._refuse("record_url", f"{record} is no address of a stream (rtsp://...)")
+        if record is not None:
+            self._check("record_url", NETWORK, record)
+        read = {key: self._read(key, reader) for key, reader in _READERS.items()}
+        if read["options"]:
+            read["options"] = self._expand_options(read["options"])
+        name = self._name() or _make_name(kind, url, {camera.name.lower() for camera in before})
+        return Camera(name, kind, url, record, **{k: v for k, v in read.items() if v is not None})
+
+    def _refuse(self, key: str, why: str) -> NoReturn:
+        raise UsageError(f"{self._where}.{key}: {why}")
+
+    def _check(self, key: str, kind: str, address: Address) -> None:
+        """Raises SourceError, as for an address on the command line."""
+        try:
+            _check_address(kind, address)
+        except SourceError as error:
+            raise SourceError(f"{self._where}.{key}: {error}") from error
+
+    def _read(self, key: str, reader: Callable[[Any], Any]) -> Any:
+        value = self._fields.get(key)
+        try:
+            return None if value is None else reader(value)
+        except (TypeError, ValueError, ArithmeticError) as error:
+            self._refuse(key, str(error) if key in UNTOLD else f"{quote(value)} {error}")
+
+    def _name(self) -> str | None:
+        name = self._fields.get("name")
+        if name is None:
+            return None
+        if isinstance(name, bool) or not re.fullmatch(NAME, str(name)):
+            self._refuse(
+                "name", f"{quote(name)} is no name: 1 to 40 of A-Z, a-z, 0-9, _ and - (no space)"
+            )
+        return str(name)
+
+    def _address(self, key: str) -> Address | None:
+        value = self._fields.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, str | int) or not str(value):
+            self._refuse(key, "is no address")
+        whole = self._expand(key, str(value))
+        user, password = self._fields.get("user"), self._fields.get("password")
+        if user is not None or password is not None:
+            whole = self._with_login(key, whole, str(user or ""), str(password or ""))
+        return Address(whole)
+
+    def _expand_options(self, options: Mapping[str, str]) -> dict[str, str]:
+        """With the values of variables. What tells who asks is a secret from now on."""
+        expanded = {name: self._expand("options", text) for name, text in options.items()}
+        for text in expanded.values():
+            Address(text)  # registers the login of a proxy
+        for name in PERSONAL & expanded.keys():
+            for secret in re.split(r"[\r\n;]+", expanded[name]):
+                _, _, value = secret.partition(":" if name == "headers" else "=")
+                if len(value := value.strip()) >= SECRET_FROM:
+                    keep_secret(value)
+        return expanded
+
+    def _with_login(self, key: str, whole: str, user: str, password: str) -> str:
+        password = self._expand("password", password)
+        if password:
+            keep_secret(password)
+        scheme, mark, rest = whole.partition("://")
+        if not mark:
+            self._refuse("user", "a webcam or file has no login")
+        if "@" in re.split(r"[/?#]", rest)[0]:
+            self._refuse(key, "has a login already; give it there, or as user and password")
+        return f"{scheme}://{percent(user, safe='')}:{percent(password, safe='')}@{rest}"
+
+    def _expand(self, key: str, text: str) -> str:
+        """Puts in the values of ${VARIABLES}, once: what stands in a value is not expanded."""
+        in_login = re.match(r"[a-z][a-z0-9+.-]*://[^/?#]*@", text, re.IGNORECASE)
+        end_of_login = in_login.end() if in_login and key != "password" else 0
+
+        def value_of(match: re.Match[str]) -> str:
+            name = match[1]
+            if not _VARIABLE_NAME.fullmatch(name):
+                self._refuse(key, f"{quote(match[0])} is no variable; write ${{NAME}}")
+            if not (value := self._environment.get(name)):
+                self._refuse(key, f"the variable {name} is not set in the environment; set it")
+            keep_secret(value)
+            return percent(value, safe="") if match.start() < end_of_login else value
+
+        return _VARIABLE.sub(value_of, text)
+
+
+def _read_options(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict) or len(value) > MOST_OPTIONS:
+        raise ValueError("is no mapping of FFmpeg's options (rtsp_transport: udp)")
+    options = {}
+    for place, (name, setting) in enumerate(value.items(), 1):
+        if not isinstance(setting, str | int | float):
+            shown = name if name in PERSONAL | HANDED_ON else f"entry {place}"
+            cure = ' (headers: "NAME: VALUE\\r\\n")' if name == "headers" else ""
+            raise ValueError(f"{shown} is no text or number; write one text{cure}")
+        options[str(name)] = str(int(setting)) if isinstance(setting, bool) else str(setting)
+    return options
+
+
+def _read_classes(value: Any) -> tuple[str, ...]:
+    items = split_list(value) if isinstance(value, str) else value
+    if not isinstance(items, list) or not items:
+        raise ValueError("is no list of classes")
+    if not all(isinstance(item, str | int) for item in items):
+        raise ValueError("has what is no name of a class")
+    return tuple(str(item).strip() for item in items)
+
+
+def _read_size(value: Any) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", str(value))
+    size = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not all(0 < side <= LARGEST_SIDE for side in size):
+        raise ValueError("is no size in pixels (1280x720)")
+    return size
+
+
+def _read_rate(value: Any) -> Fraction:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError("is no number of pictures a second")
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,17}|/\d{1,9})?", text := str(value)):
+        raise ValueError("is no number of pictures a second (5, 12.5, 30000/1001)")
+    rate = Fraction(text)
+    if not 0 < rate <= FASTEST:
+        raise ValueError(f"is not above 0 and at most {FASTEST}")
+    return rate
+
+
+def _read_masks(value: Any) -> tuple[tuple[tuple[float, float], ...], ...]:
+    if not isinstance(value, list) or len(value) > MOST_POLYGONS:
+        raise ValueError(f"is no list of at most {MOST_POLYGONS} polygons")
+    return tuple(_read_polygon(polygon) for polygon in value)
+
+
+def _read_polygon(value: Any) -> tuple[tuple[float, float], ...]:
+    if not isinstance(value, list) or not 3 <= len(value) <= MOST_POINTS:
+        raise ValueError(f"has a polygon that is no list of 3 to {MOST_POINTS} points")
+    for point in value:
+        if not isinstance(point, list) or len(point) != 2:
+            raise ValueError("has a point that is no [x, y]")
+        if not all(type(part) in (int, float) and 0 <= part <= 1 for part in point):
+            raise ValueError("has a point outside 0 to 1; points are parts of width and height")
+    return tuple((float(x), float(y)) for x, y in value)
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "options": _read_options,
+    "classes": _read_classes,
+    "size": _read_size,
+    "rate": _read_rate,
+    "masks": _read_masks,
+}
+FIELDS = {"name", "url", "record_url", "user", "password", *_READERS}
+
+
+# Reloads.
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What to do to get from one list of cameras to another; each camera is there once."""
+
+    added: tuple[Camera, ...]
+    removed: tuple[Camera, ...]
+    changed: tuple[tuple[Camera, Camera], ...]  # before, after: of one name
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.changed)
+
+
+def compare_cameras(before: Iterable[Camera], after: Iterable[Camera]) -> Changes:
+    """By name, without regard to case. A camera that only moved in the list has not changed."""
+    old = {camera.name.lower(): camera for camera in before}
+    new = {camera.name.lower(): camera for camera in after}
+    return Changes(
+        added=tuple(camera for name, camera in new.items() if name not in old),
+        removed=tuple(camera for name, camera in old.items() if name not in new),
+        changed=tuple(
+            (old[name], camera)
+            for name, camera in new.items()
+            if name in old and old[name] != camera
+        ),
+    )

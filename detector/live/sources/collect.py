@@ -1,0 +1,501 @@
+"""Pictures of many cameras, one at a time: which camera is next, and how long a batch waits for it.
+
+The loop asks twice for each picture. ``Collector.arrive`` waits until there is one, and takes it
+from its feed; ``Collector.read`` then makes a Frame of it. So a wait is a wait in the ledger, and
+``read`` is the work of converting.
+
+The camera that was served longest ago is next. Pictures of one camera keep their order, because its
+feed hands them out in order and one thread takes them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+import numpy as np
+
+from detector.core.timeline import WAIT_INPUT, OffTrack, Track
+from detector.core.types import Arrival, Frame, Image, SourceInfo
+from detector.live.sources.base import (
+    ENDED,
+    LIVE,
+    STOPPED,
+    WAITING,
+    Camera,
+    Feed,
+    FeedFacts,
+    Picture,
+)
+
+AUTO, EVERY, FRESHEST = "auto", "every", "freshest"
+CAMERA = "camera"  # what the reader waits for, in the ledger
+
+SECOND = 1_000_000_000
+SLICE_NS = SECOND // 4  # of a wait: the loop looks whether it is to stop in between
+# A batch waits for further cameras this long at least, and at most. Cameras pause 400 to 500 ms
+# around key frames: who waits for them gives up the pictures of all others.
+WINDOW_NS = (2_000_000, 100_000_000)
+# A camera that was silent for so many of its periods is not waited for.
+SILENT_PERIODS = 3
+LOOK_NS = SECOND // 4  # between two looks at the state of all feeds
+# Share of the time in which inference runs, above which a fuller batch pays for its wait.
+BUSY = 0.8
+SMOOTHING = 0.1  # of the mean execution time: the weight of the latest batch
+GAVE_UP = "; --wait goes on trying"
+SPARE_PICTURES = 32  # buffers of other sizes that are kept for reuse
+
+
+@dataclass(slots=True)
+class Member:
+    """One camera of the run: its feed, and what the collector counted of it.
+
+    A camera that is taken out and put back goes on counting: ``first`` is the number of its first
+    picture, ``epoch`` of its first connection less 1, ``earlier`` what its former feeds counted.
+    """
+
+    feed: Feed
+    began_ns: int = 0  # when it was put in
+    first: int = 0
+    epoch: int = 0
+    earlier: FeedFacts | None = None
+    handed: int = 0  # pictures that became frames, of all its feeds
+    dropped: Counter[str] = field(default_factory=Counter)  # by the collector
+    served: int = 0  # when it was served last, counted in pictures of all cameras
+    last_ns: int = 0  # arrival of its last picture
+    fps: float | None = None  # as looked at last
+    live: bool = False
+    _info: SourceInfo | None = None
+
+    @property
+    def camera(self) -> Camera:
+        return self.feed.camera
+
+    def info(self, picture: Picture) -> SourceInfo:
+        """What its frames are of; made anew where size or time base change."""
+        info = self._info
+        now = (picture.width, picture.height, picture.time_base)
+        if info is None or (info.width, info.height, info.time_base) != now:
+            fps = Fraction(self.fps or 0).limit_denominator(1000)
+            self._info = info = SourceInfo(
+                self.camera.address.shown, "live", picture.width, picture.height, fps, now[2]
+            )
+        return info
+
+    def facts(self) -> FeedFacts:
+        """Of all its feeds together; what the collector dropped is among ``dropped``."""
+        return add_up(self.feed.facts(), self.earlier, self.dropped)
+
+
+def add_up(now: FeedFacts, earlier: FeedFacts | None, dropped: Mapping[str, int]) -> FeedFacts:
+    """``now`` with the counts of the camera's former feeds, and of pictures dropped elsewhere."""
+    counts = Counter(now.dropped)
+    counts.update(dropped)
+    if earlier is not None:
+        counts.update(earlier.dropped)
+    return replace(
+        now,
+        received=now.received + (earlier.received if earlier else 0),
+        taken=now.taken + (earlier.taken if earlier else 0),
+        connects=now.connects + (earlier.connects if earlier else 0),
+        stalls=now.stalls + (earlier.stalls if earlier else 0),
+        dropped={reason: count for reason, count in counts.items() if count},
+    )
+
+
+class Pace:
+    """How long inference takes, and which share of the time it runs, as pictures on their way tell.
+
+    The loop notes on each picture when its inference began and ended. Nothing is known where it
+    does not.
+    """
+
+    def __init__(self) -> None:
+        self._on_their_way: deque[Arrival] = deque(maxlen=256)
+        self._until = 0
+        self.execution_ns: float | None = None
+        self.busy = 0.0
+
+    def follow(self, arrival: Arrival) -> None:
+        self._on_their_way.append(arrival)
+
+    def look(self) -> None:
+        """Reads what has been noted meanwhile."""
+        while self._on_their_way and self._on_their_way[0].inferred_ns:
+            one = self._on_their_way.popleft()
+            if one.inferred_ns <= self._until:
+                continue  # of a batch that is counted
+            took = one.inferred_ns - one.began_ns
+            before = self.execution_ns
+            self.execution_ns = took if before is None else before + SMOOTHING * (took - before)
+            if self._until:
+                alone = one.inferred_ns - max(one.began_ns, self._until)
+                share = alone / max(1, one.inferred_ns - self._until)
+                self.busy += SMOOTHING * (share - self.busy)
+            self._until = one.inferred_ns
+
+
+class Spares:
+    """Buffers of pictures by their shape: cameras of different sizes do not make new ones."""
+
+    def __init__(self, most: int = SPARE_PICTURES) -> None:
+        self._by_shape: dict[tuple[int, ...], list[Image]] = {}
+        self._count, self._most = 0, most
+
+    def swap(self, into: Image | None, shape: tuple[int, ...]) -> Image:
+        """A buffer of ``shape``: ``into`` where it fits. Else it is kept for a picture that it
+        fits."""
+        if into is not None and into.shape == shape:
+            return into
+        if into is not None and self._count < self._most:
+            self._by_shape.setdefault(into.shape, []).append(into)
+            self._count += 1
+        elif into is not None:
+            self._by_shape.clear()  # of sizes that are gone, mostly
+            self._count = 0
+        if kept := self._by_shape.get(shape):
+            self._count -= 1
+            return kept.pop()
+        return np.empty(shape, np.uint8)
+
+
+class Collector:
+    """The pictures of all cameras, for one loop. ``arrive`` and ``read`` are of its reader thread;
+    everything else may be called from any.
+
+    ``batch``: rows of a request. ``gather``: "every" and "freshest" take each camera once a batch
+    and wait for those that have no picture yet; "freshest" waits before it takes the first, so that
+    all are as new as can be. "auto" waits only where inference is so busy that a fuller batch pays,
+    and takes several pictures of one camera where they wait. ``make``: camera, and what its feed
+    calls when a picture waits -> its feed. ``give_up_s``: the source ends where no camera ever sent
+    a picture, and each had so many seconds for it; None: never. ``clock``: nanoseconds; tests fake
+    it.
+    """
+
+    def __init__(
+        self,
+        cameras: Iterable[Camera],
+        make: Callable[[Camera, Callable[[], None]], Feed],
+        *,
+        batch: int = 1,
+        gather: str = AUTO,
+        frames: int | None = None,
+        give_up_s: float | None = None,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self._clock, self._batch, self._gather = clock, batch, gather
+        self._give_up_ns = None if give_up_s is None else round(give_up_s * SECOND)
+        self._gave_up = False
+        self._left = frames
+        self._changed = threading.Condition()
+        self._members: dict[str, Member] = {}
+        self.gone: dict[str, Member] = {}  # taken out
+        self._serial = 0
+        self._rows: list[str] = []  # the cameras of the batch that is being filled
+        self._began_ns = 0  # when its first picture was there
+        self._held: tuple[Member, Picture] | None = None
+        self._ends_ns: int | None = None
+        self._closed = False
+        self._looked_ns = -SECOND
+        self._all_ended = False
+        self._spares = Spares()
+        self.pace = Pace()
+        self._make = make
+        for camera in cameras:
+            self.add(camera, start=False)
+
+    # ------------------------------------------------------------------
+    # Cameras come and go.
+
+    def start(self) -> None:
+        for member in self.members():
+            member.feed.start()
+
+    def add(self, camera: Camera, *, start: bool = True) -> Feed:
+        """Reads one more camera. One that was there before goes on counting."""
+        member = Member(self._make(camera, self.wake), self._clock())
+        before = self.gone.get(camera.name)
+        if before is not None:
+            facts = add_up(before.feed.facts(), before.earlier, {})
+            member.first, member.epoch, member.earlier = facts.received, facts.connects, facts
+            member.handed, member.dropped = before.handed, before.dropped
+        with self._changed:
+            self._members[camera.name] = member
+            self.gone.pop(camera.name, None)
+            self._looked_ns = -SECOND
+        if start:
+            member.feed.start()
+        return member.feed
+
+    def remove(self, name: str, timeout_s: float = 1.0) -> bool:
+        """Stops one camera; nobody else waits for it. False where its feed was still busy."""
+        with self._changed:
+            member = self._members.pop(name)
+            self.gone[name] = member
+            if self._held is not None and self._held[0] is member:
+                self._drop_held()
+        ended = member.feed.stop(timeout_s)
+        member.dropped[STOPPED] += _unaccounted(member)
+        return ended
+
+    def members(self) -> list[Member]:
+        with self._changed:
+            return list(self._members.values())
+
+    def was_live(self) -> bool:
+        """Whether any camera ever was."""
+        with self._changed:
+            members = [*self._members.values(), *self.gone.values()]
+        return any(member.facts().connects for member in members)
+
+    def failures(self) -> str:
+        """What is wrong with each camera, in one line."""
+        lines = []
+        for member in self.members():
+            facts = member.facts()
+            lines.append(facts.error or f"{member.camera.address}: {facts.state}, no picture came")
+        return "; ".join(lines) + (GAVE_UP if self._gave_up else "")
+
+    def end_after(self, seconds: float) -> None:
+        """The source ends then, counted from now."""
+        self._ends_ns = self._clock() + round(seconds * SECOND)
+
+    def stop(self, timeout_s: float = 1.0) -> list[str]:
+        """Ends the source and all feeds, side by side. Returns the cameras that did not end in
+        time. May be called twice."""
+        with self._changed:
+            closed_before, self._closed = self._closed, True
+            self._drop_held()
+            self._changed.notify_all()
+        if closed_before:
+            return []
+        late: list[str] = []
+
+        def end(member: Member) -> None:
+            if not member.feed.stop(timeout_s):
+                late.append(member.camera.name)
+
+        threads = [
+            threading.Thread(target=end, args=(member,), name="detect-video stop", daemon=True)
+            for member in self.members()
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(2 * timeout_s)
+        for member in self.members():
+            member.dropped[STOPPED] += _unaccounted(member)
+        return sorted(late)
+
+    # ------------------------------------------------------------------
+    # What the loop calls.
+
+    def wake(self) -> None:
+        """A picture waits somewhere, or a feed has ended."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def arrive(self, track: Track | OffTrack, index: int, row: int) -> bool:
+        """Whether ``read`` may be called: it has a picture, or the end.
+
+        Waits at most SLICE_NS for the first row, and what is left of the window for later ones.
+        """
+        with self._changed:
+            if row == 0:
+                self.pace.look()
+                self._rows = []
+            if self._held is not None or self._is_over():
+                return True
+            once = row > 0 and self._gather != AUTO
+            waits = self._wait_ns(row)
+            if row or not self._waits_first():
+                if self._take(once):
+                    return True
+                if not waits or not self._hopeful(row):
+                    return False
+            with track.span(CAMERA, index, WAIT_INPUT):
+                return self._wait(row, once, self._clock() + waits)
+
+    def _wait(self, row: int, once: bool, until_ns: int) -> bool:
+        """Waits until a picture could be taken or the source is over, until that moment."""
+        while True:
+            if self._is_over():
+                return True
+            if row == 0 and self._waits_first():
+                # Freshest: from the first picture on, wait for the others, then take the newest.
+                if self._somebody_waits():
+                    self._let_others_come()
+                    if self._take(once=False):
+                        return True
+            elif self._take(once):
+                return True
+            elif row and not self._hopeful(row):
+                return False
+            left = until_ns - self._clock()
+            if left <= 0:
+                return False
+            self._sleep(self._within(left))
+
+    def _let_others_come(self) -> None:
+        until = self._clock() + self.window_ns()
+        while not self._is_over() and (left := until - self._clock()) > 0:
+            missing = [one for one in self._expected() if not one.feed.waiting()]
+            if not missing or len(self._expected()) - len(missing) >= self._batch:
+                return
+            self._sleep(self._within(left))
+
+    def _within(self, ns: int) -> int:
+        """At most what is left until the source ends."""
+        return ns if self._ends_ns is None else max(0, min(ns, self._ends_ns - self._clock()))
+
+    def _sleep(self, ns: int) -> None:
+        self._changed.wait(min(ns, SLICE_NS) / SECOND)
+
+    def read(self, into: Image | None = None) -> Frame | None:
+        """The next frame, or None at the end. Waits where ``arrive`` was not asked."""
+        while (taken := self._hand_out()) is None:
+            if self.arrive(OffTrack(), 0, 0) and self._has_ended():
+                return None
+        member, picture = taken
+        buffer = self._spares.swap(into, (picture.height, picture.width, 3))
+        image = member.feed.convert(picture, buffer)
+        arrival = picture.arrival
+        arrival.epoch += member.epoch
+        self.pace.follow(arrival)
+        return Frame(
+            member.first + picture.number,
+            picture.pts,
+            float(picture.pts * picture.time_base),
+            image,
+            source=member.info(picture),
+            arrival=arrival,
+        )
+
+    def _hand_out(self) -> tuple[Member, Picture] | None:
+        """What ``arrive`` took; None where it took nothing, or its camera is gone since."""
+        with self._changed:
+            taken, self._held = self._held, None
+            if taken is not None:
+                taken[0].handed += 1
+                self._left = None if self._left is None else self._left - 1
+            return taken
+
+    def _has_ended(self) -> bool:
+        with self._changed:
+            return self._held is None and self._is_over()
+
+    # ------------------------------------------------------------------
+    # Which picture, and how long a batch waits for one. Under the lock.
+
+    def window_ns(self) -> int:
+        """How long a batch waits for further cameras: the period of the fastest live camera less
+        the mean execution time, so that its next picture finds the engine free."""
+        rates = [member.fps for member in self._members.values() if member.live and member.fps]
+        shortest, longest = WINDOW_NS
+        if not rates:
+            return shortest
+        rest = SECOND / max(rates) - (self.pace.execution_ns or 0.0)
+        return int(min(max(rest, shortest), longest))
+
+    def _wait_ns(self, row: int) -> int:
+        if row == 0:
+            return SLICE_NS
+        if self._gather == AUTO and self.pace.busy < BUSY:
+            return 0
+        return max(0, self._began_ns + self.window_ns() - self._clock())
+
+    def _waits_first(self) -> bool:
+        return self._gather == FRESHEST and self._batch > 1 and len(self._expected()) > 1
+
+    def _hopeful(self, row: int) -> bool:
+        """Whether some camera that is not in the batch may still send a picture."""
+        if row == 0:
+            return True
+        return any(member.camera.name not in self._rows for member in self._expected())
+
+    def _expected(self) -> list[Member]:
+        """Cameras that are live and not silent."""
+        now, found = self._clock(), []
+        for member in self._members.values():
+            if not member.live or not member.fps:
+                continue
+            silent_ns = SILENT_PERIODS * SECOND / member.fps
+            if member.feed.waiting() or now - member.last_ns <= silent_ns:
+                found.append(member)
+        return found
+
+    def _somebody_waits(self) -> bool:
+        return any(member.feed.waiting() for member in self._members.values())
+
+    def _take(self, once: bool) -> bool:
+        """Takes a picture of the camera that was served longest ago. ``once``: of cameras that are
+        not in the batch yet. Those that the batch lacks come first in any case."""
+
+        def turn(member: Member) -> tuple[bool, int]:
+            return member.camera.name in self._rows, member.served
+
+        for member in sorted(self._members.values(), key=turn):
+            if once and member.camera.name in self._rows:
+                continue
+            if member.feed.waiting() and (picture := member.feed.take()) is not None:
+                member.last_ns = picture.arrival.arrived_ns
+                picture.arrival.taken_ns = self._clock()
+                self._hold(member, picture)
+                return True
+        return False
+
+    def _hold(self, member: Member, picture: Picture) -> None:
+        self._held = (member, picture)
+        self._serial += 1
+        member.served = self._serial
+        if not self._rows:
+            self._began_ns = self._clock()
+        self._rows.append(member.camera.name)
+
+    def _drop_held(self) -> None:
+        if self._held is not None:
+            self._held[0].dropped[STOPPED] += 1
+            self._held = None
+
+    def _is_over(self) -> bool:
+        now = self._clock()
+        if self._closed or self._left == 0 or (self._ends_ns is not None and now >= self._ends_ns):
+            return True
+        if now - self._looked_ns >= LOOK_NS:
+            self._look(now)
+        return self._all_ended or self._gave_up
+
+    def _look(self, now: int) -> None:
+        """Reads the state of all feeds."""
+        self._looked_ns = now
+        self._all_ended = hopeless = bool(self._members)
+        for member in self._members.values():
+            facts = member.feed.facts()
+            member.live, member.fps = facts.state == LIVE, facts.fps
+            if facts.state != ENDED or member.feed.waiting():
+                self._all_ended = False
+            hopeless = hopeless and self._is_hopeless(member, facts)
+        if self._give_up_ns is not None and hopeless:
+            self._gave_up = not any(
+                facts.connects for facts in map(Member.facts, self.gone.values())
+            )
+        if any(member.live for member in self._members.values()):
+            self._give_up_ns = None  # from now on what is wrong may pass
+
+    def _is_hopeless(self, member: Member, facts: FeedFacts) -> bool:
+        """Whether it never sent a picture, and its time for the first one is over. A try that is
+        under way gets its own time."""
+        if facts.connects or self._give_up_ns is None or facts.state not in (WAITING, ENDED):
+            return False
+        return self._clock() - member.began_ns >= self._give_up_ns
+
+
+def _unaccounted(member: Member) -> int:
+    """Pictures that its feed received and neither handed out nor counted as dropped, when it is
+    over: they were still waiting, or in the decoder."""
+    facts = member.feed.facts()
+    return max(0, facts.received - facts.taken - sum(facts.dropped.values()))

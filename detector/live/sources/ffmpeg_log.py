@@ -1,0 +1,158 @@
+"""FFmpeg's log while cameras are read: it tells of damage and of redirects, and no secrets.
+
+A decoder that meets damage patches the picture up and hands it out as a whole one; only its log
+says so. PyAV sends the log of each thread to the thread's own list, so complaints of one camera are
+not another's.
+
+FFmpeg's RTSP client follows a redirect to another host and logs in there, unasked, with user and
+password of the first. There is no option against it, but it writes "Redirecting to" before it
+connects, in the same thread, and so it can be stopped in time.
+
+What nobody catches goes to Python's ``logging`` as before, without secrets.
+(``sources/video/_complaints.py`` catches the log of a whole process, for one file at a time.)
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import av.logging
+
+from detector.core.errors.secrets import redact
+
+ERROR: int = av.logging.ERROR
+INFO: int = av.logging.INFO
+# What is written about damaged pictures. Not about stray references ("mmco: unref short failure"),
+# of which whole pictures of some cameras have many.
+_DAMAGE = re.compile(
+    "error|conceal|missing|corrupt|truncat|damag|could not find ref|gap|overread|invalid",
+    re.IGNORECASE,
+)
+PROBE = "is anybody listening"
+_lock = threading.Lock()
+_open = 0
+_level: int | None = None  # the user's own, while we listen; None: nothing is logged
+_skips_repeated = True
+_watchers: dict[int, Callable[[str], None]] = {}  # by thread
+
+
+class Ears:
+    """``with Ears() as ears:`` around the life of a thread that decodes."""
+
+    def __init__(self) -> None:
+        self._records: list[tuple[int, str, str]] = []
+
+    def __enter__(self) -> Ears:
+        _begin()
+        self._capture: Any = av.logging.Capture(local=True)
+        self._records = self._capture.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._capture.__exit__(None, None, None)
+        _end()
+
+    def listen(self) -> None:
+        """Again, if somebody has closed the log of the process meanwhile. Cheap."""
+        if av.logging.get_level() is None:
+            with _lock:
+                _listen()
+
+    def heard_damage(self) -> bool:
+        """Whether the decoder complained about damage since the last call. Cheap."""
+        if not self._records:
+            return False
+        records = self._records[:]
+        self._records.clear()
+        for level, name, message in records:
+            if _is_wanted(level):
+                logger = logging.getLogger(f"libav.{name or 'generic'}")
+                logger.log(av.logging.adapt_level(level), message.strip())
+        return any(level <= ERROR and _DAMAGE.search(message) for level, _, message in records)
+
+
+class Watch:
+    """``with Watch(tell) as watch:`` around the life of a thread that opens streams: ``tell`` gets
+    every message of FFmpeg in that thread, while FFmpeg waits for it to return."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+
+    def __enter__(self) -> Watch:
+        _begin()
+        _watchers[threading.get_ident()] = self._tell
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _watchers.pop(threading.get_ident(), None)
+        _end()
+
+    def is_told(self) -> bool:
+        """Whether messages of this thread reach it now. They do not while a reader of files has
+        taken the log of the whole process; it may also have changed the settings."""
+        heard: list[str] = []
+        mine = threading.get_ident()
+        with _lock:
+            _listen()
+        _watchers[mine] = heard.append
+        av.logging.log(INFO, "detect-video", PROBE)
+        _watchers[mine] = self._tell
+        return PROBE in heard
+
+
+def _begin() -> None:
+    global _open, _level, _skips_repeated
+    with _lock:
+        if not _open:
+            _guard()
+            _level = av.logging.get_level()
+            _skips_repeated = av.logging.get_skip_repeated()
+            _listen()
+        _open += 1
+
+
+def _listen() -> None:
+    av.logging.set_level(INFO if _level is None else max(_level, INFO))
+    av.logging.set_skip_repeated(False)  # a second redirect may be told in the same words
+
+
+def _end() -> None:
+    global _open
+    with _lock:
+        _open -= 1
+        if not _open:
+            av.logging.set_level(_level)
+            av.logging.set_skip_repeated(_skips_repeated)
+
+
+def _is_wanted(level: int) -> bool:
+    """Whether the user asked PyAV for messages of this level of FFmpeg."""
+    return _level is not None and level <= _level
+
+
+class _Redactor(logging.Handler):
+    """Gets every record that PyAV makes of a message. Hands it on to the handlers of the program,
+    without secrets, where the user asked for it; to nobody where there are none."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if (tell := _watchers.get(threading.get_ident())) is not None:
+            tell(message)
+        record.msg, record.args = redact(message), None  # for whoever is asked after us, too
+        root = logging.getLogger()
+        level = _level if _open else av.logging.get_level()
+        if level is None or record.levelno < av.logging.adapt_level(level) or not root.handlers:
+            return
+        root.callHandlers(record)
+
+
+def _guard() -> None:
+    logger = logging.getLogger("libav")
+    if not any(isinstance(handler, _Redactor) for handler in logger.handlers):
+        logger.addHandler(_Redactor())
+        logger.propagate = False
+        logger.setLevel(min(logger.level or logging.INFO, logging.INFO))

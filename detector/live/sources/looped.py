@@ -1,0 +1,151 @@
+"""A file that is played again and again at its own pace, as if it were a camera (``--loop``)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+import av
+
+from detector.core.errors import SourceError
+from detector.core.errors.holding import bad_tags, how_to_open
+from detector.core.sources._addresses import is_web
+from detector.core.sources._network.meanings import NO_VIDEO, UNDECODED, Meaning, explain
+from detector.core.sources.video._container import probe
+from detector.core.sources.video._tracks import choose_track
+from detector.live.sources.decoding import prepare
+from detector.live.sources.packet_feed import PacketFeed
+from detector.live.sources.packets import End
+from detector.live.sources.status import SECOND
+
+MOST_BEHIND_S = 5.0  # the machine slept: the clock begins anew, nothing is caught up
+
+
+class LoopedFeed(PacketFeed):
+    """Its packets arrive when the file says. The pts rise over the joints, and so do the counts:
+    it is one connection that never ends.
+    """
+
+    def receive_all(self) -> None:
+        while not self.stopping.is_set():
+            epoch = self.status.connect(self.clock())
+            self.wake()
+            meaning = self._play(epoch)
+            if self.stopping.is_set():
+                return
+            next_try_ns = self.status.fail(self.clock(), f"{self.camera.address}: {meaning.text}")
+            self.wake()
+            self.stopping.wait((next_try_ns - self.clock()) / SECOND)
+
+    def _play(self, epoch: int) -> Meaning:
+        """Plays the file until the feed is stopped; returns why it cannot go on."""
+        pace = _Pace()
+        try:
+            while True:
+                with _opened(self.camera.address.whole) as container:
+                    if not container.streams.video:
+                        return NO_VIDEO
+                    video, _ = choose_track(self.camera.address.whole, container, None)
+                    if video.codec_context is None:
+                        return UNDECODED
+                    if not self._play_once(container, video, epoch, pace):
+                        return Meaning("end", "it is stopped, or holds no picture")
+        except SourceError as error:  # of a server
+            return Meaning("end", str(error))
+        except (av.error.FFmpegError, OSError, ValueError) as error:
+            return explain(error)
+
+    def _play_once(self, container: Any, video: Any, epoch: int, pace: _Pace) -> bool:
+        """False where it was stopped, or where there was nothing to play."""
+        codec = video.codec_context
+        prepare(codec)
+        streams = [video, *container.streams.audio] if self.listeners else [video]
+        self.begin(streams, held_back=False)
+        played = False
+        try:
+            for packet in container.demux(streams):
+                if not packet.size:
+                    continue
+                due_s = pace.move(packet)
+                if not self._wait_until(due_s, pace):
+                    return False
+                self.receive(packet, codec, epoch, video.index)
+                played = True
+        finally:
+            pace.join()
+            for listener in self.listeners:
+                listener.closed()
+            self.packets.finish(End(epoch, codec))
+        return played
+
+    def _wait_until(self, due_s: float, pace: _Pace) -> bool:
+        """Waits for a moment of the file. False where the feed is stopped."""
+        now_ns = self.clock()
+        if pace.began_ns is None:
+            pace.began_ns = now_ns - round(due_s * SECOND)
+        wait_s = (pace.began_ns - now_ns) / SECOND + due_s
+        if wait_s < -MOST_BEHIND_S:
+            pace.began_ns -= round(wait_s * SECOND)
+        return not self.stopping.wait(wait_s) if wait_s > 0 else not self.stopping.is_set()
+
+
+class _Pace:
+    """Where each pass of the file lies in time: behind the one before."""
+
+    def __init__(self) -> None:
+        self.began_ns: int | None = None  # by the feed's clock, of the file's second 0
+        self._shift_s = 0.0  # of this pass
+        self._start_s, self._end_s = float("inf"), 0.0  # shown in this pass, as the file says
+        self._due_s = 0.0
+
+    def move(self, packet: Any) -> float:
+        """Shifts the packet's stamps behind the passes before. Returns when it is due, in s."""
+        base = packet.time_base
+        stamps = [stamp for stamp in (packet.dts, packet.pts) if stamp is not None]
+        if not stamps:
+            return self._due_s
+        shown = stamps[-1]
+        self._start_s = min(self._start_s, float(shown * base))
+        self._end_s = max(self._end_s, float((shown + (packet.duration or 0)) * base))
+        self._due_s = float(stamps[0] * base) + self._shift_s
+        shift = round(Fraction(self._shift_s) / base)
+        if packet.pts is not None:
+            packet.pts += shift
+        if packet.dts is not None:
+            packet.dts += shift
+        return self._due_s
+
+    def join(self) -> None:
+        """The pass has ended: the next begins where its last picture ends."""
+        self._shift_s += max(0.0, self._end_s - self._start_s)
+        self._start_s, self._end_s = float("inf"), 0.0
+
+
+@contextlib.contextmanager
+def _held(path: str) -> Iterator[str]:
+    """What ``how_to_open`` knows a file by, or an address of a web server. Raises SourceError."""
+    if not is_web(path):
+        yield path
+        return
+    from detector.core.sources._ranges import holding
+    from detector.core.sources._web import WebPlace, open_web
+
+    with holding(open_web(WebPlace(path))) as stored:
+        yield str(stored.place)
+        stored.raise_error()
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[Any]:
+    with _held(path) as name, av.open(**how_to_open(name), **bad_tags()) as container:
+        yield container
+
+
+def check_file(path: str) -> None:
+    """Raises SourceError, before anything starts, where there is no video that can be decoded."""
+    with _held(path) as name:
+        video = probe(name)
+        if not video.decodable:
+            raise SourceError(f"{name}: {UNDECODED.text}")

@@ -1,0 +1,299 @@
+"""Cameras and streams on the network, by PyAV."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import av
+
+from detector.core.errors import SourceError
+from detector.core.errors.holding import bad_tags
+from detector.core.errors.secrets import Address
+from detector.core.sources._addresses import is_web
+from detector.core.sources._network.addresses import SOUND, Opening, opening_of
+from detector.core.sources._network.meanings import (
+    ENDED,
+    LOGIN,
+    NAME,
+    NO_VIDEO,
+    NOT_NOW,
+    OTHER,
+    UNDECODED,
+    Meaning,
+    explain,
+)
+from detector.core.sources._network.nested import (
+    Bytes,
+    NestedOpener,
+    is_named_playlist,
+    is_redirect,
+    settle,
+)
+from detector.core.sources._network.options import PERSONAL
+from detector.live.sources.decoding import prepare
+from detector.live.sources.hardware import OPTION, accelerator_of
+from detector.live.sources.packet_feed import PacketFeed, is_held_back
+from detector.live.sources.packets import End
+from detector.live.sources.status import SECOND
+
+if TYPE_CHECKING:
+    from detector.live.sources.kept import KeptConnection
+
+REDIRECT = re.compile(r"Redirecting to (\S+)")
+PATIENCE_S = 3600.0  # PyAV's own limit of a read: it must have one, to ask us at all
+LOOK_UP_S = 0.1  # between two looks at whether a name is found
+
+
+class LookUp(threading.Thread):
+    """Looks for a host's name."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(name=f"look up {host}", daemon=True)
+        self._host, self.found = host, False
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.found = bool(socket.getaddrinfo(self._host, None))
+        except (OSError, UnicodeError):  # UnicodeError: a part of more than 63 letters
+            self.found = False
+
+
+class NetworkFeed(PacketFeed):
+    """A camera or stream on the network. It is opened anew whenever it ends."""
+
+    may_shed = True
+    _look_up: LookUp | None = None
+    _kept: KeptConnection | None = None
+    _led_to: str | None = None  # the host that the camera would have us log in at
+    _first: Bytes | None = None  # the beginning of what is opened under guard
+    _nested: NestedOpener | None = None
+
+    def receive_all(self) -> None:
+        self._opening = opening_of(self.camera.address.whole)
+        self._has_login = "@" in urlsplit(self.camera.address.whole).netloc
+        while not self.stopping.is_set():
+            epoch = self.status.connect(self.clock())
+            self.wake()
+            self.was_cut = self.is_shown = False
+            self._led_to = self._nested = None
+            meaning = self._connection(epoch)
+            if self.stopping.is_set():
+                return
+            text = f"{self.camera.address}: {meaning.text}"
+            next_try_ns = self.status.fail(self.clock(), text, login=meaning.kind == LOGIN)
+            self.wake()
+            self.stopping.wait((next_try_ns - self.clock()) / 1e9)
+            self.receiving.resume()
+
+    def hear(self, message: str) -> None:
+        """Stops FFmpeg before it sends user and password to another host."""
+        match = REDIRECT.search(message)
+        if match is None or not self._has_login:
+            return
+        if (host := _host(match[1])) != _host(self.camera.address.whole):
+            self._led_to = host or match[1]
+            self.receiving.cut()
+
+    def _connection(self, epoch: int) -> Meaning:
+        """One connection from its beginning to its end; returns why it ended."""
+        if self._has_login and not self.watch.is_told():
+            return NOT_NOW
+        if (unknown := self._resolve()) is not None:
+            return unknown
+        try:
+            with contextlib.closing(self._open()) as container:
+                if not container.streams.video:
+                    return NO_VIDEO
+                meaning = self._receive_from(container, epoch)
+                return self._denied() or meaning
+        except (av.error.FFmpegError, OSError, ValueError) as error:
+            return self._explain(error)
+        finally:
+            if self._kept is not None:
+                self._kept.close()
+            if self._first is not None:
+                self._first.close()
+
+    def _open(self) -> Any:
+        """A container with a video stream of a known codec."""
+        self._kept = self._take_kept()
+        if self._kept is not None:
+            return self._open_with(self._opening, SOUND, self._kept)
+        container = self._open_with(self._opening, self._opening.probing)
+        if any(stream.codec_context is not None for stream in container.streams.video):
+            return container
+        container.close()
+        return self._open_with(self._opening, SOUND)
+
+    def _take_kept(self) -> KeptConnection | None:
+        """The connection by which the server was asked what it sends, where it takes no other."""
+        if not is_web(self.camera.address.whole):
+            return None
+        from detector.core.sources._answers import take_open
+        from detector.live.sources.kept import KeptConnection
+
+        if (found := take_open(self.camera.address.whole)) is None:
+            return None
+        return KeptConnection(*found, self.receiving.is_cut)
+
+    def _open_with(
+        self, opening: Opening, probing: dict[str, str], kept: KeptConnection | None = None
+    ) -> Any:
+        # FFmpeg sends these on to whatever host it is led to; user and password it does not.
+        personal = not PERSONAL.isdisjoint(self.camera.options)
+        options = {
+            **opening.options,
+            **probing,
+            "protocol_whitelist": opening.protocols,
+            **({"format_whitelist": opening.formats} if opening.formats else {}),
+            **{name: value for name, value in self.camera.options.items() if name != OPTION},
+            **({"max_redirects": "0"} if personal else {}),
+        }
+        how: dict[str, Any] = {"file": kept or self.camera.address.whole}
+        if kept is None and is_web(self.camera.address.whole):
+            if personal:
+                how = self._guard(self.camera.address.whole, options)
+            elif self._has_login and is_named_playlist(self.camera.address.whole):
+                settled, cookies = settle(self.camera.address.whole)
+                options["max_redirects"] = "0"
+                how = self._guard(settled, options | cookies, follows=True)
+            elif self._has_login:
+                return self._open_unled(options)
+        if "io_open" in how:
+            options["http_persistent"] = "0"  # FFmpeg would look for its own connection in ours
+        container = av.open(
+            **how,
+            options=options,
+            timeout=(PATIENCE_S, PATIENCE_S),
+            hwaccel=accelerator_of(self.camera.options),
+            **bad_tags(),
+        )
+        return how["io_open"].keep(container) if "io_open" in how else container
+
+    def _open_unled(self, options: dict[str, str]) -> Any:
+        """FFmpeg would take a cookie, by which the login is known, to where a redirect leads."""
+        how = {
+            "options": options | {"max_redirects": "0"},
+            "timeout": (PATIENCE_S, PATIENCE_S),
+            "hwaccel": accelerator_of(self.camera.options),
+            "metadata_errors": "replace",
+        }
+        try:
+            return av.open(self.camera.address.whole, **how)
+        except av.error.FFmpegError as error:
+            if not is_redirect(error):
+                raise
+            settled, _ = settle(self.camera.address.whole)
+            if settled == self.camera.address.whole:
+                raise
+            return av.open(settled, **how)
+
+    def _guard(
+        self, address: str, options: dict[str, str], follows: bool = False
+    ) -> dict[str, Any]:
+        """How PyAV opens an address when login and options are for its own host alone."""
+        if self._first is not None:
+            self._first.close()
+        self._nested = NestedOpener(address, options, PATIENCE_S, follows)
+        first = self._first = self._nested.open_first()
+        if not first.is_playlist():
+            return {"file": first}
+        # Of bytes that we hand over FFmpeg does not know the type, which it wants for a playlist.
+        return {"file": address, "format": "hls", "io_open": self._nested}
+
+    def _receive_from(self, container: Any, epoch: int) -> Meaning:
+        video = container.streams.video[0]
+        codec = video.codec_context
+        if codec is None:
+            return UNDECODED
+        prepare(codec)
+        streams = [video, *container.streams.audio] if self.listeners else [video]
+        self.begin(streams, is_held_back(container.format.name, codec.name))
+        try:
+            for packet in _demux(container, streams):
+                self.receive(packet, codec, epoch, video.index)
+                if self.stopping.is_set():
+                    break
+        finally:
+            for listener in self.listeners:
+                listener.closed()
+            self.packets.finish(End(epoch, codec))
+        return ENDED
+
+    def _explain(self, error: BaseException) -> Meaning:
+        if self._led_to is not None:
+            return Meaning(
+                OTHER,
+                f"the camera leads to another host, {self._led_to}, which does not get its "
+                "password; give the address at that host",
+            )
+        if (denied := self._denied()) is not None:
+            return denied
+        if self.was_cut and self.status.has_arrivals() and not self.is_shown:
+            return UNDECODED
+        return explain(error, timed_out=self.was_cut)
+
+    def _denied(self) -> Meaning | None:
+        """Where another host, which got no secrets of this one, did not let us in."""
+        if self._nested is None or self._nested.denied is None:
+            return None
+        return Meaning(
+            OTHER,
+            f"its playlist leads to another host, {self._nested.denied}, which refuses us: it does "
+            "not get login, headers and cookies of this one; give the playlist at that host, with "
+            "options of its own",
+        )
+
+    def _resolve(self) -> Meaning | None:
+        """What is wrong with the host's name; None if nothing is.
+
+        Nobody can end a look-up, and without its servers it lasts half a minute. So it is done in
+        a thread that may be left behind: one for each camera at most. FFmpeg then looks again, and
+        finds.
+        """
+        host = _host(self.camera.address.whole)
+        if host is None:
+            return None
+        if self._look_up is None or not self._look_up.is_alive():
+            self._look_up = LookUp(host)
+        until_ns = self.clock() + round(self.terms.start_timeout_s * SECOND)
+        while self._look_up.is_alive() and self.clock() < until_ns and not self.stopping.is_set():
+            self._look_up.join(LOOK_UP_S)
+        if self._look_up.is_alive():
+            return Meaning(NAME, f"the name {host} is not found in time; check the name server")
+        if not self._look_up.found:
+            return Meaning(NAME, f"no machine is known by the name {host}; check the name")
+        return None
+
+
+def _demux(container: Any, streams: list[Any]) -> Iterator[Any]:
+    while True:
+        try:
+            for packet in container.demux(streams):
+                if packet.size:  # an empty one stands for the end
+                    yield packet
+            return
+        except IndexError:  # another stream has appeared: PyAV knows it when it begins anew
+            continue
+
+
+def _host(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
+
+
+def check_address(address: Address) -> None:
+    """Raises SourceError, before anything starts, for an address that can never be read."""
+    try:
+        opening_of(address.whole)
+    except SourceError as error:
+        raise SourceError(f"{address}: {error}") from error

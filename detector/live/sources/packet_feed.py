@@ -1,0 +1,198 @@
+"""A feed whose pictures come as packets: one thread receives, another decodes.
+
+The first stamps every packet with its arrival and puts it into a queue; it never waits for the
+second. The second decodes, hands pictures to the slot, and looks at the clock: where nothing
+arrives for long it interrupts the first.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+from detector.core.timeline import READ, WAIT_INPUT, WAIT_OUTPUT
+from detector.core.types import Image
+from detector.live.sources.base import STOPPED, UNDECODED, Picture
+from detector.live.sources.decoding import Converter, Decoder
+from detector.live.sources.ffmpeg_log import Ears, Watch
+from detector.live.sources.hardware import codec_name
+from detector.live.sources.interrupt import Interrupt
+from detector.live.sources.packets import End, PacketQueue, Received, Stamp
+from detector.live.sources.shedding import Shedding
+from detector.live.sources.threaded import TICK_S, ThreadedFeed, Track
+
+PRFT = struct.Struct("<qi4x")  # AVProducerReferenceTime: Unix microseconds, flags
+# Demuxers that know a picture's end by the beginning of the next.
+HOLD_BACK = ("rtsp", "rtp", "sdp", "mpegts", "h264", "hevc")
+
+
+def is_held_back(demuxer: str, codec: str) -> bool:
+    """Whether FFmpeg hands out a picture only when the next one begins to arrive.
+
+    Then its arrival is the moment at which the one before came out: an early stamp, by the time
+    that its packets took, instead of one that is a whole interval late.
+    """
+    return demuxer in HOLD_BACK and codec != "mjpeg"
+
+
+class PacketFeed(ThreadedFeed):
+    """A subclass says how packets are received (``receive_all``)."""
+
+    may_shed = False  # the rest of a group may stay undecoded where the machine is overloaded
+    was_cut = False  # the decoding thread ended a read that was silent for too long
+    is_shown = False  # this connection gave a picture
+
+    def receive_all(self) -> None:
+        """The receiving thread, from its beginning to ``stopping``."""
+        raise NotImplementedError
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.receiving = Interrupt()
+        self.packets = PacketQueue(self.terms.max_age_s, not self.terms.every, self.status.drop)
+        self._decoder = Decoder(self.camera.name, self.status.drop, self.clock)
+        self._converter = Converter()
+        # A camera's own ``rate`` wants pictures at even distances.
+        sheds = self.may_shed and not self.terms.every and self.camera.rate is None
+        self._needed: Callable[[], bool] = (lambda: False) if sheds else (lambda: True)
+        self._shedding = Shedding(
+            lambda: self.status.taken, self.terms.burden.look, lambda: self._needed()
+        )
+        self._cpu_ns = 0  # of the decoding thread, as told last
+        self._reached = 0  # the epoch of what was decoded last
+
+    def jobs(self) -> dict[str, Callable[[], None]]:
+        return {"receive": self._receive, "decode": self._decode}
+
+    def interrupt(self) -> None:
+        self.receiving.stop()
+        self.packets.wake()
+
+    def end(self) -> None:
+        self.status.drop(STOPPED, self.packets.close())
+        self._decoder.abandon(STOPPED)
+
+    def convert(self, picture: Picture, into: Image | None) -> Image:
+        return self._converter.convert(picture.content, into)
+
+    def decode_all_while(self, needed: Callable[[], bool]) -> None:
+        before = self._needed
+        self._needed = lambda: before() or needed()
+
+    # The receiving thread.
+
+    def _receive(self) -> None:
+        with self.receiving, Watch(self.hear) as self.watch:
+            self.receive_all()
+
+    def hear(self, message: str) -> None:
+        """A message of FFmpeg in the receiving thread, which waits for the return."""
+
+    def begin(self, streams: list[Any], held_back: bool) -> None:
+        """A connection begins: everything before its first packet."""
+        self.packets.begin()
+        self._shedding.begin()
+        self._held = held_back
+        self._before = self.clock(), self.utc()
+        for listener in self.listeners:
+            listener.opened(streams, *self._before)
+
+    def receive(self, packet: Any, codec: Any, epoch: int, video: int) -> None:
+        """One packet that has just come out of FFmpeg, of the stream ``video`` or of sound."""
+        is_video = packet.stream_index == video
+        arrived_ns, utc_s = now = self.clock(), self.utc()
+        if is_video:
+            if self._held:
+                arrived_ns, utc_s = self._before
+            self._before = now
+        for listener in self.listeners:
+            listener.packet(packet, arrived_ns, utc_s)
+        if not is_video:
+            return
+        captured_s = None
+        if packet.has_sidedata("prft"):
+            captured_s = PRFT.unpack(bytes(packet.get_sidedata("prft"))[: PRFT.size])[0] / 1e6
+        stamp = Stamp(self.status.arrive(now[0]), epoch, arrived_ns, utc_s, captured_s)
+        self._shedding.arrive(arrived_ns, packet.is_keyframe)
+        self.packets.put(Received(packet, stamp, codec, packet.is_keyframe, packet.size))
+
+    # The decoding thread.
+
+    def _decode(self) -> None:
+        with Ears() as ears, self.timeline.track(f"camera {self.camera.name}") as track:
+            number = 0
+            self._cpu_ns = time.thread_time_ns()
+            while not self.stopping.is_set():
+                self._watch()
+                ears.listen()
+                with track.span(READ, number, WAIT_INPUT):
+                    item = self.packets.get(TICK_S)
+                if isinstance(item, Received):
+                    number, self._reached = item.stamp.number, item.stamp.epoch
+                    self._decode_or_leave(item, ears, track)
+                    self._tell_cpu()
+                elif item is not None:
+                    self._hand_on(list(self._decoder.flush(item)), item.codec, track)
+
+    def _decode_or_leave(self, item: Received, ears: Ears, track: Track) -> None:
+        """One packet; where it is the last one to be decoded, the rest of its group leaves."""
+        shedding, number = self._shedding, item.stamp.number
+        if shedding.admits(item.stamp, item.is_key, item.packet.pts):
+            with track.span(READ, number):
+                pictures = list(self._decoder.decode(item, ears))
+            self._hand_on(pictures, item.codec, track)
+            if not shedding.is_spent():
+                return
+            # What the decoder holds back would come out with the next group, too late.
+            pictures = list(self._decoder.flush(End(item.stamp.epoch, item.codec)))
+            self._hand_on(pictures, item.codec, track)
+        else:
+            self.status.drop(UNDECODED, 1)
+        if shedding.is_spent():
+            shedding.cut()
+            self.packets.leave_group()
+
+    def _tell_cpu(self) -> None:
+        before, self._cpu_ns = self._cpu_ns, time.thread_time_ns()
+        self.terms.burden.add(self._cpu_ns - before)
+
+    def _hand_on(self, pictures: list[tuple[Picture, Any]], codec: Any, track: Track) -> None:
+        for place, (picture, frame) in enumerate(pictures):
+            now_ns = self.clock()
+            self.status.show(
+                now_ns,
+                picture.arrival.epoch,
+                picture.width,
+                picture.height,
+                codec_name(codec),
+                self._decoder.fingerprint(frame, now_ns),
+            )
+            self.is_shown = True
+            if not self.slot.has_room():
+                with track.span(READ, picture.number, WAIT_OUTPUT):
+                    while not self.slot.wait_for_room(TICK_S) and not self.stopping.is_set():
+                        self._watch(blocked=True)
+            if self.stopping.is_set():
+                self.status.drop(STOPPED, len(pictures) - place)
+                return
+            if self.put(picture):
+                self._shedding.offer()
+
+    def _watch(self, blocked: bool = False) -> None:
+        """Stalls are seen here: the receiving thread hangs in one.
+
+        ``blocked``: the loop has no time, so nothing is decoded. That is not the camera's fault;
+        nor is it where packets of the connection before still wait for the decoder.
+        """
+        now_ns, state = self.clock(), self.status.state
+        self.status.tick(now_ns)
+        if self.status.state != state:
+            self.wake()
+        behind = blocked or self._reached != self.status.epoch
+        if behind and self.status.has_arrivals():
+            return
+        if self.status.is_lost(now_ns, self.terms.start_timeout_s) and not self.was_cut:
+            self.was_cut = True
+            self.receiving.cut()

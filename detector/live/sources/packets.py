@@ -1,0 +1,185 @@
+"""The packets between the thread that receives and the thread that decodes.
+
+The receiving thread never waits: a reader that is slower than the camera would let the system's
+buffers fill, and every later picture would be old. What the decoder cannot manage in time leaves
+here, as whole groups of pictures: a picture needs those since the last key frame.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from detector.live.sources.base import LAG, NO_KEY, UNDECODED
+
+SOON_S = 0.5  # under ``latest``: a lag from which a jump to a newer key frame pays
+MOST_BYTES = 256 << 20  # of one camera's packets
+KEY_PATIENCE = 400  # packets without a key frame, after which they are decoded anyway
+
+
+@dataclass(slots=True)
+class Stamp:
+    """What is known of a packet when it arrives; it travels through the decoder."""
+
+    number: int
+    epoch: int
+    arrived_ns: int
+    utc_s: float
+    captured_s: float | None = None
+    damaged: bool = False  # the decoder complained about its packet
+
+
+@dataclass(slots=True)
+class Received:
+    """A packet on its way to the decoder. ``codec``: PyAV's context of its connection."""
+
+    packet: Any
+    stamp: Stamp
+    codec: Any
+    is_key: bool
+    size: int  # bytes
+    after_gap: bool = False  # what the decoder holds does not belong to it
+
+
+@dataclass(slots=True)
+class End:
+    """The end of a connection: the decoder gives out what it still holds."""
+
+    epoch: int
+    codec: Any
+
+
+class PacketQueue:
+    """First in, first out, bounded by the age of its oldest packet and by bytes.
+
+    ``eager``: under the policy ``latest``, a lag of half a second is enough to jump to a key frame
+    that is already there. Without one, packets wait until ``max_age_s``, as under ``every``.
+    """
+
+    def __init__(
+        self,
+        max_age_s: float,
+        eager: bool,
+        drop: Callable[[str, int], None],
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
+        self._max_age_ns, self._eager = round(max_age_s * 1e9), eager
+        self._drop, self._most_bytes = drop, most_bytes
+        self._changed = threading.Condition()
+        self._items: deque[Received | End] = deque()
+        self._bytes = 0
+        self._reason: str | None = NO_KEY  # why packets that are no key frame stay out; None: in
+        self._keyless = 0
+        self._closed = False
+
+    def begin(self) -> None:
+        """A connection begins: nothing can be decoded before its first key frame."""
+        with self._changed:
+            self._reason, self._keyless = NO_KEY, 0
+
+    def put(self, received: Received) -> None:
+        """Never waits."""
+        with self._changed:
+            if self._reason is not None and not self._may_enter(received):
+                self._drop(self._reason, 1)
+                return
+            received.after_gap = self._reason == LAG
+            self._reason = None
+            self._items.append(received)
+            self._bytes += received.size
+            self._shorten(received.stamp.arrived_ns)
+            self._changed.notify()
+
+    def finish(self, end: End) -> None:
+        with self._changed:
+            self._items.append(end)
+            self._changed.notify()
+
+    def get(self, timeout_s: float) -> Received | End | None:
+        """The next one; None where none came within ``timeout_s``, or after ``close``."""
+        with self._changed:
+            if not self._items and not self._closed:
+                self._changed.wait(timeout_s)
+            if not self._items or self._closed:
+                return None
+            item = self._items.popleft()
+            if isinstance(item, Received):
+                self._bytes -= item.size
+            return item
+
+    def leave_group(self) -> None:
+        """The rest of the group of which ``get`` gave the last packet stays out, what has not
+        arrived yet included."""
+        with self._changed:
+            count = 0
+            while self._items and isinstance(item := self._items[0], Received) and not item.is_key:
+                self._items.popleft()
+                self._bytes -= item.size
+                count += 1
+            if not self._items:
+                self._reason, self._keyless = UNDECODED, 0
+            self._drop(UNDECODED, count)
+
+    def wake(self) -> None:
+        """Ends a ``get`` that waits."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def close(self) -> int:
+        """Wakes the decoder; returns the number of packets that nobody will decode."""
+        with self._changed:
+            self._closed = True
+            left = sum(isinstance(item, Received) for item in self._items)
+            self._items.clear()
+            self._bytes = 0
+            self._changed.notify_all()
+            return left
+
+    # With the lock held.
+
+    def _may_enter(self, received: Received) -> bool:
+        self._keyless += 1  # cameras with intra refresh never send a key frame
+        return received.is_key or self._keyless > KEY_PATIENCE
+
+    def _oldest(self) -> int | None:
+        return next((i.stamp.arrived_ns for i in self._items if isinstance(i, Received)), None)
+
+    def _shorten(self, now_ns: int) -> None:
+        oldest = self._oldest()
+        lag_ns = 0 if oldest is None else now_ns - oldest
+        too_much = lag_ns > self._max_age_ns or self._bytes > self._most_bytes
+        if too_much or (self._eager and lag_ns > SOON_S * 1e9):
+            newest_key = self._newest_key()
+            if newest_key:
+                self._leave_out(newest_key)
+            elif too_much:
+                self._leave_out(len(self._items))
+                self._reason, self._keyless = LAG, 0
+
+    def _newest_key(self) -> int:
+        """Its place in the queue; 0 where there is none, or where nothing lies before it."""
+        for place in range(len(self._items) - 1, 0, -1):
+            item = self._items[place]
+            if isinstance(item, Received) and item.is_key:
+                return place
+        return 0
+
+    def _leave_out(self, count: int) -> None:
+        """Drops the first ``count`` items; ends of connections stay."""
+        dropped, ends = 0, []
+        for _ in range(count):
+            item = self._items.popleft()
+            if isinstance(item, Received):
+                dropped += 1
+                self._bytes -= item.size
+            else:
+                ends.append(item)
+        if self._items:
+            first = self._items[0]
+            if isinstance(first, Received):
+                first.after_gap = True
+        self._items.extendleft(reversed(ends))
+        self._drop(LAG, dropped)

@@ -1,0 +1,36 @@
+"""Which reader a camera gets. Each imports its library only here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from detector.live.sources.base import FILE, NETWORK, WEBCAM, Camera, Feed, Terms
+from detector.live.sources.threaded import Tracks
+
+
+def make_feed(
+    camera: Camera,
+    terms: Terms | None = None,
+    timeline: Tracks | None = None,
+    wake: Callable[[], None] = lambda: None,
+) -> Feed:
+    """A feed that is not started yet. ``wake`` is called, in the feed's threads, for every picture
+    that it can hand out and for every change of its state; it must not wait.
+
+    Raises SourceError for an address that can never be read, and for a file that holds no video.
+    """
+    if camera.kind == NETWORK:
+        from detector.live.sources.network import NetworkFeed, check_address
+
+        check_address(camera.address)
+        return NetworkFeed(camera, terms, timeline, wake)
+    if camera.kind == WEBCAM:
+        from detector.live.sources.webcam import WebcamFeed
+
+        return WebcamFeed(camera, terms, timeline, wake)
+    if camera.kind == FILE:
+        from detector.live.sources.looped import LoopedFeed, check_file
+
+        check_file(camera.address.whole)
+        return LoopedFeed(camera, terms, timeline, wake)
+    raise ValueError(f"{camera.kind!r} is no kind of camera")

@@ -1,0 +1,93 @@
+"""Where decoded pictures of one camera wait for the loop."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from fractions import Fraction
+
+from detector.live.sources.base import LAG, NEWER, RATE, STOPPED, Picture
+
+PLACES = 4  # decoded pictures that wait under ``every``: 12 MB of 1080p
+
+
+class Slot:
+    """``latest``: one place, which the newest picture takes. ``every``: a queue of four, which
+    holds the decoder back where it is full.
+    """
+
+    def __init__(
+        self,
+        latest: bool,
+        max_age_s: float,
+        drop: Callable[[str, int], None],
+        rate: Fraction | None = None,
+    ) -> None:
+        self._latest, self._max_age_ns, self._drop = latest, round(max_age_s * 1e9), drop
+        self._interval_ns = round(1e9 / rate) if rate else 0
+        self._due_ns: int | None = None  # of the next picture that ``rate`` lets in
+        self._changed = threading.Condition()
+        self._pictures: deque[Picture] = deque()
+        self._closed = False
+
+    def put(self, picture: Picture) -> bool:
+        """False where the camera's rate leaves the picture out, or after ``close``."""
+        with self._changed:
+            if self._closed:
+                self._drop(STOPPED, 1)
+                return False
+            if not self._is_due(picture.arrival.arrived_ns):
+                self._drop(RATE, 1)
+                return False
+            if self._latest and self._pictures:
+                self._drop(NEWER, len(self._pictures))
+                self._pictures.clear()
+            self._pictures.append(picture)
+            return True
+
+    def has_room(self) -> bool:
+        with self._changed:
+            return self._latest or self._closed or len(self._pictures) < PLACES
+
+    def wait_for_room(self, timeout_s: float) -> bool:
+        with self._changed:
+            if not self._latest and not self._closed and len(self._pictures) >= PLACES:
+                self._changed.wait(timeout_s)
+            return self._latest or self._closed or len(self._pictures) < PLACES
+
+    def take(self, now_ns: int) -> Picture | None:
+        """The oldest. Under ``every`` those beyond the greatest age are left out, all but one."""
+        with self._changed:
+            while len(self._pictures) > 1 and self._is_old(self._pictures[0], now_ns):
+                self._pictures.popleft()
+                self._drop(LAG, 1)
+            picture = self._pictures.popleft() if self._pictures else None
+            self._changed.notify_all()
+            return picture
+
+    def __len__(self) -> int:
+        with self._changed:
+            return len(self._pictures)
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._drop(STOPPED, len(self._pictures))
+            self._pictures.clear()
+            self._changed.notify_all()
+
+    def _is_old(self, picture: Picture, now_ns: int) -> bool:
+        return now_ns - picture.arrival.arrived_ns > self._max_age_ns
+
+    def _is_due(self, arrived_ns: int) -> bool:
+        """Picks pictures by the times at which the rate wants one, so that 10 of 25 are 10."""
+        if not self._interval_ns:
+            return True
+        if self._due_ns is None or arrived_ns - self._due_ns > self._interval_ns:
+            self._due_ns = arrived_ns  # the first, or behind a gap
+        # A quarter of grace: arrivals jitter, and a camera of that very rate loses none.
+        if arrived_ns + self._interval_ns // 4 < self._due_ns:
+            return False
+        self._due_ns += self._interval_ns
+        return True

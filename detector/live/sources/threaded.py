@@ -1,0 +1,150 @@
+"""What all feeds share: threads that are started and stopped, a slot, a status."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from detector.core.timeline import OffTimeline
+from detector.live.sources.base import Camera, Feed, FeedFacts, PacketListener, Picture, Terms
+from detector.live.sources.slot import Slot
+from detector.live.sources.status import Status
+
+TICK_S = 0.2  # between two looks at the clock, for stalls
+
+
+class Track(Protocol):
+    """A track of the timeline, on or off."""
+
+    def span(self, stage: str, index: int, kind: str = ...) -> AbstractContextManager[Any]: ...
+
+
+class Tracks(Protocol):
+    """A timeline: the part of it that a feed needs."""
+
+    def track(self, name: str) -> Any: ...
+
+
+_running: weakref.WeakSet[ThreadedFeed] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_running() -> None:
+    """FFmpeg asks Python whether to go on. A thread in it crashes an interpreter that has ended."""
+    feeds = list(_running)
+    for feed in feeds:
+        feed.stop(0)  # tells all before it waits for one
+    for feed in feeds:
+        feed.stop()
+
+
+def _sleep_on() -> None:
+    """Nobody waits for pictures."""
+
+
+class ThreadedFeed(Feed):
+    """A subclass says what its threads do (``jobs``), and how they are woken (``interrupt``).
+
+    ``wake`` is called for every picture that ``take`` can hand out and for every change of state,
+    in the feed's threads. ``clock`` and ``utc``: perf_counter_ns and Unix seconds.
+    """
+
+    def __init__(
+        self,
+        camera: Camera,
+        terms: Terms | None = None,
+        timeline: Tracks | None = None,
+        wake: Callable[[], None] = _sleep_on,
+        *,
+        clock: Callable[[], int] = time.perf_counter_ns,
+        utc: Callable[[], float] = time.time,
+        status: Status | None = None,
+    ) -> None:
+        self.camera = camera
+        self.terms = terms or Terms()
+        self.timeline: Tracks = timeline or OffTimeline()
+        self.wake, self.clock, self.utc = wake, clock, utc
+        self.status = status or Status(clock())
+        self.slot = Slot(not self.terms.every, self.terms.max_age_s, self.status.drop, camera.rate)
+        self.stopping = threading.Event()
+        self.listeners: list[PacketListener] = []
+        self._threads: list[threading.Thread] = []
+
+    # For subclasses.
+
+    def jobs(self) -> dict[str, Callable[[], None]]:
+        """What runs in threads of its own, by name."""
+        raise NotImplementedError
+
+    def interrupt(self) -> None:
+        """Ends what the threads wait for. ``stopping`` is set."""
+
+    def end(self) -> None:
+        """Called once, after the last thread has ended."""
+
+    # The contract.
+
+    def start(self) -> None:
+        for name, job in self.jobs().items():
+            thread = threading.Thread(
+                target=self._run, args=(job,), name=f"{self.camera.name} {name}", daemon=True
+            )
+            self._threads.append(thread)
+        _running.add(self)
+        for thread in self._threads:
+            thread.start()
+
+    def take(self) -> Picture | None:
+        picture = self.slot.take(self.clock())
+        if picture is not None:
+            self.status.take()
+        return picture
+
+    def waiting(self) -> int:
+        return len(self.slot)
+
+    def facts(self) -> FeedFacts:
+        return self.status.facts(self.clock())
+
+    def listen(self, listener: PacketListener) -> None:
+        self.listeners.append(listener)
+
+    def stop(self, timeout_s: float = 1.0) -> bool:
+        self.stopping.set()
+        self.interrupt()
+        until = time.monotonic() + timeout_s
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, until - time.monotonic()))
+        self.slot.close()
+        ended = not any(thread.is_alive() for thread in self._threads)
+        self.status.end(self.clock())
+        if ended:
+            _running.discard(self)
+        if ended and self._threads:
+            self._threads = []
+            self.end()
+        self.wake()
+        return ended
+
+    def _run(self, job: Callable[[], None]) -> None:
+        """A feed never raises: a fault of ours ends this camera, with its name, and no other."""
+        try:
+            job()
+        except Exception as error:
+            self.status.end(self.clock(), f"{self.camera.name}: reading failed: {error!r}")
+            self.stopping.set()
+            self.interrupt()
+            self.wake()
+
+    def put(self, picture: Picture) -> bool:
+        """False where the slot does not take it."""
+        is_in = self.slot.put(picture)
+        if is_in:
+            self.wake()
+        return is_in

@@ -1,0 +1,156 @@
+"""Webcams, by cv2: one thread grabs and converts.
+
+A device that is pulled out, or that another program holds, is a state like any other: it is opened
+again and again. cv2's read of a silent device returns after a second (``_cv2.py`` asks for that),
+so this thread can be stopped within one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any, Protocol
+
+import numpy as np
+
+from detector.core.errors import UsageError
+from detector.core.errors.writing import has_permission
+from detector.core.sources._cv2 import cv2, fits
+from detector.core.timeline import READ, WAIT_INPUT
+from detector.core.types import Arrival, Image
+from detector.live.sources.base import LAG, PacketListener, Picture
+from detector.live.sources.status import SECOND
+from detector.live.sources.threaded import ThreadedFeed
+
+MICROSECONDS = Fraction(1, 1_000_000)
+PAUSE_S = 0.05  # between two reads that failed: a dead device answers at once
+
+
+class Capture(Protocol):
+    """The part of cv2.VideoCapture that is used."""
+
+    def isOpened(self) -> bool: ...  # noqa: N802
+
+    def set(self, prop: int, value: float) -> bool: ...
+
+    def grab(self) -> bool: ...
+
+    def retrieve(self) -> tuple[bool, Any]: ...
+
+    def release(self) -> None: ...
+
+
+def open_device(device: int | str) -> Capture:
+    capture: Capture = cv2.VideoCapture(device)
+    return capture
+
+
+class WebcamFeed(ThreadedFeed):
+    """A camera at this machine: ``0`` or ``/dev/video0``. ``open_capture`` opens the device."""
+
+    open_capture: Callable[[int | str], Capture] = staticmethod(open_device)
+
+    def jobs(self) -> dict[str, Callable[[], None]]:
+        return {"read": self._read}
+
+    def listen(self, listener: PacketListener) -> None:
+        raise UsageError(
+            f"{self.camera.name}: a webcam sends no packets that could be copied; "
+            "record it with --record annotated"
+        )
+
+    def convert(self, picture: Picture, into: Image | None) -> Image:
+        image: Image = picture.content
+        if into is None or not fits(into, picture.width, picture.height):
+            return image
+        np.copyto(into, image)
+        return into
+
+    def _read(self) -> None:
+        with self.timeline.track(f"camera {self.camera.name}") as track:
+            while not self.stopping.is_set():
+                epoch = self.status.connect(self.clock())
+                self.wake()
+                capture = self._open()
+                if capture is None:
+                    why = self._why_not()
+                else:
+                    try:
+                        self._read_all(capture, epoch, track)
+                    finally:
+                        capture.release()
+                    why = "it gives no pictures any more; check its cable"
+                if self.stopping.is_set():
+                    return
+                next_try_ns = self.status.fail(self.clock(), f"{self.camera.address}: {why}")
+                self.wake()
+                self.stopping.wait((next_try_ns - self.clock()) / SECOND)
+
+    def _open(self) -> Capture | None:
+        spec = self.camera.address.whole
+        capture = self.open_capture(int(spec) if spec.isdecimal() else spec)
+        if not capture.isOpened():
+            capture.release()
+            return None
+        if self.camera.size is not None:
+            # Most webcams reach large sizes with MJPEG alone. All of these are wishes: the driver
+            # takes what is nearest, and the pictures say what came of it.
+            capture.set(cv2.CAP_PROP_FOURCC, cv2.VideoWriter.fourcc(*"MJPG"))
+            capture.set(cv2.CAP_PROP_FRAME_WIDTH, self.camera.size[0])
+            capture.set(cv2.CAP_PROP_FRAME_HEIGHT, self.camera.size[1])
+        if self.camera.rate is not None:
+            capture.set(cv2.CAP_PROP_FPS, float(self.camera.rate))
+        capture.set(cv2.CAP_PROP_BUFFERSIZE, 1)  # the newest: what waits in the driver grows old
+        return capture
+
+    def _why_not(self) -> str:
+        number = re.search(r"\d+$", self.camera.address.whole)
+        path = f"/dev/video{number[0]}" if number else self.camera.address.whole
+        if not os.path.exists(path):
+            return f"there is no webcam {path}; check its cable, or ls /dev/video*"
+        if not has_permission(path, os.R_OK | os.W_OK):
+            return f"{path} may not be read; join its group: sudo usermod -aG video $USER"
+        return f"{path} cannot be opened; another program may hold it (fuser {path})"
+
+    def _read_all(self, capture: Capture, epoch: int, track: Any) -> None:
+        """Until it is stopped, or silent for too long."""
+        number = 0
+        while not self.stopping.is_set():
+            with track.span(READ, number, WAIT_INPUT):
+                grabbed = capture.grab()
+            arrived_ns, utc_s = self.clock(), self.utc()
+            image = None
+            if grabbed:
+                with track.span(READ, number):
+                    image = capture.retrieve()[1]
+            if image is None:
+                state = self.status.state
+                self.status.tick(arrived_ns)
+                if self.status.state != state:
+                    self.wake()
+                if self.status.is_lost(arrived_ns, self.terms.start_timeout_s):
+                    return
+                self.stopping.wait(PAUSE_S)
+                continue
+            number = self.status.arrive(arrived_ns)
+            self._hand_on(
+                image, number, Arrival(self.camera.name, epoch, arrived_ns, utc_s, self.clock())
+            )
+
+    def _hand_on(self, image: Image, number: int, arrival: Arrival) -> None:
+        height, width = image.shape[:2]
+        self.status.show(
+            arrival.arrived_ns,
+            arrival.epoch,
+            width,
+            height,
+            "webcam",
+            hash(image[:: height // 48 | 1, :: width // 48 | 1].tobytes()),
+        )
+        if not self.slot.has_room():  # to wait here would let the driver drop pictures unseen
+            self.status.drop(LAG)
+            return
+        pts = arrival.arrived_ns // 1000
+        self.put(Picture(number, pts, MICROSECONDS, width, height, arrival, image))

@@ -1,0 +1,1 @@
+"""What a run with cameras prints."""

@@ -1,0 +1,145 @@
+"""A live run on a terminal, while it lasts: a line for each camera."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from rich.cells import cell_len
+from rich.console import Group, RenderableType
+from rich.live import Live as RichLive
+from rich.table import Table
+from rich.text import Text
+
+from detector.core.errors.text import counted, printable
+from detector.core.terminal.console import SafeConsole
+from detector.core.terminal.progress import shorten
+from detector.core.terminal.run import number
+
+INTERVAL_S = 0.5
+NAME_COLUMNS = 20
+MARKS = {"live": "green", "stalled": "yellow", "waiting": "red", "connecting": "cyan"}
+
+
+class StreamLike(Protocol):
+    """As ``live.base.StreamFigures``: what is shown of one camera at one moment."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def since_s(self) -> float: ...
+    @property
+    def received(self) -> int: ...
+    @property
+    def dropped(self) -> Mapping[str, int]: ...
+    @property
+    def camera_fps(self) -> float | None: ...
+    @property
+    def processed_fps(self) -> float | None: ...
+    @property
+    def error(self) -> str | None: ...
+    @property
+    def frozen(self) -> bool: ...
+    @property
+    def next_try_s(self) -> float | None: ...
+    @property
+    def age_ms(self) -> AgesLike: ...
+
+
+class AgesLike(Protocol):
+    @property
+    def p50(self) -> float | None: ...
+    @property
+    def p99(self) -> float | None: ...
+
+
+class FiguresLike(Protocol):
+    """As ``live.base.LiveFigures``."""
+
+    @property
+    def streams(self) -> tuple[StreamLike, ...]: ...
+    @property
+    def bottleneck(self) -> str: ...
+    @property
+    def uptime_s(self) -> float: ...
+
+
+class CameraTable:
+    """Draws the figures of a live run twice a second, from a thread of its own."""
+
+    def __init__(self, console: SafeConsole) -> None:
+        self._console = console
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, figures: Callable[[], FiguresLike]) -> None:
+        self._over.clear()
+        self._thread = threading.Thread(
+            target=self._watch, args=(figures,), name="detect-video table", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """May be called twice."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _watch(self, figures: Callable[[], FiguresLike]) -> None:
+        with RichLive(console=self._console, auto_refresh=False, transient=True) as live:
+            while not self._over.wait(INTERVAL_S):
+                width = self._console.width - 1
+                live.update(draw(figures(), width, self._console.height - 2), refresh=True)
+
+
+def draw(figures: FiguresLike, width: int, height: int = 40) -> RenderableType:
+    """``width`` columns at most; cameras beyond ``height`` lines are counted."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for justify in ("left", "left", "right", "right", "right", "right"):
+        table.add_column(justify=justify, no_wrap=True)
+    head = ("camera", "state", "FPS/sent", "age p50", "p99 ms", "dropped")
+    table.add_row(*(Text(text, style="dim") for text in head))
+    room = max(1, height - 3)
+    shown = figures.streams[:room]
+    for stream in shown:
+        table.add_row(*_row(stream))
+    lines: list[RenderableType] = [table]
+    if (more := len(figures.streams) - len(shown)) > 0:
+        lines.append(Text(f"and {counted(more, 'more camera')}", style="dim"))
+    for stream in [one for one in shown if one.error and one.state != "live"][:3]:
+        said = printable(f"{stream.name}: {stream.error}")
+        lines.append(Text(_cut(said, width), style="red", no_wrap=True))
+    if figures.bottleneck:
+        lines.append(Text(figures.bottleneck, style="bold"))
+    return Group(*lines)
+
+
+def _row(stream: StreamLike) -> list[Text]:
+    dropped, received = sum(stream.dropped.values()), stream.received
+    rates = f"{number(stream.processed_fps, '.1f')}/{number(stream.camera_fps, '.1f')}"
+    share = f"{dropped} ({dropped / received:.0%})" if received else "0"
+    return [
+        Text(shorten(printable(stream.name), NAME_COLUMNS)),
+        Text(_state(stream), style=MARKS.get(stream.state, "")),
+        Text(rates),
+        Text(number(stream.age_ms.p50, ".0f")),
+        Text(number(stream.age_ms.p99, ".0f")),
+        Text(share),
+    ]
+
+
+def _state(stream: StreamLike) -> str:
+    """``live``, ``frozen``, ``stalled 12 s``, ``next try 5 s``."""
+    if stream.state == "live":
+        return "frozen" if stream.frozen else "live"
+    if stream.next_try_s is not None:
+        return f"next try {stream.next_try_s:.0f} s"
+    return f"{stream.state} {stream.since_s:.0f} s"
+
+
+def _cut(text: str, width: int) -> str:
+    return text if cell_len(text) <= width else shorten(text, width)
