@@ -95,7 +95,8 @@ def imports(file: Path, package: Path) -> list[tuple[str, int]]:
         elif isinstance(node, ast.ImportFrom):
             base = here[: len(here) - node.level] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
-            if module == package.name:  # from detector import sources: the names are the modules
+            # from detector.core import sources: the names are the modules
+            if module in (package.name, *(f"{package.name}.{wing}" for wing in TOP)):
                 found += [(f"{module}.{alias.name}", node.lineno) for alias in node.names]
             else:
                 found.append((module, node.lineno))

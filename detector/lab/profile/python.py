@@ -67,7 +67,7 @@ def owner(file: str, name: str) -> str:
             .split(" of ")[0]
         )
     if path.is_relative_to(PACKAGE):
-        return ".".join(("detector", *path.relative_to(PACKAGE).with_suffix("").parts[:1]))
+        return ".".join(("detector", *path.relative_to(PACKAGE).with_suffix("").parts[:2]))
     parts = path.parts
     for mark in ("site-packages", "dist-packages"):
         if mark in parts:

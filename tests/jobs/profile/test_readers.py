@@ -77,8 +77,8 @@ ROOM = Path(detector.__file__).parent
 @pytest.mark.parametrize(
     ("file", "name", "expected"),
     [
-        (str(ROOM / "stages/nms.py"), "nms", "detector.core.stages"),
-        (str(ROOM / "run/detect.py"), "detect", "detector.core.run"),
+        (str(ROOM / "core/stages/nms.py"), "nms", "detector.core.stages"),
+        (str(ROOM / "core/run/detect.py"), "detect", "detector.core.run"),
         ("/x/lib/python3.11/site-packages/numpy/core/a.py", "f", "numpy"),
         ("/x/lib/python3.11/site-packages/click.py", "f", "click"),
         ("/usr/lib/python3.11/json/encoder.py", "f", "python"),
@@ -92,18 +92,18 @@ def test_owners(file, name, expected):
 
 def test_self_times_fold_without_loss():
     stats = {
-        (str(ROOM / "stages/nms.py"), 1, "a"): (1, 1, 0.25, 1.0, {}),
-        (str(ROOM / "stages/heads/darknet.py"), 2, "b"): (1, 1, 0.5, 0.5, {}),
+        (str(ROOM / "core/stages/nms.py"), 1, "a"): (1, 1, 0.25, 1.0, {}),
+        (str(ROOM / "core/stages/heads/darknet.py"), 2, "b"): (1, 1, 0.5, 0.5, {}),
         ("~", 0, "<built-in method time.sleep>"): (1, 1, 4.0, 4.0, {}),
     }
     assert fold_by_owner(stats) == {"built-in: time.sleep": 4.0, "detector.core.stages": 0.75}
 
 
 def test_places_are_short():
-    assert shorten_path(str(ROOM / "run/detect.py")) == "detector/core/run/detect.py"
+    assert shorten_path(str(ROOM / "core/run/detect.py")) == "detector/core/run/detect.py"
     assert shorten_path("/x/site-packages/av/video.py") == "av/video.py"
     assert shorten_path("/usr/lib/python3.11/json/encoder.py") == "encoder.py"
     assert (
-        label(str(ROOM / "run/detect.py"), 12, "detect") == "detector/core/run/detect.py:12(detect)"
+        label(str(ROOM / "core/run/detect.py"), 12, "detect") == "detector/core/run/detect.py:12(detect)"
     )
     assert label("~", 0, "<built-in method time.sleep>") == "built-in method time.sleep"
