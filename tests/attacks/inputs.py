@@ -229,7 +229,7 @@ def _safetensors(path: Path) -> None:
 
 
 def _nsys(path: Path) -> None:
-    from tests.session.test_nsys import ONE, export
+    from tests.lab.session.test_nsys import ONE, export
 
     export(path, ONE)
 
@@ -266,7 +266,7 @@ def session() -> Mapping[str, bytes]:
         )  # fmt: skip
         if done.returncode:
             raise RuntimeError(f"the session to damage could not be made: {done.stderr}")
-        from tests.report.sessions import with_passes
+        from tests.lab.report.sessions import with_passes
 
         return tree(with_passes(folder / "run"))
 
@@ -274,7 +274,7 @@ def session() -> Mapping[str, bytes]:
 @cache
 def labels(kind: str) -> Mapping[str, bytes]:
     """A labelled dataset in a format: coco, yolo or mot."""
-    from tests.datasets import made
+    from tests.lab.datasets import made
 
     with tempfile.TemporaryDirectory() as place:
         getattr(made, kind)(Path(place) / "set")

@@ -32,7 +32,7 @@ from typing import Any
 import cv2
 import numpy as np
 
-from tests.report.sessions import ran, with_passes
+from tests.lab.report.sessions import ran, with_passes
 
 NSYS = "run.sqlite"
 PATIENCE_S = 60  # for all commands of one case

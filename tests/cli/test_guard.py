@@ -17,8 +17,8 @@ import pytest
 from detector.core.cli.group import cli
 from tests.cli.command import cli_runner
 from tests.cli.small import write_network
-from tests.datasets.made import coco_document
-from tests.datasets.made import picture as labelled_picture
+from tests.lab.datasets.made import coco_document
+from tests.lab.datasets.made import picture as labelled_picture
 from tests.models.exports import anchor_free
 from tests.sources.clips import picture, write_video
 

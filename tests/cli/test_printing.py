@@ -30,7 +30,7 @@ EVIL = (
     "[/bold] [red]x :smile: \udcff"
 )
 ALLOWED = {
-    "core/cli/__init__.py": {"sys.stderr.write"},  # where there are too few files to import anything
+    "core/cli/__init__.py": {"sys.stderr.write"},  # too few files to import anything
     "core/cli/printing.py": {"click.echo"},
     "core/terminal/console.py": {"Console"},
     "core/jobs/doctor/attempt.py": {"print"},  # to its parent, as JSON

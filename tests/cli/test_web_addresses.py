@@ -14,8 +14,8 @@ import pytest
 from detector import Detector
 from detector.core.config.levels import COMMAND_LINE, merge_levels
 from detector.core.errors import SourceError, UsageError
-from detector.core.run.inputs import reads_cameras
 from detector.core.run.outputs import stem_of
+from detector.live.guest import reads_cameras
 from tests.cli.command import detect_video
 from tests.live.servers import free_port, http, make_clip, mpeg_ts
 from tests.sources.clips import write_video

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.cli.command import detect_video, detect_video_anew
 from tests.golden.commands import COMMANDS, Command
 from tests.golden.inputs import put
-from tests.jobs.profile.budgets import with_short_budgets
+from tests.lab.profile.budgets import with_short_budgets
 
 LIMIT_S = 120  # of one command line; the slowest takes 12
 BY_NAME = {command.name: command for command in COMMANDS}

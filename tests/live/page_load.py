@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
+from tests.lab.report.browser import Browser, chromium
 from tests.live.checking import measure_ages, quantile
+from tests.live.page.client import Client
 from tests.live.program import ROOT, Program, write_cameras
 from tests.live.servers import make_clip, rtsp
-from tests.page.client import Client
-from tests.report.browser import Browser, chromium
 
 FPS = 25.0
 CAMERAS = 4

@@ -9,7 +9,7 @@ import pytest
 from detector.core.types import Detections
 from detector.live.base import APPEARS, CAMERA_DOWN, Event
 from detector.live.hub import EVENTS_KEPT, EVENTS_WAITING, FORGOTTEN_AFTER_NS, Hub, fitting_width
-from tests.page.rehearsal import frame, picture
+from tests.live.page.rehearsal import frame, picture
 
 NOTHING = Detections.empty()
 

@@ -19,7 +19,6 @@ from detector.core.analysis.summary import stage_rows
 from detector.core.config.levels import resolve_config
 from detector.core.errors import EngineError, SourceError, UsageError
 from detector.core.run import signals
-from detector.core.run.inputs import reads_cameras
 from detector.core.run.wire import load_model
 from detector.core.session.document import DecodingFigures
 from detector.core.terminal.console import SafeConsole
@@ -29,6 +28,7 @@ from detector.lab.report.html import page
 from detector.lab.session.read import read_session
 from detector.live import run as live
 from detector.live.base import Event
+from detector.live.guest import reads_cameras
 from detector.live.run import Around, _Decoded, detect_live
 from detector.live.sources import collect
 from detector.live.sources.base import LIVE, WAITING

@@ -11,7 +11,7 @@ from detector.core.timeline import INFER, READ, Timeline
 from detector.core.types import Detections, SourceInfo
 from detector.live.hub import Hub
 from detector.live.watched_files import WatchedFiles, stream_name
-from tests.page.rehearsal import frame, picture
+from tests.live.page.rehearsal import frame, picture
 
 
 class Clock:

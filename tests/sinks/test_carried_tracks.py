@@ -260,7 +260,7 @@ def test_an_overlay_has_the_track_that_was_read(folder: Path, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_parts_that_are_joined_have_all_tracks(folder: Path, tmp_path: Path) -> None:
-    from tests.jobs.splitting import make_config, plan, run_parts, run_whole, telling_model
+    from tests.batch.splitting import make_config, plan, run_parts, run_whole, telling_model
 
     source = make(tmp_path / "in.mkv", "-c:a", "aac", "-g", "10", "-output_ts_offset", "100")
     config = make_config("jsonl", "video", start="0.5", duration="2")

@@ -14,7 +14,7 @@ from probing import make_frame, make_info, one_person, write_clip
 
 from detector.core import sinks
 from detector.core.types import Detections
-from tests.report.browser import Browser, chromium
+from tests.lab.report.browser import Browser, chromium
 
 HOSTILE = "</script><script>document.title='taken'</script><!-- \u2028"
 

@@ -4,9 +4,9 @@
     nsys export --type sqlite run.nsys-rep
 
 The SQLite export holds our NVTX ranges. Its tables and columns are those of schema 3.28 (nsys
-2026.4); exports of nsys 2022.4.2, 2023.4.4 and 2024.2.3 are read as well (tests/session/nsys). A
-table that would be empty is absent from an export, so every table is optional here. Times are
-nanoseconds from the start of the recording.
+2026.4); exports of nsys 2022.4.2, 2023.4.4 and 2024.2.3 are read as well
+(tests/lab/session/nsys). A table that would be empty is absent from an export, so every table is
+optional here. Times are nanoseconds from the start of the recording.
 
 A recording may hold several runs: of several sources, of worker processes, of the passes of a
 profile. Each has a range "run" around it and a mark that says how long its queues are.

@@ -1,0 +1,50 @@
+"""Processes of this machine, as /proc tells of them: whose children, and on what they listen."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
+from tests.batch.killing import children_of
+
+LISTENING = "0A"  # the state of a socket in /proc/net/tcp
+
+
+def all_pids() -> list[int]:
+    return [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+
+
+def command_line(pid: int) -> str:
+    """Empty where the process is gone, or nobody has waited for it yet."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+    return ""
+
+
+def descendants(pid: int) -> list[int]:
+    found = []
+    for child in children_of(pid):
+        found += [child, *descendants(child)]
+    return found
+
+
+def listening(pids: Collection[int]) -> list[str]:
+    """Addresses, without ports, on which these processes take connections."""
+    sockets = set()
+    for pid in pids:
+        with suppress(OSError):
+            for path in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(OSError):
+                    sockets.add(os.readlink(path))
+    found = []
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == LISTENING and f"socket:[{fields[9]}]" in sockets:
+                raw = bytes.fromhex(fields[1].partition(":")[0])
+                words = [raw[at : at + 4][::-1] for at in range(0, len(raw), 4)]
+                found.append(socket.inet_ntop(family, b"".join(words)).removeprefix("::ffff:"))
+    return found

@@ -1,0 +1,141 @@
+"""A worker on a node, without Ray: what it tells of its node, and what becomes of items."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from detector import __version__
+from detector.batch import local
+from detector.batch.cluster.actor import Worker
+from detector.batch.cluster.messages import (
+    ORIGIN,
+    Begin,
+    Hello,
+    Load,
+    Loaded,
+    News,
+    Welcome,
+    to_text,
+)
+from detector.batch.item import Task
+from detector.batch.listing import version_of
+from detector.batch.settings import LoadedFacts, digest_of
+from detector.core.errors.secrets import keep_secret
+from detector.core.session import codec
+from tests.batch.pools import FACTS, worker_command
+from tests.batch.storage import fake_store
+
+
+def heard(text: str, kind):
+    return codec.from_json(text, kind, ORIGIN)
+
+
+def greet(**fields) -> Welcome:
+    return heard(Worker(lambda: "n1").hello(to_text(Hello(**fields))), Welcome)
+
+
+@pytest.mark.slow
+def test_a_worker_tells_what_its_node_sees(tmp_path):
+    (tmp_path / "token").write_text("abc")
+    missing = str(tmp_path / "missing.mp4")
+    fields = {"place": str(tmp_path), "token_file": "token", "paths": [str(tmp_path), missing]}
+    welcome = greet(token="abc", **fields)
+    assert (welcome.version, welcome.node, welcome.sees) == (__version__, "n1", True)
+    assert welcome.unseen == [missing]
+    assert not greet(token="another job's", **fields).sees
+    assert not greet(token="abc", **{**fields, "token_file": "gone"}).sees
+    assert greet(place="s3://bucket/out").sees  # no folder: nothing to look for
+
+
+def test_a_worker_tells_what_stores_its_node_does_not_open(monkeypatch):
+    store = fake_store(monkeypatch)
+    store.pipe_file("/bucket/a.mp4", b"x")
+    fields = {"place": "gs://bucket/out", "addresses": ["gs://bucket/a.mp4"]}
+    assert greet(**fields).barred == {}
+
+    def refuse(*words, **options):
+        raise PermissionError("the key is sesame-open-sesame")
+
+    monkeypatch.setattr(type(store), "info", refuse)
+    monkeypatch.setattr(type(store), "cat_file", refuse)
+    keep_secret("sesame-open-sesame")
+    barred = greet(**fields).barred
+    assert list(barred) == ["gs://bucket/a.mp4", "gs://bucket/out"]
+    for said in barred.values():
+        assert "GOOGLE_APPLICATION_CREDENTIALS" in said
+        assert "sesame" not in said
+
+
+def test_a_job_of_another_version_hears_the_version():
+    assert heard(Worker(lambda: "n1").hello('{"other": 1}'), Welcome).version == __version__
+
+
+@pytest.mark.slow
+def test_items_are_done_by_one_process(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    (out / "files").mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(
+        local, "_command_line", lambda shared, cores: worker_command(out, tmp_path / "flag")
+    )
+    monkeypatch.setenv("DETECT_VIDEO_CORES", "1")  # and restored at the end
+    worker = Worker(lambda: "n1")
+    load = Load(
+        config=FACTS.config,
+        place=str(out),
+        pictures=[],
+        resolves=True,
+        gathers=False,
+        cores=1,
+        node_cpus=float(len(os.sched_getaffinity(0))),
+    )
+    loaded = heard(worker.load(to_text(load)), Loaded)
+    facts = codec.from_builtins(loaded.facts, LoadedFacts, ORIGIN)
+    begin = Begin(config=facts.config, digest=digest_of(facts))
+    news = heard(worker.begin(to_text(begin)), News)
+    assert (news.state, news.starts, news.events) == ("idle", 1, [])
+    kinds = {}
+    for name in ("a", "crash", "b", "empty"):
+        path = tmp_path / name
+        path.write_bytes(b"x")
+        task = Task(name=name, path=str(path), version=version_of(path.stat()))
+        news = heard(worker.work(to_text(task)), News)
+        while not news.events:
+            news = heard(worker.look(), News)
+        (happened,) = news.events
+        kinds[name] = happened.kind
+        assert happened.event["task"]["name"] == name
+    assert kinds == {"a": "Finished", "crash": "Failed", "b": "Finished", "empty": "Failed"}
+    assert news.starts == 2
+    folder = Path(worker._folder)
+    assert worker.close() == ""
+    assert not folder.exists()
+    assert worker.close() == ""
+
+
+@pytest.mark.slow
+def test_a_model_that_cannot_be_loaded_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(
+        local, "_command_line", lambda shared, cores: worker_command(tmp_path, tmp_path / "flag")
+    )
+    monkeypatch.setenv("DETECT_VIDEO_CORES", "1")
+    (tmp_path / "flag.dies").touch()
+    load = Load(
+        config=FACTS.config,
+        place=str(tmp_path),
+        pictures=[],
+        resolves=True,
+        gathers=False,
+        cores=1,
+        node_cpus=1.0,
+    )
+    worker = Worker(lambda: "n1")
+    loaded = heard(worker.load(to_text(load)), Loaded)
+    assert (loaded.facts, loaded.exit_code) == (None, 5)
+    assert "SIGKILL" in loaded.error
+    worker.close()

@@ -1,0 +1,99 @@
+"""A real Ray: a job whose worker is killed has what the local pool has, and leaves nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import tempfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from detector.batch.places import SCRATCH
+from tests.batch.killing import children_of
+from tests.batch.processes import command_line, descendants, listening
+from tests.cli.command import detect_video, start, summary_of
+from tests.cli.small import write_network
+from tests.conftest import CHECKOUT
+from tests.sources.clips import write_video
+from tests.waiting import wait_for
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(
+        importlib.util.find_spec("ray") is None, reason="machine: ray is not installed"
+    ),
+]
+MODEL = ("--model", "x.cfg", "--engine", "ort", "--conf", "0.1")
+NAMES = ("a.mp4", "sub/b.mp4", "long.mp4")
+
+
+def rays_folders() -> set[Path]:
+    places = {Path(tempfile.gettempdir()), Path("/tmp")}
+    return {path for place in places for path in place.glob("dv-ray-*")}
+
+
+@pytest.mark.slow
+def test_a_killed_worker_costs_a_try_and_nothing_else(tmp_path):
+    (tmp_path / "in/sub").mkdir(parents=True)
+    for name, frames in zip(NAMES, (12, 9, 1200), strict=True):
+        write_video(tmp_path / "in" / name, frames)
+    (tmp_path / "in/text.mp4").write_text("no video")
+    write_network(tmp_path)
+    before = rays_folders()
+
+    words = ("batch", "in", *MODEL, "--no-video", "--workers", 1, "--json")
+    process = start(*words, "-o", "ray", "--on", "ray", cwd=tmp_path)
+
+    def is_under_way() -> bool:
+        assert process.returncode is None, process.communicate(1)
+        return any((tmp_path / "ray").glob(f"{SCRATCH}*"))
+
+    wait_for(is_under_way, what="an item")
+    started = descendants(process.pid)
+    (actor,) = [pid for pid in started if command_line(pid).startswith("ray::Worker")]
+    (worker,) = [pid for pid in children_of(actor) if "batch.worker" in command_line(pid)]
+    addresses = listening(started)
+    os.kill(actor, signal.SIGKILL)
+    stdout, stderr = process.communicate(240)
+    assert process.returncode == 7, stderr
+    done = json.loads(stdout)
+    assert done["items"]["done"] == 3
+    assert done["items"]["retried"] == 1
+    (failure,) = done["failures"]
+    assert (failure["name"], failure["exit_code"]) == ("text.mp4", 3)
+    assert [one["starts"] for one in done["report"]["workers"]] == [2]
+    assert "Traceback" not in stderr
+    assert set(addresses) == {"127.0.0.1"}
+
+    wait_for(
+        lambda: not any(map(command_line, [worker, *started])), what="the end of its processes"
+    )
+    assert rays_folders() <= before
+    assert [path.name for path in (tmp_path / "ray").iterdir() if "cluster" in path.name] == []
+
+    local = detect_video(*words, "-o", "local", cwd=tmp_path)
+    assert local.returncode == 7, local.stderr
+    assert summary_of(local)["settings"]["digest"] == done["settings"]["digest"]
+    for name in NAMES:
+        one, other = (tmp_path / out / "files" / name for out in ("ray", "local"))
+        rows = (one / "detections.jsonl").read_bytes()
+        assert rows == (other / "detections.jsonl").read_bytes()
+        assert rows
+
+
+def test_the_cluster_file_is_what_ray_reads():
+    """Ray's own schema, which comes with it."""
+    import jsonschema
+
+    spec = importlib.util.find_spec("ray")
+    assert spec is not None
+    assert spec.origin is not None
+    schema = json.loads((Path(spec.origin).parent / "autoscaler/ray-schema.json").read_text())
+    document = yaml.safe_load((CHECKOUT / "deploy/ray-cluster.yaml").read_text())
+    jsonschema.validate(document, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**document, "max_workers": "two"}, schema)

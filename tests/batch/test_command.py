@@ -1,0 +1,192 @@
+"""The command ``batch`` as it is typed: layout, resume, documents, refusals, signals."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+
+from tests.batch.killing import children_of, is_worker
+from tests.cli.command import assert_one_line_error, detect_video, rows_of, start, summary_of
+from tests.cli.small import write_network
+from tests.sources.clips import write_video
+from tests.waiting import wait_for
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Two clips, one that is none, and a network that costs nothing."""
+    for name in ("in/a.mp4", "in/sub/b.mp4"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        write_video(tmp_path / name, 12)
+    (tmp_path / "in/text.mp4").write_text("no video")
+    write_network(tmp_path)
+    return tmp_path
+
+
+MODEL = ("--model", "x.cfg", "--engine", "ort", "--conf", "0.1")
+
+
+@pytest.mark.slow
+def test_a_job_from_its_first_line_to_its_last(place):
+    words = ("batch", "in", "-o", "out", *MODEL, "--workers", 2)
+    done = detect_video(*words, "--json", "--progress", "progress.jsonl", cwd=place)
+    assert done.returncode == 7, done.stderr
+    result = summary_of(done)
+    assert result["items"] == {
+        "done": 2,
+        "skipped": 0,
+        "failed": 1,
+        "retried": 0,
+        "damaged": 0,
+        "left": 0,
+    }
+    (failure,) = result["failures"]
+    assert failure["source"] == str(place / "in/text.mp4")
+    assert (failure["tries"], failure["exit_code"]) == (1, 3)
+    assert (result["frames"], result["workers"], result["exit"]["code"]) == (24, 2, 7)
+    assert result["seconds"] > 0
+    assert result["fps"] > 0
+    report = result["report"]
+    assert report["ledger"]["stages"]["infer"]["calls"] == 24
+    assert sum(worker["items"] for worker in report["workers"]) == 2
+    for name in ("a.mp4", "sub/b.mp4"):
+        folder = place / "out/files" / name
+        assert sorted(path.name for path in folder.iterdir()) == [
+            "detections.jsonl",
+            "done.json",
+            "video.mp4",
+        ]
+        assert len(rows_of(folder / "detections.jsonl")) == 12
+    last = rows_of(place / "progress.jsonl")[-1]
+    assert (last["done"], last["failed"], last["left"]) == (2, 1, 0)
+
+    # As a single run with the job's settings has it.
+    single = (place / "in/a.mp4", "--config", "out/settings.yaml", "-o", "single/", "--no-video")
+    assert detect_video(*single, "-q", cwd=place).returncode == 0
+    (rows,) = (place / "single").glob("*.jsonl")
+    assert rows.read_bytes() == (place / "out/files/a.mp4/detections.jsonl").read_bytes()
+    assert any(row["detections"] for row in rows_of(rows))
+
+    again = detect_video(*words, cwd=place)
+    assert_one_line_error(again, 2, "--resume")
+    (place / "in/text.mp4").unlink()
+    write_video(place / "in/a.mp4", 7)
+    resumed = detect_video("batch", "-o", "out", "--resume", "--json", cwd=place)
+    assert resumed.returncode == 0, resumed.stderr
+    items = summary_of(resumed)["items"]
+    assert (items["done"], items["skipped"], items["failed"]) == (1, 1, 0)
+    assert len(rows_of(place / "out/files/a.mp4/detections.jsonl")) == 7
+
+    status = summary_of(detect_video("batch", "-o", "out", "--status", "--json", cwd=place))
+    assert (status["items"]["done"], status["running"]) == (2, False)
+    told = detect_video("batch", "-o", "out", "--status", cwd=place)
+    assert "2 done" in told.stdout
+    (place / "in/sub/b.mp4").unlink()
+    write_video(place / "in/c.mp4", 3)
+    dry = detect_video("batch", "-o", "out", "--resume", "--dry-run", "--json", cwd=place)
+    planned = summary_of(dry)["planned"]
+    assert (planned["new"], planned["skipped"], planned["vanished"]) == (1, 1, 1)
+    pruned = detect_video("batch", "-o", "out", "--prune", cwd=place)
+    assert pruned.returncode == 0, pruned.stderr
+    assert not (place / "out/files/sub").exists()
+
+
+@pytest.mark.slow
+def test_other_outputs_have_plain_names(place):
+    save = "csv,coco,yolo,crops,overlay,player"
+    done = detect_video("batch", "in/a.mp4", "-o", "out", *MODEL, "--save", save, "-q", cwd=place)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    folder = place / "out/files/a.mp4"
+    names = {path.name for path in folder.iterdir()}
+    assert names == {
+        "crops",
+        "detections.coco.json",
+        "detections.coco-results.json",
+        "detections.csv",
+        "detections.jsonl",
+        "done.json",
+        "labels",
+        "overlay.mkv",
+        "player.html",
+    }
+    assert '"./../../../in/a.mp4"' in (folder / "player.html").read_text()
+
+
+@pytest.mark.slow
+def test_a_signal_leaves_nothing_half_and_resume_goes_on(place):
+    (place / "in/text.mp4").unlink()
+    write_video(place / "in/long.mp4", 500)
+    words = ("batch", "in", "-o", "out", "--workers", 1, "--quality", "small", "--engine", "ort")
+    process = start(*words, "--progress", "progress.jsonl", cwd=place)
+
+    def has_begun():
+        assert process.returncode is None
+        if not (place / "progress.jsonl").exists():
+            return False
+        rows = (place / "progress.jsonl").read_text().splitlines()
+        return rows and json.loads(rows[-1])["frames"] > 0
+
+    wait_for(has_begun, what="a frame")
+    workers = [pid for pid in children_of(process.pid) if is_worker(pid)]
+    assert len(workers) == 1
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(120)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert not any(map(is_worker, workers))
+    assert not (place / "out/files/long.mp4").exists()
+    assert [path for path in (place / "out").iterdir() if "item" in path.name] == []
+    (place / "in/long.mp4").unlink()
+    resumed = detect_video("batch", "-o", "out", "--resume", "--json", cwd=place)
+    assert resumed.returncode == 0, resumed.stderr
+    assert summary_of(resumed)["items"]["left"] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("in", "-o", "https://host/out"), 2, "read only"),
+        (("https://user:pass@host/in.mp4", "-o", "out"), 2, "netrc"),
+        (("gone", "-o", "out"), 3, "gone"),
+        (("-o", "out"), 2, "SOURCE"),
+        (("in", "-o", "-"), 2, "folder"),
+        (("in", "-o", "out", "--shard", "3/2"), 2, "--shard 3/2"),
+        (("in", "-o", "out", "--on", "cluster"), 2, "ray://HOST:PORT"),
+        (("-o", "out", "--status"), 2, "no batch job"),
+        (("-o", "out", "--prune"), 2, "no batch job"),
+        (("-o", "out", "--resume"), 2, "no batch job"),
+        (("in", "-o", "out", "--conf", "7"), 2, "--conf"),
+        (("in", "-o", "out", "--engine", "nosuch"), 2, "nosuch"),
+        (("in", "-o", "out", "--model", "gone.onnx"), 4, "gone.onnx"),
+        (("in", "-o", "x.cfg"), 6, "x.cfg"),
+        (("rtsp://host/stream", "-o", "out"), 2, "mount"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+@pytest.mark.slow
+def test_what_cannot_be_done_is_said_in_a_line(place, words, code, says):
+    assert_one_line_error(detect_video("batch", *words, cwd=place), code, says)
+    done = detect_video("batch", *words, "--json", cwd=place)
+    if code != 2 or "--conf" not in words:
+        assert summary_of(done)["exit"]["code"] == code
+
+
+@pytest.mark.slow
+def test_progress_on_standard_error_is_json_and_nothing_else(place):
+    done = detect_video(
+        "batch", "in/a.mp4", "-o", "out", *MODEL, "--progress", "-", "--no-video", cwd=place
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stderr.splitlines()]
+    assert rows[-1]["done"] == 1
+    assert "1 done" in done.stdout
+
+
+@pytest.mark.parametrize("source", ["ftp://host/videos", "nowhere"])
+def test_a_wrong_source_leaves_no_folder(tmp_path, source):
+    done = detect_video("batch", source, "-o", "job", cwd=tmp_path)
+    assert done.returncode in (2, 3)
+    assert source in done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,491 @@
+"""What becomes of items: done, tried again, set aside, skipped, redone. On a pool without
+processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from detector.batch.documents import ItemCounts
+from detector.batch.job import Request, Watch
+from detector.batch.layout import locked
+from detector.batch.listing import Shard
+from detector.batch.looking import dry_run, look
+from detector.batch.manifest import Manifest
+from detector.batch.places import LocalOutputs
+from detector.batch.settings import read_settings
+from detector.batch.start import default_workers, prune_batch, run_batch
+from detector.core.config.schema import Config
+from detector.core.errors import OutputError, UsageError
+from tests.batch.pools import FACTS, FakePool, lost, make_sources, place_results, refused
+
+
+@pytest.fixture(autouse=True)
+def without_dataset(monkeypatch):
+    monkeypatch.setattr("detector.batch.dataset.is_installed", lambda: False)
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Runs a job on sources of tmp_path/in. Returns its result and its pool."""
+    make_sources(tmp_path / "in", "a.mp4", "bb.mp4", "ccc.mp4", "dddd.mp4")
+
+    def run(answers=lambda task, pool: None, *, facts=FACTS, before=None, **more):
+        made = []
+
+        def make_pool(folder, stop):
+            made.append(FakePool(tmp_path / "out", answers, facts))
+            if before is not None:
+                made[0].before = lambda: before(stop)
+            return made[0]
+
+        flags = more.pop("flags", {})
+        sources = more.pop("sources", [str(tmp_path / "in")])
+        watch = more.pop("watch", Watch())
+        request = Request(sources=sources, output=str(tmp_path / "out"), flags=flags, **more)
+        result = run_batch(request, watch, make_pool=make_pool)
+        return result, made[0]
+
+    return run
+
+
+def failures(tmp_path, name="failures.jsonl"):
+    return [json.loads(line) for line in (tmp_path / "out" / name).read_text().splitlines()]
+
+
+def test_every_item_once_the_largest_first(job, tmp_path):
+    result, pool = job()
+    assert pool.tried == ["dddd.mp4", "ccc.mp4", "bb.mp4", "a.mp4"]
+    assert result.items == ItemCounts(done=4)
+    assert (result.exit.code, result.frames, result.workers) == (0, 4, 2)
+    assert failures(tmp_path) == []
+    assert pool.closed
+    assert sorted(os.listdir(tmp_path / "out/files")) == sorted(pool.tried)
+
+
+def test_a_second_job_says_what_to_do(job):
+    job()
+    with pytest.raises(UsageError, match="--resume"):
+        job()
+
+
+def test_resume_skips_what_is_done(job):
+    job()
+    result, pool = job(resume=True)
+    assert pool.tried == []
+    assert result.items == ItemCounts(skipped=4)
+    assert result.exit.code == 0
+    assert pool.resolved == [False]
+
+
+def test_resume_takes_sources_and_options_of_the_job(job):
+    job(flags={"conf": 0.4})
+    result, pool = job(resume=True, sources=[])
+    assert result.items.skipped == 4
+    result, pool = job(resume=True, sources=[], flags={"iou": 0.6})
+    assert (result.items.done, pool.resolved) == (4, [True])
+    assert result.settings.asked["selection"]["conf"] == 0.4
+    assert result.settings.asked["selection"]["iou"] == 0.6
+
+
+def test_resume_without_a_job_needs_sources(job):
+    with pytest.raises(UsageError, match="no batch job"):
+        job(resume=True, sources=[])
+    assert job(resume=True)[0].items.done == 4
+
+
+def test_resume_redoes_what_changed_and_says_so(job, tmp_path):
+    job()
+    (tmp_path / "in/a.mp4").write_bytes(b"another")
+    (tmp_path / "in/e.mp4").write_bytes(b"new")
+    (tmp_path / "in/bb.mp4").unlink()
+    said = []
+    result, pool = job(resume=True, watch=Watch(say=said.append))
+    assert sorted(pool.tried) == ["a.mp4", "e.mp4"]
+    assert result.items == ItemCounts(done=2, skipped=2)
+    assert "2 done before are skipped, 1 changed" in said[0]
+    assert "1 are new" in said[0]
+    assert any("--prune" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [{"model_sha256": "b" * 64}, {"class_names": ["car"]}, {"model_input": (64, 64)}],
+    ids=str,
+)
+def test_another_model_redoes_all(job, what):
+    job()
+    result, _ = job(resume=True, facts=replace(FACTS, **what))
+    assert result.items == ItemCounts(done=4)
+
+
+@pytest.mark.parametrize(
+    ("flags", "redone"),
+    [
+        ({"conf": 0.5}, 4),
+        ({"stride": 2}, 4),
+        ({"engine": "openvino"}, 4),
+        ({"threads": 3}, 0),
+        ({"concurrency": 2}, 0),
+        ({"sync": True}, 0),
+    ],
+    ids=str,
+)
+def test_only_what_decides_the_results_redoes_them(job, flags, redone):
+    job()
+    assert job(resume=True, flags=flags)[0].items.done == redone
+
+
+def test_a_lost_worker_costs_a_second_try_at_the_end(job):
+    def answers(task, pool):
+        return lost(task) if task.name == "dddd.mp4" and task.tries == 1 else None
+
+    result, pool = job(answers)
+    assert pool.tried == ["dddd.mp4", "ccc.mp4", "bb.mp4", "a.mp4", "dddd.mp4"]
+    assert result.items == ItemCounts(done=4, retried=1)
+    assert result.exit.code == 0
+
+
+def test_poison_is_tried_twice_and_set_aside(job, tmp_path):
+    result, pool = job(lambda task, pool: lost(task, "bang") if task.name == "bb.mp4" else None)
+    assert pool.tried.count("bb.mp4") == 2
+    assert result.items == ItemCounts(done=3, failed=1, retried=1)
+    assert result.exit.code == 7
+    (failure,) = result.failures
+    assert (failure.source, failure.error, failure.tries) == (
+        str(tmp_path / "in/bb.mp4"),
+        "bang",
+        2,
+    )
+    assert failures(tmp_path)[0]["error"] == "bang"
+    assert not (tmp_path / "out/files/bb.mp4").exists()
+
+
+def test_what_refuses_itself_is_tried_once(job):
+    result, pool = job(lambda task, pool: refused(task) if task.name == "bb.mp4" else None)
+    assert pool.tried.count("bb.mp4") == 1
+    assert (result.exit.code, result.failures[0].tries) == (7, 1)
+
+
+def test_where_none_succeeded_the_first_failure_decides(job):
+    result, _ = job(lambda task, pool: refused(task, 3 if task.name == "dddd.mp4" else 2))
+    assert (result.exit.code, result.items.failed) == (3, 4)
+
+
+def test_failures_are_tried_again_by_resume(job, tmp_path):
+    job(lambda task, pool: refused(task) if task.name == "bb.mp4" else None)
+    result, pool = job(resume=True)
+    assert pool.tried == ["bb.mp4"]
+    assert result.items == ItemCounts(done=1, skipped=3)
+    assert (result.exit.code, result.failures, failures(tmp_path)) == (0, [], [])
+
+
+def test_a_damaged_source_is_done_but_not_whole(job, tmp_path):
+    def answers(task, pool):
+        if task.name != "bb.mp4":
+            return None
+        from detector.batch.pool import Finished
+
+        return Finished(task, 0, place_results(task, pool.outputs, pool.digest, code=7), 0.1)
+
+    result, _ = job(answers)
+    assert result.items == ItemCounts(done=4, damaged=1)
+    assert result.exit.code == 7
+    assert job(resume=True)[0].exit.code == 7
+
+
+def test_results_of_a_worker_that_was_lost_behind_them_stand(job):
+    """It placed them whole, and died before it could say so."""
+
+    def answers(task, pool):
+        if task.name == "bb.mp4":
+            place_results(task, pool.outputs, pool.digest)
+            return lost(task)
+        return None
+
+    result, pool = job(answers)
+    assert pool.tried.count("bb.mp4") == 1
+    assert result.items == ItemCounts(done=4)
+
+
+def test_results_of_an_older_version_do_not_stand_for_a_lost_worker(job, tmp_path):
+    job()
+    (tmp_path / "in/bb.mp4").write_bytes(b"another")
+    result, pool = job(lambda task, pool: lost(task), resume=True)
+    assert pool.tried == ["bb.mp4", "bb.mp4"]
+    assert result.items == ItemCounts(skipped=3, failed=1, retried=1)
+
+
+def test_markers_stand_for_a_manifest_that_is_lost_or_behind(job, tmp_path):
+    job()
+    (tmp_path / "out/manifest.sqlite").unlink()
+    result, pool = job(resume=True)
+    assert pool.tried == []
+    assert result.items == ItemCounts(skipped=4)
+    assert look(str(tmp_path / "out")).items == ItemCounts(done=4)
+
+
+def test_what_changed_and_then_fails_leaves_no_old_results(job, tmp_path):
+    job()
+    (tmp_path / "in/bb.mp4").write_bytes(b"another")
+    result, _ = job(lambda task, pool: refused(task), resume=True)
+    assert result.items == ItemCounts(skipped=3, failed=1)
+    assert not (tmp_path / "out/files/bb.mp4").exists()
+
+
+def test_the_dataset_is_made_later_where_pyarrow_came_later(job, tmp_path, monkeypatch):
+    pytest.importorskip("pyarrow", reason="machine: pyarrow is not installed")
+    result, _ = job()
+    assert any("pyarrow" in note for note in result.notes)
+    monkeypatch.setattr("detector.batch.dataset.is_installed", lambda: True)
+    (tmp_path / "in/a.mp4").write_bytes(b"another")
+    result, _ = job(resume=True)
+    names = {path.name for path in (tmp_path / "out/detections").iterdir()}
+    assert names == {f"source={name}" for name in ("bb.mp4", "ccc.mp4", "dddd.mp4")}
+    assert not any("pyarrow" in note for note in result.notes)
+
+
+def test_the_manifest_holds_the_settings(job, tmp_path):
+    result, _ = job()
+    with Manifest.reading(tmp_path / "out/manifest.sqlite") as manifest:
+        assert manifest.read_settings() == result.settings
+        assert manifest.read_report() == result.report
+
+
+@pytest.mark.parametrize("content", [b"", b"no database at all, but long enough to be read"])
+def test_a_damaged_manifest_is_said_or_made_anew(job, tmp_path, content):
+    job()
+    (tmp_path / "out/manifest.sqlite").write_bytes(content)
+    if not content:
+        assert job(resume=True)[0].items == ItemCounts(skipped=4)
+        return
+    with pytest.raises(OutputError, match="move it away"):
+        job(resume=True)
+    with pytest.raises(OutputError, match="move it away"):
+        look(str(tmp_path / "out"))
+
+
+def test_results_that_somebody_removed_are_made_again(job, tmp_path):
+    job()
+    (tmp_path / "out/files/bb.mp4/done.json").unlink()
+    result, pool = job(resume=True)
+    assert pool.tried == ["bb.mp4"]
+    assert result.items == ItemCounts(done=1, skipped=3)
+
+
+def test_a_signal_drops_what_is_under_way_and_resume_does_it(job, tmp_path):
+    """The stop comes with the third item."""
+    waits = []
+
+    def before(stop):
+        waits.append(1)
+        if len(waits) == 3:
+            stop.exit_code = 143
+            stop.set()
+
+    result, pool = job(before=before)
+    assert result.exit.code == 143
+    assert (result.items.done, result.items.left) == (3, 1)
+    assert pool.closed
+    assert len(os.listdir(tmp_path / "out/files")) == 3
+    rest, pool = job(resume=True)
+    assert rest.items == ItemCounts(done=1, skipped=3)
+
+
+def test_max_failures_ends_the_job_and_leaves_the_rest(job):
+    result, _ = job(lambda task, pool: refused(task), most_failures=1)
+    assert result.exit.code == 3
+    assert (result.items.failed, result.items.left) == (3, 1)  # one was under way
+    assert job(resume=True)[0].items.done == 4
+
+
+def test_a_full_disk_ends_the_job_and_sets_nothing_aside(job, tmp_path):
+    result, _ = job(lambda task, pool: refused(task, 6, "disk full"))
+    assert result.exit.code == 6
+    assert result.items.failed == 0
+    assert result.items.left == 4
+    assert failures(tmp_path) == []
+    assert job(resume=True)[0].items.done == 4
+
+
+def test_one_item_that_cannot_be_written_does_not_end_the_job(job):
+    result, _ = job(
+        lambda task, pool: refused(task, 6, "name too long") if task.name == "bb.mp4" else None
+    )
+    assert result.items == ItemCounts(done=3, failed=1, retried=1)
+
+
+def test_a_pool_without_workers_ends_the_job(job):
+    from detector.batch.pool import Gone
+
+    def answers(task, pool):
+        pool.alive = False
+        pool._queue.append(task)
+        return Gone(0, "no engine", 5)
+
+    # What it had taken is never answered for.
+    def once(task, pool):
+        if not pool.alive:
+            return lost(task)
+        return answers(task, pool)
+
+    result, _ = job(once)
+    assert result.exit.code == 5
+    assert result.items.done == 0
+
+
+def test_refused_names_count_as_failed(job, tmp_path):
+    (tmp_path / "in" / "x\ny.mp4").write_bytes(b"x")
+    result, pool = job()
+    assert len(pool.tried) == 4
+    assert (result.items.failed, result.exit.code) == (1, 7)
+    assert failures(tmp_path)[0]["tries"] == 0
+
+
+def test_the_lock_keeps_a_second_job_out(job, tmp_path):
+    job()
+    with (
+        locked(str(tmp_path / "out"), Shard(1, 2)),
+        pytest.raises(OutputError, match="another batch job"),
+    ):
+        job(resume=True)
+
+
+def test_a_job_that_is_killed_within_a_transaction_goes_on(job, tmp_path):
+    """What SQLite left beside the manifest is taken back by whoever looks first."""
+    job()
+    path = tmp_path / "out/manifest.sqlite"
+    code = (
+        "import os, sqlite3, sys; c = sqlite3.connect(sys.argv[1], isolation_level=None); "
+        "c.execute('PRAGMA cache_size = 1'); c.execute('BEGIN IMMEDIATE'); "
+        "c.execute(\"UPDATE items SET state = 'todo', error = hex(randomblob(100000))\"); "
+        "os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path)], check=False)
+    assert path.with_name("manifest.sqlite-journal").stat().st_size > 0
+    assert look(str(tmp_path / "out")).items == ItemCounts(done=4)
+    assert job(resume=True)[0].items == ItemCounts(skipped=4)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "cores", "workers"),
+    [
+        ({"device": "cpu"}, 8, 4),
+        ({"device": "cpu"}, 1, 1),
+        ({"device": "cuda:0"}, 8, 1),
+        ({"engine": "trt", "device": "cpu"}, 8, 1),
+    ],
+    ids=str,
+)
+def test_a_gpu_gets_one_worker_unless_asked(runtime, cores, workers):
+    config = Config(runtime=replace(Config().runtime, **runtime))
+    assert default_workers(cores, config) == workers
+
+
+# Shards.
+
+
+def test_shards_do_everything_once_and_share_the_settings(job, tmp_path):
+    done, tried = 0, []
+    for number in (1, 2, 3):
+        result, pool = job(shard=Shard(number, 3), facts=replace(FACTS, engine_reason=str(number)))
+        done += result.items.done
+        tried += pool.tried
+    assert done == 4
+    assert sorted(tried) == ["a.mp4", "bb.mp4", "ccc.mp4", "dddd.mp4"]
+    assert read_settings(str(tmp_path / "out")).engine_reason == "1"
+    names = {path.name for path in (tmp_path / "out").glob("manifest*")}
+    assert names == {f"manifest-{n}-of-3.sqlite" for n in (1, 2, 3)}
+    seen = look(str(tmp_path / "out"))
+    assert seen.items == ItemCounts(done=4)
+    assert len(seen.shards) == 3
+    whole, pool = job(resume=True)
+    assert (whole.items.skipped, pool.tried) == (4, [])
+    assert look(str(tmp_path / "out")).items == ItemCounts(done=4)
+
+
+def test_what_is_refused_belongs_to_one_shard(job, tmp_path):
+    (tmp_path / "in" / "x\ny.mp4").write_bytes(b"x")
+    failed = [job(shard=Shard(number, 2))[0].items.failed for number in (1, 2)]
+    assert sorted(failed) == [0, 1]
+    assert look(str(tmp_path / "out")).items == ItemCounts(done=4, failed=1)
+
+
+def test_a_shard_is_resumed_and_joined_only_by_its_own_division(job):
+    job(shard=Shard(1, 2))
+    for shard in (Shard(1, 2), Shard(1, 3)):
+        with pytest.raises(UsageError, match="--resume"):
+            job(shard=shard)
+    with pytest.raises(UsageError, match="--resume"):
+        job()
+    job(shard=Shard(2, 2))
+    assert job(shard=Shard(1, 2), resume=True)[0].items.done == 0
+
+
+def test_a_shard_cannot_change_the_settings(job):
+    job(shard=Shard(1, 2))
+    with pytest.raises(UsageError, match="without --shard"):
+        job(shard=Shard(2, 2), flags={"conf": 0.5})
+    with pytest.raises(UsageError, match="without --shard"):
+        job(shard=Shard(2, 2), facts=replace(FACTS, model_sha256="c" * 64))
+
+
+# Looking.
+
+
+def test_status_of_a_job_that_stopped(job, tmp_path):
+    job(lambda task, pool: refused(task), most_failures=1)
+    seen = look(str(tmp_path / "out"))
+    assert (seen.items.failed, seen.items.left, seen.running) == (3, 1, False)
+    assert "--resume" in seen.exit.reason
+    with pytest.raises(UsageError, match="no batch job"):
+        look(str(tmp_path / "in"))
+
+
+def test_status_while_it_runs(job, tmp_path):
+    seen = []
+    job(before=lambda stop: seen.append(look(str(tmp_path / "out"))))
+    assert all(one.running for one in seen)
+    assert seen[0].items.left == 4
+
+
+def test_a_dry_run_writes_nothing(job, tmp_path):
+    request = Request(sources=[str(tmp_path / "in")], output=str(tmp_path / "out"), flags={})
+    plan = dry_run(request)
+    assert (plan.planned.new, len(plan.items)) == (4, 4)
+    assert not (tmp_path / "out").exists()
+    job()
+    (tmp_path / "in/a.mp4").write_bytes(b"another")
+    plan = dry_run(request)
+    assert (plan.planned.changed, plan.planned.skipped, plan.items) == (1, 3, ["a.mp4"])
+    assert dry_run(replace(request, flags={"conf": 0.5})).planned.changed == 4
+
+
+# Pruning.
+
+
+def test_prune_removes_what_has_no_source(job, tmp_path):
+    job()
+    (tmp_path / "in/bb.mp4").unlink()
+    request = Request(sources=[], output=str(tmp_path / "out"), flags={})
+    assert prune_batch(request) == 1
+    assert not (tmp_path / "out/files/bb.mp4").exists()
+    assert look(str(tmp_path / "out")).items == ItemCounts(done=3)
+    (tmp_path / "in/a.mp4").unlink()
+    result, _ = job(resume=True, prune=True)
+    assert result.items == ItemCounts(skipped=2)
+    assert not (tmp_path / "out/files/a.mp4").exists()
+
+
+def test_prune_does_nothing_where_a_whole_source_is_gone(job, tmp_path):
+    make_sources(tmp_path / "disk", "x.mp4")
+    job(sources=[str(tmp_path / "in"), str(tmp_path / "disk")])
+    (tmp_path / "disk/x.mp4").unlink()
+    with pytest.raises(UsageError, match="mounted"):
+        prune_batch(Request(sources=[], output=str(tmp_path / "out"), flags={}))
+    assert LocalOutputs(str(tmp_path / "out")).has_marker("x.mp4")

@@ -1,0 +1,45 @@
+"""A few clips, a few kills: every item once, whole, and as a single run has it."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from detector.batch.layout import FILES
+from tests.batch.killing import list_differences, list_faults, make_clips, run_with_kills
+
+
+@pytest.mark.slow
+def test_kills_cost_nothing(shared, tmp_path):
+    clips = make_clips(shared / "data/videos", tmp_path / "in", 6)
+    for path in clips[-26:]:  # three of the nasty ones
+        if path.parent.name == "nasty" and path.name[:2] not in ("01", "07", "12"):
+            path.unlink()
+    clips = [path for path in clips if path.exists()]
+    killed = run_with_kills(
+        tmp_path / "in",
+        tmp_path / "out",
+        "--workers",
+        "2",
+        "--engine",
+        "ort",
+        "--precision",
+        "fp32",
+        worker_kills=1,
+        job_kills=2,
+        items=len(clips),
+    )
+    assert killed.jobs >= 1
+    assert killed.exit_code == 7  # an empty file, and one without pictures
+    assert list_faults(tmp_path / "in", tmp_path / "out", clips) == []
+    failed = (tmp_path / "out/failures.jsonl").read_text().splitlines()
+    assert sorted(json.loads(line)["name"][:8] for line in failed) == ["nasty/01", "nasty/12"]
+    names = [
+        path.parent.relative_to(tmp_path / "out" / FILES).as_posix()
+        for path in (tmp_path / "out" / FILES).rglob("done.json")
+    ]
+    (tmp_path / "single").mkdir()
+    chosen = random.Random(0).sample(sorted(names), 2)
+    assert list_differences(tmp_path / "out", tmp_path / "single", chosen) == []

@@ -1,0 +1,195 @@
+"""Which items a command line names, and what they are called."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from detector.batch.listing import WHOLE, Item, Shard, list_sources, parse_shard
+from detector.core.errors import SourceError, UsageError
+from detector.core.run.outputs import SETTINGS
+from tests.batch.pools import make_sources
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def names(*specs, **more):
+    return [item.name for item in list_sources(specs, "out", **more).items]
+
+
+def test_a_folder_is_recursive_and_sorted_and_what_is_left_out_is_counted(tmp_path):
+    make_sources(tmp_path / "in", "b.mp4", "a/x.MKV", "a/notes.txt", "c.jpg", ".hidden/y.mp4")
+    make_sources(tmp_path / "in", ".z.mp4")
+    make_sources(tmp_path / "in", "a/d.HEIC", "e.mxf", "f.TXT", "noext", "s.xyz")
+    listing = list_sources(["in"], "out")
+    assert [item.name for item in listing.items] == [
+        "a/d.HEIC",
+        "a/x.MKV",
+        "b.mp4",
+        "c.jpg",
+        "e.mxf",
+    ]
+    assert listing.notes() == [
+        "4 left out: 2 .txt, 1 without a suffix, 1 .xyz (a file is read when it is given by name)"
+    ]
+    assert list_sources(["in/*.mp4"], "out").notes() == []
+
+
+def test_paths_are_absolute_and_versions_tell_a_change(tmp_path):
+    make_sources(tmp_path, "in/a.mp4")
+    (item,) = list_sources(["in"], "out").items
+    assert item.path == str(tmp_path / "in/a.mp4")
+    assert item.size == (tmp_path / "in/a.mp4").stat().st_size
+    os.utime(tmp_path / "in/a.mp4", ns=(1, 1))
+    (changed,) = list_sources(["in"], "out").items
+    assert changed.version != item.version
+
+
+def test_a_glob_is_named_from_its_first_sign_on(tmp_path):
+    make_sources(tmp_path, "in/cam1/mon/a.mp4", "in/cam2/mon/a.mp4", "in/cam2/b.mp4", "in/c.mp4")
+    assert names("in/cam*/*.mp4") == ["cam2/b.mp4"]
+    assert names("in/cam*") == ["cam1/mon/a.mp4", "cam2/b.mp4", "cam2/mon/a.mp4"]
+    assert names("in/**/a.mp4") == ["cam1/mon/a.mp4", "cam2/mon/a.mp4"]
+
+
+def test_a_file_by_name_is_taken_whatever_its_suffix(tmp_path):
+    make_sources(tmp_path, "in/a.mp4", "in/b.bin")
+    assert names("in/a.mp4", "in/b.bin") == ["a.mp4", "b.bin"]
+
+
+def test_a_list_names_files_and_folders_relative_to_itself(tmp_path):
+    make_sources(tmp_path, "in/a.mp4", "in/sub/b.mp4", "in/sub/c.mp4")
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists/today.txt").write_text(
+        f"# comment\n\n../in/a.mp4\n{tmp_path}/in/sub\n../in/gone.mp4\n"
+    )
+    listing = list_sources(["lists/today.txt"], "out")
+    assert [item.name for item in listing.items] == ["a.mp4", "sub/b.mp4", "sub/c.mp4"]
+    (missing,) = listing.refused
+    assert missing.source.endswith("in/gone.mp4")
+    assert (missing.exit_code, missing.tries) == (3, 0)
+
+
+def test_equal_names_of_two_arguments_get_a_numbered_root(tmp_path):
+    make_sources(tmp_path, "one/a.mp4", "one/b.mp4", "two/a.mp4", "two/c.mp4", "three/a.mp4")
+    assert names("one", "two", "three") == ["a.mp4", "b.mp4", "2/a.mp4", "c.mp4", "3/a.mp4"]
+
+
+def test_a_numbered_root_never_takes_a_name_that_is_there(tmp_path):
+    make_sources(tmp_path, "one/a.mp4", "one/2/a.mp4", "two/a.mp4")
+    assert names("one", "two") == ["2/a.mp4", "a.mp4", "3/a.mp4"]
+
+
+def test_no_name_lies_inside_of_another(tmp_path):
+    make_sources(tmp_path, "one/a.mp4", "two/a.mp4/b.mp4")
+    assert names("one", "two") == ["a.mp4", "2/a.mp4/b.mp4"]
+    assert names("two", "one") == ["a.mp4/b.mp4", "2/a.mp4"]
+
+
+def test_a_file_is_listed_once(tmp_path):
+    make_sources(tmp_path, "in/a.mp4")
+    listing = list_sources(["in", "in/a.mp4", "in/*.mp4"], "out")
+    assert [item.name for item in listing.items] == ["a.mp4"]
+    assert listing.silent == ["in/a.mp4", "in/*.mp4"]
+
+
+def test_an_item_keeps_its_name(tmp_path):
+    make_sources(tmp_path, "one/a.mp4", "two/a.mp4")
+    known = {str(tmp_path / "two/a.mp4"): "a.mp4"}
+    assert names("one", "two", known=known) == ["2/a.mp4", "a.mp4"]
+
+
+def test_what_the_job_writes_is_no_source(tmp_path):
+    make_sources(tmp_path, "in/a.mp4", "in/out/files/a.mp4/video.mp4")
+    assert [item.name for item in list_sources(["in"], "in/out").items] == ["a.mp4"]
+    assert [item.name for item in list_sources(["in/**"], "in/out").items] == ["a.mp4"]
+
+
+def test_links_that_go_round_end(tmp_path):
+    make_sources(tmp_path, "in/sub/a.mp4")
+    (tmp_path / "in/sub/up").symlink_to(tmp_path / "in")
+    (tmp_path / "in/loop.mp4").symlink_to("loop.mp4")
+    listing = list_sources(["in"], "out")
+    assert [item.name for item in listing.items] == ["sub/a.mp4"]
+    assert [one.source for one in listing.refused] == [str(tmp_path / "in/loop.mp4")]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a\nb.mp4", "a\x1b[31m.mp4", "a\x7f.mp4", "a\u202eb.mp4", os.fsdecode(b"a\xff.mp4")],
+    ids=["newline", "escape", "delete", "bidi", "bytes"],
+)
+def test_a_hostile_name_is_refused_and_the_others_go_on(tmp_path, name):
+    make_sources(tmp_path, "in/a.mp4")
+    (tmp_path / "in" / name).write_bytes(b"x")
+    listing = list_sources(["in"], "out")
+    assert [item.name for item in listing.items] == ["a.mp4"]
+    assert [one.tries for one in listing.refused] == [0]
+
+
+def test_names_from_a_list_cannot_leave_the_output(tmp_path):
+    make_sources(tmp_path, "in/a.mp4", "other/b.mp4")
+    (tmp_path / "in/list.txt").write_text("a.mp4\n../other/b.mp4\n/../../x/../y.mp4\n")
+    listing = list_sources(["in/list.txt"], "out")
+    for item in listing.items:
+        assert ".." not in item.name.split("/")
+        assert not os.path.isabs(item.name)
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "says"),
+    [
+        ("ftp://host/a.mp4", UsageError, "mount"),
+        ("https://host/a.mp4?sig=1", UsageError, "signature"),
+        ("s3://bucket/a::b.mp4", UsageError, "chained"),
+        ("rtsp://host/stream", UsageError, "mount"),
+        ("0", UsageError, "camera"),
+        ("gone", SourceError, "check the path"),
+        ("nothing/*.mp4", SourceError, "no video"),
+    ],
+)
+def test_what_cannot_be_a_source_is_said(spec, error, says):
+    with pytest.raises(error, match=says):
+        list_sources([spec], "out")
+
+
+def test_an_empty_folder_beside_a_full_one_is_told(tmp_path):
+    make_sources(tmp_path, "in/a.mp4")
+    (tmp_path / "empty").mkdir()
+    assert list_sources(["in", "empty"], "out").silent == ["empty"]
+    with pytest.raises(SourceError, match="no video"):
+        list_sources(["empty"], "out")
+    make_sources(tmp_path, "texts/a.txt", "texts/b.md", "texts/c.md")
+    with pytest.raises(SourceError, match=r"3 left out: 2 \.md, 1 \.txt"):
+        list_sources(["texts"], "out")
+
+
+def test_outputs_of_earlier_runs_are_neither_items_nor_left_out(tmp_path):
+    make_sources(tmp_path, "in/a.jpg", "in/a-ort-detected/a.jpg", "in/a-ort-detected.jsonl")
+    try:
+        for name in ("in/a-ort-detected", "in/a-ort-detected.jsonl"):
+            os.setxattr(tmp_path / name, SETTINGS, b"x")
+    except OSError:
+        pytest.skip("machine: the folder for tests has no extended attributes")
+    listing = list_sources(["in"], "out")
+    assert ([item.name for item in listing.items], listing.notes()) == (["a.jpg"], [])
+
+
+def test_shards_share_the_items(tmp_path):
+    items = [Item(f"{n}.mp4", f"/in/{n}.mp4", 1, "1-1") for n in range(200)]
+    parts = [[item for item in items if Shard(number, 3).has(item.path)] for number in (1, 2, 3)]
+    assert sorted(item for part in parts for item in part) == sorted(items)
+    assert all(len(part) > 40 for part in parts)
+    assert all(WHOLE.has(item.path) for item in items)
+
+
+def test_a_shard_is_written_as_i_of_n():
+    assert parse_shard(None) == WHOLE
+    assert parse_shard("2/4") == Shard(2, 4)
+    for wrong in ("0/4", "5/4", "2", "a/b", "2/4/6", "-1/2"):
+        with pytest.raises(UsageError, match="I/N"):
+            parse_shard(wrong)

@@ -1,0 +1,200 @@
+"""The pool of processes: crashes, hangs, workers that do not load, and the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from detector.batch import local
+from detector.batch.item import Task
+from detector.batch.listing import version_of
+from detector.batch.local import Limits, LocalPool, share_cores
+from detector.batch.pool import Failed, Finished, Gone
+from detector.batch.settings import digest_of
+from detector.core.errors import EngineError
+from detector.core.run.signals import Stop, Stopped
+from tests.batch.pools import FACTS, worker_command
+from tests.waiting import wait_for
+
+
+@pytest.fixture
+def pool(tmp_path, monkeypatch):
+    """Makes pools, which are closed at the end."""
+    flag = tmp_path / "flag"
+    monkeypatch.setattr(
+        local, "_command_line", lambda shared, cores: worker_command(tmp_path / "out", flag)
+    )
+    (tmp_path / "out/files").mkdir(parents=True)
+    (tmp_path / "pool").mkdir()
+    made: list[LocalPool] = []
+
+    def make(workers: int = 1, most: int = 9, **limits: float) -> LocalPool:
+        pool = LocalPool(
+            tmp_path / "pool", str(tmp_path / "out"), [[0]] * workers, Limits(**limits)
+        )
+        made.append(pool)
+        facts = pool.load_first(FACTS.config, [], resolves=True)
+        pool.start(facts.config, digest_of(facts), most)
+        return pool
+
+    yield make
+    for one in made:
+        one.close()
+        assert all(place.process is None for place in one._places)
+
+
+def task(tmp_path: Path, name: str) -> Task:
+    path = tmp_path / name
+    path.write_bytes(b"x")
+    return Task(name=name, path=str(path), version=version_of(path.stat()))
+
+
+def events(pool: LocalPool, count: int = 1) -> list:
+    found: list = []
+    wait_for(lambda: found.extend(pool.wait(1.0)) or len(found) >= count, what="an event")
+    return found
+
+
+def hand(pool: LocalPool, given: Task) -> None:
+    wait_for(lambda: pool.has_room() or (pool.wait(0.2) == [] and pool.has_room()), what="room")
+    pool.submit(given)
+
+
+def test_cores_are_shared_next_to_each_other():
+    assert share_cores([0, 1, 2, 3], 2) == [[0, 1], [2, 3]]
+    assert share_cores([0, 1, 2, 3, 4], 2) == [[0, 1], [2, 3, 4]]
+    assert share_cores([4], 1) == [[4]]
+    assert share_cores([0, 1], 3) == [[0, 1]] * 3  # nobody is bound
+
+
+@pytest.mark.slow
+def test_one_process_does_many_items(pool, tmp_path):
+    made = pool()
+    (process,) = [place.process.pid for place in made._places]
+    for name in ("a", "b", "c"):
+        hand(made, task(tmp_path, name))
+        (event,) = events(made)
+        assert isinstance(event, Finished)
+        assert event.record.name == name
+    assert [place.process.pid for place in made._places] == [process]
+    (report,) = made.reports()
+    assert (report.items, report.starts, report.frames) == (3, 1, 3)
+    life = report.load_s + report.busy_s + report.idle_s
+    assert report.busy_s <= life
+    made.close()
+    made.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("crash", "SIGSEGV"),
+        ("crash", "my last words"),
+        ("quit", "status 9"),
+        ("engine", "the engine failed"),
+    ],
+)
+def test_a_lost_worker_is_replaced(pool, tmp_path, name, says):
+    made = pool()
+    hand(made, task(tmp_path, name))
+    (event,) = events(made)
+    assert isinstance(event, Failed)
+    assert event.lost
+    assert event.exit_code == 5
+    assert says in event.error
+    hand(made, task(tmp_path, "a"))
+    assert isinstance(events(made)[0], Finished)
+    assert made.reports()[0].starts == 2
+
+
+@pytest.mark.slow
+def test_there_are_no_more_workers_than_items(pool, tmp_path):
+    made = pool(3, most=2)
+    assert len(made.states()) == 2
+    assert {one.state for one in made.states()} <= {"loading", "idle"}
+
+
+@pytest.mark.slow
+def test_an_item_that_refuses_itself_costs_no_worker(pool, tmp_path):
+    made = pool()
+    hand(made, task(tmp_path, "empty"))
+    (event,) = events(made)
+    assert isinstance(event, Failed)
+    assert (event.lost, event.exit_code) == (False, 3)
+    assert made.reports()[0].starts == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("limits", "says"), [({"item": 0.3}, "--item-timeout 0.3"), ({"stall": 0.3}, "no frame")]
+)
+def test_a_hanging_worker_is_ended(pool, tmp_path, limits, says):
+    made = pool(**limits)
+    hand(made, task(tmp_path, "hang"))
+    process = made._places[0].process.pid
+    (event,) = events(made)
+    assert isinstance(event, Failed)
+    assert event.lost
+    assert says in event.error
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+
+
+@pytest.mark.slow
+def test_an_idle_worker_that_is_killed_is_replaced(pool, tmp_path):
+    made = pool()
+    wait_for(made.has_room)
+    os.kill(made._places[0].process.pid, signal.SIGKILL)
+    wait_for(lambda: made.wait(0.2) == [] and made.reports()[0].starts == 2)
+    hand(made, task(tmp_path, "a"))
+    assert isinstance(events(made)[0], Finished)
+
+
+@pytest.mark.slow
+def test_a_place_whose_workers_do_not_load_is_given_up(pool, tmp_path):
+    made = pool()
+    (tmp_path / "flag.dies").touch()
+    hand(made, task(tmp_path, "crash"))
+    found = events(made, 2)
+    assert isinstance(found[0], Failed)
+    assert isinstance(found[1], Gone)
+    assert "SIGKILL" in found[1].error
+    assert not made.is_alive()
+
+
+@pytest.mark.slow
+def test_a_worker_with_another_model_is_given_up(pool, tmp_path):
+    made = pool()
+    (tmp_path / "flag.other").touch()
+    hand(made, task(tmp_path, "crash"))
+    _, gone = events(made, 2)
+    assert "another" in gone.error
+    assert made.reports()[0].starts == 2
+
+
+@pytest.mark.slow
+def test_a_first_worker_that_does_not_load_ends_the_job(pool, tmp_path):
+    (tmp_path / "flag.dies").touch()
+    with pytest.raises(EngineError, match="SIGKILL"):
+        pool()
+
+
+@pytest.mark.slow
+def test_a_signal_ends_the_wait_for_the_first_worker(tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "_command_line", lambda shared, cores: ["sleep", "1000"])
+    (tmp_path / "pool").mkdir()
+    stop = Stop()
+    stop.exit_code = 130
+    stop.set()
+    made = LocalPool(tmp_path / "pool", str(tmp_path), [[0]], stop=stop)
+    with pytest.raises(Stopped):
+        made.load_first(FACTS.config, [], resolves=True)
+    process = made._places[0].process
+    made.close()
+    assert process.returncode is not None

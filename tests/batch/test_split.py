@@ -1,0 +1,486 @@
+"""A long file in parts: what they make together is what one run makes, or the file stays whole."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from detector.batch.join import NotExactError, join_parts
+from detector.batch.part import RESULT, ROWS, detect_part, read_result
+from detector.batch.split import Part, plan_parts, why_whole
+from detector.core import sources
+from detector.core.config.schema import Config, LiveConfig
+from detector.core.session import codec
+from detector.core.sinks.overlay.carried import Overlay
+from detector.core.sources.video._container import probe
+from detector.core.sources.video._part import PartSource
+from detector.core.sources.video._seek import survey_packets
+from tests.batch.splitting import (
+    at_every_joint,
+    decode_all,
+    make_config,
+    plan,
+    read_all,
+    read_packets,
+    run_parts,
+    run_whole,
+    stamps_of,
+    telling_model,
+    write_clip,
+)
+from tests.sources.oddities import ffmpeg
+
+REFRESH = "intra-refresh=1:scenecut=0"
+X265 = "log-level=none:bframes=3:keyint=12:min-keyint=12:scenecut=0"
+CLIPS = {
+    "closed.mp4": ("libx264", {"bf": "3"}),
+    "vlc.mp4": ("libx264", {"bf": "3", "coder": "vlc"}),
+    "closed.mkv": ("libx264", {"bf": "3"}),
+    "open.mp4": ("libx264", {"bf": "3", "x264-params": "open-gop=1:scenecut=0"}),
+    "open265.mp4": ("libx265", {"x265-params": f"{X265}:open-gop=1"}),
+    "closed265.mkv": ("libx265", {"x265-params": f"{X265}:open-gop=0"}),
+    "vp9.webm": ("libvpx-vp9", {"deadline": "realtime", "cpu-used": "8"}),
+    "open4.mp4": ("mpeg4", {"bf": "2", "b": "4000000"}),
+    "open2.mkv": ("mpeg2video", {"bf": "2", "b": "4000000"}),
+    "vp8.webm": ("libvpx", {"deadline": "realtime", "cpu-used": "8"}),
+    "av1.mp4": ("libsvtav1", {"preset": "12"}),
+    "jpeg.mkv": ("mjpeg", {"strict": "unofficial"}),
+    "variable.mp4": ("libx264", {"bf": "3"}),
+    "negative.mkv": ("libx264", {"bf": "2"}),
+}
+VARIABLE = [40 * n + (n * n * 7) % 23 + 900 * (n > 30) for n in range(60)]  # ms, with a pause
+NOT_SPLIT = {
+    "refresh.mp4": ("libx264", {"x264-params": REFRESH}, "let a decoder begin there"),
+    "one.mp4": ("libx264", {"g": "1000"}, "it has 1 key frame,"),
+    "plain.ts": ("libx264", {"bf": "2"}, "cannot be found by time (mpegts)"),
+    "plain.avi": ("libx264", {"bf": "0"}, "cannot be found by time (avi)"),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("split")
+
+
+def clip(folder: Path, name: str) -> Path:
+    """A clip of the tables above, with sound where its container may have any."""
+    path = folder / name
+    if not path.exists():
+        codec_name, options = {**CLIPS, **NOT_SPLIT}[name][:2]
+        times: list[int] | int = VARIABLE if name.startswith("variable") else 60
+        sound = path.suffix == ".mp4"
+        # MPEG-2 has rates, and no clock that is finer.
+        base = Fraction(1, 25 if codec_name == "mpeg2video" else 1000)
+        write_clip(path, times, codec_name, sound=sound, base=base, **options)
+    return path
+
+
+def check_equal(
+    path: Path, config: Config, folder: Path, most: int = 3, at_least: int = 2
+) -> dict[str, Path]:
+    """Runs the file as a whole and in parts, and compares all rows, and when pictures are shown and
+    sound is heard. Returns the joined outputs."""
+    loaded = telling_model(config.runtime.batch)
+    parts = plan(path, config, most).parts
+    assert len(parts) >= at_least
+    wanted = run_whole(path, config, loaded, folder / "whole")
+    joined = run_parts(path, config, loaded, folder, parts, wanted)
+    assert joined.outputs.keys() == wanted.keys()
+    for name, one in wanted.items():
+        if name not in ("video", "overlay"):
+            assert read_all(joined.outputs[name]) == read_all(one), name
+    if "video" in wanted:
+        videos = wanted["video"], joined.outputs["video"]
+        assert stamps_of(videos[1]) == stamps_of(videos[0])
+        assert read_packets(videos[1], "audio") == read_packets(videos[0], "audio")
+    return joined.outputs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("decoder", ["auto", "av"])
+@pytest.mark.parametrize("name", CLIPS)
+def test_rows_are_those_of_one_run(name: str, decoder: str, folder: Path, tmp_path: Path) -> None:
+    config = make_config("jsonl", "csv", batch=3, decoder=decoder)
+    outputs = check_equal(clip(folder, name), config, tmp_path)
+    rows = [json.loads(line) for line in outputs["jsonl"].read_text().splitlines()]
+    assert [row["frame"] for row in rows] == list(range(60))
+    assert {len(row["detections"]) for row in rows} > {0, 1}
+
+
+@pytest.mark.slow
+def test_every_kind_of_rows(folder: Path, tmp_path: Path) -> None:
+    saved = ("jsonl", "csv", "coco", "mot", "yolo", "player")
+    check_equal(clip(folder, "open.mp4"), make_config(*saved), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "batch"),
+    [
+        ({"stride": 3}, 1),
+        ({"stride": 4}, 3),  # a batch is as long as a GOP
+        ({"start": "0.5", "duration": "1.31"}, 2),  # neither on a frame
+        ({"start": "0.29", "stride": 5}, 2),
+        ({"frames": 37}, 4),
+        ({"frames": 15, "stride": 3, "start": "0.2"}, 1),
+        ({"frames": 1000}, 7),
+    ],
+)
+def test_options_of_the_input(options: dict, batch: int, folder: Path, tmp_path: Path) -> None:
+    config = make_config("jsonl", "video", batch=batch, **options)
+    check_equal(clip(folder, "open.mp4"), config, tmp_path)
+
+
+@pytest.mark.slow
+def test_rows_of_frames_with_detections_alone(folder: Path, tmp_path: Path) -> None:
+    config = make_config("jsonl", "csv", only_detections=True)
+    outputs = check_equal(clip(folder, "closed.mp4"), config, tmp_path)
+    assert 0 < len(outputs["jsonl"].read_text().splitlines()) < 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["open.mp4", "variable.mp4", "closed.mkv", "open265.mp4"])
+def test_a_joint_at_every_gop(name: str, folder: Path, tmp_path: Path) -> None:
+    """As many parts as there are GOPs to begin one: rows, times and the video of one run."""
+    path, config, loaded = clip(folder, name), make_config("jsonl", "video"), telling_model()
+    parts = at_every_joint(path, config).parts
+    assert (
+        [part.first for part in parts[1:]] == [24, 36, 48] if "open" in name else [12, 24, 36, 48]
+    )
+    wanted = run_whole(path, config, loaded, tmp_path / "whole")
+    outputs = run_parts(path, config, loaded, tmp_path, parts, wanted).outputs
+    assert outputs["jsonl"].read_bytes() == wanted["jsonl"].read_bytes()
+    check_video(outputs["video"], wanted["video"], [part.first for part in parts], tmp_path)
+
+
+def check_video(joined: Path, whole: Path, firsts: list[int], folder: Path) -> None:
+    """The pictures of the parts' own videos, at the times of one run's; and its sound."""
+    assert stamps_of(joined) == stamps_of(whole)
+    assert read_packets(joined, "audio") == read_packets(whole, "audio")
+    packets = read_packets(joined)
+    stored = [packet[1] for packet in packets]
+    assert stored == sorted(set(stored))  # each later than the last
+    shown, complaints = decode_all(joined)
+    assert complaints == []
+    assert [pts for pts, _ in shown] == stamps_of(whole)
+    apart = [
+        picture
+        for number in range(len(firsts))
+        for path in (folder / f"part-{number}").glob("*.mp4")
+        for _, picture in decode_all(path)[0]
+    ]
+    assert all(np.array_equal(one, other) for (_, one), other in zip(shown, apart, strict=True))
+    other, _ = decode_all(whole)  # encoded with other neighbours: the same to the eye
+    for (_, one), (_, two) in zip(shown, other, strict=True):
+        assert np.abs(one.astype(int) - two.astype(int)).mean() < 12
+
+
+@pytest.mark.slow
+def test_an_overlay(folder: Path, tmp_path: Path) -> None:
+    outputs = check_equal(clip(folder, "open.mp4"), make_config("overlay"), tmp_path)
+    (whole,) = (tmp_path / "whole").glob("*-overlay.mkv")
+    for kind in ("video", "audio", "subtitles"):
+        assert read_packets(outputs["overlay"], kind) == read_packets(whole, kind)
+    one, other = (Overlay(path) for path in (outputs["overlay"], whole))
+    assert one.description == other.description
+    one.close()
+    other.close()
+
+
+@pytest.mark.parametrize("name", NOT_SPLIT)
+def test_what_is_not_split_says_why(name: str, folder: Path) -> None:
+    found = plan(clip(folder, name), make_config("jsonl"))
+    assert found.parts == ()
+    assert NOT_SPLIT[name][2] in found.why_whole
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (make_config("jsonl", skip_still="1%"), "--skip-still"),
+        (make_config("video", only_detections=True), "--only-detections"),
+        (make_config("jsonl", "crops"), "--save crops"),
+        (make_config("jsonl", "pictures"), "--save pictures"),
+        (replace(make_config("jsonl"), live=LiveConfig(repeat=True)), "only video files"),
+    ],
+)
+def test_options_that_keep_a_file_whole(config: Config, reason: str, folder: Path) -> None:
+    path = clip(folder, "closed.mp4")
+    assert reason in why_whole(str(path), config)
+    assert reason in plan(path, config).why_whole
+
+
+def test_short_files_are_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("detector.batch.split.survey_packets", None)  # would fail
+    found = plan_parts(str(clip(folder, "closed.mp4")), make_config("jsonl"), 4)
+    assert "shorter than two parts" in found.why_whole
+
+
+def test_pictures_have_no_parts(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"")
+    assert "only video files" in why_whole(str(tmp_path), make_config("jsonl"))
+
+
+def damage(path: Path, target: Path, at: int, size: int, byte: bytes = b"") -> Path:
+    """Overwrites ``size`` bytes with ``byte``, or at random."""
+    data = bytearray(path.read_bytes())
+    data[at : at + size] = byte * size or np.random.default_rng(3).bytes(size)
+    target.write_bytes(data)
+    return target
+
+
+def test_a_damaged_file_stays_whole(folder: Path, tmp_path: Path) -> None:
+    path = clip(folder, "closed.mp4")
+    broken = damage(path, tmp_path / "damaged.mp4", path.stat().st_size // 2, 4000)
+    assert plan(broken, make_config("jsonl")).why_whole == "a packet of it is damaged"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("decoder", ["auto", "av"])
+def test_damage_that_a_decoder_finds(decoder: str, folder: Path, tmp_path: Path) -> None:
+    """Inside a picture, where no packet tells: the parts notice.
+
+    Zeros are no code of CAVLC. CABAC may decode whatever comes.
+    """
+    path, config = clip(folder, "vlc.mp4"), make_config("jsonl", decoder=decoder)
+    with av.open(str(path)) as container:
+        packets = [packet for packet in container.demux(video=0) if packet.size]
+        key = [packet for packet in packets if packet.is_keyframe][3]
+        middle = key.pos + key.size // 2
+    broken = damage(path, tmp_path / "damaged.mp4", middle, 400, b"\0")
+    parts, loaded = plan(broken, config).parts, telling_model()
+    assert parts
+    folders = [tmp_path / f"{part.number}" for part in parts]
+    for part, place in zip(parts, folders, strict=True):
+        detect_part(str(broken), config, loaded, part, place)
+    with pytest.raises(NotExactError, match="met damage"):
+        join_parts(str(broken), config, parts, folders, {"jsonl": tmp_path / "out.jsonl"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [["-ss", "0.9"], ["-movflags", "frag_keyframe+empty_moov"]])
+def test_what_a_container_may_do(options: list[str], folder: Path, tmp_path: Path) -> None:
+    """An edit list that hides the first frames of a GOP; fragments in place of an index."""
+    path = tmp_path / "in.mp4"
+    before, behind = (options, []) if options[0] == "-ss" else ([], options)
+    ffmpeg(*before, "-i", clip(folder, "closed.mp4"), "-c", "copy", *behind, path)
+    check_equal(path, make_config("jsonl", "video"), tmp_path)
+
+
+@pytest.mark.slow
+def test_another_encoder(folder: Path, tmp_path: Path) -> None:
+    """AV1, whose packets show a picture each, in order; what was never joined is refused."""
+    path, loaded = clip(folder, "closed.mp4"), telling_model()
+    config = make_config("video")
+    config = replace(config, output=replace(config.output, encoder="svtav1"))
+    parts = plan(path, config).parts
+    whole = run_whole(path, config, loaded, tmp_path / "whole")
+    outputs = run_parts(path, config, loaded, tmp_path, parts, whole).outputs
+    check_video(outputs["video"], whole["video"], [part.first for part in parts], tmp_path)
+    config = replace(config, output=replace(config.output, encoder="nvenc"))
+    assert "--encoder nvenc" in why_whole(str(path), config)
+
+
+@pytest.mark.slow
+def test_a_change_of_size_keeps_a_file_whole(tmp_path: Path) -> None:
+    for size in ("64x48", "96x64"):
+        pictures = f"testsrc2=size={size}:rate=25:duration=2"
+        ffmpeg(
+            "-f", "lavfi", "-i", pictures, "-c:v", "libx264", "-g", "12", tmp_path / f"{size}.ts"
+        )
+    both = b"".join(file.read_bytes() for file in sorted(tmp_path.glob("*.ts")))
+    (tmp_path / "both.ts").write_bytes(both)
+    ffmpeg("-i", tmp_path / "both.ts", "-c", "copy", tmp_path / "both.mkv")
+    found = plan(tmp_path / "both.mkv", make_config("jsonl"))
+    assert found.why_whole == "its codec changes its parameters on the way"
+
+
+@pytest.mark.parametrize("name", ["closed.mp4", "open.mp4", "variable.mp4"])
+@pytest.mark.parametrize("decoder", ["auto", "av"])
+def test_what_lies_before_a_part_is_not_decoded(
+    name: str, decoder: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for two GOPs, of twelve frames each, and the picture behind it."""
+    path, grabbed = clip(folder, name), []
+    part = plan(path, make_config("jsonl", decoder=decoder), 3).parts[-1]
+    with sources.open(str(path), decoder=decoder) as opened:
+        inner = opened.grab  # type: ignore[attr-defined]
+        monkeypatch.setattr(opened, "grab", lambda: grabbed.append(1) or inner())
+        source = PartSource(opened, part.stretch)
+        assert [frame.index for frame in source] == list(range(36, 60))
+    assert 24 <= len(grabbed) <= 24 + 24 + 2
+
+
+def test_parts_travel_as_json(folder: Path) -> None:
+    for part in plan(clip(folder, "open.mp4"), make_config("jsonl")).parts:
+        line = json.dumps(codec.to_builtins(part))
+        assert codec.from_builtins(json.loads(line), Part, "a line") == part
+
+
+def test_parts_are_as_long_as_they_may_be(folder: Path) -> None:
+    path, config = clip(folder, "closed.mp4"), make_config("jsonl")
+    for least_s, most, expected in [(0, 2, [0, 24]), (0.9, 9, [0, 24]), (1.3, 2, []), (0, 1, [])]:
+        parts = plan(path, config, most, least_s).parts
+        assert [part.first for part in parts] == expected
+        assert sum(part.frames for part in parts) in (0, 60)
+
+
+def test_a_batch_is_never_divided(folder: Path) -> None:
+    config = make_config("jsonl", batch=7, stride=2)
+    for part in at_every_joint(clip(folder, "closed.mp4"), config).parts:
+        assert part.first % 14 == 0
+
+
+# ----------------------------------------------------------------------
+# What is noticed when the parts are joined.
+
+
+@pytest.fixture(scope="module")
+def detected(folder: Path) -> tuple[Path, Config, tuple[Part, ...], Path]:
+    """Two parts that are done."""
+    path, config, loaded = clip(folder, "closed.mp4"), make_config("jsonl"), telling_model()
+    parts = plan(path, config, 2).parts
+    for part in parts:
+        detect_part(str(path), config, loaded, part, folder / f"done-{part.number}")
+    return path, config, parts, folder
+
+
+def join_changed(detected, tmp_path: Path, which: int = 1, **changes) -> list[str]:
+    """Joins after one part's result was changed; the reason why not, or nothing."""
+    path, config, parts, folder = detected
+    folders = [folder / f"done-{part.number}" for part in parts]
+    changed = tmp_path / "changed"
+    changed.mkdir()
+    result = replace(read_result(folders[which]), **changes)
+    (changed / RESULT).write_text(codec.to_json(result))
+    (changed / ROWS).write_bytes((folders[which] / ROWS).read_bytes())
+    folders[which] = changed
+    try:
+        join_parts(str(path), config, parts, folders, {"jsonl": tmp_path / "out.jsonl"})
+    except NotExactError as error:
+        assert not list(tmp_path.glob("out*"))  # nor a half file
+        return [str(error)]
+    assert (tmp_path / "out.jsonl").exists()
+    return []
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"first_digest": "0"}, "decoded the picture between them differently"),
+        ({"corrupt": 1}, "met damage"),
+        ({"frames": 11}, "gave 11 frames"),
+        ({"width": 98}, "pictures of another size"),
+        ({"number": 0}, "is another one"),
+    ],
+)
+def test_parts_that_do_not_fit(changes: dict, reason: str | None, detected, tmp_path) -> None:
+    refused = join_changed(detected, tmp_path, **changes)
+    assert not refused if reason is None else reason in refused[0]
+
+
+def test_a_part_without_the_picture_behind_it(detected, tmp_path) -> None:
+    (reason,) = join_changed(detected, tmp_path, 0, behind_digest="")
+    assert "differently" in reason
+
+
+@pytest.mark.parametrize("kept", [0, 50, -3])
+def test_rows_that_are_cut_off(kept: int, detected, tmp_path: Path) -> None:
+    path, config, parts, folder = detected
+    short = tmp_path / "short"
+    short.mkdir()
+    whole = (folder / "done-1" / ROWS).read_bytes()
+    (short / ROWS).write_bytes(whole[:kept])
+    (short / RESULT).write_bytes((folder / "done-1" / RESULT).read_bytes())
+    with pytest.raises(NotExactError, match="rows"):
+        join_parts(
+            str(path), config, parts, [folder / "done-0", short], {"jsonl": tmp_path / "out.jsonl"}
+        )
+    assert not list(tmp_path.glob("out*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("decoder", ["auto", "av"])
+def test_promises_that_are_not_kept(
+    decoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Key frames that are none, as if a periodic refresh lied: the decoder shows nothing at first,
+    which is noticed, and the part is decoded from the file's beginning."""
+    from detector.core.sources.video import _keys
+
+    monkeypatch.setattr(_keys.KeyReader, "_h264", lambda *_: _keys.Promise.CLEAN)
+    path = write_clip(tmp_path / "in.mp4", **{"bf": "0", "x264-params": REFRESH})
+    check_equal(path, make_config("jsonl", decoder=decoder), tmp_path)
+
+
+@pytest.mark.slow
+def test_the_video_ends_in_any_of_these(folder: Path, tmp_path: Path) -> None:
+    """The parts are MP4; what they are joined into holds the times that one run would write."""
+    path, config, loaded = clip(folder, "closed.mp4"), make_config("video"), telling_model()
+    parts = plan(path, config, 2).parts
+    folders = [tmp_path / f"{part.number}" for part in parts]
+    for part, place in zip(parts, folders, strict=True):
+        detect_part(str(path), config, loaded, part, place)
+    for suffix in (".mp4", ".mov", ".mkv", ".ts", ".flv"):
+        wanted, target = tmp_path / f"whole{suffix}", tmp_path / f"joined{suffix}"
+        write_one(path, wanted)
+        join_parts(str(path), config, parts, folders, {"video": target})
+        assert stamps_of(target) == stamps_of(wanted), suffix
+        sounds = [
+            [(packet[0], packet[4]) for packet in read_packets(file, "audio")]
+            for file in (target, wanted)
+        ]
+        assert sounds[0] == sounds[1], suffix
+        assert decode_all(target)[1] == [], suffix
+
+
+def write_one(source: Path, target: Path) -> None:
+    """The video of one run, by its sink."""
+    from detector.core import sinks, sources
+    from detector.core.types import Detections
+
+    with sources.open(str(source)) as opened:
+        sink = sinks.open("video", target)
+        sink.open(opened.info)
+        for frame in opened:
+            sink.write(frame, Detections.empty())
+        sink.close()
+
+
+def test_the_survey_counts_what_is_shown(folder: Path) -> None:
+    video = probe(str(clip(folder, "open.mp4")))
+    survey = survey_packets(video)
+    assert len(survey.shown) == 60
+    assert [survey.number(key.pts) for key in survey.keys] == [0, 12, 24, 36, 48]
+    assert all(key.leads < key.pts for key in survey.keys[1:])  # it is one, the test holds
+    assert survey.find_landing(survey.shown[12]) is None
+    landing = survey.find_landing(survey.shown[30])
+    assert landing is not None
+    assert landing.number(landing.key_pts) == 12  # one GOP earlier
+    assert landing.safe_pts < survey.shown[24]
+    assert landing.number(landing.wanted_pts) == 30
+    assert landing.number(landing.wanted_pts + 1) is None
+    assert Fraction(video.info.time_base) > 0
+
+
+@pytest.mark.slow
+def test_two_processes() -> None:
+    """Six seconds of what ``scripts/split_check`` does with twenty minutes."""
+    clip, model = (
+        "--minutes 0.1 --gop 30 --width 160",
+        "--engine ort --precision fp32 --size 256x160",
+    )
+    options = [*clip.split(), *model.split(), "--batch", "4"]
+    script = Path(__file__).parents[2] / "scripts" / "split_check"
+    done = subprocess.run([sys.executable, script, *options], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "GOP boundaries" in done.stdout

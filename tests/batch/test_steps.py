@@ -1,0 +1,294 @@
+"""The steps of an item that is done in parts, as a worker does them: what they leave is what one
+run leaves, or the item is done in one run."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from detector.batch import pieces, worker
+from detector.batch.documents import ItemRecord
+from detector.batch.item import NOT_SPLIT, OpenModel, Piece, Task, process_item
+from detector.batch.listing import version_of
+from detector.batch.part import ROWS
+from detector.batch.places import LocalOutputs
+from detector.core.errors import OutputError, SourceError
+from tests.batch.killing import list_differences, list_faults
+from tests.batch.splitting import make_config, make_long_video, stamps_of, telling_model, write_clip
+from tests.cli.command import detect_video
+from tests.waiting import wait_for
+
+PLAN = Piece(do="plan", most=3, least_s=0.1)
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """60 frames, a key frame every 12."""
+    return write_clip(tmp_path_factory.mktemp("steps") / "in.mp4", sound=True)
+
+
+@pytest.fixture
+def model() -> Iterator[OpenModel]:
+    opened = OpenModel(make_config("jsonl"), telling_model(), "digest")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def outputs(tmp_path: Path) -> LocalOutputs:
+    (tmp_path / "out").mkdir()
+    return LocalOutputs(str(tmp_path / "out"))
+
+
+def task_of(path: Path) -> Task:
+    return Task(name="cam/a.mp4", path=str(path), version=version_of(path.stat()))
+
+
+def do(task: Task, model: OpenModel, outputs: LocalOutputs, piece: Piece, **more) -> ItemRecord:
+    return process_item(replace(task, piece=piece), model, outputs, **more)
+
+
+def do_parts(task: Task, model: OpenModel, outputs: LocalOutputs, count: int) -> list[ItemRecord]:
+    """The last one first."""
+    found = [
+        do(task, model, outputs, Piece(do="part", number=number, of=count))
+        for number in reversed(range(count))
+    ]
+    return found[::-1]
+
+
+def join(count: int) -> Piece:
+    return Piece(do="join", of=count)
+
+
+def parts_folder(outputs: LocalOutputs) -> Path:
+    (name,) = pieces.find_folders(outputs.place)
+    return Path(outputs.place, name)
+
+
+def rows_of(outputs: LocalOutputs) -> bytes:
+    return (outputs.folder("cam/a.mp4") / "detections.jsonl").read_bytes()
+
+
+def in_one_run(task: Task, model: OpenModel, place: Path) -> tuple[LocalOutputs, ItemRecord]:
+    place.mkdir()
+    outputs = LocalOutputs(str(place))
+    return outputs, process_item(task, model, outputs)
+
+
+@pytest.mark.slow
+def test_parts_are_detected_on_the_canvas_of_their_file(clip, model, outputs, monkeypatch):
+    """Not on the model's own, where the canvas follows the source."""
+    fitting, asked = telling_model(), []
+    used = set()
+    infer = fitting.engine.requests[0].infer
+
+    def counted(n):
+        used.add("fitting")
+        return infer(n)
+
+    def loaded_for(model, path):
+        asked.append(path)
+        return fitting
+
+    monkeypatch.setattr(OpenModel, "loaded_for", loaded_for)
+    for request in fitting.engine.requests:
+        monkeypatch.setattr(request, "infer", counted, raising=True)
+    task = task_of(clip)
+    do(task, model, outputs, PLAN)
+    do_parts(task, model, outputs, 3)
+    assert asked == [str(clip)] * 3
+    assert used == {"fitting"}
+    do(task, model, outputs, join(3))
+    assert rows_of(outputs)
+
+
+@pytest.mark.slow
+def test_steps_leave_what_one_run_leaves(clip, model, outputs, tmp_path):
+    model.config = make_config("jsonl", "video", "csv", batch=2)
+    model.loaded = telling_model(2)
+    task, gathered = task_of(clip), []
+    planned = do(task, model, outputs, PLAN)
+    assert (planned.parts, planned.frames) == (3, 0)
+    steps = do_parts(task, model, outputs, 3)
+    assert sum(step.frames for step in steps) == 60
+    joined = do(
+        task,
+        model,
+        outputs,
+        join(3),
+        gather=lambda name, rows: gathered.append((name, rows.read_bytes())),
+    )
+    marker = outputs.read_marker(task.name)
+    whole, record = in_one_run(task, model, tmp_path / "whole")
+    assert rows_of(outputs) == rows_of(whole)
+    assert gathered == [(task.name, rows_of(whole))]
+    for name in ("frames", "detections", "outputs", "key", "size", "version", "exit", "notes"):
+        assert getattr(marker, name) == getattr(record, name), name
+    ours, theirs = (one.folder(task.name) for one in (outputs, whole))
+    assert sorted(os.listdir(ours)) == sorted(os.listdir(theirs))
+    assert (ours / "detections.csv").read_bytes() == (theirs / "detections.csv").read_bytes()
+    assert stamps_of(ours / "video.mp4") == stamps_of(theirs / "video.mp4")
+    # What they cost is added up.
+    assert (joined.frames, joined.parts, marker.parts) == (0, 3, 3)
+    assert marker.seconds == pytest.approx(joined.seconds + sum(one.seconds for one in steps))
+    assert marker.ledger.stages["infer"].calls == sum(
+        one.ledger.stages["infer"].calls for one in steps
+    )
+    assert marker.ledger.cpu_s >= joined.ledger.cpu_s
+    assert os.listdir(outputs.place) == ["files"]
+
+
+def test_a_part_that_is_done_is_not_done_again(clip, model, outputs):
+    task = task_of(clip)
+    do(task, model, outputs, PLAN)
+    first = do(task, model, outputs, Piece(do="part", number=1, of=3))
+    assert first.frames > 0
+    written = (parts_folder(outputs) / "part-1" / ROWS).stat()
+    # As a job that goes on: it plans, and is told what was planned.
+    assert do(task, model, outputs, replace(PLAN, most=2)).parts == 3
+    again = do(task, model, outputs, Piece(do="part", number=1, of=3))
+    assert (again.frames, again.parts, again.ledger.cpu_s) == (0, 3, 0.0)
+    assert (parts_folder(outputs) / "part-1" / ROWS).stat() == written
+
+
+@pytest.mark.parametrize("damage", ["rows", "record", "plan"])
+def test_parts_that_do_not_fit_have_the_item_done_in_one_run(
+    clip, model, outputs, tmp_path, damage
+):
+    task = task_of(clip)
+    do(task, model, outputs, PLAN)
+    do_parts(task, model, outputs, 3)
+    folder = parts_folder(outputs)
+    if damage == "rows":
+        rows = folder / "part-1" / ROWS
+        rows.write_bytes(rows.read_bytes()[:-3])
+    elif damage == "record":
+        (folder / "part-1" / pieces.RECORD).unlink()
+    else:
+        (folder / pieces.PLAN).write_text("{}")
+    record = do(task, model, outputs, join(3))
+    assert (record.parts, record.frames) == (0, 60)
+    (note,) = record.notes
+    assert note.startswith(NOT_SPLIT)
+    whole, _ = in_one_run(task, model, tmp_path / "whole")
+    assert rows_of(outputs) == rows_of(whole)
+
+
+@pytest.mark.parametrize(
+    ("piece", "options", "says"),
+    [
+        (replace(PLAN, least_s=60.0), {}, ""),  # most files are short, so that is not said
+        (replace(PLAN, most=0), {}, ""),
+        (PLAN, {"skip_still": "1%"}, "--skip-still"),
+        (Piece(do="whole", why="it is so"), {}, "it is so"),
+    ],
+    ids=["short", "one", "skip-still", "whole"],
+)
+def test_what_is_not_divided_is_done_at_once(clip, model, outputs, piece, options, says):
+    model.config = make_config("jsonl", **options)
+    record = do(task_of(clip), model, outputs, piece)
+    assert (record.parts, record.frames) == (0, 60)
+    noted = [note for note in record.notes if note.startswith(NOT_SPLIT)]
+    assert len(noted) == bool(says)
+    assert all(says in note for note in noted)
+    assert os.listdir(outputs.place) == ["files"]
+
+
+def test_a_source_that_changes_is_no_part(clip, model, outputs, tmp_path):
+    path = tmp_path / "changing.mp4"
+    path.write_bytes(clip.read_bytes())
+    task = task_of(path)
+    do(task, model, outputs, PLAN)
+
+    def touch(frames):
+        os.utime(path, ns=(frames, frames))
+
+    with pytest.raises(SourceError, match="changed"):
+        do(task, model, outputs, Piece(do="part", number=1, of=3), watch=touch)
+    with pytest.raises(SourceError, match="changed"):
+        do(task, model, outputs, Piece(do="part", number=1, of=3))
+    assert [path.name for path in parts_folder(outputs).iterdir()] == [pieces.PLAN]
+    # Planned again, it is another item: done in one run, as it is now.
+    assert do(task, model, outputs, PLAN).frames == 60
+
+
+def test_nothing_stays_of_a_part_that_is_ended(clip, model, outputs):
+    task = task_of(clip)
+    do(task, model, outputs, PLAN)
+
+    def leave(frames):
+        raise SystemExit(143)
+
+    with pytest.raises(SystemExit):
+        do(task, model, outputs, Piece(do="part", number=0, of=3), watch=leave)
+    assert [path.name for path in parts_folder(outputs).iterdir()] == [pieces.PLAN]
+
+
+def test_parts_stay_where_the_join_cannot_be_written(clip, model, outputs):
+    task = task_of(clip)
+    do(task, model, outputs, PLAN)
+    do_parts(task, model, outputs, 3)
+
+    def fail(name, rows):
+        raise OutputError("disk full")
+
+    with pytest.raises(OutputError, match="disk full"):
+        do(task, model, outputs, join(3), gather=fail)
+    assert [path.name for path in Path(outputs.place).iterdir()] == [parts_folder(outputs).name]
+    assert do(task, model, outputs, join(3)).parts == 3
+    assert outputs.read_marker(task.name).frames == 60
+
+
+def test_planning_and_joining_show_that_they_get_on(clip, model, outputs):
+    """A worker that gives no sign is taken to hang."""
+    task, signs = task_of(clip), []
+    do(task, model, outputs, PLAN, watch=signs.append)
+    assert signs
+    assert set(signs) == {0}
+    do_parts(task, model, outputs, 3)
+    planned = len(signs)
+    do(task, model, outputs, join(3), watch=signs.append)
+    assert len(signs) > planned
+    assert set(signs) == {0}
+
+
+def test_a_worker_that_has_no_frames_says_that_it_gets_on(monkeypatch):
+    monkeypatch.setattr(worker, "BEAT_S", 0.01)
+    replies, over = io.StringIO(), threading.Event()
+    told = worker._Told(replies)
+    beats = threading.Thread(target=told.beat, args=(over,))
+    beats.start()
+    try:
+        wait_for(lambda: told.watch(0) or replies.getvalue(), what="a sign")
+    finally:
+        over.set()
+        beats.join()
+    answer = json.loads(replies.getvalue().splitlines()[0])
+    assert (answer["kind"], answer["frames"]) == ("frames", 0)
+
+
+@pytest.mark.slow
+def test_two_workers_share_one_file(tmp_path):
+    """The command itself, byte for byte against one run with the job's settings."""
+    path = make_long_video(tmp_path / "in/long.mp4", 6.0, 160, 30)
+    done = detect_video(
+        *("batch", tmp_path / "in", "-o", tmp_path / "out", "--json", "--workers", 2),
+        *("--split", 1, "--engine", "ort", "--precision", "fp32", "--size", "128x96"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["items"]["done"], result["frames"]) == (1, 150)
+    assert result["workers"] == 2
+    assert json.loads((tmp_path / "out/files/long.mp4/done.json").read_text())["parts"] > 2
+    assert list_faults(tmp_path / "in", tmp_path / "out", [path]) == []
+    (tmp_path / "single").mkdir()
+    assert list_differences(tmp_path / "out", tmp_path / "single", ["long.mp4"]) == []

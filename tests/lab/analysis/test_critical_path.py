@@ -1,0 +1,380 @@
+"""The critical path of runs whose durations, and so whose path, are known; and of random graphs
+against brute force.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from detector.core.timeline import KINDS, STAGES, WORK
+from detector.lab.analysis.loop.activities import (
+    BATCH_ROOM,
+    DATA,
+    IMAGE,
+    PROGRAM,
+    REQUEST,
+    RESULT_ROOM,
+    Activity,
+    ActivityGraph,
+    Edge,
+    LoopShape,
+    activities_of,
+    activity_graph,
+    frame_times_ms,
+    queue_curves,
+)
+from detector.lab.analysis.loop.critical_path import critical_path, slack
+from detector.lab.analysis.loop.frames import frame_parts
+from detector.lab.analysis.loop.recorded import recorded_facts
+from detector.lab.analysis.loop.replay import replay, wall
+from detector.lab.session.nsys import Recorded
+from tests.lab.analysis.pipelines import load, recorded, run_of, shape
+from tests.properties import STEADY
+
+TICK = 1 / 1024
+
+
+def path_of(one):
+    graph = activity_graph(run_of(one), one.shape)
+    return graph, critical_path(graph)
+
+
+def shares(one) -> dict[str, float]:
+    _, path = path_of(one)
+    assert path.wall_ns > 0
+    assert all(
+        stage.wait_ns == 0 for stage in path.stages.values()
+    )  # on paper hand-overs take no time
+    return {
+        name: round(stage.self_ns / path.wall_ns, 3)
+        for name, stage in path.stages.items()
+        if stage.self_ns
+    }
+
+
+# Seconds of a call -> shares of the steady state's path. One frame of the start or the end may
+# touch another stage.
+KNOWN = [
+    ("inference-bound", shape(), {"read": 2, "infer": 8, "write": 3}, {"infer": 1.0}),
+    ("read-bound", shape(), {"read": 8, "infer": 2, "write": 3}, {"read": 1.0}),
+    ("write-bound", shape(), {"read": 1, "infer": 2, "write": 8}, {"write": 1.0}),
+    (
+        "writing has two halves",
+        shape(),
+        {"read": 1, "infer": 2, "head": 2, "write": 6},
+        {"head": 0.25, "write": 0.75},
+    ),
+    (
+        "reading has two halves",
+        shape(),
+        {"read": 6, "preprocess": 2, "infer": 2},
+        {"read": 0.75, "preprocess": 0.25},
+    ),
+    (
+        "serial",
+        shape(sync=True),
+        {"read": 1, "infer": 2, "write": 1},
+        {"read": 0.25, "infer": 0.5, "write": 0.25},
+    ),
+    (
+        "batches",
+        shape(batch=4, requests=3, images=16),
+        {"read": 1, "infer": 10, "write": 2},
+        {"infer": 1.0},
+    ),
+    (
+        "two requests at once",
+        shape(concurrency=2, requests=5),
+        {"read": 3, "infer": 4, "write": 1},
+        {"read": 1.0},
+    ),
+    (
+        "two busy workers",
+        shape(concurrency=2, requests=5),
+        {"read": 1, "infer": 8, "write": 1},
+        {"infer": 1.0},
+    ),
+    # One request: it is filled, run and decoded before it can be filled again; only writing
+    # overlaps.
+    (
+        "one request",
+        shape(requests=1),
+        {"read": 2, "infer": 4, "head": 2, "write": 1},
+        {"read": 0.25, "infer": 0.5, "head": 0.25},
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("loop", "each", "expected"), [row[1:] for row in KNOWN], ids=[row[0] for row in KNOWN]
+)
+def test_the_path_is_the_known_one(loop, each, expected):
+    found = shares(load(400, loop, **each))
+    for stage in {*expected, *found}:
+        assert found.get(stage, 0.0) == pytest.approx(expected.get(stage, 0.0), abs=0.03), found
+
+
+def test_alternating_stages_are_both_on_the_path():
+    """Blocks of 20 frames that are slow to read, then 20 that are slow to infer: half of the path
+    each.
+    """
+    read = [8.0 if frame // 20 % 2 == 0 else 1.0 for frame in range(401)]
+    infer = [1.0 if frame // 20 % 2 == 0 else 8.0 for frame in range(400)]
+    found = shares(load(400, shape(), read=read, infer=infer))
+    assert found["infer"] == pytest.approx(0.5, abs=0.1)
+    assert found["read"] == pytest.approx(0.5, abs=0.1)
+
+
+CAUSES = [
+    (BATCH_ROOM, "read", shape(requests=8), {"read": 1, "infer": 8, "write": 1}),
+    (REQUEST, "read", shape(requests=2), {"read": 1, "infer": 8, "write": 1}),
+    (IMAGE, "read", shape(images=2, requests=8), {"read": 1, "infer": 1, "write": 8}),
+    (DATA, "infer", shape(), {"read": 8, "infer": 1, "write": 1}),
+    (DATA, "head", shape(), {"read": 1, "infer": 8, "head": 1}),
+    (
+        RESULT_ROOM,
+        "infer",
+        shape(requests=9, images=20),
+        {"read": 1, "infer": 2, "head": 1, "write": 8},
+    ),
+    (PROGRAM, "write", shape(), {"read": 1, "infer": 1, "write": 8}),
+]
+
+
+@pytest.mark.parametrize(
+    ("cause", "stage", "loop", "each"), CAUSES, ids=[f"{c} of {s}" for c, s, *_ in CAUSES]
+)
+def test_each_wait_has_its_cause(cause, stage, loop, each):
+    """In the middle of the run nearly every call of the stage is bound by the same thing."""
+    one = load(200, loop, **each)
+    graph = activity_graph(run_of(one), one.shape)
+    middle = [
+        at for at, a in enumerate(graph.activities) if a.stage == stage and 50 <= a.number < 150
+    ]
+    causes = Counter(graph.binding(at).cause for at in middle)
+    assert causes[cause] >= 0.9 * len(middle), causes
+
+
+@pytest.mark.slow
+def test_every_call_of_a_paper_run_starts_when_its_binding_predecessor_is_done():
+    """So the rules of the graph are those of the loop: none is missing."""
+    dice = random.Random(5)
+    for _ in range(40):
+        batch, workers = dice.choice([1, 2, 3]), dice.choice([1, 2])
+        loop = shape(
+            batch, workers, dice.randint(workers, 5), batch + dice.randint(1, 6), dice.randint(1, 3)
+        )
+        ticks = lambda count: [dice.randint(1, 9) * TICK for _ in range(count)]  # noqa: E731
+        each = {stage: ticks(30) for stage in ("preprocess", "head", "nms", "annotate", "write")}
+        one = load(30, loop, read=ticks(31), infer=ticks(-(-30 // batch)), **each)
+        graph = activity_graph(run_of(one), loop)
+        for at, activity in enumerate(graph.activities):
+            edge = graph.binding(at)
+            ready = 0 if edge is None else graph.when(edge)
+            if activity.thread.startswith("worker") and workers > 1:
+                assert (
+                    activity.start_ns >= ready
+                )  # which of two idle workers takes a batch is nobody's rule
+            else:
+                assert activity.start_ns == ready, (activity, edge)
+
+
+def test_waits_and_self_times_add_up_to_the_wall_also_with_hand_overs():
+    """Every call a random while later than its predecessors allowed."""
+    dice = random.Random(7)
+    one = load(80, shape(), read=2.0, infer=3.0, write=2.5)
+    later, shift = [], 0
+    for activity in run_of(one):
+        shift += dice.randint(0, 10**7)
+        later.append(
+            activity._replace(start_ns=activity.start_ns + shift, end_ns=activity.end_ns + shift)
+        )
+    path = critical_path(activity_graph(later, one.shape))
+    assert sum(stage.self_ns + stage.wait_ns for stage in path.stages.values()) == path.wall_ns
+    assert any(stage.wait_ns for stage in path.stages.values())
+    facts = path.facts()
+    assert sum(row.share for row in facts.stages) == pytest.approx(1)
+    spans = facts.startup_s + facts.wall_s + facts.teardown_s
+    assert spans == pytest.approx((later[-1].end_ns - later[0].start_ns) / 1e9)
+
+
+@pytest.mark.slow
+def test_a_delay_on_the_path_lengthens_the_run_by_as_much_and_one_within_its_slack_does_not():
+    dice = random.Random(3)
+    ticks = lambda count: [dice.randint(1, 30) * TICK for _ in range(count)]  # noqa: E731
+    each = {
+        stage: ticks(40) for stage in ("preprocess", "infer", "head", "nms", "annotate", "write")
+    }
+    one = load(40, shape(), read=ticks(41), **each)
+    graph = activity_graph(run_of(one), one.shape)
+    before, room = wall(replay(one)), slack(graph)
+    critical = [at for at, ns in enumerate(room) if ns == 0]
+    assert 0 < len(critical) < len(room)
+    for at, activity in enumerate(graph.activities):
+        longer = dict(one.seconds)
+        longer[activity.stage] = list(longer[activity.stage])
+        delay = room[at] / 1e9 if room[at] else 5 * TICK
+        longer[activity.stage][activity.number] += delay
+        after = wall(replay(replace(one, seconds=longer)))
+        expected = before + (0 if room[at] else delay)
+        assert after == pytest.approx(expected, abs=1e-7), activity
+    # And past its slack it does.
+    at = next(at for at, ns in enumerate(room) if 0 < ns < 30 * TICK * 1e9)
+    activity = graph.activities[at]
+    longer = {**one.seconds, activity.stage: list(one.seconds[activity.stage])}
+    longer[activity.stage][activity.number] += room[at] / 1e9 + 7 * TICK
+    assert wall(replay(replace(one, seconds=longer))) > before
+
+
+def random_graph(dice: random.Random, count: int) -> ActivityGraph:
+    """Each activity as early as its predecessors allow."""
+    activities, edges = [], []
+    for at in range(count):
+        mine = [Edge(before, DATA) for before in range(at) if dice.random() < 0.4]
+        start = max((activities[edge.before].end_ns for edge in mine), default=0)
+        activities.append(Activity("nms", at, "one", start, start + dice.randint(1, 20)))
+        edges.append(mine)
+    order = sorted(range(count), key=lambda at: (activities[at].start_ns, activities[at].end_ns))
+    place = {at: new for new, at in enumerate(order)}
+    return ActivityGraph(
+        [activities[at] for at in order],
+        [[Edge(place[e.before], DATA) for e in edges[at]] for at in order],
+    )
+
+
+def longest_by_brute_force(graph: ActivityGraph, at: int) -> int:
+    duration = graph.activities[at].end_ns - graph.activities[at].start_ns
+    return duration + max(
+        (longest_by_brute_force(graph, edge.before) for edge in graph.edges[at]), default=0
+    )
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_graphs_against_brute_force(seed):
+    graph = random_graph(random.Random(seed), 9)
+    longest = max(longest_by_brute_force(graph, at) for at in range(9))
+    assert longest == max(a.end_ns for a in graph.activities)
+    path = critical_path(graph)
+    assert (
+        sum(step.self_ns for step in path.steps) == path.wall_ns
+    )  # no waits: activities are as early as can be
+    room = slack(graph)
+    for at, one in enumerate(graph.activities):  # by brute force too: the longest path through it
+        through = longest_by_brute_force(graph, at) + _after(graph, at)
+        assert room[at] == longest - through, one
+
+
+def _after(graph: ActivityGraph, at: int) -> int:
+    """The longest chain that starts when ``at`` ends."""
+    followers = [
+        other for other, edges in enumerate(graph.edges) if any(edge.before == at for edge in edges)
+    ]
+    durations = [a.end_ns - a.start_ns for a in graph.activities]
+    return max((durations[other] + _after(graph, other) for other in followers), default=0)
+
+
+def test_activities_come_from_the_columns_of_a_session():
+    columns = {
+        "kind": np.array(
+            [KINDS.index(kind) for kind in ("work", "wait_input", "work", "work", "work")], np.uint8
+        ),
+        "source": np.array([0, 0, 0, 1, 0]),
+        "thread": np.array([0, 0, 1, 0, 0]),
+        "stage": np.array([0, 1, 2, 0, 2]),
+        "index": np.array([4, 4, 4, 9, 5]),
+        "start_ns": np.array([20, 0, 10, 0, 22]),
+        "end_ns": np.array([30, 20, 15, 5, 25]),  # the last one ran inside the first
+        "thread_names": np.array(["reader", "worker-0"]),
+        "stage_names": np.array(["read", "request", "infer"]),
+    }
+    assert activities_of(columns) == [
+        Activity("infer", 4, "worker-0", 10, 15),
+        Activity("read", 4, "reader", 20, 30),
+    ]
+    assert activities_of(columns, source=1) == [Activity("read", 9, "reader", 0, 5)]
+
+
+def test_nothing_written_has_no_path():
+    assert critical_path(activity_graph([], shape())) is None
+    assert critical_path(activity_graph([Activity("read", 0, "reader", 0, 5)], shape())) is None
+
+
+def test_frames_that_a_damaged_recording_numbers_backwards_have_a_path():
+    """From the first one written to the last one, by the clock. It was of negative length."""
+    run = run_of(load(12, shape(), read=TICK, infer=2 * TICK, write=TICK))
+    backwards = [one._replace(number=11 - one.number) for one in run if one.number < 12]
+    path = critical_path(activity_graph(backwards, shape()))
+    assert path.wall_ns > 0
+    assert sum(stage.self_ns + stage.wait_ns for stage in path.stages.values()) == path.wall_ns
+
+
+SPANS = st.lists(
+    st.tuples(
+        st.integers(0, 2),  # thread
+        st.sampled_from((*range(len(STAGES)), STAGES.index("read"), STAGES.index("write"))),
+        st.sampled_from((WORK, WORK, WORK, *KINDS)).map(KINDS.index),
+        st.integers(-1, 6),  # number
+        st.integers(-9, 60),  # start
+        st.integers(0, 4),  # duration
+    ),
+    min_size=1,
+    max_size=40,
+)
+SIZES = st.fixed_dictionaries(
+    {
+        **dict.fromkeys(
+            ("batch", "concurrency", "requests", "images", "queue_batches", "results"),
+            st.integers(1, 5),
+        ),
+        "sync": st.booleans(),
+    }
+)
+
+
+@pytest.mark.slow
+@given(SPANS, SIZES)
+@settings(STEADY, max_examples=120)
+def test_whatever_the_order_of_its_spans_a_recordings_facts_add_up(spans, loop):
+    """Spans that no run of ours leaves: damaged recordings hold them."""
+    table = np.array(spans, np.int64)
+    columns = {
+        "thread": table[:, 0],
+        "stage": table[:, 1],
+        "kind": table[:, 2],
+        "source": np.zeros(len(table), np.int64),
+        "index": table[:, 3],
+        "start_ns": table[:, 4],
+        "end_ns": table[:, 4] + table[:, 5],
+        "thread_names": np.array(["reader", "worker-0", "writer"]),
+        "stage_names": np.array(STAGES),
+        "kind_names": np.array(KINDS),
+    }
+    calls = [("writer", "futex", start, start + 3) for _, _, _, _, start, _ in spans]
+    facts = recorded_facts([Recorded(1, None, 0, 9, columns, loop, True, calls, [(0, 5), (3, 9)])])
+    path = facts.critical_path
+    assert all(row.total >= 0 for row in facts.stages)
+    assert all(s >= 0 for waits in facts.waits.values() for s in waits.values())
+    assert all(s >= 0 for blocked in facts.blocked.values() for s in blocked.values())
+    if path is not None:
+        assert min(path.wall_s, path.startup_s, path.teardown_s) >= 0
+        if path.wall_s:
+            assert sum(stage.share for stage in path.stages) == pytest.approx(1)
+    activities, whole = activities_of(columns), LoopShape.of(loop)
+    for curve in queue_curves(activities, whole):
+        assert 0 <= curve.full <= 1
+        assert len(curve.times_s) == len(curve.means)
+    for parts in frame_parts(activities, whole.batch, range(7)).values():
+        assert all(part.ms >= 0 for part in parts)
+    assert len(frame_times_ms(columns)) <= len(spans)
+
+
+def test_a_paper_run_and_its_record_are_one():
+    one = load(3, shape(), read=1, infer=2)
+    assert recorded(replay(one)) == run_of(one)

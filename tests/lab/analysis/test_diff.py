@@ -1,0 +1,89 @@
+"""What counts as slower: beyond the runs' own noise, and beyond the limit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from detector.lab.analysis.diff import END_TO_END, change, diff, what_differs
+from detector.lab.session.read import SavedSession, read_session
+from tests.lab.report.sessions import ran
+from tests.session.documents import document
+
+NOISE = np.random.default_rng(1).normal(0, 1, 2000)
+
+
+def samples(mean: float, noise: float, seed: int, count: int = 400) -> np.ndarray:
+    return mean + noise * np.random.default_rng(seed).standard_normal(count)
+
+
+@pytest.mark.parametrize(
+    ("after", "noise", "verdict", "fails"),
+    [
+        (10.0, 0.5, "no difference beyond the noise", False),
+        (11.0, 0.5, "slower", True),
+        (10.3, 0.5, "slower", False),  # beyond doubt, but within the 5% allowed
+        (9.0, 0.5, "faster", False),
+    ],
+)
+def test_verdicts(after, noise, verdict, fails):
+    found = change("x", samples(10.0, noise, 1), samples(after, noise, 2))
+    assert found.verdict == verdict
+    assert found.regresses(0.05) is fails
+    assert found.low <= found.ratio <= found.high
+
+
+def test_a_big_difference_in_big_noise_is_no_regression():
+    found = change("x", samples(10, 9, 3, 30), samples(11, 9, 4, 30))
+    assert found.verdict == "no difference beyond the noise"
+    assert not found.regresses(0.05)
+
+
+def test_a_run_beside_itself_is_the_same():
+    one = samples(10, 1, 5)
+    found = change("x", one, one)
+    assert found.ratio == 1
+    assert found.low < 1 < found.high
+
+
+def test_a_slow_minute_widens_the_interval():
+    """One run with a block of slow frames, one with as many spread evenly: the mean is the same,
+    the doubt is not.
+    """
+    calm, even, block = np.full(400, 10.0), np.full(400, 10.0), np.full(400, 10.0)
+    even[::10], block[:40] = 20.0, 20.0
+    width = lambda found: found.high - found.low  # noqa: E731
+    assert width(change("x", calm, block)) > 5 * width(change("x", calm, even))
+
+
+def test_what_changes_a_stage_or_the_library_is_said(tmp_path):
+    """Other thresholds make annotate 80 times as long; a gate is for another onnxruntime."""
+    about = {
+        "model": "street",
+        "model_sha256": "a",
+        "config": {"selection": {"conf": 0.25}, "output": {"crf": 23}},
+        "environment": {"cpu": {"model": "x", "cores": 2}, "libraries": {"onnxruntime": "1.31.1"}},
+    }
+    other = about | {
+        "model_sha256": "b",
+        "config": {"selection": {"conf": 1.0}, "output": {"crf": 23, "output": "elsewhere/"}},
+        "environment": {
+            "cpu": {"model": "x", "cores": 4},
+            "libraries": {"onnxruntime": "1.32.0", "torch": "2.13.0"},
+        },
+    }
+    one, two = (SavedSession(tmp_path, document(**each), {}) for each in (about, other))
+    assert what_differs(one, one) == []
+    assert what_differs(one, two) == [
+        "conf: 0.25 -> 1.0",
+        "cores: 2 -> 4",
+        "onnxruntime: 1.31.1 -> 1.32.0",
+        "torch: - -> 2.13.0",
+        "the models of that name are not the same file",
+    ]
+
+
+@pytest.mark.slow
+def test_few_frames_have_no_interval(tmp_path):
+    assert diff(*[read_session(ran(tmp_path / "three", frames=3))] * 2) == []
+    assert diff(*[read_session(ran(tmp_path / "six", frames=6))] * 2)[0].what == END_TO_END

@@ -1,0 +1,61 @@
+"""Where a frame's time went, and queues as curves."""
+
+from __future__ import annotations
+
+import pytest
+
+from detector.lab.analysis.loop.activities import (
+    QUEUE_BINS,
+    depths,
+    frames_written,
+    mean_depth,
+    queue_curves,
+)
+from detector.lab.analysis.loop.frames import frame_parts
+from tests.lab.analysis.pipelines import load, run_of, shape
+
+LOOPS = [shape(), shape(batch=4, images=16), shape(concurrency=2, requests=6), shape(sync=True)]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_the_parts_of_a_frame_add_up_to_its_time(loop):
+    one = load(23, loop, read=1, infer=3, head=0.5, write=2)
+    calls = run_of(one)
+    done = frames_written(calls)
+    parts = frame_parts(calls, loop.batch, range(23))
+    assert sorted(parts) == list(range(23))
+    for frame, own in parts.items():
+        start = next(call.start_ns for call in calls if call[:2] == ("read", frame))
+        assert sum(part.ms for part in own) == pytest.approx((done[frame] - start) / 1e6)
+        assert all(part.ms >= 0 for part in own)
+
+
+def test_waits_say_what_they_wait_for():
+    one = load(30, shape(queue=2, requests=8, images=20), read=1, infer=8)
+    last = frame_parts(run_of(one), 1, [20])[20]
+    waits = {part.stage: part.ms for part in last if part.waits}
+    assert max(waits, key=lambda stage: waits[stage]) == "infer"
+    assert frame_parts(run_of(one), 1, [99]) == {}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_queues_curve_says_what_its_steps_say(loop):
+    one = load(200, loop, read=1, infer=3, head=0.5, write=2)
+    calls = run_of(one)
+    steps = depths(calls, loop)
+    for curve in queue_curves(calls, loop):
+        _, levels = steps[curve.name]
+        assert len(curve.means) == len(curve.times_s) <= QUEUE_BINS
+        assert sum(curve.means) / len(curve.means) == pytest.approx(mean_depth(steps[curve.name]))
+        assert curve.mean == pytest.approx(mean_depth(steps[curve.name]))
+        assert max(curve.most) == max(levels[:-1])
+        for low, mean, high in zip(curve.least, curve.means, curve.most, strict=True):
+            assert low - 1e-9 <= mean <= high + 1e-9
+        assert 0 <= curve.full <= 1
+        assert 0 <= curve.empty <= 1
+        assert curve.times_s == sorted(curve.times_s)
+        assert curve.times_s[0] >= 0
+
+
+def test_no_calls_have_no_curve():
+    assert queue_curves([], shape()) == []

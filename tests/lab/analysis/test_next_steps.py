@@ -1,0 +1,246 @@
+"""What to type next: real commands, and no figure that nothing predicts."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from detector.lab.analysis.next_steps import AT_MOST, MEASURED, PREDICTED, base_command, next_steps
+from detector.lab.analysis.noise import decimals, decimals_of_rate, spread_of_run
+from detector.lab.session.read import read_session
+from tests.lab.report.sessions import PASSES, ran, with_passes
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return ran(tmp_path_factory.mktemp("next"))
+
+
+@pytest.fixture
+def session(folder, tmp_path):
+    """As if it had written a video. Passes are added by the tests."""
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    document = json.loads((copy / "session.json").read_text())
+    document["outputs"]["video"] = "street-null-detected.mp4"
+    document["config"]["output"]["save"] = None
+    document["verdict"]["bottleneck"] = "write"
+    (copy / "session.json").write_text(json.dumps(document))
+    return copy
+
+
+def add_passes(folder, **more):
+    with_passes(folder)
+    for name, facts in more.items():
+        content = {"available": True, **PASSES[name], **facts}
+        (folder / f"passes/{name}.json").write_text(json.dumps(content))
+    return read_session(folder)
+
+
+def by_option(session):
+    return {" ".join(step.option) or "compare": step for step in next_steps(session)}
+
+
+@pytest.mark.parametrize(("name", "offered"), [("a.webm", True), ("a.gif", False)])
+def test_a_faster_encoding_is_offered_where_there_is_one(name, offered, session):
+    document = json.loads((session / "session.json").read_text())
+    document["outputs"]["video"] = name
+    (session / "session.json").write_text(json.dumps(document))
+    assert ("--quality fast" in by_option(read_session(session))) is offered
+
+
+@pytest.mark.parametrize("given", [{"preset": "medium"}, {"crf": 30}])
+def test_beside_a_preset_or_crf_a_preset_is_offered(given, session):
+    document = json.loads((session / "session.json").read_text())
+    document["config"]["output"].update(given)
+    (session / "session.json").write_text(json.dumps(document))
+    assert "--preset ultrafast" in by_option(read_session(session))
+
+
+def test_the_smaller_input_of_the_verdict_is_the_one_that_is_offered(session):
+    document = json.loads((session / "session.json").read_text())
+    document["verdict"] |= {"bottleneck": "infer", "smaller_input": [192, 320]}
+    (session / "session.json").write_text(json.dumps(document))
+    sizes = [one for one in by_option(read_session(session)) if one.startswith("--size ")]
+    assert sizes == ["--size 320x192"]
+
+
+def test_a_pipe_does_not_come_again(session):
+    document = json.loads((session / "session.json").read_text())
+    document["video"]["path"] = "-"
+    (session / "session.json").write_text(json.dumps(document))
+    assert next_steps(read_session(session)) == []
+
+
+def test_without_what_if_there_is_no_figure(session):
+    steps = next_steps(read_session(session))
+    assert len(steps) == 7
+    assert {step.figure for step in steps} == {None}
+    assert all(step.measure for step in steps)
+
+
+def test_every_figure_is_a_prediction_or_a_measurement(session):
+    predictions = [
+        *PASSES["what_if"]["predictions"],
+        {"change": "batch 4", "predicted_fps": 47.0, "gain": 0.2},
+    ]
+    loaded = add_passes(session, what_if={"predictions": predictions})
+    known = {row["change"]: row["predicted_fps"] for row in predictions}
+    measured = {
+        row["name"]: row["fps"]["end_to_end"]["median"]
+        for row in PASSES["sweep"]["rows"]
+        if row["fps"]
+    }
+    steps = by_option(loaded)
+    for step in steps.values():
+        if step.figure is not None:
+            given = measured if step.figure.kind == MEASURED else known
+            assert step.figure.fps == given[step.figure.basis]
+    assert steps["--no-video"].figure.kind == PREDICTED
+    assert steps["--quality fast"].figure.kind == AT_MOST
+    assert steps["--stride 2"].figure is None
+    assert any(option.startswith("--size ") and steps[option].figure is None for option in steps)
+    # What was measured is worth more than what is predicted.
+    if loaded.document.precision == "fp32":
+        assert steps["--batch 4"].figure.kind == MEASURED
+
+
+def test_a_larger_batch_that_nothing_measured_has_no_figure(session):
+    loaded = add_passes(session)
+    (session / "passes/sweep.json").unlink()
+    loaded = read_session(session)
+    assert by_option(loaded)["--batch 4"].figure is None
+
+
+SELF_TIMED = "engine openvino, int8: measured 2.4x of ort fp32 on this machine (self-timing)"
+TUNED = "tuned for 960x540 h264 (2026-11-22), 1.8 times the defaults: --precision int8"
+
+
+@pytest.mark.parametrize(
+    ("reason", "asked", "named"),
+    [
+        (SELF_TIMED, "auto", True),
+        (TUNED, "auto", True),
+        ("engine ort: onnxruntime is installed", "auto", False),  # by rank, for every batch
+        (None, "openvino", False),  # it is in the command already
+    ],
+)
+def test_a_larger_batch_runs_what_its_figure_is_of(session, reason, asked, named):
+    """What was measured for batch 1 does not count for another: auto would take ort fp32 there."""
+    path = session / "session.json"
+    document = json.loads(path.read_text())
+    precision = "auto" if asked == "auto" else "int8"
+    document["config"]["runtime"] |= {"engine": asked, "precision": precision}
+    document |= {"engine": "openvino", "precision": "int8", "engine_reason": reason}
+    path.write_text(json.dumps(document))
+    steps = by_option(add_passes(session))
+    more = " --engine openvino --precision int8" if named else ""
+    assert [option for option in steps if option.startswith("--batch")] == [f"--batch 4{more}"]
+    words = f"--batch 4{more}".split()
+    assert list(steps[f"--batch 4{more}"].command[-len(words) :]) == words
+
+
+@pytest.mark.parametrize(("rate", "offered"), [(38.0, False), (41.0, False), (47.0, True)])
+def test_what_is_predicted_as_no_faster_is_not_offered(rate, offered, session):
+    """Now it is 40, and its rounds lie 5% apart."""
+    row = {"change": "batch 4", "predicted_fps": rate, "gain": rate / 40 - 1}
+    add_passes(session, what_if={"predictions": [row]}, loop={"on_ms": [20.0, 21.0]})
+    (session / "passes/sweep.json").unlink()
+    assert ("--batch 4" in by_option(read_session(session))) is offered
+
+
+def test_a_measured_variant_that_is_slower_is_not_offered(session):
+    """Of one precision the sweep measured two batches; the larger one was slower."""
+    precision = read_session(session).document.precision
+    rows = [dict(row, precision=precision) for row in PASSES["sweep"]["rows"] if row["fps"]]
+    by_batch = {row["batch"]: dict(row) for row in rows}
+    rates = {"median": 1.0, "low": 1.0, "high": 1.0}
+    by_batch[4]["fps"] = {"inference": rates, "end_to_end": rates}
+    loaded = add_passes(session, sweep={"rows": list(by_batch.values())})
+    assert "--batch 4" not in by_option(loaded)
+
+
+@pytest.mark.parametrize(("error", "shown"), [(-0.87, False), (0.21, False), (0.19, True)])
+def test_a_replay_that_does_not_hold_its_own_run_gives_no_figure(error, shown, session):
+    loaded = add_passes(session, what_if={"replay_error": error})
+    kinds = {step.figure.kind for step in next_steps(loaded) if step.figure}
+    assert bool(kinds & {PREDICTED, AT_MOST}) is shown
+
+
+def test_the_best_figure_stands_first_and_bounds_behind(session):
+    kinds = [step.figure.kind if step.figure else "" for step in next_steps(add_passes(session))]
+    exact = [kind in (PREDICTED, MEASURED) for kind in kinds]
+    assert exact == sorted(exact, reverse=True)
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        ["profile", "SOURCE", "--frames", "20", "--run-dir", "runs/x", "--prove", "--csv"],
+        ["SOURCE", "-o", "out/", "--conf", "0.3", "--track=mlflow"],
+        ["profile", "--only", "layers", "SOURCE", "--json", "--output=x/"],
+        ["detect", "SOURCE", "-q"],
+    ],
+)
+def test_the_commands_are_ones_that_exist(session, typed):
+    """Each is parsed as if it were typed."""
+    loaded = add_passes(session)
+    path = loaded.document.each[0].video.path
+    words = ["detect-video", *(path if word == "SOURCE" else word for word in typed)]
+    loaded = replace(loaded, document=replace(loaded.document, command=words))
+    found = next_steps(loaded)
+    assert len(found) == 7
+    for step in found:
+        program, *rest = step.command
+        assert program == "detect-video"
+        assert list(step.command[len(step.command) - len(step.option) :]) == list(step.option)
+        name = rest.pop(0) if rest[0] == "compare" else "detect"
+        command = importlib.import_module(f"detector.core.cli.{name}").command
+        command.make_context(name, list(rest))
+        for word in ("--run-dir", "runs/x", "--prove", "--csv", "--only", "--json", "-o", "out/"):
+            assert word not in rest
+
+
+def test_a_command_of_another_program_is_not_repeated(session):
+    loaded = read_session(session)
+    assert "the clip.mp4" in loaded.document.command
+    assert base_command(loaded.document) == ["detect-video", loaded.document.each[0].video.path]
+
+
+def test_what_is_already_so_is_not_offered(session):
+    document = json.loads((session / "session.json").read_text())
+    document["config"]["output"]["preset"] = "ultrafast"
+    document["sync"] = True
+    document["command"] = ["detect-video", document["video"]["path"], "--sync"]
+    (session / "session.json").write_text(json.dumps(document))
+    steps = next_steps(read_session(session))
+    assert not any({"--preset", "--quality"} & set(step.option) for step in steps)
+    assert [step for step in steps if "--sync" not in step.command and not step.option]
+    del document["outputs"]["video"]
+    (session / "session.json").write_text(json.dumps(document))
+    assert not any("--no-video" in step.option for step in next_steps(read_session(session)))
+
+
+def test_a_run_without_a_frame_has_nothing_to_type(session):
+    loaded = read_session(session)
+    none = replace(loaded.document.frames, read=0, written=0)
+    assert next_steps(replace(loaded, document=replace(loaded.document, frames=none))) == []
+
+
+@pytest.mark.parametrize(
+    ("noise", "shown"),
+    [(0.0, 2), (0.001, 2), (0.04, 2), (0.1, 1), (0.4, 1), (0.6, 0), (30.0, 0), (float("inf"), 0)],
+)
+def test_noise_takes_decimals(noise, shown):
+    assert decimals(noise) == shown
+
+
+def test_the_rounds_of_the_run_tell_its_noise(session):
+    loaded = add_passes(session, loop={"on_ms": [20.0, 21.0, 22.0]})
+    assert spread_of_run(loaded) == pytest.approx(0.1)
+    assert decimals_of_rate(loaded, 40.0) == 0
+    assert decimals_of_rate(loaded, 2.0) == 1
+    assert decimals_of_rate(read_session(session), None) == 2

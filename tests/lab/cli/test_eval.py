@@ -1,0 +1,340 @@
+"""detect-video eval: accuracy and speed of one run, round trips of the sinks, gates, bad input."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from detector.core.models import front_ends
+from tests.cli.command import assert_one_line_error, detect_video, summary_of
+from tests.conftest import CHECKOUT
+from tests.lab.datasets import made
+
+pytest.importorskip("faster_coco_eval", reason="machine: faster-coco-eval is not installed")
+
+STREET = CHECKOUT / "videos/street.mp4"
+LABELS = STREET.with_suffix(".json")
+SETTINGS = ("--conf", 0.001, "--iou", 0.65)
+
+
+def figures(process):
+    assert process.returncode == 0, process.stderr
+    return summary_of(process)["results"]
+
+
+@pytest.mark.slow
+def test_a_video_with_its_labels(tmp_path):
+    (row,) = figures(
+        detect_video("eval", STREET, "--frames", 12, "--engine", "ort", "--json", cwd=tmp_path)
+    )
+    assert row["engine"] == "ort"
+    assert row["frames"]["written"] == 12
+    assert row["fps"]["inference"] > 0
+    assert row["fps"]["end_to_end"] > 0
+    assert 0.7 < row["ap50"] < 1
+    assert row["ap"] < row["ap50"]
+    low, high = row["ap50_interval"]
+    assert low <= row["ap50"] <= high
+    assert {name: one["pictures"] for name, one in row["per_class"].items()} == {
+        "person": 12,
+        "vehicle": 12,
+    }
+
+
+@pytest.mark.slow
+def test_a_session_holds_ledger_figures_and_plots(tmp_path):
+    process = detect_video(
+        "eval", LABELS, "--frames", 3, "--engine", "ort", "--run-dir", "run", cwd=tmp_path
+    )
+    assert process.returncode == 0, process.stderr
+    for text in (
+        "AP50",
+        "inference FPS",
+        "end-to-end FPS",
+        "person",
+        "scores from 0.001",
+        "NMS IoU 0.65",
+        "300 detections a frame",
+    ):
+        assert text in " ".join(process.stdout.split())
+    run = tmp_path / "run"
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["stages"]["infer"]["calls"] == 3
+    assert summary["outputs"] == {}
+    kept = json.loads((run / "evaluation.json").read_text())
+    assert len(kept["curves"]["person"]) == 101
+    assert kept["confusion"]["names"] == ["person", "vehicle", "background"]
+    for name in ("precision-recall", "confusion"):
+        drawing = ElementTree.parse(run / f"{name}.svg").getroot()
+        assert drawing.tag == "{http://www.w3.org/2000/svg}svg"
+        assert str(run / f"{name}.svg") in str(
+            tmp_path / process.stdout.split(f"{name}: ")[1].split("\n")[0]
+        )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]  # nothing else is written
+
+
+@pytest.mark.slow
+def test_several_engines_and_what_they_differ(tmp_path):
+    pytest.importorskip("torch", reason="machine: torch is not installed")
+    process = detect_video(
+        "eval",
+        LABELS,
+        "--frames",
+        4,
+        "--engine",
+        "ort,torch",
+        "--json",
+        "--run-dir",
+        "r",
+        cwd=tmp_path,
+    )
+    first, second = figures(process)
+    assert (first["engine"], second["engine"]) == ("ort", "torch")
+    assert "difference" not in first
+    assert second["difference"]["ap50"] == pytest.approx(second["ap50"] - first["ap50"])
+    assert abs(second["difference"]["ap50"]) < 0.01
+    assert sorted(path.name for path in (tmp_path / "r").iterdir()) == ["ort", "torch"]
+
+
+@pytest.mark.slow
+def test_round_trip_of_every_sink(tmp_path):
+    """detect writes, eval reads back: the figures of eval's own run, but for rounding.
+
+    In either loop.
+    """
+    line = ("eval", LABELS, "--frames", 10, "--engine", "ort", "--json")
+    (own,) = figures(detect_video(*line, cwd=tmp_path))
+    (in_turn,) = figures(detect_video(*line, "--sync", "--batch", 4, cwd=tmp_path))
+    saved = ("--save", "coco,mot,yolo,jsonl,csv", "--save-conf", "-o", "out/")
+    done = detect_video(STREET, "--frames", 10, "--engine", "ort", *SETTINGS, *saved, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    files = sorted((tmp_path / "out").iterdir())
+    assert [path.name.removeprefix("street-ort-detected") for path in files] == [
+        "-labels",
+        ".coco-results.json",
+        ".coco.json",
+        ".csv",
+        ".jsonl",
+        ".mot.txt",
+    ]
+    for path in files:
+        names = ("--names", "person-vehicle") if path.name.endswith(".mot.txt") else ()
+        (row,) = figures(
+            detect_video(
+                "eval", LABELS, "--frames", 10, "--detections", path, *names, "--json", cwd=tmp_path
+            )
+        )
+        # Two decimals of a pixel and, in jsonl and csv, four of a score.
+        for key in ("ap", "ap50", "ap75"):
+            assert row[key] == pytest.approx(own[key], abs=0.01), path
+            assert row[key] == pytest.approx(in_turn[key], abs=0.01), path
+        assert row["notes"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("x.coco.json", "coco"), ("x.json", "coco"), ("x.txt", "mot"), ("x.csv", "csv")],
+)
+def test_output_by_the_files_suffix(tmp_path, name, content):
+    done = detect_video(
+        STREET, "--frames", 2, "--engine", "ort", "-o", name, "--json", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert summary_of(done)["outputs"] == {content: name}
+
+
+@pytest.mark.slow
+def test_the_gate(tmp_path):
+    arguments = (
+        "eval",
+        LABELS,
+        "--frames",
+        3,
+        "--stride",
+        8,
+        "--engine",
+        "ort",
+        "-q",
+    )  # the first three are all found
+    assert detect_video(*arguments, "--min-ap50", 0.5, cwd=tmp_path).returncode == 0
+    process = detect_video(*arguments, "--min-ap50", 0.999, cwd=tmp_path)
+    assert_one_line_error(process, 8, "gate failed", "AP50", "0.999", "it is 0.", "(ort)")
+
+
+@pytest.mark.slow
+def test_a_null_engine_finds_nothing(tmp_path):
+    (row,) = figures(
+        detect_video("eval", LABELS, "--frames", 2, "--engine", "null", "--json", cwd=tmp_path)
+    )
+    assert row["ap50"] == 0
+
+
+@pytest.mark.slow
+def test_pictures_that_cannot_be_read_are_not_scored(tmp_path):
+    path = made.coco(tmp_path)
+    (tmp_path / "b.jpg").write_bytes(b"no picture")
+    process = detect_video("eval", path, "--engine", "null", "--json", cwd=tmp_path)
+    assert process.returncode == 7
+    (row,) = summary_of(process)["results"]
+    assert "1 picture could not be read and cannot be scored" in row["notes"]
+    assert row["per_class"]["person"]["pictures"] == 1
+
+
+@pytest.mark.slow
+def test_another_size_than_the_labels_say_is_noted(tmp_path):
+    path = made.coco(tmp_path)
+    made.picture(tmp_path / "a.jpg", 128, 96)
+    (row,) = figures(detect_video("eval", path, "--engine", "null", "--json", cwd=tmp_path))
+    assert "a.jpg is 128x96, the labels say 64x48" in row["notes"][-1]
+
+
+def strangers(document):
+    document["annotations"][0]["image_id"] = 99
+
+
+def none_listed(document):
+    document["images"], document["annotations"] = [], []
+
+
+def no_boxes(document):
+    document["annotations"] = []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "pictures", "message"),
+    [
+        (
+            strangers,
+            ("a.jpg", "b.jpg"),
+            "1 annotations are of pictures that it does not list, first image_id 99",
+        ),
+        (none_listed, (), "has no picture, so there is nothing to evaluate"),
+        (
+            no_boxes,
+            ("a.jpg", "b.jpg"),
+            "no box of person in its 2 pictures, so there is nothing to score",
+        ),
+        (lambda document: None, ("a.jpg",), "1 of its 2 pictures is missing, first"),
+    ],
+    ids=["unknown pictures", "no picture", "no box", "pictures missing"],
+)
+def test_wrong_labels(tmp_path, change, pictures, message):
+    document = made.coco_document()
+    change(document)
+    process = detect_video(
+        "eval", made.coco(tmp_path, document, pictures), "--engine", "ort", cwd=tmp_path
+    )
+    assert_one_line_error(process, 3, message)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_corrupt_json(tmp_path):
+    (tmp_path / "labels.json").write_text('{"images": [{"id": 1,\n "file')
+    assert_one_line_error(
+        detect_video("eval", "labels.json", cwd=tmp_path), 3, "labels.json:2: not valid JSON"
+    )
+    process = detect_video("eval", "labels.json", "--json", cwd=tmp_path)
+    assert summary_of(process)["exit"]["code"] == process.returncode == 3
+
+
+@pytest.mark.slow
+def test_a_mapping_that_names_what_nobody_has(tmp_path):
+    (tmp_path / "map.yaml").write_text("classes: {vehicle: [cra]}\n")
+    process = detect_video("eval", made.coco(tmp_path), "--mapping", "map.yaml", cwd=tmp_path)
+    assert_one_line_error(
+        process,
+        2,
+        "classes.vehicle names 'cra', which neither the model nor the labels have",
+        "'car'",
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("--mapping", "nowhere"), 2, "--mapping nowhere: no such file"),
+        (("--subset", "dusk"), 2, "--subset dusk"),
+        (("--engine", "ort,ort"), 2, "--engine ort,ort"),
+        (("--engine", "nonsense"), 2, "nonsense"),
+        (("--model", "nowhere.cfg"), 4, "nowhere.cfg"),
+        (("--detections", "nowhere.json"), 3, "nowhere.json: no such file"),
+        (("--images", "nowhere"), 3, "--images nowhere: no such folder or video"),
+        (("--min-ap50", 2), 2, "min-ap50"),
+        (("--conf", 2), 2, "--conf"),
+    ],
+)
+def test_wrong_arguments(tmp_path, arguments, code, message):
+    process = detect_video("eval", made.coco(tmp_path), *arguments, cwd=tmp_path)
+    assert_one_line_error(process, code, message)
+
+
+@pytest.mark.slow
+def test_labels_of_another_video(tmp_path):
+    document = json.loads(LABELS.read_text())
+    document["images"][5]["frame_index"] = 9999
+    (tmp_path / "labels.json").write_text(json.dumps(document))
+    process = detect_video(
+        "eval", "labels.json", "--images", STREET, "--engine", "null", cwd=tmp_path
+    )
+    assert_one_line_error(process, 3, "1 of its frames are not in", "is it the right video?")
+
+
+# The figures are the same with any number of threads, and one uses the least CPU.
+ONE_THREAD = ("--threads", 1, "--concurrency", 1)
+SUBSETS = ("coco/val", "highway/valid/road", "highway/valid/overpass", "highway/valid/elevated")
+# With the NMS of their reference, and how near its figures are: two are equal to rounding. The
+# third reference was made on inputs cut to each picture's shape, while ours is square.
+MODELS = {
+    "yolo-fastest-1.1-xl": ("yolo-fastest-1.1-xl.cfg", ("--iou", 0.45), 0.002),
+    "yolox_nano": ("yolox_nano.onnx", (), 0.002),
+    "yolov5n": ("yolov5n.pt", ("--iou", 0.6, "--size", "640x640"), 0.02),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("subset", SUBSETS)
+@pytest.mark.parametrize(
+    "model", [name for name, (file, *_) in MODELS.items() if Path(file).suffix in front_ends()]
+)
+def test_the_reference_figures(shared, tmp_path, model, subset):
+    """The independent figures of ../shared: other implementations of the networks, pycocotools."""
+    wanted = json.loads((shared / "data/reference_ap.json").read_text())["results"][subset][model]
+    file, options, near = MODELS[model]
+    part, split, *names = subset.split("/")
+    process = detect_video(
+        "eval",
+        shared / f"data/labelled/{part}/{split}.json",
+        "--model",
+        shared / "data/weights" / file,
+        "--mapping",
+        "person-vehicle",
+        "--engine",
+        "ort",
+        *ONE_THREAD,
+        "--json",
+        *options,
+        *(("--subset", *names) if names else ()),
+        cwd=tmp_path,
+    )
+    (row,) = figures(process)
+    if "mean" in wanted:
+        assert row["ap50"] == pytest.approx(wanted["mean"]["ap50"], abs=near)
+        assert row["ap"] == pytest.approx(wanted["mean"]["ap50_95"], abs=near)
+        assert row["ap50_interval"] == pytest.approx(wanted["mean"]["ap50_interval"], abs=near)
+    for name, one in wanted["per_class"].items():
+        ours = row["per_class"][name]
+        assert {key: ours[key] for key in ("pictures", "boxes", "ignored_boxes")} == {
+            key: one[key] for key in ("pictures", "boxes", "ignored_boxes")
+        }
+        for key in ("ap50", "ap50_95", "recall", "recall_conf25", "precision_conf25"):
+            if key in one:
+                assert ours["ap" if key == "ap50_95" else key] == pytest.approx(
+                    one[key], abs=near
+                ), (name, key)

@@ -1,0 +1,49 @@
+"""The real Nsight Systems around the real command; Debian has packages of it that need no GPU."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+CANNOT = 3  # of scripts/nsys_check: Debian's packages cannot be had
+
+
+@pytest.fixture(scope="module")
+def recorded(shared: Path) -> list[dict[str, Any]]:
+    command = [sys.executable, str(ROOT / "scripts/nsys_check"), "--json", "--nsys", "2022"]
+    command += ["--nvtx", importlib.metadata.version("nvtx"), "--frames", "30"]
+    for mode in ("loop", "two sources", "Python API", "Ctrl-C", "engine's error"):
+        command += ["--mode", mode]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=1500, check=False)
+    if run.returncode == CANNOT:
+        pytest.skip(f"machine: {run.stderr.strip().splitlines()[-1]}")
+    rows: list[dict[str, Any]] = json.loads(run.stdout)
+    return rows
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_profiler_records_every_call_of_every_run(recorded: list[dict[str, Any]]) -> None:
+    assert [row["mode"] for row in recorded] == [
+        "loop",
+        "two sources",
+        "two sources",
+        "Python API",
+        "Ctrl-C",
+        "engine's error",
+    ]
+    for row in recorded:
+        # Durations are for scripts/nsys_check by itself: a test does not judge times.
+        wrong = [one for one in row["wrong"] if " off" not in one]
+        assert wrong == [], row
+        assert row["open"] == 0
+        assert row["calls"]["infer"] > 0
+        if row["mode"] != "Python API":  # which leaves no session
+            assert row["calls"] == row["expected"]

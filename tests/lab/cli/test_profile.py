@@ -1,0 +1,277 @@
+"""profile, report and diff from outside, on the package's own model."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+
+from detector.lab.profile import choose_passes, list_passes
+from tests.cli.command import detect_video, summary_of
+from tests.cli.small import write_network
+from tests.conftest import CHECKOUT
+from tests.lab.profile.budgets import with_short_budgets
+from tests.lab.report.sessions import with_passes
+from tests.lab.report.test_trace import problems
+
+STREET = CHECKOUT / "videos/street.mp4"
+
+
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory):
+    place = tmp_path_factory.mktemp("profile")
+    done = detect_video(
+        "profile",
+        STREET,
+        "--frames",
+        12,
+        "--threads",  # two that wait for each other use more CPU for the same facts
+        1,
+        "--run-dir",
+        "run",
+        "--only",
+        "loop,critical_path,what_if,memory,python",
+        "--json",
+        "--csv",
+        cwd=place,
+        env=with_short_budgets(tmp_path_factory.mktemp("budgets")),
+    )
+    assert done.returncode == 0, done.stderr
+    return place, summary_of(done)
+
+
+@pytest.mark.slow
+def test_every_pass_gives_its_facts(profiled):
+    place, document = profiled
+    assert document["not_available"] == {}
+    path = document["critical_path"]
+    assert sum(stage["share"] for stage in path["stages"]) == pytest.approx(1)
+    assert sum(s["self_s"] + s["wait_s"] for s in path["stages"]) == pytest.approx(path["wall_s"])
+    changes = {row["change"] for row in document["what_if"]}
+    assert {"infer free", "read free", "write free", "overlap off", "one more core"} <= changes
+    assert set(document["overhead"]) == {"loop", "memory", "python"}
+    assert document["memory"]["peak_mb"] >= document["memory"]["start_mb"]
+    assert document["python"]["folded"]["detector.core.stages"] > 0
+    assert (place / "run/passes/critical_path.json").is_file()
+    assert 'id="first"' in (place / "run/report.html").read_text()
+    assert (
+        (place / "run/steps_timer.csv")
+        .read_text()
+        .startswith("step,total,count,avg,std,min,max,share,p50")
+    )
+    assert sorted(path.name for path in place.iterdir()) == ["run"]  # what the passes wrote is gone
+
+
+END = "---- the end of a report ----"
+# Reports of the session "run", one after the other in one interpreter.
+WITHOUT = f"""
+import json, sys
+for name in json.loads(sys.argv[1]): sys.modules[name] = None
+from detector.core.cli import main
+for arguments in json.loads(sys.argv[2]):
+    sys.argv = ["detect-video", "report", "run", *arguments]
+    try:
+        main()
+    except SystemExit as end:
+        if end.code: raise
+    print({END!r}, flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("passes", ["as they were", "of everything"])
+def test_a_session_is_rendered_later_without_engines_or_pictures(profiled, tmp_path, passes):
+    """In an interpreter that has neither cv2, nor any engine, nor what talks to a GPU."""
+    place, document = profiled
+    place = Path(shutil.copytree(place / "run", tmp_path / "run")).parent
+    if passes == "of everything":
+        with_passes(place / "run")
+    blocked = (
+        "cv2",
+        "onnxruntime",
+        "torch",
+        "openvino",
+        "tensorrt",
+        "av",
+        "onnx",
+        "pynvml",
+        "pycuda",
+        "cuda",
+        "psutil",
+    )
+    reports = [
+        ["--format", "table"],
+        ["--format", "json", "-o", "-"],
+        ["--format", "trace", "-o", "t.json.gz"],
+        ["--format", "csv", "-o", "tables"],
+        ["-o", "report.html"],
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, json.dumps(blocked), json.dumps(reports)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    table, facts, *_ = done.stdout.split(END)
+    assert done.stdout.count(END) == len(reports)
+    assert "critical path of" in table
+    assert json.loads(facts)["fps"] == document["fps"]
+    assert (
+        problems(json.loads(gzip.decompress((tmp_path / "t.json.gz").read_bytes()))["traceEvents"])
+        == []
+    )
+    page = (tmp_path / "report.html").read_text()
+    assert "<h2>What if" in page
+    if passes == "of everything":
+        assert all(
+            f'id="{table}"' in page
+            for table in ("layers", "shapes", "host-device", "sweep", "energy")
+        )
+        assert "energy (the run without the idle power)" in table
+    assert (
+        (tmp_path / "tables/steps_timer.csv")
+        .read_text()
+        .startswith("step,total,count,avg,std,min,max,share,p50")
+    )
+
+
+@pytest.mark.slow
+def test_a_run_beside_itself_passes_the_gate(profiled):
+    place, _ = profiled
+    done = detect_video("diff", "run", "run", "--max-regression", "5%", "--json", cwd=place)
+    assert done.returncode == 0
+    rows = {row["what"]: row for row in summary_of(done)["changes"]}
+    assert all(row["ratio"] == 1 for row in rows.values())
+    assert {"end to end, per frame", "read", "infer", "write"} <= rows.keys()
+
+
+WRONG = [
+    (["profile"], 2, "needs a SOURCE to run, or --nsys FILE"),
+    (["profile", STREET, "--only", "layer"], 2, "no such pass; passes are"),
+    (["profile", "nothing.mp4"], 3, "nothing.mp4"),
+    (["profile", "--nsys", "x.sqlite", "--csv"], 2, "--csv writes into"),
+    (["profile", "--nsys", STREET], 2, "no SQLite export of nsys"),
+    (["report", "."], 2, "no session.json in it"),
+    (["diff", ".", "."], 2, "no session.json in it"),
+    (["diff", ".", ".", "--max-regression", "lots"], 2, "not a share; write 5% or 0.05"),
+    (["diff", ".", ".", "--max-regression", "5"], 2, "not a share; write 5% or 0.05"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("arguments", "code", "message"), WRONG)
+def test_a_users_mistake_is_one_line(tmp_path, arguments, code, message):
+    done = detect_video(*arguments, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_progress_says_what_takes_how_long_and_a_sweep_is_asked_for(tmp_path):
+    done = detect_video(
+        "profile",
+        STREET,
+        "--frames",
+        6,
+        "--engine",
+        "null",
+        "--run-dir",
+        "run",
+        "--only",
+        "critical_path,layers,counters",
+        "--no-video",
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    plain, *lines = done.stderr.splitlines()
+    assert re.fullmatch(r"the plain run \.\.\. [\d.]+ s", plain)
+    assert re.fullmatch(r"pass 1 of 3, critical_path: .+ \.\.\. [\d.]+ s", lines[0])
+    assert lines[1].startswith("pass 2 of 3, layers: ")
+    assert lines[1].endswith("... not available: engine null: no layer times: it computes nothing")
+    assert "sweep" not in choose_passes(None)
+    assert (
+        choose_passes(None, ["sweep"])
+        == list_passes()
+        == sorted(choose_passes(["sweep"], choose_passes(None)), key=list_passes().index)
+    )
+    assert choose_passes(["layers"], ["sweep"]) == ["layers", "sweep"]
+
+
+@pytest.mark.slow
+def test_counters_that_may_not_be_read_are_a_line_and_the_others_go_on(tmp_path):
+    perf = tmp_path / "bin/perf"
+    perf.parent.mkdir()
+    perf.write_text("#!/bin/sh\necho 'No permission to enable cycles event.' >&2\nexit 255\n")
+    perf.chmod(0o755)
+    path = f"{perf.parent}:{os.environ['PATH']}"
+    done = detect_video(
+        "profile",
+        STREET,
+        "--frames",
+        6,
+        "--engine",
+        "null",
+        "--no-video",
+        "--run-dir",
+        "run",
+        "--only",
+        "counters,critical_path",
+        "--json",
+        cwd=tmp_path,
+        env={"PATH": path},
+    )
+    assert done.returncode == 0, done.stderr
+    document = summary_of(done)
+    assert document["critical_path"]["available"]
+    assert (tmp_path / "run/report.html").is_file()
+    reason = (
+        "perf stat failed: No permission to enable cycles event.; "
+        "as root: sysctl kernel.perf_event_paranoid=1"
+    )
+    assert document["not_available"] == {"counters": reason}
+
+
+@pytest.mark.slow
+def test_twenty_thousand_frames_keep_the_session_small_and_memory_flat(tmp_path):
+    clip = tmp_path / "long.mp4"
+    with av.open(str(clip), "w") as container:
+        stream = container.add_stream("mpeg4", rate=25)
+        stream.width = stream.height = 64
+        picture = av.VideoFrame.from_ndarray(np.zeros((64, 64, 3), np.uint8), format="bgr24")
+        for number in range(20_000):
+            picture.pts = number
+            container.mux(stream.encode(picture))
+        container.mux(stream.encode())
+    done = detect_video(
+        "profile",
+        clip,
+        "--model",
+        write_network(tmp_path),
+        "--engine",
+        "null",
+        "--no-video",
+        "--run-dir",
+        "run",
+        "--only",
+        "memory",
+        "--json",
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    document = summary_of(done)
+    assert document["frames"]["written"] == 20_000
+    assert sum(path.stat().st_size for path in (tmp_path / "run").rglob("*")) < 50e6
+    assert document["memory"]["slope_mb_per_1000_frames"] < 1.0

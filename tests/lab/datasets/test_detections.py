@@ -1,0 +1,189 @@
+"""What the sinks write is read back as it was; whatever does not fit is one line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from detector.core import sinks
+from detector.core.errors import SourceError
+from detector.core.types import Detections
+from detector.lab import datasets
+from tests.lab.datasets import made
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "sinks"))
+from probing import make_frame, make_info
+
+NAMES = ("person", "car")
+JSONL = '{"source":"a.jpg","frame":0,"detections":[{"class":"x","score":%s,"box":%s}]}'
+CSV = "source,frame,pts,time_s,class,class_id,score,x1,y1,x2,y2"
+FORMATS = ("coco", "csv", "jsonl", "mot", "yolo")
+
+
+def detections(at: int) -> Detections:
+    boxes = np.array([[1.25, 2, 30.5, 41], [0, 0, 8 + at, 9]], np.float32)
+    return Detections(boxes, np.array([0.875, 0.0625], np.float32), np.array([1, 0]), NAMES)
+
+
+def write(name: str, folder: Path, paths: list[str | None], **info) -> Path:
+    """Detections in every frame but the last."""
+    scored = {"save_conf": True} if name == "yolo" else {}
+    sink = sinks.open(name, folder / f"out{sinks.find(name).suffixes[0]}", **scored)
+    sink.open(make_info(**info))
+    for at, path in enumerate(paths):
+        found = detections(at) if at < len(paths) - 1 else Detections.empty(NAMES)
+        sink.write(make_frame(at, path=path), found)
+    return sink.close()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("kind", ["pictures", "video"])
+def test_round_trip(tmp_path, name, kind):
+    made.mot(tmp_path / "set", frames=3)
+    if kind == "pictures":
+        paths = [str(path) for path in sorted((tmp_path / "set/img1").iterdir())]
+        dataset = datasets.open(str(tmp_path / "set"))
+    else:
+        paths = [None] * 3
+        (tmp_path / "in.mp4").touch()
+        dataset = datasets.open(str(tmp_path / "set/gt/gt.txt"), images=str(tmp_path / "in.mp4"))
+        for one in dataset.pictures:
+            one.width, one.height = made.WIDTH, made.HEIGHT  # the video itself is empty
+    path = write(name, tmp_path, paths, kind=kind)
+    found = datasets.open_detections(str(path), dataset, names=NAMES if name == "mot" else None)
+    assert len(found.detections) == 3
+    for at, one in enumerate(found.detections):
+        wanted = detections(at) if at < 2 else Detections.empty(NAMES)
+        assert one.boxes == pytest.approx(wanted.boxes, abs=1e-4 if name == "yolo" else 1e-6)
+        assert one.scores.tolist() == pytest.approx(wanted.scores.tolist(), abs=5e-5)
+        assert [one.name(i) for i in range(len(one))] == [
+            wanted.name(i) for i in range(len(wanted))
+        ]
+
+
+def test_labels_without_scores_are_no_detections(tmp_path):
+    made.mot(tmp_path / "set", frames=3)
+    picture = min((tmp_path / "set/img1").iterdir())
+    folder = tmp_path / "out-labels"
+    folder.mkdir()
+    (folder / "classes.txt").write_text("person\ncar\n")
+    (folder / f"{picture.stem}.txt").write_text("0 0.5 0.5 0.1 0.1\n")
+    with pytest.raises(SourceError, match=r"five numbers are a label.*--save-conf"):
+        datasets.open_detections(str(folder), datasets.open(str(tmp_path / "set")))
+
+
+@pytest.mark.parametrize("name", ["csv", "jsonl"])
+@pytest.mark.parametrize(
+    "odd", ["=1+1", "'=1", "@a", "-x", "\tx", "a\rb\nc\u2028d\x85e", '"', "+1"]
+)
+def test_names_that_mean_something_elsewhere_come_back(tmp_path, name, odd):
+    """A spreadsheet takes them for formulas, or a reader for the end of a line."""
+    dataset = datasets.open(str(made.coco(tmp_path)))
+    sink = sinks.open(name, tmp_path / f"out.{name}")
+    sink.open(make_info(kind="pictures"))
+    box, score = np.array([[1, 2, 3, 4]], np.float32), np.array([0.5], np.float32)
+    sink.write(make_frame(0, path="a.jpg"), Detections(box, score, np.array([0]), (odd,)))
+    found = datasets.open_detections(str(sink.close()), dataset)
+    assert found.detections[0].name(0) == odd
+    cells = (tmp_path / f"out.{name}").read_bytes().decode().split(",")
+    assert name == "jsonl" or not any(cell.startswith(("=", "+", "@", "\t")) for cell in cells)
+
+
+def test_the_coco_file_loads_in_the_library(tmp_path):
+    coco = pytest.importorskip(
+        "faster_coco_eval", reason="machine: faster-coco-eval is not installed"
+    ).COCO(str(write("coco", tmp_path, ["x/a.jpg", "x/b.jpg"])))
+    assert coco.getImgIds() == [1, 2]
+    assert [row["name"] for row in coco.loadCats(coco.getCatIds())] == ["person", "car"]
+    (first, second) = coco.loadAnns(coco.getAnnIds(imgIds=[1]))
+    assert (first["bbox"], first["category_id"], first["score"]) == ([1.25, 2, 29.25, 39], 2, 0.875)
+    assert second["area"] == 72
+
+
+def test_a_list_of_results_uses_the_labels_own_numbers(tmp_path):
+    dataset = datasets.open(str(made.coco(tmp_path)))
+    path = tmp_path / "results.json"
+    path.write_text(
+        json.dumps([{"image_id": 20, "category_id": 3, "bbox": [1, 2, 3, 4], "score": 0.5}])
+    )
+    found = datasets.open_detections(str(path), dataset)
+    assert [len(one) for one in found.detections] == [0, 1]
+    assert found.detections[1].boxes.tolist() == [[1, 2, 4, 6]]
+    assert found.detections[1].name(0) == "car"
+
+
+def test_pictures_on_one_side_only_are_said(tmp_path):
+    dataset = datasets.open(str(made.coco(tmp_path)))
+    found = datasets.open_detections(
+        str(write("coco", tmp_path, ["elsewhere/a.jpg", "elsewhere/z.jpg"])), dataset
+    )
+    assert [len(one) for one in found.detections] == [2, 0]
+    assert len(found.notes) == 2
+    assert "1 picture was left out" in found.notes[0]
+    assert "lacks 1 picture " in found.notes[1]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("x.json", '{"images": []}', "has no list 'categories'"),
+        (
+            "x.json",
+            '[{"image_id": 10, "category_id": 1, "bbox": [0, 0, 1, 1]}]',
+            "has no score, so it is a label",
+        ),
+        (
+            "x.json",
+            '[{"image_id": 10, "category_id": 9, "bbox": [0, 0, 1, 1], "score": 1}]',
+            "is of category 9",
+        ),
+        (
+            "x.json",
+            '[{"image_id": 5, "category_id": 1, "bbox": [0, 0, 1, 1], "score": 1}]',
+            "none of its pictures is",
+        ),
+        ("x.json", '[{"image_id": 10,', "x.json:1: not valid JSON"),
+        ("x.jsonl", '{"source":"a.jpg"}\n', "x.jsonl:1: not a line that detect-video wrote"),
+        ("x.jsonl", "[" * 100_000, "x.jsonl:1: "),
+        ("x.jsonl", JSONL % ("1e999", "[0,0,1,1]"), "x.jsonl:1: "),
+        ("x.jsonl", JSONL % ("NaN", "[0,0,1,1]"), "x.jsonl:1: "),
+        ("x.jsonl", JSONL % ("0.5", "[0,0,1]"), "x.jsonl:1: not a line"),
+        ("x.jsonl", JSONL % ("0.5", "[0,0,1,1e999]"), "x.jsonl:1: "),
+        ("x.jsonl", '{"source":"a\\u0000.jpg","frame":0,"detections":[]}', "another dataset"),
+        ("x.csv", f"source\n{'x' * 200_000}\n", "not a row that detect-video wrote"),
+        ("x.csv", f"{CSV}\na.jpg\n", "x.csv:2: not a row that detect-video wrote"),
+        ("x.jsonl", '{"source":"q.jpg","frame":0,"detections":[]}\n', "is it of another dataset?"),
+        ("x.csv", "source,frame\na.jpg,0\n", "x.csv:2: not a row that detect-video wrote"),
+        ("x.mot.txt", "1,-1,0,0,5,5,0.5,1,1\n", "--names FILE"),
+        (
+            "x.avi",
+            "",
+            "no format that eval knows; it reads what --save coco, mot, yolo, jsonl or csv wrote",
+        ),
+    ],
+)
+def test_a_wrong_file(tmp_path, file, content, message):
+    dataset = datasets.open(str(made.coco(tmp_path)))
+    (tmp_path / file).write_text(content)
+    with pytest.raises(SourceError) as caught:
+        datasets.open_detections(str(tmp_path / file), dataset)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_mot_rows_need_frames(tmp_path):
+    dataset = datasets.open(str(made.coco(tmp_path)))
+    (tmp_path / "x.txt").write_text("1,-1,0,0,5,5,0.5,1,1\n")
+    with pytest.raises(SourceError, match=r"has frame numbers, but .* has pictures without"):
+        datasets.open_detections(str(tmp_path / "x.txt"), dataset, names=NAMES)
+
+
+def test_a_box_that_is_none(tmp_path):
+    dataset = datasets.open(str(made.mot(tmp_path / "set")))
+    (tmp_path / "x.txt").write_text("1,-1,0,0,-5,5,0.5,1,1\n")
+    with pytest.raises(SourceError, match=r"x.txt:1: not a box with a score"):
+        datasets.open_detections(str(tmp_path / "x.txt"), dataset, names=NAMES)

@@ -1,0 +1,344 @@
+"""Labels of three formats become the same Dataset. A damaged file is one line with the cure."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from detector.core.errors import SourceError, UsageError
+from detector.lab import datasets
+from detector.lab.datasets.base import picture_size
+from tests.lab.datasets import made
+
+
+def test_formats_are_the_folders_files():
+    assert list(datasets.label_formats()) == ["coco", "mot", "yolo"]
+    assert list(datasets.detection_formats()) == ["coco", "csv", "jsonl", "mot", "yolo"]
+
+
+def test_coco(tmp_path):
+    dataset = datasets.open(str(made.coco(tmp_path)))
+    assert (dataset.format, dataset.classes, dataset.video) == ("coco", ("person", "car"), None)
+    a, b = dataset.pictures
+    assert a.boxes.tolist() == [[1, 2, 11, 22], [30, 0, 60, 40], [5, 5, 13, 9]]
+    assert (a.class_ids.tolist(), a.ignored.tolist()) == ([0, 0, 1], [False, False, True])
+    assert (a.crowd.tolist(), a.areas.tolist()) == (
+        [False, True, False],
+        [150, 1200, 32],
+    )  # no area: the box's
+    assert (a.id, a.labelled, a.subset, a.path) == (10, None, "day", str(tmp_path / "a.jpg"))
+    assert (b.labelled, len(b.boxes)) == (frozenset({1}), 0)
+    dataset.check_readable()
+
+
+def test_coco_finds_the_pictures_where_its_archives_put_them(tmp_path):
+    made.coco(tmp_path / "annotations", pictures=())
+    (tmp_path / "annotations/labels.json").rename(tmp_path / "annotations/instances_val2017.json")
+    for name in ("a.jpg", "b.jpg"):
+        made.picture(tmp_path / "images/val2017" / name)
+    datasets.open(str(tmp_path / "annotations/instances_val2017.json")).check_readable()
+
+
+def test_coco_without_sizes_reads_the_pictures(tmp_path):
+    document = made.coco_document()
+    for image in document["images"]:
+        del image["width"]
+    dataset = datasets.open(str(made.coco(tmp_path, document)))
+    assert {(one.width, one.height) for one in dataset.pictures} == {(made.WIDTH, made.HEIGHT)}
+
+
+@pytest.mark.parametrize("where", ["beside", "given", "by its name"])
+def test_coco_of_a_video(tmp_path, where):
+    document = made.coco_document()
+    for image, frame in zip(document["images"], (0, 7), strict=True):
+        image["file_name"] = f"in.mp4#{frame}"
+    path = made.coco(tmp_path, document, ())
+    video = tmp_path / ("in.mp4" if where != "given" else "other.mkv")
+    video.touch()
+    if where == "by its name":
+        path.rename(tmp_path / "in.json")
+        dataset = datasets.open(str(video))
+    else:
+        dataset = datasets.open(str(path), images=str(video) if where == "given" else None)
+    assert dataset.video == str(video)
+    assert [one.frame for one in dataset.pictures] == [0, 7]
+    assert {one.path for one in dataset.pictures} == {None}
+
+
+@pytest.mark.parametrize("yaml", [True, False])
+def test_yolo(tmp_path, yaml):
+    dataset = datasets.open(str(made.yolo(tmp_path, yaml=yaml)))
+    assert (dataset.format, dataset.classes) == ("yolo", ("person", "car"))
+    a, b = dataset.pictures
+    assert a.boxes.tolist() == [[0, 0, 32, 24], [32, 24, 64, 48]]  # the second is a polygon
+    assert (a.class_ids.tolist(), len(b.boxes)) == ([1, 0], 0)
+    assert (a.width, a.height, a.path) == (
+        made.WIDTH,
+        made.HEIGHT,
+        str(tmp_path / "images/val/a.jpg"),
+    )
+
+
+def test_yolo_split_and_lists_of_pictures(tmp_path):
+    made.yolo(tmp_path)
+    (tmp_path / "some.txt").write_text("images/val/a.jpg\n")
+    (tmp_path / "data.yaml").write_text("valid: images/val\ntest: some.txt\nnames: [person, car]\n")
+    assert len(datasets.open(str(tmp_path)).pictures) == 2  # val may be called valid
+    assert len(datasets.open(str(tmp_path / "data.yaml"), split="test").pictures) == 1
+    with pytest.raises(
+        SourceError, match=r"has no split 'train'; it has test; choose with --split"
+    ):
+        datasets.open(str(tmp_path), split="train")
+
+
+@pytest.mark.parametrize("info", [True, False])
+def test_mot(tmp_path, info):
+    dataset = datasets.open(str(made.mot(tmp_path, info=info)))
+    assert (dataset.format, dataset.classes[:3]) == (
+        "mot",
+        ("pedestrian", "person on vehicle", "car"),
+    )
+    first, second = dataset.pictures
+    assert first.boxes.tolist() == [[5, 6, 15, 26], [30, 6, 40, 26]]
+    assert (first.class_ids.tolist(), first.ignored.tolist()) == ([0, 0], [False, True])
+    assert (second.class_ids.tolist(), second.ignored.tolist()) == ([0, 2], [False, True])
+    assert first.labelled == frozenset({0})  # no car is considered, so cars were not looked for
+    assert (first.frame, second.frame, first.width) == (0, 1, made.WIDTH)
+    dataset.check_readable()
+
+
+def test_mot_of_several_sequences(tmp_path):
+    made.mot(tmp_path / "one")
+    made.mot(tmp_path / "two", frames=3)
+    dataset = datasets.open(str(tmp_path))
+    assert [one.subset for one in dataset.pictures] == ["one", "one", "two", "two", "two"]
+    assert [one.id for one in dataset.pictures] == [0, 1, 2, 3, 4]
+    assert {one.frame for one in dataset.pictures} == {
+        None
+    }  # a frame number would be of two sequences
+
+
+def test_mot_of_a_video_and_names_of_its_own(tmp_path):
+    made.mot(tmp_path)
+    (tmp_path / "gt/labels.txt").write_text("walker\nrider\ncart\n")
+    (tmp_path / "in.mp4").touch()
+    dataset = datasets.open(str(tmp_path / "gt/gt.txt"), images=str(tmp_path / "in.mp4"))
+    assert (dataset.video, dataset.classes) == (
+        str(tmp_path / "in.mp4"),
+        ("walker", "rider", "cart"),
+    )
+    assert [one.path for one in dataset.pictures] == [None, None]
+
+
+def test_the_real_sequence(shared):
+    dataset = datasets.open(str(shared / "data/labelled/sequence"))
+    dataset.check_readable()
+    assert (len(dataset.pictures), sum(len(one.boxes) for one in dataset.pictures)) == (
+        12,
+        156 + 792,
+    )
+    truth = json.loads((shared / "data/labelled/sequence/MOT17-02-FRCNN/gt.json").read_text())
+    boxes = sorted(annotation["bbox"] for annotation in truth["annotations"])
+    ours = [box for one in dataset.pictures[:4] for box in one.boxes.tolist()]
+    assert sorted([x1, y1, x2 - x1, y2 - y1] for x1, y1, x2, y2 in ours) == [
+        pytest.approx(box) for box in boxes
+    ]
+
+
+def test_size_of_a_picture(tmp_path):
+    for name in ("a.jpg", "b.png", "c.bmp"):
+        assert picture_size(str(made.picture(tmp_path / name, 31, 17))) == (31, 17)
+
+
+def without(key):
+    return {name: value for name, value in made.coco_document().items() if name != key}
+
+
+def changed(kind, at, **values):
+    document = made.coco_document()
+    document[kind][at] |= values
+    return document
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (
+            without("images"),
+            "has no list 'images': a COCO json has images, annotations and categories",
+        ),
+        ([{"image_id": 1}], "is a list"),
+        (
+            {**made.coco_document(), "images": [], "annotations": []},
+            "has no picture, so there is nothing to evaluate",
+        ),
+        (
+            changed("annotations", 1, image_id=99),
+            "1 annotations are of pictures that it does not list, first image_id",
+        ),
+        (
+            changed("annotations", 1, category_id=7),
+            "annotation 2 is of category 7, which is not listed",
+        ),
+        (
+            changed("annotations", 0, bbox=[1, 2, 3]),
+            "annotation 1: bbox [1, 2, 3] is not [x, y, width, height]",
+        ),
+        (changed("annotations", 0, bbox=[1, 2, -3, 4]), "is not [x, y, width, height]"),
+        (changed("annotations", 0, bbox=None), "bbox None is not"),
+        (changed("annotations", 0, image_id="ten"), "image_id is 'ten'; it must be a whole number"),
+        (
+            changed("annotations", 0, score=0.5),
+            "its annotations have scores, so they are detections",
+        ),
+        (changed("images", 1, id=10), "two images have one id"),
+    ],
+)
+def test_a_wrong_json(tmp_path, document, message):
+    with pytest.raises(SourceError) as caught:
+        datasets.open(str(made.coco(tmp_path, document)))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"images": [', "labels.json:1: not valid JSON (Expecting value)"),
+        (b"\xff\xfe\x00", "not text in UTF-8"),
+        (b"", "labels.json:1: not valid JSON"),
+        (b"[" * 100_000, "nested too deep"),
+    ],
+)
+def test_a_corrupt_json(tmp_path, content, message):
+    path = tmp_path / "labels.json"
+    path.write_bytes(content)
+    with pytest.raises(SourceError) as caught:
+        datasets.open(str(path))
+    assert message in str(caught.value)
+
+
+def test_missing_pictures_are_counted(tmp_path):
+    dataset = datasets.open(str(made.coco(tmp_path, pictures=("a.jpg",))))
+    with pytest.raises(
+        SourceError,
+        match=r"1 of its 2 pictures is missing, first \S*/b.jpg; name their folder with",
+    ):
+        dataset.check_readable()
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("labels/val/a.txt", "2 0.5 0.5 1 1\n", "a.txt:1: class 2, and the last of 2 names"),
+        ("labels/val/a.txt", "0 0.5 0.5 1\n", "a.txt:1: not a row of at least 5 numbers"),
+        ("labels/val/a.txt", "\n0 0.5 x 1 1\n", "a.txt:2: not a row of at least 5 numbers"),
+        (
+            "labels/val/a.txt",
+            "0 30 20 10 10\n",
+            "is not relative to the picture: YOLO's numbers are 0 to 1",
+        ),
+        ("labels/val/a.txt", "0 .5 .5 .1 .1 .9\n", "six numbers are a detection, not a label"),
+        (
+            "labels/val/a.txt",
+            "0 .5 .5 .1 .1 .9 .5 .5\n",
+            "8 numbers; a box has 5, a polygon an odd number",
+        ),
+        ("labels/val/stranger.txt", "0 .5 .5 .1 .1\n", "1 label file has no picture, first"),
+        ("data.yaml", "val: images/val\n", "this has no names"),
+        (
+            "data.yaml",
+            "names: {1: a}\nval: images/val\n",
+            "names must be a list, or numbers from 0",
+        ),
+        ("data.yaml", "names: [a\n", "data.yaml:2: not valid YAML"),
+        (
+            "data.yaml",
+            "names: [a, b]\nval: images/nowhere\n",
+            "images/nowhere is not there; name the folder",
+        ),
+    ],
+)
+def test_a_wrong_yolo_folder(tmp_path, file, content, message):
+    made.yolo(tmp_path)
+    (tmp_path / file).write_text(content)
+    with pytest.raises(SourceError) as caught:
+        datasets.open(str(tmp_path))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_yolo_folder_without_names_or_labels(tmp_path):
+    made.yolo(tmp_path, yaml=False)
+    (tmp_path / "labels/val/a.txt").unlink()
+    with pytest.raises(SourceError, match="none of its 2 pictures has labels"):
+        datasets.open(str(tmp_path))
+    (tmp_path / "classes.txt").unlink()
+    with pytest.raises(SourceError, match=r"no class names; put a data.yaml, or a classes.txt"):
+        datasets.open(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("gt/gt.txt", "3,1,0,0,5,5,1,1,1\n", "no picture for 1 frame of it, first frame 3 of 2"),
+        ("gt/gt.txt", "0,1,0,0,5,5,1,1,1\n", "gt.txt:1: frames count from 1"),
+        ("gt/gt.txt", "1,1,0,0,-5,5,1,1,1\n", "sizes are 0 or more"),
+        ("gt/gt.txt", "1,1,0\n", "gt.txt:1: not a row of at least 6 numbers"),
+        ("gt/gt.txt", "1,1,0,0,5,5,1,40,1\n", "class 40, but 13 are known, from 1; name it in"),
+        ("seqinfo.ini", "seqLength=2\n", "not a seqinfo.ini with [Sequence] and whole numbers"),
+        ("seqinfo.ini", "[Sequence]\nseqLength=two\n", "not a seqinfo.ini"),
+        (
+            "seqinfo.ini",
+            "[Sequence]\nimDir=nowhere\n",
+            "nowhere: the folder of the pictures is not there",
+        ),
+    ],
+)
+def test_a_wrong_sequence(tmp_path, file, content, message):
+    made.mot(tmp_path)
+    (tmp_path / file).write_text(content)
+    with pytest.raises(SourceError) as caught:
+        datasets.open(str(tmp_path))
+    assert message in str(caught.value)
+
+
+def test_what_is_no_dataset(tmp_path):
+    (tmp_path / "in.mp4").touch()
+    for spec, message in (
+        (tmp_path, "no format that eval knows; it reads a COCO .json"),
+        (tmp_path / "nowhere.json", "no such file or folder"),
+        (tmp_path / "in.mp4", r"no labels beside it \(in.json or in.txt\)"),
+    ):
+        with pytest.raises(SourceError, match=message):
+            datasets.open(str(spec))
+    with pytest.raises(UsageError, match="format 'voc' is not one of coco, mot, yolo"):
+        datasets.open(str(tmp_path), format="voc")
+    with pytest.raises(SourceError, match="no such folder or video"):
+        datasets.open(str(made.coco(tmp_path)), images=str(Path("/nowhere")))
+
+
+def test_the_root_of_the_file_system_is_no_folder_of_pictures(tmp_path):
+    (tmp_path / "data.yaml").write_text("val: /\nnames: [person]\n")
+    with pytest.raises(SourceError, match="root of the file system"):
+        datasets.open(str(tmp_path / "data.yaml"))
+
+
+def test_a_folder_that_vanishes_during_the_walk_is_not_there(tmp_path, monkeypatch):
+    """/proc, or pictures that another program tidies up."""
+    path = made.yolo(tmp_path)
+    gone = tmp_path / "images/val/gone"
+    gone.mkdir(parents=True, exist_ok=True)
+    scandir = os.scandir
+
+    def vanish(place):
+        if str(place).endswith("gone"):
+            gone.rmdir()
+        return scandir(place)
+
+    monkeypatch.setattr(os, "scandir", vanish)
+    assert datasets.open(str(path)).pictures
+    assert not gone.exists()

@@ -1,0 +1,68 @@
+"""The passes layers and roofline from outside: what they find must add up."""
+
+from __future__ import annotations
+
+import pytest
+
+from detector.core.config.levels import resolve_config
+from detector.core.session.store import Session
+from detector.lab.profile.base import Occasion
+from detector.lab.profile.batches import open_with_batches
+from detector.lab.session.read import read_session
+from tests.cli.command import detect_video, summary_of
+from tests.conftest import CHECKOUT
+from tests.lab.report.sessions import ran
+
+STREET = CHECKOUT / "videos/street.mp4"
+
+
+def check(document):
+    layers, roofline = document["layers"], document["roofline"]
+    rows = layers["rows"]
+    assert sum(row["share"] for row in rows) == pytest.approx(1)
+    assert sum(row["ms"] for row in rows) == pytest.approx(layers["sum_ms"])
+    assert sum(one["ms"] for one in layers["by_type"]) == pytest.approx(layers["sum_ms"])
+    assert sum(row["macs"] for row in rows) == layers["macs"] == roofline["macs"]
+    assert roofline["flops"] == 2 * roofline["macs"]
+    placed = [row for row in rows if row["utilisation"] is not None]
+    mean = sum(row["utilisation"] * row["ms"] for row in placed) / sum(row["ms"] for row in placed)
+    assert max(row["utilisation"] for row in placed) >= mean
+    assert all(row["flag"] == "peak under-measured" for row in placed if row["utilisation"] > 1)
+    assert (layers["flag"] is None) == (abs(layers["sum_ms"] / layers["forward_ms"] - 1) <= 0.1)
+    assert roofline["peaks"]["fp32"] == roofline["peaks"]["gflops_s"]["fp32"] > 0
+    assert roofline["bound"] in ("compute", "memory", "launch overhead")
+
+
+@pytest.mark.slow
+def test_an_engine_without_layers_says_so(tmp_path):
+    done = detect_video(
+        "profile",
+        STREET,
+        "--frames",
+        4,
+        "--engine",
+        "null",
+        "--run-dir",
+        "run",
+        "--only",
+        "layers,roofline",
+        "--json",
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    reasons = summary_of(done)["not_available"]
+    assert reasons["layers"] == "engine null: no layer times: it computes nothing"
+    assert reasons["layers"] in reasons["roofline"]
+
+
+@pytest.mark.slow
+def test_a_layer_has_the_threads_that_its_request_had(tmp_path):
+    """Opened alone, one request of two would get both cores: layers above a peak that was taken
+    with one thread.
+    """
+    place = ran(tmp_path, engine="ort", frames=2, concurrency=2)
+    plain = read_session(place)
+    config = resolve_config(None, {"engine": "ort", "concurrency": 2})
+    machine, _ = open_with_batches(Occasion(str(STREET), config, Session(place), plain))
+    assert machine.options is not None
+    assert machine.options.threads == machine.engine.threads == plain.document.engine_threads

@@ -1,0 +1,246 @@
+"""What a person sees: the tables hold the summary's own figures, and the live line says where the
+run is.
+"""
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from detector.core.analysis.summary import stage_rows, thread_rows
+from detector.core.session.codec import from_builtins
+from detector.core.terminal.progress import LiveLine, line, shorten
+from detector.core.terminal.run import DROPPED, print_run
+from detector.core.timeline import Timeline
+from detector.lab.session.passes import WhatIfFacts
+from detector.lab.terminal.profile import what_if_table
+from detector.live.sources.base import REASONS
+from tests.lab.report.sessions import PASSES
+from tests.session.documents import DOCUMENT, document
+
+
+def printed(width=140, **more):
+    out = io.StringIO()
+    print_run(Console(file=out, width=width), document(**more), verbose=True)
+    return out.getvalue()
+
+
+def test_every_fact_is_printed():
+    text = printed()
+    for fact in (
+        "416x256",
+        "640x360",
+        "25.00",
+        "12.50",
+        "20.00",
+        "80.00",
+        "= wall",
+        "library threads",
+        "10.00",
+        "Inference limits this run",
+        "11 read, 10 written, 1 dropped, 2 bad",
+        "2 person, 1 car",
+        "4 more were cut by --max-det",
+        "exit 7",
+        "boxes are meaningless",
+        "in-ort-detected.jsonl",
+        "x.partial.mp4",
+        "runs/in-ort",
+        "import 0.10",
+        "asked for",
+    ):
+        assert fact in text, fact
+    assert "corrupt" not in text, "what did not happen is not mentioned"
+    assert "annotate" not in text
+
+
+def test_the_most_wanted_comes_first():
+    """What was found and where, the two rates, the verdict, the ledger; the rest with -v."""
+    out = io.StringIO()
+    print_run(Console(file=out, width=140), document())
+    text = out.getvalue()
+    places = [
+        text.index(what)
+        for what in (
+            "11 read",
+            "2 person",
+            "in-ort-detected.jsonl",
+            "end-to-end FPS",
+            "Inference limits this run",
+            "ledger of",
+            "session:",
+        )
+    ]
+    assert places == sorted(places)
+    for hidden in ("= wall", "p99", "library threads", "import 0.10"):
+        assert hidden not in text
+
+
+def test_pictures_get_no_bottleneck():
+    out = io.StringIO()
+    summary = document(video={**DOCUMENT["video"], "kind": "pictures"})
+    print_run(Console(file=out, width=140), summary)
+    assert "limits this run" not in out.getvalue()
+    assert "ledger" not in out.getvalue()
+    assert "end-to-end FPS" in out.getvalue()
+
+
+def test_frames_without_a_picture_of_them_were_detected_and_not_written():
+    for outputs, word in (
+        ({}, "detected"),
+        ({"jsonl": "x.jsonl", "crops": "x/"}, "detected"),
+        ({"video": "x.mp4"}, "written"),
+        ({"pictures": "x/", "jsonl": "x.jsonl"}, "written"),
+    ):
+        text = printed(outputs=outputs, partial_outputs=[])
+        assert f"11 read, 10 {word}, 1 dropped" in text, outputs
+
+
+def test_every_reason_of_a_dropped_picture_has_words():
+    assert DROPPED.keys() == set(REASONS)
+
+
+def test_classes_that_are_cut_are_counted():
+    by_class = {f"class{at}": 20 - at for at in range(11)}
+    text = printed(detections={"total": 165, "by_class": by_class, "cut_by_max_det": 0})
+    assert "and 33 in 3 more classes" in " ".join(text.split())
+
+
+def test_device_fps_only_where_the_device_tells():
+    assert "device FPS" not in printed()
+    text = printed(fps={"end_to_end": 12.5, "inference": 25.0, "device": 33.125})
+    assert "device FPS" in text
+    assert "33.12" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [20, 40, 72, 80, 200])
+def test_narrow_terminals_lose_nothing(width):
+    text = printed(width)
+    assert "12.50" in text, "no number is torn"
+    assert "worker-1" in "".join(text.split())
+
+
+def test_without_a_frame_there_are_no_tables():
+    text = printed(
+        frames={**DOCUMENT["frames"], "written": 0}, fps={"end_to_end": None, "inference": None}
+    )
+    assert "ledger" not in text
+    assert "exit 7" in text
+
+
+def test_shares_are_of_the_threads_wall():
+    rows = {row.stage: row for row in stage_rows(document(), 10)}
+    assert rows["read"].share == pytest.approx(0.2 / 0.8)
+    assert rows["infer"].share == pytest.approx(0.8 / 1.6)
+
+
+def test_a_ledger_that_does_not_add_up_is_refused():
+    threads = {"reader": {**DOCUMENT["threads"]["reader"], "other_s": 0.5}}
+    with pytest.raises(AssertionError, match="does not add up"):
+        thread_rows(document(threads=threads), 10)
+
+
+def test_live_line():
+    timeline = Timeline(nvtx=False)
+    first = line("/a/b/in.mp4", 0, 100, 0.0, timeline)
+    assert (first.name, first.figures) == ("in.mp4", "0/100 frames  0.0 FPS")
+    assert first.bar > 0
+    with timeline.track("writer") as track, track.span("write", 0):
+        pass
+    later = line("in.mp4", 50, 100, 2.0, timeline)
+    assert later.figures == "50/100 frames  25.0 FPS  ETA 0:02  bottleneck: write"
+    lied = line("in.mp4", 120, 100, 2.0, timeline)
+    assert lied.figures.startswith("120 frames"), "a declared count that lied"
+    assert lied.bar == 0
+
+
+@pytest.mark.parametrize("width", [0, 1, 10, 20, 40, 79, 200])
+@pytest.mark.parametrize(
+    "path", ["in.mp4", "/a/" + "b" * 90 + "/" + "c" * 120 + ".mp4", "视频" * 40, "x/", "\t\n"]
+)
+def test_the_live_line_fits_whatever_the_path(path, width):
+    timeline = Timeline(nvtx=False)
+    with timeline.track("writer") as track, track.span("preprocess", 0):
+        pass
+    for written, total in ((0, None), (123456, 9999999), (5, 10)):
+        shown = line(path, written, total, 3.0, timeline, width)
+        assert cell_len(str(shown)) <= max(width, 0) or not shown.name
+        out = io.StringIO()
+        Console(file=out, width=max(width, 1)).print(shown.draw(), end="")
+        assert "\n" not in out.getvalue().strip("\n") or width < 8
+
+
+def test_a_long_name_loses_its_middle():
+    assert shorten("in.mp4", 6) == "in.mp4"
+    assert shorten("abcdefghijklmnopqrstuvwxyz.mp4", 13) == "abcde...z.mp4"
+    assert cell_len(shorten("视频" * 40, 13)) <= 13
+
+
+def test_live_line_on_a_terminal():
+    class Info:
+        path, frames_declared = "in.mp4", 10
+
+    class Progress:
+        written = 3
+
+    out = io.StringIO()
+    live = LiveLine(Console(file=out, force_terminal=True, width=100))
+    live.start(Info, Progress, Timeline(nvtx=False), None)
+    live._thread.join(0.6)
+    live.stop()
+    assert "3/10 frames" in out.getvalue()
+    assert live._thread is None
+
+
+def test_the_executed_precision_is_said_where_it_is_not_simply_fp32():
+    fp32 = {"fp32": {"layers": 1.0, "macs": 1.0, "bytes": 1.0}}
+    told = {
+        "precision_executed": fp32,
+        "precision_text": "fp32 100% of MACs",
+        "precision_effect": None,
+    }
+    out = io.StringIO()
+    print_run(Console(file=out, width=140), document(**told))
+    assert "of MACs" not in out.getvalue(), "what everybody expects"
+    assert "precision bf16: executed fp32 100% of MACs" in printed(**told, precision="bf16")
+    assert "precision: changed nothing" in printed(
+        **{**told, "precision_effect": "changed nothing"}, precision="bf16"
+    )
+
+
+def test_what_if_shows_predicted_beside_measured_and_why_not_to_believe_it():
+    out = io.StringIO()
+    doubts = ["other processes took 30% of the cores"]
+    facts = from_builtins(PASSES["what_if"] | {"doubts": doubts}, WhatIfFacts, "the test")
+    Console(file=out, width=140).print(what_if_table(facts))
+    lines = out.getvalue().splitlines()
+    tested = next(line for line in lines if line.strip().startswith("infer free"))
+    assert tested.split() == [
+        "infer",
+        "free",
+        "61.50",
+        "+53.8%",
+        "60.25",
+        "+50.0%",
+        "+48%",
+        "..",
+        "+53%",
+        "+2.5%",
+    ]
+    assert next(line for line in lines if "write free" in line).split()[2:] == ["44.00", "+10.0%"]
+    assert "unreliable: other processes took 30% of the cores" in lines
+    out = io.StringIO()
+    Console(file=out, width=140).print(what_if_table(replace(facts, proofs=[], doubts=[])))
+    assert "measured" not in out.getvalue().splitlines()[2]
+    assert "unreliable" not in out.getvalue()
+    out = io.StringIO()
+    Console(file=out, width=140).print(what_if_table(replace(facts, replay_error=-0.87)))
+    lines = out.getvalue().splitlines()
+    assert lines[0] == (
+        "what if: the replay does not hold this run (off by -87%): measure it with compare"
+    )
+    assert "60.25" in out.getvalue()
+    assert "61.50" not in out.getvalue()

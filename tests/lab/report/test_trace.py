@@ -1,0 +1,200 @@
+"""The trace of a session, checked by a validator: slices nest, flows bind to slices, times never
+run backwards.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from detector.core.timeline import KINDS, STAGES
+from detector.lab.analysis.loop.replay import replay
+from detector.lab.report.html import page
+from detector.lab.report.trace import trace
+from detector.lab.session.read import SavedSession
+from tests.lab.analysis.pipelines import load, recorded, shape
+from tests.session.documents import document
+
+
+def session_of(one, tmp_path, waits=()) -> SavedSession:
+    """A saved session as a run with these durations would leave it.
+
+    ``waits``: (thread, what, kind, start, end).
+    """
+    activities = recorded(replay(one))
+    threads = sorted({a.thread for a in activities})
+    names = [*STAGES, *{what for _, what, *_ in waits}]
+    rows = [
+        (threads.index(a.thread), names.index(a.stage), 0, 0, a.number, a.start_ns, a.end_ns)
+        for a in activities
+    ]
+    rows += [
+        (threads.index(t), names.index(w), KINDS.index(k), 0, 0, start, end)
+        for t, w, k, start, end in waits
+    ]
+    rows.sort(key=lambda row: row[5])
+    columns = dict(
+        zip(
+            ("thread", "stage", "kind", "source", "index", "start_ns", "end_ns"),
+            np.array(rows, np.int64).T,
+            strict=True,
+        )
+    )
+    columns |= {
+        "thread_names": np.array(threads),
+        "stage_names": np.array(names),
+        "kind_names": np.array(KINDS),
+    }
+    loop = {name: getattr(one.shape, name) for name in one.shape.__slots__}
+    clocks = {"perf_counter_ns": 1000, "unix_ns": 5000}
+    return SavedSession(tmp_path, document(pid=7, loop=[loop], clocks=clocks), columns)
+
+
+def events_of(session: SavedSession) -> list[dict]:
+    return json.loads(gzip.decompress(trace(session)))["traceEvents"]
+
+
+def problems(events: list[dict]) -> list[str]:
+    """What is wrong with a trace; empty if nothing is."""
+    slices: dict[int, list[tuple[float, float]]] = {}
+    for event in events:
+        if event["ph"] == "X":
+            slices.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"]))
+    return [*wrong_slices(slices), *wrong_flows(events, slices), *wrong_counters(events)]
+
+
+def wrong_slices(slices):
+    for tid, spans in slices.items():
+        open_until: list[float] = []
+        for start, end in sorted(spans, key=lambda span: (span[0], -span[1])):
+            while open_until and start >= open_until[-1]:
+                open_until.pop()
+            if end < start or (open_until and end > open_until[-1] + 1e-3):
+                yield f"slices of thread {tid} cross at {start}"
+            open_until.append(end)
+
+
+def wrong_flows(events, slices):
+    flows: dict[str, list[dict]] = {}
+    for event in events:
+        if event["ph"] in "stf":
+            flows.setdefault(event["id"], []).append(event)
+            if not any(start <= event["ts"] <= end for start, end in slices.get(event["tid"], [])):
+                yield f"flow {event['id']} hangs in the air"
+    for name, flow in flows.items():
+        if [event["ph"] for event in flow] != ["s", *"t" * (len(flow) - 2), "f"]:
+            yield f"flow {name} is not start, steps, end"
+        if any(after["ts"] < before["ts"] for before, after in pairwise(flow)):
+            yield f"flow {name} runs backwards"
+
+
+def wrong_counters(events):
+    last: dict[str, float] = {}
+    for event in events:
+        if event["ph"] == "C":
+            if event["ts"] < last.get(event["name"], 0) or event["args"]["depth"] < 0:
+                yield f"counter {event['name']} is wrong at {event['ts']}"
+            last[event["name"]] = event["ts"]
+
+
+LOOPS = [shape(), shape(sync=True), shape(batch=3, images=12), shape(concurrency=2, requests=5)]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_the_trace_is_valid_and_has_a_flow_of_every_frame(tmp_path, loop):
+    one = load(
+        10,
+        loop,
+        read=0.002,
+        preprocess=0.001,
+        infer=0.004,
+        head=0.001,
+        nms=0.001,
+        annotate=0.001,
+        write=0.002,
+    )
+    events = events_of(session_of(one, tmp_path))
+    assert problems(events) == []
+    assert {event["id"] for event in events if event["ph"] == "s"} == {
+        f"0.{frame}" for frame in range(10)
+    }
+    tracks = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert ("main" in tracks) == loop.sync
+    assert "frames in flight" in {event["name"] for event in events if event["ph"] == "C"}
+
+
+def test_the_read_that_found_the_end_is_no_frame(tmp_path):
+    """A ragged last batch has room for it, and a session of before asked twice."""
+    one = load(
+        10,
+        shape(batch=4, images=12),
+        read=0.002,
+        preprocess=0.001,
+        infer=0.004,
+        nms=0.001,
+        write=0.002,
+    )
+    session = session_of(one, tmp_path)
+    read, columns = STAGES.index("read"), session.spans
+    for after_ns in (1000, 3000):
+        end = {
+            "stage": read,
+            "kind": 0,
+            "thread": columns["thread"][columns["stage"] == read][0],
+            "source": 0,
+            "index": 10,
+            "start_ns": columns["end_ns"].max() + after_ns,
+        }
+        end["end_ns"] = end["start_ns"] + 1000
+        for name, value in end.items():
+            columns[name] = np.append(columns[name], value)
+    flows = {event["id"] for event in events_of(session) if event["ph"] == "s"}
+    assert flows == {f"0.{frame}" for frame in range(10)}
+
+
+def test_times_are_of_the_wall_clock_in_microseconds(tmp_path):
+    one = load(1, shape(), read=0.002)
+    read = next(event for event in events_of(session_of(one, tmp_path)) if event["name"] == "read")
+    assert (read["ts"], read["dur"]) == (
+        4.0,
+        2000.0,
+    )  # 0 ns of the run + 4000 ns between the clocks
+
+
+def test_text_ends_with_a_line_end(tmp_path):
+    """``report -o FILE`` and ``-o -`` write what editors and ``cat`` expect of text."""
+    session = session_of(load(3, shape(), read=0.5, infer=1.0), tmp_path)
+    assert trace(session, compressed=False).endswith(b"}\n")
+    assert page(session).endswith(b"</html>\n")
+
+
+def test_waits_are_slices_that_name_what_they_wait_for(tmp_path):
+    one = load(2, shape(), read=0.002, infer=0.004)
+    waits = [("worker-0", "batch", "wait_input", 0, 2_000_000)]
+    waiting = [
+        e for e in events_of(session_of(one, tmp_path, waits)) if e["name"] == "wait for batch"
+    ]
+    assert [(event["cat"], event["dur"]) for event in waiting] == [("wait_input", 2000.0)]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        lambda events: next(e for e in events if e["ph"] == "X").update(dur=-1.0),
+        lambda events: next(e for e in events if e["ph"] == "t").update(ts=1e12),
+        lambda events: next(e for e in events if e["ph"] == "f").update(ph="s"),
+        lambda events: events.append({"ph": "X", "tid": 1, "ts": 5.0, "dur": 2500.0, "name": "x"}),
+        lambda events: events.append(
+            {"ph": "C", "tid": 0, "ts": 0.0, "name": "results", "args": {"depth": 1}}
+        ),
+    ],
+)
+def test_the_validator_notices(tmp_path, broken):
+    one = load(6, shape(), read=0.002, preprocess=0.001, infer=0.004, write=0.002)
+    events = events_of(session_of(one, tmp_path))
+    broken(events)
+    assert problems(events)

@@ -1,0 +1,205 @@
+"""--track: what a run tracker is told.
+
+MLflow by a fake that records its calls and, where it is installed, by itself; TensorBoard by its
+own reader.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from detector.core.errors import OutputError, UsageError
+from detector.core.session.codec import to_builtins
+from detector.core.session.document import Verdict
+from detector.lab.report.trackers import entries_of, track
+from detector.lab.session.read import read_session
+from detector.lab.trackers import TRACKERS
+from tests.cli.command import detect_video
+from tests.conftest import CHECKOUT
+from tests.lab.report.sessions import ran, with_passes
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory):
+    return read_session(with_passes(ran(tmp_path_factory.mktemp("tracked"))))
+
+
+def test_odd_names_can_be_logged(session):
+    """Protobuf refuses what is no UTF-8, and a tracker shows names to people."""
+    odd = "\udc80\x1b[31m\u202e"
+    document = replace(session.document, model=odd, verdict=Verdict(bottleneck=None, sentence=odd))
+    entries = entries_of(replace(session, document=document))
+    assert entries.settings["model"] == entries.verdict == "\\udc80\\x1b[31m\\u202e"
+
+
+class FakeMlflow(ModuleType):
+    """Records what is logged, and refuses what MLflow refuses."""
+
+    def __init__(self) -> None:
+        super().__init__("mlflow")
+        self.metrics, self.params, self.tags, self.texts, self.open = {}, {}, {}, {}, None
+
+    @contextmanager
+    def start_run(self, run_name=None):
+        self.open = run_name
+        yield SimpleNamespace(info=SimpleNamespace(run_id="7f"))
+        self.open = None
+
+    def log_metrics(self, metrics):
+        assert self.open
+        for name, value in metrics.items():
+            assert isinstance(value, float)
+            if not re.fullmatch(r"[\w\-. /]+", name):
+                raise ValueError(f"Invalid metric name: {name!r}")
+        self.metrics |= metrics
+
+    def log_params(self, params):
+        assert self.open
+        self.params |= params
+
+    def set_tag(self, name, value):
+        self.tags[name] = value
+
+    def log_text(self, text, artifact_file):
+        assert isinstance(text, str)
+        self.texts[artifact_file] = text
+
+    def get_tracking_uri(self):
+        return "http://mlflow"
+
+
+@pytest.mark.slow
+def test_mlflow_gets_settings_figures_tables_and_the_report(session, monkeypatch):
+    fake = FakeMlflow()
+    monkeypatch.setitem(sys.modules, "mlflow", fake)
+    assert track("mlflow", session) == "mlflow: run 7f at http://mlflow"
+    assert fake.open is None
+    assert fake.metrics["fps/end_to_end"] == session.document.fps.end_to_end
+    assert fake.metrics["what_if_fps/infer free"] == 61.5
+    assert fake.metrics["layers/forward_ms"] == 13.2
+    assert fake.metrics["memory/peak_mb"] == 261.5
+    assert (fake.params["engine"], fake.params["model_input"]) == ("null", "608x352")
+    assert fake.tags["verdict"] == session.document.verdict.sentence
+    assert set(fake.texts) == {"steps_timer.csv", "layer_timer.csv", "energy.csv", "report.html"}
+    assert fake.texts["report.html"].startswith("<!doctype html>")
+
+
+@pytest.mark.slow
+def test_mlflow_itself_takes_it(session, monkeypatch, tmp_path):
+    """The real one. It is no part of what tests need: scripts/bounds_check installs it."""
+    mlflow = pytest.importorskip("mlflow", reason="machine: mlflow is not installed")
+    monkeypatch.chdir(tmp_path)
+    # Its own default: files in 2.17, SQLite in 3.17, which refuses files.
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    said = track("mlflow", session)
+    number = re.fullmatch(r"mlflow: run (\w+) at \S+", said)[1]
+    client = mlflow.MlflowClient()
+    logged, entries = client.get_run(number).data, entries_of(session)
+    assert logged.params == entries.settings
+    assert logged.tags["verdict"] == entries.verdict
+    assert sorted(logged.metrics.values()) == sorted(entries.figures.values())
+    assert {one.path for one in client.list_artifacts(number)} == {*entries.tables, "report.html"}
+
+
+def test_what_a_tracker_raises_is_one_line(session, monkeypatch):
+    fake = FakeMlflow()
+    fake.start_run = lambda run_name: (_ for _ in ()).throw(
+        ConnectionError("no server\nat http://mlflow")
+    )
+    monkeypatch.setitem(sys.modules, "mlflow", fake)
+    with pytest.raises(
+        OutputError,
+        match=r"--track mlflow: the session could not be logged: no server at http://mlflow",
+    ):
+        track("mlflow", session)
+
+
+@pytest.mark.parametrize("name", TRACKERS)
+def test_an_absent_library_is_named_with_the_cure(session, monkeypatch, name):
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(
+        UsageError, match=rf"--track {name}: .*pip install 'detect-video\[{name}\]'"
+    ):
+        track(name, session)
+
+
+@pytest.mark.slow
+def test_nothing_is_measured_where_the_tracker_is_absent(tmp_path):
+    hidden = tmp_path / "hidden/mlflow"
+    hidden.mkdir(parents=True)
+    (hidden / "__init__.py").write_text("raise ImportError('no mlflow here')")
+    done = detect_video(
+        "profile",
+        CHECKOUT / "videos/street.mp4",
+        "--track",
+        "mlflow",
+        cwd=tmp_path,
+        env={"PYTHONPATH": f"{hidden.parent}:{CHECKOUT}"},
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert "no mlflow here" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hidden"]
+
+
+def test_tensorboard_reads_back_what_was_written(session):
+    accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator",
+        reason="machine: tensorboard is not installed",
+    )
+    for _ in range(2):  # logged twice: still one run's figures
+        said = track("tensorboard", session)
+    folder = session.folder / "tensorboard"
+    assert str(folder) in said
+    events = accumulator.EventAccumulator(str(folder))
+    events.Reload()
+    figures = entries_of(session).figures
+    assert set(events.Tags()["scalars"]) == set(figures)
+    for name, value in figures.items():
+        (scalar,) = events.Scalars(name)
+        assert scalar.value == pytest.approx(value, rel=1e-6)
+    assert set(events.Tags()["tensors"]) == {
+        "verdict",
+        "settings",
+        "steps_timer",
+        "layer_timer",
+        "energy",
+    }
+    (steps,) = events.Tensors("steps_timer")
+    lines = steps.tensor_proto.string_val[0].decode().splitlines()
+    assert lines[0].startswith("| step | total | count |")
+    assert any(line.startswith("| infer |") for line in lines)
+    assert (folder / "report.html").read_bytes().startswith(b"<!doctype html>")
+
+
+@pytest.mark.slow
+def test_report_logs_too_and_keeps_stdout_for_the_document(session, tmp_path, monkeypatch):
+    pytest.importorskip("tensorboard", reason="machine: tensorboard is not installed")
+    done = detect_video(
+        "report",
+        session.folder,
+        "--format",
+        "json",
+        "-o",
+        "-",
+        "--track",
+        "tensorboard",
+        cwd=tmp_path,
+    )
+    assert json.loads(done.stdout)["fps"] == to_builtins(session.document.fps)
+    assert done.stderr.startswith("tensorboard: ")
+
+
+def test_every_tracker_has_its_module_and_its_extra():
+    modules = {path.stem for path in (CHECKOUT / "detector/lab/report/trackers").glob("*.py")} - {
+        "__init__"
+    }
+    assert set(TRACKERS) == modules
+    assert all(f'"{name}": ["{name}>=' in (CHECKOUT / "setup.py").read_text() for name in TRACKERS)

@@ -1,0 +1,331 @@
+"""nsys exports made by hand after the published schema: with all tables, with the fewest, and those
+of other programs."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from detector.core.errors import UsageError
+from detector.core.session.codec import from_builtins, to_json
+from detector.lab.analysis.loop.recorded import recorded_facts
+from detector.lab.analysis.loop.replay import replay
+from detector.lab.session.nsys import read_nsys
+from detector.lab.session.profile import RecordingDocument
+from tests.lab.analysis.pipelines import load, recorded, shape
+
+PID, PROCESS = 77, 77 << 24
+STRINGS = {1: "detect-video", 2: "work", 3: "wait_input", 9: "futex", 10: "poll"}
+
+
+def export(path, one, *, registered=True, mark=True, extras=True, domain="detect-video"):
+    """A recording of a run with known durations. ``registered``: texts by StringIds, as python's
+    nvtx makes them."""
+    activities = recorded(replay(one))
+    texts = dict(STRINGS) | {1: domain}
+    database = sqlite3.connect(path)
+    database.execute(
+        "create table NVTX_EVENTS (start int, end int, eventType int, category int, text text,"
+        " globalTid int,"
+        " textId int, domainId int, int64Value int)"
+    )
+    number = {
+        name: 20 + at
+        for at, name in enumerate(
+            ("read", "preprocess", "infer", "head", "nms", "annotate", "write")
+        )
+    }
+    texts |= {at: name for name, at in number.items()}
+    texts |= {
+        40: "batch",
+        41: "loop " + " ".join(f"{n}={int(getattr(one.shape, n))}" for n in one.shape.__slots__),
+    }
+    tids = {
+        name: PROCESS + 1000 + at for at, name in enumerate(sorted({a.thread for a in activities}))
+    }
+
+    def event(kind, text, tid=PROCESS + 1, start=0, end=None, category=None, value=None):
+        database.execute(
+            "insert into NVTX_EVENTS values (?,?,?,?,?,?,?,?,?)",
+            (
+                start,
+                end,
+                kind,
+                category,
+                None if registered else texts[text],
+                tid,
+                text if registered else None,
+                5,
+                value,
+            ),
+        )
+
+    event(75, 1)
+    event(33, 2, category=1)
+    event(33, 3, category=2)
+    if mark:
+        event(34, 41)
+    for a in activities:
+        event(59, number[a.stage], tids[a.thread], a.start_ns, a.end_ns, 1, a.number)
+    worker = next((tid for name, tid in tids.items() if name.startswith("worker")), None)
+    if worker:
+        event(59, 40, worker, 0, activities[1].end_ns, 2, 0)
+    event(59, number["read"], PROCESS + 1, 5, None, 1, 99)  # still open when the recording ended
+    if registered or extras:
+        database.execute("create table StringIds (id int, value text)")
+        database.executemany("insert into StringIds values (?,?)", texts.items())
+    if extras:
+        first = next(a for a in activities if a.stage == "write")
+        database.execute("create table OSRT_API (start int, end int, globalTid int, nameId int)")
+        middle = (first.start_ns + first.end_ns) // 2
+        rows = [(first.start_ns - 1000, middle, tids[first.thread], 9), (0, 5, PROCESS + 999, 10)]
+        database.executemany("insert into OSRT_API values (?,?,?,?)", rows)
+        database.execute("create table CUPTI_ACTIVITY_KIND_KERNEL (start int, end int)")
+        last = max(a.end_ns for a in activities)
+        database.executemany(
+            "insert into CUPTI_ACTIVITY_KIND_KERNEL values (?,?)",
+            [(0, last // 4), (last // 8, last // 2)],
+        )
+    database.commit()
+    database.close()
+    return activities
+
+
+def recording(path):
+    """The JSON document of the recording, which is as its type says."""
+    facts = json.loads(to_json(recorded_facts(read_nsys(path))))
+    from_builtins(facts, RecordingDocument, path)
+    return facts
+
+
+ONE = load(
+    40,
+    shape(),
+    read=0.002,
+    preprocess=0.001,
+    infer=0.004,
+    head=0.001,
+    nms=0.001,
+    annotate=0.001,
+    write=0.002,
+)
+
+
+@pytest.mark.parametrize("registered", [True, False])
+def test_the_recording_says_what_the_run_was(tmp_path, registered):
+    activities = export(tmp_path / "a.sqlite", ONE, registered=registered)
+    facts = recording(tmp_path / "a.sqlite")
+    rows = {row["step"]: row for row in facts["stages"]}
+    assert {name: row["count"] for name, row in rows.items()} == {
+        "read": 41,
+        "preprocess": 40,
+        "infer": 40,
+        "head": 40,
+        "nms": 40,
+        "annotate": 40,
+        "write": 40,
+    }
+    assert rows["infer"]["avg"] == pytest.approx(4.0)
+    assert facts["loop_is_known"]
+    assert facts["loop"]["requests"] == ONE.shape.requests
+    assert facts["waits"] == {"worker-0": {"batch": pytest.approx(activities[1].end_ns / 1e9)}}
+    # Each stage has the part within it. Calls on threads that are not ours are left out.
+    assert facts["blocked"] == {
+        "annotate": {"futex": pytest.approx(1e-6)},
+        "write": {"futex": pytest.approx(0.001)},
+    }
+    assert facts["gpu"]["busy_share"] == pytest.approx(0.5)  # overlapping kernels count once
+    stages = {row["name"]: row["share"] for row in facts["critical_path"]["stages"]}
+    assert (
+        stages["write"] + stages["head"] + stages["nms"] + stages["annotate"] > 0.9
+    )  # 5 ms against 4 and 3
+    json.dumps(facts)
+
+
+def test_without_the_optional_tables(tmp_path):
+    export(tmp_path / "a.sqlite", ONE, registered=False, mark=False, extras=False)
+    facts = recording(tmp_path / "a.sqlite")
+    assert facts["blocked"] == {}
+    assert facts["gpu"] == {"available": False, "reason": "the recording has no CUDA kernels"}
+    assert not facts["loop_is_known"]
+    assert facts["critical_path"]["wall_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("loop", "batch", "threads"), [(shape(batch=4, images=16), 4, 3), (shape(sync=True), 1, 1)]
+)
+def test_batches_and_the_plain_loop_are_recognised(tmp_path, loop, batch, threads):
+    one = load(40, loop, read=0.002, preprocess=0.001, infer=0.004, head=0.001, write=0.002)
+    export(tmp_path / "a.sqlite", one, mark=False)
+    (found,) = read_nsys(tmp_path / "a.sqlite")
+    assert found.loop["batch"] == batch
+    assert found.loop["sync"] == loop.sync
+    assert len(found.columns["thread_names"]) == threads
+
+
+def no_nvtx(path):
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("create table OSRT_API (start int)")
+
+
+def other_columns(path):
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("create table NVTX_EVENTS (start int)")
+
+
+def other_values(path):
+    export(path, ONE)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("update NVTX_EVENTS set int64Value = 'many' where eventType = 59")
+
+
+def changed(statement):
+    def make(path):
+        export(path, ONE)
+        with closing(sqlite3.connect(path)) as database, database:
+            for one in statement.split(";"):
+                database.execute(one)
+
+    return make
+
+
+def other_bytes(path):
+    """A schema that SQLite refuses with a message that is no UTF-8."""
+    export(path, ONE)
+    statement = b"StringIds (id int"
+    content = path.read_bytes()
+    assert statement in content
+    path.write_bytes(content.replace(statement, b"StringIds \x80id int"))
+
+
+ENDLESS = "with recursive r(x) as (select 1 union all select x + 1 from r) select x as start from r"
+SLOW = (
+    "create table OSRT_API (start int, end int, nameId int, globalTid int as (printf('%.*c', 9e8)))"
+)
+
+FOREIGN = [
+    (changed("update NVTX_EVENTS set end = start - 1 where end"), r"NVTX_EVENTS\.end"),
+    (changed("update NVTX_EVENTS set start = 'noon' where end"), r"NVTX_EVENTS\.start"),
+    (changed("update NVTX_EVENTS set start = 9e18 where end"), r"NVTX_EVENTS\.start"),
+    (changed("update OSRT_API set end = start - 1"), r"OSRT_API\.end"),
+    (changed("update CUPTI_ACTIVITY_KIND_KERNEL set start = null"), r"KERNEL\.start"),
+    (changed(f"drop table NVTX_EVENTS; create view NVTX_EVENTS as {ENDLESS}"), "no NVTX ranges"),
+    (changed("update StringIds set value = zeroblob(9000000) where id = 41"), "too big"),
+    (
+        changed("update StringIds set value = replace(value, 'batch=1', 'batch=0') where id = 41"),
+        r"\$\.batch",
+    ),
+    (lambda path: None, "no such file"),
+    (lambda path: path.write_bytes(b"SQLite format 3\0 but no more"), "no SQLite export"),
+    (lambda path: path.write_text("hello"), "no SQLite export"),
+    (no_nvtx, "no NVTX ranges"),
+    (other_columns, "no such column"),
+    (other_values, "damaged: int64Value"),
+    (other_bytes, "no SQLite export"),
+    (
+        lambda path: export(path, ONE, domain="somebody-else"),
+        "no ranges of the domain detect-video",
+    ),
+]
+
+
+@pytest.mark.parametrize("statement", [SLOW, f"create view OSRT_API as {ENDLESS}"])
+def test_what_a_database_would_compute_is_left_out(tmp_path, statement):
+    changed(f"drop table OSRT_API; {statement}")(tmp_path / "a.sqlite")
+    assert recording(tmp_path / "a.sqlite")["blocked"] == {}
+
+
+def test_a_recording_that_takes_too_long_is_one_line(tmp_path, monkeypatch):
+    export(tmp_path / "a.sqlite", ONE)
+    with closing(sqlite3.connect(tmp_path / "a.sqlite")) as database, database:
+        many = "with recursive r(x) as (select 1 union all select x + 1 from r limit 30000)"
+        database.execute(f"insert into NVTX_EVENTS (eventType) {many} select 1 from r")
+    monkeypatch.setattr("detector.lab.session.nsys.LONGEST_S", -1.0)
+    with pytest.raises(UsageError, match="shorter"):
+        read_nsys(tmp_path / "a.sqlite")
+    monkeypatch.undo()
+    monkeypatch.setattr("detector.lab.session.nsys.MOST_ROWS", 10)
+    with pytest.raises(UsageError, match="more than 10 rows"):
+        read_nsys(tmp_path / "a.sqlite")
+
+
+@pytest.mark.parametrize(
+    "change", ["start = 5, end = 9", "int64Value = 0", "start = -end, end = -start"]
+)
+def test_calls_that_wait_for_each_other_in_a_circle_have_an_end(tmp_path, change):
+    changed(f"update NVTX_EVENTS set {change} where end")(tmp_path / "a.sqlite")
+    assert recording(tmp_path / "a.sqlite")["stages"]
+
+
+@pytest.mark.parametrize(("making", "message"), FOREIGN)
+def test_what_is_no_recording_of_ours_is_one_line(tmp_path, making, message):
+    making(tmp_path / "a.sqlite")
+    with pytest.raises(UsageError, match=message) as caught:
+        read_nsys(tmp_path / "a.sqlite")
+    assert "\n" not in str(caught.value)
+
+
+def test_ranges_that_the_recording_cut_off_are_counted_and_left_out(tmp_path):
+    export(tmp_path / "a.sqlite", ONE)
+    facts = recording(tmp_path / "a.sqlite")
+    assert facts["runs"] == [
+        {
+            "process": PID,
+            "program": None,
+            "frames": 40,
+            "seconds": pytest.approx(facts["runs"][0]["seconds"]),
+            "open_ranges": 1,
+        }
+    ]
+
+
+def test_two_runs_of_one_process_are_told_apart_by_their_ranges(tmp_path):
+    """Each within a range "run", and its own mark before that: other sizes of queues."""
+    activities = export(tmp_path / "a.sqlite", ONE)
+    end = max(one.end_ns for one in activities)
+    with closing(sqlite3.connect(tmp_path / "a.sqlite")) as database, database:
+        sizes = " ".join(f"{n}={int(getattr(ONE.shape, n))}" for n in ONE.shape.__slots__)
+        other = sizes.replace("queue_batches=2", "queue_batches=7")
+        database.execute("insert into StringIds values (50, 'run'), (51, ?)", (f"loop {other}",))
+        rest = "eventType, category, text, globalTid, textId, domainId, int64Value"
+        columns = f"(start, end, {rest})"
+        database.execute(
+            f"insert into NVTX_EVENTS {columns} select start + {2 * end}, end + {2 * end}, {rest} "
+            "from NVTX_EVENTS where eventType = 59 and end is not null"
+        )
+        insert = f"insert into NVTX_EVENTS {columns} values (?,?,?,null,null,?,?,5,null)"
+        tid = PROCESS + 1
+        database.executemany(
+            insert,
+            [
+                (0, end, 60, tid, 50),
+                (2 * end - 1, None, 34, tid, 51),
+                (2 * end, None, 60, tid, 50),  # had not ended when the recording did
+            ],
+        )
+    one, two = read_nsys(tmp_path / "a.sqlite")
+    assert (one.frames, two.frames) == (40, 40)
+    assert (one.loop["queue_batches"], two.loop["queue_batches"]) == (2, 7)
+    assert two.start_ns == 2 * end
+    assert not two.kernels
+    assert one.kernels
+
+
+def test_a_report_is_exported_by_the_nsys_at_hand(tmp_path, monkeypatch):
+    export(tmp_path / "made.sqlite", ONE)
+    report = tmp_path / "run.nsys-rep"
+    report.touch()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    with pytest.raises(UsageError, match="nsys export --type sqlite"):
+        read_nsys(report)
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin/nsys"
+    program.write_text(f'#!/bin/sh\n/bin/cp {tmp_path}/made.sqlite "$7"\n')
+    program.chmod(0o755)
+    assert read_nsys(report)[0].frames == 40
+    program.write_text("#!/bin/sh\necho 'no report at all' >&2\nexit 1\n")
+    with pytest.raises(UsageError, match="no report at all"):
+        read_nsys(report)

@@ -1,0 +1,42 @@
+"""A served rehearsal for the tests of the page."""
+
+from __future__ import annotations
+
+import pytest
+
+from detector.core.config.schema import PageConfig
+from detector.live.page import serve
+from detector.live.page.binding import LIBRARIES
+from tests.live.page.client import Client
+from tests.live.page.rehearsal import Rehearsal
+from tests.waiting import wait_for
+
+
+def skip_without_libraries() -> None:
+    for library in LIBRARIES:
+        pytest.importorskip(library, reason=f"machine: {library} is not installed")
+
+
+class Served:
+    def __init__(self, run: Rehearsal, config: PageConfig | None = None, **more: object) -> None:
+        skip_without_libraries()
+        self.run, self.hub = run, run.hub
+        self.server = serve(run.hub, config or PageConfig(serve="0"), **more)
+        self.client = Client(self.server.port)
+        self.page.sampler.every_s = 0.05
+        wait_for(lambda: self.page.sampler.newest is not None or not run.streams)
+
+    @property
+    def page(self):
+        return self.server.page
+
+    def close(self) -> None:
+        self.server.close()
+        assert not self.server._thread.is_alive()
+
+
+@pytest.fixture
+def served():
+    one = Served(Rehearsal("door", "gate"))
+    yield one
+    one.close()

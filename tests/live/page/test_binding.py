@@ -1,0 +1,193 @@
+"""--serve, the token and the certificate: what is wrong is said before anything is loaded."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+from detector.core.config.schema import PageConfig
+from detector.core.errors import DetectVideoError, OutputError, UsageError
+from detector.core.errors.secrets import redact
+from detector.live.page import binding, serve
+from detector.live.page.binding import TOKEN, bind, parse_address
+from tests.live.page.conftest import skip_without_libraries
+from tests.live.page.rehearsal import Rehearsal
+from tests.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.net
+GOOD = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.fixture(autouse=True)
+def no_token(monkeypatch):
+    monkeypatch.delenv(TOKEN, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("8080", ("127.0.0.1", 8080)),
+        ("0", ("127.0.0.1", 0)),
+        (":0", None),
+        ("localhost:1", ("localhost", 1)),
+        ("0.0.0.0:65535", ("0.0.0.0", 65535)),
+        ("[::1]:8080", ("::1", 8080)),
+        ("::1:8080", None),
+        ("65536", None),
+        ("http://x:80", None),
+        ("a b:80", None),
+        ("-x:80", None),
+        ("", None),
+        ("host:", None),
+        ("host:80/path", None),
+        ("user@host:80", None),
+    ],
+)
+def test_addresses(text, expected):
+    if expected is None:
+        with pytest.raises(UsageError, match="--serve"):
+            parse_address(text)
+    else:
+        assert parse_address(text) == expected
+
+
+def refused(error: type[DetectVideoError], **config: object) -> str:
+    with pytest.raises(error) as caught:
+        bind(PageConfig(**config))  # type: ignore[arg-type]
+    return str(caught.value)
+
+
+def test_others_than_this_machine_need_a_token(monkeypatch, tmp_path):
+    said = refused(UsageError, serve="0.0.0.0:0")
+    assert "openssl rand" in said  # the cure
+    assert "--token-file" in said
+    assert TOKEN in said
+    refused(UsageError, serve="0", page_hosts=("cam.example.org",))
+    monkeypatch.setenv(TOKEN, GOOD)
+    bound = bind(PageConfig(serve="0.0.0.0:0"))
+    bound.socket.close()
+    assert bound.token == GOOD
+    assert bound.address == f"http://127.0.0.1:{bound.port}/"
+    assert redact(f"it is {GOOD}") == "it is ***"
+
+
+def test_the_token_s_file_wins_over_the_environment(monkeypatch, tmp_path):
+    monkeypatch.setenv(TOKEN, "x" * 32)
+    file = tmp_path / "token"
+    file.write_text(GOOD + "\n")
+    bound = bind(PageConfig(serve="0", token_file=str(file)))
+    bound.socket.close()
+    assert bound.token == GOOD  # on loopback too, where one is given
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"short", b"two words of it, long enough", b"\xff" * 40, b"x" * 5000]
+)
+def test_what_is_no_token(tmp_path, content):
+    file = tmp_path / "token"
+    file.write_bytes(content)
+    assert "token" in refused(UsageError, serve="0", token_file=str(file))
+
+
+def test_an_absent_token_s_file(tmp_path):
+    assert "token" in refused(UsageError, serve="0", token_file=str(tmp_path / "token"))
+
+
+def test_a_port_that_is_taken(tmp_path):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        said = refused(OutputError, serve=str(port))
+    assert str(port) in said
+    assert "taken" in said
+
+
+def test_an_address_of_another_machine(monkeypatch):
+    monkeypatch.setenv(TOKEN, GOOD)
+    assert "0.0.0.0" in refused(UsageError, serve="192.0.2.1:0")
+
+
+@pytest.mark.parametrize("name", ["starlette", "uvicorn", "prometheus_client"])
+def test_absent_libraries(monkeypatch, name):
+    """In a process that has not imported the server yet, as a user's has not."""
+    for module in [one for one in sys.modules if one.startswith("detector.live.page.")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(UsageError, match=r"pip install 'detect-video\[serve\]'"):
+        serve(Rehearsal().hub, PageConfig(serve="0"))
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    if shutil.which("openssl") is None:
+        pytest.skip("machine: no openssl to make a certificate with")
+    folder = tmp_path_factory.mktemp("tls")
+    for name in ("one", "other"):
+        words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2".split()
+        words += ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+        words += ["-keyout", f"{name}.key", "-out", f"{name}.pem"]
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+def test_tls(certificate, monkeypatch):
+    skip_without_libraries()
+    monkeypatch.setenv(TOKEN, GOOD)
+    config = PageConfig(
+        serve="0", tls_cert=str(certificate / "one.pem"), tls_key=str(certificate / "one.key")
+    )
+    server = serve(Rehearsal("door").hub, config)
+    try:
+        assert server.address.startswith("https://127.0.0.1:")
+        context = ssl.create_default_context(cafile=certificate / "one.pem")
+        opener = urllib.request.build_opener(
+            urllib.request.HTTPSHandler(context=context), NoRedirect()
+        )
+        with opener.open(f"{server.address}login", timeout=PATIENCE_S) as answer:
+            assert b"Token" in answer.read()
+        with pytest.raises(urllib.error.HTTPError) as caught:  # to /, with the session
+            opener.open(f"{server.address}login", f"token={GOOD}".encode(), timeout=PATIENCE_S)
+        cookie = caught.value.headers["set-cookie"].lower()
+        caught.value.close()
+        assert "; secure" in cookie
+        assert "; httponly" in cookie
+        assert "samesite=strict" in cookie
+    finally:
+        server.close()
+
+
+class NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("chain", "key"),
+    [
+        ("one.pem", None),
+        (None, "one.key"),
+        ("one.pem", "other.key"),
+        ("one.key", "one.pem"),
+        ("absent.pem", "one.key"),
+    ],
+)
+def test_certificates_that_do_not_fit(certificate, chain, key):
+    files = {
+        "tls_cert": chain and str(certificate / chain),
+        "tls_key": key and str(certificate / key),
+    }
+    assert "--tls" in refused(UsageError, serve="0", **files)
+
+
+def test_loopback():
+    for host in ("127.0.0.1", "127.9.9.9", "::1", "LOCALHOST"):
+        assert binding.is_loopback(host)
+    for host in ("0.0.0.0", "::", "cam.lan", "localhost.evil", "192.168.1.1"):
+        assert not binding.is_loopback(host)

@@ -1,0 +1,87 @@
+"""``--serve`` on the command line, with a file: our ``--show``."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import threading
+from contextlib import suppress
+
+import pytest
+
+from tests.cli.command import COMMAND, detect_video
+from tests.conftest import CHECKOUT
+from tests.live.page.client import Client
+from tests.waiting import PATIENCE_S, wait_for
+
+pytestmark = pytest.mark.net
+STREET = CHECKOUT / "videos/street.mp4"
+
+
+@pytest.mark.slow
+def test_a_file_is_watched_and_the_page_ends_with_the_run(tmp_path):
+    words = [*COMMAND, "-", "--serve", "0", "-o", "out/", "--no-video", "--conf", "0.01"]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(words, cwd=tmp_path, **pipes) as process, Video(process.stdin) as video:
+        port = int(re.search(rb"page: http://127\.0\.0\.1:(\d+)/", process.stderr.readline())[1])
+        client = Client(port)
+        wait_for(lambda: client.ask("/healthz").status == 200)
+        [one] = client.ask("/api/streams").json()["streams"]
+        assert (one["kind"], one["state"], one["size"]) == ("file", "live", "320x180")
+        snapshot = client.ask(f"/api/streams/{one['name']}/snapshot.jpg")
+        assert (snapshot.status, snapshot.body[:2]) == (200, b"\xff\xd8")
+        with client.stream("/api/events") as events:
+            video.end()
+            kinds = {kind for kind, _, _ in events.messages()}
+        assert kinds >= {"figures", "end"}
+        process.stdout.read()
+        stderr = process.stderr.read()
+        assert process.wait(PATIENCE_S) == 0, stderr
+    assert stderr == b""
+    with pytest.raises(ConnectionRefusedError):
+        client.ask("/")
+
+
+class Video:
+    """Writes pictures into a pipe, 25 a second, until it is to end."""
+
+    def __init__(self, pipe) -> None:
+        self._pipe, self._over = pipe, threading.Event()
+        self._thread = threading.Thread(target=self._write, daemon=True)
+
+    def __enter__(self) -> Video:
+        self._thread.start()
+        return self
+
+    def end(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def _write(self) -> None:
+        with suppress(BrokenPipeError), self._pipe:
+            self._pipe.write(b"YUV4MPEG2 W320 H180 F25:1 Ip A1:1 C420jpeg\n")
+            while not self._over.wait(0.04):
+                self._pipe.write(b"FRAME\n" + bytes([90]) * (320 * 180 * 3 // 2))
+
+
+@pytest.mark.slow
+def test_what_is_wrong_is_said_before_a_model_is_loaded(tmp_path):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        for words, code in (
+            ((str(port),), 6),
+            (("0.0.0.0:0",), 2),
+            (("nonsense",), 2),
+            (("0", "--tls-cert", "absent.pem"), 2),
+        ):
+            done = detect_video(STREET, "--model", "absent.onnx", "--serve", *words, cwd=tmp_path)
+            assert done.returncode == code, done.stderr
+            assert done.stderr.startswith(f"detect-video: --{'tls' if len(words) > 1 else 'serve'}")
+            assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,496 @@
+"""The table of docs/live.md, a test each: what the page refuses, and what every answer carries."""
+
+from __future__ import annotations
+
+import json
+import socket
+from contextlib import suppress
+from dataclasses import replace
+from http.client import HTTPException
+from urllib.parse import quote
+
+import pytest
+
+from detector.core.config.schema import PageConfig
+from detector.live.page.access import COOKIE, TRIES
+from detector.live.page.binding import TOKEN
+from tests.live.page.client import Client, until_closed
+from tests.live.page.conftest import Served
+from tests.live.page.rehearsal import Rehearsal
+from tests.waiting import PATIENCE_S, wait_for
+
+guard = pytest.importorskip("detector.live.page.guard", reason="machine: uvicorn is not installed")
+BODY_BYTES = guard.BODY_BYTES
+connections = pytest.importorskip("detector.live.page.connections")
+BoundedSocket, OF_ONE_ADDRESS = connections.BoundedSocket, connections.OF_ONE_ADDRESS
+pytestmark = pytest.mark.net
+RIGHT = "correct-horse-battery-staple-0001"
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+ADDRESSES = (
+    "/",
+    "/metrics",
+    "/openapi.json",
+    "/api/streams",
+    "/api/streams/door",
+    "/api/streams/door/snapshot.jpg",
+    "/api/streams/door/stream.mjpg",
+    "/api/pictures",
+    "/api/history",
+    "/api/events",
+    "/api/recordings",
+    "/api/recordings/door/video/20261122T120000Z.mp4",
+    "/page.js",
+    "/nothing",
+)
+
+
+def lock() -> Served:
+    """Reachable from elsewhere, as far as it knows, so with a token."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(TOKEN, RIGHT)
+        config = PageConfig(serve="0.0.0.0:0", page_hosts=("cam.example.org",))
+        return Served(Rehearsal("door"), config)
+
+
+@pytest.fixture
+def locked():
+    one = lock()
+    yield one
+    one.close()
+
+
+@pytest.fixture(scope="module")
+def steadily_locked():
+    """For tests that change nothing about it."""
+    one = lock()
+    yield one
+    one.close()
+
+
+@pytest.fixture(scope="module")
+def steady():
+    one = Served(Rehearsal("door", "gate"))
+    yield one
+    one.close()
+
+
+def login(client: Client, token: str = RIGHT, **headers: str):
+    return client.ask("/login", "POST", f"token={quote(token)}", {**FORM, **headers})
+
+
+# ---------------------------------------------------------------------- token
+
+
+def test_without_token_nothing_but_health_and_the_login(locked):
+    for path in ADDRESSES:
+        answer = locked.client.ask(path)
+        assert answer.status == (303 if path == "/" else 401), path
+        assert b"door" not in answer.body
+    assert locked.client.ask("/").headers["location"] == "/login"
+    assert locked.client.ask("/api/streams").headers["www-authenticate"] == "Bearer"
+    assert locked.client.post("/api/streams/door/stop").status == 401
+    assert locked.client.ask("/healthz").body == b"ok\n"
+    assert locked.client.ask("/login").status == 200
+
+
+def test_machines_send_the_token_as_bearer(locked):
+    right = Client(locked.server.port, {"Authorization": f"Bearer {RIGHT}"})
+    assert right.ask("/api/streams").status == 200
+    assert right.ask("/metrics").status == 200
+    assert right.ask("/").status == 200
+    for wrong in (f"Basic {RIGHT}", RIGHT, "Bearer", f"Bearer {RIGHT}x"):
+        assert locked.client.ask("/metrics", headers={"Authorization": wrong}).status == 401
+    # Never in an address: it would stand in logs and histories.
+    for query in (f"token={RIGHT}", f"access_token={RIGHT}"):
+        assert locked.client.ask(f"/metrics?{query}").status == 401
+
+
+def test_people_log_in_by_a_form_and_get_a_session(locked):
+    answer = login(locked.client)
+    assert (answer.status, answer.headers["location"]) == (303, "/")
+    cookie = answer.headers["set-cookie"]
+    assert RIGHT not in cookie
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert "Secure" not in cookie  # over http the browser would not send it back
+    session = Client(locked.server.port, {"Cookie": cookie.partition(";")[0]})
+    page = session.ask("/")
+    assert page.status == 200
+    assert b'action="/logout"' in page.body
+    assert session.ask("/logout", "POST", "", FORM).status == 303
+    assert session.ask("/api/streams").status == 401
+    assert locked.client.ask("/", headers={"Cookie": f"{COOKIE}={RIGHT}"}).status == 303
+    behind = login(locked.client, Host="cam.example.org", Origin="https://cam.example.org")
+    assert "Secure" in behind.headers["set-cookie"]  # a proxy ends TLS
+
+
+def test_wrong_tries_are_limited_and_the_right_token_passes(locked):
+    for _ in range(TRIES):
+        answer = login(locked.client, "wrong-" * 5)
+        assert answer.status == 403
+    assert b"not the token" in answer.body
+    late = login(locked.client, "wrong-" * 5)
+    assert late.status == 429
+    assert int(late.headers["retry-after"]) > 50
+    assert b'role="alert"' in late.body
+    by_machine = {"Authorization": f"Bearer {RIGHT}"}
+    assert locked.client.ask("/metrics", headers=by_machine).status == 200
+    by_machine = {"Authorization": "Bearer wrong"}
+    assert locked.client.ask("/metrics", headers=by_machine).status == 429
+    assert login(locked.client).status == 303
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "&".join(f"f{n}=1" for n in range(9)),
+        "token=a&" * 5,
+        "=&" * 2000,
+        "%",
+        "token=%ff%00",
+        "&&&",
+    ],
+)
+def test_a_login_with_more_than_it_takes_is_no_error_of_ours(locked, body):
+    answer = locked.client.ask("/login", "POST", body, FORM)
+    assert answer.status in (400, 403)
+    assert locked.server.guard.requests.get(500, 0) == 0
+
+
+# ---------------------------------------------------------------------- Host and Origin
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:{port}", 200),
+        ("localhost:{port}", 200),
+        ("LOCALHOST", 200),
+        ("[::1]:{port}", 200),
+        ("evil.example:{port}", 421),  # its owner points it at 127.0.0.1
+        ("127.0.0.1.evil.example", 421),
+        ("localhost.evil.example", 421),
+        ("192.168.1.5:{port}", 421),  # not on loopback
+        ("0.0.0.0:{port}", 421),
+        ("", 421),
+        ("x@127.0.0.1", 421),
+        ("[::1", 421),
+    ],
+)
+def test_host_on_loopback(steady, host, status):
+    asked = host.format(port=steady.server.port)
+    assert steady.client.ask("/api/streams", headers={"Host": asked}).status == status
+    if status != 200:
+        assert steady.client.ask("/healthz", headers={"Host": asked}).status == status
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("192.168.1.5:8080", 200),  # an address cannot be pointed elsewhere
+        ("[fd00::5]:8080", 200),
+        ("127.0.0.1", 200),
+        ("cam.example.org", 200),  # --page-hosts
+        ("CAM.example.org:443", 200),
+        (socket.gethostname(), 200),
+        ("evil.example", 421),
+        ("cam.example.org.evil.example", 421),
+    ],
+)
+def test_host_elsewhere(steadily_locked, host, status):
+    assert steadily_locked.client.ask("/healthz", headers={"Host": host}).status == status
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 409),  # reached: this run has no cameras to stop
+        ({"Origin": "http://{host}"}, 409),
+        ({"Origin": "https://{host}"}, 409),  # a proxy that ends TLS
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "http://{host}.evil.example"}, 403),
+        ({"Origin": "http://127.0.0.1:1"}, 403),  # another server of this machine
+        ({"Origin": "null"}, 403),
+        ({"Origin": "file://"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Sec-Fetch-Site": "same-origin"}, 409),
+        ({"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}, 403),
+    ],
+)
+def test_origin(steady, headers, status):
+    host = f"127.0.0.1:{steady.server.port}"
+    sent = {name: value.format(host=host) for name, value in headers.items()}
+    assert steady.client.post("/api/streams/door/stop", **sent).status == status
+
+
+def test_other_sites_reach_no_picture_but_may_link_to_the_page(steady):
+    other = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}
+    for path in ADDRESSES:
+        assert steady.client.ask(path, headers=other).status == 403
+    assert steady.client.ask("/", headers={**other, "Sec-Fetch-Mode": "navigate"}).status == 200
+    preflight = steady.client.ask("/api/streams/door/stop", "OPTIONS")
+    assert preflight.status == 405
+    assert not any(name.startswith("access-control") for name in preflight.headers)
+
+
+# ---------------------------------------------------------------------- what is asked and answered
+
+
+def test_every_answer_carries_the_headers(steady):
+    for path in (*ADDRESSES[:5], "/healthz", "/nothing", "/api/streams/nobody"):
+        headers = steady.client.ask(path).headers
+        policy = headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["x-frame-options"] == "DENY"
+        assert headers["referrer-policy"] == "same-origin"
+        assert headers["cross-origin-resource-policy"] == "same-origin"
+        assert headers["cache-control"] == "no-store"
+        assert "server" not in headers
+
+
+def test_get_changes_nothing_and_other_methods_are_refused(steady):
+    for method in ("PUT", "DELETE", "PATCH", "TRACE", "OPTIONS"):
+        assert steady.client.ask("/api/streams", method).status == 405
+    for path in ("/api/streams/door/start", "/api/streams/door/stop", "/logout"):
+        assert steady.client.ask(path).status == 405
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/streams/door%0d%0aSet-Cookie:%20a=b/snapshot.jpg",
+        "/api/streams/door/snapshot.jpg?width=1%0d%0aSet-Cookie:a=b",
+        "/%0d%0aSet-Cookie:%20a=b",
+        "/api/pictures?cameras=door%0d%0aX-Camera:gate",
+        "/api/recordings?camera=%0d%0aSet-Cookie:a=b",
+    ],
+)
+def test_headers_cannot_be_injected(steady, path):
+    answer = steady.client.ask(path)
+    assert "set-cookie" not in answer.headers
+    assert answer.status in (200, 404, 422)
+
+
+def test_a_hostile_camera_name_stays_text(served):
+    """Names are checked where cameras are read; the page does not rely on it."""
+    name = '<img src=x onerror=alert(1)>"\r\nSet-Cookie: a=b'
+    error = "<script>alert(1)</script>"
+    served.run.streams[name] = replace(served.run.streams["door"], name=name, error=error)
+    wait_for(lambda: name in served.page.sampler.names)
+    answer = served.client.ask("/api/streams")
+    assert answer.headers["content-type"] == "application/json"
+    assert json.loads(answer.body)["streams"][-1]["name"] == name
+    metrics = served.client.ask("/metrics").body.decode()
+    assert "\r\nSet-Cookie" not in metrics
+    assert 'onerror=alert(1)>\\"' in metrics  # a label's value, with its quote escaped
+    # A header made of a camera's name is made of checked names alone.
+    assert served.client.ask(f"/api/streams/{quote(name)}/snapshot.jpg").status == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/api/streams/door/snapshot.jpg?width=-1", 422),
+        ("/api/streams/door/snapshot.jpg?width=nan", 422),
+        ("/api/streams/door/snapshot.jpg?width=99999", 422),
+        ("/api/pictures?rate=inf", 422),
+        ("/api/pictures?rate=0", 422),
+        ("/api/pictures?cameras=nobody", 404),
+        ("/api/recordings?limit=1e9", 422),
+        ("/api/streams?" + "x" * 3000, 414),
+    ],
+)
+def test_numbers_and_lengths(steady, path, status):
+    assert steady.client.ask(path).status == status
+
+
+def test_a_large_body_is_refused(served):
+    path = "/api/streams/door/stop"
+    assert served.client.post(path, "x" * (BODY_BYTES + 1)).status == 413
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    declared = served.client.raw(f"{head}Content-Length: 99999999999\r\n\r\n".encode())
+    assert declared.startswith(b"HTTP/1.1 413")
+    chunk = b"1000\r\n" + b"x" * 0x1000 + b"\r\n"
+    chunked = served.client.raw(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode() + chunk * 3)
+    assert chunked.startswith(b"HTTP/1.1 413")
+
+
+def test_a_large_head_is_refused(served):
+    head = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
+    answer = served.client.raw(head + b"X-Long: " + b"x" * 40_000 + b"\r\n\r\n")
+    assert answer.split()[1] in (b"400", b"431")
+    assert served.client.raw(head + b"Host: evil.example\r\n\r\n").split()[1] == b"400"
+    assert served.client.raw(b"\x16\x03\x01 what is this\r\n\r\n").split()[1] == b"400"
+
+
+def test_slow_heads_are_cut_off(served):
+    """Slow loris: a head that never ends, a byte now and then."""
+    served.server.connections.head_s = 0.4
+    slow = [served.client.connect() for _ in range(20)]
+    for one in slow:
+        one.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: ")
+
+    def drip() -> bool:
+        for one in slow:
+            with suppress(OSError):
+                one.sendall(b"b")
+        # Others are served meanwhile, where this thread is quick enough itself.
+        with suppress(OSError, HTTPException):
+            assert served.client.ask("/healthz").status == 200
+        return served.server.connections.cut >= 20
+
+    wait_for(drip)
+    for one in slow:
+        assert until_closed(one) == b""
+        one.close()
+    wait_for(lambda: len(served.server.connections) == 0)
+
+
+def test_an_idle_connection_after_an_answer_is_ended(served):
+    served.server.connections.head_s = 0.3
+
+    def answered_then_ended() -> bool:
+        with served.client.connect() as one, suppress(OSError):
+            one.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            return b"ok" in until_closed(one)
+        return False
+
+    wait_for(answered_then_ended)  # it is ended unanswered where this thread is too slow itself
+
+
+def test_slow_bodies_are_refused(served):
+    served.server.guard.body_s = 0.3
+    head = b"POST /api/streams/door/stop HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 10\r\n\r\n{"
+    assert served.client.raw(head).startswith(b"HTTP/1.1 408")
+
+
+def test_idle_connections_of_one_address_give_way_to_it_and_to_others(served):
+    """300 that say nothing: each health check is answered meanwhile, and one who watches stays."""
+    with served.client.stream("/api/events"):
+        held = [served.client.connect() for _ in range(300)]
+        wait_for(lambda: served.server.socket.displaced >= 300 - OF_ONE_ADDRESS)
+        for _ in range(20):
+            assert served.client.ask("/healthz").status == 200
+        assert served.server.socket.open <= OF_ONE_ADDRESS
+        assert served.page.streams.open == 1
+        for one in held:
+            one.close()
+    wait_for(lambda: served.server.socket.open == 0)
+    assert served.server.socket.refused == 0
+
+
+def test_connections_are_bounded_where_nobody_is_idle(served):
+    served.server.socket.each = 2
+    with served.client.stream("/api/events"), served.client.stream("/api/pictures"):
+        wait_for(lambda: served.page.streams.open == 2)
+        with served.client.connect() as one:
+            assert until_closed(one) == b""  # closed at once
+    assert served.server.socket.refused == 1
+    wait_for(lambda: served.server.socket.open == 0)
+    assert served.client.ask("/healthz").status == 200
+
+
+def test_streams_are_bounded(served, monkeypatch):
+    monkeypatch.setattr("detector.live.page.app.MOST_STREAMS", 2)
+    with served.client.stream("/api/events"), served.client.stream("/api/pictures"):
+        wait_for(lambda: served.page.streams.open == 2)
+        assert served.client.ask("/api/pictures").status == 503
+        assert served.client.ask("/api/streams").status == 200
+    wait_for(lambda: served.page.streams.open == 0)
+    assert served.hub.watchers() == 0
+
+
+class Callers:
+    """Connects to a bounded socket from addresses of one's choice, and accepts each."""
+
+    def __init__(self, **bounds):
+        self.bounded = BoundedSocket(socket.create_server(("127.0.0.1", 0)), **bounds)
+        self.bounded.settimeout(PATIENCE_S)
+        self.ends = []
+
+    def call(self, address):
+        end = socket.create_connection(self.bounded.getsockname(), source_address=(address, 0))
+        accepted, _ = self.bounded.accept()
+        self.ends += [end, accepted]
+        return accepted
+
+
+@pytest.fixture
+def callers(monkeypatch):
+    """127.0.0.1 is this machine; the other addresses of its block stand for others."""
+    monkeypatch.setattr(
+        "detector.live.page.connections.is_loopback", lambda host: host == "127.0.0.1"
+    )
+    made = []
+
+    def make(**bounds):
+        made.append(Callers(**bounds))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.bounded.close()
+        for end in one.ends:
+            end.close()
+
+
+def is_ended(accepted):
+    accepted.setblocking(False)
+    with suppress(BlockingIOError):
+        return accepted.recv(1) == b""
+    return False
+
+
+def test_who_gives_way_is_who_is_idle_without_a_login_and_has_most(callers):
+    these = callers(most=6, each=4, reserve=0)
+    logged_in = these.call("127.0.0.2")
+    logged_in.known = True
+    asking = these.call("127.0.0.3")
+    asking.busy = True
+    first, second, third = (these.call("127.0.0.4") for _ in range(3))
+    alone = these.call("127.0.0.5")
+    these.bounded.moved(first)  # has just asked, so that it is the last of its like
+    new = these.call("127.0.0.6")
+    assert [is_ended(one) for one in (first, second, third)] == [False, True, False]
+    assert not any(map(is_ended, (logged_in, asking, alone, new)))
+    for one in (first, third, alone, new):
+        one.known = one.busy = True
+    these.call("127.0.0.7").busy = True
+    assert is_ended(asking)  # busy without a login before idle with one
+    assert not is_ended(logged_in)
+
+
+def test_one_address_has_a_part_and_this_machine_a_reserve(callers):
+    these = callers(most=6, each=3, reserve=2)
+    held = [these.call("127.0.0.2") for _ in range(4)]
+    assert [is_ended(one) for one in held] == [True, False, False, False]
+    others = [these.call("127.0.0.3")]
+    assert these.bounded.open == 4
+    these.call("127.0.0.4")  # the two that are left are for this machine
+    assert these.bounded.open == 4
+    probes = [these.call("127.0.0.1") for _ in range(2)]
+    assert these.bounded.open == 6
+    assert not any(map(is_ended, probes + others))
+
+
+def test_a_bounded_socket_counts_what_is_closed():
+    listening = socket.create_server(("127.0.0.1", 0))
+    bounded = BoundedSocket(listening, 1, 1, 0)
+    with bounded, socket.create_connection(bounded.getsockname()):
+        bounded.settimeout(PATIENCE_S)
+        accepted, _ = bounded.accept()
+        accepted.known = accepted.busy = True
+        with (
+            socket.create_connection(bounded.getsockname()) as other,
+            pytest.raises(BlockingIOError),
+        ):
+            bounded.accept()
+        assert (bounded.open, bounded.refused) == (1, 1)
+        other.close()
+        accepted.close()
+        accepted.close()
+        assert bounded.open == 0

@@ -1,0 +1,441 @@
+"""Pictures, events and figures over a real socket, and the changes that are allowed."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import replace
+
+import cv2
+import msgspec
+import numpy as np
+import pytest
+
+from detector.core.config.schema import PageConfig
+from detector.core.errors import UsageError
+from detector.core.errors.secrets import keep_secret
+from detector.live.base import APPEARS, Ages, Event
+from detector.live.page import documents, serve
+from detector.live.page.openapi import description, text
+from tests.conftest import CHECKOUT
+from tests.live.page.client import Client
+from tests.live.page.conftest import Served, skip_without_libraries
+from tests.live.page.rehearsal import Pictures, Rehearsal
+from tests.waiting import PATIENCE_S, wait_for
+
+pytestmark = pytest.mark.net
+
+
+def width_of(data: bytes) -> int:
+    return cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR).shape[1]
+
+
+def test_the_figures(served):
+    live = msgspec.json.decode(
+        served.client.ask("/api/streams").body, type=documents.LiveDocument, strict=True
+    )
+    assert live.healthy
+    assert [one.name for one in live.streams] == ["door", "gate"]
+    assert live.streams[0].dropped == {"newer": 9, "corrupt": 1}
+    one = served.client.ask("/api/streams/gate").json()
+    assert one == json.loads(documents.encode(live.streams[1]))
+    assert served.client.ask("/api/streams/gat").status == 404
+
+
+def test_many_questions_reach_the_run_once_a_second():
+    one = Served(Rehearsal("door"))
+    one.page.sampler.every_s = 3600.0  # "a second", which no slow machine makes two
+    try:
+        before = one.run.asked
+        for _ in range(40):
+            assert one.client.ask("/api/streams").status == 200
+            assert one.client.ask("/metrics").status == 200
+        assert one.run.asked - before <= 2  # one was under way, one is of this second
+    finally:
+        one.close()
+
+
+def test_a_snapshot_is_the_next_picture(served, monkeypatch):
+    monkeypatch.setattr("detector.live.page.streams.SNAPSHOT_S", PATIENCE_S)
+    monkeypatch.setattr("detector.live.page.streams.FRESH_NS", 0)
+    with Pictures(served.run):
+        first = served.client.ask("/api/streams/door/snapshot.jpg?width=100")
+        second = served.client.ask("/api/streams/door/snapshot.jpg")
+    assert first.headers["content-type"] == "image/jpeg"
+    assert int(second.headers["x-number"]) > int(first.headers["x-number"])
+    assert width_of(second.body) == 320
+    assert first.headers["cache-control"] == "no-store"
+
+
+def test_askers_at_once_share_one_encoding(served, monkeypatch):
+    monkeypatch.setattr("detector.live.page.streams.SNAPSHOT_S", PATIENCE_S)
+    answers, asked, ask = [], [], served.hub.ask
+    monkeypatch.setattr(served.hub, "ask", lambda camera: (asked.append(camera), ask(camera))[1])
+    askers = [
+        threading.Thread(
+            target=lambda: answers.append(served.client.ask("/api/streams/door/snapshot.jpg"))
+        )
+        for _ in range(6)
+    ]
+    for asker in askers:
+        asker.start()
+    wait_for(lambda: len(asked) == 6)  # all of them wait
+    assert served.run.step("door")
+    for asker in askers:
+        asker.join()
+    assert {answer.status for answer in answers} == {200}
+    assert len({answer.body for answer in answers}) == 1
+    assert served.hub.encoded == 1
+
+
+def test_a_dead_camera_has_no_snapshot(served, monkeypatch):
+    monkeypatch.setattr("detector.live.page.streams.SNAPSHOT_S", 0.1)
+    answer = served.client.ask("/api/streams/door/snapshot.jpg")
+    assert answer.status == 503
+    assert answer.headers["retry-after"]
+
+
+def test_pictures_of_one_camera_as_they_come(served):
+    with served.client.stream("/api/streams/door/stream.mjpg?width=320") as stream:
+        assert "multipart/x-mixed-replace; boundary=detect-video-picture" in stream.head
+        wait_for(lambda: served.hub.watchers() == 1)
+        with Pictures(served.run):
+            parts = stream.parts()
+            numbers = [next(parts)[1] for _ in range(4)]
+    assert numbers == sorted(set(numbers))
+    wait_for(lambda: served.hub.watchers() == 0)  # leaving is noticed
+    assert not served.run.step("door")
+
+
+def test_pictures_of_all_cameras_in_one_answer(served):
+    with served.client.stream("/api/pictures?width=320&rate=20") as stream:
+        wait_for(lambda: served.hub.watchers() == 1)
+        with Pictures(served.run):
+            parts = stream.parts()
+            cameras = {next(parts)[0] for _ in range(6)}
+    assert cameras == {"door", "gate"}
+
+
+def test_a_head_of_what_does_not_end_does(served):
+    for path in ("/api/events", "/api/pictures", "/api/streams/door/stream.mjpg"):
+        answer = served.client.ask(path, "HEAD")
+        assert (answer.status, answer.body) == (200, b"")
+    assert served.page.streams.open == served.hub.watchers() == 0
+
+
+def test_two_watchers_share_each_picture(served):
+    with (
+        served.client.stream("/api/streams/door/stream.mjpg") as one,
+        served.client.stream("/api/streams/door/stream.mjpg") as other,
+    ):
+        wait_for(lambda: served.hub.watchers() == 2)
+        streams = [one.parts(), other.parts()]
+        for number in range(1, 4):
+            wait_for(lambda: served.run.step("door"))
+            assert [next(stream)[1] for stream in streams] == [number, number]
+    assert served.hub.encoded == 3
+
+
+def test_a_reader_that_stops_leaves_pictures_out_and_is_cut_off(served):
+    """Nothing piles up for it, and after a while it is gone."""
+    noise = np.random.default_rng(0).integers(0, 255, (720, 1280, 3), np.uint8)
+    served.server.guard.stalled_s = 0.6
+    with served.client.stream("/api/streams/door/stream.mjpg", 4096) as stream:
+        wait_for(lambda: served.hub.watchers() == 1)
+        made = 0
+        end = time.monotonic() + PATIENCE_S
+        while served.hub.watchers() and time.monotonic() < end:
+            made += served.run.step("door", noise)
+            time.sleep(0.02)
+        assert served.hub.watchers() == 0
+        assert served.server.connections.cut == 1
+        # What was encoded went into buffers of the kernel; the rest was not even encoded.
+        assert served.hub.encoded < made
+        assert served.hub.encoded <= 4
+        stream.close()
+    wait_for(lambda: len(served.server.connections) == 0)
+
+
+def test_events_and_figures(served, monkeypatch):
+    samples, waiting = threading.Semaphore(0), threading.Event()
+
+    def figures():
+        waiting.set()
+        samples.acquire(timeout=PATIENCE_S)
+        return served.run.figures()
+
+    # From here on a sample is taken when this test says so.
+    monkeypatch.setattr("detector.live.page.sampler.ANSWER_S", 2 * PATIENCE_S)
+    asked = served.run.asked
+    wait_for(lambda: served.run.asked >= asked + 2)
+    served.hub.figures_from(figures)
+    assert waiting.wait(PATIENCE_S)
+    served.hub.tell(Event(APPEARS, "door", 1.5, 1.0, "person", 2))
+    with served.client.stream("/api/events") as stream:
+        assert "content-type: text/event-stream" in stream.head
+        messages = stream.messages()
+        kind, document, number = next(messages)
+        assert (kind, number) == ("event", 1)
+        assert document["class"] == "person"
+        assert document["time_utc"] == "1970-01-01T00:00:01.500Z"
+        assert next(messages)[0] == "figures"
+        samples.release()
+        assert next(messages)[0] == "figures"
+        served.run.set("door", state="waiting", error="refused")
+        served.hub.tell(Event(APPEARS, "gate", 2.0, 2.0, "vehicle", 1))
+        samples.release()
+        said = [next(messages) for _ in range(2)]
+        # Figures come once a second: a camera's death is in the first after it.
+        [states] = [
+            {one["state"] for one in document["streams"]}
+            for kind, document, _ in said
+            if kind == "figures"
+        ]
+        assert states == {"waiting", "live"}
+        assert [document["camera"] for kind, document, _ in said if kind == "event"] == ["gate"]
+        samples.release(10**6)
+    again = Client(served.server.port, {"Last-Event-ID": "1"})
+    with again.stream("/api/events") as stream:
+        assert next(stream.messages())[2] == 2
+
+
+def test_the_history(served):
+    wait_for(lambda: len(served.page.sampler._samples) > 2)
+    served.run.set("gate", state="stalled")
+    kept = len(served.page.sampler._samples)
+    wait_for(lambda: len(served.page.sampler._samples) > kept + 1)
+    past = msgspec.json.decode(
+        served.client.ask("/api/history").body, type=documents.HistoryDocument, strict=True
+    )
+    assert len(past.times_s) == len(past.age_ms["door"]) == len(past.dropped_fps["gate"])
+    assert past.age_ms["door"][-1] == 61.0
+    assert past.age_ms["gate"][0] == 61.0
+    assert past.age_ms["gate"][-1] is None  # what is not live has no age
+    assert past.processed_fps["door"][0] is None
+    assert past.processed_fps["door"][-1] == 0.0
+
+
+def test_the_end_is_said_and_comes_soon():
+    one = Served(Rehearsal("door"))
+    with (
+        one.client.stream("/api/events") as events,
+        one.client.stream("/api/streams/door/stream.mjpg") as pictures,
+    ):
+        wait_for(lambda: one.hub.watchers() == 1)
+        one.close()
+        assert [kind for kind, _, _ in events.messages()][-1] == "end"
+        assert list(pictures.parts()) == []
+    one.close()  # again
+
+
+@pytest.mark.parametrize(
+    ("facts", "ok"),
+    [
+        ({}, True),
+        ({"streams": 0}, False),
+        ({"state": "waiting"}, False),
+        ({"engine_age_s": 29.0}, True),
+        ({"engine_age_s": 31.0}, False),
+        ({"engine_age_s": None}, True),  # it does not tell
+    ],
+)
+def test_healthy(facts, ok):
+    run = Rehearsal("door", "gate")
+    for name in ("door", "gate") if "state" in facts else ():
+        run.set(name, state=facts["state"])
+    if "engine_age_s" in facts:
+        run.run = replace(run.run, engine_age_s=facts["engine_age_s"])
+    if facts.get("streams") == 0:
+        run.streams = {}
+    assert documents.is_healthy(run.figures()) is ok
+
+
+def test_health_says_ok_or_not_and_nothing_else(served):
+    answer = served.client.ask("/healthz")
+    assert (answer.status, answer.body) == (200, b"ok\n")
+    served.run.set("door", state="stalled")
+    served.run.set("gate", state="ended")
+    wait_for(lambda: served.client.ask("/healthz").status == 503)
+    assert served.client.ask("/healthz").body == b"not ok\n"
+
+
+def test_a_run_that_does_not_answer_is_not_healthy(served, monkeypatch):
+    monkeypatch.setattr("detector.live.page.sampler.ANSWER_S", 0.1)
+    hangs = threading.Event()
+
+    def figures():
+        hangs.wait(3 * PATIENCE_S)
+        return served.run.figures()
+
+    served.hub.figures_from(figures)
+    try:
+        wait_for(lambda: served.client.ask("/healthz").status == 503)
+        assert served.client.ask("/api/streams").status == 503  # and the page itself answers
+    finally:
+        hangs.set()
+    wait_for(lambda: served.client.ask("/healthz").status == 200)
+
+
+def test_numbers_of_numpy_are_numbers(served):
+    served.run.set("door", age_ms=Ages(np.float64(1.234), np.float32(2), 3, 4))
+    wait_for(lambda: served.client.ask("/api/streams/door").json()["age_ms"]["p50"] == 1.23)
+
+
+class Switches:
+    def __init__(self) -> None:
+        self.said: list[tuple[str, str]] = []
+
+    def cameras(self):
+        return ("door", "yard")
+
+    def start(self, camera: str) -> None:
+        self.said.append(("start", camera))
+
+    def stop(self, camera: str) -> None:
+        if self.said and self.said[-1] == ("stop", camera):
+            raise UsageError("door is stopped already")
+        self.said.append(("stop", camera))
+
+
+def test_cameras_are_started_and_stopped_by_name_alone(served):
+    client = served.client
+    assert client.post("/api/streams/door/stop").status == 409  # a run without cameras.yaml
+    switches = served.server.controls = Switches()
+    answer = client.post("/api/streams/door/stop")
+    assert (answer.status, answer.json()) == (202, {"schema": 1, "camera": "door", "asked": "stop"})
+    again = client.post("/api/streams/door/stop")
+    assert (again.status, again.json()["error"]) == (409, "door is stopped already")
+    assert client.post("/api/streams/door/start", "").status == 202
+    assert switches.said == [("stop", "door"), ("start", "door")]
+    shown = client.ask("/api/streams").json()
+    assert [one["controllable"] for one in shown["streams"]] == [True, False]
+    assert shown["stopped"] == ["yard"]  # it has no figures, and can be started
+    for path, body, status in (
+        ("/api/streams/gate/stop", "{}", 404),  # not of cameras.yaml
+        ("/api/streams/rtsp:%2F%2Fx/start", "{}", 404),
+        ("/api/streams/door/start", '{"url": "rtsp://x"}', 422),
+        ("/api/streams/door/run", "{}", 404),
+    ):
+        assert client.post(path, body).status == status
+    assert client.ask("/api/streams/door/stop").status == 405  # GET changes nothing
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    assert client.ask("/api/streams/door/stop", "POST", "{}", form).status == 415
+    assert len(switches.said) == 2
+
+
+def test_secrets_are_hidden(served):
+    keep_secret("opensesame-42")
+    served.run.set(
+        "door", url="rtsp://u:opensesame-42@x", state="waiting", error="401 for opensesame-42"
+    )
+    served.hub.tell(Event("camera_down", "door", 1.0, 1.0, reason="u:opensesame-42 refused"))
+    wait_for(lambda: b"401" in served.client.ask("/api/streams").body)
+    with served.client.stream("/api/events") as stream:
+        messages = stream.messages()
+        said = json.dumps([next(messages) for _ in range(2)])
+    said += served.client.ask("/api/streams").body.decode()
+    said += served.client.ask("/metrics").body.decode()
+    assert "***" in said
+    assert "opensesame" not in said
+
+
+def test_openapi_is_that_of_docs_and_names_every_address(served):
+    """After a change: python -m detector.live.page.openapi docs/openapi.json"""
+    assert (CHECKOUT / "docs/openapi.json").read_text(encoding="utf-8") == text()
+    assert served.client.ask("/openapi.json").json() == description()
+    told = set(description()["paths"])
+    people = {"/login", "/logout", "/page.css", "/page.js", "/icon.svg"}
+    assert {route.path for route in served.page.app().routes} == told | people
+
+
+def test_metrics(served):
+    from prometheus_client.parser import text_string_to_metric_families
+
+    served.run.set("door", name="door")
+    with Pictures(served.run):
+        served.client.ask("/api/streams/door/snapshot.jpg")
+    answer = served.client.ask("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    families = {one.name: one for one in text_string_to_metric_families(answer.body.decode())}
+    ours = {name for name in families if not name.startswith("process_")}
+    assert all(name.startswith("detect_video_") for name in ours)
+    assert all(families[name].documentation for name in ours)
+    assert all(families[name].samples for name in ours)
+    # Prometheus's own linter wants quantiles in a summary alone.
+    quantiled = {
+        one.type
+        for one in families.values()
+        for sample in one.samples
+        if "quantile" in sample.labels
+    }
+    assert quantiled == {"summary"}
+    values = {
+        (sample.name, *sample.labels.values()): sample.value
+        for one in families.values()
+        for sample in one.samples
+    }
+    assert values["detect_video_stream_received_pictures_total", "door"] == 250
+    assert values["detect_video_stream_dropped_pictures_total", "gate", "newer"] == 9
+    assert values["detect_video_stream_age_seconds", "door", "0.5"] == pytest.approx(0.061)
+    assert values["detect_video_stream_state", "door", "live"] == 1
+    assert values["detect_video_stream_state", "door", "waiting"] == 0
+    assert values["detect_video_healthy",] == 1
+    assert values["detect_video_page_encoded_pictures_total",] == 1
+    assert values["process_resident_memory_bytes",] > 1e6
+
+
+def test_the_page_itself(served):
+    page = served.client.ask("/")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert "unsafe-inline" not in page.headers["content-security-policy"]
+    for name in ("/", "/page.css", "/page.js", "/icon.svg"):
+        body = served.client.ask(name).body.decode()
+        outside = body.replace("http://www.w3.org/2000/svg", "")
+        assert "http:" not in outside
+        assert "https:" not in outside
+    # CSP would ignore them
+    assert " style=" not in page.body.decode()
+    assert " onclick" not in page.body.decode()
+    assert "innerHTML" not in served.client.ask("/page.js").body.decode()
+
+
+def test_a_bug_is_said_once_and_ends_nothing(monkeypatch):
+    said: list[str] = []
+    served = Served(Rehearsal("door"), say=said.append)
+    monkeypatch.setattr(served.page.sampler, "history", lambda: 1 / 0)
+    for _ in range(3):
+        answer = served.client.ask("/api/history")
+        assert answer.status == 500
+    assert served.client.ask("/healthz").status == 200
+    served.close()
+    [line] = said
+    assert "ZeroDivisionError" in line
+
+
+def test_two_pages_side_by_side():
+    one, other = Served(Rehearsal("a")), Served(Rehearsal("b"))
+    try:
+        assert one.client.ask("/api/streams").json()["streams"][0]["name"] == "a"
+        assert other.client.ask("/api/streams").json()["streams"][0]["name"] == "b"
+    finally:
+        one.close()
+        other.close()
+
+
+def test_before_the_run_begins():
+    from detector.live.hub import Hub
+
+    skip_without_libraries()
+    server = serve(Hub(), PageConfig(serve="0"))
+    client = Client(server.port)
+    try:
+        assert client.ask("/healthz").status == 503
+        assert client.ask("/api/streams").status == 503
+        assert client.ask("/metrics").status == 200
+        assert client.ask("/").status == 200
+        assert client.ask("/api/history").json()["times_s"] == []
+        with client.stream("/api/events") as stream:
+            assert next(stream.messages())[0] == "silent"
+    finally:
+        server.close()

@@ -1,0 +1,75 @@
+"""Options of cameras are refused for files: nobody is to believe that alerts are sent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from detector.core.config.levels import COMMAND_LINE, merge_levels
+from detector.core.config.schema import CAMERA_GROUPS, flag_of, options
+from detector.core.errors import UsageError
+from detector.live.guest import refuse_camera_options
+from tests.cli.command import assert_one_line_error, detect_video
+
+GIVEN = {
+    "policy": "latest",  # given is given, also where it is the default
+    "max_age": 2,
+    "gather": "every",
+    "start_timeout": 20,
+    "wait": True,
+    "record": "annotated",
+    "no_overlay": True,
+    "segment": 3,
+    "clips": True,
+    "clip_before": 1,
+    "clip_after": 1,
+    "keep_days": 1,
+    "keep_gb": 1,
+    "events": "-",
+    "webhook": "https://host/Pa55word",
+    "mqtt": "mqtt://host/topic",
+}
+FLAGS = {leaf.name: flag_of(leaf) for group, leaf in options() if group in CAMERA_GROUPS}
+
+
+def config(**given):
+    return merge_levels((COMMAND_LINE, given))
+
+
+def test_every_option_of_cameras_is_tried_here():
+    assert GIVEN.keys() == FLAGS.keys() - {"repeat"}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_an_option_of_cameras_is_refused_for_a_file(name: str):
+    given = {name: GIVEN[name]}
+    with pytest.raises(UsageError) as caught:
+        refuse_camera_options([__file__], config(**given), given)
+    assert str(caught.value) == (
+        f"{FLAGS[name]} is for cameras; add --loop to play the file as one, or leave it out"
+    )
+
+
+def test_a_file_of_options_counts_where_it_asks_for_something():
+    refuse_camera_options([__file__], config(policy="latest", clips=False, segment=10))
+    with pytest.raises(UsageError, match="--mqtt is for cameras; add"):
+        refuse_camera_options([__file__], config(mqtt="mqtt://host/topic"))
+
+
+def test_what_is_taken_back_and_what_is_for_files_too_is_not_refused():
+    off = {"clips": False, "repeat": False, "serve": "8080", "page_hosts": ["a"]}
+    refuse_camera_options([__file__], config(**off), off)
+
+
+def test_loop_is_no_cure_for_what_is_no_file(tmp_path: Path):
+    with pytest.raises(UsageError, match="--clips is for cameras, not for files; leave it out"):
+        refuse_camera_options([str(tmp_path)], config(clips=True))
+
+
+def test_the_command_refuses_before_it_loads_anything(tmp_path: Path):
+    (tmp_path / "in.mp4").write_bytes(b"never read")
+    process = detect_video("in.mp4", "--webhook", "https://host/Pa55word", cwd=tmp_path)
+    assert_one_line_error(process, 2, "--webhook is for cameras; add --loop")
+    assert "Pa55word" not in process.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["in.mp4"]
