@@ -1,7 +1,7 @@
 """A run that is none: it feeds a hub with pictures and figures, so that the page can be looked at.
 
-``python -m tests.live.page.rehearsal CLIP CLIP ...`` serves looped clips with their real detections at
-http://127.0.0.1:8088/; ``kill NAME``, ``stall NAME`` and ``up NAME`` on standard input do that.
+``python -m tests.live.page.rehearsal CLIP CLIP ...`` serves looped clips with their real detections
+at http://127.0.0.1:8088/; ``kill NAME``, ``stall NAME`` and ``up NAME`` on standard input do that.
 """
 
 from __future__ import annotations
