@@ -139,11 +139,7 @@ def chosen_sinks(config: Config) -> list[type[Sink]]:
     from detector.core.sinks.base import DRAWN
 
     output = config.output
-    chosen = [
-        sink
-        for sink in sinks.find_all()
-        if (sink.name in output.save if output.save is not None else "video" in sink.default_for)
-    ]
+    chosen = sinks.defaults("video") if output.save is None else sinks.in_order(output.save)
     return [sink for sink in chosen if not (output.no_video and sink.pictures in DRAWN)]
 
 

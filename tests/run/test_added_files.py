@@ -130,7 +130,7 @@ def test_what_is_there_declares_itself() -> None:
         assert sink.name == name
         assert sink.suffixes
         assert sink.pictures in ("none", "plain", "bgr", "yuv420p")
-        assert set(sink.default_for) <= set(sink.kinds) <= {"video", "pictures"}
+        assert set(sink.kinds) <= {"video", "pictures"}
     kinds = [sources.find(name) for name in sources.names()]
     assert all(set(kind.gives) <= {"bgr", "yuv420p"} and "bgr" in kind.gives for kind in kinds)
     orders = [sink.name for sink in sinks.find_all()]

@@ -66,11 +66,6 @@ def session_name(spec: str, engine: str) -> str:
     return f"{stem}-{engine}"
 
 
-def _defaults_for(kind: str) -> list[type[Sink]]:
-    """What is saved of a source of this kind without --save."""
-    return [sink for sink in sinks.find_all() if kind in sink.default_for]
-
-
 def settings_of(config: Config, spec: str, model_sha256: str, precision: str) -> str:
     """A digest of all that decides what the outputs of a source hold: the source, the model, and
     the options but those of places, threads and the loop.
@@ -226,8 +221,8 @@ class OutputPlan:
             raise UsageError(
                 "--output -: rows go to standard output as jsonl or csv; leave one out of --save"
             )
-        drawn = [s.name for s in sinks.find_all() if s.pictures in DRAWN or s.untouched]
-        unwanted = [name for name in save if name in drawn]
+        asked = sinks.in_order(save)
+        unwanted = [sink.name for sink in asked if sink.pictures in DRAWN or sink.untouched]
         if given.no_video and unwanted:
             raise UsageError(
                 f"--save {','.join(unwanted)} and --no-video contradict each other; leave one out"
@@ -243,11 +238,11 @@ class OutputPlan:
         """Refuses what means nothing in the outputs that are asked for."""
         given, saved = asdict(self._config), self._config.save
         if saved is None and self._file is None and not self._config.no_video:
-            saved = tuple(sink.name for sink in _defaults_for("video"))
-        for sink in sinks.find_all():
-            if sink is self._file_sink and self._file is not None:
-                sink.check_options(self._file.suffix, given)
-            elif sink.name in (saved or ()):
+            saved = tuple(sink.name for sink in sinks.defaults("video"))
+        if self._file is not None and self._file_sink is not None:
+            self._file_sink.check_options(self._file.suffix, given)
+        for sink in sinks.in_order(saved or ()):
+            if sink is not self._file_sink:
                 sink.check_options(sink.suffixes[0], given)
 
     def check_sources(self, blur: Sequence[str] | None) -> None:
@@ -440,10 +435,10 @@ class OutputPlan:
             chosen = self._default_sinks(kind)
         else:
             wanted = set(self._config.save) - {self.streamed}
-            chosen = [sink for sink in sinks.find_all() if sink.name in wanted]
+            chosen = sinks.in_order(wanted)
         for sink in chosen:
             if kind not in sink.kinds:
-                fitting = ",".join(one.name for one in _defaults_for(kind))
+                fitting = ",".join(one.name for one in sinks.defaults(kind))
                 raise UsageError(
                     f"--save {sink.name} needs a {' or '.join(sink.kinds)}, but {path} is "
                     f"{kind}; use --save {fitting}"
@@ -461,7 +456,7 @@ class OutputPlan:
                 f"--output {self._file}: {kind} make no {given.name}; "
                 f"give a folder: -o {Path(str(self._file)).with_suffix('')}{os.sep}"
             )
-        return _defaults_for(kind)
+        return sinks.defaults(kind)
 
     def _folder(self) -> Path:
         """Where names that are not given lie."""

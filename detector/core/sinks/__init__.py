@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,10 @@ from detector.core.errors import UsageError
 if TYPE_CHECKING:
     from detector.core.sinks.base import Sink
     from detector.core.types import SourceInfo
+
+
+# What is saved without --save, by the kind of source.
+DEFAULTS = {"video": ("jsonl", "video"), "pictures": ("jsonl", "pictures")}
 
 
 def names() -> list[str]:
@@ -39,7 +43,17 @@ def _import_class(name: str) -> type[Sink]:
 
 def find_all() -> list[type[Sink]]:
     """Every sink's class, in the order in which sinks are opened."""
-    return sorted(map(_import_class, names()), key=lambda sink: (sink.order, sink.name))
+    return in_order(names())
+
+
+def in_order(wanted: Iterable[str]) -> list[type[Sink]]:
+    """The classes of some sinks, in that order. Raises UsageError for an unknown name."""
+    return sorted(map(find, wanted), key=lambda sink: (sink.order, sink.name))
+
+
+def defaults(kind: str) -> list[type[Sink]]:
+    """What is saved without --save of a source of this ``SourceInfo.kind``."""
+    return in_order(DEFAULTS[kind])
 
 
 def find_by_suffix(suffix: str, wanted: Collection[str] = ()) -> type[Sink] | None:

@@ -56,7 +56,6 @@ class Sink:
         "video",
         "pictures",
     )  # the SourceInfo.kind that it can write
-    default_for: ClassVar[tuple[str, ...]] = ()  # kinds that are saved so without --save
     alone: ClassVar[bool] = (
         True  # whether -o FILE with its suffix writes FILE only, no defaults beside
     )

@@ -14,7 +14,6 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 class JsonlSink(RowsSink):
     name = "jsonl"
     suffixes = (".jsonl",)
-    default_for = ("video", "pictures")
     options = ("remark",)
 
     def __init__(self, path: Path, *, remark: str = "") -> None:

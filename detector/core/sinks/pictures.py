@@ -30,7 +30,6 @@ class PicturesSink(FolderSink):
     suffixes = ("", *ENCODED)
     one_picture = ENCODED
     pictures = "bgr"
-    default_for = ("pictures",)
     order = 3
     manifest = ".detect-video-pictures"
     holds = "pictures"

@@ -20,9 +20,6 @@ from detector.core.errors.holding import name_to_open
 from detector.core.errors.text import counted
 from detector.core.sources._contents import FFMPEG_PICTURES, is_picture
 from detector.core.sources._cv2 import cv2, fits
-from detector.core.sources._deep import decode_deep
-from detector.core.sources._left_out import describe_left_out
-from detector.core.sources._picture_size import why_not_decoded
 from detector.core.sources._specs import (
     Gathered,
     NamedPictures,
@@ -67,6 +64,8 @@ class PicturesSource(SteppingSource):
     ) -> PicturesSource:
         source = cls(spec, list_pictures(spec), stride, frames)
         if not isinstance(spec, Gathered) and (contents := look_into(spec)) is not None:
+            from detector.core.sources._left_out import describe_left_out
+
             source._left_out = describe_left_out(spec, contents, videos=True)
         return source
 
@@ -255,14 +254,20 @@ def _why_unread(path: str) -> str | None:
             return "it is made of tiles, which are not put together here"
         if path.lower().endswith(FFMPEG_PICTURES):
             return None
+        from detector.core.sources._picture_size import why_not_decoded
+
         return why_not_decoded(np.fromfile(name_to_open(path), np.uint8).tobytes())
     except OSError:
         return None
 
 
 def _decode(data: NDArray[np.uint8]) -> tuple[Image | None, str]:
+    from detector.core.sources._picture_size import why_not_decoded
+
     if not data.size or why_not_decoded(data.tobytes()):
         return None, ""
+    from detector.core.sources._deep import decode_deep
+
     if (deep := decode_deep(data)) is not None:
         return deep
     return cv2.imdecode(data, cv2.IMREAD_COLOR), ""

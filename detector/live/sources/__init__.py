@@ -50,6 +50,8 @@ class LiveSource(Source):
     def claims(cls, spec: str) -> bool:
         if is_live(spec):
             return True
+        if not spec.lower().endswith((".yaml", ".yml")):
+            return False
         from detector.live.sources.cameras import is_camera_list
 
         try:

@@ -75,7 +75,6 @@ class VideoSink(Sink):
     suffixes = tuple(FORMATS)
     pictures = "yuv420p"  # or BGR, where the source has nothing else
     kinds = ("video",)
-    default_for = ("video",)
     alone = False
     order = 4
     options = ("quality", "preset", "crf", "encoder", "only_detections", "lead")
