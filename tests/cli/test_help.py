@@ -1,6 +1,5 @@
 """Help is quick, complete and true."""
 
-import importlib
 import json
 import re
 import subprocess
@@ -73,7 +72,7 @@ def test_every_option_of_these_commands_is_in_the_usage_page(command):
     usage = (CHECKOUT / "docs/usage.md").read_text()
     found = [
         option
-        for parameter in importlib.import_module(f"detector.core.cli.{command}").command.params
+        for parameter in cli.get_command(click.Context(cli), command).params
         for option in parameter.opts
         if option.startswith("--")
     ]

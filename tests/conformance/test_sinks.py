@@ -1,0 +1,172 @@
+"""What every sink of the folder must do, whatever it writes: a new file there is tested by this."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from detector.core import sinks, sources
+from detector.core.errors import OutputError
+from detector.core.sinks.base import DRAWN, Sink
+from detector.core.stages.annotate import Style
+from detector.core.types import Detections, Frame, SourceInfo
+from tests.conftest import CHECKOUT
+
+STREET = CHECKOUT / "videos/street.mp4"
+NAMES = ("person", 'a "quoted", <b>name</b>', "视频 é")
+GIVEN = {"remark": "weights are random", "program": "detect-video 0", "style": Style()}
+# Every sink with each suffix that it takes, for each kind of source that it can write.
+CASES = [
+    pytest.param(name, suffix, kind, id=f"{name}{suffix}-{kind}")
+    for name in sinks.names()
+    for suffix in sinks.find(name).suffixes
+    for kind in sinks.find(name).kinds
+]
+FIRST = [case for case in CASES if case.values[1] == sinks.find(str(case.values[0])).suffixes[0]]
+every_suffix = pytest.mark.parametrize(("name", "suffix", "kind"), CASES)
+every_sink = pytest.mark.parametrize(("name", "suffix", "kind"), FIRST)
+pytestmark = pytest.mark.slow
+
+
+def found(count: int) -> Detections:
+    boxes = np.array([[i, 2 * i, i + 20.5, 2 * i + 30] for i in range(count)], np.float32)
+    scores = np.linspace(0.9, 0.3, count, dtype=np.float32)
+    return Detections(boxes.reshape(-1, 4), scores, np.arange(count) % len(NAMES), NAMES)
+
+
+@pytest.fixture
+def folder_of_pictures(tmp_path: Path) -> Path:
+    folder = tmp_path / "shots"
+    folder.mkdir()
+    for n in range(3):
+        cv2.imwrite(str(folder / f"{n}.png"), np.full((90, 120, 3), 60 * n, np.uint8))
+    return folder
+
+
+@pytest.fixture
+def spec(kind: str, folder_of_pictures: Path) -> str:
+    return str(STREET) if kind == "video" else str(folder_of_pictures)
+
+
+def make(name: str, path: Path, **more: Any) -> Sink:
+    kind = sinks.find(name)
+    names = {"names": sinks._naming.FrameNames()} if "names" in kind.options else {}
+    given = {key: value for key, value in GIVEN.items() if key in kind.options}
+    return kind(path, **names, **given, **more)
+
+
+def opened(name: str, path: Path, info: SourceInfo, **more: Any) -> Sink:
+    sink = make(name, path, **more)
+    sink.open(info)
+    return sink
+
+
+def frames(spec: str, name: str, suffix: str, count: int = 3) -> Iterator[Frame]:
+    """The first ones; one where the file holds one picture."""
+    count = 1 if suffix in sinks.find(name).one_picture else count
+    with sources.open(spec, frames=count) as source:
+        yield from source
+
+
+def info_of(spec: str) -> SourceInfo:
+    with sources.open(spec) as source:
+        return source.info
+
+
+def write(sink: Sink, frame: Frame, detections: Detections) -> None:
+    if sink.pictures == "plain":
+        sink.see(frame.image, detections)
+    sink.write(frame, detections)
+
+
+def below(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    return folder
+
+
+@every_suffix
+@pytest.mark.parametrize("counts", [(0, 0, 0), (2, 0, 5)], ids=["nothing found", "some found"])
+def test_a_whole_output_or_none(
+    name: str, suffix: str, kind: str, spec: str, place: Path, counts: tuple[int, ...]
+) -> None:
+    target = place / f"out{suffix}"
+    sink = opened(name, target, info_of(spec))
+    for frame, count in zip(frames(spec, name, suffix), counts, strict=False):
+        before = np.array(frame.image, copy=True)
+        write(sink, frame, found(count))
+        assert np.array_equal(frame.image, before), "the picture belongs to the loop"
+        assert not target.is_file(), "the final name is given by close"
+    made = sink.close()
+    assert made == target
+    assert sink.close() == target
+    assert all(isinstance(note, str) for note in sink.notes)
+    others = {str(path.relative_to(place)) for path in sink.beside}
+    written = below(place)
+    assert written or not any(counts)
+    assert all(n.startswith(target.name) or n in others for n in written), list(written)
+    sink.abort()
+    assert below(place) == written, "abort after close removes nothing"
+
+
+@every_sink
+def test_without_a_frame_it_writes_a_valid_file_or_says_why_not(
+    name: str, suffix: str, kind: str, spec: str, place: Path
+) -> None:
+    sink = opened(name, place / f"out{suffix}", info_of(spec))
+    try:
+        sink.close()
+    except OutputError:
+        sink.abort()
+        assert not (place / f"out{suffix}").is_file()
+
+
+@every_sink
+def test_abort_leaves_the_final_name_alone(
+    name: str, suffix: str, kind: str, spec: str, place: Path
+) -> None:
+    target = place / f"out{suffix}"
+    is_folder = Path(f"x{suffix}").suffix == ""
+    if not is_folder:
+        target.write_bytes(b"the user's own")
+    sink = opened(name, target, info_of(spec))
+    for frame in frames(spec, name, suffix, 2):
+        write(sink, frame, found(3))
+    kept = sink.abort()
+    assert sink.abort() in (kept, None)
+    if not is_folder:
+        assert target.read_bytes() == b"the user's own"
+    assert kept is None or (kept.exists() and kept != target)
+    left = [p for p in place.iterdir() if p not in (target, kept)]
+    assert left == []
+
+
+@every_sink
+def test_a_folder_that_is_not_there_is_an_output_error(
+    name: str, suffix: str, kind: str, spec: str, place: Path
+) -> None:
+    (place / "file").write_text("no folder")
+    sink = make(name, place / "file" / f"out{suffix}")
+    with pytest.raises(OutputError):
+        sink.open(info_of(spec))
+    sink.abort()
+
+
+def test_every_sink_draws_or_declares_that_it_does_not() -> None:
+    for sink in sinks.find_all():
+        assert sink.pictures in (*DRAWN, "plain", "none")
+        assert sink.order >= 0
+        assert not (sink.untouched and sink.pictures in DRAWN)
+        assert set(sink.one_picture) <= set(sink.suffixes)
+        assert len(set(map(os.path.normcase, sink.suffixes))) == len(sink.suffixes)
