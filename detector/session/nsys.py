@@ -267,15 +267,13 @@ class _Runs:
         started = bisect_right(self._starts.get(process, []), when)
         return started > 0 and self._ends[process][started - 1] >= when
 
-    def start(self, row: Row) -> int:
-        """When a range began to be of a run: a camera, for one, is opened before it, and what
-        reaches into the run is the run's."""
-        process, start, end = row[0] // PROCESS, row[4], row[5]
-        starts = self._starts.get(process, [])
-        later = bisect_right(starts, start)
-        if later == len(starts) or self.hold(process, start):
-            return start
-        return starts[later] if end is None or end >= starts[later] else start
+    def nearest(self, process: int, when: int) -> int:
+        """A moment of a run: ``when`` itself, or the start of the next run, or the last one's end.
+        The process has a run."""
+        later = bisect_right(self._starts[process], when)
+        if self.hold(process, when):
+            return when
+        return (self._starts[process][later:] or self._ends[process][-1:])[0]
 
 
 def _by_run(
@@ -287,7 +285,15 @@ def _by_run(
     first = min((start for *_, start, _ in ranges), default=0)
     processes = sorted({tid // PROCESS for tid, *_ in ranges})
     whole = [Window(process, first, last) for process in processes if process not in runs]
-    by_process = _by_process(ranges, lambda row: row[0] // PROCESS, runs.start, runs)
+    others = {tid for tid, stage, *_ in ranges if stage != READ}
+
+    def start(row: Row) -> int:
+        """What a camera's thread reads before the loop begins is the run's: it only reads."""
+        tid, *_, began, _ = row
+        process = tid // PROCESS
+        return began if tid in others or process not in runs else runs.nearest(process, began)
+
+    by_process = _by_process(ranges, lambda row: row[0] // PROCESS, start, runs)
     ordered = sorted([*windows, *whole], key=lambda one: (one.start_ns, one.process))
     found = [(window, own) for window in ordered if (own := by_process(window))]
     for process in processes:

@@ -425,14 +425,17 @@ def test_a_process_without_any_run_has_nothing_outside(tmp_path):
     assert (only.outside, only.frames) == (False, 41)
 
 
-def test_what_reaches_into_a_run_is_the_runs(tmp_path):
-    """A camera is opened before the loop begins; a picture before that is of no run."""
-    for reach, outside in ((5, 0), (-5, 1)):
-        path = tmp_path / f"{reach}.sqlite"
-        with_singles(path, [-MS + reach], ranges=["read"], kernels=False)
-        runs = read_nsys(path)
-        assert [one.outside for one in runs] == [False] + [True] * outside
-        assert sum(one.ranges for one in runs) == runs[0].ranges + outside
+@pytest.mark.parametrize("after", [-20 * MS, 10 * MS])
+@pytest.mark.parametrize(("ranges", "outside"), [(["read"], 0), (["read", "infer"], 1)])
+def test_what_a_camera_reads_beside_the_loop_is_the_runs(tmp_path, after, ranges, outside):
+    """It is opened before the loop begins, and its thread does nothing but read."""
+    end = with_singles(tmp_path / "probe.sqlite", [])
+    alone = read_nsys(tmp_path / "probe.sqlite")[0].ranges
+    path = tmp_path / "a.sqlite"
+    with_singles(path, [after if after < 0 else end + after], ranges=ranges, kernels=False)
+    runs = read_nsys(path)
+    assert [one.outside for one in runs] == [False] + [True] * outside
+    assert runs[0].ranges == alone + (not outside)
 
 
 def test_a_range_outside_that_the_recording_cut_off_is_counted(tmp_path):
