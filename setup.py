@@ -83,7 +83,7 @@ setup(
         "http": [],  # web servers need nothing more; some may still ask for it
         # batch --on ray, with Ray's client for ray://HOST:PORT.
         "ray": ["ray[client]>=2.60"],
-        # Run trackers of --track. The tests take mlflow-skinny, the same client with fewer packages.
+        # Run trackers of --track. The tests take mlflow-skinny, the client with fewer packages.
         "mlflow": ["mlflow>=2.17"],
         "tensorboard": ["tensorboard>=2.21"],
         # Coverage-guided fuzzing in scripts/attack. It has wheels for Linux only.
