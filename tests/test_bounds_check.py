@@ -150,6 +150,15 @@ def test_the_table_has_a_row_for_each_package(script):
     assert text.endswith("- ray: no network")
 
 
+def test_a_checker_that_finds_something_has_failed(script):
+    inside = Path(sys.executable)
+    clean = ("ruff --version", "pytest --version")
+    assert list(script.run_checkers(inside, clean)) == []
+    found = list(script.run_checkers(inside, [*clean, "ruff check --select D100 setup.py nowhere"]))
+    assert len(found) == 1
+    assert found[0].startswith("ruff check --select D100 setup.py nowhere: ")
+
+
 def test_every_extra_has_its_tests(script, asked):
     assert set(script.PARTS) == set(asked)
     for part, own in asked.items():
