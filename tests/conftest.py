@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from detector.core.errors import secrets
 
 pytest_plugins = ["tests.cpu_times"]
 
@@ -34,6 +36,14 @@ def pytest_collection_finish() -> None:
     """Thousands of tests stay to the end: no later collection of garbage looks at them."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_secrets() -> Iterator[None]:
+    """What one file of tests registers as a secret ("/etc/passwd") is not hidden in the next."""
+    before = set(secrets._secrets), secrets._pattern
+    yield
+    secrets._secrets, secrets._pattern = before
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ NOT_PINNED = {
     "tensorrt": "its libraries need a GPU; tests take the bindings that scripts/set_up.sh names",
     "cuda-python": "needs a GPU; tests take the wheel that scripts/set_up.sh names",
     "pycuda": "is compiled against CUDA where it is installed",
-    "mlflow": "sixty packages for one test, which scripts/bounds_check runs",
+    "mlflow": "tests take mlflow-skinny, less than half of the packages",
     "atheris": "for scripts/attack --guided alone, which is no part of the tests",
 }
 SETUP = """
@@ -148,6 +148,14 @@ def test_the_table_has_a_row_for_each_package(script):
     assert "| core | `numpy>=1.26` | 1.26.0 | 7 passed, 1 FAILED |  |  |" in text
     assert "| ray | `ray[client]>=2.60,<3` |  |  | not run |  |" in text
     assert text.endswith("- ray: no network")
+
+
+@pytest.mark.slow
+def test_a_checker_that_finds_something_has_failed(script):
+    inside, short = Path(sys.executable), "ruff check --isolated --select E501 setup.py"
+    assert list(script.run_checkers(inside, ("ruff --version", f"{short} --line-length 200"))) == []
+    (only,) = script.run_checkers(inside, ("ruff --version", f"{short} --line-length 40"))
+    assert only.startswith(f"{short} --line-length 40: Found ")
 
 
 def test_every_extra_has_its_tests(script, asked):

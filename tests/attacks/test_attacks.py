@@ -218,8 +218,9 @@ def test_two_servers_and_what_the_other_one_heard():
         away = Request(f"http://{own}/away", headers={"Authorization": f"Basic {BASIC}"})
         with urlopen(away, timeout=PATIENCE_S) as answer:  # urllib takes it along
             assert answer.read() == f"to {other}".encode()
-        with pytest.raises(HTTPError, match="401"):
+        with pytest.raises(HTTPError, match="401") as refused:
             urlopen(f"http://{own}/a", timeout=PATIENCE_S)
+        refused.value.close()  # it is the answer, too
     assert len(heard.other) == len(heard.told()) == 1
 
 

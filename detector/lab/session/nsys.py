@@ -9,7 +9,8 @@ The SQLite export holds our NVTX ranges. Its tables and columns are those of sch
 optional here. Times are nanoseconds from the start of the recording.
 
 A recording may hold several runs: of several sources, of worker processes, of the passes of a
-profile. Each has a range "run" around it and a mark that says how long its queues are.
+profile. Each has a range "run" around it and a mark that says how long its queues are. Ranges that
+lie outside of every run of their process are handed out behind the runs, as one more.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ class Recorded:
     ``loop``: the sizes that bound the loop, guessed where the recording does not hold them
     (``loop_is_known`` is then False). ``blocked``: (thread, name of the system call, start, end).
     ``kernels``: (start, end) on the GPU. ``open``: ranges without an end, which are left out: the
-    recording ended before they did."""
+    recording ended before they did. ``outside``: no run, but what of a process lies outside of its
+    runs, as single pictures of the Python API do."""
 
     process: int
     program: str | None
@@ -78,14 +80,19 @@ class Recorded:
     blocked: Sequence[tuple[str, str, int, int]] = field(default_factory=tuple)
     kernels: Sequence[tuple[int, int]] = field(default_factory=tuple)
     open: int = 0
+    outside: bool = False
 
     @property
     def frames(self) -> int:
         return _count(self.columns, PREPROCESS)
 
+    @property
+    def ranges(self) -> int:
+        return len(self.columns["stage"]) + self.open
+
 
 def read_nsys(path: str | Path) -> list[Recorded]:
-    """The runs of a recording by their start, at least one.
+    """The runs of a recording by their start, at least one; behind them what lies outside of them.
 
     Raises UsageError where the file is no such export, or holds no ranges of this program.
     """
@@ -197,26 +204,30 @@ def _read(
             f"{path}: it has no NVTX ranges; record with: nsys profile -t nvtx,osrt ..."
         )
     export = _Export(database, tables, path)
-    found = _by_run(list(export.ranges()), list(export.windows()))
+    windows = list(export.windows())
+    runs = _Runs(windows)
+    found = _by_run(list(export.ranges()), windows, runs)
     if not found:
         raise UsageError(
             f"{path}: no ranges of the domain {DOMAIN}; record a run of this program with nvtx on"
         )
-    loops = _by_process(export.stated_loops(), itemgetter(0), itemgetter(1))
+    loops = _by_process(export.stated_loops(), itemgetter(0), itemgetter(1), runs)
     programs = dict(export.programs())
     tids = {tid for _, ranges in found for tid, *_ in ranges}
     names = dict(export.thread_names(tids))
-    calls = _by_process(export.blocked(tids), lambda call: call[0] // PROCESS, itemgetter(2))
-    kernels = _by_process(export.kernels(), itemgetter(0), itemgetter(1))
+    calls = _by_process(export.blocked(tids), lambda call: call[0] // PROCESS, itemgetter(2), runs)
+    kernels = _by_process(export.kernels(), itemgetter(0), itemgetter(1), runs)
     return [
         _recorded(
             window,
             ranges,
             # A run's mark stands just before its range "run"; the last one until then is its own.
-            loops(Window(window.process, 0, max(window.start_ns, ranges[0][4])))[-1:],
+            loops(Window(window.process, 0, max(window.start_ns, ranges[0][4])))[-1:]
+            if not window.outside
+            else (),
             names,
             calls(window),
-            [*kernels(window), *kernels(Window(UNKNOWN, window.start_ns, window.end_ns))],
+            [*kernels(window), *kernels(window._replace(process=UNKNOWN))],
             programs.get(window.process),
         )
         for window, ranges in found
@@ -224,11 +235,12 @@ def _read(
 
 
 class Window(NamedTuple):
-    """When a run lasted in a process."""
+    """When a run lasted in a process. ``outside``: the part of this time that is of no run."""
 
     process: int
     start_ns: int
     end_ns: int
+    outside: bool = False
 
 
 Closed = tuple[int, str, str, int, int, int]
@@ -236,25 +248,68 @@ Row = tuple[int, str, str, int, int, int | None]
 """globalTid, stage, kind, index, start, end."""
 
 
-def _by_run(ranges: Sequence[Row], windows: Sequence[Window]) -> list[tuple[Window, list[Row]]]:
-    """The ranges of each run. In a process without a range "run" all are of one run."""
-    processes = {tid // PROCESS for tid, *_ in ranges}
-    missing = processes - {window.process for window in windows}
+class _Runs:
+    """When the runs of each process lasted, and those of all (UNKNOWN). They may overlap."""
+
+    def __init__(self, windows: Iterable[Window]) -> None:
+        self._starts: dict[int, list[int]] = defaultdict(list)
+        self._ends: dict[int, list[int]] = defaultdict(list)  # the latest of the runs until then
+        for window in sorted(windows, key=lambda one: one.start_ns):
+            for process in (window.process, UNKNOWN):
+                ends = self._ends[process]
+                ends.append(max([window.end_ns, *ends[-1:]]))
+                self._starts[process].append(window.start_ns)
+
+    def __contains__(self, process: int) -> bool:
+        return process in self._starts
+
+    def hold(self, process: int, when: int) -> bool:
+        started = bisect_right(self._starts.get(process, []), when)
+        return started > 0 and self._ends[process][started - 1] >= when
+
+    def nearest(self, process: int, when: int) -> int:
+        """A moment of a run: ``when`` itself, or the start of the next run, or the last one's end.
+        The process has a run."""
+        later = bisect_right(self._starts[process], when)
+        if self.hold(process, when):
+            return when
+        return (self._starts[process][later:] or self._ends[process][-1:])[0]
+
+
+def _by_run(
+    ranges: Sequence[Row], windows: Sequence[Window], runs: _Runs
+) -> list[tuple[Window, list[Row]]]:
+    """The ranges of each run by its start, then those outside of the runs of each process. In a
+    process without a range "run" all are of one run."""
     last = max((end or start for *_, start, end in ranges), default=0)
     first = min((start for *_, start, _ in ranges), default=0)
-    whole = [Window(process, first, last) for process in missing]
-    by_process = _by_process(ranges, lambda row: row[0] // PROCESS, lambda row: row[4])
+    processes = sorted({tid // PROCESS for tid, *_ in ranges})
+    whole = [Window(process, first, last) for process in processes if process not in runs]
+    others = {tid for tid, stage, *_ in ranges if stage != READ}
+
+    def start(row: Row) -> int:
+        """What a camera's thread reads before the loop begins is the run's: it only reads."""
+        tid, *_, began, _ = row
+        process = tid // PROCESS
+        return began if tid in others or process not in runs else runs.nearest(process, began)
+
+    by_process = _by_process(ranges, lambda row: row[0] // PROCESS, start, runs)
     ordered = sorted([*windows, *whole], key=lambda one: (one.start_ns, one.process))
-    return [(window, own) for window in ordered if (own := by_process(window))]
+    found = [(window, own) for window in ordered if (own := by_process(window))]
+    for process in processes:
+        if process in runs and (own := by_process(Window(process, first, last, outside=True))):
+            until = max(end or start for *_, start, end in own)
+            found.append((Window(process, own[0][4], until, outside=True), own))
+    return found
 
 
 Kept = TypeVar("Kept")
 
 
 def _by_process(
-    rows: Iterable[Kept], process: Callable[[Kept], int], start: Callable[[Kept], int]
+    rows: Iterable[Kept], process: Callable[[Kept], int], start: Callable[[Kept], int], runs: _Runs
 ) -> Callable[[Window], list[Kept]]:
-    """Hands out the rows of a window's process that started within it."""
+    """Hands out the rows of a window's process that started within it, or outside of all runs."""
     own: dict[int, list[Kept]] = defaultdict(list)
     for row in rows:
         own[process(row)].append(row)
@@ -264,7 +319,10 @@ def _by_process(
     def within(window: Window) -> list[Kept]:
         each = own.get(window.process, [])
         first = bisect_left(each, window.start_ns, key=start)
-        return each[first : bisect_right(each, window.end_ns, key=start)]
+        found = each[first : bisect_right(each, window.end_ns, key=start)]
+        if window.outside:
+            found = [row for row in found if not runs.hold(window.process, start(row))]
+        return found
 
     return within
 
@@ -296,6 +354,7 @@ def _recorded(
         [(names[tid], call, start, end) for tid, call, start, end in calls if tid in names],
         [(start, end) for _, start, end in kernels],
         len(ranges) - len(closed),
+        window.outside,
     )
 
 

@@ -76,13 +76,16 @@ class DependencyRow:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """One run of a recording. ``open_ranges``: cut off by the recording's end, and left out."""
+    """One run of a recording. ``ranges``: all of them. ``open_ranges``: cut off by the recording's
+    end, and left out. ``outside``: no run, but what lies outside of the runs of a process."""
 
     process: Count
     program: str | None
     frames: Count
     seconds: Duration
+    ranges: Count
     open_ranges: Count
+    outside: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

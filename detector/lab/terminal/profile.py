@@ -398,6 +398,11 @@ def _runs_of(document: RecordingDocument) -> list[RenderableType]:
             table.add_row(str(at), str(run.process), program, str(run.frames), f"{run.seconds:.3f}")
         chosen = f"the tables are of run {document.run}; --nsys-run N shows another"
         lines += [table, Text(chosen)]
+    for at, run in enumerate(document.runs, 1):
+        if run.outside:
+            which = f"{counted(run.ranges, 'range')} of process {run.process}"
+            lie = "lie outside of every run, as those of detector(picture) do"
+            lines.append(Text(f"note: {which} {lie}: --nsys-run {at}"))
     if cut:
         lines.append(
             Text(f"note: the recording ended within {counted(cut, 'range')}, left out here")
@@ -447,7 +452,8 @@ def print_recorded(console: SafeConsole, document: RecordingDocument) -> None:
     gpu = document.gpu
     busy = f"GPU busy {number(gpu.busy_share, '.1%')} of the run"
     parts.append(Text(busy if gpu.available else f"GPU: {gpu.reason}"))
-    if not document.loop_is_known:
+    # Outside of runs there are no queues.
+    if not (document.loop_is_known or document.runs[document.run - 1].outside):
         parts.append(
             Text(
                 "note: the recording does not say how long the queues were; the defaults are taken"

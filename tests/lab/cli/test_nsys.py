@@ -36,6 +36,7 @@ def test_the_profiler_records_every_call_of_every_run(recorded: list[dict[str, A
         "two sources",
         "two sources",
         "Python API",
+        "Python API",  # its single picture, outside of the run
         "Ctrl-C",
         "engine's error",
     ]

@@ -92,8 +92,9 @@ def test_mlflow_gets_settings_figures_tables_and_the_report(session, monkeypatch
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what MLflow asks of SQLAlchemy
 def test_mlflow_itself_takes_it(session, monkeypatch, tmp_path):
-    """The real one. It is no part of what tests need: scripts/bounds_check installs it."""
+    """The real one: mlflow-skinny with its SQLite store here, the whole in scripts/bounds_check."""
     mlflow = pytest.importorskip("mlflow", reason="machine: mlflow is not installed")
     monkeypatch.chdir(tmp_path)
     # Its own default: files in 2.17, SQLite in 3.17, which refuses files.

@@ -9,12 +9,14 @@ from contextlib import closing
 
 import pytest
 
+from detector.core.cli.printing import terminal
 from detector.core.errors import UsageError
 from detector.core.session.codec import from_builtins, to_json
 from detector.lab.analysis.loop.recorded import recorded_facts
 from detector.lab.analysis.loop.replay import replay
 from detector.lab.session.nsys import read_nsys
 from detector.lab.session.profile import RecordingDocument
+from detector.lab.terminal.profile import print_recorded
 from tests.lab.analysis.pipelines import load, recorded, shape
 
 PID, PROCESS = 77, 77 << 24
@@ -269,7 +271,7 @@ def test_what_is_no_recording_of_ours_is_one_line(tmp_path, making, message):
 
 
 def test_ranges_that_the_recording_cut_off_are_counted_and_left_out(tmp_path):
-    export(tmp_path / "a.sqlite", ONE)
+    activities = export(tmp_path / "a.sqlite", ONE)
     facts = recording(tmp_path / "a.sqlite")
     assert facts["runs"] == [
         {
@@ -277,7 +279,9 @@ def test_ranges_that_the_recording_cut_off_are_counted_and_left_out(tmp_path):
             "program": None,
             "frames": 40,
             "seconds": pytest.approx(facts["runs"][0]["seconds"]),
+            "ranges": len(activities) + 2,
             "open_ranges": 1,
+            "outside": False,
         }
     ]
 
@@ -312,6 +316,136 @@ def test_two_runs_of_one_process_are_told_apart_by_their_ranges(tmp_path):
     assert two.start_ns == 2 * end
     assert not two.kernels
     assert one.kernels
+
+
+MS = 1_000_000
+SINGLE = ("preprocess", "infer", "head", "nms")
+
+
+def with_singles(path, at, *, run=True, kernels=True, ranges=SINGLE):
+    """A recording with a run in a range "run", and single pictures at these moments (ns) on its
+    main thread, a millisecond a call and a kernel in each. Returns the end of the run."""
+    activities = export(path, ONE, extras=False)
+    end = max(one.end_ns for one in activities)
+    columns = "(start, end, eventType, globalTid, domainId, category, int64Value, textId)"
+    insert = f"insert into NVTX_EVENTS {columns} values (?,?,?,?,5,?,?,?)"
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("delete from NVTX_EVENTS where eventType = 59 and end is null")
+        database.execute("insert into StringIds values (50, 'run')")
+        numbers = dict(database.execute("select value, id from StringIds"))
+        if run:
+            database.execute(insert, (0, end, 60, PROCESS + 1, None, None, 50))
+        for frame, start in enumerate(at):
+            for step, stage in enumerate(ranges):
+                first = start + step * MS
+                row = (first, first + MS, 59, PROCESS + 1, 1, frame, numbers[stage])
+                database.execute(insert, row)
+        if kernels:
+            database.execute(
+                "create table CUPTI_ACTIVITY_KIND_KERNEL (start int, end int, globalPid int)"
+            )
+            rows = [(start + MS, start + 2 * MS, PROCESS) for start in [*at, end // 2]]
+            database.executemany("insert into CUPTI_ACTIVITY_KIND_KERNEL values (?,?,?)", rows)
+    return end
+
+
+@pytest.fixture
+def after_the_run(tmp_path):
+    path = tmp_path / "a.sqlite"
+    end = with_singles(path, [])
+    path.unlink()
+    at = [end + 10 * MS, end + 20 * MS, end + 30 * MS]
+    with_singles(path, at)
+    return path
+
+
+def test_ranges_outside_of_every_run_are_one_more_behind_the_runs(after_the_run):
+    run, outside = read_nsys(after_the_run)
+    assert (run.outside, outside.outside) == (False, True)
+    assert (run.frames, outside.frames) == (40, 3)
+    assert (outside.ranges, outside.open) == (12, 0)
+    assert outside.process == run.process == PID
+    assert outside.end_ns - outside.start_ns == 24 * MS
+    assert set(outside.columns["thread_names"].tolist()) == {"main"}
+    # It has no queues: the mark before the run says nothing of it.
+    assert run.loop_is_known
+    assert not outside.loop_is_known
+    assert outside.loop["sync"]
+    assert [len(one.kernels) for one in (run, outside)] == [1, 3]
+
+
+def test_a_run_between_them_is_not_counted_with_them(tmp_path):
+    """One picture before the run and one after it: neither its calls nor its kernels are theirs."""
+    end = with_singles(tmp_path / "probe.sqlite", [])
+    path = tmp_path / "a.sqlite"
+    with_singles(path, [-20 * MS, end + 10 * MS])
+    run, outside = read_nsys(path)
+    assert (run.frames, outside.frames) == (40, 2)
+    assert [len(one.kernels) for one in (run, outside)] == [1, 2]
+    assert outside.start_ns == -20 * MS
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("update CUPTI_ACTIVITY_KIND_KERNEL set globalPid = null")
+    assert [len(one.kernels) for one in read_nsys(path)] == [1, 2]
+
+
+def test_the_tables_are_of_a_run_where_there_is_one(tmp_path):
+    """Also where more single pictures than frames were looked at; their number shows them."""
+    end = with_singles(tmp_path / "probe.sqlite", [])
+    path = tmp_path / "a.sqlite"
+    with_singles(path, [end + 10 * MS * number for number in range(1, 51)])
+    facts = json.loads(to_json(recorded_facts(read_nsys(path))))
+    assert facts["run"] == 1
+    assert [one["outside"] for one in facts["runs"]] == [False, True]
+    assert [one["frames"] for one in facts["runs"]] == [40, 50]
+    shown = recorded_facts(read_nsys(path), 2)
+    assert {row.step: row.count for row in shown.stages} == dict.fromkeys(SINGLE, 50)
+    assert shown.critical_path is not None
+
+
+@pytest.mark.parametrize("number", [None, 2])
+def test_one_line_says_how_many_lie_outside_and_how_to_see_them(after_the_run, capsys, number):
+    document = recorded_facts(read_nsys(after_the_run), number)
+    print_recorded(terminal(piped_width=140), document)
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    said = "12 ranges of process 77 lie outside of every run, as those of detector(picture) do"
+    assert [line for line in lines if "outside" in line] == [f"note: {said}: --nsys-run 2"]
+    assert not any("queues" in line for line in lines)
+
+
+def test_where_no_range_lies_outside_nothing_is_said(tmp_path, capsys):
+    with_singles(tmp_path / "a.sqlite", [])
+    print_recorded(terminal(piped_width=140), recorded_facts(read_nsys(tmp_path / "a.sqlite")))
+    assert "outside" not in capsys.readouterr().out
+
+
+def test_a_process_without_any_run_has_nothing_outside(tmp_path):
+    end = with_singles(tmp_path / "probe.sqlite", [])
+    with_singles(tmp_path / "a.sqlite", [end + 10 * MS], run=False)
+    (only,) = read_nsys(tmp_path / "a.sqlite")
+    assert (only.outside, only.frames) == (False, 41)
+
+
+@pytest.mark.parametrize("after", [-20 * MS, 10 * MS])
+@pytest.mark.parametrize(("ranges", "outside"), [(["read"], 0), (["read", "infer"], 1)])
+def test_what_a_camera_reads_beside_the_loop_is_the_runs(tmp_path, after, ranges, outside):
+    """It is opened before the loop begins, and its thread does nothing but read."""
+    end = with_singles(tmp_path / "probe.sqlite", [])
+    alone = read_nsys(tmp_path / "probe.sqlite")[0].ranges
+    path = tmp_path / "a.sqlite"
+    with_singles(path, [after if after < 0 else end + after], ranges=ranges, kernels=False)
+    runs = read_nsys(path)
+    assert [one.outside for one in runs] == [False] + [True] * outside
+    assert runs[0].ranges == alone + (not outside)
+
+
+def test_a_range_outside_that_the_recording_cut_off_is_counted(tmp_path):
+    end = with_singles(tmp_path / "probe.sqlite", [])
+    path = tmp_path / "a.sqlite"
+    with_singles(path, [end + 10 * MS])
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("update NVTX_EVENTS set end = null where start > ?", (end + 12 * MS,))
+    _, outside = read_nsys(path)
+    assert (outside.ranges, outside.open) == (4, 1)
 
 
 def test_a_report_is_exported_by_the_nsys_at_hand(tmp_path, monkeypatch):

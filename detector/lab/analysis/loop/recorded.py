@@ -28,9 +28,10 @@ from detector.lab.session.profile import GpuBusy, RecordedRun, RecordingDocument
 
 def recorded_facts(runs: Sequence[Recorded], number: int | None = None) -> RecordingDocument:
     """What ``profile --nsys`` prints of one of the recording's runs: ``number``, counted from 1, or
-    the one with the most frames. Raises UsageError for a number that it does not have."""
+    the one with the most frames; what lies outside of runs is taken only by its number. Raises
+    UsageError for a number that it does not have."""
     if number is None:
-        number = 1 + max(range(len(runs)), key=lambda at: runs[at].frames)
+        number = 1 + max(range(len(runs)), key=lambda at: (not runs[at].outside, runs[at].frames))
     elif not 1 <= number <= len(runs):
         raise UsageError(f"--nsys-run {number}: the recording has {counted(len(runs), 'run')}")
     recorded = runs[number - 1]
@@ -46,7 +47,13 @@ def recorded_facts(runs: Sequence[Recorded], number: int | None = None) -> Recor
         run=number,
         runs=[
             RecordedRun(
-                one.process, one.program, one.frames, (one.end_ns - one.start_ns) / 1e9, one.open
+                one.process,
+                one.program,
+                one.frames,
+                (one.end_ns - one.start_ns) / 1e9,
+                one.ranges,
+                one.open,
+                one.outside,
             )
             for one in runs
         ],
