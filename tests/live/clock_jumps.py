@@ -136,7 +136,7 @@ def clock_changes(now_s: float) -> list[float]:
 def check_clock(
     folder: Path, mode: str, times: int, every_s: float, engine: str, seed: int
 ) -> Outcome:
-    """Two cameras, recorded by ``mode``, while the clock jumps ``times`` times: as ``planned``, then
+    """Two cameras, recorded by ``mode``, while the clock jumps ``times`` times: ``planned``, then
     at random. Recordings older than half a day are to be removed: by the right clock there are
     none. Raises UnavailableError."""
     clock, chance, began = FakeClock(folder), random.Random(seed), time.monotonic()
