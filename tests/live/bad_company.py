@@ -25,7 +25,6 @@ RATE = 5.0  # pictures a second of a camera: few, so that a busy machine has tim
 CAMERA = "cam0"
 LEAST_RATE = 0.9  # of what is asked for
 MOST_GROWN_MB = 24.0
-MOST_END_S = 10.0
 STAY_S = 40  # of a visitor: the page cuts off who reads nothing after 20 s
 WAYS = ("stream.mjpg, a byte a second", "stream.mjpg, nothing", "pictures, nothing",
         "events, nothing")  # fmt: skip
@@ -122,8 +121,8 @@ def _end(found: Company, program: Program, word: str) -> None:
         found.wrong.append(f"{found.lines} lines: {said[-3:]}")
     if any("Traceback" in line or "internal error" in line for line in said):
         found.wrong.append("\n".join(said[-20:]))
-    if found.exit_code != 143 or found.end_s > MOST_END_S:
-        found.wrong.append(f"exit code {found.exit_code} after {found.end_s:.1f} s")
+    if found.exit_code != 143:  # ``end`` has bounded the time
+        found.wrong.append(f"exit code {found.exit_code}")
 
 
 class Crowd:

@@ -24,9 +24,9 @@ from tests.live.servers import make_clip, rtsp
 NAMES = ("cam0", "cam1")
 MODES = ("copy", "annotated")
 MINUTES = "0.05"  # of a segment: 3 s
-KEEP_GB = 0.0006
-GROWN_BYTES = 1_000_000  # of all cameras since the last look at what is kept, and at the end
-EARLIEST_S, LATEST_S = 0.3, 9.0  # of a kill, from the start of the process
+KEEP_GB = 0.004
+GROWN_BYTES = 16_000_000  # of all cameras since the last look at what is kept, and at the end
+EARLIEST_S, LATEST_S = 0.3, 12.0  # of a kill, from the start of the process
 LONGEST_STOP_S = 8.0
 PATIENCE_S = 90.0
 
@@ -131,7 +131,7 @@ class Folder:
 def two_cameras(folder: Path) -> Iterator[Callable[[str], Program]]:
     """Gives what starts a run of the command that records by a mode."""
     folder.mkdir(parents=True, exist_ok=True)
-    clip = make_clip(folder / "clip.mp4", 250, size=(320, 180), gop=25)
+    clip = make_clip(folder / "clip.mp4", 250, size=(320, 180), gop=25, noise=True)
     with ExitStack() as running:
         servers = [running.enter_context(rtsp({"x": clip})) for _ in NAMES]
         cameras = folder / "cameras.yaml"
@@ -163,6 +163,8 @@ def check_kills(
                 program.watch(3.0)
             else:
                 time.sleep(moments.uniform(EARLIEST_S, LATEST_S))
+            if program.process.poll() is not None:
+                left.wrong.append(f"it ended by itself: {program.errors()}")
             if found.rows() > rows:  # it records: what was left has been seen to
                 _check_adopted(before, left)
             _end(program, left) if is_last else program.kill()
