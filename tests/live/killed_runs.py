@@ -38,11 +38,11 @@ class Left:
     times: int = 0
     finished: int = 0  # different recordings under their final names, all decoded to their end
     pictures: int = 0  # in them
-    partial: int = 0  # that a kill left
+    partial: int = 0  # different files in the making that were seen
     empty: int = 0  # of these, without a picture
-    adopted: int = 0  # of these, with a final name after the next start
-    removed: int = 0  # by retention
-    lines: int = 0  # of rows and events, all parsed
+    adopted: int = 0  # of these, with a final name at the next look; others were removed by then
+    removed: int = 0  # by retention, of the finished ones
+    lines: int = 0  # of rows and events at the end, all parsed
     cut: int = 0  # last lines that a kill cut
     wrong: list[str] = field(default_factory=list)
 
@@ -53,6 +53,7 @@ class Folder:
     def __init__(self, out: Path, left: Left) -> None:
         self.out, self.left = out, left
         self._known: dict[Path, tuple[int, int]] = {}
+        self._begun: set[Path] = set()  # files in the making
 
     def recordings(self) -> list[Recorded]:
         return [one for name in NAMES for one in list_recordings(self.out / name / FOLDER)]
@@ -60,6 +61,7 @@ class Folder:
     def check(self, killed: bool) -> None:
         """Everything that stands there. ``killed``: files in the making and cut lines may, too."""
         self._check_recordings(killed)
+        self.left.lines = 0
         for path in sorted(self.out.glob("*/*.jsonl")):
             self._check_lines(path, killed)
 
@@ -67,10 +69,13 @@ class Folder:
         now = self.recordings()
         for one in now:
             if one.partial:
-                self.left.partial += 1
                 if not killed:
                     self.left.wrong.append(f"{one.path.name} is in the making after the end")
-                self.left.empty += self._count(one.path, least=0) == 0
+                is_empty = self._count(one.path, least=0) == 0
+                if one.path not in self._begun:
+                    self.left.partial += 1
+                    self.left.empty += is_empty
+                self._begun.add(one.path)
                 continue
             about = one.path.stat()
             stamp = about.st_size, about.st_mtime_ns
