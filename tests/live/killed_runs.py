@@ -38,6 +38,7 @@ class Left:
     times: int = 0
     finished: int = 0  # different recordings under their final names, all decoded to their end
     pictures: int = 0  # in them
+    damaged: int = 0  # packets in them that came so: a camera that nobody reads leaves some out
     partial: int = 0  # different files in the making that were seen
     empty: int = 0  # of these, without a picture
     adopted: int = 0  # of these, with a final name at the next look; others were removed by then
@@ -95,16 +96,22 @@ class Folder:
                 self.left.wrong.append(f"{car.name} has no recording")
 
     def _count(self, path: Path, least: int) -> int:
-        """Pictures, to the end. One in the making may hold none yet."""
+        """Pictures, to the end, as a player shows them: what a camera sent damaged is left out. One
+        in the making may hold none yet."""
+        found, damaged = 0, 0
         try:
             with av.open(str(path)) as container:
-                found = sum(1 for _ in container.decode(video=0))
+                for packet in container.demux(video=0):
+                    try:
+                        found += len(packet.decode())
+                    except av.error.InvalidDataError:
+                        damaged += 1
         except (av.FFmpegError, IndexError) as error:
-            found = 0
             if least:
                 self.left.wrong.append(f"{path.name} does not play: {error}")
         if found < least:
             self.left.wrong.append(f"{path.name} holds {found} pictures")
+        self.left.damaged += damaged if least else 0
         return found
 
     def _check_lines(self, path: Path, killed: bool) -> None:
