@@ -25,7 +25,10 @@ NAMES = ("cam0", "cam1")
 MODES = ("copy", "annotated")
 MINUTES = "0.05"  # of a segment: 3 s
 KEEP_GB = 0.004
-GROWN_BYTES = 16_000_000  # of all cameras since the last look at what is kept, and at the end
+# What may lie there more: of the half minute since the last look, a file, and what comes at once
+# when a stopped run goes on.
+MORE_S = 60.0
+CLIP_S = 10.0
 EARLIEST_S, LATEST_S = 0.3, 12.0  # of a kill, from the start of the process
 LONGEST_STOP_S = 8.0
 PATIENCE_S = 90.0
@@ -132,7 +135,8 @@ class Folder:
         size = sum(one.path.stat().st_size for one in self.recordings())
         if self.left.times > 20 and not self.left.removed:
             self.left.wrong.append("retention removed nothing")
-        if size > KEEP_GB * 1e9 + GROWN_BYTES:
+        clip = (self.out.parent / "clip.mp4").stat().st_size
+        if size > KEEP_GB * 1e9 + len(NAMES) * clip * MORE_S / CLIP_S:
             self.left.wrong.append(f"{size} bytes of recordings are kept")
 
     def rows(self) -> int:
@@ -143,7 +147,7 @@ class Folder:
 def two_cameras(folder: Path) -> Iterator[Callable[[str], Program]]:
     """Gives what starts a run of the command that records by a mode."""
     folder.mkdir(parents=True, exist_ok=True)
-    clip = make_clip(folder / "clip.mp4", 250, size=(320, 180), gop=25, noise=True)
+    clip = make_clip(folder / "clip.mp4", round(25 * CLIP_S), size=(320, 180), gop=25, noise=True)
     with ExitStack() as running:
         servers = [running.enter_context(rtsp({"x": clip})) for _ in NAMES]
         cameras = folder / "cameras.yaml"
