@@ -185,7 +185,7 @@ class CameraEvents:
         more: Sequence[EventTarget] = (),
     ) -> None:
         """Raises UsageError and OutputError for a receiver that cannot be had."""
-        self.rules = EventRules(time.time())
+        self.rules = EventRules(time.perf_counter_ns(), time.time())
         self._snapshots = None
         self._days: EventDays | None = None
         with ExitStack() as made:

@@ -51,7 +51,7 @@ class Rules(Protocol):
         self, camera: str, facts: FeedFacts, now_ns: int, now_s: float
     ) -> list[Event]: ...
 
-    def forget(self, camera: str, now_s: float, why: str = ...) -> list[Event]: ...
+    def forget(self, camera: str, now_ns: int, now_s: float, why: str = ...) -> list[Event]: ...
 
 
 class Router:
@@ -105,8 +105,9 @@ class Router:
         """Its pictures that are still on their way are dropped: nobody wants them any more."""
         with self._lock:
             outputs = self._outputs.pop(name, ())
-            events = [] if self._rules is None else self._rules.forget(name, time.time(), why)
-            self._tell_all(events)
+            if self._rules is not None:
+                now = time.perf_counter_ns(), time.time()
+                self._tell_all(self._rules.forget(name, *now, why))
         for output in outputs:
             output.sink.close()
             with self._lock:  # a camera that comes back has outputs that count from 0

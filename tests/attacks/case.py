@@ -56,6 +56,8 @@ class Case:
     ``plain_user``: without root's right to pass by modes (of fresh processes).
     ``pages``: path -> what two web servers give, as ``two_servers`` says; their places are put into
     the files. ``wants_login``: the first of them does.
+    ``visits``: what visitors of the case's page send, as ``visitors`` says; ``{port}`` in ``argv``
+    is the page's.
     ``digests``: path -> sha256 that the file must have afterwards. ``says``: words that must be
     printed.
     """
@@ -79,6 +81,7 @@ class Case:
     plain_user: bool = False
     pages: Mapping[str, bytes] = field(default_factory=dict)
     wants_login: bool = False
+    visits: tuple[tuple[bytes, ...], ...] = ()
     digests: Mapping[str, str] = field(default_factory=dict)
     says: str = ""
 
@@ -95,6 +98,7 @@ class Case:
         }
         told |= {name: sorted(value) for name, value in told.items() if _is_set(value)}
         told["limits"] = asdict(self.limits)
+        told["visits"] = [[piece.decode("latin-1") for piece in one] for one in self.visits]
         (folder / "case.json").write_text(json.dumps(told, indent=1) + "\n")
         words = " ".join(shlex.quote(word) for word in self.argv)
         (folder / "command.txt").write_text(f"detect-video {words}\n", errors="surrogateescape")
@@ -151,6 +155,7 @@ def read_case(folder: Path) -> Case:
             files[name] = path.read_bytes()
     pages = {unquote(path.name): path.read_bytes() for path in (folder / "pages").glob("*")}
     again = told.pop("again")
+    visits = [tuple(piece.encode("latin-1") for piece in one) for one in told.pop("visits", ())]
     return Case(
         files,
         tuple(told.pop("argv")),
@@ -161,6 +166,7 @@ def read_case(folder: Path) -> Case:
         may_change=frozenset(told.pop("may_change")),
         again=None if again is None else frozenset(again),
         pages=pages,
+        visits=tuple(visits),
         **told,
     )
 

@@ -31,12 +31,14 @@ class Tally:
     codes: Counter[int] = field(default_factory=Counter)
     cpu_s: float = 0.0
     asked: int = 0  # requests to the other one of two servers
+    visits: int = 0  # of pages
 
     def add(self, outcome: Outcome, apart: bool = False) -> None:
         self.cases += 1
         self.counts[APART] += apart
         self.cpu_s += outcome.cpu_s
         self.asked += outcome.asked
+        self.visits += outcome.visits
         self.codes.update(outcome.codes)
         self.counts.update({what for what, _ in outcome.failures} or {GOOD})
 
@@ -109,7 +111,7 @@ class LongRun:
     def _note(self, kind: Kind, number: int, case: Case, outcome: Outcome) -> None:
         with self._lock:
             ends = [code for code in outcome.codes if code not in HANDLED and code in case.codes]
-            self.tallies[kind.name].add(outcome, bool(ends) and not case.signals)
+            self.tallies[kind.name].add(outcome, bool(ends) and not (case.signals or case.visits))
             if not outcome.failures:
                 return
             key = kind.name, outcome.failures[0][0]
@@ -144,7 +146,9 @@ class LongRun:
             for row in rows
         )
         asked = sum(tally.asked for tally in every)
-        return table + (f"\nrequests that reached another host: {asked}" if asked else "")
+        visits = sum(tally.visits for tally in every)
+        table += f"\nrequests that reached another host: {asked}" if asked else ""
+        return table + (f"\nconnections to pages: {visits}" if visits else "")
 
 
 def schedule(kinds: Collection[Kind]) -> Iterator[tuple[Kind, int]]:

@@ -25,6 +25,7 @@ from typing import Any
 
 from tests.attacks.case import Case, lay_out
 from tests.attacks.two_servers import Heard, two_servers
+from tests.attacks.visitors import MARK, visited
 from tests.attacks.whole import why_not_whole
 
 CHECKOUT = Path(__file__).parents[2]
@@ -68,6 +69,7 @@ class Outcome:
     failures: list[tuple[str, str]] = field(default_factory=list)
     stdout: list[bytes] = field(default_factory=list)
     stderr: list[bytes] = field(default_factory=list)
+    visits: int = 0  # connections to the page
     asked: int = 0  # requests that the other one of two servers received
 
 
@@ -103,6 +105,12 @@ class Server:
 
     def run(self, case: Case) -> Outcome:
         """Runs one case in an empty folder, and judges it."""
+        if case.visits:
+            with visited(case, self.root, self._process.pid) as (served, met):
+                outcome = self._run(served)
+            outcome.visits = met.visits
+            outcome.failures += [*met.failures, *judge_told(outcome)]
+            return outcome
         if not case.pages:
             return self._run(case)
         with two_servers(case.pages, case.wants_login) as heard:
@@ -235,6 +243,13 @@ def snapshot(root: Path) -> dict[str, Any]:
         else:
             found[name] = ("folder" if stat.S_ISDIR(about.st_mode) else "other", about.st_mode)
     return found
+
+
+def judge_told(outcome: Outcome) -> Iterator[tuple[str, str]]:
+    """Of a run with visitors: what they sent stands in no line of it, and no error of the page."""
+    for text in (*outcome.stdout, *outcome.stderr):
+        if MARK in text or b"error in the page" in text:
+            yield "other", f"visitors made it say: {text[-300:]!r}"
 
 
 def judge_heard(heard: Heard) -> list[tuple[str, str]]:

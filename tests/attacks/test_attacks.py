@@ -21,8 +21,17 @@ from tests.attacks.case import HANDLED, Case, Kind, Limits, Link, Pipe, read_cas
 from tests.attacks.inputs import NULL, content
 from tests.attacks.kinds import find_all
 from tests.attacks.kinds.command_lines import _own_outputs
-from tests.attacks.running import FAILURES, Outcome, Server, judge, judge_heard, snapshot
+from tests.attacks.running import (
+    FAILURES,
+    Outcome,
+    Server,
+    judge,
+    judge_heard,
+    judge_told,
+    snapshot,
+)
 from tests.attacks.two_servers import BASIC, SECRETS, Heard, two_servers
+from tests.attacks.visitors import CAMERA, MARK, TOKEN, judge_answer
 from tests.conftest import CHECKOUT
 from tests.waiting import PATIENCE_S
 
@@ -70,6 +79,7 @@ def test_a_case_survives_its_folder(tmp_path):
         plain_user=True,
         pages={"/a b": b"\xff", "/deep/c": b""},
         wants_login=True,
+        visits=((b"GET /\xff", b""), ()),
         digests={"a.txt": "00"},
         says="a word",
     )
@@ -222,6 +232,30 @@ def test_two_servers_and_what_the_other_one_heard():
             urlopen(f"http://{own}/a", timeout=PATIENCE_S)
         refused.value.close()  # it is the answer, too
     assert len(heard.other) == len(heard.told()) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "locked", "found"),
+    [
+        (b"HTTP/1.1 200 OK\r\n\r\nok\nHTTP/1.1 503 x\r\n", True, []),
+        (b"HTTP/1.1 200 OK\r\nHTTP/1.1 500 Internal Server Error\r\n", True, ["other"]),
+        (b"HTTP/1.1 404 x\r\n\r\n/root/of/it/work/live", True, ["secrets"]),
+        (b"HTTP/1.1 200 OK\r\n\r\nroot:x:0:0", False, ["secrets"]),
+        (CAMERA, True, ["secrets"]),
+        (CAMERA, False, []),
+    ],
+)
+def test_answers_that_fail(answer, locked, found):
+    failures = judge_answer((b"GET /",), answer, Path("/root/of/it"), locked)
+    assert [what for what, _ in failures] == found
+    known = judge_answer((TOKEN.encode(),), CAMERA, Path("/root/of/it"), locked=True)
+    assert list(known) == []
+
+
+def test_what_visitors_sent_stands_in_no_line():
+    for text, found in ((MARK, ["other"]), (b"error in the page: x", ["other"]), (b"hm", [])):
+        outcome = Outcome([143], stdout=[b""], stderr=[text])
+        assert [what for what, _ in judge_told(outcome)] == found
 
 
 def test_a_result_must_be_the_wanted_one(tmp_path):

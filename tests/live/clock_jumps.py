@@ -14,17 +14,29 @@ import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import av
 
 from detector.live.recording.names import FOLDER, list_recordings
-from tests.live.program import Program, ProgramEndedError, UnavailableError, write_cameras
+from tests.live.program import (
+    Program,
+    ProgramEndedError,
+    UnavailableError,
+    in_seconds,
+    write_cameras,
+)
 from tests.live.servers import make_clip, rtsp
 
 GOP = 25  # pictures of the cameras between two key frames
-HOURS = 40.0  # the longest jump
+HOURS = 40.0  # the longest random jump
+YEAR = 8766.0  # hours
+# Where summer time begins and ends: the machine's zone is another one than that of the rows.
+ZONE = "Europe/Berlin"
+LATE_S = 15.0  # by which a dwell may be longer than what passed, on a busy machine
 NAMES = ("cam0", "cam1")
 ALONE = "machine: no libfaketime (apt install libfaketime)"
 
@@ -97,14 +109,38 @@ class FakeClock:
         whole.replace(self._file)
 
 
+def planned(now_s: float) -> list[float]:
+    """Hours: a day, an hour, a year, ahead and back, and two seconds before summer time begins and
+    ends."""
+    hours = [24.0, 0.0, 1.0, 0.0, YEAR, 0.0, -YEAR, 0.0]
+    for change_s in clock_changes(now_s):
+        hours += [(change_s - 2 - now_s) / 3600, 0.0]
+    return hours
+
+
+def clock_changes(now_s: float) -> list[float]:
+    """Unix times of the next two changes of ZONE's clocks."""
+    zone, found = ZoneInfo(ZONE), []
+    hour = now_s // 3600 * 3600
+
+    def ahead(at_s: float) -> timedelta | None:
+        return datetime.fromtimestamp(at_s, zone).utcoffset()
+
+    while len(found) < 2:
+        hour += 3600
+        if ahead(hour) != ahead(hour - 3600):
+            found.append(hour)
+    return found
+
+
 def check_clock(
     folder: Path, mode: str, times: int, every_s: float, engine: str, seed: int
 ) -> Outcome:
-    """Two cameras, recorded by ``mode``, while the clock jumps ``times`` times. The first jumps are
-    a day ahead and back. Recordings older than half a day are to be removed: by the right clock
-    there are none. Raises UnavailableError."""
-    clock, chance = FakeClock(folder), random.Random(seed)
-    hours = [24.0, 0.0, *(chance.uniform(-HOURS, HOURS) for _ in range(times - 2))][:times]
+    """Two cameras, recorded by ``mode``, while the clock jumps ``times`` times: ``planned``, then
+    at random. Recordings older than half a day are to be removed: by the right clock there are
+    none. Raises UnavailableError."""
+    clock, chance, began = FakeClock(folder), random.Random(seed), time.monotonic()
+    hours = [*planned(time.time()), *(chance.uniform(-HOURS, HOURS) for _ in range(times))][:times]
     found = Outcome(mode, hours)
     clip = make_clip(folder / "clip.mp4", 250, size=(320, 180), gop=GOP)
     with ExitStack() as running:
@@ -113,7 +149,8 @@ def check_clock(
         urls = {name: one.url("x") for name, one in zip(NAMES, servers, strict=True)}
         write_cameras(cameras, urls)
         options = ("--engine", engine, "--record", mode, "--segment", "0.05", "--keep-days", "0.5")
-        program = Program(folder, cameras, options, environment=clock.environment)
+        around = {**clock.environment, "TZ": ZONE}
+        program = Program(folder, cameras, options, environment=around)
         running.callback(program.kill)
         try:
             program.wait_for_cameras(NAMES)
@@ -132,6 +169,7 @@ def check_clock(
     for name in NAMES:
         streams = [one for day in summaries for one in day["streams"] if one["name"] == name]
         found.cameras.append(read_camera(program, name, streams, found))
+        found.wrong += wrong_dwells(program, name, time.monotonic() - began + LATE_S)
     if found.exit_code != 143:
         found.wrong.append(f"exit code {found.exit_code} after SIGTERM")
     if found.days < 2 or any(one.row_files < 2 for one in found.cameras):
@@ -144,6 +182,17 @@ def has_another_day(program: Program) -> bool:
     """Whether there are two sessions, and rows of two days from each camera."""
     rows = [list((program.out / name).glob("detections-*.jsonl")) for name in NAMES]
     return len(list(program.runs.glob("*"))) > 1 and all(len(files) > 1 for files in rows)
+
+
+def wrong_dwells(program: Program, name: str, most_s: float) -> list[str]:
+    """Events between whose times lies less than nothing, or more than what passed."""
+    rows = list(program.lines(name, "events"))
+    dwells = [in_seconds(row["time_utc"]) - in_seconds(row["since_utc"]) for row in rows]
+    return [
+        f"{name}: {row['event']} lasted {dwell:.0f} s"
+        for row, dwell in zip(rows, dwells, strict=True)
+        if not 0 <= dwell <= most_s
+    ]
 
 
 def read_camera(

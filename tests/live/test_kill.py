@@ -1,4 +1,4 @@
-"""kill -9 while recording. ``scripts/live_kill`` does it twenty times and measures the seconds."""
+"""kill -9 while recording. ``scripts/live_kill`` does it many times, and measures the seconds."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.live.killed_runs import check_kills, check_stops
 from tests.live.killing import kill_once, make_source
 
 
@@ -19,3 +20,20 @@ def test_every_file_that_a_kill_left_plays(tmp_path: Path) -> None:
         # How many depends on the machine's other work: seconds before the kill it may stand still.
         assert loss.kept + loss.dropped > 0
     assert [*(tmp_path / "live" / "copy" / "video").glob("*.ass")]
+
+
+@pytest.mark.net
+@pytest.mark.slow
+def test_runs_that_are_killed_leave_what_plays_and_the_next_ones_go_on(tmp_path: Path) -> None:
+    """The whole command, three times, and a last time ended as it should be."""
+    left = check_kills(tmp_path, 3, 7)
+    assert left.wrong == []
+    assert left.finished > 0
+
+
+@pytest.mark.net
+@pytest.mark.slow
+def test_a_run_that_is_stopped_and_goes_on_loses_no_file(tmp_path: Path) -> None:
+    left = check_stops(tmp_path, 2, 7)
+    assert left.wrong == []
+    assert left.finished > 0

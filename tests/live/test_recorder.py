@@ -449,6 +449,25 @@ def test_a_clock_that_jumps_costs_no_recordings(
     assert kept() == ALL[6:]
 
 
+def test_room_is_not_made_by_the_newest_where_the_clock_was_set_back(
+    tmp_path: Path, kept: Callable[[], list[str]]
+) -> None:
+    """Its file has the oldest name. It counts in the making, and is still the newest afterwards."""
+    retention = Retention(tmp_path, None, 0.0045)
+    retention.sweep()
+    assert kept() == ALL[7:]
+    new = tmp_path / "b" / "video" / "20250131T120000Z.partial.mp4"
+    new.write_bytes(bytes(1_000_000))
+    retention.sweep()
+    assert kept() == ALL[8:]
+    finished = new.with_name("20250131T120000Z.mp4")
+    new.rename(finished)
+    (tmp_path / "b" / "video" / "20250131T120500Z.partial.mp4").write_bytes(bytes(1_000_000))
+    retention.sweep()
+    assert kept() == ALL[9:]
+    assert finished.exists()
+
+
 def test_a_name_of_a_wrong_clock_is_not_old(tmp_path: Path) -> None:
     """A machine without a clock of its own names files of 1970 until it knows better."""
     path = tmp_path / "a" / "video" / "19700101T000010Z.mp4"

@@ -37,7 +37,7 @@ class Rules:
     def feed_changed(self, camera, facts, now_ns, now_s):
         return [Event(facts, camera, now_s, now_s)]
 
-    def forget(self, camera, now_s, why="taken out"):
+    def forget(self, camera, now_ns, now_s, why="taken out"):
         return [Event("gone", camera, now_s, now_s, reason=why)]
 
 

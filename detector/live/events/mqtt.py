@@ -25,6 +25,7 @@ from detector.live.events.wording import as_json
 
 PORTS = {"mqtt": 1883, "mqtts": 8883}
 LONGEST_PAUSE_S = 30  # between two tries to connect; doubles from 1
+STEADY_S = 60.0  # a connection that lasted so long was one: when it ends, that is news
 LONGEST_TOPIC = 65_535  # bytes, MQTT 3.1.1 section 1.5.3
 NO_CONNECTION = 4  # MQTT_ERR_NO_CONN: paho keeps the message for the next connection
 INSTALL = "--mqtt needs paho-mqtt; install it with: pip install 'detect-video[mqtt]'"
@@ -52,18 +53,18 @@ class MqttTarget:
         self._address = Address(url)
         host, port, self._topic, tls, user, password = _parse(url, self._address, user, password)
         try:
-            import paho.mqtt.client as paho
-            from paho.mqtt.enums import CallbackAPIVersion
+            from detector.live.events.broker import Client
         except ImportError as error:
             raise UsageError(INSTALL) from error
         self._complain = complain
-        self._refused = False
+        self._refused = self._told = self._closing = False
+        self._since_s = 0.0  # of the connection, monotonic
         self._lock = threading.Lock()
         self._lost = 0
         self._pending: set[int] = set()
         self._early: set[int] = set()
         self._under_way = 0  # calls of publish
-        self._client = client = paho.Client(CallbackAPIVersion.VERSION2)
+        self._client = client = Client()
         if user is not None:
             client.username_pw_set(user, password)
         if tls:
@@ -72,27 +73,38 @@ class MqttTarget:
         client.reconnect_delay_set(1, LONGEST_PAUSE_S)
         client.will_set(f"{self._topic}/available", "offline", qos=1, retain=True)
         client.on_connect, client.on_publish = self._connected, self._published
-        client.on_connect_fail = self._not_reached
+        client.on_connect_fail, client.on_disconnect = self._not_reached, self._left
         client.connect_async(host, port, keepalive=30)
         client.loop_start()
 
     def _connected(self, client: Any, data: Any, flags: Any, code: Any, more: Any) -> None:
         if code.is_failure:
-            if not self._refused:
-                self._refused = True
-                self._complain(f"events to {self._address}: the broker refused us: {code}")
+            self._refused = True
+            self._tell_once(f"the broker refused us: {code}")
             return
-        self._refused = False
+        self._refused, self._since_s = False, time.monotonic()
         client.publish(f"{self._topic}/available", "online", qos=1, retain=True)
 
     def _not_reached(self, client: Any, data: Any) -> None:
-        if not self._refused:
-            self._refused = True
-            error = sys.exception()  # paho calls this where it caught one, and does not hand it on
-            why = "the broker cannot be reached"
-            if isinstance(error, ssl.SSLCertVerificationError):
-                why = explain(error)
-            self._complain(f"events to {self._address}: {why}; trying on")
+        self._refused = True
+        error = sys.exception()  # paho calls this where it caught one, and does not hand it on
+        why = "the broker cannot be reached"
+        if isinstance(error, ssl.SSLCertVerificationError):
+            why = explain(error)
+        self._tell_once(f"{why}; trying on")
+
+    def _left(self, client: Any, data: Any, flags: Any, code: Any, more: Any) -> None:
+        """One that leaves again and again is said once: until it has stayed for a minute."""
+        if self._since_s and time.monotonic() - self._since_s >= STEADY_S:
+            self._told = False
+        self._since_s = 0.0
+        if code.is_failure and not self._closing:
+            self._tell_once("the broker broke off, or said what no broker says; trying on")
+
+    def _tell_once(self, why: str) -> None:
+        if not self._told:
+            self._told = True
+            self._complain(f"events to {self._address}: {why}")
 
     def _published(self, client: Any, data: Any, number: int, code: Any, more: Any) -> None:
         with self._lock:
@@ -138,6 +150,7 @@ class MqttTarget:
             return self._lost
 
     def close(self) -> None:
+        self._closing = True
         deadline = time.monotonic() + LAST_MOMENT_S
         while self._pending and not self._client.is_connected() and not self._refused:
             if time.monotonic() >= deadline:

@@ -1,6 +1,8 @@
 """When something is an event. Frames and states of cameras go in, events come out.
 
-Decisions use the monotonic clock, because a computer's wall clock jumps. Events carry wall time.
+Decisions use the monotonic clock, because a computer's wall clock jumps. Events carry wall time;
+where it jumped since something began, that beginning is told by the clock as it is now, so that
+what lies between the two times of an event is always what passed.
 Nobody is tracked: a class is there or not, however many objects of it there are.
 """
 
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,19 +22,38 @@ SEEN, OF_FRAMES = 3, 5  # a class appears when it is in so many of the last so m
 GONE_NS = 2_000_000_000  # it leaves when frames of so much time did not show it
 
 
+# Between two looks at the two clocks a busy machine may stand still; a jump is more than that.
+JUMP_S = 1.0
+
+
+class _Moment(NamedTuple):
+    ns: int  # monotonic
+    utc_s: float
+
+    def told_at(self, now: _Moment) -> float:
+        """This moment's Unix time, for an event of ``now``."""
+        passed_s = (now.ns - self.ns) / 1e9
+        jumped_s = now.utc_s - self.utc_s - passed_s
+        if abs(jumped_s) <= JUMP_S and self.utc_s <= now.utc_s:
+            return self.utc_s
+        return now.utc_s - passed_s
+
+
+NEVER = _Moment(0, 0.0)
+
+
 @dataclass(slots=True)
 class _Presence:
     """One class before one camera."""
 
-    seen: deque[tuple[bool, float]] = field(default_factory=lambda: deque(maxlen=OF_FRAMES))
+    seen: deque[tuple[bool, _Moment]] = field(default_factory=lambda: deque(maxlen=OF_FRAMES))
     there: bool = False
-    since_s: float = 0.0
+    since: _Moment = NEVER
     last_seen_ns: int = 0
-    last_seen_s: float = 0.0
     most: int = 0  # objects at once
 
-    def first_seen_s(self) -> float:
-        return next(time_s for seen, time_s in self.seen if seen)
+    def first_seen(self) -> _Moment:
+        return next(moment for seen, moment in self.seen if seen)
 
 
 @dataclass(slots=True)
@@ -40,43 +62,42 @@ class _Place:
 
     classes: dict[str, _Presence] = field(default_factory=dict)
     up: bool | None = None  # None: it has not failed yet, and sent nothing
-    changed_s: float = 0.0  # when it came or went, or the run began
+    changed: _Moment = NEVER  # when it came or went, or the run began
 
 
 class EventRules:
     """The rules of one run. Frames of one camera come in order; calls come from one thread."""
 
-    def __init__(self, started_s: float) -> None:
-        self._started_s = started_s
+    def __init__(self, started_ns: int, started_s: float) -> None:
+        self._started = _Moment(started_ns, started_s)
         self._places: dict[str, _Place] = {}
 
     def _place(self, camera: str) -> _Place:
         if camera not in self._places:
-            self._places[camera] = _Place(changed_s=self._started_s)
+            self._places[camera] = _Place(changed=self._started)
         return self._places[camera]
 
     def update(self, frame: Frame, detections: Detections) -> list[Event]:
         """Events of a camera's frame: classes that appear, and classes that are gone."""
         arrival = frame.arrival
         assert arrival is not None, "events are of cameras"
-        place = self._place(arrival.camera)
+        place, now = self._place(arrival.camera), _Moment(arrival.arrived_ns, arrival.utc_s)
         counts = _count_names(detections)
         for name in counts.keys() - place.classes.keys():
             place.classes[name] = _Presence()
         events: list[Event] = []
         for name, presence in list(place.classes.items()):
             count = counts.get(name, 0)
-            presence.seen.append((count > 0, arrival.utc_s))
+            presence.seen.append((count > 0, now))
             if count:
-                presence.last_seen_ns, presence.last_seen_s = arrival.arrived_ns, arrival.utc_s
+                presence.last_seen_ns = arrival.arrived_ns
                 presence.most = max(presence.most, count)
             if not presence.there and sum(seen for seen, _ in presence.seen) >= SEEN:
-                presence.there, presence.since_s = True, presence.first_seen_s()
-                events.append(
-                    Event(APPEARS, arrival.camera, arrival.utc_s, presence.since_s, name, count)
-                )
+                presence.there, presence.since = True, presence.first_seen()
+                since_s = presence.since.told_at(now)
+                events.append(Event(APPEARS, arrival.camera, now.utc_s, since_s, name, count))
             elif presence.there and arrival.arrived_ns - presence.last_seen_ns >= GONE_NS:
-                events.append(_leave(arrival.camera, name, presence, arrival.utc_s))
+                events.append(_leave(arrival.camera, name, presence, now))
             if not presence.there and not any(seen for seen, _ in presence.seen):
                 del place.classes[name]
         return events
@@ -92,31 +113,35 @@ class EventRules:
         if is_up == place.up or (place.up is None and facts.state not in (LIVE, WAITING, ENDED)):
             return []
         place.up = is_up
-        changed_s = now_s - max(0, now_ns - facts.since_ns) / 1e9
-        since_s, place.changed_s = place.changed_s, changed_s
+        changed = _Moment(
+            min(facts.since_ns, now_ns), now_s - max(0, now_ns - facts.since_ns) / 1e9
+        )
+        changed_s, since_s = changed.utc_s, place.changed.told_at(changed)
+        place.changed = changed
         if place.up:
             return [Event(CAMERA_UP, camera, changed_s, since_s)]
         events = [Event(CAMERA_DOWN, camera, changed_s, since_s, reason=facts.error)]
         for name, presence in place.classes.items():
             if presence.there:
-                events.append(_leave(camera, name, presence, changed_s, "the camera is down"))
+                events.append(_leave(camera, name, presence, changed, "the camera is down"))
         place.classes.clear()
         return events
 
     def forget(
-        self, camera: str, now_s: float, why: str = "the camera was taken out"
+        self, camera: str, now_ns: int, now_s: float, why: str = "the camera was taken out"
     ) -> list[Event]:
         """Events of a camera that is taken out of the run, or of one that ends with it."""
-        place = self._places.pop(camera, None)
+        place, now = self._places.pop(camera, None), _Moment(now_ns, now_s)
         if place is None:
             return []
         events = [
-            _leave(camera, name, presence, now_s, why)
+            _leave(camera, name, presence, now, why)
             for name, presence in place.classes.items()
             if presence.there
         ]
         if place.up:
-            events.append(Event(CAMERA_DOWN, camera, now_s, place.changed_s, reason=why))
+            since_s = place.changed.told_at(now)
+            events.append(Event(CAMERA_DOWN, camera, now_s, since_s, reason=why))
         return events
 
 
@@ -130,9 +155,10 @@ def _count_names(detections: Detections) -> dict[str, int]:
 
 
 def _leave(
-    camera: str, name: str, presence: _Presence, time_s: float, reason: str | None = None
+    camera: str, name: str, presence: _Presence, now: _Moment, reason: str | None = None
 ) -> Event:
-    event = Event(LEAVES, camera, time_s, presence.since_s, name, presence.most, reason=reason)
+    since_s = presence.since.told_at(now)
+    event = Event(LEAVES, camera, now.utc_s, since_s, name, presence.most, reason=reason)
     presence.there, presence.most = False, 0
     presence.seen.clear()
     return event

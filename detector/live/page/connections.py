@@ -15,6 +15,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from detector.live.page.access import block_of
@@ -224,6 +225,14 @@ class Connection(H11Protocol):
         self._peer = (str(peer[0]), int(peer[1])) if peer else ("", id(self))
         self.connections_of_server.opened(self, self._peer)
         self.expect_head(self.connections_of_server.head_s)
+
+    def data_received(self, data: bytes) -> None:
+        """What is no HTTP, in the middle of an answer, can have no answer of its own: uvicorn would
+        try to send one, and fail with a traceback."""
+        try:
+            super().data_received(data)
+        except h11.ProtocolError:
+            self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.expect_no_head()

@@ -52,6 +52,10 @@ class Retention:
         self._next_s = clock()
         self._offset_s = utc() - clock()
         self._jumped_s: float | None = None  # clock() of the last jump
+        # Which look saw a recording first. A clock that is set back gives new files old names: of
+        # two looks' files those of the earlier one are older, whatever their names say.
+        self._first_seen: dict[tuple[Path, float, int], int] = {}
+        self._looks = 0
         self.removed = 0
         self.removed_bytes = 0
 
@@ -115,8 +119,12 @@ class Retention:
                     video = Path(camera.path) / FOLDER
                     if not video.is_symlink():
                         found += [*map(_about, list_recordings(video))]
-        known = [one for one in found if one is not None]
-        return sorted(known, key=lambda one: (one.recorded.start_s, one.recorded.number))
+        known = {_key(one.recorded): one for one in found if one is not None}
+        self._looks += 1
+        self._first_seen = {key: self._first_seen.get(key, self._looks) for key in known}
+        return [
+            known[key] for key in sorted(known, key=lambda key: (self._first_seen[key], key[1:]))
+        ]
 
     def _remove(self, one: _Kept) -> None:
         if one.recorded.partial:
@@ -128,6 +136,11 @@ class Retention:
             one.recorded.path.unlink()
             self.removed += 1
             self.removed_bytes += one.bytes
+
+
+def _key(recorded: Recorded) -> tuple[Path, float, int]:
+    """The same for a file in the making and once it is finished."""
+    return recorded.path.parent, recorded.start_s, recorded.number
 
 
 def _about(recorded: Recorded) -> _Kept | None:

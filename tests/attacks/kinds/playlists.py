@@ -47,6 +47,27 @@ RENDITIONS = (
 )
 
 
+MANIFEST = """<?xml version="1.0"?>
+<MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="%s" minBufferTime="PT1S"
+ mediaPresentationDuration="PT2S" profiles="urn:mpeg:dash:profile:isoff-on-demand:2011">
+<Location>%s</Location><BaseURL>%s</BaseURL><Period><AdaptationSet contentType="video">
+<ContentProtection schemeIdUri="urn:x" value="%s"/>
+<Representation id="1" bandwidth="9" mimeType="video/mp4" codecs="avc1.42c00d"><BaseURL>%s</BaseURL>
+<SegmentList><Initialization sourceURL="%s"/><SegmentURL media="%s"/></SegmentList>
+</Representation></AdaptationSet></Period></MPD>
+"""
+# Other lists that lead to addresses: DASH, concat, SDP, ASX, PLS.
+LISTS = (
+    MANIFEST,
+    MANIFEST,
+    "ffconcat version 1.0\nfile '%s'\nfile %s\n",
+    "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\na=control:%s\nm=video 0 RTP/AVP 96\na=control:%s\n",
+    '<asx version="3.0"><entry><ref href="%s"/></entry><entryref href="%s"/></asx>',
+    "[playlist]\nFile1=%s\nNumberOfEntries=1\n",
+)
+NAMES = ("list.mpd", "list.ffconcat", "list.sdp", "list.asx", "list.pls", "list.m3u8", "list.ts")
+
+
 def make(random: Random) -> Case:
     pages = {
         "/a.ts": content("h264.ts"),
@@ -66,6 +87,9 @@ def make(random: Random) -> Case:
         given += [f'headers: "X-Api-Key: {KEY}\\r\\n"', f'cookies: "token={TOKEN}; path=/"']
         given = random.choice((given, given[:1], given[1:]))
     name = random.choice(("list.m3u8",) * 6 + ("away.m3u8", "a.ts"))
+    if random.random() < 0.25:
+        name = random.choice(NAMES)
+        pages[f"/{name}"] = _other_list(random)
     camera = f"{{url: 'http://{login}{{own}}/{name}', options: {{{', '.join(given)}}}}}"
     files = {"cameras.yaml": f"cameras: {{door: {camera}}}".encode()}
     argv = ("cameras.yaml", *NULL, "--frames", "9", "--duration", "2", "--start-timeout", "1")
@@ -81,6 +105,16 @@ def make(random: Random) -> Case:
 
 def _address(random: Random, *paths: str) -> str:
     return f"{random.choice(AWAY)}/{random.choice(paths)}"
+
+
+def _other_list(random: Random) -> bytes:
+    text = random.choice(LISTS)
+    words = [
+        _address(random, "a.ts", "i.mp4", "away.ts", "list.mpd") for _ in range(text.count("%s"))
+    ]
+    if text is MANIFEST:
+        words[0] = random.choice(("static", "dynamic"))
+    return (text % tuple(words)).encode()
 
 
 def _media(random: Random) -> bytes:

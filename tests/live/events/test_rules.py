@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from detector.core.types import Arrival, Detections, Frame
+from detector.live.base import Event
 from detector.live.events.rules import EventRules
 from detector.live.sources.base import CONNECTING, LIVE, STALLED, WAITING, FeedFacts
 
@@ -57,11 +58,11 @@ def feed(rules: EventRules, seen: str, camera: str = "door", step_s: float = 0.1
     ],
 )  # fmt: skip
 def test_a_class_appears_and_leaves(seen, told):
-    assert feed(EventRules(START_S), seen) == told
+    assert feed(EventRules(0, START_S), seen) == told
 
 
 def test_an_event_says_since_when():
-    rules = EventRules(START_S)
+    rules = EventRules(0, START_S)
     rules.update(frame(0.0), detections())
     rules.update(frame(0.1), detections(0))
     rules.update(frame(0.2), detections(0))
@@ -72,7 +73,7 @@ def test_an_event_says_since_when():
 
 
 def test_classes_and_cameras_are_apart():
-    rules = EventRules(START_S)
+    rules = EventRules(0, START_S)
     for at in range(3):
         door = rules.update(frame(at, "door"), detections(0))
         yard = rules.update(frame(at, "yard"), detections(1, 1))
@@ -83,7 +84,7 @@ def test_classes_and_cameras_are_apart():
 
 
 def test_a_wall_clock_that_jumps_changes_no_decision():
-    rules = EventRules(START_S)
+    rules = EventRules(0, START_S)
     for at in range(3):
         rules.update(frame(at * 0.1), detections(0))
     assert rules.update(frame(0.4, jump_s=3600), detections()) == []  # 0.2 s later in truth
@@ -91,9 +92,34 @@ def test_a_wall_clock_that_jumps_changes_no_decision():
     assert leaves.event == "leaves"
 
 
+@pytest.mark.parametrize("jump_s", [-3600.0, 3600.0, -86_400.0, 365 * 86_400.0, -1.2])
+def test_what_lies_between_the_times_of_an_event_is_what_passed(jump_s):
+    """Also where the wall clock was set in between; else the beginning is told as it was before."""
+    rules = EventRules(0, START_S)
+    (up,) = rules.feed_changed("door", state(LIVE, 1.0), SECOND, START_S + 1.0)
+    (appears,) = [event for at in range(3) for event in seen_at(rules, 2 + at / 10)]
+    (leaves,) = rules.update(frame(5.0, jump_s=jump_s), detections())
+    (down,) = rules.forget("door", 7 * SECOND, START_S + 7 + jump_s)
+    dwells = [event.time_s - event.since_s for event in (up, appears, leaves, down)]
+    assert dwells == pytest.approx([1.0, 0.2, 3.0, 6.0])
+    assert leaves.time_s == START_S + 5 + jump_s
+
+
+def test_a_beginning_is_told_as_before_where_no_clock_was_set():
+    """So that whoever reads both lines can tell that they belong together."""
+    rules = EventRules(0, START_S)
+    (appears,) = [event for at in range(3) for event in seen_at(rules, at / 10)]
+    (leaves,) = rules.update(frame(5.0, jump_s=0.3), detections())
+    assert leaves.since_s == appears.since_s
+
+
+def seen_at(rules: EventRules, at_s: float) -> list[Event]:
+    return rules.update(frame(at_s), detections(0))
+
+
 def test_a_slow_camera_does_not_flicker():
     """One frame in 3 s: nothing leaves between two frames, because nobody looked."""
-    assert feed(EventRules(START_S), "11111", step_s=3.0) == ["6.0 appears person 1"]
+    assert feed(EventRules(0, START_S), "11111", step_s=3.0) == ["6.0 appears person 1"]
 
 
 def state(name: str, since_s: float, error: str | None = None) -> FeedFacts:
@@ -101,7 +127,7 @@ def state(name: str, since_s: float, error: str | None = None) -> FeedFacts:
 
 
 def test_a_camera_comes_and_goes():
-    rules = EventRules(START_S)
+    rules = EventRules(0, START_S)
 
     def change(facts: FeedFacts, now_s: float) -> list[tuple[object, ...]]:
         events = rules.feed_changed("door", facts, int(now_s * SECOND), START_S + now_s)
@@ -130,7 +156,7 @@ def test_a_camera_comes_and_goes():
 
 
 def test_a_camera_that_is_down_from_the_start_is_told_once():
-    rules = EventRules(START_S)
+    rules = EventRules(0, START_S)
     told = []
     for name, at_s in [("connecting", 0), ("waiting", 2), ("connecting", 3), ("waiting", 5)]:
         facts = state(name, at_s, "nothing listens")
@@ -141,19 +167,19 @@ def test_a_camera_that_is_down_from_the_start_is_told_once():
     assert told[0].reason == "nothing listens"
     (up,) = rules.feed_changed("door", state(LIVE, 7), 7 * SECOND, START_S + 7)
     assert (up.event, up.time_s - START_S, up.since_s - START_S) == ("camera_up", 7, 2)
-    assert rules.forget("yard", START_S + 8) == []
+    assert rules.forget("yard", 8 * SECOND, START_S + 8) == []
 
 
 def test_a_camera_that_is_taken_out():
-    rules = EventRules(START_S)
+    rules = EventRules(0, START_S)
     rules.feed_changed("door", state(LIVE, 0.0), 0, START_S)
     feed(rules, "111")
-    events = rules.forget("door", START_S + 7)
+    events = rules.forget("door", 7 * SECOND, START_S + 7)
     assert [event.event for event in events] == ["leaves", "camera_down"]
-    assert rules.forget("door", START_S + 8) == []
+    assert rules.forget("door", 8 * SECOND, START_S + 8) == []
 
 
 def test_classes_that_are_gone_take_no_memory():
-    rules = EventRules(START_S)
+    rules = EventRules(0, START_S)
     feed(rules, "1" + "0" * 10)
     assert rules._places["door"].classes == {}

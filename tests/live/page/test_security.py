@@ -350,6 +350,16 @@ def test_slow_heads_are_cut_off(served):
     wait_for(lambda: len(served.server.connections) == 0)
 
 
+@pytest.mark.parametrize("more", [b"\r\n\r\n", b"no http\r\n\r\n", bytes(70_000)])
+def test_what_is_no_http_behind_a_request_ends_the_connection_without_a_word(served, caplog, more):
+    with served.client.stream("/api/events") as one:
+        wait_for(lambda: served.page.streams.open == 1)
+        with suppress(OSError):
+            one.socket.sendall(more)
+        wait_for(lambda: served.page.streams.open == 0)
+    assert [record.getMessage() for record in caplog.records] == []
+
+
 def test_an_idle_connection_after_an_answer_is_ended(served):
     served.server.connections.head_s = 0.3
 

@@ -1,0 +1,171 @@
+"""Whole runs beside others that misbehave: a hostile broker, visitors of the page who do not read.
+
+A run must go on at its rate, in the same memory, threads and descriptors, and end as it always
+does.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+from tests.live.hostile_broker import hostile_broker
+from tests.live.page.client import Client
+from tests.live.page_load import count_rows, measure, page_port
+from tests.live.program import Program, Sample, write_cameras
+from tests.live.servers import make_clip, rtsp
+
+RATE = 5.0  # pictures a second of a camera: few, so that a busy machine has time for all
+CAMERA = "cam0"
+LEAST_RATE = 0.9  # of what is asked for
+MOST_GROWN_MB = 24.0
+STAY_S = 40  # of a visitor: the page cuts off who reads nothing after 20 s
+WAYS = ("stream.mjpg, a byte a second", "stream.mjpg, nothing", "pictures, nothing",
+        "events, nothing")  # fmt: skip
+
+
+@dataclass(slots=True)
+class Company:
+    """How a run fared."""
+
+    kind: str
+    fps: float = 0.0
+    grown_mb: float = 0.0
+    threads: int = 0
+    descriptors: int = 0
+    lines: int = 0  # of the others, on standard error
+    visits: int = 0  # connections that they made
+    exit_code: int | None = None
+    end_s: float = 0.0
+    wrong: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def watched_run(folder: Path, *options: str) -> Iterator[Program]:
+    """One camera, RATE pictures a second, the null engine."""
+    folder.mkdir(parents=True, exist_ok=True)
+    clip = make_clip(folder / "clip.mp4", 50, size=(320, 180), gop=10)
+    with ExitStack() as running:
+        server = running.enter_context(rtsp({"x": clip}))
+        cameras = folder / "cameras.yaml"
+        write_cameras(cameras, {CAMERA: server.url("x")}, RATE)
+        program = Program(folder, cameras, ("--engine", "null", *options))
+        running.callback(program.kill)
+        program.wait_for_cameras([CAMERA])
+        yield program
+
+
+def check_broker(folder: Path, kind: str, seconds: float) -> Company:
+    """Raises ProgramEndedError where the run does not outlive its broker."""
+    found = Company(kind)
+    with hostile_broker(kind) as broker:
+        with watched_run(folder, "--mqtt", f"mqtt://127.0.0.1:{broker.port}/x") as program:
+            program.watch(2.0)
+            first = program.sample()
+            found.fps = measure(program, [CAMERA], seconds).fps
+            _compare(found, [first], program.samples[-3:])
+            _end(found, program, "mqtt://")
+        found.visits = broker.connections
+    return found
+
+
+def check_readers(folder: Path, readers: int, minutes: float) -> tuple[Company, list[Sample]]:
+    """``readers`` visitors of each way. Also returns a sample every second."""
+    found = Company(f"{readers} visitors of each way")
+    with watched_run(folder, "--serve", "127.0.0.1:0") as program:
+        with slow_readers(page_port(program), readers) as crowd:
+            program.watch(min(30.0, 20 * minutes))  # all are there, and the first were cut off
+            place, began = len(program.samples), time.monotonic()
+            rows = count_rows(program, [CAMERA])
+            program.watch(60 * minutes)
+            found.fps = (count_rows(program, [CAMERA]) - rows) / (time.monotonic() - began)
+            samples = program.samples[place:]
+            third = max(1, len(samples) // 3)
+            _compare(found, samples[:third], samples[-third:])
+            answer = Client(crowd.port).ask("/healthz")
+            if answer.status != 200:
+                found.wrong.append(f"/healthz answers {answer.status}")
+            found.visits = crowd.visits
+        _end(found, program, "page")
+    return found, samples
+
+
+def _compare(found: Company, before: list[Sample], after: list[Sample]) -> None:
+    found.grown_mb = median(one.rss_mb for one in after) - median(one.rss_mb for one in before)
+    found.threads = max(one.threads for one in after) - max(one.threads for one in before)
+    found.descriptors = max(s.descriptors for s in after) - max(s.descriptors for s in before)
+    if found.fps < LEAST_RATE * RATE:
+        found.wrong.append(f"{found.fps:.2f} pictures a second of {RATE:g}")
+    if found.grown_mb > MOST_GROWN_MB:
+        found.wrong.append(f"{found.grown_mb:.0f} MB more")
+    if found.threads > 1:
+        found.wrong.append(f"{found.threads} threads more")
+    if found.descriptors > 3:
+        found.wrong.append(f"{found.descriptors} descriptors more")
+
+
+def _end(found: Company, program: Program, word: str) -> None:
+    program.end()
+    found.exit_code, found.end_s = program.exit_code, program.end_s
+    said = program.said()
+    found.lines = sum(
+        (word in line and "trying on" in line) or "refused us" in line for line in said
+    )
+    if found.lines > 1:
+        found.wrong.append(f"{found.lines} lines: {said[-3:]}")
+    if any("Traceback" in line or "internal error" in line for line in said):
+        found.wrong.append("\n".join(said[-20:]))
+    if found.exit_code != 143:  # ``end`` has bounded the time
+        found.wrong.append(f"exit code {found.exit_code}")
+
+
+class Crowd:
+    """Visitors who come back whenever they are cut off."""
+
+    def __init__(self, port: int, readers: int) -> None:
+        self.port, self.visits, self.over = port, 0, threading.Event()
+        self._lock = threading.Lock()
+        self._threads = [
+            threading.Thread(target=self._visit, args=(way,), daemon=True)
+            for way in WAYS
+            for _ in range(readers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _visit(self, way: str) -> None:
+        what, _, how = way.partition(", ")
+        path = f"/api/streams/{CAMERA}/{what}" if "." in what else f"/api/{what}"
+        while not self.over.is_set():
+            with suppress(OSError), Client(self.port).connect(4096) as one:
+                one.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n\r\n".encode())
+                with self._lock:
+                    self.visits += 1
+                self._stay(one, reads=how == "a byte a second")
+            self.over.wait(0.5)
+
+    def _stay(self, one: socket.socket, reads: bool) -> None:
+        """Until it is cut off; one who reads nothing would not see that, and goes by itself."""
+        for _ in range(STAY_S):
+            if self.over.wait(1.0) or (reads and not one.recv(1)):
+                return
+
+    def close(self) -> None:
+        self.over.set()
+        for thread in self._threads:
+            thread.join()
+
+
+@contextmanager
+def slow_readers(port: int, readers: int) -> Iterator[Crowd]:
+    crowd = Crowd(port, readers)
+    try:
+        yield crowd
+    finally:
+        crowd.close()

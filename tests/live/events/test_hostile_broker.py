@@ -1,0 +1,75 @@
+"""Brokers that lie, flood or leave. ``scripts/live_check broker`` tries them on whole runs."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from detector.live.base import Event
+from detector.live.events import mqtt
+from detector.live.events.mqtt import MqttTarget
+from tests.live.hostile_broker import KINDS, PATIENT, HostileBroker, hostile_broker
+from tests.waiting import wait_for
+
+pytest.importorskip("paho.mqtt")
+pytestmark = [pytest.mark.net, pytest.mark.slow]
+MOST_MB = 60  # of all at once; one that fills the memory costs hundreds
+
+
+def memory_mb() -> float:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096 / 1e6
+
+
+class Tried:
+    """An event target at a broker of one kind, that has something to tell."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind, self.said, self.broker = kind, [], HostileBroker(kind)
+        self.target = MqttTarget(f"mqtt://127.0.0.1:{self.broker.port}/x", complain=self.complain)
+        self.target.tell(Event("camera_up", "door", 1.0, 1.0))
+
+    def complain(self, line: str) -> None:
+        self.said.append(line)
+
+    @property
+    def is_through(self) -> bool:
+        """It was tried often enough that a second line would have been said."""
+        if self.kind in PATIENT:
+            return self.broker.connections == 1
+        return bool(self.said) and (self.broker.connections > 2 or self.broker.is_gone)
+
+
+def test_none_of_them_ends_the_events_fills_the_memory_or_is_said_twice(monkeypatch):
+    monkeypatch.setattr(mqtt, "LONGEST_PAUSE_S", 1)
+    died = []
+    monkeypatch.setattr(threading, "excepthook", died.append)
+    before_mb = memory_mb()
+    tried = [Tried(kind) for kind in KINDS]
+    try:
+        wait_for(lambda: all(one.is_through or memory_mb() - before_mb > 500 for one in tried))
+        grown_mb = memory_mb() - before_mb
+        running = [one.kind for one in tried if one.target._client._thread is None]
+        for one in tried:
+            one.target.close()
+    finally:
+        for one in tried:
+            one.broker.close()
+    assert [str(one.exc_value) for one in died] == []
+    assert running == []
+    assert grown_mb < MOST_MB
+    assert {one.kind: one.said for one in tried if len(one.said) > 1} == {}
+
+
+def test_one_that_leaves_after_a_minute_is_said_again(monkeypatch):
+    monkeypatch.setattr(mqtt, "STEADY_S", 0.0)
+    said: list[str] = []
+    with hostile_broker("leaves after its greeting") as broker:
+        target = MqttTarget(f"mqtt://127.0.0.1:{broker.port}/x", complain=said.append)
+        wait_for(lambda: len(said) > 1)
+        began = time.monotonic()
+        target.close()
+    assert time.monotonic() - began < 30
+    assert all("trying on" in line for line in said)

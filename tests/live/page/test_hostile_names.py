@@ -1,0 +1,121 @@
+"""Names of classes and files that hold markup, formulas and what steers a terminal, in whole runs.
+
+A stranger's model file names its classes, and its names come to the page, the report, the events,
+rows and the terminal.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import signal
+import subprocess
+
+import onnx
+import pytest
+
+from tests.attacks.inputs import content
+from tests.cli.command import COMMAND, detect_video
+from tests.golden import inputs
+from tests.lab.report.browser import Browser, chromium
+from tests.live.page.conftest import skip_without_libraries
+from tests.waiting import PATIENCE_S, wait_for
+
+pytestmark = [pytest.mark.net, pytest.mark.browser, pytest.mark.slow]
+GIVEN = (
+    "<script>owned=1</script>\"><img src=x onerror='owned=1'>",
+    "=cmd()|'/C calc'!A0 &amp; \x1b[31m\x1b]0;t\x07 \u202e</script>",
+    "-->a\nb\0c${owned=1}'\"{{owned=1}}]]><svg onload=owned=1>",
+)
+# As they are shown: what steers a terminal or turns letters is left out where a model is read.
+NAMES = tuple(re.sub("[\x00-\x1f\u202e]", "", name) for name in GIVEN)
+STEERS = re.compile("[\x00\x07\x1b\u202e]")
+CLIP = "<img src=x onerror=owned=1>.mp4"
+RUN = ("--model", "dots.onnx", "--engine", "ort", "--threads", "1", "--conf", "0.01")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    pytest.importorskip("onnxruntime")
+    made = tmp_path_factory.mktemp("names")
+    inputs.dots(made / "dots.onnx")
+    model = onnx.load(made / "dots.onnx")
+    for one in model.metadata_props:
+        if one.key == "names":
+            one.value = repr(dict(enumerate(GIVEN)))
+    onnx.save(model, made / "dots.onnx")
+    (made / CLIP).write_bytes(content("long.mp4"))
+    return made
+
+
+@pytest.fixture
+def browser(tmp_path):
+    if chromium() is None:
+        pytest.skip("machine: no chromium (scripts/test installs it on Debian)")
+    one = Browser(tmp_path / "chromium")
+    yield one
+    one.close()
+
+
+def check_page(browser: Browser) -> None:
+    """Nothing of the names became a script, an element or a request."""
+    assert browser.run("typeof owned") == "undefined"
+    assert browser.run("document.querySelectorAll('img[src=x], [onload], [onerror]').length") == 0
+    assert not [url for url in browser.requests if url.endswith("/x")]
+    assert browser.complaints == []
+
+
+def test_the_page_of_a_live_run_shows_them_as_text(folder, browser):
+    skip_without_libraries()
+    words = [*COMMAND, CLIP, "--loop", *RUN, "--serve", "0", "-o", "live/", "--run-dir", "run"]
+    pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(words, cwd=folder, text=True, **pipes) as process:
+        try:
+            said = ""
+            while not (found := re.search(r"page: (http://127\.0\.0\.1:\d+/)", said)):
+                line = process.stderr.readline()
+                assert line, said
+                said += line
+            browser.visit(found[1])
+            for name in NAMES:
+                wait_for(
+                    lambda name=name: name in browser.run("document.body.textContent"), what=name
+                )
+            check_page(browser)
+            assert browser.run("[...document.scripts].every((one) => one.src)")
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=PATIENCE_S)
+        finally:
+            process.kill()
+    assert process.returncode == 143, err
+    assert not STEERS.search(said + out + err)
+    events = [
+        json.loads(line)
+        for path in folder.glob("live/*/events-*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    assert {event["class"] for event in events} == {*NAMES, None}
+
+
+def test_the_report_and_the_files_of_a_run_hold_them_as_text(folder, browser):
+    done = detect_video(
+        CLIP, *RUN, "--frames", "9", "--save", "csv,player", "-o", "out/", "--run-dir", "once",
+        cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert not STEERS.search(done.stdout + done.stderr)
+    for words in (("table",), ("html", "-o", "r.html")):
+        drawn = detect_video("report", "once", "--format", *words, cwd=folder)
+        assert drawn.returncode == 0, drawn.stderr
+        assert not STEERS.search(drawn.stdout + drawn.stderr)
+    [player] = (folder / "out").glob("*.html")
+    for page in (folder / "r.html", player):
+        browser.open(page)
+        check_page(browser)
+    [rows] = (folder / "out").glob("*.csv")
+    with rows.open(newline="") as file:
+        fields = [field for row in csv.reader(file) for field in row]
+    assert NAMES[0] in fields
+    assert f"'{NAMES[1]}" in fields  # no spreadsheet takes it for a formula
+    assert not [field for field in fields if field.startswith(("=", "+", "@"))]
