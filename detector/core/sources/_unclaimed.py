@@ -22,7 +22,9 @@ def is_live(spec: str) -> bool:
 
 def refusal(spec: str) -> SourceError:
     """The error for a spec that no source claims: what is wrong with it, and the cure."""
-    if os.path.islink(spec):
+    if is_live(spec):  # what reads cameras was left out of this installation
+        why = "is a camera, and nothing here reads one; install detect-video anew"
+    elif os.path.islink(spec):
         why = f"a link that leads nowhere (to {os.readlink(spec)}); name the file itself"
     else:
         why = _missing(spec)

@@ -1,0 +1,75 @@
+"""The core runs without the wings, and each wing without the others."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import CHECKOUT
+from tests.test_house import PACKAGE, WINGS
+
+RUN = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+from detector.__main__ import main
+main()
+"""
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """The package as it would be installed, in a folder of its own."""
+    leave_out = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(PACKAGE, tmp_path / "at/detector", ignore=leave_out)
+    shutil.copytree(CHECKOUT / "cfg", tmp_path / "at/cfg")
+    return tmp_path
+
+
+def run(copied: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """In an interpreter that finds no other detect-video (-P), beside the copy."""
+    command = [sys.executable, "-P", "-c", RUN, str(copied / "at"), *words]
+    return subprocess.run(command, cwd=copied, capture_output=True, text=True)
+
+
+@pytest.mark.slow
+def test_the_core_runs_alone(copied: Path) -> None:
+    for wing in WINGS:
+        shutil.rmtree(copied / "at/detector" / wing)
+    street = str(CHECKOUT / "videos/street.mp4")
+    done = run(copied, street, "--engine", "null", "--frames", "3", "--json", "-o", "out/")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["frames"]["written"] == 3
+    assert len(list((copied / "out").iterdir())) == 2
+    assert run(copied, "compare", "--help").returncode != 0
+    camera = run(copied, "rtsp://127.0.0.1/x", "--engine", "null")
+    assert camera.returncode == 3
+    assert "nothing here reads" in camera.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wing", WINGS)
+def test_a_wing_needs_no_other(copied: Path, wing: str) -> None:
+    for other in set(WINGS) - {wing}:
+        shutil.rmtree(copied / "at/detector" / other)
+    listed = run(copied, "--help")
+    assert listed.returncode == 0, listed.stderr
+    commands = {file.stem for file in (PACKAGE / wing).glob("commands/[!_]*.py")}
+    for name in commands:
+        assert name in listed.stdout
+        assert run(copied, name, "--help").returncode == 0
+    street = str(CHECKOUT / "videos/street.mp4")
+    if wing == "lab":
+        given = ("profile", street, "--engine", "null", "--frames", "3", "--only", "critical_path")
+    elif wing == "batch":
+        (copied / "in").mkdir()
+        shutil.copy(street, copied / "in")
+        given = ("batch", "in", "-o", "out", "--engine", "null", "--frames", "3", "--workers", "1")
+    else:
+        given = (street, "--loop", "--engine", "null", "--frames", "3", "-o", "out/")
+    done = run(copied, *given)
+    assert done.returncode == 0, done.stderr
