@@ -45,7 +45,7 @@ def test_the_core_runs_alone(copied: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["frames"]["written"] == 3
     assert len(list((copied / "out").iterdir())) == 2
-    assert run(copied, "compare", "--help").returncode != 0
+    assert "\n  compare " not in run(copied, "--help").stdout
     camera = run(copied, "rtsp://127.0.0.1/x", "--engine", "null")
     assert camera.returncode == 3
     assert "nothing here reads" in camera.stderr
