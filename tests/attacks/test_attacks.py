@@ -288,7 +288,7 @@ def test_every_failure_has_its_column():
     run.tallies["made"].add(Outcome([0]))
     run.tallies["made"].add(Outcome([1], failures=[("exit 1", ""), ("left", "")]))
     run.tallies["made"].add(Outcome([-11]), apart=True)
-    head, row, total = run.table().splitlines()
+    head, row, total, ends = run.table().splitlines()
     columns = dict(
         zip(
             head.replace("half files", "half")
@@ -304,6 +304,7 @@ def test_every_failure_has_its_column():
     assert all(what in head for what in FAILURES)
     assert run.failed == 1
     assert total.split()[1] == "3"
+    assert ends == "ended with: -11: 1, 0: 1, 1: 1"
     assert 1 not in HANDLED
 
 
