@@ -177,6 +177,12 @@ class BucketOutputs:
                 }
         return name in self._markers
 
+    def is_done(self, name: str, key: str) -> bool:
+        return self.has_marker(name)
+
+    def is_whole(self, record: ItemRecord) -> bool:
+        return True  # an object is whole, and its marker is the last of an item's
+
     def read_marker(self, name: str) -> ItemRecord | None:
         place = self._at(FILES, name, MARKER)
         with _writing(place):

@@ -22,7 +22,7 @@ from detector.errors import OutputError, UsageError
 from detector.errors.writing import write_whole
 from detector.jobs.batch.listing import Item
 from detector.session.batch import OF_SOURCE, Canvas, JobSettings
-from detector.session.codec import from_json, read_file, to_json
+from detector.session.codec import check_schema, from_builtins, parse_json, read_file, to_json
 
 JOB, SETTINGS = "job.json", "settings.yaml"
 UNUSED = (*CAMERA_GROUPS, "page")  # groups that mean nothing here
@@ -161,7 +161,9 @@ def read_settings(place: str) -> JobSettings | None:
     path = Path(place, JOB)
     if not os.path.lexists(path):
         return None
-    return from_json(read_file(path), JobSettings, path)
+    content = parse_json(read_file(path), path)
+    check_schema(content, path)
+    return from_builtins(content, JobSettings, path)
 
 
 def write_settings(place: str, settings: JobSettings, *, first: bool) -> JobSettings:

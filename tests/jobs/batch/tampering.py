@@ -39,8 +39,8 @@ PATIENCE_S = 120.0
 # Names that lead out of a folder, and others that none of ours has.
 OUTSIDE = (
     "../letter.txt", "../../home/victim", "/etc/passwd", "../in/a.mp4", "..", ".", "", "/", "a//b",
-    "sub/../../home/x", "\x1b[2J", "\x00", "<script>alert(1)</script>", "=HYPERLINK(1)", "~", "a" * 5000,
-    "\ud800", "{}", "%s%n",
+    "sub/../../home/x", "\x1b[2J", "\x00", "<script>alert(1)</script>", "=HYPERLINK(1)", "~",
+    "a" * 5000, "\ud800", "{}", "%s%n",
 )  # fmt: skip
 
 
@@ -272,7 +272,7 @@ def dataset_spoilt(harm: Harm) -> None:
     if what == 0:
         file.unlink()
     elif what == 1:
-        file.write_bytes(damage(harm.random, file.read_bytes()))
+        file.write_bytes(b"")
     else:
         shutil.rmtree(place)
         place.write_bytes(b"a file")
@@ -405,8 +405,9 @@ def manifest_states(harm: Harm) -> None:
 def manifest_paths(harm: Harm) -> None:
     """Two rows of one source."""
     harm.sql(
-        "INSERT INTO items SELECT 'twice/' || name, path, size, version, key, state, tries, frames, "
-        f"seconds, damaged, error, exit_code, finished FROM items WHERE name = '{harm.item}'"
+        "INSERT INTO items SELECT 'twice/' || name, path, size, version, key, state, tries, "
+        "frames, seconds, damaged, error, exit_code, finished FROM items "
+        f"WHERE name = '{harm.item}'"
     )
 
 
@@ -612,7 +613,7 @@ def _faults_of_results(made: Made) -> Iterator[str]:
 def _faults_of_cure(
     made: Made, before: Mapping[str, str], done: subprocess.CompletedProcess[bytes]
 ) -> Iterator[str]:
-    """Does what a message says (moves away what is damaged), and goes on: then all must be there."""
+    """Does what a message says: moves away what is damaged, and goes on. Then all must be there."""
     for path in [*made.out.glob("manifest*"), *made.out.glob("failures*")]:
         _remove(path)
     for path in (made.out / "job.json", made.out / "settings.yaml", made.out / LOCK):
