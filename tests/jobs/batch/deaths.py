@@ -25,6 +25,7 @@ from tests.jobs.batch.killing import count_done
 from tests.jobs.batch.processes import all_pids, command_line
 
 ENDS = ("abort", "kill", "limit")
+HOG = "hog"  # takes memory until somebody ends it, which Ray's monitor does
 MARK = b"DEADLY:"  # behind a picture, where decoders do not look; the kind of end follows
 SETTINGS = (
     *("--engine", "null", "--model", "dots.onnx", "--engines-dir", "engines"),
@@ -32,6 +33,7 @@ SETTINGS = (
 )
 PATIENCE_S = 1800.0
 LONG = 30 << 20  # bytes that a limit refuses
+HOG_BYTES, HOG_S = 3 << 30, 30
 
 # In every process; only a worker decodes a picture by this.
 HOOK = f"""
@@ -53,6 +55,10 @@ if "detector.jobs.batch.worker" in " ".join(sys.orig_argv):
             pages = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (pages + (1 << 20), -1))
             numpy.ones({LONG}, numpy.uint8)
+        if end == b"hog":
+            import time
+            taken = numpy.ones({HOG_BYTES}, numpy.uint8)
+            time.sleep({HOG_S})
         return decode(data, *more)
     cv2.imdecode = deadly
 """

@@ -24,6 +24,7 @@ from detector.errors import EXIT_ENGINE, DetectVideoError, EngineError, OutputEr
 from detector.errors.text import counted
 from detector.jobs.batch.cluster.connection import Cluster, ConnectionLostError
 from detector.jobs.batch.cluster.messages import (
+    NO_MEMORY,
     NOT_INSTALLED,
     ORIGIN,
     Begin,
@@ -387,7 +388,9 @@ class ClusterPool:
         takes the place."""
         if not place.stands():
             return
-        if not self._drop_task(place, why) and place.state == "loading":
+        # One that waits for a node may lose it, over and over. Short memory is for all of them.
+        loads = place.state == "loading" or NO_MEMORY in why
+        if not self._drop_task(place, why) and loads:
             place.failed_loads += 1
         if place.failed_loads >= MOST_FAILED_LOADS or NOT_INSTALLED in why:
             self._give_up(place, why, EXIT_ENGINE)
