@@ -65,6 +65,7 @@ SELECT 'items' FROM items WHERE
     OR min(size, tries, frames, damaged, exit_code) < 0 OR exit_code > 255
     OR '/' || name || '/' GLOB '*//*' OR '/' || name || '/' GLOB '*/./*'
     OR '/' || name || '/' GLOB '*/../*' OR instr(name, char(0))
+UNION ALL SELECT 'items' FROM items GROUP BY path HAVING count(*) > 1
 UNION ALL SELECT 'refused' FROM refused WHERE
     typeof(source) || typeof(error) != 'texttext' OR typeof(exit_code) != 'integer'
     OR exit_code NOT BETWEEN 0 AND 255

@@ -120,9 +120,11 @@ def run_job(place: Path, *words: str, env: dict[str, str] | None = None) -> Ende
     return ended
 
 
-def list_faults(place: Path, ended: Ended, count: int, deadly: Sequence[str]) -> list[str]:
+def list_faults(
+    place: Path, ended: Ended, count: int, deadly: Sequence[str], patience_s: float = 0.0
+) -> list[str]:
     """What is not as promised; empty where all others are done, each deadly one is named, and
-    nothing is left of the processes."""
+    nothing is left of the processes. ``patience_s``: for those whose parent was killed."""
     items = ended.result.get("items", {})
     failed = {one["name"]: one for one in ended.result.get("failures", ())}
     faults = []
@@ -143,12 +145,7 @@ def list_faults(place: Path, ended: Ended, count: int, deadly: Sequence[str]) ->
         faults.append("a traceback")
     if left := [path.name for path in (place / "out").glob(f"{SCRATCH}*")]:
         faults.append(f"left: {left}")
-    # Locks of cores stay, by which workers of several jobs share a machine.
-    left = [path.name for path in (place / "tmp").iterdir() if "-cores-" not in path.name]
-    if left:
-        faults.append(f"left in TMPDIR: {left}")
-    if orphans := [line for pid in all_pids() if str(place) in (line := command_line(pid))]:
-        faults.append(f"still there: {orphans[:3]}")
+    faults += _list_left(place, patience_s)
     for name in deadly:
         if (place / "out" / FILES / name).exists():
             faults.append(f"{name}: has results")
@@ -158,3 +155,17 @@ def list_faults(place: Path, ended: Ended, count: int, deadly: Sequence[str]) ->
 def told_of(ended: Ended, name: str) -> str:
     """The error of an item that failed."""
     return next((one["error"] for one in ended.result["failures"] if one["name"] == name), "")
+
+
+def _list_left(place: Path, patience_s: float) -> list[str]:
+    """Processes of the job, and files of theirs, that are there after so long."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        lines = map(command_line, all_pids())
+        left = [f"still there: {line}" for line in lines if str(place) in line]
+        # Locks of cores stay, by which workers of several jobs share a machine.
+        names = [path.name for path in (place / "tmp").iterdir()]
+        left += [f"left in TMPDIR: {name}" for name in names if "-cores-" not in name]
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.2)
