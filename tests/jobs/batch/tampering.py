@@ -530,15 +530,31 @@ def try_case(made: Made, seed: int, number: int) -> Tried:
     shutil.copytree(made.kept, made.place, symlinks=True)
     how = HARMS[number % len(HARMS)]
     how(Harm(random, made))
-    before = outside(made)
+    return _type_and_judge(made, how.__name__, random)
+
+
+def try_harm(made: Made, how: Callable[[Harm], None], seed: int) -> Tried:
+    """One harm, and the job resumed."""
+    shutil.rmtree(made.place)
+    shutil.copytree(made.kept, made.place, symlinks=True)
+    how(Harm(Random(seed), made))
+    return _judge(made, how.__name__, ("--resume",))
+
+
+def _type_and_judge(made: Made, how: str, random: Random) -> Tried:
     words = random.choice(
         (("--resume",), ("--resume",), ("--resume",), ("--resume", "--prune"), ("--status",),
          ("--dry-run",), ("--prune",), ("--resume", "--split", "0.1", "--workers", "2"))
     )  # fmt: skip
     if random.random() < 0.5:
         words += ("--json",)
+    return _judge(made, how, words)
+
+
+def _judge(made: Made, how: str, words: tuple[str, ...]) -> Tried:
+    before = outside(made)
     done = run(made.place, *words)
-    tried = Tried(how.__name__, words, done.returncode)
+    tried = Tried(how, words, done.returncode)
     tried.faults += _faults_of_end(done)
     tried.faults += _faults_outside(made, before)
     if done.returncode in (0, 7) and "--resume" in words:
