@@ -67,6 +67,17 @@ class ItemRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Seal:
+    """What of a marker says whether its item is done: reading no more is four times as fast."""
+
+    schema: int
+    name: str
+    key: str
+    outputs: dict[str, str]
+    sizes: dict[str, Count] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSettings:
     """job.json: what every worker obeys, resolved once.
 

@@ -32,7 +32,7 @@ from detector.jobs.batch import dataset
 from detector.jobs.batch.layout import FILES, MARKER, MARKER_BYTES, ROWS, SCRATCH, is_running, named
 from detector.jobs.batch.listing import WHOLE, Shard
 from detector.jobs.batch.stores import walk
-from detector.session.batch import ItemRecord, JobSettings
+from detector.session.batch import ItemRecord, JobSettings, Seal
 from detector.session.codec import from_json, to_json
 from detector.sources._addresses import STORES, Place, parse_address
 from detector.sources._storage import About, about_of, explain, open_store, path_in_store
@@ -180,7 +180,7 @@ class BucketOutputs:
     def is_done(self, name: str, key: str) -> bool:
         return self.has_marker(name)
 
-    def is_whole(self, record: ItemRecord) -> bool:
+    def is_whole(self, record: ItemRecord | Seal) -> bool:
         return True  # an object is whole, and its marker is the last of an item's
 
     def read_marker(self, name: str) -> ItemRecord | None:

@@ -66,6 +66,8 @@ SELECT 'items' FROM items WHERE
     OR '/' || name || '/' GLOB '*//*' OR '/' || name || '/' GLOB '*/./*'
     OR '/' || name || '/' GLOB '*/../*' OR instr(name, char(0))
 UNION ALL SELECT 'items' FROM items GROUP BY path HAVING count(*) > 1
+UNION ALL SELECT 'items' FROM items AS a WHERE EXISTS (  -- one inside of another; '0' follows '/'
+    SELECT 1 FROM items AS b WHERE b.name > a.name || '/' AND b.name < a.name || '0')
 UNION ALL SELECT 'refused' FROM refused WHERE
     typeof(source) || typeof(error) != 'texttext' OR typeof(exit_code) != 'integer'
     OR exit_code NOT BETWEEN 0 AND 255

@@ -22,16 +22,18 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from detector.errors import OutputError, UsageError
 from detector.errors.writing import has_permission, sync_folder
 from detector.jobs.batch import dataset
 from detector.jobs.batch.layout import CURE, FILES, MARKER, MARKER_BYTES, ROWS, SCRATCH, remove_tree
 from detector.jobs.batch.listing import Shard, leads_out, names_above
-from detector.session.batch import ItemRecord, JobSettings
+from detector.session.batch import ItemRecord, JobSettings, Seal
 from detector.session.codec import SCHEMA, decode, to_json
 from detector.sources._addresses import is_address, local_path
+
+Marker = TypeVar("Marker", ItemRecord, Seal)
 
 
 class Outputs(Protocol):
@@ -60,7 +62,7 @@ class Outputs(Protocol):
         """Whether a marker with this key stands, as far as seconds tell for a hundred thousand
         items. In a folder it is read, and what it names must be there; in a store it counts."""
 
-    def is_whole(self, record: ItemRecord) -> bool:
+    def is_whole(self, record: ItemRecord | Seal) -> bool:
         """Whether the outputs that a marker names are there, in their sizes, as far as one look at
         each tells."""
 
@@ -185,20 +187,23 @@ class LocalOutputs:
         return os.path.exists(os.path.join(self._files, name, MARKER))
 
     def read_marker(self, name: str) -> ItemRecord | None:
+        return self._read(name, ItemRecord)
+
+    def _read(self, name: str, kind: type[Marker]) -> Marker | None:
         try:
             data = _read_plain(os.path.join(self._files, name, MARKER), MARKER_BYTES)
-            record = decode(data, ItemRecord, f"{name}/{MARKER}")
+            found = decode(data, kind, f"{name}/{MARKER}")
         except (OSError, UsageError):
             return None
-        return record if record.schema == SCHEMA else None
+        return found if found.schema == SCHEMA else None
 
     def is_done(self, name: str, key: str) -> bool:
-        record = self.read_marker(name)
-        if record is None or (record.name, record.key) != (name, key):
+        seal = self._read(name, Seal)
+        if seal is None or (seal.name, seal.key) != (name, key):
             return False
-        return self.is_whole(record)
+        return self.is_whole(seal)
 
-    def is_whole(self, record: ItemRecord) -> bool:
+    def is_whole(self, record: ItemRecord | Seal) -> bool:
         if ROWS not in record.outputs.values() or self._link_above(record.name) is not None:
             return False
         folder = os.path.join(self._files, record.name)

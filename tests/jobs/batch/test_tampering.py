@@ -39,8 +39,8 @@ def made(tmp_path_factory):
     [
         (tampering.results_cut, 0),
         (tampering.results_swapped, 4),
-        (tampering.scratch_linked, 1),
-        (tampering.dataset_linked, 0),
+        (tampering.scratch_linked, 7),
+        (tampering.dataset_linked, 26),
     ],
 )
 def test_nothing_is_taken_for_done_and_nothing_written_elsewhere(made, how, seed):
@@ -214,6 +214,8 @@ def manifest(tmp_path):
         "UPDATE items SET error = 5.5, finished = 'x'",
         "INSERT INTO items SELECT 'b.mp4', path, size, version, key, state, tries, frames, "
         "seconds, damaged, error, exit_code, finished FROM items",
+        "INSERT INTO items SELECT 'a.mp4/b.mp4', '/in/b.mp4', size, version, key, state, tries, "
+        "frames, seconds, damaged, error, exit_code, finished FROM items",
         "INSERT INTO refused VALUES ('x', x'ff', 1)",
         "INSERT INTO facts VALUES ('settings', x'ff')",
         "CREATE TRIGGER t BEFORE INSERT ON items BEGIN SELECT RAISE(IGNORE); END",
