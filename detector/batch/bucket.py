@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from detector.batch import dataset
-from detector.batch.documents import ItemRecord, JobSettings
+from detector.batch.documents import ItemRecord, JobSettings, Seal
 from detector.batch.layout import FILES, MARKER, MARKER_BYTES, ROWS, SCRATCH, is_running, named
 from detector.batch.listing import WHOLE, Shard
 from detector.batch.stores import walk
@@ -176,6 +176,12 @@ class BucketOutputs:
                     if key.endswith(ending)
                 }
         return name in self._markers
+
+    def is_done(self, name: str, key: str) -> bool:
+        return self.has_marker(name)
+
+    def is_whole(self, record: ItemRecord | Seal) -> bool:
+        return True  # an object is whole, and its marker is the last of an item's
 
     def read_marker(self, name: str) -> ItemRecord | None:
         place = self._at(FILES, name, MARKER)

@@ -15,6 +15,7 @@ import json
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -58,11 +59,19 @@ def gather(place: str, name: str, rows: Path) -> None:
     x2, y2 float64 (pixels). Frames without detections have no row. Raises OutputError.
     """
     folder = partition(place, name)
+    if os.path.islink(folder) or os.path.isfile(folder):  # it would lie elsewhere, or nowhere
+        with suppress(OSError):
+            os.unlink(folder)
     temporary = folder / f".{secrets.token_hex(8)}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_table(temporary, rows)
         put_in_place(temporary, folder / FILE)
+    except (ValueError, KeyError, TypeError) as error:
+        raise OutputError(
+            f"{rows}: damaged: no rows of detections; remove its folder, and --resume does the "
+            "item again"
+        ) from error
     except OSError as error:
         raise OutputError(
             f"{folder}: cannot be written: {error.strerror or error}; free space, or choose "
@@ -124,6 +133,10 @@ def _empty() -> dict[str, list[Any]]:
 def remove(place: str, name: str) -> None:
     """Removes the partition of an item, where there is one."""
     folder = partition(place, name)
+    if os.path.islink(folder):
+        with suppress(OSError):
+            os.unlink(folder)
+        return
     with suppress(OSError):  # first the file: a folder that is half removed holds no rows
         (folder / FILE).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
@@ -131,9 +144,13 @@ def remove(place: str, name: str) -> None:
 
 def missing(place: str, names: Iterable[str]) -> list[str]:
     """Of these items those that have no partition: they were done without pyarrow."""
-    folder = Path(place, FOLDER)
+    folder = os.path.join(place, FOLDER)
+    return [name for name in names if not _stands(f"{folder}/{KEY}{_quoted(name)}")]
+
+
+def _stands(folder: str) -> bool:
     try:
-        there = {entry.name for entry in os.scandir(folder)}
+        about = os.lstat(f"{folder}/{FILE}")
     except OSError:
-        there = set()
-    return [name for name in names if f"{KEY}{_quoted(name)}" not in there]
+        return False
+    return stat.S_ISREG(about.st_mode) and about.st_size > 0 and not os.path.islink(folder)

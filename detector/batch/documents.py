@@ -42,7 +42,8 @@ class ItemRecord:
     change of the source. ``settings``: a digest of all options that decide what is detected and
     written, and of the model. ``outputs``: kind -> name in the item's folder. ``exit``: as of a
     single run; 7 where a part of the source was lost. ``parts``: of which the results were joined,
-    0 for one run; ``seconds`` and ``ledger`` are then those of all parts together.
+    0 for one run; ``seconds`` and ``ledger`` are then those of all parts together. ``sizes``: kind
+    -> bytes, of the outputs that are files.
     """
 
     schema: int = SCHEMA
@@ -62,6 +63,18 @@ class ItemRecord:
     detect_video: str = ""  # version of the program
     finished: Duration = 0.0  # Unix time, seconds
     parts: Count = 0
+    sizes: dict[str, Count] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seal:
+    """What of a marker says whether its item is done: reading no more is four times as fast."""
+
+    schema: int
+    name: str
+    key: str
+    outputs: dict[str, str]
+    sizes: dict[str, Count] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -279,11 +279,16 @@ def _record(
         seconds=run.run_s,
         exit=exit_of([run]),
         outputs={kind: os.path.relpath(path, scratch) for kind, path in run.outputs.items()},
+        sizes=_sizes(run.outputs),
         notes=list(run.notes),
         ledger=_ledger(run),
         detect_video=__version__,
         finished=time.time(),
     )
+
+
+def _sizes(outputs: Mapping[str, str | Path]) -> dict[str, int]:
+    return {kind: os.path.getsize(to) for kind, to in outputs.items() if os.path.isfile(to)}
 
 
 def _ledger(run: SourceRun) -> Ledger:
@@ -439,6 +444,7 @@ class _Step:
                 seconds=own.seconds + sum(each.seconds for each in done),
                 ledger=ledger,
                 outputs={kind: os.path.relpath(to, scratch) for kind, to in joined.outputs.items()},
+                sizes=_sizes(joined.outputs),
                 notes=joined.notes,
             )
             if gather is not None:

@@ -317,7 +317,9 @@ class Job:
             return None
         record = self.outputs.read_marker(task.name)
         wanted = key_of(task.path, task.version, self.settings.digest)
-        return record if record is not None and record.key == wanted else None
+        if record is None or record.key != wanted or not self.outputs.is_whole(record):
+            return None
+        return record
 
     def _finish(self, task: Task, record: ItemRecord, wall_s: float) -> None:
         """A whole item, or a step of one that is done in parts."""

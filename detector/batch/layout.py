@@ -7,6 +7,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,6 +20,8 @@ from detector.core.errors.writing import NO_LOCKS
 FILES, MARKER, ROWS = "files", "done.json", "detections.jsonl"
 SCRATCH = ".detect-video-item-"  # a hidden folder for each item under way: the digest of its name
 LOCK = ".detect-video-batch"
+# What the job itself writes in its folder, and the folders of results and of the dataset.
+OWN = re.compile(r"files|detections|job\.json|settings\.yaml|(manifest|failures)[-\w]*\.\w+")
 MARKER_BYTES = 4 << 20
 CURE = "choose another folder with -o"
 
@@ -25,6 +29,27 @@ CURE = "choose another folder with -o"
 def named(stem: str, suffix: str, shard: Shard) -> str:
     """``manifest.sqlite``, or ``manifest-2-of-4.sqlite`` of a shard."""
     return f"{stem}{suffix}" if shard == WHOLE else f"{stem}-{shard}{suffix}"
+
+
+def remove_tree(path: str | Path) -> None:
+    """A folder of ours and all that is in it; or the link that somebody put in its place, and not
+    what it leads to."""
+    if os.path.islink(path):
+        with suppress(OSError):
+            os.unlink(path)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _refuse_links(place: str) -> None:
+    """What a job writes stays in its folder. Raises OutputError."""
+    with suppress(FileNotFoundError), os.scandir(place) as entries:
+        for entry in entries:
+            if OWN.fullmatch(entry.name) and entry.is_symlink():
+                raise OutputError(
+                    f"{entry.path}: is a link, and what a job writes stays in its folder; remove "
+                    f"it, or {CURE}"
+                )
 
 
 @contextmanager
@@ -36,6 +61,7 @@ def locked(place: str, shard: Shard) -> Iterator[None]:
     system has no locks, nobody is kept out. Raises OutputError where another job is there.
     """
     held: list[int] = []
+    _refuse_links(place)
     try:
         whole = _open_lock(place, LOCK)
         held.append(whole)

@@ -156,7 +156,7 @@ class _Names:
         self._taken: set[str] = set(known.values())
         self._folders: set[str] = set()
         for name in self._taken:
-            self._folders.update(_above(name))
+            self._folders.update(names_above(name))
 
     def choose(self, found: Found, number: int) -> str:
         if (name := self._known.get(found.path)) is not None:
@@ -166,23 +166,28 @@ class _Names:
             name = f"{root}/{found.relative}"
             root += 1
         self._taken.add(name)
-        self._folders.update(_above(name))
+        self._folders.update(names_above(name))
         return name
 
     def _clashes(self, name: str) -> bool:
         return (
             name in self._taken
             or name in self._folders
-            or any(above in self._taken for above in _above(name))
+            or any(above in self._taken for above in names_above(name))
         )
 
 
-def _above(name: str) -> Iterator[str]:
+def names_above(name: str) -> Iterator[str]:
     """``a/b/c`` -> ``a``, ``a/b``."""
     at = name.find("/")
     while at >= 0:
         yield name[:at]
         at = name.find("/", at + 1)
+
+
+def leads_out(name: str) -> bool:
+    """Whether a relative path may lead out of the folder that it is relative to."""
+    return any(sign in f"/{name}/" for sign in ("//", "/./", "/../"))
 
 
 def _why_refused(name: str) -> str | None:
@@ -194,7 +199,7 @@ def _why_refused(name: str) -> str | None:
             return "its name is no UTF-8; rename it"
         if printable(name) != name:
             return "its name holds control characters, or what looks like a password; rename it"
-    if any(sign in f"/{name}/" for sign in ("//", "/./", "/../")):
+    if leads_out(name):
         return "its name would lead out of the output folder; give the folder that holds it"
     if len(name) * 4 > LONGEST_PART and any(
         len(part.encode()) > LONGEST_PART for part in name.split("/")

@@ -7,10 +7,14 @@ shard has a database of its own: no two machines ever write one.
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
+import stat
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,6 +52,31 @@ PRAGMA user_version = {VERSION};
 """
 
 
+_SCHEMA_OF = "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name"
+# SQLite takes any value in any column. And a name is a path below the folder of results.
+_ODD = f"""
+SELECT 'items' FROM items WHERE
+    typeof(name) || typeof(path) || typeof(version) || typeof(key) != 'texttexttexttext'
+    OR state NOT IN ('{TODO}', '{DONE}', '{FAILED}')
+    OR typeof(error) NOT IN ('text', 'null') OR typeof(finished) NOT IN ('real', 'null')
+    OR typeof(seconds) != 'real' OR seconds NOT BETWEEN 0 AND 1e12
+    OR typeof(size) || typeof(tries) || typeof(frames) || typeof(damaged) || typeof(exit_code)
+        != 'integerintegerintegerintegerinteger'
+    OR min(size, tries, frames, damaged, exit_code) < 0 OR exit_code > 255
+    OR '/' || name || '/' GLOB '*//*' OR '/' || name || '/' GLOB '*/./*'
+    OR '/' || name || '/' GLOB '*/../*' OR instr(name, char(0))
+UNION ALL SELECT 'items' FROM items GROUP BY path HAVING count(*) > 1
+UNION ALL SELECT 'items' FROM items AS a WHERE EXISTS (  -- one inside of another; '0' follows '/'
+    SELECT 1 FROM items AS b WHERE b.name > a.name || '/' AND b.name < a.name || '0')
+UNION ALL SELECT 'refused' FROM refused WHERE
+    typeof(source) || typeof(error) != 'texttext' OR typeof(exit_code) != 'integer'
+    OR exit_code NOT BETWEEN 0 AND 255
+UNION ALL SELECT 'facts' FROM facts WHERE typeof(name) || typeof(value) != 'texttext'
+LIMIT 1
+"""
+SUPER_JOURNAL = bytes.fromhex("d9d505f920a163d7")  # ends a journal that is of several databases
+
+
 class Row(NamedTuple):
     """What the manifest knows of an item before a run."""
 
@@ -79,6 +108,7 @@ class Manifest:
         """Makes it where it is not there. Raises OutputError, and UsageError for a file that is no
         manifest of this version."""
         try:
+            _refuse_foreign(path)
             with ExitStack() as unless_opened:
                 connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)
                 unless_opened.callback(connection.close)
@@ -101,6 +131,7 @@ class Manifest:
         """
         with ExitStack() as at_end:
             try:
+                _refuse_foreign(path)
                 connection = sqlite3.connect(
                     f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=BUSY_S
                 )
@@ -125,6 +156,11 @@ class Manifest:
                 f"{path}: no manifest of this version ({version or 'none'}, not {VERSION}); move "
                 "it away and use --resume, which makes a new one of the results that are there"
             )
+
+        if connection.execute(_SCHEMA_OF).fetchall() != _own_schema():
+            raise sqlite3.DatabaseError("its tables are not those of a manifest")
+        if (odd := connection.execute(_ODD).fetchone()) is not None:
+            raise sqlite3.DatabaseError(f"it holds what no job writes, in table {odd[0]}")
 
     def commit(self) -> None:
         with self._errors():
@@ -308,6 +344,29 @@ def known_names(place: str) -> dict[str, str]:
         with Manifest.reading(path) as manifest:
             names.update(manifest.names())
     return names
+
+
+@cache
+def _own_schema() -> list[tuple[str, str, str]]:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(_TABLES)
+        return connection.execute(_SCHEMA_OF).fetchall()
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Before SQLite opens it: what is no file of ours, and would have it write or remove files
+    elsewhere. Raises OSError."""
+    for suffix in ("", "-journal", "-wal", "-shm"):
+        try:
+            about = os.lstat(f"{path}{suffix}")
+        except FileNotFoundError:
+            continue
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError(errno.EINVAL, f"{path.name}{suffix} is a link, or no ordinary file")
+    with suppress(FileNotFoundError), open(f"{path}-journal", "rb") as journal:
+        journal.seek(max(0, journal.seek(0, os.SEEK_END) - len(SUPER_JOURNAL)))
+        if journal.tell() and journal.read() == SUPER_JOURNAL:
+            raise OSError(errno.EINVAL, f"{path.name}-journal names another file")
 
 
 def _is_empty(connection: sqlite3.Connection) -> bool:

@@ -20,6 +20,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from detector.batch.documents import ItemRecord
+from detector.batch.layout import remove_tree
 from detector.core.errors import UsageError
 from detector.core.errors.writing import sync_folder
 from detector.core.session.codec import from_json, read_file, to_json
@@ -57,7 +58,7 @@ def drop(place: str, name: str) -> None:
     """Removes the parts of an item, of whatever version."""
     for found in find_folders(place):
         if found.startswith(_all_of(name)):
-            shutil.rmtree(os.path.join(place, found), ignore_errors=True)
+            remove_tree(os.path.join(place, found))
 
 
 def sweep(place: str, keep: Collection[str], names: Collection[str] | None) -> set[str]:
@@ -68,10 +69,11 @@ def sweep(place: str, keep: Collection[str], names: Collection[str] | None) -> s
     """
     found = find_folders(place)
     ours = None if names is None or not found else tuple(map(_all_of, names))
-    for folder in found:
-        if folder not in keep and (ours is None or folder.startswith(ours)):
-            shutil.rmtree(os.path.join(place, folder), ignore_errors=True)
-    return {folder for folder in found if folder in keep}
+    kept = {name for name in found if name in keep and not os.path.islink(f"{place}/{name}")}
+    for folder in found - kept:
+        if folder in keep or ours is None or folder.startswith(ours):
+            remove_tree(os.path.join(place, folder))
+    return kept
 
 
 # One part.

@@ -14,23 +14,26 @@ results in an object store. Where the parts of long items lie meanwhile is said 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import secrets
-import shutil
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from detector.batch import dataset
-from detector.batch.documents import ItemRecord, JobSettings
-from detector.batch.layout import CURE, FILES, MARKER, MARKER_BYTES, ROWS, SCRATCH
-from detector.batch.listing import Shard
+from detector.batch.documents import ItemRecord, JobSettings, Seal
+from detector.batch.layout import CURE, FILES, MARKER, MARKER_BYTES, ROWS, SCRATCH, remove_tree
+from detector.batch.listing import Shard, leads_out, names_above
 from detector.core.errors import OutputError, UsageError
 from detector.core.errors.writing import has_permission, sync_folder
-from detector.core.session.codec import from_json, to_json
+from detector.core.session.codec import SCHEMA, decode, to_json
 from detector.core.sources._addresses import is_address, local_path
+
+Marker = TypeVar("Marker", ItemRecord, Seal)
 
 
 class Outputs(Protocol):
@@ -54,6 +57,14 @@ class Outputs(Protocol):
         """The same of all items, where nobody else is at work."""
 
     def has_marker(self, name: str) -> bool: ...
+
+    def is_done(self, name: str, key: str) -> bool:
+        """Whether a marker with this key stands, as far as seconds tell for a hundred thousand
+        items. In a folder it is read, and what it names must be there; in a store it counts."""
+
+    def is_whole(self, record: ItemRecord | Seal) -> bool:
+        """Whether the outputs that a marker names are there, in their sizes, as far as one look at
+        each tells."""
 
     def read_marker(self, name: str) -> ItemRecord | None:
         """None where there is none, or none that can be read: the item is not done."""
@@ -118,6 +129,7 @@ class LocalOutputs:
         scratch = self._new_place(name)
         with _output_errors(scratch):
             self.discard(name)
+            self._refuse_links(name)
             scratch.mkdir(parents=True)
         return scratch
 
@@ -128,12 +140,24 @@ class LocalOutputs:
             with open(scratch / MARKER, "wb", buffering=0) as file:
                 file.write(to_json(record).encode())
                 os.fsync(file.fileno())
+            self._refuse_links(name)
             target.parent.mkdir(parents=True, exist_ok=True)
             if os.path.lexists(target):
                 self._set_aside(name, target)
             os.rename(scratch, target)
             sync_folder(target.parent)
         self.discard(name)
+
+    def _link_above(self, name: str) -> str | None:
+        """The folder above an item's results that is a link: they would lie elsewhere."""
+        folders = [self._files, *(f"{self._files}/{above}" for above in names_above(name))]
+        return next((folder for folder in folders if os.path.islink(folder)), None)
+
+    def _refuse_links(self, name: str) -> None:
+        if (link := self._link_above(name)) is not None:
+            raise OutputError(
+                f"{link}: is a link, and results stay below {self.place}; remove it: rm {link}"
+            )
 
     def _set_aside(self, name: str, target: Path) -> None:
         """Renames earlier results to a hidden name: a folder cannot be replaced at once. They were
@@ -152,26 +176,57 @@ class LocalOutputs:
         return os.path.join(self.place, f"{SCRATCH}{digest[:16]}")
 
     def discard(self, name: str) -> None:
-        shutil.rmtree(self._scratch(name), ignore_errors=True)
+        remove_tree(self._scratch(name))
 
     def discard_all(self) -> None:
         """Removes what killed jobs left under way. Only where nobody else is at work here."""
         for path in Path(self.place).glob(f"{SCRATCH}*"):
-            shutil.rmtree(path, ignore_errors=True)
+            remove_tree(path)
 
     def has_marker(self, name: str) -> bool:
         return os.path.exists(os.path.join(self._files, name, MARKER))
 
     def read_marker(self, name: str) -> ItemRecord | None:
+        return self._read(name, ItemRecord)
+
+    def _read(self, name: str, kind: type[Marker]) -> Marker | None:
         try:
-            with open(os.path.join(self._files, name, MARKER), "rb") as file:
-                return from_json(file.read(MARKER_BYTES), ItemRecord, f"{name}/{MARKER}")
+            data = _read_plain(os.path.join(self._files, name, MARKER), MARKER_BYTES)
+            found = decode(data, kind, f"{name}/{MARKER}")
         except (OSError, UsageError):
             return None
+        return found if found.schema == SCHEMA else None
+
+    def is_done(self, name: str, key: str) -> bool:
+        seal = self._read(name, Seal)
+        if seal is None or (seal.name, seal.key) != (name, key):
+            return False
+        return self.is_whole(seal)
+
+    def is_whole(self, record: ItemRecord | Seal) -> bool:
+        if ROWS not in record.outputs.values() or self._link_above(record.name) is not None:
+            return False
+        folder = os.path.join(self._files, record.name)
+        if os.path.islink(folder):
+            return False
+        for kind, relative in record.outputs.items():
+            if leads_out(relative):
+                return False
+            try:
+                about = os.lstat(os.path.join(folder, relative))
+            except (OSError, ValueError):
+                return False
+            is_file = stat.S_ISREG(about.st_mode)
+            if not is_file and not stat.S_ISDIR(about.st_mode):
+                return False
+            if is_file and record.sizes.get(kind, about.st_size) != about.st_size:
+                return False
+        return True
 
     def remove(self, name: str) -> None:
         target = self.folder(name)
         with _output_errors(target):
+            self._refuse_links(name)
             if os.path.lexists(target):
                 self._set_aside(name, target)
         self.discard(name)
@@ -199,6 +254,18 @@ class LocalOutputs:
 
     def keep_home(self, shard: Shard, *, last: bool = False) -> None:
         """Nothing to do: home is the place."""
+
+
+def _read_plain(path: str, most: int) -> bytes:
+    """An ordinary file, neither a link nor what would wait for a writer. Raises OSError."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        about = os.fstat(file)
+        if not stat.S_ISREG(about.st_mode) or about.st_size > most:
+            raise OSError(errno.EINVAL, "no marker")
+        return os.read(file, most)
+    finally:
+        os.close(file)
 
 
 @contextmanager

@@ -50,11 +50,11 @@ def make_plan(listing: Listing, rows: Iterable[Row], outputs: Outputs, digest: s
     for item in listing.items:
         key = key_of_item(item, digest)
         was, state = known.pop(item.name, ("", ""))
-        if state == DONE and was == key and outputs.has_marker(item.name):
+        if state == DONE and was == key and outputs.is_done(item.name, key):
             plan.skipped += 1
             continue
         if state != FAILED and (record := _marker(outputs, item.name)) is not None:
-            if record.key == key:
+            if (record.name, record.key) == (item.name, key) and outputs.is_whole(record):
                 plan.skipped += 1
                 plan.adopted.append((item, record))
                 continue

@@ -22,7 +22,7 @@ from detector.core.config.levels import FILES, merge_levels, resolve_config
 from detector.core.config.schema import CAMERA_GROUPS, PACKAGED, Config
 from detector.core.errors import OutputError, UsageError
 from detector.core.errors.writing import write_whole
-from detector.core.session.codec import from_json, read_file, to_json
+from detector.core.session.codec import check_schema, from_builtins, parse_json, read_file, to_json
 
 JOB, SETTINGS = "job.json", "settings.yaml"
 UNUSED = (*CAMERA_GROUPS, "page")  # groups that mean nothing here
@@ -161,7 +161,9 @@ def read_settings(place: str) -> JobSettings | None:
     path = Path(place, JOB)
     if not os.path.lexists(path):
         return None
-    return from_json(read_file(path), JobSettings, path)
+    content = parse_json(read_file(path), path)
+    check_schema(content, path)
+    return from_builtins(content, JobSettings, path)
 
 
 def write_settings(place: str, settings: JobSettings, *, first: bool) -> JobSettings:

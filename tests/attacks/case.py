@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote
 # Every documented code but 1, which is a bug.
 HANDLED = frozenset({0, 2, 3, 4, 5, 6, 7, 8})
 MB = 1 << 20
+ENGINE_MB = 1500  # what a real engine's library takes besides
 
 
 @dataclass(frozen=True)
@@ -169,6 +170,31 @@ def read_case(folder: Path) -> Case:
         visits=tuple(visits),
         **told,
     )
+
+
+def on_engine(case: Case, engine: str, clip: bytes) -> Case | None:
+    """The case with a real engine: in place of the one that it names, or ``clip`` detected with the
+    model that it only shows. None where it has nothing to do with engines."""
+    argv, files = list(case.argv), dict(case.files)
+    if "--engine" in argv:
+        argv[argv.index("--engine") + 1] = engine
+    elif argv[:2] == ["models", "show"]:
+        more = [word for word in argv[3:] if word != "--json"]
+        run = ["--engine", engine, "--engines-dir", "../engines", "--no-video", "--frames", "2"]
+        argv = ["in.mp4", "--model", argv[2], *run, *more]
+        files["in.mp4"] = clip
+    else:
+        return None
+    limits = replace(
+        case.limits,
+        wall_s=max(case.limits.wall_s, 120),
+        cpu_s=max(case.limits.cpu_s, 60),
+        memory_mb=case.limits.memory_mb + ENGINE_MB,
+        address_space_mb=None,
+    )
+    # A model that the engine does not run (5), and one that gives what no head reads (4).
+    codes = case.codes | {4, 5, 7}
+    return replace(case, files=files, argv=tuple(argv), codes=codes, limits=limits, fresh=True)
 
 
 def lay_out(case: Case, folder: Path) -> None:

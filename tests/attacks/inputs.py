@@ -146,7 +146,8 @@ def _weights(path: Path) -> None:
     cfg.write_text(CFG)
     sections, _, _ = read_cfg(cfg)
     floats = read_architecture(sections).floats
-    numbers = np.random.default_rng(0).normal(0.2, 0.1, floats).astype("<f4")
+    # All above zero: a batch norm has no negative variances, and such a file would be refused.
+    numbers = np.abs(np.random.default_rng(0).normal(0.2, 0.1, floats)).astype("<f4") + 0.1
     path.write_bytes(bytes([0, 0, 0, 0, 2, 0, 0, 0, 5, 0, 0, 0]) + bytes(8) + numbers.tobytes())
 
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.attacks.case import HANDLED, Case, Kind, read_case
+from tests.attacks.case import HANDLED, Case, Kind, on_engine, read_case
+from tests.attacks.inputs import content
 from tests.attacks.kinds import find_all
 from tests.attacks.running import FAILURES, Outcome, Server
 
@@ -44,10 +45,13 @@ class Tally:
 
 
 class LongRun:
-    """``keep``: where failures are kept. ``say`` is called with a line for each."""
+    """``keep``: where failures are kept. ``say`` is called with a line for each. ``engine``: run
+    what has to do with engines on this one, and nothing else."""
 
-    def __init__(self, seed: int, keep: Path, say: Callable[[str], None]) -> None:
-        self.seed, self.keep, self.say = seed, keep, say
+    def __init__(
+        self, seed: int, keep: Path, say: Callable[[str], None], engine: str | None = None
+    ) -> None:
+        self.seed, self.keep, self.say, self.engine = seed, keep, say, engine
         self.tallies: dict[str, Tally] = {}
         self._lock = threading.Lock()
         self._kept: Counter[tuple[str, str]] = Counter()
@@ -73,9 +77,9 @@ class LongRun:
                         with self._lock:
                             if most is not None and taken >= most:
                                 return
-                            taken += 1
                             kind, number = next(cases)
                             case = self._make(kind, number)
+                            taken += case is not None
                         if case is not None:
                             self._note(kind, number, case, server.run(case))
             except BaseException as error:
@@ -99,9 +103,11 @@ class LongRun:
             raise errors[0]
 
     def _make(self, kind: Kind, number: int) -> Case | None:
-        """None where the kind cannot make it: a bug of ours, which counts, and ends no long run."""
+        """None where the engine has no part in it; or where the kind cannot make it: a bug of ours,
+        which counts, and ends no long run."""
         try:
-            return kind.case(self.seed, number)
+            case = kind.case(self.seed, number)
+            return case if self.engine is None else on_engine(case, self.engine, content("in.mp4"))
         except Exception as error:
             why = f"the case could not be made: {type(error).__name__}: {error}"
             self.tallies[kind.name].add(Outcome(failures=[("other", why)]))
@@ -146,8 +152,10 @@ class LongRun:
             for row in rows
         )
         asked = sum(tally.asked for tally in every)
-        visits = sum(tally.visits for tally in every)
+        ends = sum((tally.codes for tally in every), Counter())
+        table += "\nended with: " + ", ".join(f"{code}: {ends[code]}" for code in sorted(ends))
         table += f"\nrequests that reached another host: {asked}" if asked else ""
+        visits = sum(tally.visits for tally in every)
         return table + (f"\nconnections to pages: {visits}" if visits else "")
 
 

@@ -14,12 +14,13 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import numpy as np
 import pytest
 
 from tests.attacks import guided, long_run
-from tests.attacks.case import HANDLED, Case, Kind, Limits, Link, Pipe, read_case
+from tests.attacks.case import HANDLED, Case, Kind, Limits, Link, Pipe, on_engine, read_case
 from tests.attacks.inputs import NULL, content
-from tests.attacks.kinds import find_all
+from tests.attacks.kinds import engines, find_all
 from tests.attacks.kinds.command_lines import _own_outputs
 from tests.attacks.running import (
     FAILURES,
@@ -111,6 +112,34 @@ def test_every_kind_gets_its_first_cases_and_its_share():
     assert [number for kind, number in taken if kind.name == "few"] == list(
         range(names.count("few"))
     )
+
+
+def test_a_case_gets_a_real_engine():
+    show = Case({"m.onnx": b"x"}, ("models", "show", "m.onnx", "--json", "--size", "96"))
+    on = on_engine(show, "torch", b"clip")
+    assert on is not None
+    assert on.argv[:5] == ("in.mp4", "--model", "m.onnx", "--engine", "torch")
+    assert on.argv[-2:] == ("--size", "96")
+    assert on.files["in.mp4"] == b"clip"
+    run = on_engine(Case({}, ("a.mp4", *NULL), frozenset({0, 3})), "openvino", b"clip")
+    assert run is not None
+    assert run.argv[run.argv.index("--engine") + 1] == "openvino"
+    assert run.fresh
+    assert run.codes == {0, 3, 4, 5, 7}
+    assert on_engine(Case({}, ("doctor",)), "torch", b"clip") is None
+
+
+def test_the_small_network_is_one_that_engines_get():
+    """It had negative variances, so that every run of it was refused before its engine."""
+    numbers = np.frombuffer(content("small.weights")[engines.HEADER :], "<f4")
+    assert (numbers > 0).all()
+    norm = slice(engines.HEADER, engines.NORM)
+    whole = [
+        engines._spoilt(Random(seed), content("small.weights"))[norm]
+        == content("small.weights")[norm]
+        for seed in range(100)
+    ]
+    assert sum(whole) > 60
 
 
 @pytest.mark.slow
@@ -323,7 +352,7 @@ def test_every_failure_has_its_column():
     run.tallies["made"].add(Outcome([0]))
     run.tallies["made"].add(Outcome([1], failures=[("exit 1", ""), ("left", "")]))
     run.tallies["made"].add(Outcome([-11]), apart=True)
-    head, row, total = run.table().splitlines()
+    head, row, total, ends = run.table().splitlines()
     columns = dict(
         zip(
             head.replace("half files", "half")
@@ -339,6 +368,7 @@ def test_every_failure_has_its_column():
     assert all(what in head for what in FAILURES)
     assert run.failed == 1
     assert total.split()[1] == "3"
+    assert ends == "ended with: -11: 1, 0: 1, 1: 1"
     assert 1 not in HANDLED
 
 

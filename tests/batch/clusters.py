@@ -70,6 +70,9 @@ class FakeActor:
         )
 
     def hello(self, text: str) -> str:
+        if self.fake.dies_saying_hello:
+            self.dead = self.fake.dies_saying_hello
+            return ""
         assert self.node is not None
         hello = codec.from_json(text, Hello, ORIGIN)
         self.fake.hellos.append(hello)
@@ -137,6 +140,7 @@ class FakeCluster:
         self.facts: LoadedFacts = FACTS
         self.welcome: Callable[[Welcome], Welcome] = lambda about: about
         self.dies_loading = False
+        self.dies_saying_hello = ""  # why
         self.actors: dict[int, FakeActor] = {}
         self.calls: dict[int, tuple[str, str]] = {}
         self.hellos: list[Hello] = []

@@ -292,6 +292,17 @@ def _faults_of_dataset(out: Path) -> Iterator[str]:
             yield f"{file}: {rows} rows of {wanted[name]} detections"
 
 
+def read_dataset(out: Path) -> dict[str, list[dict[str, Any]]]:
+    """Partition -> its rows, in their order. Every file of the dataset must be one of Parquet."""
+    import pyarrow.parquet
+
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for file in sorted(path for path in (out / FOLDER).rglob("*") if path.is_file()):
+        table = pyarrow.parquet.read_table(file, partitioning=None)
+        rows.setdefault(file.parent.name, []).extend(table.to_pylist())
+    return rows
+
+
 def list_differences(
     out: Path, folder: Path, names: list[str], cores: list[int] | None = None
 ) -> list[str]:

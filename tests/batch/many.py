@@ -17,8 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from detector.batch.dataset import FILE, partition
 from detector.batch.documents import ItemRecord
-from detector.batch.layout import FILES, MARKER
+from detector.batch.layout import FILES, MARKER, ROWS
 from detector.batch.listing import Item, version_of
 from detector.batch.manifest import Manifest
 from detector.batch.settings import key_of_item, read_settings
@@ -65,10 +66,16 @@ def pretend_done(sources: Path, out: Path, but: int) -> None:
             detections=0,
             seconds=0.1,
             exit=Exit(code=0, reason="done"),
+            outputs={"jsonl": ROWS},
+            sizes={"jsonl": 0},
         )
         folder = out / FILES / item.name
         folder.mkdir(parents=True)
         (folder / MARKER).write_text(to_json(record))
+        (folder / ROWS).touch()
+        part = partition(str(out), item.name)
+        part.mkdir(parents=True)
+        (part / FILE).write_bytes(b"rows")
         manifest.finish(record, 1)
     manifest.close()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from detector.batch.cluster.messages import NO_MEMORY
 from detector.batch.cluster.pool import ClusterPool
 from detector.batch.item import Task
 from detector.batch.listing import version_of
@@ -206,6 +207,29 @@ def test_a_place_whose_actors_do_not_load_is_given_up(out):
     assert made.pool.is_alive()  # the other one is
     made.until(lambda: made.clock.now > 200)
     assert len(made.cluster.actors) == 1  # and no third is tried in its place
+
+
+def test_workers_that_short_memory_ends_as_they_start_are_given_up(out):
+    """Not one after the other for ten minutes, and then "no node gave a worker"."""
+    made = Made(out, node("a")).begin()
+    made.cluster.dies_saying_hello = NO_MEMORY
+    made.hand("crash")
+    made.cluster.actors[0].dead = NO_MEMORY
+    failed, gone = made.next(2)
+    assert failed.lost
+    assert "memory" in failed.error
+    assert isinstance(gone, Gone)
+    assert "memory" in gone.error
+    assert len(made.cluster.placed) == 1 + 3
+    assert not made.pool.is_alive()
+
+
+def test_a_worker_that_waits_may_lose_its_node_over_and_over(out):
+    made = Made(out, node("a")).begin()
+    made.cluster.dies_saying_hello = "its node has died"
+    made.cluster.actors[0].dead = "its node has died"
+    made.until(lambda: len(made.cluster.placed) > 9)
+    assert made.pool.is_alive()
 
 
 def test_a_worker_that_gives_up_is_gone(out):

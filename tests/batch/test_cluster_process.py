@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 
-from detector.batch.cluster.messages import NOT_INSTALLED, Call, Connect, NewActor, Turn, to_text
+from detector.batch.cluster.messages import (
+    NO_MEMORY,
+    NOT_INSTALLED,
+    Call,
+    Connect,
+    NewActor,
+    Turn,
+    to_text,
+)
 from detector.batch.cluster.ray_process import describe, serve
 
 NODES = [
@@ -175,4 +183,7 @@ def test_what_ray_says_is_a_line():
     error = RuntimeError("ray::Worker.load() (pid=1)\n Traceback ...")
     error.cause = ValueError("what it was")  # type: ignore[attr-defined]
     assert describe(error) == "ValueError: what it was"
+    low = "1 worker(s) were killed due to the node running low on memory. Memory on the node (IP: "
+    low += "127.0.0.1, ID: c3) was 4.05GB used / 23.54GB limit (0.17) OOM kill reason: " + "x" * 999
+    assert describe(RuntimeError(low)).startswith(f"{NO_MEMORY} (4.05GB used / 23.54GB limit); ")
     assert describe(RuntimeError("No module named 'detector.batch.cluster'")) == NOT_INSTALLED

@@ -7,8 +7,15 @@ import random
 
 import pytest
 
+from detector.batch.dataset import partition
 from detector.batch.layout import FILES
-from tests.batch.killing import list_differences, list_faults, make_clips, run_with_kills
+from tests.batch.killing import (
+    list_differences,
+    list_faults,
+    make_clips,
+    read_dataset,
+    run_with_kills,
+)
 
 
 @pytest.mark.slow
@@ -34,6 +41,22 @@ def test_kills_cost_nothing(shared, tmp_path):
     assert killed.jobs >= 1
     assert killed.exit_code == 7  # an empty file, and one without pictures
     assert list_faults(tmp_path / "in", tmp_path / "out", clips) == []
+    for name, rows in read_dataset(tmp_path / "out").items():
+        (folder,) = [
+            path.parent
+            for path in (tmp_path / "out" / FILES).rglob("done.json")
+            if partition("", path.parent.relative_to(tmp_path / "out" / FILES).as_posix()).name
+            == name
+        ]
+        lines = (folder / "detections.jsonl").read_text().splitlines()
+        wanted = [
+            (frame["frame"], one["class"], one["score"], one["box"])
+            for frame in map(json.loads, lines)
+            for one in frame["detections"]
+        ]
+        assert wanted == [
+            (row["frame"], row["class"], row["score"], list(row["box"].values())) for row in rows
+        ]
     failed = (tmp_path / "out/failures.jsonl").read_text().splitlines()
     assert sorted(json.loads(line)["name"][:8] for line in failed) == ["nasty/01", "nasty/12"]
     names = [

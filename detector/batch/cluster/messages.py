@@ -13,6 +13,7 @@ from typing import Any
 from detector.core.session import codec
 
 ORIGIN = "a message of the cluster"
+NO_MEMORY = "Ray ended it because the memory of its node ran low"
 NOT_INSTALLED = "detect-video is not installed on the node, or is an older one"
 
 # ---- to and from the process that speaks to Ray

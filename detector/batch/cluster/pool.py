@@ -22,6 +22,7 @@ from typing import Any
 from detector import __version__
 from detector.batch.cluster.connection import Cluster, ConnectionLostError
 from detector.batch.cluster.messages import (
+    NO_MEMORY,
     NOT_INSTALLED,
     ORIGIN,
     Begin,
@@ -393,7 +394,9 @@ class ClusterPool:
         takes the place."""
         if not place.stands():
             return
-        if not self._drop_task(place, why) and place.state == "loading":
+        # One that waits for a node may lose it, over and over. Short memory is for all of them.
+        loads = place.state == "loading" or NO_MEMORY in why
+        if not self._drop_task(place, why) and loads:
             place.failed_loads += 1
         if place.failed_loads >= MOST_FAILED_LOADS or NOT_INSTALLED in why:
             self._give_up(place, why, EXIT_ENGINE)

@@ -9,6 +9,7 @@ process ends, and with it what Ray has started for it.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import sys
@@ -19,6 +20,7 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 from detector.batch.cluster.messages import (
+    NO_MEMORY,
     NOT_INSTALLED,
     ORIGIN,
     Connect,
@@ -37,6 +39,8 @@ STORE_BYTES = 80 << 20  # about the least that Ray allows; nothing of ours goes 
 NODES_EVERY_S = 2.0
 LONGEST = 400  # characters of what Ray says in a message
 NOT_THERE = "No module named 'detector"
+RAN_LOW = "running low on memory"
+USED = re.compile(r"[\d.]+ ?\w?B used / [\d.]+ ?\w?B limit")
 
 
 def main() -> None:
@@ -212,6 +216,12 @@ def describe(error: Exception) -> str:
     text = str(error)
     if NOT_THERE in text:
         return NOT_INSTALLED
+    if RAN_LOW in text:
+        used = USED.search(text)
+        return (
+            f"{NO_MEMORY}{f' ({used[0]})' if used else ''}; give fewer --workers, or nodes with "
+            "more memory (RAY_memory_usage_threshold is the share at which Ray does so)"
+        )
     cause = getattr(error, "cause", None)  # what was raised in an actor
     if isinstance(cause, Exception):
         text = f"{type(cause).__name__}: {cause}"

@@ -87,6 +87,16 @@ def from_json(text: str | bytes, kind: type[Document], origin: str | Path) -> Do
     return from_builtins(parse_json(text, origin), kind, origin)
 
 
+def decode(text: bytes, kind: type[Document], origin: str | Path) -> Document:
+    """As ``from_json``, in a tenth of the time: for many small documents, most of them sound."""
+    import msgspec
+
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, RecursionError, ValueError):
+        return from_json(text, kind, origin)
+
+
 def read_file(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
     """A file of a session. Raises UsageError where it is none, or too large to be one."""
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from importlib.util import find_spec
 from random import Random
 
@@ -10,6 +11,9 @@ from tests.attacks.inputs import CFG, ENGINES, content
 from tests.attacks.kinds import onnx_graphs
 from tests.attacks.mutate import damage
 
+HEADER = 20  # bytes of a .weights file; then four rows of four floats, of CFG's one batch norm
+NORM = HEADER + 4 * 16
+FLOATS = (0.0, -0.0, 1e-45, -1.0, 1e30, -3e38, float("inf"), float("-inf"), float("nan"))
 NAMES = {"ort": "onnxruntime", "openvino": "openvino", "torch": "torch"}
 CODES = frozenset({0, 2, 4, 5, 7})
 
@@ -22,8 +26,7 @@ def make(random: Random) -> Case:
         files["m.onnx"] = onnx_graphs.make(random).files["m.onnx"]  # type: ignore[assignment]
         model = "m.onnx"
     else:
-        files["m.weights"] = damage(random, content("small.weights")[20:])
-        files["m.weights"] = content("small.weights")[:20] + files["m.weights"]
+        files["m.weights"] = _spoilt(random, content("small.weights"))
         model = "m.cfg"
     if random.random() < 0.2:
         files["m.onnx"], model = content("dots.onnx"), "m.onnx"
@@ -49,6 +52,18 @@ def make(random: Random) -> Case:
         limits=Limits(wall_s=120, cpu_s=60, memory_mb=3000, address_space_mb=None),
         fresh=True,
     )
+
+
+def _spoilt(random: Random, weights: bytes) -> bytes:
+    """A third has damage of any sort, which is mostly refused. The others have a whole batch norm,
+    so that the engine gets the network, and numbers that no training gives."""
+    if random.random() < 1 / 3:
+        return weights[:HEADER] + damage(random, weights[HEADER:])
+    changed = bytearray(weights)
+    for _ in range(random.choice((1, 3, 40))):
+        at = NORM + 4 * random.randrange((len(weights) - NORM) // 4)
+        changed[at : at + 4] = struct.pack("<f", random.choice(FLOATS))
+    return bytes(changed)
 
 
 KIND = Kind("engines", make, share=0.4, first=20)

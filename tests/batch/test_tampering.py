@@ -1,0 +1,255 @@
+"""A job's folder that somebody has changed: a few whole cases, and what holds each of them.
+
+``scripts/batch_check tampered`` makes hundreds of cases from a seed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+
+from detector.batch import dataset, pieces
+from detector.batch.item import Task
+from detector.batch.layout import MARKER, ROWS, SCRATCH, locked
+from detector.batch.listing import WHOLE
+from detector.batch.manifest import SUPER_JOURNAL, Manifest
+from detector.batch.places import LocalOutputs, make_output_folder
+from detector.core.errors import OutputError
+from detector.core.session.codec import to_json
+from tests.batch import tampering
+from tests.batch.pools import place_results
+
+TASK = Task(name="sub/a.mp4", path="/in/sub/a.mp4", version="10-1")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return tampering.make_job(tmp_path_factory.mktemp("tampered") / "job")
+
+
+# Each of them failed before it was mended.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "seed"),
+    [
+        (tampering.results_cut, 0),
+        (tampering.results_swapped, 4),
+        (tampering.scratch_linked, 7),
+        (tampering.dataset_linked, 26),
+    ],
+)
+def test_nothing_is_taken_for_done_and_nothing_written_elsewhere(made, how, seed):
+    tried = tampering.try_harm(made, how, seed)
+    assert tried.faults == []
+
+
+@pytest.mark.slow
+def test_every_harm_changes_something(made):
+    from random import Random
+
+    for how in tampering.HARMS:
+        shutil.rmtree(made.place)
+        shutil.copytree(made.kept, made.place, symlinks=True)
+        harm = tampering.Harm(Random(0), made)
+        before = _state(made.out)
+        how(harm)
+        assert _state(made.out) != before, how.__name__
+
+
+def _state(out):
+    return {
+        str(path): (path.lstat().st_mode, path.lstat().st_mtime_ns, path.lstat().st_size)
+        for path in out.rglob("*")
+    }
+
+
+# ---- markers and results
+
+
+@pytest.fixture
+def outputs(tmp_path):
+    make_output_folder(str(tmp_path / "out"))
+    outputs = LocalOutputs(str(tmp_path / "out"))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/kept.txt").write_text("mine")
+    return outputs
+
+
+@pytest.fixture
+def record(outputs):
+    record = place_results(TASK, outputs, "d")
+    size = (outputs.folder(TASK.name) / ROWS).stat().st_size
+    record = replace(record, sizes={"jsonl": size})
+    (outputs.folder(TASK.name) / MARKER).write_text(to_json(record))
+    assert outputs.is_done(TASK.name, record.key)
+    return record
+
+
+def change(record, folder, **changes):
+    (folder / MARKER).write_text(to_json(replace(record, **changes)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "b.mp4"},
+        {"key": "other"},
+        {"schema": 99},
+        {"outputs": {}},
+        {"outputs": {"jsonl": ROWS, "csv": "absent.csv"}},
+        {"outputs": {"jsonl": ROWS, "csv": f"../a.mp4/{ROWS}"}},
+        {"outputs": {"jsonl": ROWS, "csv": "/etc/passwd"}},
+        {"outputs": {"jsonl": ROWS, "csv": "a\0b"}},
+        {"sizes": {"jsonl": 1}},
+    ],
+)
+def test_a_marker_that_does_not_fit_is_none(outputs, record, changes):
+    change(record, outputs.folder(TASK.name), **changes)
+    assert not outputs.is_done(TASK.name, record.key)
+
+
+@pytest.mark.parametrize("what", ["pipe", "folder", "link", "huge", "rows", "above"])
+def test_what_is_no_file_of_ours_is_not_done(outputs, record, what, tmp_path):
+    folder = outputs.folder(TASK.name)
+    marker = folder / MARKER
+    if what == "huge":
+        os.truncate(marker, 1 << 32)
+    elif what == "rows":
+        shutil.move(folder / ROWS, tmp_path / ROWS)
+        (folder / ROWS).symlink_to(tmp_path / ROWS)
+    elif what == "above":
+        shutil.move(folder.parent, tmp_path / "elsewhere/sub")
+        folder.parent.symlink_to(tmp_path / "elsewhere/sub")
+    else:
+        shutil.move(marker, tmp_path / MARKER)
+        {"pipe": os.mkfifo, "folder": os.mkdir}.get(
+            what, lambda path: os.symlink(tmp_path / MARKER, path)
+        )(marker)
+    assert not outputs.is_done(TASK.name, record.key)
+
+
+def elsewhere(tmp_path):
+    return sorted(path.name for path in (tmp_path / "elsewhere").rglob("*"))
+
+
+def test_links_in_place_of_folders_lead_nowhere(outputs, tmp_path):
+    (tmp_path / "out" / outputs._scratch(TASK.name)).symlink_to(tmp_path / "elsewhere")
+    place_results(TASK, outputs, "d")
+    assert not list((tmp_path / "out").glob(f"{SCRATCH}*"))
+    parts = tmp_path / "out" / pieces.folder_name(TASK.name, "k")
+    parts.symlink_to(tmp_path / "elsewhere")
+    assert pieces.sweep(outputs.place, {parts.name}, None) == set()
+    assert not parts.is_symlink()
+    assert elsewhere(tmp_path) == ["kept.txt"]
+
+
+def test_results_do_not_go_through_a_link(outputs, tmp_path):
+    (tmp_path / "out/files/sub").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OutputError, match="files/sub: is a link"):
+        place_results(TASK, outputs, "d")
+    with pytest.raises(OutputError, match="is a link"):
+        outputs.remove(TASK.name)
+    assert elsewhere(tmp_path) == ["kept.txt"]
+
+
+def test_a_partition_does_not_go_through_a_link(outputs, record, tmp_path):
+    pytest.importorskip("pyarrow")
+    (tmp_path / "elsewhere/detections.parquet").write_text("mine")
+    place = dataset.partition(outputs.place, TASK.name)
+    place.parent.mkdir()
+    place.symlink_to(tmp_path / "elsewhere")
+    dataset.remove(outputs.place, TASK.name)
+    place.symlink_to(tmp_path / "elsewhere")
+    assert dataset.missing(outputs.place, [TASK.name]) == [TASK.name]
+    outputs.gather(TASK.name, outputs.folder(TASK.name) / ROWS)
+    assert dataset.missing(outputs.place, [TASK.name]) == []
+    assert (tmp_path / "elsewhere/detections.parquet").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["job.json", "manifest.sqlite", "failures-1-of-2.jsonl", "files"])
+def test_a_job_refuses_links_in_place_of_its_own_files(outputs, tmp_path, name):
+    shutil.rmtree(tmp_path / "out/files")
+    (tmp_path / "out" / name).symlink_to(tmp_path / "elsewhere/kept.txt")
+    with pytest.raises(OutputError, match=f"{name}: is a link"), locked(outputs.place, WHOLE):
+        pass
+
+
+# ---- the manifest
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    path = tmp_path / "manifest.sqlite"
+    opened = Manifest.open(path)
+    opened.close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(
+            "INSERT INTO items (name, path, size, version, key, state) VALUES "
+            "('a.mp4', '/in/a.mp4', 1, 'v', 'k', 'done')"
+        )
+        connection.commit()
+    Manifest.open(path).close()
+    return path
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE items SET name = '../../a.mp4'",
+        "UPDATE items SET name = '/etc/x'",
+        "UPDATE items SET name = 'a/./b'",
+        "UPDATE items SET name = x'ff'",
+        "UPDATE items SET name = 'a' || char(0)",
+        "UPDATE items SET path = x'ff'",
+        "UPDATE items SET size = 'x'",
+        "UPDATE items SET tries = -1",
+        "UPDATE items SET exit_code = 256",
+        "UPDATE items SET seconds = 'x'",
+        "UPDATE items SET state = 'other'",
+        "UPDATE items SET error = 5.5, finished = 'x'",
+        "INSERT INTO items SELECT 'b.mp4', path, size, version, key, state, tries, frames, "
+        "seconds, damaged, error, exit_code, finished FROM items",
+        "INSERT INTO items SELECT 'a.mp4/b.mp4', '/in/b.mp4', size, version, key, state, tries, "
+        "frames, seconds, damaged, error, exit_code, finished FROM items",
+        "INSERT INTO refused VALUES ('x', x'ff', 1)",
+        "INSERT INTO facts VALUES ('settings', x'ff')",
+        "CREATE TRIGGER t BEFORE INSERT ON items BEGIN SELECT RAISE(IGNORE); END",
+        "ALTER TABLE items ADD COLUMN more TEXT",
+        "DROP TABLE refused",
+        "CREATE VIEW more AS SELECT 1",
+    ],
+)
+def test_a_manifest_that_no_job_writes_is_refused(manifest, statement):
+    with closing(sqlite3.connect(manifest)) as connection:
+        connection.execute(statement)
+        connection.commit()
+    with pytest.raises(OutputError, match="move it away and use --resume"):
+        Manifest.open(manifest)
+    with (
+        pytest.raises(OutputError, match="move it away and use --resume"),
+        Manifest.reading(manifest),
+    ):
+        pass
+
+
+def test_a_journal_that_names_another_file_is_refused(manifest, tmp_path):
+    """SQLite would remove that file."""
+    manifest.with_name("manifest.sqlite-journal").write_bytes(b"x" * 600 + SUPER_JOURNAL)
+    with pytest.raises(OutputError, match="journal names another file"):
+        Manifest.open(manifest)
+
+
+@pytest.mark.parametrize("suffix", ["", "-journal", "-wal"])
+@pytest.mark.parametrize("what", ["link", "pipe"])
+def test_a_manifest_that_is_no_file_is_refused(manifest, tmp_path, suffix, what):
+    path = manifest.with_name(f"manifest.sqlite{suffix}")
+    path.unlink(missing_ok=True)
+    os.mkfifo(path) if what == "pipe" else path.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(OutputError, match="is a link, or no ordinary file"):
+        Manifest.open(manifest)
+    assert not (tmp_path / "nowhere").exists()
