@@ -161,7 +161,7 @@ def test_nothing_reaches_the_terminal(tmp_path):
     """cv2 and FFmpeg complain on stderr from C; only a process of its own shows that."""
     path = cut(write_video(tmp_path / "a.mp4", 50), 0.6)
     code = (
-        "import sys; from detector import sources; s = sources.open(sys.argv[1]); "
+        "import sys; from detector.core import sources; s = sources.open(sys.argv[1]); "
         "print(len(list(s)), s.damaged)"
     )
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OPENCV")}

@@ -243,7 +243,9 @@ def _import_ahead(specs: Sequence[str], plan: OutputPlan) -> None:
     modules = {
         "detector.core.loop.overlapped",
         "detector.core.loop.sync",
+        "detector.core.sinks._naming",
         "detector.core.sinks._only",
+        "detector.core.sinks.jsonl",  # of every session
         "detector.core.stages.annotate",
         "detector.core.stages.nms",
     }
