@@ -368,11 +368,6 @@ def test_auto_takes_the_gpu_and_says_so(gpu):
         ("fp32", "cuda:1", "--device cuda:1: .*cuda:0"),
         ("tf32", "cuda", r"Tesla T4 .*7\.5.*8\.0"),
         ("bf16", "auto", r"Tesla T4 .*7\.5"),
-        (
-            "int8",
-            "cuda:0",
-            "torch has no int8 convolutions for GPUs; use --engine trt, or --device cpu",
-        ),
     ],
 )
 def test_what_a_gpu_cannot_do_is_refused_with_the_reason(gpu, precision, device, message):

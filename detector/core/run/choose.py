@@ -359,10 +359,11 @@ def entry_of(content: Any) -> Measurement | None:
 
 
 def is_as_now(row: MeasuredRow) -> bool:
-    """Whether the engine can still be used, in the version that was measured."""
+    """Whether the engine can still run this precision, in the version that was measured."""
     name = row.engine
     return (
         name in engines.names()
+        and row.precision in engines.find(name).precisions
         and engines.usable()[name] is None
         and row.library == library_version(name)
     )

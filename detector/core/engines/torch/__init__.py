@@ -49,7 +49,7 @@ class TorchEngine(Engine):
     install = "pip install 'detect-video[torch]'"
     auto = AutoChoice(10, "torch is installed")
     # The halves are cast here, module by module: torch needs no graph of another type for that.
-    precisions = dict.fromkeys(("fp32", "tf32", "bf16", "fp16"), "fp32") | {"int8": "int8-u8"}
+    precisions = dict.fromkeys(("fp32", "tf32", "bf16", "fp16"), "fp32")
     devices = ("cpu", "cuda")
     own_options = {
         "channels_last": "1: weights of convolutions as NHWC (default); 0: everything as NCHW",
@@ -123,19 +123,11 @@ class TorchEngine(Engine):
                     f"--engine-options {name}: {what} a GPU, and torch runs on the CPU; "
                     "leave it out"
                 )
-        if wanted["compile"] and options.precision == "int8":
-            raise UsageError(
-                "--engine-options compile: it is for float only, int8 runs on oneDNN's own "
-                "kernels; leave it out"
-            )
         if wanted["compile"]:
             abilities.check_compiler(device)
         return device
 
     def _build(self, network: Network, options: EngineOptions, channels_last: bool) -> Any:
-        import torch
-
-        from detector.core.engines.torch import abilities
         from detector.core.engines.torch.graph import graph_module, lay_out
 
         halves = self.precision in ("bf16", "fp16")
@@ -145,14 +137,12 @@ class TorchEngine(Engine):
             )
         module = lay_out(graph_module(network.graph), channels_last)
         if halves:
+            import torch
+
             from detector.core.engines.torch.halves import halved
 
             dtype = torch.bfloat16 if self.precision == "bf16" else torch.float16
             module = halved(module, dtype, stays_fp32(network, options))
-        elif self.precision == "int8" and abilities.has_int8_kernels():
-            from detector.core.engines.torch.integers import on_integers
-
-            module = on_integers(module)
         return module.to(self._device)
 
     def _arithmetic(self, precision: str) -> dict[str, str]:
@@ -165,12 +155,6 @@ class TorchEngine(Engine):
             return {"fp32": "tf32"}
         if self._device.type != "cpu":
             return {}
-        if precision == "int8" and not abilities.has_int8_kernels():
-            self.notes.append(
-                "engine torch: int8 is not faster here: this CPU, or this torch, has no int8 "
-                "convolutions (VNNI), so "
-                "values are rounded as in int8 and computed in fp32"
-            )
         if precision != "bf16" or abilities.has_bf16():
             return {}
         self.notes.append(
