@@ -16,7 +16,7 @@ from detector.core.config.schema import (
     OutputConfig,
     RuntimeConfig,
 )
-from detector.core.engines import proof
+from detector.core.engines._built import proof
 from detector.core.run import choose, tuned
 from detector.core.session.measured import Interval, MeasuredMachine
 from detector.lab import tune

@@ -24,7 +24,7 @@ from typing import Any
 
 from detector.core import engines
 from detector.core.config.schema import PACKAGED, Config
-from detector.core.engines import store
+from detector.core.engines._built import store
 from detector.core.engines.base import AutoChoice
 from detector.core.errors import EngineError, UsageError
 from detector.core.errors.writing import set_aside

@@ -40,6 +40,11 @@ def device_of(asked: str) -> tuple[Any, str]:
     return device, ""
 
 
+def best_concurrency(asked: str) -> int:
+    """On a GPU the picture of one request is uploaded while another one computes."""
+    return 2 if device_of(asked)[0].type == "cuda" else 1
+
+
 def without_cuda() -> str:
     """Why torch cannot use a GPU here; "" where it can."""
     import torch

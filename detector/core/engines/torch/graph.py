@@ -1,5 +1,6 @@
 """ONNX graph -> ``torch.fx.GraphModule`` of ordinary modules whose paths are the nodes' names.
 
+    engine.py     the open engine
     operators.py  one function for each ONNX operator: node -> torch module
     modules.py    the modules that torch lacks
     halves.py     the same module in bf16 or fp16, except what must stay float32
