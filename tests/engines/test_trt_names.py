@@ -23,7 +23,7 @@ from tests.fakes.packages import fake_cuda_python
 
 WHEELS = Path(os.environ.get("DETECT_VIDEO_WHEELS", Path(sys.prefix) / "wheels"))
 PACKAGE = CHECKOUT / "detector"
-SOURCES = list((PACKAGE / "engines/trt").rglob("*.py"))
+SOURCES = list((PACKAGE / "core/engines/trt").rglob("*.py"))
 # What the bindings import from libnvinfer, libnvinfer_plugin and libnvonnxparser.
 SYMBOLS = [
     "createInferBuilder_INTERNAL",
@@ -54,7 +54,7 @@ OBJECTS = {  # our variables -> TensorRT's classes
     "verbosity": "ProfilingVerbosity",
     "inspector": "EngineInspector",
 }
-IN_WHICH = {"__init__.py", "build.py", "layers.py", "running.py", "plan_file.py"}
+IN_WHICH = {"engine.py", "build.py", "layers.py", "running.py", "plan_file.py"}
 
 
 def names_used() -> dict[str, set[str]]:

@@ -93,7 +93,7 @@ def test_the_suffixes():
 def test_a_run_imports_the_front_end_of_its_own_file_alone(tmp_path, model, wanted):
     (tmp_path / model).write_bytes(b"")
     code = (
-        "import sys; from detector import engines; from detector.core.models import *\n"
+        "import sys; from detector.core import engines; from detector.core.models import *\n"
         "from detector.core.errors import ModelError\n"
         f"try: open_network(ModelRequest({str(tmp_path / model)!r}), engines.front_ends())\n"
         "except ModelError: pass\n"
