@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from detector.core import engines
+from detector.core import engines, wings
 from detector.core.cli.exits import _help_of, _sentence
 from detector.core.cli.group import cli, command_names
 from detector.core.cli.habits import refuse_split_lists
@@ -73,7 +73,7 @@ def test_every_option_of_these_commands_is_in_the_usage_page(command):
     usage = (CHECKOUT / "docs/usage.md").read_text()
     found = [
         option
-        for parameter in importlib.import_module(f"detector.core.cli.{command}").command.params
+        for parameter in importlib.import_module(wings.commands()[command]).command.params
         for option in parameter.opts
         if option.startswith("--")
     ]

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from detector.core import wings
 from detector.lab.analysis.next_steps import AT_MOST, MEASURED, PREDICTED, base_command, next_steps
 from detector.lab.analysis.noise import decimals, decimals_of_rate, spread_of_run
 from detector.lab.session.read import read_session
@@ -198,7 +199,7 @@ def test_the_commands_are_ones_that_exist(session, typed):
         assert program == "detect-video"
         assert list(step.command[len(step.command) - len(step.option) :]) == list(step.option)
         name = rest.pop(0) if rest[0] == "compare" else "detect"
-        command = importlib.import_module(f"detector.core.cli.{name}").command
+        command = importlib.import_module(wings.commands()[name]).command
         command.make_context(name, list(rest))
         for word in ("--run-dir", "runs/x", "--prove", "--csv", "--only", "--json", "-o", "out/"):
             assert word not in rest
