@@ -14,8 +14,13 @@ from __future__ import annotations
 import os
 
 TYPE_CHECKING = False  # without typing: what comes first must be quick (run/signals.py)
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # else a type checker, and an editor's completion, would take them for Any
     from typing import Any
+
+    from detector.core.api import Detector
+    from detector.core.api.results import Detections
+    from detector.core.errors import DetectVideoError
+    from detector.core.types import Frame
 
 # ONNX Runtime queues telemetry and writes a device id into the user's cache unless it reads this
 # before it is imported; its own disable_telemetry_events() comes too late. A user's value stays.

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from detector import Detections, Detector, DetectVideoError
-from detector.core.api import Options
+from detector.core.api.options import Options
 from detector.core.api.results import Detection
-from detector.core.config.schema import Config, options
+from detector.core.config.reference import python_types
+from detector.core.config.schema import options
 from detector.core.sources import open as open_source
 from tests.conftest import CHECKOUT
 from tests.fakes import supervision_module
@@ -23,8 +24,6 @@ from tests.fakes import supervision_module
 # scripts/test installs the real one there: what it brings is no business of other tests.
 SUPERVISION = Path(sys.prefix, "supervision")
 CLIP = CHECKOUT / "videos" / "street.mp4"
-# What the command writes and how it draws: from Python one does that oneself.
-COMMAND_ONLY = {"output", "drawing", "record", "events", "page"}
 
 
 def three() -> Detections:
@@ -119,16 +118,29 @@ def test_the_example_with_supervision_runs(tmp_path, monkeypatch):
 
 
 def test_every_option_is_typed_as_the_configuration_has_it():
-    expected = {
-        leaf.name: str(leaf.type).replace("tuple[str, ...]", "Sequence[str]")
-        for group, leaf in options()
-        if group not in COMMAND_ONLY and leaf.name not in ("model", "engine", "self_timing")
-    }
-    expected["blur"] = "Sequence[str] | None"
-    typed = {name: kind.__forward_arg__ for name, kind in Options.__annotations__.items()}
-    assert typed == expected
-    assert {group for group, _ in options()} >= COMMAND_ONLY
-    assert Config()  # the tree stands without any
+    """After a change of the schema: python -m detector.core.config.reference"""
+    assert (CHECKOUT / "detector/core/api/options.py").read_text() == python_types()
+    assert {leaf.name for _, leaf in options()} > set(Options.__annotations__) >= {"conf", "blur"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ("conf=0.3, classes=['person'], size='640', frames=None", ""),
+        ("conf='0.3'", 'Argument "conf" to "Detector" has incompatible type "str"'),
+        ("cnf=0.3", 'Unexpected keyword argument "cnf" for "Detector"'),
+        ("output='x.mp4'", 'Unexpected keyword argument "output" for "Detector"'),
+    ],
+)
+def test_a_type_checker_knows_the_options(tmp_path, given, complaint):
+    snippet = tmp_path / "snippet.py"
+    snippet.write_text(f"from detector import Detector\n\nDetector({given})\n")
+    cache = CHECKOUT / ".mypy_cache"  # that of scripts/test: without it this takes a minute
+    command = [sys.executable, "-m", "mypy", "--strict", f"--cache-dir={cache}", str(snippet)]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) is (complaint == ""), done.stdout + done.stderr
+    assert complaint in done.stdout
 
 
 @pytest.mark.parametrize(

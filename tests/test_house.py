@@ -178,7 +178,7 @@ def circles(package: Path) -> list[list[str]]:
 def targets(file: Path, package: Path, files: dict[str, Path]) -> Iterator[str]:
     """The files that a file imports:
 
-    ``from detector.core.engines import store`` is store.py, not the package.
+    ``from detector.core.engines._built import store`` is store.py, not the package.
     """
     for node in import_nodes(file, file.stat().st_mtime_ns):
         if isinstance(node, ast.ImportFrom) and node.module:

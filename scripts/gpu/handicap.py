@@ -16,14 +16,14 @@ def lend_memory(megabytes: int) -> None:
     in float32, is refused as ``fits`` would do."""
     import torch
 
-    from detector.core.engines import torch as engine
     from detector.core.engines.torch import requests
+    from detector.core.engines.torch.engine import OpenTorch
 
     if torch.cuda.is_available():
         total = torch.cuda.get_device_properties(0).total_memory
         torch.cuda.set_per_process_memory_fraction(megabytes * (1 << 20) / total)
         return
-    make = engine.TorchEngine._requests
+    make = OpenTorch._requests
 
     def fits(run: Any, network: Any, device: Any, at_once: int, batch: int) -> bool:
         numbers = batch * network.input.height * network.input.width * 3
@@ -34,7 +34,7 @@ def lend_memory(megabytes: int) -> None:
         return make(self, network, options, wanted)
 
     requests.fits = fits
-    engine.TorchEngine._requests = checked
+    OpenTorch._requests = checked
 
 
 def assert_at(number: int) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from detector.core import engines
 from detector.core.engines.base import PRECISIONS, Engine
+from detector.core.errors import EngineError
 from tests.cli.command import detect_video_anew
 from tests.conftest import CHECKOUT
 from tests.outside_engines import with_engines
@@ -28,6 +29,49 @@ def test_a_class_says_what_its_engine_is_without_its_library(name):
     assert set(engine.devices) <= {"cpu", "cuda"}
     assert all(suffix.startswith(".") for suffix in engine.model_suffixes)
     assert bool(engine.model_suffixes) == bool(engine.model_front_end)
+
+
+def test_a_file_that_is_no_engine_is_said(tmp_path, monkeypatch):
+    """Its name decides, so that listing reads no file. Another engine's class is not its own."""
+    monkeypatch.setattr(engines, "__path__", [*engines.__path__, str(tmp_path)])
+    (tmp_path / "_shared.py").write_text("")
+    assert "_shared" not in engines.names()
+    text = "from detector.core.engines.null import NullEngine\n"
+    (tmp_path / "borrowing.py").write_text(text)
+    assert "borrowing" in engines.names()
+    with pytest.raises(EngineError, match=r"borrowing\.py: no subclass of Engine with name = 'bor"):
+        engines.find("borrowing")
+    (tmp_path / "lending.py").write_text(f"{text}class Mine(NullEngine):\n    name = 'lending'\n")
+    assert engines.find("lending").__name__ == "Mine"
+
+
+ASKING = """
+import sys
+from detector.core import engines
+from detector.core.run.choose import choose_by_rank
+engines.names()
+print(*[name for name in sys.modules if "detector.core.engines." in name])
+choose_by_rank("fp32", "cpu"), engines.front_ends(), engines.only_engine("in.onnx")
+print(*[name for name in sys.modules if "detector.core.engines." in name])
+"""
+
+
+def test_asking_what_an_engine_can_do_imports_little_of_it():
+    """Every run asks every engine: of those that do not run it loads their declarations only, and
+    what asks for an NVIDIA driver."""
+    done = subprocess.run(
+        [sys.executable, "-c", ASKING], check=True, capture_output=True, text=True, cwd=CHECKOUT
+    )
+    listed, asked = (line.split() for line in done.stdout.splitlines())
+    place = "detector.core.engines."
+    assert not {place + name for name in engines.names()} & set(listed)
+    of_trt = {"trt", "trt.driver", "trt.abilities"}  # the last one where there is a driver
+    for name, most, files in (("trt", 310, of_trt), ("torch", 200, {"torch"})):
+        found = {one.removeprefix(place) for one in asked if one.startswith(place + name)}
+        assert {name} <= found <= files
+        folder = CHECKOUT / "detector/core/engines" / name
+        texts = [folder / f"{one.partition('.')[2] or '__init__'}.py" for one in found]
+        assert sum(len(file.read_text().splitlines()) for file in texts) <= most
 
 
 @pytest.mark.slow

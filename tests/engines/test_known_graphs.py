@@ -13,9 +13,9 @@ import numpy as np
 import onnx
 import pytest
 
-from detector.core.engines import proof, store
+from detector.core.engines._built import proof, store
+from detector.core.engines._built.store import Graphs, export
 from detector.core.engines.base import LayerExecution
-from detector.core.engines.store import Graphs, export
 from detector.core.models.base import Network
 from detector.core.models.formats.darknet import build as darknet_build
 from detector.core.models.formats.yolo import network as yolo

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from detector.core.config.schema import Config, NetworkConfig, RuntimeConfig
-from detector.core.engines import store
+from detector.core.engines._built import store
 from detector.core.errors import ModelError
 from detector.core.jobs.build import export_onnx
 from detector.core.run import quantize

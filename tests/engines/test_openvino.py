@@ -16,9 +16,9 @@ import pytest
 
 from detector.core import engines
 from detector.core.engines import openvino as openvino_
+from detector.core.engines._built.store import export
 from detector.core.engines.base import EngineOptions, LayerExecution
 from detector.core.engines.openvino import mark_precise
-from detector.core.engines.store import export
 from detector.core.errors import EngineError, UsageError
 from tests.conftest import CHECKOUT
 from tests.engines.quantised import CONVOLUTIONS, pictures, quantised, small_network

@@ -15,8 +15,8 @@ import onnx
 import pytest
 
 from detector.core.config.schema import Config, RuntimeConfig
-from detector.core.engines import proof, store
-from detector.core.engines.store import Graphs, build_once, export, find_built
+from detector.core.engines._built import proof, store
+from detector.core.engines._built.store import Graphs, build_once, export, find_built
 from detector.core.models.base import Network
 from detector.core.run.prepare import prepare_network
 from tests.known_answers import plus_one

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from detector.core.engines import store
-from detector.core.engines.store import default_folder, export
+from detector.core.engines._built import store
+from detector.core.engines._built.store import default_folder, export
 from detector.core.errors import OutputError
 from tests.known_answers import plus_one
 
@@ -190,7 +190,7 @@ def test_a_run_waits_for_the_one_that_builds(tmp_path):
 @pytest.mark.slow
 def test_processes_that_start_together_build_it_once(tmp_path):
     code = (
-        "import sys; from detector.core.engines.store import export; "
+        "import sys; from detector.core.engines._built.store import export; "
         "from tests.known_answers import plus_one; "
         "network = plus_one(); sys.stdin.readline(); print(export(network, sys.argv[1]).built)"
     )
@@ -216,7 +216,7 @@ def test_processes_that_start_together_build_it_once(tmp_path):
 def test_the_folder_is_the_checkouts_or_the_users_cache(tmp_path, monkeypatch):
     assert default_folder() == Path(__file__).parents[2] / "engines"
     monkeypatch.setattr(
-        store, "__file__", str(tmp_path / "site-packages/detector/core/engines/store.py")
+        store, "__file__", str(tmp_path / "site-packages/detector/core/engines/_built/store.py")
     )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert default_folder() == tmp_path / "cache/detect-video/engines"

@@ -18,9 +18,9 @@ from tests.known_answers import plus_one
 
 torch = pytest.importorskip("torch", reason="machine: torch is not installed")
 
-from detector.core.engines import torch as torch_  # noqa: E402
-from detector.core.engines.torch import abilities  # noqa: E402
+from detector.core.engines.torch import TorchEngine, abilities  # noqa: E402
 from detector.core.engines.torch import requests as cuda  # noqa: E402
+from detector.core.engines.torch.engine import OpenTorch, read_switches  # noqa: E402
 
 
 class Fakes:
@@ -301,7 +301,7 @@ def test_arithmetic_is_set_before_anything_is_compiled(fakes, monkeypatch, preci
     seen = []
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", not tf32)
-    engine = object.__new__(torch_.TorchEngine)
+    engine = object.__new__(OpenTorch)
     engine.precision, engine.threads, engine.concurrency = precision, 1, 2
     engine.module, engine._device = (lambda given: []), torch.device("cuda:0")
 
@@ -331,8 +331,8 @@ def test_cudnn_looks_for_algorithms_where_it_is_asked_to(fakes, monkeypatch, ben
     request = cuda.CudaRequest(run, network, device, False, lambda ms: None, benchmark)
     request.infer(1)
     assert torch.backends.cudnn.benchmark is benchmark
-    assert torch_.read_switches({"benchmark": "1"})["benchmark"] is True
-    assert torch_.read_switches({})["benchmark"] is False
+    assert read_switches({"benchmark": "1"})["benchmark"] is True
+    assert read_switches({})["benchmark"] is False
 
 
 @pytest.mark.parametrize("option", ["graphs", "benchmark"])
@@ -368,11 +368,6 @@ def test_auto_takes_the_gpu_and_says_so(gpu):
         ("fp32", "cuda:1", "--device cuda:1: .*cuda:0"),
         ("tf32", "cuda", r"Tesla T4 .*7\.5.*8\.0"),
         ("bf16", "auto", r"Tesla T4 .*7\.5"),
-        (
-            "int8",
-            "cuda:0",
-            "torch has no int8 convolutions for GPUs; use --engine trt, or --device cpu",
-        ),
     ],
 )
 def test_what_a_gpu_cannot_do_is_refused_with_the_reason(gpu, precision, device, message):
@@ -411,7 +406,7 @@ def test_a_gpu_that_is_not_there_is_a_clear_error(monkeypatch, built, message):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(EngineError, match=message):
         engines.open("torch", plus_one(), EngineOptions(device="cuda"))
-    assert torch_.TorchEngine.refusal("fp32", "cuda").startswith("--device cuda: t")
+    assert TorchEngine.refusal("fp32", "cuda").startswith("--device cuda: t")
     with engines.open("torch", plus_one()) as engine:
         assert engine.device == "cpu"
         assert engine.notes[0].startswith("engine torch runs on the CPU: t")

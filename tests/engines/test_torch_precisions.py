@@ -243,7 +243,6 @@ def test_channels_last_leaves_constants_of_other_dimensions_alone():
             "--engine-options compile=maybe: write compile=1 or compile=0",
         ),
         ({"graphs": "1"}, "fp32", "--engine-options graphs: .*GPU"),
-        ({"compile": "1"}, "int8", "--engine-options compile: .*float"),
         (
             {"stream": "1"},
             "fp32",

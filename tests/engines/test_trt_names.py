@@ -54,7 +54,7 @@ OBJECTS = {  # our variables -> TensorRT's classes
     "verbosity": "ProfilingVerbosity",
     "inspector": "EngineInspector",
 }
-IN_WHICH = {"__init__.py", "build.py", "layers.py", "running.py", "plan_file.py"}
+IN_WHICH = {"engine.py", "build.py", "layers.py", "running.py", "plan_file.py"}
 
 
 def names_used() -> dict[str, set[str]]:

@@ -149,7 +149,8 @@ def test_a_batch_out_of_range_is_refused(tmp_path, batch):
 def test_front_ends_and_engines_are_listed_without_heavy_imports():
     code = (
         "import sys; heavy = ('torch', 'onnx', 'onnxruntime', 'cv2', 'yaml')\n"
-        "from detector.core import engines, models; from detector.core.engines import store\n"
+        "from detector.core import engines, models\n"
+        "from detector.core.engines._built import store\n"
         "models.front_ends(); engines.usable(); engines.front_ends()\n"
         "found = [name for name in heavy if name in sys.modules]\n"
         "from detector.core.run.choose import choose_by_rank  # the configuration takes yaml\n"

@@ -112,7 +112,7 @@ def test_the_same_detections_at_another_size_and_batch(tmp_path):
 
 
 def test_a_graph_in_the_folder_of_built_files_is_a_model_too(tmp_path):
-    from detector.core.engines.store import export
+    from detector.core.engines._built.store import export
 
     model, _ = darknet(tmp_path)
     network = open_network(model, random_seed=3)

@@ -68,7 +68,7 @@ def chosen(folder, **runtime):
 def test_without_a_record_it_is_the_rank_and_fp32(tmp_path):
     assert chosen(tmp_path) == ("ort", "fp32", "engine ort: by rank")
     assert chosen(tmp_path, engine="torch") == ("torch", "fp32", None)
-    assert chosen(tmp_path, engine="torch", precision="int8") == ("torch", "int8", None)
+    assert chosen(tmp_path, engine="torch", precision="bf16") == ("torch", "bf16", None)
 
 
 def test_the_fastest_that_was_measured_and_agrees(tmp_path):
@@ -91,6 +91,7 @@ def test_the_fastest_that_was_measured_and_agrees(tmp_path):
         row("ort", "int8", 28, 29, 30, 0.94),  # below the budget
         row("ort", "int8", 28, 29, 30, None),  # nothing was found on either side: nobody knows
         row("null", "int8", 900, 900, 900),  # no engine that auto takes
+        row("torch", "int8", 900, 900, 900),  # of an older version, whose torch ran int8
         row("ort", "int8", 28, 29, 30, batch=8),  # not at this batch
         row("ort", "int8", 28, 29, 30, error="it crashed"),
     ],
@@ -136,13 +137,13 @@ def test_a_named_engine_or_precision_narrows_the_choice(tmp_path):
         DEFAULT,
         row("ort", "int8", 20, 21, 22),
         row("torch", "fp32", 12, 13, 14),
-        row("torch", "int8", 38, 39, 40),
+        row("torch", "bf16", 38, 39, 40),
     ]
     recorded(tmp_path, *rows)
-    assert chosen(tmp_path)[:2] == ("torch", "int8")
+    assert chosen(tmp_path)[:2] == ("torch", "bf16")
     assert chosen(tmp_path, engine="ort")[:2] == ("ort", "int8")
     assert chosen(tmp_path, precision="fp32")[:2] == ("torch", "fp32")
-    assert chosen(tmp_path, precision="int8")[:2] == ("torch", "int8")
+    assert chosen(tmp_path, precision="int8")[:2] == ("ort", "int8")
     assert chosen(tmp_path, engine="torch", precision="fp32") == ("torch", "fp32", None)
 
 

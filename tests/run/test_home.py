@@ -16,7 +16,7 @@ import pytest
 
 from detector import Detector
 from detector.core.config.levels import resolve_config
-from detector.core.engines import store
+from detector.core.engines._built import store
 from detector.core.errors import OutputError
 from detector.core.run.detect import detect
 from detector.core.run.outputs import OutputPlan
@@ -89,7 +89,7 @@ def test_a_folder_that_was_asked_for_is_not_replaced(tmp_path: Path) -> None:
 
 def test_the_temporary_folder_goes_with_the_process(tmp_path: Path) -> None:
     code = (
-        "from detector.core.engines import store; place = store.temporary_folder(); "
+        "from detector.core.engines._built import store; place = store.temporary_folder(); "
         "assert place.is_dir() and place is store.temporary_folder(); print(place)"
     )
     done = subprocess.run(
@@ -130,7 +130,9 @@ def test_a_home_that_is_unknown_becomes_no_folder_named_tilde(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setattr(Path, "expanduser", unknown)
-    monkeypatch.setattr(store, "__file__", str(tmp_path / "site/detector/core/engines/store.py"))
+    monkeypatch.setattr(
+        store, "__file__", str(tmp_path / "site/detector/core/engines/_built/store.py")
+    )
     folder = store.default_folder()
     assert not store.is_writable(folder)
     with pytest.raises(OutputError):

@@ -16,7 +16,7 @@ from detector.core.config.schema import (
     OutputConfig,
     RuntimeConfig,
 )
-from detector.core.engines import proof
+from detector.core.engines._built import proof
 from detector.core.run import choose, tuned
 from detector.core.session.measured import Interval, MeasuredMachine
 from detector.lab import tune
@@ -24,8 +24,14 @@ from detector.lab.session.tuning import Tuning
 
 STREET = str(Path(__file__).parents[2] / "videos/street.mp4")
 SHA, SIZE, KIND = "ab" * 32, (256, 416), "1280x720 h264"
-HERE = {"ort": "onnxruntime 1.0", "torch": "torch 2.0"}
-FOUND = {"engine": "torch", "precision": "int8", "concurrency": 2, "threads": 1, "quality": "fast"}
+HERE = {"ort": "onnxruntime 1.0", "openvino": "openvino 2.0"}
+FOUND = {
+    "engine": "openvino",
+    "precision": "int8",
+    "concurrency": 2,
+    "threads": 1,
+    "quality": "fast",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +74,7 @@ def test_a_run_of_the_same_kind_takes_it_and_says_so(tmp_path):
     kept = find(tmp_path)
     assert dict(kept.options) == FOUND
     runtime = kept.config.runtime
-    assert (runtime.engine, runtime.precision, runtime.concurrency) == ("torch", "int8", 2)
+    assert (runtime.engine, runtime.precision, runtime.concurrency) == ("openvino", "int8", 2)
     assert kept.config.output.quality == "fast"
     assert "tuned for 1280x720 h264" in kept.reason
     assert "1.8 times the defaults" in kept.reason
@@ -103,12 +109,21 @@ def test_the_source_is_not_opened_where_nothing_was_kept(tmp_path):
 
 def test_another_machine_or_version_does_not_take_it(tmp_path, monkeypatch):
     keep(tmp_path)
-    monkeypatch.setitem(HERE, "torch", "torch 2.1")
+    monkeypatch.setitem(HERE, "openvino", "openvino 2.1")
     assert find(tmp_path) is None
-    monkeypatch.setitem(HERE, "torch", "torch 2.0")
+    monkeypatch.setitem(HERE, "openvino", "openvino 2.0")
     assert find(tmp_path) is not None
     monkeypatch.setattr(choose, "this_machine", lambda: MeasuredMachine("D", "f", 2, None))
     assert find(tmp_path) is None
+
+
+def test_what_an_engine_no_longer_runs_is_not_taken(tmp_path, monkeypatch):
+    """torch ran int8 once."""
+    monkeypatch.setitem(HERE, "torch", "torch 2.0")
+    keep(tmp_path, settings={**FOUND, "engine": "torch"})
+    assert find(tmp_path) is None
+    keep(tmp_path, settings={**FOUND, "engine": "torch", "precision": "bf16"})
+    assert find(tmp_path) is not None
 
 
 def test_an_option_that_the_user_names_stays(tmp_path):

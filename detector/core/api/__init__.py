@@ -11,8 +11,9 @@ from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, TypedDict, overload
+from typing import TYPE_CHECKING, overload
 
+from detector.core.api.options import OF_CAMERAS, Options
 from detector.core.api.words import python_words
 from detector.core.errors import UsageError
 
@@ -31,60 +32,6 @@ if TYPE_CHECKING:
     Path = str | os.PathLike[str]
     Picture = Image | Path
 
-
-class Options(TypedDict, total=False):
-    """Options of the command line under their names; docs/usage.md says what each does.
-
-    What the command writes and how it draws is not among them: from Python you do that yourself.
-    """
-
-    weights: str | None
-    names: str | None
-    family: str | None
-    describe: str | None
-    cfg: str | None
-    class_names: Sequence[str] | None
-    random_weights: int | None
-    batch: int
-    size: str | None
-    threads: int
-    concurrency: int
-    engines_dir: str | None
-    precision: str
-    device: str
-    device_memory: str
-    engine_options: Sequence[str] | None
-    calibrate: str | None
-    calibrate_method: str
-    calibrate_frames: int
-    budget: float
-    conf: float
-    iou: float
-    classes: Sequence[str] | None
-    agnostic: bool
-    max_det: int
-    decoder: str
-    frames: int | None
-    stride: int
-    skip_still: str | None
-    start: str | None
-    duration: str | None
-    video_track: int | None
-    rate: str | None
-    blur: Sequence[str] | None
-    sync: bool
-    queue_batches: int
-    nvtx: bool
-    instruments: bool
-    policy: str
-    max_age: float
-    gather: str
-    repeat: bool
-    start_timeout: float
-    wait: bool
-
-
-OF_CAMERAS = frozenset(("policy", "max_age", "gather", "start_timeout", "wait"))
 
 # What Detector takes by name. A message that speaks of ``--max-det`` says ``max_det`` from here.
 KEYWORDS = frozenset(("model", "engine", *Options.__annotations__))

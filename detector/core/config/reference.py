@@ -1,8 +1,9 @@
-"""Texts made from the schema: cfg/default.yaml, and the table of options in docs/usage.md.
+"""Texts made from the schema: cfg/default.yaml, the table of options in docs/usage.md, and the
+options of the Python API with their types (detector/core/api/options.py).
 
     python -m detector.core.config.reference     # in a checkout, after a change of schema.py
 
-writes both. A test fails when either differs from what the schema says.
+writes them. A test fails when one differs from what the schema says.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from typing import Any
 
 import yaml
 
-from detector.core.config.schema import Config, choices_of, flag_of, help_of, options
+from detector.core.config.schema import (
+    Config,
+    choices_of,
+    flag_of,
+    help_of,
+    options,
+    python_options,
+)
 
 HEAD = """\
 # Every option of `detect-video` with its default. Made from detector/core/config/schema.py by
@@ -22,6 +30,26 @@ HEAD = """\
 # Levels, later ones winning: this file < cfg/models/NAME.yaml < --config FILE < flags.
 # In a file of your own an option may stand in its group, as here, or alone at the top level.
 """
+PYTHON_HEAD = '''\
+"""The options of ``Detector`` with their types, for type checkers and editors.
+
+Made from detector/core/config/schema.py by ``python -m detector.core.config.reference``: change it
+there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+
+class Options(TypedDict, total=False):
+    """Options of the command line under their names; docs/usage.md says what each does.
+
+    What the command writes and how it draws is not among them: from Python you do that yourself.
+    """
+
+'''
 WIDTH = 100  # columns
 BEGIN = "<!-- options: made by python -m detector.core.config.reference -->\n"
 END = "<!-- end of options -->\n"
@@ -38,6 +66,18 @@ def default_yaml() -> str:
                 lines += [f"  # {line}\n" for line in textwrap.wrap(text, WIDTH - len("  # "))]
                 lines.append(f"  {leaf.name}: {_in_yaml(leaf.default)}\n")
     return "".join(lines)
+
+
+def python_types() -> str:
+    """The text of detector/core/api/options.py. A list may be any sequence; YAML's is a tuple."""
+    lines = [PYTHON_HEAD]
+    for _, leaf in python_options():
+        kind = str(leaf.type).replace("tuple[str, ...]", "Sequence[str]")
+        lines.append(f"    {leaf.name}: {kind}\n")
+    cameras = (leaf.name for group, leaf in python_options() if group == "live")
+    named = ", ".join(f'"{name}"' for name in cameras if name != "repeat")
+    lines.append("\n\n# Who gives one of them means cameras.\n")
+    return "".join([*lines, f"OF_CAMERAS = frozenset(({named}))\n"])
 
 
 def options_table() -> str:
@@ -95,6 +135,7 @@ def _in_yaml(value: Any) -> str:
 def main() -> None:
     checkout = Path(__file__).parents[3]
     (checkout / "cfg/default.yaml").write_text(default_yaml(), encoding="utf-8")
+    (checkout / "detector/core/api/options.py").write_text(python_types(), encoding="utf-8")
     page = checkout / "docs/usage.md"
     page.write_text(with_options_table(page.read_text(encoding="utf-8")), encoding="utf-8")
 

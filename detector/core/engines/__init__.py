@@ -1,26 +1,26 @@
-"""Interchangeable engines: each is a subclass of ``base.Engine`` in a module of this folder.
+"""Interchangeable engines: one file here, ``NAME.py`` or a folder ``NAME/``, is one engine.
 
-Adding an engine is one file, ``NAME.py`` or a folder ``NAME/``, with one such class, and its test.
-The file must import its library late, so that the engines can be listed where the library is
-missing. Modules without such a class (base, store, layer_times) are what the engines share.
+It has one subclass of ``base.Engine`` whose ``name`` is NAME. Adding an engine is that file and its
+test. The class is imported to ask what it can do, so the file must import its library late, and
+much code of its own too (``Engine.start``). What engines share is ``base`` and the names that begin
+with "_".
 """
 
 from __future__ import annotations
 
 import importlib
 import math
+import pkgutil
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from detector.core.engines._layer_times import LayerTimes, measure_layers
 from detector.core.engines.base import PRECISIONS, Engine, EngineOptions, translated
-from detector.core.engines.layer_times import LayerTimes, measure_layers
 from detector.core.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
@@ -55,15 +55,12 @@ OTHER_NAMES = {
     "torchscript": "torch",
     "ov": "openvino",
 }
-ENGINE_CLASS = re.compile(r"^class (\w+)\(\w*Engine\):", re.MULTILINE)
 
 
 def names() -> list[str]:
-    """All engines of this folder, whether they can be used here or not.
-
-    Read from the files: nothing is imported.
-    """
-    return sorted(_class_names())
+    """All engines of this folder, whether they can be used here or not. Imports none of them."""
+    modules = (module.name for module in pkgutil.iter_modules(__path__))
+    return sorted(name for name in modules if name != "base" and not name.startswith("_"))
 
 
 def unknown(name: str) -> str:
@@ -74,29 +71,20 @@ def unknown(name: str) -> str:
 
 
 def find(name: str) -> type[Engine]:
-    """The engine's class. Raises UsageError for an unknown name."""
-    classes = _class_names()
-    if name not in classes:
+    """The engine's class. Raises UsageError for an unknown name, and EngineError for a file that
+    holds no engine.
+    """
+    if name not in names():
         raise UsageError(unknown(name))
     module = importlib.import_module(f"{__name__}.{name}")
-    engine: type[Engine] = getattr(module, classes[name])
-    return engine
-
-
-def _class_names() -> Mapping[str, str]:
-    """Module of this folder -> its engine's class, of those that have one."""
-    return _read_class_names(tuple(__path__))
-
-
-@cache
-def _read_class_names(folders: tuple[str, ...]) -> Mapping[str, str]:
-    """The files are read once: a start asks some twenty times."""
-    found = {}
-    for folder in map(Path, folders):
-        for file in (*folder.glob("*.py"), *folder.glob("*/__init__.py")):
-            if match := ENGINE_CLASS.search(file.read_text(encoding="utf-8")):
-                found[file.parent.name if file.stem == "__init__" else file.stem] = match[1]
-    return MappingProxyType(found)
+    for each in vars(module).values():
+        # By its own name: a file may import the class of another engine, to be like it.
+        if isinstance(each, type) and issubclass(each, Engine) and vars(each).get("name") == name:
+            return each
+    raise EngineError(
+        f"{module.__file__}: no subclass of Engine with name = {name!r} is in it; begin the name "
+        'of a file that is no engine with "_"'
+    )
 
 
 def _all() -> dict[str, type[Engine]]:
@@ -205,7 +193,7 @@ def open(name: str, network: Network, options: EngineOptions | None = None) -> E
         raise UsageError(
             f"--engine-options {key}: engine {name} has no such option; it has {there}"
         )
-    return engine(network, options)
+    return engine.start(network, options)
 
 
 def time_layers(

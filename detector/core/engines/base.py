@@ -152,9 +152,9 @@ class AutoChoice(NamedTuple):
 class Engine:
     """An engine. A new one is one file in this folder with a subclass of this class, and its test.
 
-    The class attributes and class methods describe the engine; none of them may import its library,
-    except ``refusal``, ``best_concurrency`` and ``layer_profiler``, which are called only where the
-    library is installed.
+    The class attributes and class methods describe the engine. ``refusal``, ``best_concurrency``,
+    ``start`` and ``layer_profiler`` are called only where its library is installed; none of the
+    others may import it.
     """
 
     # ---- what the engine is
@@ -225,6 +225,13 @@ class Engine:
     def best_concurrency(cls, options: EngineOptions) -> int:
         """How many requests at once give the best throughput here, where the user does not say."""
         return 1
+
+    @classmethod
+    def start(cls, network: Network, options: EngineOptions) -> Engine:
+        """The engine, open. Where that takes much code, the class that describes the engine leaves
+        it to another one, in a file that is imported here: every run asks every engine what it is.
+        """
+        return cls(network, options)
 
     @classmethod
     def import_library(cls) -> None:

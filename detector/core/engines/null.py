@@ -4,11 +4,15 @@ example of an engine.
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from detector.core.engines.base import PRECISIONS, Engine, EngineOptions, Request
-from detector.core.models.base import Network
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from detector.core.models.base import Network
 
 # As a raw objectness, a probability of 4e-44; as a probability, below every threshold. Zeros would
 # mean 0.5 in a head that ends in a logistic: thousands of boxes, and the cost of NMS would be
@@ -18,6 +22,8 @@ NOTHING_HERE = -100.0
 
 class NullRequest(Request):
     def __init__(self, network: Network) -> None:
+        import numpy as np
+
         self.slot = np.zeros(network.input_shape, np.uint8)  # [B, H, W, 3] RGB
         self._outputs = [
             np.full(shape, NOTHING_HERE, np.float32) for shape in network.output_shapes

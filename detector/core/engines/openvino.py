@@ -19,6 +19,7 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
+from detector.core.engines._layer_times import match_layers
 from detector.core.engines.base import (
     BF16_OPTION,
     AutoChoice,
@@ -31,7 +32,6 @@ from detector.core.engines.base import (
     stays_fp32,
     translated,
 )
-from detector.core.engines.layer_times import match_layers
 from detector.core.errors import EngineError, UsageError
 from detector.core.errors.machine import BF16, cpu_flags
 from detector.core.models.base import Network
@@ -107,7 +107,7 @@ class OpenvinoEngine(Engine):
     } | BF16_OPTION
     model_suffixes = (".xml",)
     model_kind = "an OpenVINO IR"
-    model_front_end = "detector.core.engines.openvino_ir"
+    model_front_end = "detector.core.engines._openvino_ir"
 
     @classmethod
     def import_library(cls) -> None:
@@ -261,7 +261,7 @@ def _compile(
 
 def _read(core: Any, network: Network) -> Any:
     if network.plan is not None:
-        from detector.core.engines.openvino_ir import read_ir
+        from detector.core.engines._openvino_ir import read_ir
 
         size = network.input.height, network.input.width
         return read_ir(core, Path(network.plan), size, network.batch, network.details["outputs"])

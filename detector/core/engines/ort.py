@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from detector.core.engines._layer_times import match_layers
 from detector.core.engines.base import (
     NVIDIA_DRIVER,
     AutoChoice,
@@ -28,7 +29,6 @@ from detector.core.engines.base import (
     cpu_threads,
     translated,
 )
-from detector.core.engines.layer_times import match_layers
 from detector.core.errors import EngineError
 from detector.core.models.base import Network
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from detector.core import engines
 from detector.core.config.schema import Config
-from detector.core.engines import store
+from detector.core.engines._built import store
 from detector.core.engines.base import BuildProgress
 from detector.core.errors import ModelError, UsageError
 from detector.core.errors.guard import refuse_kept

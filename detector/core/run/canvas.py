@@ -126,7 +126,7 @@ def _why(network: Network, config: Config, picture: Size | None) -> str:
 
 def model_request(config: Config) -> ModelRequest:
     """What the configuration says about the model. Raises UsageError."""
-    from detector.core.engines import store
+    from detector.core.engines._built import store
     from detector.core.models.base import ModelRequest
 
     network, runtime = config.network, config.runtime

@@ -24,7 +24,7 @@ from typing import Any
 
 from detector.core import engines
 from detector.core.config.schema import PACKAGED, Config
-from detector.core.engines import store
+from detector.core.engines._built import store
 from detector.core.engines.base import AutoChoice
 from detector.core.errors import EngineError, UsageError
 from detector.core.errors.writing import set_aside
@@ -359,10 +359,11 @@ def entry_of(content: Any) -> Measurement | None:
 
 
 def is_as_now(row: MeasuredRow) -> bool:
-    """Whether the engine can still be used, in the version that was measured."""
+    """Whether the engine can still run this precision, in the version that was measured."""
     name = row.engine
     return (
         name in engines.names()
+        and row.precision in engines.find(name).precisions
         and engines.usable()[name] is None
         and row.library == library_version(name)
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detector.core import engines
-from detector.core.engines import store
+from detector.core.engines._built import store
 from detector.core.errors import OutputError, UsageError
 from detector.core.run.choose import library_version
 from detector.core.run.environment import describe_cpu

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from detector.core import engines
 from detector.core.config.schema import Config
-from detector.core.engines import store
+from detector.core.engines._built import store
 from detector.core.engines.base import NVIDIA_DRIVER, BuildProgress, EngineOptions
 from detector.core.errors import ModelError, OutputError, UsageError
 from detector.core.errors.machine import too_much

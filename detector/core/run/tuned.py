@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from detector.core.config.schema import Config
-from detector.core.engines import store
+from detector.core.engines._built import store
 from detector.core.run import choose
 from detector.core.session.codec import from_json, to_json
 from detector.core.session.measured import Measurement

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from detector.core import engines
-from detector.core.engines.layer_times import LayerTimes
+from detector.core.engines._layer_times import LayerTimes
 from detector.core.errors import EngineError
 from detector.core.errors.machine import NotHereError
 from detector.core.models.graph.build import NodeCost, count_macs, joint_cost, uncounted

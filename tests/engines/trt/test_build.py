@@ -35,7 +35,7 @@ def test_a_plan_is_built_once_and_runs(eleven, tmp_path):
 
 
 def test_the_manifest_holds_the_key_and_the_facts(eleven, tmp_path):
-    from detector.core.engines.store import read_manifest
+    from detector.core.engines._built.store import read_manifest
 
     manifest = read_manifest(built(eleven, tmp_path, precision="tf32").options.artefact)
     key = manifest["key"]

@@ -7,6 +7,7 @@ import pytest
 from detector.core import engines
 from detector.core.engines import trt
 from detector.core.engines.base import EngineOptions
+from detector.core.engines.trt import abilities
 from detector.core.errors import EngineError
 from detector.core.run.choose import choose_by_rank
 from tests.engines.trt.opening import opened
@@ -68,7 +69,7 @@ def test_who_has_no_gpu_is_not_told_to_install_tensorrt(monkeypatch, gpus, reaso
 
 def test_a_driver_that_is_too_old_for_the_package_is_said(monkeypatch):
     install(monkeypatch, 11, cuda=12040)
-    monkeypatch.setattr(trt, "version", lambda package: "11.4.0")
+    monkeypatch.setattr(abilities, "version", lambda package: "11.4.0")
     assert engines.usable()["trt"] == (
         "tensorrt 11.4.0 is made for CUDA 13, the driver serves 12.4: update the driver, or: pip "
         "install tensorrt-cu12"

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from detector.core import engines
 from detector.core.cli.group import cli
+from detector.core.engines._layer_times import WARMUP
 from detector.core.engines.base import EngineOptions
-from detector.core.engines.layer_times import WARMUP
 from detector.core.errors import EngineError
 from detector.core.models.graph.build import count_macs, joint_cost
 from detector.core.models.graph.halves import convert_to_halves

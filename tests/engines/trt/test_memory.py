@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detector.core.engines import trt
+from detector.core.engines.trt import memory
 from detector.core.errors import EngineError, UsageError
 
 
@@ -12,24 +12,24 @@ def test_auto_memory_takes_torch_when_it_is_loaded_then_pycuda_then_cuda_python(
     import sys
 
     monkeypatch.delitem(sys.modules, "torch", raising=False)
-    monkeypatch.setattr(trt.memory, "_installed", lambda name: name in there)
-    monkeypatch.setattr(trt.memory, "_torch_has_cuda", lambda: True)
+    monkeypatch.setattr(memory, "_installed", lambda name: name in there)
+    monkeypatch.setattr(memory, "_torch_has_cuda", lambda: True)
     there = {"pycuda", "cuda-python", "torch"}
     for wanted in ("pycuda", "cuda-python", "torch"):
-        assert trt.memory.choose_provider("auto") == wanted
+        assert memory.choose_provider("auto") == wanted
         there.discard(wanted)
     with pytest.raises(
         EngineError, match=r"nothing to allocate GPU memory with; install one: pip install"
     ):
-        trt.memory.choose_provider("auto")
+        memory.choose_provider("auto")
     with pytest.raises(
         EngineError, match=r"--device-memory pycuda: not installed; install it with: pip install"
     ):
-        trt.memory.choose_provider("pycuda")
+        memory.choose_provider("pycuda")
     with pytest.raises(UsageError, match="there are auto, pycuda, torch, cuda-python"):
-        trt.memory.choose_provider("opencl")
+        memory.choose_provider("opencl")
     monkeypatch.setitem(sys.modules, "torch", object())
     there = {"pycuda", "torch"}
-    assert trt.memory.choose_provider("auto") == "torch"
-    monkeypatch.setattr(trt.memory, "_torch_has_cuda", lambda: False)  # the CPU build
-    assert trt.memory.choose_provider("auto") == "pycuda"
+    assert memory.choose_provider("auto") == "torch"
+    monkeypatch.setattr(memory, "_torch_has_cuda", lambda: False)  # the CPU build
+    assert memory.choose_provider("auto") == "pycuda"

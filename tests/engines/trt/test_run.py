@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 from detector.core import engines
-from detector.core.engines import trt
 from detector.core.engines.base import EngineOptions
+from detector.core.engines.trt import memory
 from detector.core.errors import EngineError
 from tests.conformance import test_engines as conformance
 from tests.engines.trt.opening import opened
@@ -60,9 +60,9 @@ def test_nvtx_ranges_hold_names_only(machine):
 
 def test_the_device_is_the_one_asked_for(monkeypatch):
     machine = install(monkeypatch, 11, gpus=(("Fake L4", (8, 9)), ("Fake L4", (8, 9))))
-    opened_on, open_it = [], trt.memory.open_memory
+    opened_on, open_it = [], memory.open_memory
     monkeypatch.setattr(
-        trt.memory,
+        memory,
         "open_memory",
         lambda name, device: opened_on.append(device) or open_it(name, device),
     )

@@ -16,7 +16,7 @@ import pytest
 from onnx import numpy_helper
 
 from detector.core.config.schema import PACKAGED, CalibrationConfig, Config, NetworkConfig
-from detector.core.engines import store
+from detector.core.engines._built import store
 from detector.core.errors import EngineError, ModelError, SourceError, UsageError
 from detector.core.models.base import Network
 from detector.core.models.graph.qdq import KINDS

@@ -8,7 +8,7 @@ from collections.abc import Set
 from typing import Any
 
 from detector.core.errors import EngineError
-from detector.core.errors.machine import BF16, EXACT_INT8, cpu_flags
+from detector.core.errors.machine import BF16, cpu_flags
 
 CUDA_TORCH = (
     "or install one with CUDA: pip install torch --index-url https://download.pytorch.org/whl/cu130"
@@ -38,6 +38,11 @@ def device_of(asked: str) -> tuple[Any, str]:
         there = ", ".join(f"cuda:{at}" for at in range(count))
         raise EngineError(f"engine torch: --device {asked}: no such GPU; use one of {there}")
     return device, ""
+
+
+def best_concurrency(asked: str) -> int:
+    """On a GPU the picture of one request is uploaded while another one computes."""
+    return 2 if device_of(asked)[0].type == "cuda" else 1
 
 
 def without_cuda() -> str:
@@ -72,8 +77,6 @@ def _cpu_refusal(precision: str) -> str | None:
 def _gpu_refusal(precision: str, device: Any) -> str | None:
     import torch
 
-    if precision == "int8":
-        return "torch has no int8 convolutions for GPUs; use --engine trt, or --device cpu"
     major, minor = torch.cuda.get_device_capability(device)
     if precision in ("tf32", "bf16") and major < 8:
         name = torch.cuda.get_device_name(device)
@@ -92,14 +95,6 @@ def has_bf16() -> bool:
     return bool(cpu_facts() & BF16)
 
 
-def has_vnni() -> bool:
-    """Whether the CPU sums u8 x s8 products in 32 bits.
-
-    Without that, oneDNN sums two products in 16 bits, which may saturate.
-    """
-    return bool(cpu_facts() & EXACT_INT8)
-
-
 def cpu_facts() -> Set[str]:
     """The CPU's flags as the kernel names them; torch's own names where it does not tell."""
     import torch
@@ -107,16 +102,6 @@ def cpu_facts() -> Set[str]:
     return cpu_flags() or {
         name for name, there in torch.cpu.get_capabilities().items() if there is True
     }
-
-
-def has_int8_kernels() -> bool:
-    import torch
-
-    return (
-        hasattr(torch.ops.onednn, "qconv2d_pointwise")
-        and torch.backends.mkldnn.is_available()
-        and has_vnni()
-    )
 
 
 def check_compiler(device: Any) -> None:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, fx, nn
 
 from detector.core.engines.base import LayerExecution
-from detector.core.engines.torch.integers import QuantizedConv
 
 NAMES = {
     torch.float32: "fp32",
@@ -31,15 +30,10 @@ def executed(
     precision of the arithmetic of convolutions, where these differ (TF32 on a GPU; bf16 on a CPU
     that multiplies it as float32).
     """
-    fused: Mapping[str, tuple[str, ...]] = module.meta.get("fused", {})
     layers: list[LayerExecution] = []
 
     def note(name: str, part: nn.Module, result: Any) -> None:
-        layers.append(
-            LayerExecution(
-                name, _type(part), _precision(part, result, multiplied), nodes=fused.get(name, ())
-            )
-        )
+        layers.append(LayerExecution(name, _type(part), _precision(part, result, multiplied)))
 
     with torch.inference_mode():
         _Noting(module, note).run(example)
@@ -62,8 +56,6 @@ def _type(part: nn.Module) -> str:
 
 
 def _precision(part: nn.Module, result: Any, multiplied: Mapping[str, str]) -> str:
-    if isinstance(part, QuantizedConv):
-        return "int8"
     precision = NAMES.get(result.dtype, str(result.dtype).removeprefix("torch."))
     if isinstance(part, CONVOLUTIONS):
         precision = NAMES.get(part.weight.dtype, precision)

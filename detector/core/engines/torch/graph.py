@@ -1,9 +1,9 @@
 """ONNX graph -> ``torch.fx.GraphModule`` of ordinary modules whose paths are the nodes' names.
 
+    engine.py     the open engine
     operators.py  one function for each ONNX operator: node -> torch module
     modules.py    the modules that torch lacks
     halves.py     the same module in bf16 or fp16, except what must stay float32
-    integers.py   a graph with Q/DQ nodes on int8 kernels
     execution.py  one run that notes the precision of every layer
     requests.py   a request on the CPU or on a GPU
     abilities.py  what torch can do on this machine
@@ -14,7 +14,7 @@ an ``nn.Conv2d``, so torch's own tools (hooks, profiler, compile, training) work
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,18 +24,6 @@ from detector.core.errors import EngineError
 if TYPE_CHECKING:
     import onnx
     from torch.fx import GraphModule
-
-
-class QuantizedConstant(NamedTuple):
-    """A quantised constant: (values - zero) * scale.
-
-    ``scale`` and ``zero`` hold one number, or one for each place of ``axis``.
-    """
-
-    values: NDArray[Any]
-    scale: NDArray[np.float32]
-    zero: NDArray[Any]
-    axis: int
 
 
 Signature = tuple[list[tuple[str, tuple[int, ...]]], list[tuple[str, tuple[int, ...]]]]
@@ -60,7 +48,7 @@ def graph_module(model: onnx.ModelProto) -> GraphModule:
             "use --engine ort"
         )
     constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
-    weights = dequantized_constants(model, constants)
+    folded = dequantize_constants(model, constants)
     root, graph = nn.Module(), fx.Graph()
     values: dict[str, fx.Node] = {
         info.name: graph.placeholder(f"input{at}") for at, info in enumerate(model.graph.input)
@@ -70,7 +58,7 @@ def graph_module(model: onnx.ModelProto) -> GraphModule:
         info.name for info in model.graph.output
     }
     for proto in model.graph.node:
-        if proto.output[0] in weights:
+        if proto.output[0] in folded:
             continue
         node = Node(proto, constants)
         operators[proto.name] = proto.op_type
@@ -97,24 +85,17 @@ def graph_module(model: onnx.ModelProto) -> GraphModule:
     whole = fx.GraphModule(root, graph)
     whole.requires_grad_(False)
     whole.meta["operators"] = operators
-    whole.meta["weights"] = {
-        proto.name: weights[proto.input[1]]
-        for proto in model.graph.node
-        if proto.input[1:2] and proto.input[1] in weights
-    }
     return whole.eval()
 
 
-def dequantized_constants(
-    model: onnx.ModelProto, constants: dict[str, NDArray[Any]]
-) -> dict[str, QuantizedConstant]:
+def dequantize_constants(model: onnx.ModelProto, constants: dict[str, NDArray[Any]]) -> set[str]:
     """Puts the floats of every constant that a DequantizeLinear reads into ``constants``.
 
-    Returns the quantised constants by the name of the tensor that holds their floats.
+    Returns the names of the tensors that hold such floats.
     """
     from onnx import helper
 
-    found = {}
+    found = set()
     for proto in model.graph.node:
         if proto.op_type != "DequantizeLinear" or not all(
             name in constants for name in proto.input if name
@@ -140,9 +121,7 @@ def dequantized_constants(
             sides[axis] = -1
         shifted = values.astype(np.float64) - zero.astype(np.float64).reshape(sides)
         constants[proto.output[0]] = (shifted * scale.reshape(sides)).astype(np.float32)
-        found[proto.output[0]] = QuantizedConstant(
-            values, scale.reshape(-1), zero.reshape(-1), axis
-        )
+        found.add(proto.output[0])
     return found
 
 

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from detector.core.engines._layer_times import match_layers
 from detector.core.engines.base import Engine, LayerExecution
-from detector.core.engines.layer_times import match_layers
 
 
 class TorchLayerProfiler:

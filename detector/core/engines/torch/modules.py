@@ -108,10 +108,6 @@ class Quantize(nn.Module):
         self.scale, self.zero, self.dtype = scale, zero, dtype
         self.low, self.high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
 
-    @property
-    def steps(self) -> tuple[float, int, torch.dtype]:
-        return self.scale, self.zero, self.dtype
-
     def forward(self, x: Tensor) -> Tensor:
         return narrowed(
             torch.div(x, self.scale).round_().add_(self.zero).clamp_(self.low, self.high),
@@ -125,10 +121,6 @@ class Dequantize(nn.Module):
     def __init__(self, scale: float, zero: int, dtype: torch.dtype) -> None:
         super().__init__()
         self.scale, self.zero, self.dtype = scale, zero, dtype
-
-    @property
-    def steps(self) -> tuple[float, int, torch.dtype]:
-        return self.scale, self.zero, self.dtype
 
     def forward(self, x: Tensor) -> Tensor:
         return x.to(torch.float32).sub_(self.zero).mul_(self.scale)

@@ -1,15 +1,11 @@
-"""TensorRT on an NVIDIA GPU.
+"""TensorRT on an NVIDIA GPU: what the engine is. ``engine.py`` runs a plan, ``build.py`` builds it.
 
 A plan is built from the graph once. Every request has a context and a stream of its own.
 """
 
 from __future__ import annotations
 
-import re
-import tempfile
 from collections.abc import Mapping
-from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,25 +15,10 @@ from detector.core.engines.base import (
     BuildProgress,
     Engine,
     EngineOptions,
-    LayerExecution,
-    translated,
 )
-from detector.core.engines.trt import build as plans
-from detector.core.engines.trt import driver, memory, plan_file
-from detector.core.engines.trt.plan_file import kept_log
-from detector.core.engines.trt.running import TrtRequest
-from detector.core.errors import EngineError
-from detector.core.models.base import Network
-from detector.core.models.plan_heads import Tensor
 
 if TYPE_CHECKING:
-    from detector.core.engines.trt.layers import TrtLayerProfiler
-
-OLDEST = (7, 5)  # Turing: the oldest compute capability of TensorRT 10.15 to 11
-AMPERE = (8, 0)  # the first with tf32 and bf16
-IN_FLIGHT = 2  # the copies of one request hide behind the work of the other
-OUT_OF_MEMORY = re.compile(r"out ?of ?memory|MemoryAllocation", re.IGNORECASE)
-MB = 1 << 20
+    from detector.core.models.base import Network
 
 
 class PlanBuilder(ArtefactBuilder):
@@ -46,21 +27,21 @@ class PlanBuilder(ArtefactBuilder):
     suffix = ".plan"
 
     def key(self, network: Network, options: EngineOptions) -> dict[str, Any]:
-        import tensorrt as trt
+        from detector.core.engines.trt import build
 
-        return plans.plan_key(trt, network, options, _gpu(options.device))
+        return build.key_here(network, options)
 
     def build(
         self, network: Network, options: EngineOptions, target: Path, progress: BuildProgress
     ) -> Mapping[str, Any]:
-        import tensorrt as trt
+        from detector.core.engines.trt import build
 
-        gpu = _gpu(options.device)
-        with translated("trt", "build a plan"), driver.current(gpu.index):
-            return plans.build_plan(trt, network, options, gpu, target, progress)
+        return build.build_here(network, options, target, progress)
 
     def covers(self, built: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-        return plans.covers(built, wanted)
+        from detector.core.engines.trt import build
+
+        return build.covers(built, wanted)
 
 
 class TrtEngine(Engine):
@@ -76,7 +57,17 @@ class TrtEngine(Engine):
         "int8": "int8-s8",
     }
     devices = ("cuda",)
-    own_options = plans.OPTIONS
+    own_options: ClassVar[Mapping[str, str]] = {
+        "min_batch": "smallest batch that the plan takes; default: --batch",
+        "max_batch": "largest batch that the plan takes; default: --batch",
+        "opt_batch": "batch that the plan is tuned for; default: the largest",
+        "workspace_mb": "most GPU memory that a layer may use while it runs; default: all",
+        "level": "how long TensorRT searches, 0 to 5; default: its own (3)",
+        "version_compatible": "1: the plan runs with later versions of the same TensorRT major too",
+        "hardware_compatible": "same: any GPU of this compute capability; ampere: any from 8.0 on",
+        "detailed": "0: leave out the layers' types; the precision executed is then unknown",
+        "host_code": "1: a plan may start the runtime in it; only for files that you trust",
+    }
     artefact = PlanBuilder()
     model_suffixes = (".trt", ".engine", ".plan")
     model_kind = "a TensorRT plan"
@@ -87,265 +78,28 @@ class TrtEngine(Engine):
         """TensorRT without a driver crashes: nothing of it is touched before the driver has
         answered.
         """
-        return driver.absent() or _driver_too_old()
+        from detector.core.engines.trt import driver
+
+        if reason := driver.absent():
+            return reason
+        from detector.core.engines.trt import abilities
+
+        return abilities.driver_too_old()
 
     @classmethod
     def refusal(cls, precision: str, device: str) -> str | None:
-        if driver.absent() is not None:  # said by absent()
-            return None
-        try:
-            gpu = driver.gpu_of(device)
-        except driver.DriverError as exc:
-            return str(exc)
-        found = f"{gpu.name} has compute capability {gpu.capability[0]}.{gpu.capability[1]}"
-        if gpu.capability < OLDEST:
-            return f"{found}; TensorRT needs 7.5 (Turing) or newer"
-        if precision in ("tf32", "bf16") and gpu.capability < AMPERE:
-            return f"{found}; {precision} needs 8.0 (Ampere) or newer"
-        return None
+        from detector.core.engines.trt import abilities
+
+        return abilities.refusal(precision, device)
 
     @classmethod
     def best_concurrency(cls, options: EngineOptions) -> int:
+        from detector.core.engines.trt.running import IN_FLIGHT
+
         return IN_FLIGHT
 
     @classmethod
-    def layer_profiler(cls, network: Network, options: EngineOptions) -> TrtLayerProfiler:
-        """An engine of its own, from the same plan: a profiler is never attached to one whose FPS
-        are reported.
-        """
-        import tensorrt as trt
+    def start(cls, network: Network, options: EngineOptions) -> Engine:
+        from detector.core.engines.trt.engine import OpenTrt
 
-        from detector.core.engines.trt.layers import TrtLayerProfiler
-
-        profiled = cls(network, options)
-        try:
-            return TrtLayerProfiler(trt, profiled, profiled.requests[0])
-        except BaseException as error:
-            profiled.close_after(error)
-            raise
-
-    def __init__(self, network: Network, options: EngineOptions) -> None:
-        import tensorrt as trt
-
-        plans.read(options)  # before anything is built: it refuses a wrong value
-        data, file = self._read_plan(network, options)
-        gpu = _gpu(options.device)
-        self.concurrency = options.concurrency or self.best_concurrency(options)
-        self.device = f"cuda:{gpu.index}"
-        self._foreign = network.plan is not None
-        self.precision = "as built" if self._foreign else options.precision
-        self.requests: list[TrtRequest] = []
-        self._last_ms: list[float | None] = [None]
-        self._memory: Any = None
-        self._trt, self._log, self._network = trt, kept_log(trt), network
-        self._engine: Any = None
-        self._runtime: Any = None
-        with translated("trt", f"load {file}"):
-            self._memory = memory.open_memory(
-                memory.choose_provider(options.device_memory), gpu.index
-            )
-            try:
-                with self._memory.active():
-                    self._open(data, file, options)
-            except Exception as exc:
-                needed = self._bytes_needed(options)
-                self.close_after(exc)
-                if not OUT_OF_MEMORY.search(str(exc)):
-                    raise
-                raise EngineError(
-                    too_big(network, options, needed, driver.free_bytes(gpu.index))
-                ) from exc
-        self.notes = (
-            f"TensorRT {trt.__version__} on {gpu.name}, device memory by {self._memory.name}",
-            *self._memory.notes,
-            *self._lacking(file),
-        )
-
-    def _read_plan(self, network: Network, options: EngineOptions) -> tuple[bytes, str]:
-        """The plan and what to call it: the user's own, the one that was built beforehand, or one
-        built now.
-        """
-        if file := network.plan or options.artefact:
-            return Path(file).read_bytes(), file
-        with tempfile.TemporaryDirectory(prefix="detect-video-") as place:
-            target = Path(place) / "network.plan"  # nobody keeps plans for this caller
-            self.artefact.build(network, options, target, lambda *_: True)
-            return target.read_bytes(), network.name
-
-    def _open(self, data: bytes, file: str, options: EngineOptions) -> None:
-        own = plans.read(options)
-        try:
-            _, body = plan_file.split(data)
-            self._runtime, self._engine = plan_file.deserialize(
-                self._trt,
-                body,
-                self._log,
-                host_code=own.host_code or (own.version_compatible and not self._foreign),
-            )
-        except plan_file.PlanError as exc:
-            raise EngineError(f"engine trt: {file}: {exc}") from exc
-        tensors = plan_file.tensors(self._trt, self._engine)
-        outputs = _check_outputs(self._network, tensors)
-        for _ in range(options.requests):
-            request = TrtRequest(self._memory, self._log, self._last_ms)
-            self.requests.append(request)
-            request.prepare(self._engine, tensors, outputs, self._network.batch, self._foreign)
-            self._name_ranges(request.context)
-
-    def _name_ranges(self, context: Any) -> None:
-        """NVTX ranges carry the layers' names.
-
-        With a detailed plan each launch would carry all the details as well.
-        """
-        verbosity = self._trt.ProfilingVerbosity
-        if self._engine.profiling_verbosity == verbosity.DETAILED:
-            context.nvtx_verbosity = verbosity.LAYER_NAMES_ONLY
-
-    def _lacking(self, file: str) -> list[str]:
-        """What is unknown about a plan that was built without its layers' details, which cannot be
-        added later.
-        """
-        verbosity, built = self._trt.ProfilingVerbosity, self._engine.profiling_verbosity
-        if built == verbosity.DETAILED:
-            return []
-        unknown = "the precision executed is not known"
-        if built == verbosity.NONE:
-            unknown = f"its layers have numbers for names, and {unknown}"
-        cure = (
-            "build it with ProfilingVerbosity DETAILED" if self._foreign else "leave detailed=0 out"
-        )
-        return [f"{file} was built without its layers' details: {unknown}; to see it, {cure}"]
-
-    def _bytes_needed(self, options: EngineOptions) -> int:
-        """Memory of all contexts, roughly: what one context needs to work, times the requests."""
-        return (
-            int(self._engine.device_memory_size_v2) * options.requests
-            if self._engine is not None
-            else 0
-        )
-
-    def execution(self) -> list[LayerExecution]:
-        if self._engine is None:
-            return []
-        from detector.core.engines.trt.layers import executed
-
-        graph = None if self._foreign else self._network.graph
-        with translated("trt", "inspect the plan"), self._memory.active():
-            return executed(self._trt, self._engine, self.requests[0].context, graph)
-
-    def device_ms(self) -> float | None:
-        """Time of the request that ended last; None before the first one."""
-        return self._last_ms[0]
-
-    def close(self) -> None:
-        """Frees the contexts before the engine, the engine before the runtime, and all of them
-        before the memory. All that can be freed is, whatever fails; the first failure is raised.
-        """
-        memory, self._memory = self._memory, None
-        if memory is None:
-            return
-        failed: list[Exception] = []
-        with translated("trt", "free the GPU's memory"):
-            for free in (partial(self._release, memory, failed), memory.close):
-                try:
-                    free()
-                except Exception as error:  # each package has errors of its own
-                    failed.append(error)
-            if failed:
-                raise failed[0]
-
-    def _release(self, memory: Any, failed: list[Exception]) -> None:
-        """Frees all requests, then the engine and the runtime."""
-        try:
-            with memory.active():
-                for request in self.requests:
-                    try:
-                        request.release()
-                    except Exception as error:
-                        failed.append(error)
-                self._engine = self._runtime = None
-        finally:
-            self._engine = self._runtime = None
-
-
-def too_big(network: Network, options: EngineOptions, needed: int, free: int) -> str:
-    """The message for lack of memory, with a batch that fits: by what TensorRT says a context
-    needs, else half.
-    """
-    text = (
-        f"engine trt: out of GPU memory: {network.name} at batch {options.batch} "
-        f"in {options.requests} requests"
-    )
-    fits = options.batch // 2
-    if needed:
-        text += f" needs more than {needed // MB} MB, {free // MB} MB are free"
-        fits = min(fits, options.batch * free // needed)
-    if fits < 1:
-        return f"{text}; try --concurrency 1, a smaller --size, or a GPU with more memory"
-    return f"{text}; try --batch {1 << fits.bit_length() - 1}, or --concurrency 1"
-
-
-def _check_outputs(network: Network, tensors: list[Tensor]) -> list[str]:
-    """Names of the outputs in the network's order.
-
-    Raises EngineError if the plan's tensors are not the network's.
-    """
-    batch = network.batch
-    given = [tensor for tensor in tensors if tensor.is_input]
-    results = {tensor.name: tensor for tensor in tensors if not tensor.is_input}
-    names = (
-        network.details["plan_outputs"]
-        if network.plan
-        else [info.name for info in network.graph.graph.output]
-    )
-    found = (
-        [(tensor.dtype, at_batch(tensor, batch)) for tensor in given],
-        [
-            (results[name].dtype, at_batch(results[name], batch))
-            for name in names
-            if name in results
-        ],
-    )
-    if network.plan is not None:  # its tensors were read when the network was made of them
-        kinds = [kind for kind, _ in found[1]]
-        wanted = (found[0][:1], list(zip(kinds, map(tuple, network.output_shapes), strict=True)))
-    else:
-        shapes = [("float32", tuple(shape)) for shape in network.output_shapes]
-        wanted = ([("uint8", network.input_shape)], shapes)
-    if found != wanted:
-        raise EngineError(
-            f"engine trt: the graph of {network.name} takes and gives {found}; wanted {wanted}"
-        )
-    return list(names)
-
-
-def at_batch(tensor: Tensor, batch: int) -> tuple[int, ...]:
-    return tuple(batch if side < 0 and at == 0 else side for at, side in enumerate(tensor.shape))
-
-
-def _gpu(device: str) -> driver.Gpu:
-    """The GPU that ``--device`` means. Raises EngineError."""
-    try:
-        return driver.gpu_of(device)
-    except driver.DriverError as exc:
-        raise EngineError(f"engine trt: {exc}") from exc
-
-
-def _driver_too_old() -> str | None:
-    """Each of TensorRT's packages is made for one CUDA major; a driver serves all majors up to its
-    own.
-    """
-    served = driver.cuda_version()
-    for major in (13, 12):
-        try:
-            found = version(f"tensorrt-cu{major}-bindings")
-        except PackageNotFoundError:
-            continue
-        if served[0] >= major:
-            return None
-        return (
-            f"tensorrt {found} is made for CUDA {major}, the driver serves "
-            f"{served[0]}.{served[1]}: "
-            f"update the driver, or: pip install tensorrt-cu{served[0]}"
-        )
-    return None
+        return OpenTrt(network, options)

@@ -1,8 +1,8 @@
 """Builds a plan from a graph, in one way for TensorRT 10.15 to 11.
 
 The network is strongly typed: the types of the graph are the types that run. The file has, in
-order: the settings of trt, a graph for any batch, the key of a plan, the progress monitor, the
-build.
+order: the settings of trt, a graph for any batch, plans of this machine, the key of a plan, the
+progress monitor, the build.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from detector.core.engines import store
-from detector.core.engines.base import BuildProgress, EngineOptions
+from detector.core.engines._built import store
+from detector.core.engines.base import BuildProgress, EngineOptions, translated
 from detector.core.engines.trt import driver
 from detector.core.engines.trt.driver import Gpu
 from detector.core.engines.trt.plan_file import kept_log
@@ -29,17 +29,6 @@ if TYPE_CHECKING:
     import onnx
 
 
-OPTIONS = {
-    "min_batch": "smallest batch that the plan takes; default: --batch",
-    "max_batch": "largest batch that the plan takes; default: --batch",
-    "opt_batch": "batch that the plan is tuned for; default: the largest",
-    "workspace_mb": "most GPU memory that a layer may use while it runs; default: all",
-    "level": "how long TensorRT searches, 0 to 5; default: its own (3)",
-    "version_compatible": "1: the plan runs with later versions of the same TensorRT major too",
-    "hardware_compatible": "same: any GPU of this compute capability; ampere: any from 8.0 on",
-    "detailed": "0: leave the layers' types out of the plan; precision executed is then unknown",
-    "host_code": "1: a plan may start the runtime that it carries; only for files that you trust",
-}
 HARDWARE = {"": "NONE", "same": "SAME_COMPUTE_CAPABILITY", "ampere": "AMPERE_PLUS"}
 LEVELS = range(6)
 
@@ -186,6 +175,32 @@ def _culprit(graph: onnx.GraphProto, open_ended: set[str]) -> str:
                 "so no range of batches fits"
             )
     return "the batch is held in constants, so no range of batches fits"
+
+
+def key_here(network: Network, options: EngineOptions) -> dict[str, Any]:
+    """``plan_key`` for the GPU of this machine. Raises EngineError."""
+    import tensorrt as trt
+
+    return plan_key(trt, network, options, gpu_here(options.device))
+
+
+def build_here(
+    network: Network, options: EngineOptions, target: Path, progress: BuildProgress
+) -> Mapping[str, Any]:
+    """``build_plan`` on the GPU of this machine. Raises EngineError."""
+    import tensorrt as trt
+
+    gpu = gpu_here(options.device)
+    with translated("trt", "build a plan"), driver.current(gpu.index):
+        return build_plan(trt, network, options, gpu, target, progress)
+
+
+def gpu_here(device: str) -> Gpu:
+    """The GPU that ``--device`` means. Raises EngineError."""
+    try:
+        return driver.gpu_of(device)
+    except driver.DriverError as exc:
+        raise EngineError(f"engine trt: {exc}") from exc
 
 
 def plan_key(trt: Any, network: Network, options: EngineOptions, gpu: Gpu) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from detector.core.engines._layer_times import match_layers
 from detector.core.engines.base import Engine, LayerExecution
-from detector.core.engines.layer_times import match_layers
 from detector.core.engines.trt.running import TrtRequest
 from detector.core.errors import EngineError
 from detector.core.models.graph.halves import original_names

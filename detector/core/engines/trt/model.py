@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detector.core.engines.ready_probe import refuse_wrong_reading
+from detector.core.engines._ready_probe import refuse_wrong_reading
 from detector.core.engines.trt import driver
 from detector.core.engines.trt.plan_file import PlanError, deserialize, kept_log, split, tensors
 from detector.core.errors import EngineError, ModelError

@@ -14,6 +14,7 @@ from detector.core.errors import EngineError
 from detector.core.models.plan_heads import Tensor
 
 CHANNELS = 3
+IN_FLIGHT = 2  # the copies of one request hide behind the work of the other
 
 
 class TrtRequest(Request):

@@ -17,7 +17,7 @@ from typing import Any
 
 from detector.core import engines
 from detector.core.config.schema import Config
-from detector.core.engines import store
+from detector.core.engines._built import store
 from detector.core.errors import EXIT_DONE, EXIT_ENGINE, EXIT_OUTPUT, EngineError
 from detector.core.jobs.doctor.attempt import time_encoders, try_default_job, try_engine
 from detector.core.jobs.doctor.encoding import encoders, unusable

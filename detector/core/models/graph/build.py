@@ -49,7 +49,7 @@ INTEGER = frozenset(
     "QuantizeLinear DequantizeLinear DynamicQuantizeLinear ConvInteger MatMulInteger QLinearConv "
     "QLinearMatMul".split()
 )
-QUANTISED = "its file is quantised already; --precision fp32 runs it as it is, in integers"
+QUANTISED = "its file is quantised already; --precision fp32 runs it as it is"
 # Elements of an initializer, above which shape inference gets its shape but not its values.
 LIGHT_FLOATS = 4096
 LONGEST_VECTOR = 1 << 20  # elements; the scores of 8,400 boxes and 80 classes are 672,000

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from detector.core.config.schema import Config
-from detector.core.engines import store
+from detector.core.engines._built import store
 from detector.core.engines.base import BuildProgress
 from detector.core.errors import ModelError, UsageError
 from detector.core.models.base import Network

@@ -20,7 +20,7 @@ import numpy as np
 
 from detector.core import engines, sources
 from detector.core.config.schema import PACKAGED, CalibrationConfig, Config
-from detector.core.engines import proof, store
+from detector.core.engines._built import proof, store
 from detector.core.engines.base import BuildProgress
 from detector.core.errors import DetectVideoError, EngineError, ModelError, UsageError
 from detector.core.errors.guard import keep

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detector import __version__
 from detector.core import models
-from detector.core.engines import proof
+from detector.core.engines._built import proof
 from detector.core.errors import ModelError, OutputError
 from detector.core.errors.guard import keep
 from detector.core.errors.parsing import parse_json
@@ -69,7 +69,7 @@ def default_folder() -> Path:
     """``engines/`` of the checkout that the package runs from; of an installed package, the user's
     cache.
     """
-    checkout = Path(__file__).parents[3]
+    checkout = Path(__file__).parents[4]
     place = checkout / "engines"
     if (
         (checkout / "setup.py").is_file()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from detector.core.engines import load_library
-from detector.core.engines.ready_probe import refuse_wrong_reading
+from detector.core.engines._ready_probe import refuse_wrong_reading
 from detector.core.errors import ModelError, UsageError
 from detector.core.errors.guard import keep
 from detector.core.errors.reading import read_text

@@ -1,0 +1,1 @@
+"""Files that engines build once, and the proof that a run of this account wrote them."""

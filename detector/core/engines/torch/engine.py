@@ -1,0 +1,239 @@
+"""PyTorch on a CPU or a GPU: the graph as a ``torch.fx.GraphModule`` of ordinary modules, by the
+layers' own names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from detector.core.engines.base import (
+    Engine,
+    EngineOptions,
+    LayerExecution,
+    cpu_threads,
+    stays_fp32,
+    translated,
+)
+from detector.core.engines.torch import abilities
+from detector.core.errors import EngineError, UsageError
+from detector.core.models.base import Network
+from detector.core.models.graph.build import QUANTISED, is_quantised
+
+if TYPE_CHECKING:
+    from detector.core.engines.torch.layers import TorchLayerProfiler
+    from detector.core.engines.torch.requests import CudaRequest, Run, TorchRequest
+
+
+SWITCH = {
+    "1": True,
+    "true": True,
+    "yes": True,
+    "on": True,
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+}
+
+
+class OpenTorch(Engine):
+    """``module`` is the GraphModule, for torch's own tools.
+
+    ``torch.compile`` and CUDA graphs run it in their own ways.
+    """
+
+    name = "torch"
+
+    @classmethod
+    def layer_profiler(cls, network: Network, options: EngineOptions) -> TorchLayerProfiler:
+        for name in ("compile", "graphs"):
+            if read_switches(options.own)[name]:
+                raise EngineError(
+                    f"engine torch: no layer times: --engine-options {name} runs no layer by itself"
+                )
+        from detector.core.engines.torch.layers import TorchLayerProfiler
+
+        engine = cls(network, options)
+        return TorchLayerProfiler(engine, engine.module)
+
+    def __init__(self, network: Network, options: EngineOptions) -> None:
+        self.concurrency = options.concurrency or abilities.best_concurrency(options.device)
+        self.precision = options.precision
+        self.threads = cpu_threads(options)
+        self.notes: list[str] = []
+        self._last_ms: float | None = None
+        self._executed: list[LayerExecution] | None = None
+        wanted = read_switches(options.own)
+        with translated("torch", "load the graph"):
+            self._device = self._place(options, wanted)
+            self.device = str(self._device)
+            # None after close
+            self.module: Any = self._build(network, options, wanted["channels_last"])
+            self._check_contract(network)
+        self._input_shape = network.input_shape
+        self._multiplied = self._arithmetic(options.precision)
+        self.requests: list[TorchRequest] | list[CudaRequest] = self._requests(
+            network, options, wanted
+        )
+
+    def _place(self, options: EngineOptions, wanted: Mapping[str, bool]) -> Any:
+        """The torch.device. Raises for what it cannot do."""
+        device, note = abilities.device_of(options.device)
+        if note:
+            self.notes.append(note)
+        if reason := abilities.refusal(options.precision, device):
+            raise EngineError(f"engine torch: {options.precision} cannot run here: {reason}")
+        for name, what in (("graphs", "CUDA graphs need"), ("benchmark", "cuDNN needs")):
+            if wanted[name] and device.type != "cuda":
+                raise UsageError(
+                    f"--engine-options {name}: {what} a GPU, and torch runs on the CPU; "
+                    "leave it out"
+                )
+        if wanted["compile"]:
+            abilities.check_compiler(device)
+        return device
+
+    def _build(self, network: Network, options: EngineOptions, channels_last: bool) -> Any:
+        from detector.core.engines.torch.graph import graph_module, lay_out
+
+        halves = self.precision in ("bf16", "fp16")
+        if halves and is_quantised(network.graph):
+            raise EngineError(
+                f"engine torch: {network.name} cannot become {self.precision}: {QUANTISED}"
+            )
+        module = lay_out(graph_module(network.graph), channels_last)
+        if halves:
+            import torch
+
+            from detector.core.engines.torch.halves import halved
+
+            dtype = torch.bfloat16 if self.precision == "bf16" else torch.float16
+            module = halved(module, dtype, stays_fp32(network, options))
+        return module.to(self._device)
+
+    def _arithmetic(self, precision: str) -> dict[str, str]:
+        """Precision of a convolution's tensors -> precision of its arithmetic, where they differ;
+        ``notes`` says so.
+        """
+        if precision == "tf32":
+            return {"fp32": "tf32"}
+        if self._device.type != "cpu":
+            return {}
+        if precision != "bf16" or abilities.has_bf16():
+            return {}
+        self.notes.append(
+            "engine torch: bf16 is not faster here: this CPU has no bf16 arithmetic (AVX512-BF16 "
+            "or AMX), so numbers "
+            "are kept in bf16 and multiplied as fp32"
+        )
+        return {"bf16": "fp32"}
+
+    def _check_contract(self, network: Network) -> None:
+        from detector.core.engines.torch.graph import signature
+
+        found = signature(network.graph)
+        wanted = (
+            [("uint8", network.input_shape)],
+            [("float32", tuple(shape)) for shape in network.output_shapes],
+        )
+        if found != wanted:
+            raise EngineError(
+                f"engine torch: the graph of {network.name} takes and gives {found}; wanted "
+                f"{wanted}"
+            )
+
+    def _requests(
+        self, network: Network, options: EngineOptions, wanted: Mapping[str, bool]
+    ) -> Any:
+        from detector.core.engines.torch.requests import (
+            CallingThreads,
+            TorchRequest,
+            set_arithmetic,
+        )
+
+        threads, run = CallingThreads(self.threads), self.module
+        arithmetic = self.precision == "tf32", wanted["benchmark"]
+        if self._device.type == "cuda":
+            set_arithmetic(*arithmetic)  # before anything is compiled or tried: both depend on it
+        if wanted["compile"]:
+            threads.prepare()  # the number of threads is part of what was compiled
+            with translated("torch", "compile the network"):
+                run = self._compile()
+        if self._device.type == "cpu":
+            return [TorchRequest(run, network, threads) for _ in range(options.requests)]
+        return self._cuda_requests(run, network, options.requests, wanted["graphs"], *arithmetic)
+
+    def _compile(self) -> Run:
+        """Compiles now, not at the first run: it then fails here or not at all, and counts as
+        loading.
+        """
+        import torch
+
+        run: Run = torch.compile(self.module, dynamic=False, options={"freezing": True})
+        # An ordinary tensor, as the requests have: one made in inference mode is of another kind to
+        # the compiler, and the first request would compile everything again.
+        example = torch.zeros(self._input_shape, dtype=torch.uint8, device=self._device)
+        with torch.inference_mode():
+            run(example)
+        return run
+
+    def _cuda_requests(
+        self, run: Run, network: Network, count: int, graphs: bool, tf32: bool, benchmark: bool
+    ) -> list[CudaRequest]:
+        import torch
+
+        from detector.core.engines.torch.requests import CudaRequest, check_memory
+
+        with translated("torch", "try the network on the GPU"):
+            torch.cuda.current_stream(self._device).synchronize()  # the weights have arrived
+            # A graph keeps its memory as long as it lives, and each request has one.
+            at_once = count if graphs else self.concurrency
+            check_memory(run, network, self._device, at_once)
+            requests = [
+                CudaRequest(run, network, self._device, tf32, self._finished, benchmark)
+                for _ in range(count)
+            ]
+            for request in requests if graphs else ():
+                request.capture()
+        return requests
+
+    def _finished(self, milliseconds: float) -> None:
+        self._last_ms = milliseconds
+
+    def device_ms(self) -> float | None:
+        """From the start of the upload to the end of the read-back, by CUDA events."""
+        return self._last_ms
+
+    def execution(self) -> list[LayerExecution]:
+        """The precision that each layer really computed in.
+
+        The first call runs the network once more.
+        """
+        if self.module is None:
+            return []
+        if self._executed is None:
+            import torch
+
+            from detector.core.engines.torch.execution import executed
+
+            with translated("torch", "run the network"):
+                example = torch.zeros(self._input_shape, dtype=torch.uint8, device=self._device)
+                self._executed = executed(self.module, example, self._multiplied)
+        return list(self._executed)
+
+    def close(self) -> None:
+        self.module = None
+        for request in self.requests:
+            request.release()
+
+
+def read_switches(own: Mapping[str, str]) -> dict[str, bool]:
+    """The options that are on or off. Raises UsageError for another value."""
+    found = {"channels_last": True, "compile": False, "graphs": False, "benchmark": False}
+    for name in found.keys() & own.keys():
+        value = own[name]
+        if value.lower() not in SWITCH:
+            raise UsageError(f"--engine-options {name}={value}: write {name}=1 or {name}=0")
+        found[name] = SWITCH[value.lower()]
+    return found

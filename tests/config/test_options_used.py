@@ -1,0 +1,119 @@
+"""Every option does something: code reads it, and so does every command that offers it.
+
+To read an option is not yet to obey it. What obeys is tested where it is written.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from detector.core import sinks, wings
+from detector.core.cli.help import GroupedOption
+from detector.core.config import schema
+from tests.cli.command import detect_video_anew
+from tests.config import option_reads
+from tests.config.tell_reads import told, with_telling
+from tests.conftest import CHECKOUT
+from tests.engines.quantised import CFG
+from tests.golden.inputs import put
+from tests.sources.clips import write_video
+
+PACKAGE = CHECKOUT / "detector"
+LEAVES = {leaf.name for _, leaf in schema.options()}
+
+MODEL = ("--random-weights", "3", "--names", "two.names", "--engine", "ort")
+INT8 = ("--calibrate", "in.mp4", "--calibrate-frames", "2", "--budget", "0")
+RUN = ("--model", "small.cfg", *MODEL, *INT8, "--precision", "int8")
+# A command line each. Between them, whatever a command may read is asked for.
+COMMANDS = {
+    "batch": ("in.mp4", "-o", "out", "--workers", "1", *RUN),
+    "build": ("small.cfg", *MODEL, *INT8, "--precision", "int8"),
+    "burn": ("overlay.mkv",),
+    "compare": (
+        *("in.mp4", "--model", "small.cfg", *MODEL, *INT8, "--precision", "fp32,int8"),
+        *("--rounds", "1", "--frames", "4"),
+    ),
+    "detect": ("in.mp4", *RUN, "--serve", "0"),
+    "eval": ("labels.json", "--images", "in.mp4", *RUN),
+    "infer-raw": (
+        *("small.cfg", *MODEL, *INT8, "--precision", "int8"),
+        *("--input", "arrays.npz", "--output", "y.npz"),
+    ),
+    "models describe": ("dots.onnx",),
+    "models show": ("dots.onnx",),
+    "profile": ("in.mp4", *RUN, "--only", "layers"),
+    "tune": ("in.mp4", *RUN, "--seconds", "3"),
+}
+SHOWS_ALL = {"config show"}  # and runs nothing
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """``models show`` and all others."""
+    for name, place in wings.commands().items():
+        command = importlib.import_module(place).command
+        inner = command.commands if isinstance(command, click.Group) else {}
+        yield from ((f"{name} {word}", each) for word, each in inner.items())
+        yield name, command
+
+
+def offered(command: click.Command) -> set[str]:
+    """The options of the schema that it takes; not those that it has of its own by such a name."""
+    mine = (one for one in command.params if isinstance(one, GroupedOption))
+    return {str(one.name) for one in mine} & LEAVES
+
+
+def ignored(offers: set[str], read: set[str]) -> list[str]:
+    """``read``: as processes told. The group of outputs goes to the sinks as one mapping, of which
+    each takes what it declares."""
+    if "save" in read:
+        read = read.union(*(sink.options for sink in sinks.find_all()))
+    return sorted(offers - read)
+
+
+@pytest.mark.slow
+def test_every_option_is_read_by_something():
+    assert option_reads.unread(PACKAGE) == []
+
+
+@pytest.mark.slow
+def test_an_option_that_nothing_reads_is_found(monkeypatch):
+    """An option of that name in another group, or another thing's attribute, is not that option."""
+    planted = ("output", next(leaf for _, leaf in schema.options() if leaf.name == "stride"))
+    monkeypatch.setattr(option_reads, "options", lambda: [*schema.options(), planted])
+    assert option_reads.unread(PACKAGE) == ["output.stride"]
+
+
+def test_every_command_with_options_of_the_schema_is_run_here():
+    assert {name for name, one in commands() if offered(one)} == {*COMMANDS, *SHOWS_ALL}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_ignores_no_option_that_it_offers(tmp_path: Path, name: str) -> None:
+    write_video(tmp_path / "in.mp4", 12)
+    (tmp_path / "small.cfg").write_text(CFG)
+    (tmp_path / "two.names").write_text("red\ngreen\n")
+    for other in ("dots.onnx", "arrays.npz", "labels.json"):
+        put(other, tmp_path, None)
+    labels = json.loads((tmp_path / "labels.json").read_text())
+    for image in labels["images"]:
+        image |= {"frame_index": image["id"], "width": 64, "height": 48}
+    (tmp_path / "labels.json").write_text(json.dumps(labels))
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    if name == "burn":
+        overlay = ("--model", "small.cfg", *MODEL, "--save", "overlay", "-o", "overlay.mkv")
+        assert detect_video_anew("in.mp4", *overlay, cwd=tmp_path, env=env).returncode == 0
+    env |= with_telling(tmp_path)
+    words = (*name.split(), *COMMANDS[name])
+    done = detect_video_anew(*words, cwd=tmp_path, env={**os.environ, **env})
+    assert done.returncode == 0, done.stderr
+    offers = offered(dict(commands())[name])
+    assert ignored(offers, told(tmp_path)) == []
+    assert ignored({*offers, "planted"}, told(tmp_path)) == ["planted"]
