@@ -96,7 +96,6 @@ setup(
             "ruff>=0.17.5",  # with each version it finds something else
             "mypy>=2.4.1",  # and so does this
             "types-PyYAML>=6.0.12.20261113",  # and this: of the first 6.0.12 mypy finds fault
-            "simpy>=4.1",  # the loop's replay is compared with it
             "moto>=5.2",  # a store of S3 on this machine; its server needs the next two
             "flask>=3.1",
             "flask-cors>=6.0",

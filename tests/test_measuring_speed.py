@@ -4,10 +4,8 @@ other programs are fakes; no test looks at a time.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,10 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 from detector.core.stages.nms import nms
-from detector.lab.analysis.loop.activities import LoopShape
-from detector.lab.analysis.loop.replay import Call, Load, wall
-from detector.lab.analysis.loop.replay import replay as replay_load
 from tests.conftest import CHECKOUT
+from tests.session.documents import DOCUMENT
 
 sys.path.insert(0, str(CHECKOUT / "scripts"))
 
@@ -159,6 +155,35 @@ def test_a_round_has_the_leanest_cpu_and_its_own_plain_loop(monkeypatch):
     cells = limit.judge(rows)
     assert cells[2].startswith("0.72 ")
     assert "missed" in cells[-1]
+
+
+@pytest.mark.parametrize(
+    ("others_s", "ready_s", "ms"),
+    [
+        (None, 1.0, 10.0),  # ready and not scheduled for half of its time; others are to blame
+        (0.0, 1.0, 20.0),  # nobody else was there: the stage waited for its own libraries
+        (None, 9.0, 5.0),  # of several threads, added up: not below its CPU time on both cores
+    ],
+)
+def test_a_plain_loop_is_without_what_others_did_to_it(others_s, ready_s, ms):
+    frames, times = 100, ("busy_s", "wait_input_s", "wait_output_s", "other_s", "wall_s")
+    libraries = {
+        "wall_s": 1.0,
+        "process_s": 1.8,
+        "unknown_s": 0.0,
+        "others_s": others_s,
+        "stages": {},
+    }
+    summary = DOCUMENT | {
+        "stages": {
+            "infer": {"thread": "main", "calls": frames, "busy_s": 2.0, "cpu_s": 1.0},
+            "annotate": {"thread": "", "calls": 0, "busy_s": 0.0, "cpu_s": 0.0},
+        },
+        "threads": {"main": dict.fromkeys(times, 0.0) | {"cpu_s": 1.0, "ready_s": ready_s}},
+        "cpu": DOCUMENT["cpu"] | {"stages_include_libraries": True, "libraries": libraries},
+        "frames": DOCUMENT["frames"] | {"written": frames},
+    }
+    assert limit.alone_ms(summary) == pytest.approx({"infer": ms})
 
 
 @pytest.mark.slow
@@ -392,60 +417,9 @@ def test_candidates_are_as_many_objects_as_they_say(apart):
 # Cores
 
 
-def test_where_growth_stops():
-    assert cores.stops_at({1: 10, 2: 20, 4: 38, 8: 39, 16: 39.5}) == 4
-    assert cores.stops_at({1: 10, 2: 20, 4: 40}) == 4
-    assert cores.stops_at({1: 10, 2: 10.1, 4: 20, 8: 20}) == 4, "a pause is no end"
-
-
-SHAPE = LoopShape(batch=1, concurrency=2, requests=5, images=6, queue_batches=2, results=4)
-
-
-def test_more_cores_have_as_many_requests_as_a_run_would_open():
-    load = Load(10, SHAPE, {}, cores=2)
-    grown = cores.on_cores(load, 16)
-    assert grown.cores == 16
-    assert grown.shape == replace(SHAPE, concurrency=8, requests=11, images=12, results=10)
-    assert cores.on_cores(load, 1).shape.concurrency == 1
-    plain = replace(load, shape=replace(SHAPE, sync=True))
-    assert cores.on_cores(plain, 8).shape == plain.shape
-
-
-def test_the_busiest_thread_is_named_with_its_stages():
-    calls = [
-        Call("read", 0, "reader", 0.0, 1.0),
-        Call("infer", 0, "worker-0", 1.0, 3.0),
-        Call("nms", 0, "writer", 3.0, 4.0),
-        Call("write", 0, "writer", 4.0, 10.0),
-    ]
-    found = cores.look_at(Load(5, SHAPE, {}), calls)
-    assert (found.fps, found.busiest) == (pytest.approx(0.5), "writer")
-    assert found.stages == pytest.approx({"write": 0.6, "nms": 0.1})
-    told = cores.sentence({4: replace(found, if_free={"write": 0.5, "infer": 0.1})})
-    assert "writer, 70% of the time (write 60%" in told
-    assert told.endswith("free, write would bring +50%, infer would bring +10%")
-
-
-def test_the_stage_to_change_first_is_the_one_whose_absence_brings_most():
-    seconds = {"read": [0.1] * 9, "infer": [1.0] * 8, "write": [3.0] * 8}
-    load = Load(8, SHAPE, seconds, cores=8)
-    fps = load.frames / wall(replay_load(load))
-    found = cores.gains(load, fps)
-    assert next(iter(found)) == "write"
-    assert found["write"] > 1
-    assert found["read"] < 0.1
-
-
 def test_options_become_flags():
     options = {"engine": "ort", "no_video": True, "frames": 3}
     assert cores.flags(options) == ["--engine", "ort", "--no-video", "--frames", "3"]
-
-
-def test_a_replay_that_misses_its_own_run_is_not_trusted():
-    one = {"fps": 50.0, "busiest": "writer", "share": 0.9, "stages": {"write": 0.9}}
-    told = {"error": 0.2, "replays": {str(count): one for count in cores.MANY}}
-    assert "do not trust" in cores._replay_rows("video", told)[0][1]
-    assert "(within 5%)" in cores._replay_rows("video", {**told, "error": -0.04})[0][1]
 
 
 # ----------------------------------------------------------------------
@@ -526,23 +500,3 @@ def test_a_commit_is_unpacked_once_into_a_folder_of_its_own(tmp_path, monkeypatc
 
 def test_rates_are_of_the_frames_that_were_written():
     assert rates(summary_of(25.0, 8.0)) == pytest.approx({"fps": 25.0, "cpu_ms": 8.0})
-
-
-def test_the_hidden_commands_give_json(monkeypatch):
-    """What a parent process reads: the replay of one run."""
-    import detector.lab.analysis.loop.what_if as what_if
-    import detector.lab.profile.base as base
-
-    load = Load(4, SHAPE, {"read": [1.0] * 5, "infer": [2.0] * 4}, cores=2)
-    document = SimpleNamespace()
-    monkeypatch.setattr(
-        base, "run_again", lambda source, config: SimpleNamespace(document=document)
-    )
-    monkeypatch.setattr(base, "pin_choices", lambda config, document: config)
-    monkeypatch.setattr(what_if, "alone_in", lambda document: None)
-    played = what_if.replay_load(load, measured_s=10.0)
-    monkeypatch.setattr(what_if, "replay_session", lambda session, alone: played)
-    done = CliRunner().invoke(cores.cores_replay, ["in.mp4", json.dumps({"engine": "null"})])
-    told = json.loads(done.output)
-    assert told["error"] == pytest.approx(played.error)
-    assert set(map(int, told["replays"])) == {1, 2, *cores.MANY}

@@ -55,14 +55,39 @@ def alone_ms(summary: Mapping[str, Any]) -> dict[str, float]:
     """
     from detector.core.session.codec import from_builtins
     from detector.core.session.document import Summary
-    from detector.lab.analysis.loop.what_if import alone_in
 
     document: Any = from_builtins(summary, Summary, "the summary")
-    written = document.frames.written
+    blame = _foreign_share(document.cpu.libraries)
     return {
-        name: seconds * document.stages[name].calls * 1e3 / written
-        for name, seconds in alone_in(document).seconds.items()
+        # Not below the CPU time of the whole process, spread over all cores.
+        name: max(stage.cpu_s / document.cpu.cores, stage.busy_s - blame * _ready_s(document, name))
+        * (1e3 / document.frames.written)
+        for name, stage in document.stages.items()
+        if stage.calls
     }
+
+
+def _foreign_share(libraries: Any) -> float:
+    """The share of waiting for a core that other processes caused, by the CPU time that each used.
+    Nothing of ours runs beside a stage but its own libraries, and waiting for them is part of what
+    the stage takes. Where the system does not tell, others caused all of it."""
+    if libraries is None or libraries.others_s is None:
+        return 1.0
+    return libraries.others_s / ((libraries.others_s + libraries.process_s) or 1.0)
+
+
+def _ready_s(document: Any, name: str) -> float:
+    """Seconds in which the stage's thread, or its busiest library thread, was ready but not
+    scheduled."""
+    stage, libraries = document.stages[name], document.cpu.libraries
+    own = [document.threads[thread] for thread in stage.threads if thread in document.threads]
+    ready, cpu = sum(thread.ready_s or 0.0 for thread in own), sum(thread.cpu_s for thread in own)
+    mine = stage.cpu_s * ready / cpu if cpu else 0.0
+    threads = None if libraries is None else libraries.stages.get(name)
+    theirs = 0.0
+    if threads is not None and threads.calls and name != "read":
+        theirs = threads.ready_s / threads.calls * stage.calls
+    return max(mine, theirs) if name == INFER else mine + theirs
 
 
 def serial_ms(alone: Mapping[str, float], at_once: int) -> dict[str, float]:

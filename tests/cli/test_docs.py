@@ -22,7 +22,7 @@ SHORTER = {
     "eval": ["--frames", 12],
     "compare": ["--frames", 2, "--rounds", 1],
     "tune": ["--seconds", 1],
-    "profile": ["--frames", 8, "--only", "critical_path,what_if", "--json"],
+    "profile": ["--frames", 8, "--only", "critical_path,what_if", "--what-if-seconds", 1, "--json"],
     "batch": ["--frames", 2, "--quiet"],
 }
 

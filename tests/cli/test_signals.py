@@ -190,7 +190,8 @@ def test_a_signal_at_any_moment_of_a_run(tmp_path, number):
         (signal.SIGHUP, "build street --precision int8 --calibrate in.mp4 --calibrate-frames 4"),
         (
             signal.SIGINT,
-            "profile in.mp4 --model x.cfg --engine ort --only loop,what_if --run-dir run --json",
+            "profile in.mp4 --model x.cfg --engine ort --only loop,what_if --what-if-seconds 1 "
+            "--run-dir run --json",
         ),
         (signal.SIGTERM, "report run --format html"),
     ],

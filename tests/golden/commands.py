@@ -62,7 +62,8 @@ SLOW = [
     ),
     _detect(
         "profile", "profile", "clip.mkv", *DOTS, "--no-video", "--only",
-        "loop,critical_path,what_if,memory,python,counters", read=(f"{RUN}/passes/*.json",), slow=True,
+        "loop,critical_path,what_if,memory,python,counters", "--what-if-seconds", "1",
+        read=(f"{RUN}/passes/*.json",), slow=True,
     ),
     _street("engine-torch", "--engine", "torch", "--frames", "3", needs=("torch",), slow=True),
     Command(

@@ -67,8 +67,7 @@ MASKS = [
     ),
     Mask(
         "keys",
-        "*.notes notes *.warnings warnings not_the_same what_if_doubts *.what_if_doubts "
-        "doubts not_available.*",
+        "*.notes notes *.warnings warnings not_the_same doubts *.doubts not_available.*",
         "sentences; some are said on some machines only",
     ),
     Mask("type", "tree *.tree", "pyinstrument's drawing"),
@@ -77,16 +76,16 @@ MASKS = [
         "may",
         "fps.* *.fps.* *.ratio.* seconds seconds.* *.seconds *_s *_ms *.avg *.std "
         "*.slowdown slowdown "
-        "*.gain measured_fps *.predicted_fps *.share share "
+        "*.share share "
         "cpu_share *.cpu_share low high *.low *.high *.ratio *.median overhead.* *_error off_by "
         "*.off_by",
         TIME,
     ),
     Mask(
         "keys",
-        "*.ratio_interval.* *.stage_cpu_ms costs.* gain_if_free *.gain_if_free *.waits "
+        "*.ratio_interval.* *.stage_cpu_ms gain_if_free *.gain_if_free *.waits "
         "*.wait_causes "
-        "*.off_ms *.on_ms off_ms on_ms *.libraries cpu.libraries replay *.ms_by_bound ms_by_bound",
+        "*.off_ms *.on_ms off_ms on_ms *.libraries cpu.libraries *.ms_by_bound ms_by_bound",
         TIME + ": who waits for what differs every time",
     ),
     Mask(
@@ -96,6 +95,9 @@ MASKS = [
     ),
     Mask("may", "*.bottleneck bottleneck *.verdict", "follows from the times"),
     Mask("type", "*.comparable comparable", "follows from the noise"),
+    Mask("keys", "not_measured what_if.not_measured", "small stages: follows from the times"),
+    Mask("type", "rounds what_if.rounds", "as many as there was time for", only="profile"),
+    Mask("type", "what_if.rounds", "as many as there was time for"),
     Mask("keys", "fastest.*", "follows from the times"),
     Mask(
         "each", "critical_path.stages", "the stages of the critical path are those that cost time"
@@ -110,7 +112,7 @@ MASKS = [
     Mask("may", "critical_path.frames", "the critical path crosses as many as it happens to"),
     Mask(
         "each",
-        "what_if predictions proofs *.proofs *.samples samples changes",
+        "*.samples samples changes *.changes",
         "as many as there was time for, or as there are stages on the path",
     ),
     Mask("each", "threads", "as many workers as the engine has requests: a matter of cores"),

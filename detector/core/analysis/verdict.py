@@ -4,7 +4,7 @@ The gain is a bound, not a simulation. A stage that takes no time cannot make th
 the slowest of what is left, nor than the CPU work of the other stages' own threads on the cores
 there are; opening and closing files still takes its time; and the gain is no more than the time in
 which the stage ran. CPU time of libraries' own threads is left out, so that "at most" stays true
-(only Linux tells whose threads they are; the replay of ``profile`` counts them).
+(only Linux tells whose threads they are; ``profile`` measures the gain).
 
 Where the cores are nearly full, of this run's work or of others', the bound does not hold: stages
 that compete for cores slow each other down, and a stage that is gone gives its share back to the

@@ -27,7 +27,8 @@ def new_timeline(config: Config, natives: Natives | None, **kept: Any) -> Timeli
 
 
 def loop_bounds(parts: Parts, config: Config) -> LoopSizes:
-    """What limits the loop: requests, pictures and queue places. Whoever replays it needs these."""
+    """What limits the loop: requests, pictures and queue places. Whoever explains its waits needs
+    these."""
     from detector.core.loop.parts import image_count, results_ahead
 
     return {

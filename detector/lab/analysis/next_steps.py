@@ -1,9 +1,8 @@
 """What to type next: the options that would change this run's speed, each as a whole command.
 
-A figure stands beside a command only where what-if predicts it or the sweep measured it. Nothing
-is estimated here: where there is no figure, the command that measures it is named. A replay that
-does not hold the run as it was gives no figure, and what is predicted or measured as no faster than
-now is not offered.
+A figure stands beside a command only where what-if or the sweep measured it. Nothing is estimated
+here: where there is no figure, the command that measures it is named. What was measured and was not
+faster in every round is not offered.
 """
 
 from __future__ import annotations
@@ -17,39 +16,43 @@ from msgspec import UNSET
 from detector.core.analysis.verdict import faster_encoding, given_encoding, has_encodings
 from detector.core.session.document import SessionDocument
 from detector.core.timeline.spans import ANNOTATE, INFER, READ, WRITE
-from detector.lab.analysis.noise import is_above_now, misses, spread_of_run
-from detector.lab.session.passes import Prediction, SweepFacts, SweepRow, WhatIfFacts
+from detector.lab.analysis.noise import spread_of_run
+from detector.lab.session.passes import Change, Interval, SweepFacts, SweepRow, WhatIfFacts
 from detector.lab.session.read import SavedSession
 
-Predicted = Mapping[str, Prediction]
+Changes = Mapping[str, Change]
 """Change -> its row of what-if."""
 
 PROGRAM, STANDARD_INPUT = "detect-video", "-"
 # Where a run's files go, and what is printed of it: nothing that its speed depends on.
-APART = ("--run-dir", "-o", "--output", "--only", "--track")
+APART = ("--run-dir", "-o", "--output", "--only", "--track", "--what-if-seconds")
 APART_ALONE = ("--prove", "--sweep", "--csv", "--json", "--quiet", "-q", "--verbose", "-v")
 LARGER = 4  # times the run's batch
 SMALLER = 0.7  # of each side of the network's input: about half of the pixels
 STRIDE = 32  # every network's input is a multiple of it
-WRITE_FREE, INFER_FREE = "write free", "infer free"
+NO_VIDEO, WRITE_FREE, INFER_FREE = "no video", "write free", "infer free"
 LIVE_OPTIONS = (("--batch",), ("--size",))
 # What measures a step that has no figure.
-PROVE = "profile --prove"
+WHAT_IF = "profile --only what_if"
 COMPARE = "compare"
 THIS = "this command"
 
 
-PREDICTED, AT_MOST, MEASURED = "predicted", "at most", "measured"
+MEASURED, AT_MOST = "measured", "at most"
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Frames a second. ``kind``: PREDICTED, of the loop; AT_MOST, the same, of a change that costs
-    less than this one; MEASURED, end to end, by the sweep. ``basis``: the row that it is from."""
+    """Frames a second, end to end. ``kind``: MEASURED, of this change; AT_MOST, measured of a stage
+    that costs nothing, where this change leaves some of it. ``basis``: the row that it is from.
+    ``apart``: from the slowest round to the fastest. ``helps``: it was faster than now, beyond the
+    noise."""
 
     fps: float
     kind: str
     basis: str
+    apart: float
+    helps: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,25 +70,23 @@ class NextStep:
 
 
 def next_steps(session: SavedSession) -> list[NextStep]:
-    """The best predicted first, then what the bottleneck calls for, then the others."""
+    """The best measured first, then what the bottleneck calls for, then the others."""
     document = session.document
     if not document.frames.written:
         return []
     if any(one.video.path == STANDARD_INPUT for one in document.each):
         return []  # what came through a pipe does not come again
     facts = session.facts(WhatIfFacts)
-    if facts is not None and misses(facts):
-        facts = None
-    predicted = {row.change: row for row in facts.predictions} if facts else {}
+    changes = {row.change: row for row in facts.changes} if facts else {}
     steps = [
-        *_of_loop(document, predicted),
-        *_of_writing(document, predicted),
-        *_of_network(document, predicted, session.facts(SweepFacts)),
+        *_of_loop(document, changes),
+        *_of_writing(document, changes),
+        *_of_network(session, changes),
         _take_fewer_frames(document),
     ]
     if document.streams is not UNSET:  # a camera can be neither compared nor read twice
         steps = [replace(step, measure=THIS) for step in steps if step.option[:1] in LIVE_OPTIONS]
-    steps = [step for step in steps if _helps(session, facts, step.figure)]
+    steps = [step for step in steps if step.figure is None or step.figure.helps]
     bottleneck = document.verdict.bottleneck
 
     def rank(step: NextStep) -> tuple[bool, float, bool]:
@@ -94,18 +95,6 @@ def next_steps(session: SavedSession) -> list[NextStep]:
         return not exact, -rate if exact else 0.0, step.stage != bottleneck
 
     return sorted(steps, key=rank)
-
-
-def _helps(session: SavedSession, facts: WhatIfFacts | None, figure: Figure | None) -> bool:
-    """False where the figure says that the run would be no faster."""
-    if figure is None:
-        return True
-    if figure.kind == MEASURED:  # beside the sweep's own row of this run
-        document, sweep = session.document, session.facts(SweepFacts)
-        rows = [row for row in (sweep.rows if sweep else ()) if row.batch == document.batch]
-        now = next((_measurement(row) for row in rows if row.precision == document.precision), None)
-        return now is None or figure.fps > now.fps * (1 + spread_of_run(session))
-    return facts is None or is_above_now(session, facts, figure.fps)
 
 
 def base_command(document: SessionDocument) -> list[str]:
@@ -133,31 +122,31 @@ def _option(document: SessionDocument, group: str, name: str) -> Any:
     return document.config.get(group, {}).get(name)
 
 
-def _of_loop(document: SessionDocument, predicted: Predicted) -> Iterator[NextStep]:
+def _of_loop(document: SessionDocument, changes: Changes) -> Iterator[NextStep]:
     if document.sync:
         yield NextStep(
             [word for word in base_command(document) if word != "--sync"],
             (),
             "leaves --sync out: reading, inference and writing overlap",
             INFER,
-            _predict(predicted.get("overlap on")),
-            PROVE,
+            _measured(changes.get("overlap on")),
+            WHAT_IF,
         )
 
 
-def _of_writing(document: SessionDocument, predicted: Predicted) -> Iterator[NextStep]:
+def _of_writing(document: SessionDocument, changes: Changes) -> Iterator[NextStep]:
     outputs = document.each[0].outputs
     if "video" not in outputs and "pictures" not in outputs:
         return
-    free, drawing = predicted.get(WRITE_FREE), document.verdict.bottleneck == ANNOTATE
+    free, drawing = changes.get(WRITE_FREE), document.verdict.bottleneck == ANNOTATE
     if _option(document, "output", "save") is None:  # else the two contradict each other
         yield _add(
             document,
             ("--no-video",),
             "writes the rows of detections, and no annotated video",
             ANNOTATE if drawing else WRITE,
-            _predict(free),
-            PROVE,
+            _measured(changes.get(NO_VIDEO)),
+            WHAT_IF,
         )
     faster = faster_encoding(given_encoding(document.config.get("output", {})))
     if "video" in outputs and has_encodings(outputs["video"]) and faster is not None:
@@ -171,11 +160,9 @@ def _of_writing(document: SessionDocument, predicted: Predicted) -> Iterator[Nex
         )
 
 
-def _of_network(
-    document: SessionDocument, predicted: Predicted, sweep: SweepFacts | None
-) -> Iterator[NextStep]:
-    bound = _bound(predicted.get(INFER_FREE))
-    yield _larger_batch(document, predicted, sweep)
+def _of_network(session: SavedSession, changes: Changes) -> Iterator[NextStep]:
+    document, bound = session.document, _bound(changes.get(INFER_FREE))
+    yield _larger_batch(session, changes)
     height, width = document.model_input
     trained = document.verdict.smaller_input
     smaller = [max(STRIDE, int(SMALLER * side) // STRIDE * STRIDE) for side in (width, height)]
@@ -201,7 +188,7 @@ def _of_network(
         (*frames, "--precision", f"{document.precision},{other}"),
         f"measures {other}, and how many boxes stay the same",
         INFER,
-        _best_swept(document, sweep) or bound,
+        _best_swept(session) or bound,
         THIS,
         compare=True,
     )
@@ -216,10 +203,9 @@ def _of_network(
     )
 
 
-def _larger_batch(
-    document: SessionDocument, predicted: Predicted, sweep: SweepFacts | None
-) -> NextStep:
-    row = next((row for change, row in predicted.items() if change.startswith("batch ")), None)
+def _larger_batch(session: SavedSession, changes: Changes) -> NextStep:
+    document, sweep = session.document, session.facts(SweepFacts)
+    row = next((row for change, row in changes.items() if change.startswith("batch ")), None)
     batch = int(row.change.split()[1]) if row else LARGER * document.batch
     swept = next(
         (
@@ -235,8 +221,8 @@ def _larger_batch(
         ("--batch", str(batch), *named),
         f"{batch} frames in one inference: a frame waits longer",
         INFER,
-        _measurement(swept) or _predict(row),
-        PROVE if row else " ".join([COMPARE, "--batch", f"{document.batch},{batch}", *named]),
+        _measured(row) or _swept(session, swept),
+        " ".join([COMPARE, "--batch", f"{document.batch},{batch}", *named]),
     )
 
 
@@ -277,26 +263,39 @@ def _add(
     return NextStep(command, option, does, stage, figure, measure)
 
 
-def _predict(row: Prediction | None) -> Figure | None:
-    return None if row is None else Figure(row.predicted_fps, PREDICTED, row.change)
+def _measured(row: Change | None, kind: str = MEASURED) -> Figure | None:
+    if row is None:
+        return None
+    return Figure(row.fps.median, kind, row.change, row.fps.high - row.fps.low, row.helps)
 
 
-def _bound(free: Prediction | None) -> Figure | None:
+def _bound(free: Change | None) -> Figure | None:
     """Of a change that leaves some of the stage: less than the stage for nothing."""
-    return None if free is None else Figure(free.predicted_fps, AT_MOST, free.change)
+    return _measured(free, AT_MOST)
 
 
-def _measurement(row: SweepRow | None) -> Figure | None:
-    rates = None if row is None or row.error else row.fps.get("end_to_end")
-    return None if row is None or rates is None else Figure(rates.median, MEASURED, row.name)
+def _swept(session: SavedSession, row: SweepRow | None) -> Figure | None:
+    """Beside the sweep's own row of this run."""
+    if (rates := _rates(row)) is None or row is None:
+        return None
+    document, sweep = session.document, session.facts(SweepFacts)
+    alike = [one for one in (sweep.rows if sweep else ()) if one.batch == document.batch]
+    now = next((_rates(one) for one in alike if one.precision == document.precision), None)
+    helps = now is None or rates.median > now.median * (1 + spread_of_run(session))
+    return Figure(rates.median, MEASURED, row.name, rates.high - rates.low, helps)
 
 
-def _best_swept(document: SessionDocument, sweep: SweepFacts | None) -> Figure | None:
+def _rates(row: SweepRow | None) -> Interval | None:
+    return None if row is None or row.error else row.fps.get("end_to_end")
+
+
+def _best_swept(session: SavedSession) -> Figure | None:
     """Of another precision with the run's batch."""
+    document, sweep = session.document, session.facts(SweepFacts)
     rows = [
         row
         for row in (sweep.rows if sweep else ())
         if row.batch == document.batch and row.precision != document.precision
     ]
-    figures = [figure for figure in map(_measurement, rows) if figure is not None]
+    figures = [figure for row in rows if (figure := _swept(session, row)) is not None]
     return max(figures, key=lambda figure: figure.fps, default=None)

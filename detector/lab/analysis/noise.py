@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 
-from detector.lab.session.passes import LoopFacts, WhatIfFacts
+from detector.lab.session.passes import Interval, LoopFacts
 from detector.lab.session.read import SavedSession
 
 MOST = 2
-MISSES = 0.2  # a replay that is further off its own run predicts no figure
 
 
 def decimals(noise: float) -> int:
@@ -37,22 +36,6 @@ def decimals_of_rate(session: SavedSession, rate: float | None) -> int:
     return decimals((rate or 0.0) * spread_of_run(session))
 
 
-def misses(facts: WhatIfFacts) -> str | None:
-    """Why no predicted FPS is shown; None where the replay holds the run as it was."""
-    if abs(facts.replay_error) <= MISSES:
-        return None
-    return (
-        f"the replay does not hold this run (off by {facts.replay_error:+.0%}): measure it with "
-        "compare"
-    )
-
-
-def is_above_now(session: SavedSession, facts: WhatIfFacts, rate: float) -> bool:
-    """Whether a predicted FPS lies above this run's, by more than its rounds lie apart."""
-    now = facts.measured_fps
-    return now is None or rate > now * (1 + spread_of_run(session))
-
-
-def decimals_of_prediction(session: SavedSession, facts: WhatIfFacts, rate: float) -> int:
-    """Of a predicted FPS: no better than the replay of the run as it was, or than that run."""
-    return decimals(rate * max(abs(facts.replay_error), spread_of_run(session)))
+def decimals_of(interval: Interval) -> int:
+    """Of a median whose rounds lie apart."""
+    return decimals(interval.high - interval.low)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from detector.lab.session.passes import Interval, WhatIfFacts
+from detector.lab.session.passes import Interval
 from detector.lab.session.profile import ProfileDocument
 from detector.lab.session.read import SavedSession
 
@@ -18,9 +18,7 @@ def describe_cost(cost: Interval) -> str:
 def profile_document(session: SavedSession) -> ProfileDocument:
     """Facts of the run, then those of each pass by its name."""
     passes, document = session.passes, session.document
-    what_if = session.facts(WhatIfFacts)
     return ProfileDocument(
-        schema=document.schema,
         session=str(session.folder),
         model=document.model,
         engine=document.engine,
@@ -28,10 +26,6 @@ def profile_document(session: SavedSession) -> ProfileDocument:
         frames=document.frames,
         fps=document.fps,
         verdict=document.verdict,
-        what_if=what_if.predictions if what_if else (),
-        what_if_replay_error=what_if.replay_error if what_if else None,
-        what_if_proofs=list(what_if.proof_of.values()) if what_if else (),
-        what_if_doubts=what_if.doubts if what_if else (),
         overhead={
             name: record.slowdown for name, record in passes.items() if record.slowdown is not None
         },

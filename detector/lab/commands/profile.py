@@ -38,7 +38,7 @@ class _ListsPasses(HelpfulCommand):
     examples=(
         "detect-video profile in.mp4 --run-dir runs/why    # the run and all passes",
         "detect-video profile in.mp4 --only layers         # time of every layer, nothing else",
-        "detect-video profile in.mp4 --prove               # test the predictions",
+        "detect-video profile in.mp4 --only what_if        # what a faster stage would bring",
     ),
     cls=_ListsPasses,
 )
@@ -63,8 +63,14 @@ class _ListsPasses(HelpfulCommand):
     help="Which run of the recording, where it has several; otherwise the one with most frames.",
 )
 @click.option(
-    "--prove", is_flag=True, help="Test what-if: run again with stages replaced by stand-ins."
+    "--what-if-seconds",
+    metavar="N",
+    type=click.FloatRange(1, 3600),
+    default=60.0,
+    show_default=True,
+    help="How long what_if measures: longer runs, and 3 to 10 rounds of them.",
 )
+@click.option("--prove", is_flag=True, hidden=True)
 @click.option(
     "--csv",
     "as_csv",
@@ -81,6 +87,7 @@ def command(
     sweep: bool,
     nsys: str | None,
     nsys_run: int | None,
+    what_if_seconds: float,
     prove: bool,
     as_csv: bool,
     verbose: bool,
@@ -103,6 +110,8 @@ def command(
     from detector.lab.report.tables import csv_files
     from detector.lab.terminal.profile import print_profile
 
+    if prove:
+        raise UsageError("--prove is gone: what_if measures every change itself; leave it out")
     if nsys is not None and source is None:
         if as_csv:
             raise UsageError("--csv writes into a run's session; a recording has none: use --json")
@@ -122,7 +131,7 @@ def command(
         resolve_config(config_file, flags),
         only=[name.strip() for name in only.split(",") if name.strip()] if only else None,
         more=["sweep"] if sweep else [],
-        prove=prove,
+        seconds=what_if_seconds,
         command=sys.argv,
         say=say,
     )

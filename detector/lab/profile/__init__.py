@@ -35,7 +35,7 @@ from detector.core.run.signals import raise_if_stopped
 from detector.core.run.wire import LoadedModel
 from detector.core.session.codec import parse_json, to_json
 from detector.core.session.store import Session
-from detector.lab.profile.base import Occasion, Pass, pin_choices
+from detector.lab.profile.base import WHAT_IF_S, Occasion, Pass, pin_choices
 from detector.lab.session.passes import PassRecord, pass_record
 from detector.lab.session.read import SavedSession, read_session
 
@@ -91,11 +91,12 @@ def profile(
     *,
     only: Sequence[str] | None = None,
     more: Sequence[str] = (),
-    prove: bool = False,
+    seconds: float = WHAT_IF_S,
     command: Sequence[str] = (),
     say: Say = lambda text, whole: None,
 ) -> SavedSession:
     """The plain run, then every pass, all in one session. The outputs are those of the plain run.
+    ``seconds``: for what-if, which takes longer where its least number of rounds does.
 
     Raises UsageError for an unknown pass, and what the plain run raises.
     """
@@ -121,7 +122,7 @@ def profile(
     decided = replace(opened[0].config or config, output=config.output)
     pinned = pin_choices(decided, plain.document, opened[0].engine.device)
     with Session.reopened(result.session) as session:
-        run_passes(Occasion(source, pinned, session, plain, prove), wanted, say)
+        run_passes(Occasion(source, pinned, session, plain, seconds), wanted, say)
     return read_session(result.session)
 
 

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 PINNED = ("engine", "precision", "threads", "concurrency", "batch", "model_input")
 
 
+WHAT_IF_S = 60.0  # what-if, where nobody says otherwise
+
+
 class Varies(NamedTuple):
     """What a pass changes about the run on purpose: fields of ``Execution``, and it in words that
     go on after "as the run". The engine is never among them."""
@@ -66,14 +69,14 @@ class Occasion:
     """One ``profile`` of one source. ``plain``: the run without any profiler, which all others are
     compared with. ``config``: of that run, with everything that ``auto`` decided there
     (``pin_choices``), so that a pass cannot run anything else. ``records``: of the passes before
-    this one. ``prove``: whether to test the predictions of what-if. ``seen``: what ran the network
+    this one. ``seconds``: how long what-if may take for more rounds. ``seen``: what ran the network
     in the pass that is on."""
 
     source: str
     config: Config
     session: Session
     plain: SavedSession
-    prove: bool = False
+    seconds: float = WHAT_IF_S
     records: dict[str, PassRecord] = field(default_factory=dict)
     seen: list[Execution] = field(default_factory=list)
 

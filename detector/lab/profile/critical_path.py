@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from detector.core.errors.machine import NotHereError
-from detector.lab.analysis.loop.what_if import find_path
+from detector.lab.analysis.loop.critical_path import find_path
 from detector.lab.profile.base import Occasion, Pass
 from detector.lab.session.passes import CriticalPathFacts
 

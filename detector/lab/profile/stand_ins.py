@@ -1,173 +1,164 @@
-"""The predictions of what-if, tested: the same loop with one thing changed.
+"""Stand-ins for the stages of a loop, to measure what the others do when one costs nothing.
 
-Where the change is "a stage is free", a stand-in that costs next to nothing replaces the stage.
+A stand-in hands out, in turn, what its stage gave for the first pictures of the source. So the
+others have real work, and the loop its structure: the same threads, queues and calls.
 """
 
 from __future__ import annotations
 
-import statistics
-import tempfile
-import time
+import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from detector.core.config.schema import Config
-from detector.core.loop.parts import BatchRequest, FrameSource, Outputs, Parts, Progress
-from detector.core.run.limits import opencv_threads
-from detector.core.run.looping import run_loop
-from detector.core.run.outputs import OutputPlan
-from detector.core.run.wire import (
-    first_picture_size,
-    load_model,
-    open_sinks,
-    open_source,
-    wire_loop,
+from detector.core.loop.parts import BatchRequest, FrameSource, Outputs, Parts
+from detector.core.timeline.spans import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WRITE
+from detector.core.types import (
+    Candidates,
+    Detections,
+    Frame,
+    Image,
+    Letterbox,
+    Picture,
+    Planes,
+    SourceInfo,
 )
-from detector.core.timeline import OffTimeline
-from detector.core.types import Frame, Image, Planes
-from detector.lab.profile.base import output_within
-from detector.lab.session.passes import Prediction, Proof
 
-if TYPE_CHECKING:
-    from detector.core.sources.base import Source
-
-FREE = {"infer free": "infer", "read free": "read", "write free": "write"}
-ROUNDS = 3
-KEPT = 48  # decoded pictures and raw outputs that stand-ins hand out in turn
+KEPT = 48  # pictures, and what each stage made of them
 KEPT_BYTES = 512 << 20
-APART = 0.2  # of the lowest and highest measured gain: further apart, the measurement proves little
+
+HOW = {
+    READ: "pictures decoded before, in turn; copying one remains where boxes are drawn into it",
+    PREPROCESS: "network inputs made before, in turn; copying one remains",
+    INFER: "outputs computed before, in turn",
+    HEAD: "candidates decoded before, in turn",
+    NMS: "detections selected before, in turn",
+    ANNOTATE: "nothing is drawn: outputs get the plain picture",
+    WRITE: "no output is opened, written or closed; what is drawn is thrown away",
+}
+"""What takes each stage's place."""
 
 
-def prove(source: str, config: Config, predicted: Sequence[Prediction]) -> list[Proof]:
-    """Tries each change that can be tried: a stage replaced, the overlap off (on), larger batches.
+@dataclass(slots=True)
+class Recorded:
+    """Of the first pictures of a source, a row each; ``outputs`` of whole batches."""
 
-    The rounds are interleaved: each runs the plain loop once, then every change. The numbers of
-    threads and requests stay those of ``config``. The measured gain is the median over the rounds
-    of FPS with the change / FPS without - 1. FPS count from the first read to the last frame
-    written, as in the replay.
+    frames: list[Frame] = field(default_factory=list)
+    rows: list[tuple[Image, Letterbox]] = field(default_factory=list)
+    outputs: list[Outputs] = field(default_factory=list)
+    candidates: list[Candidates] = field(default_factory=list)
+    detections: list[Detections] = field(default_factory=list)
+
+
+def record_stages(parts: Parts, source: FrameSource) -> Recorded:
+    """Takes pictures of ``source`` through the stages, up to ``KEPT``, or ``KEPT_BYTES``.
+
+    Outputs of noise would give other detections, and then head, NMS and drawing would cost
+    something else.
     """
-    changed = {
-        row.change: how
-        for row in predicted
-        if (how := _apply_change(row.change, config)) is not None
-    }
-    plain: list[float] = []
-    rates: dict[str, list[float]] = {change: [] for change in changed}
-    for _ in range(ROUNDS):
-        plain.append(_rate(source, config, ""))
-        for change, how in changed.items():
-            rates[change].append(_rate(source, *how))
-    return [_compare(row, rates[row.change], plain) for row in predicted if row.change in changed]
+    kept, held = Recorded(), 0
+    request, size = parts.requests[0], len(parts.requests[0].slot)
+    while len(kept.frames) < KEPT and held < KEPT_BYTES:
+        batch = [frame for _ in range(size) if (frame := source.read()) is not None]
+        for frame, row in zip(batch, request.slot, strict=False):
+            fit = parts.preprocess(frame.picture, row)
+            kept.frames.append(replace(frame, picture=frame.picture.copy()))
+            kept.rows.append((row.copy(), fit))
+            held += frame.picture.nbytes + row.nbytes
+        if not batch:
+            break
+        outputs = [output.copy() for output in request.infer(len(batch))]
+        held += sum(output.nbytes for output in outputs)
+        for at in range(len(batch)):
+            kept.candidates.append(parts.head([output[at : at + 1] for output in outputs]))
+            kept.detections.append(parts.nms(kept.candidates[-1]))
+        if len(batch) == size or not kept.outputs:  # a batch of fewer serves no whole one
+            kept.outputs.append(outputs)
+        if len(batch) < size:
+            break
+    return kept
 
 
-def _apply_change(change: str, config: Config) -> tuple[Config, str] | None:
-    """The configuration and the stage to replace ("" for none); None if it cannot be tried."""
-    if change in FREE:
-        return config, FREE[change]
-    if change in ("overlap off", "overlap on"):
-        return replace(config, loop=replace(config.loop, sync=change == "overlap off")), ""
-    what, _, number = change.partition(" ")
-    if what == "batch":
-        return replace(config, runtime=replace(config.runtime, batch=int(number))), ""
-    return None
+def why_none(parts: Parts, stage: str) -> str | None:
+    """Why nothing can stand in for a stage; None where something can."""
+    if parts.source.info.kind != "pictures":
+        return None
+    return {
+        READ: "outputs are named by their pictures, none of which may come twice",
+        PREPROCESS: "pictures of several sizes lie in the network's input in several ways",
+    }.get(stage)
 
 
-def _compare(row: Prediction, rates: Sequence[float], plain: Sequence[float]) -> Proof:
-    measured = [after / before - 1 for after, before in zip(rates, plain, strict=True)]
-    median = statistics.median(measured)
-    return Proof(
-        change=row.change,
-        predicted_gain=row.gain,
-        predicted_fps=row.predicted_fps,
-        measured_fps=statistics.median(rates),
-        measured_gain=median,
-        measured_low=min(measured),
-        measured_high=max(measured),
-        off_by=(1 + row.gain) / (1 + median) - 1,
-    )
+def replace_stage(parts: Parts, stage: str | None, kept: Recorded, frames: int) -> Parts:
+    """The same parts with a stand-in for one stage; None: for none. ``frames``: how many the source
+    gives."""
+    if stage == READ:
+        return replace(parts, source=CachedSource(parts.source.info, kept.frames, frames))
+    if stage == PREPROCESS:
+        return replace(parts, preprocess=_copy_rows(kept.rows))
+    if stage == INFER:
+        turns = itertools.count()
+        requests: list[BatchRequest] = [
+            RecordedRequest(one.slot, kept.outputs, lambda: next(turns)) for one in parts.requests
+        ]
+        return replace(parts, requests=requests)
+    if stage == HEAD:
+        return replace(parts, head=_hand_out(kept.candidates))
+    if stage == NMS:
+        return replace(parts, nms=_hand_out(kept.detections))
+    if stage == ANNOTATE:
+        return replace(parts, annotate=lambda frame, detections: None)
+    return replace(parts, sinks=()) if stage == WRITE else parts
 
 
-def list_unsteady(proofs: Sequence[Proof]) -> list[str]:
-    """A line for each change whose own measurements lie far apart."""
-    lines = []
-    for proof in proofs:
-        low, high = proof.measured_low, proof.measured_high
-        if low is None or high is None or high - low <= APART * (1 + proof.measured_gain):
-            continue
-        lines.append(f"{proof.change}: the measured gain went from {low:+.0%} to {high:+.0%}")
-    return lines
+def _hand_out(kept: Sequence[Any]) -> Callable[[Any], Any]:
+    turns = itertools.cycle(kept)
+    return lambda given: next(turns)
 
 
-def _rate(source: str, config: Config, stage: str) -> float:
-    """Frames a second of the whole loop with one stage replaced ("" for none), from before the
-    first read to the last frame written."""
-    machine = load_model(config, picture=first_picture_size([source], config))
-    with (
-        machine.engine,
-        tempfile.TemporaryDirectory(prefix="detect-video-proof-") as folder,
-        open_source(source, config) as opened,
-    ):
-        output = replace(output_within(Path(folder), config.output), run_dir=None)
-        paths = OutputPlan(output, [source]).paths(source, opened.info, machine.engine.name)
-        sinks = open_sinks(paths, opened.info, config, machine)
-        try:
-            parts = wire_loop(config, machine, opened, sinks)
-            parts = replace_stage(parts, stage, lambda: open_source(source, config))
-            progress = Progress()
-            start = time.perf_counter()
-            with opencv_threads(overlapped=not config.loop.sync):  # as the run has it
-                for _ in run_loop(parts, config, OffTimeline(), progress):
-                    pass
-            return progress.written / (time.perf_counter() - start)
-        finally:
-            for sink in sinks:
-                sink.abort()
+def _copy_rows(kept: Sequence[tuple[Image, Letterbox]]) -> Callable[[Picture, Image], Letterbox]:
+    turns = itertools.cycle(kept)
 
+    def copy(picture: Picture, into: Image) -> Letterbox:
+        row, fit = next(turns)
+        np.copyto(into, row)
+        return fit
 
-def replace_stage(parts: Parts, stage: str, again: Callable[[], Source]) -> Parts:
-    """The same parts with a stand-in for one stage, which is prepared before the clock starts.
-    ``again`` opens the source once more."""
-    if stage == "read":
-        return replace(parts, source=CachedSource(parts.source))
-    if stage == "infer":
-        return replace(parts, requests=record_outputs(parts, again))
-    if stage == "write":
-        return replace(parts, sinks=())
-    return parts
+    return copy
 
 
 class CachedSource:
-    """As many frames as the source has, all copies of a few that were decoded in advance."""
+    """So many frames that were decoded before, in turn, at the pace of the first two. Whoever draws
+    into one spoils no later one."""
 
-    def __init__(self, source: FrameSource) -> None:
-        self.info = source.info
-        self._kept: list[Frame] = []
-        self._given = self._count = 0
-        room = max(1, KEPT_BYTES // max(1, self.info.width * self.info.height * 3))
-        while (frame := source.read()) is not None:
-            self._count += 1
-            if len(self._kept) < min(KEPT, room):
-                self._kept.append(replace(frame, picture=frame.picture.copy()))
+    def __init__(self, info: SourceInfo, kept: Sequence[Frame], count: int) -> None:
+        self.info = info
+        self._kept, self._count, self._given = kept, count, 0
+        first, second = kept[0], kept[min(1, len(kept) - 1)]
+        self._ticks = max(1, second.pts - first.pts)  # an encoder refuses times that stand still
+        self._seconds = second.time_s - first.time_s
 
     def read(self, into: Image | None = None) -> Frame | None:
-        if self._given == self._count:
+        at = self._given
+        if at == self._count:
             return None
-        kept = self._kept[self._given % len(self._kept)]
+        self._given += 1
+        kept, first = self._kept[at % len(self._kept)], self._kept[0]
         picture = kept.picture  # nobody draws into planes, but into a copy of them
         if not isinstance(picture, Planes):
             fits = into is not None and into.shape == picture.shape
             own = into if into is not None and fits else np.empty_like(picture)
             np.copyto(own, picture)
             picture = own
-        frame = Frame(
-            self._given, self._given, self._given / float(self.info.fps or 25), picture, kept.path
+        return replace(
+            kept,
+            index=at,
+            pts=first.pts + at * self._ticks,
+            time_s=first.time_s + at * self._seconds,
+            picture=picture,
         )
-        self._given += 1
-        return frame
 
 
 class RecordedRequest:
@@ -181,25 +172,3 @@ class RecordedRequest:
 
     def infer(self, n: int) -> Outputs:
         return [output[:n] for output in self._outputs[self._turn() % len(self._outputs)]]
-
-
-def record_outputs(parts: Parts, again: Callable[[], Source]) -> list[BatchRequest]:
-    """Stand-ins for the requests, with outputs of the engine for the first pictures of the source.
-
-    Outputs of noise would give other detections, and then head, NMS and drawing would cost
-    something else. The source is read again from where the run began.
-    """
-    request, rows = parts.requests[0], len(parts.requests[0].slot)
-    kept: list[Outputs] = []
-    with again() as source:
-        while len(kept) * rows < KEPT:
-            pictures = [frame for _ in range(rows) if (frame := source.read()) is not None]
-            if len(pictures) < rows and kept:
-                break
-            for row, frame in enumerate(pictures):
-                parts.preprocess(frame.picture, request.slot[row])
-            kept.append([output.copy() for output in request.infer(rows)])
-            if len(pictures) < rows:
-                break
-    turns = iter(range(1 << 62))
-    return [RecordedRequest(one.slot, kept, lambda: next(turns)) for one in parts.requests]

@@ -1,115 +1,327 @@
-"""What would happen if a stage were faster: the run replayed with one thing changed.
+"""What a run gains where a stage costs nothing, or the loop is another: measured, in turns.
 
-With ``--prove`` the changes are also tried for real (stand_ins.py).
+Each change runs between two runs as they are, on the same first frames of the source, for rounds.
+A run is the job of the plain run with all of its outputs, without instruments. Its time goes from
+opening the source to closing the outputs, as that of end-to-end FPS. stand_ins.py replaces stages.
 """
 
 from __future__ import annotations
 
-import statistics
 import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
+from detector.core.config.schema import Config
 from detector.core.errors import DetectVideoError
 from detector.core.errors.machine import NotHereError
-from detector.core.loop.parts import places
-from detector.core.run.wire import first_picture_size, load_model
-from detector.lab.analysis.loop.replay import Load
-from detector.lab.analysis.loop.what_if import (
-    Alone,
-    Cost,
-    alone_in,
-    list_doubts,
-    predict,
-    rebatch,
-    replay_session,
-    stage_costs,
+from detector.core.errors.writing import temporary_folder
+from detector.core.loop.parts import Parts, Progress
+from detector.core.run.limits import opencv_threads
+from detector.core.run.looping import run_loop
+from detector.core.run.outputs import OutputPlan
+from detector.core.run.wire import (
+    LoadedModel,
+    first_picture_size,
+    load_model,
+    open_rows,
+    open_sinks,
+    open_source,
+    wire_loop,
 )
-from detector.lab.profile.base import Occasion, Pass, Varies, execution_of
-from detector.lab.session.passes import BesideCost, StageCost, WhatIfFacts
+from detector.core.timeline import OffTimeline
+from detector.core.timeline.spans import STAGES
+from detector.lab.analysis.loop.what_if import (
+    FEW,
+    LEAST,
+    Turns,
+    compare_turns,
+    interval,
+    list_doubts,
+    stage_share,
+)
+from detector.lab.profile.base import Occasion, Pass, Varies, execution_of, output_within
+from detector.lab.profile.stand_ins import HOW, Recorded, record_stages, replace_stage, why_none
+from detector.lab.session.passes import WhatIfFacts
 
+if TYPE_CHECKING:
+    from detector.core.sinks.base import Sink
+    from detector.core.sources.base import Source
+
+ROUNDS, MOST_ROUNDS = 3, 10  # of very many, one is always the odd one
+USUAL_ROUNDS = 5  # a run has as many frames as let these fit the budget
+BUDGET_S = 60.0
+LEAST_FRAMES = 24  # in any case, however long they take
 LARGER = 4  # times the run's batch
-CALLS = 7  # of infer, to measure what a larger batch costs
 
 
-def predict_changes(occasion: Occasion) -> WhatIfFacts:
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A change. ``stage``: the one to replace; None: ``config`` is another one. ``how``: what takes
+    its place."""
+
+    name: str
+    stage: str | None
+    config: Config
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What all runs share. ``kept``: what stages gave for the first pictures of ``source``."""
+
+    source: str
+    frames: int
+    kept: Recorded
+
+
+Run = Callable[[], float]
+"""Returns its seconds a frame."""
+
+
+def measure_changes(occasion: Occasion) -> WhatIfFacts:
     document = occasion.plain.document
     if not document.frames.written:
         raise NotHereError("the run wrote no frame")
-    config = occasion.config
-    alone = None if config.loop.sync else _measure_alone(occasion)
-    played = replay_session(occasion.plain, alone=alone)
-    if played is None:
-        raise NotHereError("the run recorded no spans")
-    larger, reason = _in_larger_batches(occasion, played.load)
-    facts = WhatIfFacts(
-        replay_error=played.error,
-        measured_fps=played.load.frames / played.measured_s,
-        predictions=predict(played, larger),
-        costs={stage: _in_ms(cost) for stage, cost in stage_costs(document, alone).items()},
-        doubts=list_doubts(document, played.error),
-        no_batch_because=reason,
-    )
-    if not occasion.prove:
-        return facts
-    from detector.lab.profile.stand_ins import list_unsteady, prove
-
-    proofs = prove(occasion.source, config, facts.predictions)
-    return replace(facts, proofs=proofs, doubts=[*(facts.doubts or ()), *list_unsteady(proofs)])
-
-
-def _measure_alone(occasion: Occasion) -> Alone:
-    """What the calls of each stage take in one plain loop, where nothing else of ours runs."""
-    return alone_in(occasion.again(sync=True).document)
-
-
-def _in_ms(cost: Cost) -> StageCost:
-    aside = cost.aside
-    beside = None if aside is None else BesideCost(aside.seconds * 1e3, aside.cpu * 1e3, aside.room)
-    return StageCost(cost.seconds * 1e3, cost.cpu * 1e3, beside)
-
-
-def _in_larger_batches(occasion: Occasion, load: Load) -> tuple[Load | None, str | None]:
-    """The load in batches ``LARGER`` times as large, or None and the reason why it is unknown."""
-    batch, video = LARGER * load.shape.batch, occasion.plain.document.each[0].video
-    if load.frames < LARGER * batch or video.width is None or video.height is None:
-        return None, f"batch {batch}: too few frames"
-    try:
-        ratio = _cost_ratio(occasion, load.shape.batch, batch)
-    except DetectVideoError as error:
-        return None, f"batch {batch}: {' '.join(str(error).split())}"
-    images = places(batch, load.shape.requests, video.width, video.height)
-    return rebatch(load, batch, ratio, images), None
-
-
-def _cost_ratio(occasion: Occasion, small: int, large: int) -> float:
-    """How much longer an infer call of the large batch takes than one of the small batch.
-
-    Medians of calls in turn, one request at a time.
-    """
-    config = occasion.config
-    picture = first_picture_size([occasion.source], config)
+    if document.streams is not UNSET:
+        raise NotHereError("cameras set the pace themselves, whatever a stage costs")
+    not_measured = _list_small(occasion)
+    outputs = document.each[0].outputs
+    tried = _list_changes(occasion.config, not_measured, outputs)
+    frames = _choose_frames(occasion, len(tried))
+    config = replace(occasion.config, input=replace(occasion.config.input, frames=frames))
     with ExitStack() as opened:
-        requests = []
-        for batch in (small, large):
-            runtime = replace(config.runtime, batch=batch, concurrency=1)
-            machine = load_model(replace(config, runtime=runtime), picture=picture)
-            occasion.seen.append(execution_of(machine))
-            requests.append((opened.enter_context(machine.engine).requests[0], batch))
-        took: dict[int, list[float]] = {small: [], large: []}
-        for _ in range(CALLS):
-            for request, batch in requests:
-                start = time.perf_counter()
-                request.infer(batch)
-                took[batch].append(time.perf_counter() - start)
-    return statistics.median(took[large]) / statistics.median(took[small])
+        plain = _open_machine(occasion, config, opened)
+        bench, parts = _make_bench(occasion, config, plain)
+        changes = _list_changes(config, not_measured, outputs)
+        runs: dict[str, Run] = {}
+        for one in changes:
+            try:
+                machine = _machine_for(one, parts, plain, occasion, opened, frames)
+            except (DetectVideoError, NotHereError) as error:
+                not_measured[one.name] = _in_a_line(error)
+            else:
+                runs[one.name] = _run_of(bench, one, machine)
+        turns = take_turns(lambda: run_once(bench, config, plain, None), runs, occasion.seconds)
+    not_measured |= turns.failed
+    if not turns.changed:
+        raise NotHereError("; ".join(f"{name}: {why}" for name, why in not_measured.items()))
+    return WhatIfFacts(
+        frames=frames,
+        rounds=min(map(len, turns.changed.values())),
+        fps=interval([1 / one for one in turns.plain]),
+        frame_ms=interval([1e3 * one for one in turns.plain]),
+        changes=compare_turns(turns, {one.name: (one.stage, one.how) for one in changes}),
+        not_measured=not_measured,
+        doubts=list_doubts(frames, turns.plain),
+    )
+
+
+def take_turns(
+    plain: Run,
+    changes: Mapping[str, Run],
+    budget_s: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> Turns:
+    """Plain, A, plain, B, plain ... for ``ROUNDS``, and for up to ``MOST_ROUNDS`` while another one
+    fits into ``budget_s``. The first run of all warms up and does not count."""
+    turns, began = Turns(), clock()
+    plain()
+    before, rounds = plain(), 0
+    turns.plain.append(before)
+    started = clock()
+    while rounds < ROUNDS or (
+        rounds < MOST_ROUNDS and clock() - began + (clock() - started) / rounds <= budget_s
+    ):
+        for name, run in changes.items():
+            if name in turns.failed:
+                continue
+            try:
+                with_it = run()
+            except DetectVideoError as error:  # a larger batch may not fit a device's memory
+                turns.drop(name, _in_a_line(error))
+                continue
+            after = plain()
+            turns.add(name, before, with_it, after)
+            turns.plain.append(after)
+            before = after
+        rounds += 1
+    return turns
+
+
+def _in_a_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+# ----------------------------------------------------------------------
+# Which changes, and on what
+
+
+def _list_small(occasion: Occasion) -> dict[str, str]:
+    """Stages whose absence nobody could measure."""
+    document, small = occasion.plain.document, {}
+    for stage, figures in document.stages.items():
+        if not figures.calls:
+            small[f"{stage} free"] = "it did not run"
+        elif (share := stage_share(document, stage)) < LEAST:
+            small[f"{stage} free"] = f"it takes {share:.1%} of a frame's time: runs differ by more"
+    return small
+
+
+def _choose_frames(occasion: Occasion, changes: int) -> int:
+    """The whole run, or as many of its first frames as fit the budget."""
+
+    def fitting(rounds: int) -> int:
+        return int(1e3 * occasion.seconds / ((2 * changes * rounds + 2) * occasion.period_ms))
+
+    enough = max(fitting(USUAL_ROUNDS), min(fitting(ROUNDS), FEW), LEAST_FRAMES)
+    return min(occasion.frames, enough)
+
+
+def _list_changes(
+    config: Config, small: Mapping[str, str], outputs: Mapping[str, str]
+) -> list[Tried]:
+    sync, batch = config.loop.sync, LARGER * config.runtime.batch
+    free = [Tried(f"{stage} free", stage, config, HOW[stage]) for stage in STAGES]
+    shown = config.output.save is None and outputs.keys() & {"video", "pictures"}
+    rows = replace(config, output=replace(config.output, no_video=True, output=None))
+    return [
+        *(one for one in free if one.name not in small),
+        *([Tried("no video", None, rows, "--no-video")] if shown else []),
+        Tried(
+            "overlap on" if sync else "overlap off",
+            None,
+            replace(config, loop=replace(config.loop, sync=not sync)),
+            "the overlapped loop" if sync else "one plain loop, with the same threads a request",
+        ),
+        Tried(
+            f"batch {batch}",
+            None,
+            replace(config, runtime=replace(config.runtime, batch=batch)),
+            f"--batch {batch}",
+        ),
+    ]
+
+
+def _machine_for(
+    one: Tried, parts: Parts, plain: LoadedModel, occasion: Occasion, opened: ExitStack, frames: int
+) -> LoadedModel:
+    """The network that a change runs on. Raises NotHereError where the change cannot be made."""
+    if one.stage is not None:
+        if one.stage == "annotate" and parts.annotate is None:
+            raise NotHereError("nothing is drawn")
+        if (reason := why_none(parts, one.stage)) is not None:
+            raise NotHereError(reason)
+        return plain
+    batch = one.config.runtime.batch
+    if batch == plain.network.batch:
+        if one.config.loop.sync != occasion.config.loop.sync:
+            occasion.seen.append(replace(execution_of(plain), sync=one.config.loop.sync))
+        return plain
+    if frames < LARGER * batch:
+        raise NotHereError("too few frames")
+    return _open_machine(occasion, one.config, opened)
+
+
+def _open_machine(occasion: Occasion, config: Config, opened: ExitStack) -> LoadedModel:
+    machine = load_model(config, picture=first_picture_size([occasion.source], config))
+    opened.enter_context(machine.engine)
+    occasion.seen.append(execution_of(machine))
+    return machine
+
+
+def _make_bench(occasion: Occasion, config: Config, machine: LoadedModel) -> tuple[Bench, Parts]:
+    """Also the parts of a run: what is wired, and what is not."""
+    with temporary_folder("detect-video-what-if-") as folder:
+        plan = _plan_outputs(folder, config, occasion.source)
+        with open_source(occasion.source, config, plan.pixels(occasion.source)) as source:
+            sinks = _open_outputs(folder, occasion.source, plan, source, config, machine)
+            try:
+                parts = wire_loop(config, machine, source, sinks)
+                kept = record_stages(parts, source)
+            finally:
+                _abort(sinks)
+    if not kept.frames:
+        raise NotHereError("no frame could be read again")
+    return Bench(occasion.source, config.input.frames or len(kept.frames), kept), parts
+
+
+# ----------------------------------------------------------------------
+# One run
+
+
+def _run_of(bench: Bench, one: Tried, machine: LoadedModel) -> Run:
+    return lambda: run_once(bench, one.config, machine, one.stage)
+
+
+def run_once(bench: Bench, config: Config, machine: LoadedModel, stage: str | None) -> float:
+    """Seconds a frame, from opening the source to closing the outputs; those of outputs do not
+    count where nothing is written. ``stage``: has a stand-in."""
+    with temporary_folder("detect-video-what-if-") as folder:
+        plan = _plan_outputs(folder, config, bench.source)
+        sinks: list[Sink] = []
+        began = time.perf_counter()
+        try:
+            with open_source(bench.source, config, plan.pixels(bench.source)) as source:
+                before = time.perf_counter()
+                sinks = _open_outputs(folder, bench.source, plan, source, config, machine)
+                opening = time.perf_counter() - before
+                parts = wire_loop(config, machine, source, sinks)
+                parts = replace_stage(parts, stage, bench.kept, bench.frames)
+                written = _drive(parts, config)
+                if parts.sinks:
+                    opening = 0.0
+                    for sink in sinks:
+                        sink.close()
+                    sinks = []
+            took = time.perf_counter() - began - opening
+        finally:
+            _abort(sinks)
+    if not written:
+        raise NotHereError("no frame could be read again")
+    return took / written
+
+
+def _drive(parts: Parts, config: Config) -> int:
+    progress = Progress()
+    with opencv_threads(overlapped=not config.loop.sync):  # as the run has it
+        for _ in run_loop(parts, config, OffTimeline(), progress):
+            pass
+    return progress.written
+
+
+def _plan_outputs(folder: Path, config: Config, source: str) -> OutputPlan:
+    return OutputPlan(replace(output_within(folder, config.output), run_dir=None), [source])
+
+
+def _open_outputs(
+    folder: Path, spec: str, plan: OutputPlan, source: Source, config: Config, machine: LoadedModel
+) -> list[Sink]:
+    """With the session's own rows, as in every run."""
+    paths = plan.paths(spec, source.info, machine.engine.name)
+    sinks = open_sinks(paths, source.info, config, machine)
+    if "jsonl" not in paths:
+        sinks.insert(0, open_rows(folder / "rows.jsonl", source.info, machine))
+    return sinks
+
+
+def _abort(sinks: list[Sink]) -> None:
+    for sink in sinks:
+        sink.abort()
 
 
 PASS = Pass(
     order=2,
-    what="the run replayed with one thing changed",
+    what=f"stages replaced by stand-ins, in turns with the run: {ROUNDS} rounds or more",
     facts=WhatIfFacts,
-    run=predict_changes,
-    undisturbed="what is run again (a plain loop; with --prove more) runs without a profiler",
-    varies=Varies(("sync", "batch", "concurrency"), "also in one plain loop and in larger batches"),
+    run=measure_changes,
+    undisturbed="its runs are without a profiler",
+    varies=Varies(
+        ("sync", "batch"),
+        "also with stages replaced, without video, in the other loop and in larger batches",
+    ),
 )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct
 
 from detector.core.errors import UsageError
 from detector.core.session.codec import (
@@ -160,67 +160,45 @@ class FramesFacts:
     rows: Sequence[SlowFrame]
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """What the replay expects of one change. ``gain``: growth of the FPS of the loop against the
-    run as it was; 0.08 is 8% faster."""
-
-    change: str
-    predicted_fps: Amount
-    gain: float
-
-
-@dataclass(frozen=True, slots=True)
-class BesideCost:
-    """What threads of a library do for each call, beside the calls. ``room``: for how many at
-    once."""
-
-    ms: float
-    cpu_ms: float
-    room: int
-
-
-@dataclass(frozen=True, slots=True)
-class StageCost:
-    """One call on average, with the computer to itself."""
-
-    ms: float
-    cpu_ms: float
-    beside: BesideCost | None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proof:
-    """A prediction beside what was measured. ``off_by``: predicted FPS / measured FPS - 1."""
+class Change:
+    """One change, measured beside the run as it is. ``stage``: the one that a stand-in replaced;
+    None where the loop changed. ``how``: what took its place. Over the rounds: ``fps`` and
+    ``frame_ms`` end to end with the change, and their ratios to the run as it was just before and
+    just after, which are above and below 1 where the change helps."""
 
     change: str
-    predicted_gain: float
-    predicted_fps: float | None = None
-    measured_fps: float | None = None
-    measured_gain: float
-    measured_low: float | None = None
-    measured_high: float | None = None
-    off_by: float
+    stage: str | None = None
+    how: str
+    fps: Interval
+    frame_ms: Interval
+    fps_ratio: Interval
+    frame_ratio: Interval
+
+    @property
+    def helps(self) -> bool:
+        """Whether it was faster in every round. Else its gain is not told from none."""
+        return self.fps_ratio.low > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfFacts:
-    """Predictions, best first. ``replay_error``: replayed wall time / measured - 1, of the run as
-    it was. ``doubts``: reasons not to trust the predictions; None where the session is too old to
-    have them. ``proofs``: only after ``--prove``."""
+    """Changes, the largest median gain first. ``frames``: of each run, the source's first;
+    ``rounds``: of each change. ``fps``, ``frame_ms``: of the run as it is, over all of its turns.
+    ``not_measured``: change -> why. ``doubts``: reasons not to trust the figures."""
 
-    replay_error: float
-    measured_fps: float | None = None
-    predictions: Sequence[Prediction]
-    costs: Mapping[str, StageCost] = field(default_factory=dict)
-    doubts: Sequence[str] | None = None
-    no_batch_because: str | None = None
-    proofs: Sequence[Proof] | UnsetType = UNSET
+    frames: Size
+    rounds: Size
+    fps: Interval
+    frame_ms: Interval
+    changes: Sequence[Change]
+    not_measured: Mapping[str, str]
+    doubts: Sequence[str]
 
     @property
-    def proof_of(self) -> dict[str, Proof]:
-        """Change -> its proof; empty where nothing was proved."""
-        return {} if self.proofs is UNSET else {proof.change: proof for proof in self.proofs}
+    def gains(self) -> list[Change]:
+        """Those that helped in every round. No other has a figure outside of the table."""
+        return [row for row in self.changes if row.helps]
 
 
 # ----------------------------------------------------------------------
@@ -569,6 +547,11 @@ FACTS: dict[str, type[Any]] = {
 # ----------------------------------------------------------------------
 # passes/NAME.json: the facts, and how the pass went
 
+PREDICTED = (
+    "an earlier version predicted here, and this one measures: profile the source again, or read "
+    "the session with the version that wrote it"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassRecord:
@@ -636,6 +619,8 @@ def pass_record(content: Any, path: Path) -> PassRecord:
     header = from_builtins(content, PassHeader, path)
     if not header.available:
         return PassRecord(available=False, reason=header.reason, seconds=header.seconds)
+    if path.stem == "what_if" and "predictions" in content:
+        return PassRecord(available=False, reason=PREDICTED, seconds=header.seconds)
     kind = FACTS.get(path.stem)
     if kind is None:
         own = PassHeader.__dataclass_fields__.keys() - {"slowdown"}

@@ -18,15 +18,9 @@ from detector.core.session.document import (
     Rates,
     Verdict,
 )
-from detector.lab.session.passes import (
-    FACTS,
-    CriticalPathFacts,
-    PassRecord,
-    Prediction,
-    Proof,
-    pass_schema,
-)
+from detector.lab.session.passes import FACTS, CriticalPathFacts, PassRecord, pass_schema
 
+PROFILE_SCHEMA = 2  # 1: what_if was a list of predictions, beside three more keys
 OTHER_NAMES = {"frames": "slowest_frames"}  # "frames" are the counts of the run
 
 
@@ -119,7 +113,7 @@ class ProfileHeader:
     ``not_available``: pass -> why it could not run. ``ran``: pass -> what it measured, beside
     ``engine`` and ``precision`` of the run: "openvino int8, as the run"."""
 
-    schema: int = SCHEMA
+    schema: int = PROFILE_SCHEMA
     session: str
     model: str
     engine: str
@@ -127,10 +121,6 @@ class ProfileHeader:
     frames: FrameCounts
     fps: Rates
     verdict: Verdict
-    what_if: Sequence[Prediction] = ()
-    what_if_replay_error: float | None = None
-    what_if_proofs: Sequence[Proof] = ()
-    what_if_doubts: Sequence[str] | None = ()
     overhead: Mapping[str, float]
     undisturbed: Mapping[str, str]
     not_available: Mapping[str, str | None]
@@ -149,8 +139,7 @@ class ProfileDocument(ProfileHeader):
             one.name: to_builtins(getattr(self, one.name)) for one in fields(ProfileHeader)
         }
         for name, record in self.passes.items():
-            if name != "what_if":  # it stands in the header
-                document[OTHER_NAMES.get(name, name)] = record.as_builtins()
+            document[OTHER_NAMES.get(name, name)] = record.as_builtins()
         peaks = document.get("roofline", {}).get("peaks", {})
         peaks |= peaks.get("gflops_s", {})  # by precision too, as the rows name it
         return document
@@ -159,7 +148,7 @@ class ProfileDocument(ProfileHeader):
 def profile_schema() -> dict[str, Any]:
     """The JSON Schema of ``profile --json``. Passes that did not run have no key."""
     header = json_schema(ProfileHeader)
-    passes = {name: pass_schema(name) for name in FACTS if name != "what_if"}
+    passes = {name: pass_schema(name) for name in FACTS}
     definitions = dict(header["$defs"])
     for schema in passes.values():
         definitions |= schema.pop("$defs")

@@ -14,7 +14,7 @@ from detector.core.errors.text import counted
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.run import new_table, number
 from detector.lab.analysis.layers import describe_above_roof, describe_outside, describe_uncounted
-from detector.lab.analysis.noise import misses
+from detector.lab.analysis.noise import decimals_of
 from detector.lab.analysis.profile import describe_cost
 from detector.lab.session.passes import (
     CountersFacts,
@@ -25,7 +25,6 @@ from detector.lab.session.passes import (
     LayersFacts,
     LoopFacts,
     MemoryFacts,
-    Proof,
     PythonFacts,
     RooflineFacts,
     SweepFacts,
@@ -145,45 +144,29 @@ def critical_path_table(facts: CriticalPathFacts) -> Table:
 
 
 def what_if_table(facts: WhatIfFacts) -> Group:
-    """Predictions, beside what was measured where they were tested, and reasons to doubt them."""
+    """What each change gained beside the run as it is, and reasons to doubt it."""
     title = (
-        f"what if (replay off by {facts.replay_error:+.1%} at 1x, "
-        f"{number(facts.measured_fps, '.2f')} FPS in the loop)"
+        f"what if, measured: {counted(facts.rounds, 'round')} of {counted(facts.frames, 'frame')}, "
+        f"in turns with the run as it is ({_in_rounds(facts.fps)} FPS end to end)"
     )
-    if missed := misses(facts):
-        return Group(Text(f"what if: {missed}"), *_measured_alone(facts))
-    proofs = facts.proof_of
-    measured = (
-        ("measured FPS", "gain", "lowest .. highest", "predicted is off by") if proofs else ()
-    )
-    table = new_table(title, "change", "predicted FPS", "gain", *measured)
-    for row in facts.predictions:
-        shown = _measured(proofs.get(row.change)) if proofs else []
-        table.add_row(row.change, f"{row.predicted_fps:.2f}", f"{row.gain:+.1%}", *shown)
-    lines = [f"unreliable: {reason}" for reason in facts.doubts or ()]
-    if facts.no_batch_because:
-        lines.append(f"not predicted: {facts.no_batch_because}")
+    table = new_table(title, "change", "gain", "lowest .. highest", "FPS", "ms a frame")
+    for row in facts.changes:
+        ratio = row.fps_ratio
+        told = row.helps or ratio.high < 1
+        table.add_row(
+            row.change,
+            f"{ratio.median - 1:+.1%}" if told else "not told from none",
+            f"{ratio.low - 1:+.1%} .. {ratio.high - 1:+.1%}",
+            _in_rounds(row.fps),
+            _in_rounds(row.frame_ms),
+        )
+    lines = [f"unreliable: {reason}" for reason in facts.doubts]
+    lines += [f"not measured: {change}: {why}" for change, why in facts.not_measured.items()]
     return Group(table, *map(Text, lines))
 
 
-def _measured_alone(facts: WhatIfFacts) -> list[Table]:
-    """What was tested, without predictions that nobody should read."""
-    if not facts.proof_of:
-        return []
-    table = new_table("what if, measured", "change", "FPS", "gain", "lowest .. highest")
-    for change, proof in facts.proof_of.items():
-        table.add_row(change, *_measured(proof)[:3])
-    return [table]
-
-
-def _measured(proof: Proof | None) -> list[str]:
-    """Cells of a row. Sessions of the first version have the gains alone."""
-    if proof is None:
-        return ["", "", "", ""]
-    low, high = proof.measured_low, proof.measured_high
-    ends = "" if low is None or high is None else f"{low:+.0%} .. {high:+.0%}"
-    fps = number(proof.measured_fps, ".2f")
-    return [fps, f"{proof.measured_gain:+.1%}", ends, f"{proof.off_by:+.1%}"]
+def _in_rounds(values: Interval) -> str:
+    return f"{values.median:.{decimals_of(values)}f}"
 
 
 LONGEST_LAYERS, FEW_LAYERS = 15, 5

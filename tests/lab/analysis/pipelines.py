@@ -1,16 +1,16 @@
-"""Runs with known durations: a load's replay as a recorded run, and the same loop told to SimPy,
-another simulator.
+"""Runs on paper: when each call of a loop starts and ends whose calls have known durations.
+
+The instants follow from those of earlier batches alone, so one pass over the batches tells them.
+``test_a_real_run_keeps_to_the_graph`` holds the graph's rules against runs of the loop itself.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import simpy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from detector.core.timeline import STAGES
 from detector.lab.analysis.loop.activities import Activity, LoopShape
-from detector.lab.analysis.loop.replay import Beside, Call, Load, replay
 
 MS = 1_000_000
 
@@ -26,6 +26,15 @@ def shape(
     return LoopShape(batch, concurrency, requests, images, queue, queue + concurrency, sync)
 
 
+@dataclass(frozen=True)
+class Load:
+    """``seconds[stage][number]``: of each call; one more read call finds the end."""
+
+    frames: int
+    shape: LoopShape
+    seconds: Mapping[str, Sequence[float]]
+
+
 def load(frames: int, loop: LoopShape, **each: float | list[float]) -> Load:
     """Seconds of each call of a stage: one number for all, or a list."""
     batches = -(-frames // loop.batch)
@@ -39,148 +48,91 @@ def load(frames: int, loop: LoopShape, **each: float | list[float]) -> Load:
     return Load(frames, loop, seconds)
 
 
-def with_libraries(one: Load, **each: tuple[list[float], int]) -> Load:
-    """Threads of a library beside the calls of read or write: seconds a frame, and the room."""
-    return replace(
-        one, beside={stage: Beside(seconds, 1.0, room) for stage, (seconds, room) in each.items()}
-    )
-
-
-def recorded(calls: list[Call]) -> list[Activity]:
-    """As the instruments see it: what libraries do beside the calls is not among the spans."""
-    return [
-        Activity(c.stage, c.number, c.thread, round(c.start * 1e9), round(c.end * 1e9))
-        for c in calls
-        if not c.beside
-    ]
+def wall(one: Load) -> float:
+    """Seconds until the last call ends."""
+    return max((call.end_ns for call in run_of(one)), default=0) / 1e9
 
 
 def run_of(one: Load) -> list[Activity]:
-    return recorded(replay(one))
+    """All calls as the instruments see them, by their start."""
+    paper = _Paper(one)
+    paper.in_turn() if one.shape.sync else paper.overlapped()
+    return sorted(paper.calls, key=lambda call: (call.start_ns, call.end_ns))
 
 
-Calls = dict[tuple[str, int, bool], tuple[float, float]]
-
-
-def by_simpy(one: Load) -> Calls:
-    """(stage, number, beside) -> start and end, as SimPy's own stores, containers and processes see
-    the loop.
-    """
-    return _Loop(one).run()
-
-
-class _Loop:
+class _Paper:
     def __init__(self, one: Load) -> None:
-        loop = one.shape
-        self.one, self.loop, self.env = one, loop, simpy.Environment()
-        self.calls: Calls = {}
-        self.requests = simpy.Container(self.env, loop.requests, loop.requests)
-        self.images = simpy.Container(self.env, loop.images, loop.images)
-        self.filled = simpy.Store(self.env, loop.queue_batches)
-        count = -(-one.frames // loop.batch)
-        self.rows = [
-            range(b * loop.batch, min((b + 1) * loop.batch, one.frames)) for b in range(count)
-        ]
-        self.arrived = [self.env.event() for _ in self.rows]
-        self.popped = [self.env.event() for _ in self.rows]
-        # The decoder takes what was handed over and lays what it decoded on a shelf; the encoder
-        # gives room back.
-        self.packets, self.handed = simpy.Store(self.env), 0
-        self.decoded = [self.env.event() for _ in range(one.frames)]
-        self.pictures = simpy.Store(self.env)
-        room = one.beside["write"].room if "write" in one.beside else 1
-        self.room = simpy.Container(self.env, room, room)
+        self.one, self.loop = one, one.shape
+        self.calls: list[Activity] = []
+        self.clock: dict[str, float] = {}  # thread -> when it is free
+        self.ended: dict[tuple[str, int], float] = {}
+        self.began: dict[tuple[str, int], float] = {}
 
-    def run(self) -> Calls:
-        loop = (
-            [self.in_turn()] if self.loop.sync else [self.reader(), *self.workers(), self.writer()]
-        )
-        libraries = {"read": self.decoder, "write": self.encoder}
-        for process in (*loop, *(libraries[stage]() for stage in self.one.beside)):
-            self.env.process(process)
-        self.env.run()
-        return self.calls
+    def call(self, thread: str, stage: str, number: int) -> None:
+        start = self.clock.get(thread, 0.0)
+        end = start + self.one.seconds[stage][number]
+        self.began[stage, number], self.ended[stage, number] = start, end
+        self.clock[thread] = end
+        self.calls.append(Activity(stage, number, thread, round(start * 1e9), round(end * 1e9)))
 
-    def workers(self):
-        return (self.worker() for _ in range(self.loop.concurrency))
+    def wait(self, thread: str, when: float | None) -> None:
+        """None: for what was there from the beginning."""
+        self.clock[thread] = max(self.clock.get(thread, 0.0), when or 0.0)
 
-    def work(self, stage: str, number: int, beside: bool = False):
-        start = self.env.now
-        yield self.env.timeout((self.one.beside_s if beside else self.one.call_s)(stage, number))
-        self.calls[stage, number, beside] = (start, self.env.now)
+    def rows(self, batch: int) -> range:
+        size = self.loop.batch
+        return range(batch * size, min((batch + 1) * size, self.one.frames))
 
-    def read(self, frame: int):
-        if "read" in self.one.beside and frame < self.one.frames:
-            while self.handed < min(self.one.frames, frame + self.one.beside["read"].room):
-                yield self.packets.put(self.handed)
-                self.handed += 1
-            yield self.decoded[frame]
-        yield from self.work("read", frame)
+    def in_turn(self) -> None:
+        for batch in range(-(-self.one.frames // self.loop.batch)):
+            for frame in self.rows(batch):
+                self.call("main", "read", frame)
+                self.call("main", "preprocess", frame)
+            self.call("main", "infer", batch)
+            self.write("main", batch)
+        self.call("main", "read", self.one.frames)
 
-    def write(self, frame: int):
-        yield from self.work("write", frame)
-        if "write" in self.one.beside:
-            yield self.room.get(1)
-            yield self.pictures.put(frame)
+    def write(self, thread: str, batch: int) -> None:
+        for frame in self.rows(batch):
+            self.call(thread, "head", frame)
+        for frame in self.rows(batch):
+            for stage in ("nms", "annotate", "write"):
+                self.call(thread, stage, frame)
 
-    def decoder(self):
-        for _ in range(self.one.frames):
-            frame = yield self.packets.get()
-            yield from self.work("read", frame, beside=True)
-            self.decoded[frame].succeed()
-
-    def encoder(self):
-        for _ in range(self.one.frames):
-            frame = yield self.pictures.get()
-            yield from self.work("write", frame, beside=True)
-            yield self.room.put(1)
-
-    def in_turn(self):
-        for batch, frames in enumerate(self.rows):
-            for frame in frames:
-                yield from self.read(frame)
-                yield from self.work("preprocess", frame)
-            yield from self.work("infer", batch)
-            for frame in frames:
-                yield from self.work("head", frame)
-            for frame in frames:
-                yield from self.work("nms", frame)
-                yield from self.work("annotate", frame)
-                yield from self.write(frame)
-        yield from self.work("read", self.one.frames)
-
-    def reader(self):
+    def overlapped(self) -> None:
         for batch in range(self.one.frames // self.loop.batch + 1):
-            yield self.requests.get(1)
-            frames = self.rows[batch] if batch < len(self.rows) else range(0)
-            for frame in frames:
-                yield self.images.get(1)
-                yield from self.read(frame)
-                yield from self.work("preprocess", frame)
-            if len(frames) < self.loop.batch:
-                yield self.images.get(1)
-                yield from self.work("read", self.one.frames)
-                yield self.images.put(1)
-            if frames:
-                yield self.filled.put(batch)
+            self.read(batch)
+            if rows := self.rows(batch):
+                self.infer(batch)
+                self.wait("writer", self.ended["infer", batch])
+                self.write("writer", batch)
+                assert rows[-1] < self.one.frames
 
-    def worker(self):
-        while True:
-            batch = yield self.filled.get()
-            yield from self.work("infer", batch)
-            if batch >= self.loop.results:
-                yield self.popped[batch - self.loop.results]
-            self.arrived[batch].succeed()
+    def read(self, batch: int) -> None:
+        """A request, then a picture for each row; the call that finds the end needs both too. The
+        batch goes when the queue has room, which is when an earlier one was taken."""
+        self.wait("reader", self.ended.get(("head", self.last_row(batch - self.loop.requests))))
+        rows = self.rows(batch)
+        for frame in rows:
+            self.wait("reader", self.ended.get(("write", frame - self.loop.images)))
+            self.call("reader", "read", frame)
+            self.call("reader", "preprocess", frame)
+        if len(rows) < self.loop.batch:
+            end = self.one.frames
+            self.wait("reader", self.ended.get(("write", end - self.loop.images)))
+            self.call("reader", "read", end)
+        if rows:
+            self.wait("reader", self.began.get(("infer", batch - self.loop.queue_batches)))
 
-    def writer(self):
-        for batch, frames in enumerate(self.rows):
-            yield self.arrived[batch]
-            self.popped[batch].succeed()
-            for frame in frames:
-                yield from self.work("head", frame)
-            yield self.requests.put(1)
-            for frame in frames:
-                yield from self.work("nms", frame)
-                yield from self.work("annotate", frame)
-                yield from self.write(frame)
-                yield self.images.put(1)
+    def infer(self, batch: int) -> None:
+        """By the worker that is free first. It is free again when the queue has room for its
+        result, which is when the writer takes an earlier one."""
+        workers = [f"worker-{at}" for at in range(self.loop.concurrency)]
+        thread = min(workers, key=lambda name: self.clock.get(name, 0.0))
+        self.wait(thread, self.clock["reader"])
+        self.call(thread, "infer", batch)
+        room = batch - self.loop.results
+        self.wait(thread, self.began.get(("head", room * self.loop.batch)) if room >= 0 else None)
+
+    def last_row(self, batch: int) -> int:
+        return min((batch + 1) * self.loop.batch, self.one.frames) - 1 if batch >= 0 else -1

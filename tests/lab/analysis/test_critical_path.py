@@ -33,9 +33,10 @@ from detector.lab.analysis.loop.activities import (
 from detector.lab.analysis.loop.critical_path import critical_path, slack
 from detector.lab.analysis.loop.frames import frame_parts
 from detector.lab.analysis.loop.recorded import recorded_facts
-from detector.lab.analysis.loop.replay import replay, wall
 from detector.lab.session.nsys import Recorded
-from tests.lab.analysis.pipelines import load, recorded, run_of, shape
+from detector.lab.session.read import read_session
+from tests.lab.analysis.pipelines import load, run_of, shape, wall
+from tests.lab.report.sessions import ran
 from tests.properties import STEADY
 
 TICK = 1 / 1024
@@ -186,6 +187,26 @@ def test_every_call_of_a_paper_run_starts_when_its_binding_predecessor_is_done()
                 assert activity.start_ns == ready, (activity, edge)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "flags",
+    [{"concurrency": 2}, {"batch": 3}, {"batch": 2, "concurrency": 2}, {"sync": True}],
+    ids=str,
+)
+def test_a_real_run_keeps_to_the_graph(tmp_path, flags):
+    """No call of the loop itself starts before what the graph says that it waits for is done. (A
+    thread that waits for room goes on a moment before the call begins that made room.)"""
+    session = read_session(ran(tmp_path, frames=40, save=("jsonl",), **flags))
+    graph = activity_graph(activities_of(session.spans), LoopShape.of(session.document.loop[0]))
+    edges = [
+        (at, edge) for at, found in enumerate(graph.edges) for edge in found if not edge.at_start
+    ]
+    causes = {edge.cause for _, edge in edges}
+    assert causes == ({PROGRAM} if "sync" in flags else {PROGRAM, DATA, REQUEST, IMAGE})
+    for at, edge in edges:
+        assert graph.when(edge) <= graph.activities[at].start_ns, (graph.activities[at], edge)
+
+
 def test_waits_and_self_times_add_up_to_the_wall_also_with_hand_overs():
     """Every call a random while later than its predecessors allowed."""
     dice = random.Random(7)
@@ -214,7 +235,7 @@ def test_a_delay_on_the_path_lengthens_the_run_by_as_much_and_one_within_its_sla
     }
     one = load(40, shape(), read=ticks(41), **each)
     graph = activity_graph(run_of(one), one.shape)
-    before, room = wall(replay(one)), slack(graph)
+    before, room = wall(one), slack(graph)
     critical = [at for at, ns in enumerate(room) if ns == 0]
     assert 0 < len(critical) < len(room)
     for at, activity in enumerate(graph.activities):
@@ -222,7 +243,7 @@ def test_a_delay_on_the_path_lengthens_the_run_by_as_much_and_one_within_its_sla
         longer[activity.stage] = list(longer[activity.stage])
         delay = room[at] / 1e9 if room[at] else 5 * TICK
         longer[activity.stage][activity.number] += delay
-        after = wall(replay(replace(one, seconds=longer)))
+        after = wall(replace(one, seconds=longer))
         expected = before + (0 if room[at] else delay)
         assert after == pytest.approx(expected, abs=1e-7), activity
     # And past its slack it does.
@@ -230,7 +251,7 @@ def test_a_delay_on_the_path_lengthens_the_run_by_as_much_and_one_within_its_sla
     activity = graph.activities[at]
     longer = {**one.seconds, activity.stage: list(one.seconds[activity.stage])}
     longer[activity.stage][activity.number] += room[at] / 1e9 + 7 * TICK
-    assert wall(replay(replace(one, seconds=longer))) > before
+    assert wall(replace(one, seconds=longer)) > before
 
 
 def random_graph(dice: random.Random, count: int) -> ActivityGraph:
@@ -373,8 +394,3 @@ def test_whatever_the_order_of_its_spans_a_recordings_facts_add_up(spans, loop):
     for parts in frame_parts(activities, whole.batch, range(7)).values():
         assert all(part.ms >= 0 for part in parts)
     assert len(frame_times_ms(columns)) <= len(spans)
-
-
-def test_a_paper_run_and_its_record_are_one():
-    one = load(3, shape(), read=1, infer=2)
-    assert recorded(replay(one)) == run_of(one)

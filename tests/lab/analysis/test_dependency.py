@@ -7,14 +7,13 @@ import pytest
 from detector.lab.analysis.loop.activities import activity_graph
 from detector.lab.analysis.loop.critical_path import critical_path
 from detector.lab.analysis.loop.dependency import HAND_OVER, STARTUP, TEARDOWN, dependency_rows
-from detector.lab.analysis.loop.replay import replay
-from tests.lab.analysis.pipelines import load, recorded, shape
+from tests.lab.analysis.pipelines import load, run_of, shape
 
 ONE = load(40, shape(), read=0.002, preprocess=0.001, infer=0.008, head=0.001, write=0.002)
 
 
 def test_a_call_on_the_path_is_taken_from_its_stage_and_one_off_it_only_waits() -> None:
-    activities = recorded(replay(ONE))
+    activities = run_of(ONE)
     path = critical_path(activity_graph(activities, ONE.shape))
     assert path is not None
     # Half of every inference is spent in a system call; so is half of every read, which limits
@@ -37,11 +36,11 @@ def test_a_call_on_the_path_is_taken_from_its_stage_and_one_off_it_only_waits() 
     assert found["wait for result"].waiting_s == pytest.approx(0.5)
     assert found[STARTUP].critical_path_s == pytest.approx(path.startup_ns / 1e9)
     assert found[TEARDOWN].critical_path_s == pytest.approx(path.teardown_ns / 1e9)
-    assert HAND_OVER not in found  # nothing lies between two calls of a replay
+    assert HAND_OVER not in found  # nothing lies between two calls of a run on paper
 
 
 def test_calls_within_calls_count_once() -> None:
-    activities = recorded(replay(ONE))
+    activities = run_of(ONE)
     path = critical_path(activity_graph(activities, ONE.shape))
     assert path is not None
     calls = [

@@ -40,6 +40,8 @@ def profiled(tmp_path_factory):
         "run",
         "--only",
         "loop,critical_path,what_if,memory,python",
+        "--what-if-seconds",
+        1,
         "--json",
         "--csv",
         cwd=place,
@@ -56,8 +58,10 @@ def test_every_pass_gives_its_facts(profiled):
     path = document["critical_path"]
     assert sum(stage["share"] for stage in path["stages"]) == pytest.approx(1)
     assert sum(s["self_s"] + s["wait_s"] for s in path["stages"]) == pytest.approx(path["wall_s"])
-    changes = {row["change"] for row in document["what_if"]}
-    assert {"infer free", "read free", "write free", "overlap off", "one more core"} <= changes
+    assert document["schema"] == 2
+    changes = {row["change"] for row in document["what_if"]["changes"]}
+    assert {"infer free", "overlap off"} <= changes
+    assert changes.isdisjoint(document["what_if"]["not_measured"])
     assert set(document["overhead"]) == {"loop", "memory", "python"}
     assert document["memory"]["peak_mb"] >= document["memory"]["start_mb"]
     assert document["python"]["folded"]["detector.core.stages"] > 0

@@ -42,8 +42,8 @@ import json, os
 import detector.core.engines as engines
 import detector.lab.profile as profile
 import detector.lab.profile.energy as energy
-import detector.lab.profile.stand_ins as stand_ins
 import detector.lab.profile.sweep as sweep
+import detector.lab.profile.what_if as what_if
 from pathlib import Path
 
 def noting(function):
@@ -74,7 +74,7 @@ def marking(function):
 engines.open, engines.time_layers = noting(engines.open), noting(engines.time_layers)
 profile._run_pass = marking(profile._run_pass)
 energy.POWERCAP, energy.IDLE_S = Path({powercap!r}), 0.2
-stand_ins.ROUNDS = sweep.ROUNDS = 1
+what_if.ROUNDS = sweep.ROUNDS = 1
 sweep.BATCHES = (1, 2)
 """
 PERF = f"""#!{sys.executable}
@@ -150,7 +150,7 @@ def run_profile(place, engine, precision, *passes):
     keep_tuned(place, engine, precision)
     done = detect_video(
         *("profile", STREET, "--frames", FRAMES, "--run-dir", "run", "--engines-dir", "engines"),
-        *("--prove", *passes),
+        *("--what-if-seconds", 1, *passes),
         cwd=place,
         env=spied(place),
         timeout=500,

@@ -1,24 +1,31 @@
-"""What-if as a pass: it keeps the run's own threads, tries what can be tried, and says how far off
-it was.
+"""What-if as a pass: it keeps the run's own threads, its stand-ins give what their stages gave, and
+a gain is what every round had.
 """
 
 from __future__ import annotations
 
-import importlib.util
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from detector.core import sources
+from detector.core.config.levels import resolve_config
 from detector.core.config.schema import Config
+from detector.core.errors import EngineError
 from detector.core.errors.machine import usable_cores
+from detector.core.loop.parts import Parts, Progress
+from detector.core.run.looping import run_loop
+from detector.core.run.wire import first_picture_size, load_model, open_source, wire_loop
+from detector.core.session.document import LibraryStage, LibraryThreads
 from detector.core.session.store import Session
-from detector.lab.analysis.loop.what_if import UNKNOWN
-from detector.lab.analysis.noise import MISSES
+from detector.core.timeline import STAGES, OffTimeline
+from detector.lab.analysis.loop.what_if import Turns, compare_turns, list_doubts, stage_share
 from detector.lab.profile import stand_ins, what_if
 from detector.lab.profile.base import Occasion, pin_choices
-from detector.lab.session.passes import Prediction
 from detector.lab.session.read import read_session
 from tests.cli.command import detect_video, summary_of
 from tests.conftest import CHECKOUT
@@ -26,6 +33,7 @@ from tests.lab.report.sessions import ran
 from tests.session.documents import document
 
 STREET = CHECKOUT / "videos/street.mp4"
+UNKNOWN = 0.05  # of the CPU seconds: threads of no known stage
 
 
 def test_another_loop_gets_the_threads_and_requests_that_the_run_had():
@@ -47,84 +55,235 @@ def test_another_loop_gets_the_threads_and_requests_that_the_run_had():
     assert (pinned.engine, pinned.precision) == ("openvino", "bf16")
 
 
-CHANGES = [
-    "infer free",
-    "read free",
-    "write free",
-    "overlap off",
-    "batch 4",
-    "one more core",
-    "preprocess free",
-]
+# ----------------------------------------------------------------------
+# Turns
 
 
-def test_what_cannot_be_tried_is_not_and_the_rounds_are_interleaved(monkeypatch):
-    """Rates that fall by the same factor in every round: the gains within a round do not."""
-    tried, speed = (
-        [],
-        {"": 50.0, "infer": 100.0, "read": 55.0, "write": 75.0, "sync": 25.0, "batch": 60.0},
+def test_each_change_runs_between_two_runs_as_they_are():
+    """A computer that gets slower by the same step each run: the gains within a round do not."""
+    tried: list[str] = []
+
+    def run(name: str, seconds: float):
+        def once() -> float:
+            tried.append(name)
+            return seconds * (1 + 0.1 * len(tried))
+
+        return once
+
+    changes = {"infer free": run("infer", 0.5), "read free": run("read", 1.0)}
+    turns = what_if.take_turns(run("", 1.0), changes, budget_s=0.0)
+    assert tried == ["", "", *["infer", "", "read", ""] * what_if.ROUNDS]
+    rows = compare_turns(turns, {"infer free": ("infer", "a"), "read free": ("read", "b")})
+    infer, read = rows
+    assert (infer.change, infer.stage, infer.how) == ("infer free", "infer", "a")
+    assert (infer.fps_ratio.low, infer.fps_ratio.high) == pytest.approx((2, 2))
+    assert (infer.frame_ratio.low, infer.frame_ratio.high) == pytest.approx((0.5, 0.5))
+    assert (read.fps_ratio.low, read.fps_ratio.high) == pytest.approx((1, 1))
+    assert infer.helps
+    # The time a frame is as it was measured: of the 3rd, 7th and 11th run of all.
+    assert infer.frame_ms.low == pytest.approx(0.5e3 * 1.3)
+    assert infer.frame_ms.median == pytest.approx(0.5e3 * 1.7)
+
+
+@pytest.mark.parametrize(("budget_s", "rounds"), [(0.0, 3), (8.1, 3), (10.1, 4), (99.0, 10)])
+def test_rounds_go_on_until_the_budget_is_used(budget_s, rounds):
+    """A run takes a second: two before the first round, two a round. No round begins that would
+    not fit, and none after the tenth."""
+    now = 0.0
+
+    def once() -> float:
+        nonlocal now
+        now += 1.0
+        return 1.0
+
+    turns = what_if.take_turns(once, {"a": once}, budget_s, lambda: now)
+    assert len(turns.changed["a"]) == rounds
+    assert now == 2 + 2 * rounds
+
+
+def test_a_change_that_fails_costs_no_other_its_figures():
+    calls = iter([1.0])  # runs once, then fails
+
+    def larger() -> float:
+        if (found := next(calls, None)) is None:
+            raise EngineError("no memory\nfor it")
+        return found
+
+    turns = what_if.take_turns(lambda: 1.0, {"batch 4": larger, "a": lambda: 0.5}, 0.0)
+    assert turns.failed == {"batch 4": "no memory for it"}
+    assert list(turns.changed) == list(turns.beside) == ["a"]
+    assert len(turns.changed["a"]) == what_if.ROUNDS
+
+
+@pytest.mark.parametrize(
+    ("ratios", "helps"), [((1.1, 1.2, 1.3), True), ((0.99, 1.4, 1.5), False), ((1.0, 2, 2), False)]
+)
+def test_what_was_not_faster_in_every_round_helps_nothing(ratios, helps):
+    turns = Turns()
+    for ratio in ratios:
+        turns.add("a", 1.0, 1 / ratio, 1.0)
+    [row] = compare_turns(turns, {"a": (None, "")})
+    assert row.helps is helps
+
+
+def test_few_frames_and_runs_that_differ_are_reasons_to_doubt():
+    assert list_doubts(60, [1.0, 1.1]) == []
+    assert list_doubts(24, [1.0, 1.5]) == [
+        "24 frames are few: the start and the end weigh as much as the steady state",
+        "the same run differed by 50% from turn to turn",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "frames", "period_s", "chosen"),
+    [
+        (60, 500, 0.01, 115),  # 5 rounds of 5 changes are 52 runs with the first two
+        (60, 80, 0.01, 80),  # no more than there are
+        (60, 500, 0.05, 37),  # 3 rounds
+        (60, 500, 5.0, 24),  # in any case
+    ],
+)
+def test_a_run_has_as_many_frames_as_fit_the_budget(seconds, frames, period_s, chosen):
+    occasion = SimpleNamespace(seconds=seconds, frames=frames, period_ms=1e3 * period_s)
+    assert what_if._choose_frames(occasion, 5) == chosen
+
+
+def test_a_stage_counts_with_its_librarys_threads():
+    run = document()  # 10 frames at 12.5 FPS
+    assert stage_share(run, "read") == pytest.approx(0.2 / 0.8)
+    threads = LibraryStage(threads=2, calls=10, cpu_s=0.3, busiest_s=0.2, ready_s=0.0)
+    libraries = LibraryThreads(
+        wall_s=0.8, process_s=1.0, unknown_s=0.0, others_s=None, stages={"read": threads}
     )
-
-    def rate(source, config, stage):
-        name = "sync" if config.loop.sync else "batch" if config.runtime.batch == 4 else stage
-        slower = 0.5 ** (len(tried) // 6)
-        tried.append(name)
-        return speed[name] * slower
-
-    monkeypatch.setattr(stand_ins, "_rate", rate)
-    predicted = [Prediction(change, 110.0, 1.2) for change in CHANGES]
-    rows = stand_ins.prove("clip.mp4", Config(), predicted)
-    assert tried == ["", "infer", "read", "write", "sync", "batch"] * 3
-    assert [row.change for row in rows] == CHANGES[:5]
-    infer = rows[0]
-    assert (infer.measured_low, infer.measured_gain, infer.measured_high) == pytest.approx(
-        (1.0, 1.0, 1.0)
-    )
-    assert (infer.measured_fps, infer.predicted_fps) == (50.0, 110.0)  # the middle round's
-    for row in rows:
-        assert row.off_by == pytest.approx((1 + row.predicted_gain) / (1 + row.measured_gain) - 1)
-    assert stand_ins.list_unsteady(rows) == []
+    run = replace(run, cpu=replace(run.cpu, libraries=libraries))
+    assert stage_share(run, "read") == pytest.approx((0.1 + 0.3) / 0.8)
 
 
-def test_a_measurement_that_contradicts_itself_is_said(monkeypatch):
-    rates = iter([50.0, 100.0, 50.0, 60.0, 50.0, 90.0])
-    monkeypatch.setattr(stand_ins, "_rate", lambda *_: next(rates))
-    rows = stand_ins.prove("clip.mp4", Config(), [Prediction("infer free", 90.0, 0.8)])
-    assert rows[0].off_by == pytest.approx(0.0)
-    assert stand_ins.list_unsteady(rows) == [
-        "infer free: the measured gain went from +20% to +100%"
+# ----------------------------------------------------------------------
+# Stand-ins
+
+STAGES_OF_A_PICTURE = ("read", "preprocess", "infer", "head", "nms")
+
+
+@contextmanager
+def wired(frames: int = 12, batch: int = 1, sinks=()):
+    """The parts of a loop over the street, and what its stages gave."""
+    given = {"engine": "ort", "frames": frames, "batch": batch, "threads": 1}
+    config = resolve_config(None, given)
+    spec = str(STREET)
+    machine = load_model(config, picture=first_picture_size([spec], config))
+    with machine.engine:
+        with open_source(spec, config) as source:
+            kept = stand_ins.record_stages(wire_loop(config, machine, source, sinks), source)
+        with open_source(spec, config) as source:
+            yield config, wire_loop(config, machine, source, sinks), kept
+
+
+def found_by(config, parts):
+    return [
+        (detections.boxes.tolist(), detections.class_ids.tolist())
+        for _, detections in run_loop(parts, config, OffTimeline(), Progress())
     ]
 
 
 @pytest.mark.slow
-def test_a_cached_source_hands_out_as_many_frames_as_there_are_each_a_copy():
-    with sources.open(str(STREET), frames=60) as source:
-        cached = stand_ins.CachedSource(source)
-    frames = []
-    place = np.zeros((540, 960, 3), np.uint8)
-    while (frame := cached.read(place)) is not None:
-        frames.append(frame.index)
-        assert frame.image is place
-        place[:] = 0  # whoever draws on it spoils no later frame
-    assert frames == list(range(60))
-    first = stand_ins.KEPT - 1
-    assert cached._kept[first].image.any()
+@pytest.mark.parametrize("stage", STAGES_OF_A_PICTURE)
+@pytest.mark.parametrize("batch", [1, 5])
+def test_a_stand_in_gives_what_its_stage_gave(stage, batch):
+    """As many frames, and the very detections: so what follows has the same work."""
+    with wired(batch=batch) as (config, parts, kept):
+        replaced = stand_ins.replace_stage(parts, stage, kept, 12)
+        config = replace(config, loop=replace(config.loop, sync=True))  # batches in order
+        found = found_by(config, replaced)
+        assert len(found) == 12
+        recorded = [
+            fit.to_source(one) for one, (_, fit) in zip(kept.detections, kept.rows, strict=True)
+        ]
+        wanted = [(one.boxes.tolist(), one.class_ids.tolist()) for one in recorded]
+        last = 12 - 12 % batch if stage == "infer" else 12  # a batch of two has no recording
+        assert found[:last] == wanted[:last]
+        assert any(boxes for boxes, _ in found)
 
 
 @pytest.mark.slow
-def test_the_pass_says_what_its_replay_stands_on(tmp_path):
-    session = ran(tmp_path, frames=40)
+@pytest.mark.parametrize("stage", STAGES_OF_A_PICTURE)
+def test_a_stand_in_does_not_call_its_stage(stage):
+    def refuse(*_):
+        raise AssertionError(f"{stage} was called")
+
+    with wired(frames=4) as (config, parts, kept):
+        info = parts.source.info
+        requests = [
+            SimpleNamespace(slot=one.slot, device_ms=None, infer=refuse) for one in parts.requests
+        ]
+        refused = {
+            "read": {"source": SimpleNamespace(info=info, read=refuse)},
+            "infer": {"requests": requests},
+        }.get(stage, {stage: refuse})
+        anew = lambda: {"source": stand_ins.CachedSource(info, kept.frames, 4)} | refused  # noqa: E731
+        with pytest.raises(AssertionError, match="was called"):
+            found_by(config, replace(parts, **anew()))
+        replaced = stand_ins.replace_stage(replace(parts, **anew()), stage, kept, 4)
+        assert len(found_by(config, replaced)) == 4
+
+
+def test_nothing_is_drawn_or_written_by_the_last_two():
+    parts = Parts(None, [], 1, None, None, None, annotate=print, sinks=(print,))
+    empty = stand_ins.Recorded()
+    assert stand_ins.replace_stage(parts, "write", empty, 1).sinks == ()
+    assert stand_ins.replace_stage(parts, "annotate", empty, 1).annotate(None, None) is None
+    assert stand_ins.replace_stage(parts, None, empty, 1) is parts
+    assert set(stand_ins.HOW) == set(STAGES)
+
+
+def test_pictures_have_no_stand_in_for_read_and_preprocess():
+    parts = SimpleNamespace(source=SimpleNamespace(info=SimpleNamespace(kind="pictures")))
+    assert {stage for stage in STAGES if stand_ins.why_none(parts, stage)} == {"read", "preprocess"}
+    parts.source.info.kind = "video"
+    assert not any(stand_ins.why_none(parts, stage) for stage in STAGES)
+
+
+@pytest.mark.slow
+def test_a_cached_source_hands_out_as_many_frames_as_there_are_each_a_copy():
+    with sources.open(str(STREET), frames=5) as source:
+        kept = [frame for _ in range(5) if (frame := source.read()) is not None]
+        cached = stand_ins.CachedSource(source.info, kept, 12)
+    frames, times = [], []
+    place = np.zeros((540, 960, 3), np.uint8)
+    while (frame := cached.read(place)) is not None:
+        frames.append(frame.index)
+        times.append((frame.pts, frame.time_s))
+        assert frame.image is place
+        place[:] = 0  # whoever draws on it spoils no later frame
+    assert frames == list(range(12))
+    assert times[:5] == [(one.pts, pytest.approx(one.time_s)) for one in kept]
+    assert len({after[0] - before[0] for before, after in pairwise(times)}) == 1  # at its pace
+    assert all(one.image.any() for one in kept)
+
+
+# ----------------------------------------------------------------------
+# The pass
+
+
+@pytest.mark.slow
+def test_every_change_is_measured_or_it_is_said_why_not(tmp_path, monkeypatch):
+    session = ran(tmp_path, frames=40, engine="ort", save=("jsonl",))
     plain = read_session(session)
-    occasion = Occasion(str(STREET), _config(plain.document), Session(session), plain)
-    facts = what_if.predict_changes(occasion)
-    libraries = plain.document.cpu.libraries
-    assert libraries.unknown_s <= libraries.process_s
-    read = facts.costs["read"]
-    assert (read.beside.cpu_ms if read.beside else 0) + read.cpu_ms > 0
-    changes = {row.change for row in facts.predictions}
-    assert {"read free", "write free", "overlap off", "batch 4", "one more core"} <= changes
-    assert "40 frames are few" in facts.doubts[-1]
-    assert facts.no_batch_because is None
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr(what_if, "ROUNDS", 1)
+    occasion = Occasion(str(STREET), _config(plain.document), Session(session), plain, 1.0)
+    facts = what_if.measure_changes(occasion)
+    measured = {row.change for row in facts.changes}
+    stages = {f"{stage} free" for stage in STAGES if stage in plain.document.stages}
+    assert measured | {*facts.not_measured} >= {*stages, "overlap off"}
+    assert measured.isdisjoint(facts.not_measured)
+    assert {"infer free", "overlap off", "batch 4"} <= measured
+    assert (facts.frames, facts.rounds) == (24, 1)
+    assert "24 frames are few" in facts.doubts[0]
+    assert {row.stage for row in facts.changes} - {None} <= {*STAGES}
+    assert sorted(tmp_path.rglob("*")) == before  # its outputs are gone
+    assert {one.sync for one in occasion.seen} == {None, True}
+    assert {one.batch for one in occasion.seen} == {1, 4}
 
 
 def _config(document) -> Config:
@@ -161,73 +320,25 @@ def test_the_threads_of_a_real_run_are_known(tmp_path):
 @pytest.mark.slow
 def test_a_run_too_short_for_batches_says_so(tmp_path):
     done = detect_video(
-        "profile",
-        STREET,
-        "--engine",
-        "null",
-        "--frames",
-        12,
-        "--no-video",
-        "--run-dir",
-        "run",
-        "--only",
-        "what_if",
-        "--prove",
-        "--json",
+        *("profile", STREET, "--engine", "null", "--frames", 12, "--no-video", "--run-dir", "run"),
+        *("--only", "what_if", "--what-if-seconds", 1, "--json"),
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    document = summary_of(done)
-    assert {row["change"] for row in document["what_if_proofs"]} == {
-        "infer free",
-        "read free",
-        "write free",
-        "overlap off",
-    }
-    assert all(row["measured_fps"] > 0 for row in document["what_if_proofs"])
-    assert any("12 frames are few" in doubt for doubt in document["what_if_doubts"])
+    facts = summary_of(done)["what_if"]
+    assert facts["not_measured"]["batch 4"] == "too few frames"
+    assert facts["not_measured"]["annotate free"] == "it did not run"
+    assert facts["frames"] == 12
+    assert facts["rounds"] >= 3
+    assert facts["ran"]["text"].startswith("null, as the run, also with stages replaced")
     shown = detect_video("report", "run", "--format", "table", cwd=tmp_path).stdout
-    # So short a run is often not held by its replay: predictions are then left out.
-    if abs(document["what_if_replay_error"]) <= MISSES:
-        assert "predicted is off by" in shown
-        assert "unreliable: 12 frames are few" in shown
-    else:
-        assert "the replay does not hold this run" in shown
-        assert "what if, measured" in shown
+    assert "not measured: batch 4: too few frames" in shown
+    assert "unreliable: 12 frames are few" in shown
 
 
-def measuring():
-    place = CHECKOUT / "scripts/measuring/what_if.py"
-    spec = importlib.util.spec_from_file_location("measuring_what_if", place)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_record_counts_predictions_by_their_median():
-    record = measuring()
-    documents = [
-        {
-            "fps": {"end_to_end": 100.0},
-            "what_if_replay_error": error,
-            "what_if_proofs": [
-                {
-                    "change": "infer free",
-                    "predicted_gain": 0.6,
-                    "measured_gain": 0.5,
-                    "off_by": off,
-                },
-                {"change": "batch 4", "predicted_gain": 0.0, "measured_gain": 0.3, "off_by": -0.23},
-            ],
-        }
-        for error, off in ((0.01, 0.07), (-0.06, 0.5), (0.02, -0.01))
-    ]
-    rows = [record.row_of(document) for document in documents]
-    assert record.changes_of(rows) == ["infer free", "batch 4"]
-    text = record.table("street ort", rows)
-    assert "replay at 1x off by +1% [-6% .. +2%]" in text
-    assert "+7% [-1% .. +50%]" in text
-    assert record.verdict({"street ort": rows}) == (
-        "1 of 2 predictions within 10% of what was measured, the worst off by -23.0%; replay at "
-        "1x within 1.0%"
+def test_prove_is_refused_in_a_line(tmp_path):
+    done = detect_video("profile", STREET, "--prove", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1].endswith(
+        "--prove is gone: what_if measures every change itself; leave it out"
     )

@@ -131,15 +131,13 @@ def test_every_section_is_there_in_the_order_of_the_page(browser, report):
     assert texts(browser, "#machine-part pre") == ["detect-video 'the clip.mp4'"]
 
 
-def test_the_three_biggest_levers_stand_above_their_table(browser, report):
+def test_the_biggest_gains_stand_above_their_table(browser, report):
     browser.open(report)
-    # Not the end-to-end FPS: those hold opening and closing files. The replay is off by 2%, so
-    # that decimals of 61.5 mean nothing.
-    was = " instead of 40 in the loop"
+    # "read free" was slower in one of the rounds: no figure of it stands here.
     assert texts(browser, "#levers li") == [
-        f"infer free+54%62 FPS{was}",
-        f"write free+10%44 FPS{was}",
-        f"one more core+5%42 FPS{was}",
+        "infer free+54%+48% .. +56%, 62 FPS instead of 40",
+        "write free+10%+6% .. +12%, 44 FPS instead of 40",
+        "no video+7%+5% .. +10%, 43 FPS instead of 40",
     ]
     assert texts(browser, ".warning") == []
 
@@ -150,45 +148,41 @@ def test_a_run_too_short_for_a_steady_part_is_shown_whole(tmp_path):
     assert ">read 0, " in shown  # not only what ran while the one frame was in NMS
 
 
-def test_levers_of_a_replay_that_misses_its_own_run_carry_a_warning(session, tmp_path):
+def test_figures_that_may_not_hold_carry_a_warning(session, tmp_path):
     shutil.copytree(session, tmp_path / "copy")
-    reasons = [
-        "the replay of the run as it was is off by -15%",
-        "threads of which no stage is known: <7> of 9",
-    ]
-    facts = {**PASSES["what_if"], "available": True, "replay_error": -0.15}
+    reasons = ["the same run differed by 88% from turn to turn", "<7> frames are few"]
+    facts = {**PASSES["what_if"], "available": True}
     for facts["doubts"] in (reasons, reasons[:1]):
         (tmp_path / "copy/passes/what_if.json").write_text(json.dumps(facts))
         shown = page(read_session(tmp_path / "copy")).decode()
-        assert shown.count(escape(reasons[0])) == 2  # with the levers and with the table
+        assert shown.count(escape(reasons[0])) == 2  # with the commands and with the table
         assert (
             shown.count(escape(reasons[1])) == shown.count("and 1 more") == len(facts["doubts"]) - 1
         )
-    del facts["doubts"]  # as the first version wrote it
-    (tmp_path / "copy/passes/what_if.json").write_text(json.dumps(facts))
-    assert page(read_session(tmp_path / "copy")).decode().count("is off by -15%") == 2
 
 
-def test_a_replay_that_does_not_hold_the_run_shows_no_figure(session, tmp_path):
-    shutil.copytree(session, tmp_path / "copy")
-    predicted = 'data-value="61.5"'
-    assert predicted in page(read_session(session)).decode()
-    facts = {**PASSES["what_if"], "available": True, "replay_error": -0.87, "doubts": []}
-    (tmp_path / "copy/passes/what_if.json").write_text(json.dumps(facts))
-    shown = page(read_session(tmp_path / "copy")).decode()
-    said = "the replay does not hold this run (off by -87%): measure it with compare"
-    assert shown.count(said) == 2  # with what to type next, and with What if
-    assert predicted not in shown
-    assert f'data-value="{facts["proofs"][0]["measured_fps"]!r}"' in shown
-
-
-def test_what_was_measured_stands_beside_what_was_predicted(browser, report):
+def test_what_is_not_told_from_no_gain_has_no_figure_but_its_interval(browser, report):
     browser.open(report)
-    proof = PASSES["what_if"]["proofs"][0]
-    for column, name in enumerate(
-        ("measured_fps", "measured_gain", "measured_low", "measured_high", "off_by"), 3
-    ):
-        assert values(browser, "whatif", column)[0] == proof[name]
+    gain = [row["fps_ratio"]["median"] - 1 for row in PASSES["what_if"]["changes"]]
+    shown = texts(browser, "#whatif td:nth-child(2)")
+    assert [text != "–" for text in shown] == [True, True, True, False, True]
+    assert values(browser, "whatif", 1)[0] == pytest.approx(gain[0])
+    lowest = [row["fps_ratio"]["low"] - 1 for row in PASSES["what_if"]["changes"]]
+    assert values(browser, "whatif", 2) == pytest.approx(lowest)
+
+
+def test_predictions_of_an_earlier_version_are_not_shown(session, tmp_path):
+    """The session can be read; what it predicted is no measurement."""
+    shutil.copytree(session, tmp_path / "copy")
+    old = {"available": True, "replay_error": -0.02, "measured_fps": 40.0, "seconds": 9.5}
+    row = {"change": "infer free", "predicted_fps": 6161.5, "gain": 0.5}
+    (tmp_path / "copy/passes/what_if.json").write_text(json.dumps(old | {"predictions": [row]}))
+    saved = read_session(tmp_path / "copy")
+    assert not saved.passes["what_if"].available
+    shown = page(saved).decode()
+    assert "an earlier version predicted here" in shown
+    assert "6161.5" not in shown
+    assert "<h2>What if" not in shown
 
 
 def test_the_numbers_are_the_sessions(browser, report, session):
@@ -212,8 +206,8 @@ def test_the_numbers_are_the_sessions(browser, report, session):
         expected = [1e3 * one[name] / frames for one in document["threads"].values()]
         assert values(browser, "threads", column) == pytest.approx(expected)
     assert values(browser, "path", 1) == [0.7, 0.3]
-    assert values(browser, "whatif", 1) == [
-        row["predicted_fps"] for row in PASSES["what_if"]["predictions"]
+    assert values(browser, "whatif", 4) == [
+        row["fps"]["median"] for row in PASSES["what_if"]["changes"]
     ]
     for column, name in (
         (2, "ms"),

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 from detector.core.timeline import KINDS, STAGES
-from detector.lab.analysis.loop.replay import replay
 from detector.lab.report.html import page
 from detector.lab.report.trace import trace
 from detector.lab.session.read import SavedSession
-from tests.lab.analysis.pipelines import load, recorded, shape
+from tests.lab.analysis.pipelines import load, run_of, shape
 from tests.session.documents import document
 
 
@@ -25,7 +24,7 @@ def session_of(one, tmp_path, waits=()) -> SavedSession:
 
     ``waits``: (thread, what, kind, start, end).
     """
-    activities = recorded(replay(one))
+    activities = run_of(one)
     threads = sorted({a.thread for a in activities})
     names = [*STAGES, *{what for _, what, *_ in waits}]
     rows = [

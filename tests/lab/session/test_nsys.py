@@ -13,11 +13,10 @@ from detector.core.cli.printing import terminal
 from detector.core.errors import UsageError
 from detector.core.session.codec import from_builtins, to_json
 from detector.lab.analysis.loop.recorded import recorded_facts
-from detector.lab.analysis.loop.replay import replay
 from detector.lab.session.nsys import read_nsys
 from detector.lab.session.profile import RecordingDocument
 from detector.lab.terminal.profile import print_recorded
-from tests.lab.analysis.pipelines import load, recorded, shape
+from tests.lab.analysis.pipelines import load, run_of, shape
 
 PID, PROCESS = 77, 77 << 24
 STRINGS = {1: "detect-video", 2: "work", 3: "wait_input", 9: "futex", 10: "poll"}
@@ -26,7 +25,7 @@ STRINGS = {1: "detect-video", 2: "work", 3: "wait_input", 9: "futex", 10: "poll"
 def export(path, one, *, registered=True, mark=True, extras=True, domain="detect-video"):
     """A recording of a run with known durations. ``registered``: texts by StringIds, as python's
     nvtx makes them."""
-    activities = recorded(replay(one))
+    activities = run_of(one)
     texts = dict(STRINGS) | {1: domain}
     database = sqlite3.connect(path)
     database.execute(

@@ -1,1 +1,1 @@
-"""What the spans of a run say: activities, critical path, replay, what-if."""
+"""What the spans of a run say: activities, critical path; and what runs in turns say."""

@@ -14,8 +14,16 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from detector.core.timeline.spans import READ
-from detector.lab.analysis.loop.activities import PROGRAM, ActivityGraph, frames_written
+from detector.lab.analysis.loop.activities import (
+    PROGRAM,
+    ActivityGraph,
+    LoopShape,
+    activities_of,
+    activity_graph,
+    frames_written,
+)
 from detector.lab.session.passes import CriticalPathFacts, PathStage
+from detector.lab.session.read import SavedSession
 
 
 class Step(NamedTuple):
@@ -77,6 +85,15 @@ class CriticalPath:
                 for name, stage in rows
             ],
         )
+
+
+def find_path(session: SavedSession, source: int = 0) -> CriticalPath | None:
+    """Of one source's run; None where nothing was recorded, or written."""
+    activities = activities_of(session.spans, source)
+    if not activities:
+        return None
+    shape = LoopShape.of(session.document.loop[source])
+    return critical_path(activity_graph(activities, shape))
 
 
 def critical_path(graph: ActivityGraph) -> CriticalPath | None:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from detector.core import wings
 from detector.core.analysis.summary import (
@@ -27,11 +28,11 @@ from detector.lab.analysis.loop.activities import (
     frame_times_ms,
     percentiles,
 )
-from detector.lab.analysis.noise import decimals, decimals_of_prediction, decimals_of_rate, misses
+from detector.lab.analysis.noise import decimals_of, decimals_of_rate
 from detector.lab.analysis.profile import describe_cost
 from detector.lab.report.html import drawings
 from detector.lab.report.html.drawings import curve, figure, key, section, table, zoom_buttons
-from detector.lab.report.html.first import doubts, first_screen, levers
+from detector.lab.report.html.first import first_screen, levers
 from detector.lab.report.html.loop import queues, slowest
 from detector.lab.report.html.parts import (
     counters,
@@ -46,7 +47,13 @@ from detector.lab.report.html.parts import (
     text,
     torch,
 )
-from detector.lab.session.passes import CriticalPathFacts, LoopFacts, PassRecord, Proof, WhatIfFacts
+from detector.lab.session.passes import (
+    Change,
+    CriticalPathFacts,
+    LoopFacts,
+    PassRecord,
+    WhatIfFacts,
+)
 from detector.lab.session.read import SavedSession
 
 PAGE = Path(__file__).with_name("page")
@@ -310,59 +317,35 @@ def what_if(session: SavedSession) -> str:
     facts = session.facts(WhatIfFacts)
     if facts is None:
         return ""
-    proofs = facts.proof_of
-    measured = ["measured FPS", "measured gain", "lowest", "highest", "predicted is off by"]
-    if missed := misses(facts):
-        note = f'<p class="warning">{escape(missed)}.</p>' + measured_on(session, "what_if")
-        tested = [[change, *_proof_cells(proof)[:-1]] for change, proof in proofs.items()]
-        listed = table("whatif", ["change", *measured[:-1]], tested) if tested else ""
-        return section("what-if", "What if", note, listed, how="whatif")
-    columns = ["change", "predicted FPS", "gain", *(measured if proofs else [])]
-    rows = [
-        [
-            row.change,
-            Rounded(row.predicted_fps, decimals_of_prediction(session, facts, row.predicted_fps)),
-            Share(row.gain),
-            *(_proof_cells(proofs.get(row.change)) if proofs else []),
-        ]
-        for row in facts.predictions
-    ]
+    now = f'<b data-value="{facts.fps.median!r}">{facts.fps.median:.{decimals_of(facts.fps)}f}</b>'
     note = (
-        f"<p>The replay of the run as it was is off by {facts.replay_error:+.1%}. "
-        f"{_explain_fps(session, facts)}</p>" + measured_on(session, "what_if")
+        f"<p>Each change ran in turns with the run as it is ({now} FPS end to end), "
+        f"{counted(facts.rounds, 'round')} of {counted(facts.frames, 'frame')}. The gain is the "
+        "median of the rounds; a dash: it was not faster in every round, so that it is not told "
+        "from none.</p>" + measured_on(session, "what_if")
     )
-    if reasons := doubts(facts):
-        note += f'<p class="warning">Unreliable: {escape("; ".join(reasons))}.</p>'
-    if facts.no_batch_because:
-        note += f"<p>Not predicted: {escape(facts.no_batch_because)}.</p>"
-    return section(
-        "what-if", "What if", levers(session), note, table("whatif", columns, rows), how="whatif"
-    )
+    if facts.doubts:
+        note += f'<p class="warning">Unreliable: {escape("; ".join(facts.doubts))}.</p>'
+    if facts.not_measured:
+        reasons = "; ".join(f"{change}: {why}" for change, why in facts.not_measured.items())
+        note += f"<p>Not measured: {escape(reasons)}.</p>"
+    columns = ("change", "gain", "lowest", "highest", "FPS", "ms a frame", "instead of it")
+    drawn = table("whatif", columns, [_change_cells(row) for row in facts.changes])
+    return section("what-if", "What if", levers(facts), note, drawn, how="whatif")
 
 
-def _proof_cells(proof: Proof | None) -> list[float | None]:
-    if proof is None:
-        return [None] * 5
-    gains = (proof.measured_gain, proof.measured_low, proof.measured_high, proof.off_by)
-    return [_measured_rate(proof), *map(Share, gains)]
-
-
-def _measured_rate(proof: Proof) -> Rounded | None:
-    """Its rounds lie apart by the lowest and the highest gain."""
-    rate, low, high = proof.measured_fps, proof.measured_low, proof.measured_high
-    if rate is None:
-        return None
-    apart = 0.0 if low is None or high is None else (high - low) / (1 + proof.measured_gain)
-    return Rounded(rate, decimals(rate * apart))
-
-
-def _explain_fps(session: SavedSession, facts: WhatIfFacts) -> str:
-    """How these FPS differ from the end-to-end ones."""
-    if facts.measured_fps is None:
-        return ""
-    shown = decimals_of_prediction(session, facts, facts.measured_fps)
-    was = f'<b data-value="{facts.measured_fps!r}">{facts.measured_fps:.{shown}f}</b>'
-    return f"FPS are those of the loop, here {was}: without opening the source and closing files."
+def _change_cells(row: Change) -> list[Any]:
+    """A change that was slower in every round has its loss as a gain below nothing."""
+    ratio, told = row.fps_ratio, row.helps or row.fps_ratio.high < 1
+    return [
+        row.change,
+        Share(ratio.median - 1) if told else None,
+        Share(ratio.low - 1),
+        Share(ratio.high - 1),
+        Rounded(row.fps.median, decimals_of(row.fps)),
+        Rounded(row.frame_ms.median, decimals_of(row.frame_ms)),
+        row.how,
+    ]
 
 
 def others(session: SavedSession) -> str:
@@ -477,9 +460,9 @@ LINES = (
     (
         "whatif",
         "what if",
-        "The recorded run, replayed with one thing changed, on shared cores, with the CPU seconds "
-        "of every thread of the process. The replay's own error is printed with it, and reasons to "
-        "doubt it.",
+        "A stand-in hands out what a stage gave for the first pictures, or the loop is another. "
+        "Each such run stands between two runs as they are; their ratio is the gain, from the "
+        "lowest round to the highest. Nothing is predicted.",
         ("docs/reading.md", "What if"),
     ),
     (

@@ -14,13 +14,8 @@ from detector.core.errors.text import counted
 from detector.core.session.document import SessionDocument
 from detector.core.wings import Rounded, Share
 from detector.lab.analysis.found import count_classes, count_over_time
-from detector.lab.analysis.next_steps import AT_MOST, MEASURED, NextStep, base_command, next_steps
-from detector.lab.analysis.noise import (
-    decimals_of_prediction,
-    decimals_of_rate,
-    misses,
-    spread_of_run,
-)
+from detector.lab.analysis.next_steps import NextStep, base_command, next_steps
+from detector.lab.analysis.noise import decimals, decimals_of, decimals_of_rate, spread_of_run
 from detector.lab.report.html import drawings
 from detector.lab.report.html.drawings import LONG, figure, legend, section, table
 from detector.lab.session.passes import WhatIfFacts
@@ -31,8 +26,6 @@ LEVERS = 3
 LONG_COMMAND = 60  # characters; a longer one stands once, above the options that are added to it
 ELLIPSIS = "…"
 MOST_CLASSES = 6  # with a row of their own; 80 classes would push all else off the screen
-DOUBTFUL = 0.1  # a replay that is further off its own run predicts little
-REPLAY_MISSES = "the replay of the run as it was is off by {:+.0%}"
 
 
 def first_screen(session: SavedSession) -> str:
@@ -157,22 +150,18 @@ def _next(session: SavedSession) -> str:
     steps = next_steps(session)
     if not steps:
         return ""
-    facts, missed = session.facts(WhatIfFacts), None
-    if facts is not None and (missed := misses(facts)):
-        facts = None
-    was = ""
-    if facts is not None and facts.measured_fps is not None:
-        shown = decimals_of_prediction(session, facts, facts.measured_fps)
+    facts, was = session.facts(WhatIfFacts), ""
+    if facts is not None:
+        now = facts.fps.median
         was = (
-            "Predicted FPS are those of the loop, without opening and closing files: now "
-            f'<b data-value="{facts.measured_fps!r}">{facts.measured_fps:.{shown}f}</b>. '
-            "<code>detect-video profile ... --prove</code> tests them."
+            f"FPS are measured end to end on {_whole(session, facts)}, in turns with the run as "
+            f'it is: <b data-value="{now!r}">{now:.{decimals_of(facts.fps)}f}</b>.'
         )
     base = base_command(session.document)
     once = len(shlex.join(base)) > LONG_COMMAND
     if once:
         was += f" Add each option to this command, which is … below: <code>{_words(base)}</code>"
-    rows = "".join(_step(session, facts, step, once) for step in steps)
+    rows = "".join(_step(step, once) for step in steps)
     heads = "".join(f'<th scope="col" class="text">{one}</th>' for one in ("type", "FPS", "does"))
     listed = (
         f'<div class="scroll"><table id="next"><thead><tr>{heads}</tr></thead>'
@@ -182,13 +171,19 @@ def _next(session: SavedSession) -> str:
         "next",
         "What to type next",
         f"<p>{was}</p>" if was else "",
-        f'<p class="warning">{escape(missed)}.</p>' if missed else _doubt(facts),
+        _doubt(facts),
         listed,
         how="whatif",
     )
 
 
-def _step(session: SavedSession, facts: WhatIfFacts | None, step: NextStep, short: bool) -> str:
+def _whole(session: SavedSession, facts: WhatIfFacts) -> str:
+    if facts.frames >= session.document.frames.written:
+        return "the whole run"
+    return f"its first {counted(facts.frames, 'frame')}"
+
+
+def _step(step: NextStep, short: bool) -> str:
     """The words that are new in the command stand out. ``short``: the others are said above."""
     old = step.command[: len(step.command) - len(step.option)]
     if short:
@@ -196,7 +191,7 @@ def _step(session: SavedSession, facts: WhatIfFacts | None, step: NextStep, shor
     new = f" <b>{_words(step.option)}</b>" if step.option else ""
     command = f"<code>{_words(old)}{new}</code>"
     return (
-        f'<tr><td class="text command">{command}</td>{_figure(session, facts, step)}'
+        f'<tr><td class="text command">{command}</td>{_figure(step)}'
         f'<td class="text does">{escape(step.does)}</td></tr>'
     )
 
@@ -207,61 +202,40 @@ def _words(words: Sequence[str]) -> str:
     return " ".join(f"<span>{one}</span>" if len(one) < LONG else one for one in quoted)
 
 
-def _figure(session: SavedSession, facts: WhatIfFacts | None, step: NextStep) -> str:
+def _figure(step: NextStep) -> str:
     found = step.figure
     if found is None:
-        said = escape(f"not predicted: {step.measure} measures it")
+        said = escape(f"not measured: {step.measure} measures it")
         return f'<td class="text said">{said}</td>'
-    if found.kind == MEASURED or facts is None:
-        shown = decimals_of_rate(session, found.fps)
-    else:
-        shown = decimals_of_prediction(session, facts, found.fps)
-    kind = "at most" if found.kind == AT_MOST else found.kind
+    shown = decimals(found.apart)
     same = found.basis.split()[0] in shlex.join(step.option)  # batch 4, of --batch 4
     basis = "" if same else f" (<i>{escape(found.basis)}</i>)"
     return (
         f'<td class="text said"><b data-value="{found.fps!r}">{found.fps:.{shown}f}</b> '
-        f"{kind}{basis}</td>"
+        f"{found.kind}{basis}</td>"
     )
 
 
-def levers(session: SavedSession) -> str:
-    """The three biggest gains that what-if predicts."""
-    facts = session.facts(WhatIfFacts)
-    rows = [row for row in facts.predictions if row.gain > 0][:LEVERS] if facts else []
-    if facts is None or not rows:
-        return ""
-    base = ""
-    if facts.measured_fps is not None:
-        shown = decimals_of_prediction(session, facts, facts.measured_fps)
-        base = f" instead of {facts.measured_fps:.{shown}f}"
+def levers(facts: WhatIfFacts) -> str:
+    """The three biggest gains, of changes that were faster in every round."""
+    now = f"{facts.fps.median:.{decimals_of(facts.fps)}f}"
     items = []
-    for row in rows:
-        shown = decimals_of_prediction(session, facts, row.predicted_fps)
+    for row in facts.gains[:LEVERS]:
+        ratio, gain = row.fps_ratio, row.fps_ratio.median - 1
         items.append(
-            f'<li>{escape(row.change)}<b data-value="{row.gain!r}">{row.gain:+.0%}</b>'
-            f"{row.predicted_fps:.{shown}f} FPS{base} in the loop</li>"
+            f'<li>{escape(row.change)}<b data-value="{gain!r}">{gain:+.0%}</b>'
+            f"{ratio.low - 1:+.0%} .. {ratio.high - 1:+.0%}, "
+            f"{row.fps.median:.{decimals_of(row.fps)}f} FPS instead of {now}</li>"
         )
-    return f'<ul class="levers" id="levers">{"".join(items)}</ul>'
+    return f'<ul class="levers" id="levers">{"".join(items)}</ul>' if items else ""
 
 
 def _doubt(facts: WhatIfFacts | None) -> str:
-    reasons = [] if facts is None else doubts(facts)
+    reasons = [] if facts is None else facts.doubts
     if not reasons:
         return ""
     more = f" (and {len(reasons) - 1} more, below What if)" if len(reasons) > 1 else ""
     return (
-        '<p class="warning">These predictions are unreliable; use them as a ranking at most: '
+        '<p class="warning">These figures are unreliable; use them as a ranking at most: '
         f"{escape(reasons[0])}{more}.</p>"
     )
-
-
-def doubts(facts: WhatIfFacts) -> Sequence[str]:
-    """Why not to trust the predictions. Sessions of the first version say only by how much the
-    replay misses."""
-    if not facts.predictions:
-        return []
-    if facts.doubts is not None:
-        return list(facts.doubts)
-    missed = abs(facts.replay_error) > DOUBTFUL
-    return [REPLAY_MISSES.format(facts.replay_error)] if missed else []

@@ -99,7 +99,7 @@ def _figures(session: SavedSession) -> Iterator[tuple[str, Any]]:
     if (path := session.facts(CriticalPathFacts)) is not None:
         yield from ((f"critical_path_share/{stage.name}", stage.share) for stage in path.stages)
     if (what_if := session.facts(WhatIfFacts)) is not None:
-        yield from ((f"what_if_fps/{row.change}", row.predicted_fps) for row in what_if.predictions)
+        yield from ((f"what_if_fps/{row.change}", row.fps.median) for row in what_if.changes)
     for name, record in session.passes.items():
         yield from (
             (f"{name}/{key}", value) for key, value in (to_builtins(record.facts) or {}).items()
