@@ -28,7 +28,10 @@ from tests.sources.clips import write_video
 PACKAGE = CHECKOUT / "detector"
 LEAVES = {leaf.name for _, leaf in schema.options()}
 
-MODEL = ("--random-weights", "3", "--names", "two.names", "--engine", "ort")
+MODEL = (
+    *("--random-weights", "3", "--names", "two.names"),
+    *("--engine", "ort", "--engines-dir", "engines"),
+)
 INT8 = ("--calibrate", "in.mp4", "--calibrate-frames", "2", "--budget", "0")
 RUN = ("--model", "small.cfg", *MODEL, *INT8, "--precision", "int8")
 # A command line each. Between them, whatever a command may read is asked for.
