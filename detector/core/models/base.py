@@ -93,6 +93,7 @@ class Network:
     macs: int = 0  # multiply-accumulates of conv, gemm and matmul for one picture; FLOPs = 2 x MACs
     macs_at_most: bool = False  # the picture decides how many rows some layers compute
     sha256: str = ""  # of cfg and weights together
+    made_with: str = ""  # a digest of what else the graph is made of, such as a calibration
     random_seed: int | None = None
     needs_nms: bool = True  # False: it gives one box for each object, so --iou has no effect
     # What its outputs mean was found out, not written by us: a run watches for what cannot be so,

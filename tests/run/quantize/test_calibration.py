@@ -68,6 +68,26 @@ def test_one_calibration_serves_both_kinds_and_every_batch(video: Path, tmp_path
     assert u8.details["int8"]["layers"] == 3
 
 
+def test_a_graph_that_was_built_is_not_built_again(
+    video: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
+    made = store.export(first, tmp_path)
+    built: list[str] = []
+    monkeypatch.setattr(quantize, "quantised_graph", lambda *given: built.append(given[3]))
+    again, _ = quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
+    assert again.path == made.path
+    assert again.graph == first.graph
+    assert store.export(again, tmp_path) == made._replace(built=False)
+    assert built == []
+    other, _ = quantize.quantize_network(
+        branched(), "int8-u8", config(video, calibrate_frames=4), tmp_path
+    )
+    assert other.graph is None
+    quantize.quantize_network(branched(), "int8-s8", config(video), tmp_path)[0].graph
+    assert built == ["int8-u8", "int8-s8"]
+
+
 @pytest.mark.parametrize("narrow", [False, True])
 def test_a_cpu_that_adds_in_16_bits_gets_weights_of_7(
     narrow: bool, video: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -565,6 +565,7 @@ def recipe(network: Network) -> str:
         list(network.names),
         network.needs_nms,
         network.parameters,
+        *filter(None, [network.made_with]),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 

@@ -10,6 +10,7 @@ calibrate.py  both, kept as one file for a model and an input size
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from detector.core.engines.base import BuildProgress
 from detector.core.errors import ModelError, UsageError
 from detector.core.models.base import Network
 from detector.core.models.graph.qdq import KINDS, WEIGHT_TOP, quantised_graph, why_not_int8
-from detector.core.run.quantize.calibrate import FLOAT_IN_BF16, get_calibration
+from detector.core.run.quantize.calibrate import FLOAT_IN_BF16, Calibration, get_calibration
 from detector.core.run.quantize.search import weight_top
 
 __all__ = ["KINDS", "quantize_network"]
@@ -60,10 +61,26 @@ def quantize_network(
     calibration, notes = get_calibration(network, config, folder, progress)
     top, key = weight_top(kind), calibration.key_here(kind)
     result = calibration.result[key]
-    graph = quantised_graph(network.graph, calibration.ranges, set(result.kept), kind, top)
     halves = calibration.result.get(FLOAT_IN_BF16) if kind == "int8-u8" else None
     told = {**result.as_dict(), "float_in_bf16": halves and halves.agreement}
     details = {**network.details, "int8": told}
-    variant = replace(network, graph=graph, precision=kind, path=None, details=details)
+    variant = replace(
+        network,
+        graph=lambda: quantised_graph(
+            network.graph, calibration.ranges, set(result.kept), kind, top
+        ),
+        precision=kind,
+        path=None,
+        peak_bytes=None,
+        details=details,
+        made_with=_digest(calibration, kind, top),
+    )
+    if (known := store.Graphs(folder).find(variant)) is not None:  # a quarter of a second sooner
+        variant.graph, variant.path, variant.peak_bytes = known.load, known.path, known.peak_bytes
     more = [UNMEASURED] if top != WEIGHT_TOP and key == kind else []
     return variant, [*notes, *calibration.sentences(key), *more]
+
+
+def _digest(calibration: Calibration, kind: str, top: int) -> str:
+    """Of all that decides the graph besides the network."""
+    return hashlib.sha256(f"{kind} {top} {calibration.to_json()}".encode()).hexdigest()
