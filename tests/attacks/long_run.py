@@ -78,8 +78,10 @@ class LongRun:
                             if most is not None and taken >= most:
                                 return
                             kind, number = next(cases)
+                            before = self.tallies[kind.name].cases
                             case = self._make(kind, number)
-                            taken += case is not None
+                            # One that cannot be made was counted there.
+                            taken += case is not None or self.tallies[kind.name].cases > before
                         if case is not None:
                             self._note(kind, number, case, server.run(case))
             except BaseException as error:

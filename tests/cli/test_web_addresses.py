@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import av
@@ -208,8 +209,10 @@ def test_a_server_of_one_client_is_not_lost_by_asking_it(tmp_path, out):
 
 def listens(pid: int) -> bool:
     """Whether a process has a socket. A connection to it would be its only one."""
-    folder = Path(f"/proc/{pid}/fd")
-    return any(os.readlink(one).startswith("socket:") for one in folder.iterdir())
+    with suppress(FileNotFoundError):  # one was closed meanwhile
+        folder = Path(f"/proc/{pid}/fd")
+        return any(os.readlink(one).startswith("socket:") for one in folder.iterdir())
+    return False
 
 
 def test_stems_of_addresses():
