@@ -23,13 +23,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from detector.core.timeline.spans import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WRITE
+from detector.core.timeline.order import INFERENCE, READING, WRITING, grouped
 
-GROUPS = {
-    "Reading": (READ, PREPROCESS),
-    "Inference": (INFER,),
-    "Writing": (HEAD, NMS, ANNOTATE, WRITE),
-}
+NAMES = {READING: "Reading", INFERENCE: "Inference", WRITING: "Writing"}
 CPU = "The CPU"
 LEAST = 0.001  # a share below it tells nothing
 DROPPING = 0.02  # dropped share from which a limit is called one
@@ -60,8 +56,8 @@ def shares_needed(load: Load) -> dict[str, float]:
     """What each resource would be used if every picture of these cameras were detected."""
     processed = max(load.processed, LEAST)
     needed = {
-        group: sum(load.stages.get(stage, 0.0) for stage in stages) / processed
-        for group, stages in GROUPS.items()
+        NAMES[group]: sum(load.stages.get(stage, 0.0) for stage in stages) / processed
+        for group, stages in grouped(load.stages).items()
     }
     decoding = min(load.decoding, load.cpu)
     left = max(1.0 - load.others, LEAST)  # what other programs use is not ours to take
@@ -85,8 +81,8 @@ def capacity(load: Load) -> float | None:
 def busiest_stage(load: Load) -> str | None:
     """Of the group that is used most: what to change first. None where nothing was done."""
     needed = shares_needed(load)
-    group = max(GROUPS, key=lambda name: needed[name])
-    stage = max(GROUPS[group], key=lambda name: load.stages.get(name, 0.0))
+    group = max(NAMES, key=lambda name: needed[NAMES[name]])
+    stage = max(grouped(load.stages)[group], key=lambda name: load.stages.get(name, 0.0))
     return stage if load.stages.get(stage) else None
 
 

@@ -24,14 +24,10 @@ from msgspec import UNSET
 
 from detector.core.errors.text import counted
 from detector.core.session.document import CpuTime, StageFigures, ThreadFigures, Verdict
+from detector.core.stages import between
+from detector.core.timeline.order import group_of, grouped
 from detector.core.timeline.spans import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WRITE
 
-# Stages that run one after the other in the overlapped loop; the groups run side by side.
-GROUPS = {
-    "reading": (READ, PREPROCESS),
-    "inference": (INFER,),
-    "writing": (HEAD, NMS, ANNOTATE, WRITE),
-}
 OF_INPUT = (PREPROCESS, INFER, HEAD)  # take as long as the network's input is large, at most
 CPU_FULL = 0.8  # share of all cores' time above which stages slow each other down
 NOTHING = 1e-4  # of a frame's time: below it what is left is rounding
@@ -73,7 +69,8 @@ class FrameTimes:
     def groups(self) -> dict[str, float]:
         """Seconds a frame of each group that runs beside the others."""
         taken = {**self.stages, INFER: self.worker_s}
-        return {group: sum(taken.get(name, 0) for name in names) for group, names in GROUPS.items()}
+        parts = grouped(taken)
+        return {group: sum(taken.get(name, 0) for name in names) for group, names in parts.items()}
 
     @property
     def cpu_share(self) -> float:
@@ -176,8 +173,9 @@ def period_with(times: FrameTimes, left: Mapping[str, float]) -> float:
         return rest
     if INFER in left:
         saved[INFER] = times.worker_s * (1 - left[INFER])
+    parts = grouped(times.stages)
     groups = [
-        seconds - sum(saved.get(name, 0) for name in GROUPS[group])
+        seconds - sum(saved.get(name, 0) for name in parts[group])
         for group, seconds in times.groups.items()
     ]
     cpu = sum(seconds * left.get(name, 1) for name, seconds in times.stage_cpu.items())
@@ -192,7 +190,7 @@ def limit_without(times: FrameTimes, stage: str) -> str | None:
         return None
     own = times.worker_s if stage == INFER else times.stages[stage]
     left = {
-        group: seconds - own * (stage in GROUPS[group]) for group, seconds in times.groups.items()
+        group: seconds - own * (group == group_of(stage)) for group, seconds in times.groups.items()
     }
     slowest = max(left, key=lambda group: left[group])
     cpu = sum(seconds for name, seconds in times.stage_cpu.items() if name != stage) / times.cores
@@ -258,7 +256,7 @@ def _stage_to_change(times: FrameTimes) -> str | None:
     """The longest of the slowest group, unless another stage brings more. None where none ran."""
     groups = times.groups
     slowest = max(groups, key=lambda group: groups[group])
-    candidates = times.stages if times.sync else GROUPS[slowest]
+    candidates = times.stages if times.sync else grouped(times.stages)[slowest]
     stage = max(candidates, key=lambda name: times.stages.get(name, 0))
     if not times.stages.get(stage):
         return None
@@ -313,7 +311,7 @@ def _name(stage: str, choices: Choices) -> str:
         for kind, name in WRITING.items():
             if kind in choices.outputs:
                 return name
-    return NAMES.get(stage, stage)
+    return NAMES[stage] if stage in NAMES else between.describe(stage)[0]
 
 
 def _advice(stage: str, choices: Choices) -> str:
@@ -329,7 +327,7 @@ def _advice(stage: str, choices: Choices) -> str:
         return "a higher `--conf`"
     if stage == INFER:
         return "another engine or precision (`detect-video compare` measures them)"
-    return ""
+    return "" if stage in NAMES else between.describe(stage)[1]
 
 
 def _gain(times: FrameTimes, stage: str, value: float) -> str:

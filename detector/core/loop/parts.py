@@ -1,13 +1,13 @@
 """What both loops share: the parts that they are handed, and the steps of a batch around inference.
 
 A batch is filled (read, preprocess), inferred by the loop, then decoded (head), selected (nms) and
-delivered (annotate, write).
+delivered (stages between, annotate, write).
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -38,6 +38,10 @@ class BatchRequest(Protocol):
     def infer(self, n: int) -> Outputs: ...
 
 
+class FrameStage(Protocol):
+    def __call__(self, frame: Frame, detections: Detections) -> Detections: ...
+
+
 class FrameSink(Protocol):
     def write(self, frame: Frame, detections: Detections) -> None: ...
 
@@ -52,6 +56,8 @@ class Parts:
     preprocess: Callable[[Picture, Image], Letterbox]  # picture, row of the slot -> where it lies
     head: Callable[[Outputs], Candidates]  # outputs of one picture, each [1, ...]
     nms: Callable[[Candidates], Detections]  # boxes in network pixels
+    # Stages between nms and annotate, by name, in the order of their calls.
+    between: Mapping[str, FrameStage] = field(default_factory=dict)
     # Draws into the frame's picture. None: no sink needs it.
     annotate: Callable[[Frame, Detections], None] | None = None
     sinks: Sequence[FrameSink] = ()
@@ -253,9 +259,13 @@ def deliver(
     progress: Progress,
     pairs: Generator[tuple[Frame, Detections], None, None],
 ) -> Generator[tuple[Frame, Detections], None, None]:
-    """Draws and writes each frame, then hands it on. Spans carry the frame's number in this run."""
+    """Takes each frame through the stages behind nms, and hands it on. Spans carry the frame's
+    number in this run."""
     for frame, detections in pairs:
         number = progress.written
+        for name, stage in parts.between.items():
+            with track.span(name, number):
+                detections = stage(frame, detections)
         if parts.annotate is not None and (parts.wanted is None or parts.wanted(frame)):
             with track.span(ANNOTATE, number):
                 parts.annotate(frame, detections)

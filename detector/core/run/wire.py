@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from detector.core.sinks.base import Marks, Sink
     from detector.core.sources.base import Choice, Source
     from detector.core.stages.annotate import Style
+    from detector.core.stages.between import Stage
     from detector.core.stages.font import Font
     from detector.core.stages.still import Stillness
     from detector.core.timeline import Natives
@@ -587,11 +588,22 @@ def wire_loop(
         preprocess=preprocess,
         head=head,
         nms=nms,
+        between=open_between(config, loaded, source.info),
         annotate=_annotation(config, loaded, sinks, watched),
         sinks=sinks,
         queue_batches=config.loop.queue_batches,
         still=stillness(config, source.info),
     )
+
+
+def open_between(config: Config, loaded: LoadedModel, info: SourceInfo) -> dict[str, Stage]:
+    """The stages between nms and annotate that the options ask for, for one source."""
+    from detector.core.stages import between
+
+    options = config.as_dict()
+    return {
+        name: stage(options, info, loaded.network.names) for name, stage in between.wanted(options)
+    }
 
 
 def stillness(config: Config, info: SourceInfo) -> Stillness | None:

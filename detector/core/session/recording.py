@@ -17,6 +17,7 @@ from detector.core.timeline import (
 )
 from detector.core.timeline.histogram import Histogram
 from detector.core.timeline.native import StageThreads
+from detector.core.timeline.order import in_order
 from detector.core.timeline.spans import INFER, Span
 
 
@@ -109,10 +110,15 @@ def record(timeline: Timeline | OffTimeline) -> Recording:
                 thread.waits[what] = thread.waits.get(what, 0) + span.self_ns
                 thread.wait_input_ns += span.self_ns if kind == WAIT_INPUT else 0
                 thread.wait_output_ns += span.self_ns if kind == WAIT_OUTPUT else 0
+    recording.stages = _ordered(recording.stages)
     recording.infer_ns = timeline.meters[INFER].total_ns
     recording.burnt = timeline.burnt()
     recording.self_check()
     return recording
+
+
+def _ordered(stages: dict[str, StageSum]) -> dict[str, StageSum]:
+    return {name: stages[name] for name in in_order(stages)}
 
 
 def _add(stage: StageSum, thread: str, span: Span) -> None:
@@ -139,6 +145,7 @@ def merge_recordings(recordings: Iterable[Recording]) -> Recording:
             into.durations.merge(stage.durations)
         for name, thread in recording.threads.items():
             _merge_thread(total.threads.setdefault(name, ThreadSum()), thread)
+    total.stages = _ordered(total.stages)
     return total
 
 

@@ -19,7 +19,7 @@ from detector.core.run.detect import detect
 from detector.core.run.signals import raise_if_stopped
 from detector.core.session.document import SessionDocument
 from detector.core.session.store import Session
-from detector.core.timeline import KINDS, WORK
+from detector.lab.session.columns import when_frames_were
 from detector.lab.session.passes import Execution, Facts, PassRecord, Ran
 from detector.lab.session.read import SavedSession, read_session
 
@@ -189,11 +189,6 @@ def run_again(source: str, config: Config) -> SavedSession:
 
 
 def done_ns(spans: dict[str, NDArray[Any]]) -> NDArray[np.int64]:
-    """[F] int64: when each frame was done, in order. Without a write stage that is after NMS."""
-    names = spans["stage_names"].tolist()
-    last = "write" if "write" in names else "nms"
-    picked = (spans["kind"] == KINDS.index(WORK)) & (
-        spans["stage"] == (names.index(last) if last in names else -2)
-    )
-    ends: NDArray[np.int64] = np.sort(spans["end_ns"][picked])
+    """[F] int64: when each frame was done, in order: its last stage, whichever that is."""
+    ends: NDArray[np.int64] = np.sort(when_frames_were(spans)[:, 3])
     return ends

@@ -38,7 +38,11 @@ HOW = {
     ANNOTATE: "nothing is drawn: outputs get the plain picture",
     WRITE: "no output is opened, written or closed; what is drawn is thrown away",
 }
-"""What takes each stage's place."""
+
+
+def what_replaces(stage: str) -> str:
+    """What takes a stage's place, in words."""
+    return HOW.get(stage, "the detections that it gave before, in turn")
 
 
 @dataclass(slots=True)
@@ -50,6 +54,7 @@ class Recorded:
     outputs: list[Outputs] = field(default_factory=list)
     candidates: list[Candidates] = field(default_factory=list)
     detections: list[Detections] = field(default_factory=list)
+    between: dict[str, list[Detections]] = field(default_factory=dict)  # stage -> what it gave
 
 
 def record_stages(parts: Parts, source: FrameSource) -> Recorded:
@@ -71,9 +76,13 @@ def record_stages(parts: Parts, source: FrameSource) -> Recorded:
             break
         outputs = [output.copy() for output in request.infer(len(batch))]
         held += sum(output.nbytes for output in outputs)
-        for at in range(len(batch)):
+        for at, frame in enumerate(batch):
             kept.candidates.append(parts.head([output[at : at + 1] for output in outputs]))
             kept.detections.append(parts.nms(kept.candidates[-1]))
+            found = kept.rows[len(kept.detections) - 1][1].to_source(kept.detections[-1])
+            for name, between in parts.between.items():
+                found = between(frame, found)
+                kept.between.setdefault(name, []).append(found)
         if len(batch) == size or not kept.outputs:  # a batch of fewer serves no whole one
             kept.outputs.append(outputs)
         if len(batch) < size:
@@ -108,6 +117,10 @@ def replace_stage(parts: Parts, stage: str | None, kept: Recorded, frames: int) 
         return replace(parts, head=_hand_out(kept.candidates))
     if stage == NMS:
         return replace(parts, nms=_hand_out(kept.detections))
+    if stage in kept.between:
+        turns_of = itertools.cycle(kept.between[stage])
+        between = {**parts.between, stage: lambda frame, detections: next(turns_of)}
+        return replace(parts, between=between)
     if stage == ANNOTATE:
         return replace(parts, annotate=lambda frame, detections: None)
     return replace(parts, sinks=()) if stage == WRITE else parts

@@ -8,7 +8,7 @@ opening the source to closing the outputs, as that of end-to-end FPS. stand_ins.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +34,6 @@ from detector.core.run.wire import (
     wire_loop,
 )
 from detector.core.timeline import OffTimeline
-from detector.core.timeline.spans import STAGES
 from detector.lab.analysis.loop.what_if import (
     FEW,
     LEAST,
@@ -45,7 +44,13 @@ from detector.lab.analysis.loop.what_if import (
     stage_share,
 )
 from detector.lab.profile.base import Occasion, Pass, Varies, execution_of, output_within
-from detector.lab.profile.stand_ins import HOW, Recorded, record_stages, replace_stage, why_none
+from detector.lab.profile.stand_ins import (
+    Recorded,
+    record_stages,
+    replace_stage,
+    what_replaces,
+    why_none,
+)
 from detector.lab.session.passes import WhatIfFacts
 
 if TYPE_CHECKING:
@@ -91,13 +96,13 @@ def measure_changes(occasion: Occasion) -> WhatIfFacts:
         raise NotHereError("cameras set the pace themselves, whatever a stage costs")
     not_measured = _list_small(occasion)
     outputs = document.each[0].outputs
-    tried = _list_changes(occasion.config, not_measured, outputs)
+    tried = _list_changes(occasion.config, document.stages, not_measured, outputs)
     frames = _choose_frames(occasion, len(tried))
     config = replace(occasion.config, input=replace(occasion.config.input, frames=frames))
     with ExitStack() as opened:
         plain = _open_machine(occasion, config, opened)
         bench, parts = _make_bench(occasion, config, plain)
-        changes = _list_changes(config, not_measured, outputs)
+        changes = _list_changes(config, document.stages, not_measured, outputs)
         runs: dict[str, Run] = {}
         for one in changes:
             try:
@@ -183,10 +188,10 @@ def _choose_frames(occasion: Occasion, changes: int) -> int:
 
 
 def _list_changes(
-    config: Config, small: Mapping[str, str], outputs: Mapping[str, str]
+    config: Config, stages: Iterable[str], small: Mapping[str, str], outputs: Mapping[str, str]
 ) -> list[Tried]:
     sync, batch = config.loop.sync, LARGER * config.runtime.batch
-    free = [Tried(f"{stage} free", stage, config, HOW[stage]) for stage in STAGES]
+    free = [Tried(f"{stage} free", stage, config, what_replaces(stage)) for stage in stages]
     shown = config.output.save is None and outputs.keys() & {"video", "pictures"}
     rows = replace(config, output=replace(config.output, no_video=True, output=None))
     return [

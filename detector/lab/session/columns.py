@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from detector.core.errors import UsageError
 from detector.core.timeline import KINDS, OTHER, WORK
-from detector.core.timeline.spans import NMS, READ, WRITE
+from detector.core.timeline.order import is_of_writer
+from detector.core.timeline.spans import READ
 
 NAMES = ("thread_names", "stage_names", "kind_names")
 NUMBERS = ("thread", "stage", "kind", "source", "index", "start_ns", "end_ns")
@@ -176,7 +177,8 @@ def _odd_frames(columns: Columns) -> Iterator[tuple[str, str]]:
 def when_frames_were(columns: Columns) -> NDArray[np.int64]:
     """[F, 4] int64: source, frame, and nanoseconds of the clock at which its read began and the
     last of its stages ended; by source and frame. A frame that lacks either is left out."""
-    read, done = _work_of(columns, (READ,)), _work_of(columns, (NMS, WRITE))
+    behind = [name for name in columns["stage_names"].tolist() if is_of_writer(name)]
+    read, done = _work_of(columns, (READ,)), _work_of(columns, behind)
     source, frame = (
         np.concatenate([columns[name][read], columns[name][done]]).astype(np.int64)
         for name in ("source", "index")
@@ -195,7 +197,7 @@ def when_frames_were(columns: Columns) -> NDArray[np.int64]:
     return found[(began < LATEST_NS) & (ended > -LATEST_NS)]
 
 
-def _work_of(columns: Columns, names: tuple[str, ...]) -> NDArray[np.intp]:
+def _work_of(columns: Columns, names: Sequence[str]) -> NDArray[np.intp]:
     """[N]: the rows of the calls of these stages."""
     stages = columns["stage_names"].tolist()
     codes = [stages.index(name) for name in names if name in stages]

@@ -14,7 +14,8 @@ from detector.core.errors import UsageError
 from detector.core.session.codec import check_schema, from_builtins, parse_json, read_file
 from detector.core.session.document import LoopSizes, SessionDocument
 from detector.core.session.store import PASSES
-from detector.core.timeline import KINDS, OTHER, STAGES
+from detector.core.timeline import KINDS, OTHER
+from detector.core.timeline.order import NAME
 from detector.lab.session.columns import Columns, read_columns
 from detector.lab.session.passes import Facts, PassRecord, find_facts, read_passes
 
@@ -94,7 +95,7 @@ def _contradictions(document: SessionDocument) -> Iterator[str]:
 
 def _odd_stages(document: SessionDocument) -> Iterator[str]:
     for name, stage in document.stages.items():
-        if name not in STAGES:
+        if not NAME.fullmatch(name):
             yield f"'stages' holds {name[:40]!r}, which is no stage"
         for thread in stage.threads:
             if stage.calls and thread not in document.threads:

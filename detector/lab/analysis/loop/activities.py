@@ -22,9 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.core.session.document import LoopSizes
-from detector.core.timeline import KINDS, STAGES, WORK
+from detector.core.timeline import KINDS, WORK
 from detector.core.timeline.histogram import SAMPLE_FLOORS
-from detector.core.timeline.spans import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WRITE
+from detector.core.timeline.order import in_order, is_of_writer
+from detector.core.timeline.spans import HEAD, INFER, NMS, PREPROCESS, READ
 from detector.lab.session.columns import when_frames_were
 from detector.lab.session.profile import StepRow
 
@@ -34,8 +35,6 @@ REQUEST = "request given back"
 IMAGE = "picture given back"
 BATCH_ROOM = "room for a filled batch"
 RESULT_ROOM = "room for a result"
-
-ROWS_OF_A_FRAME = (HEAD, NMS, ANNOTATE, WRITE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +124,7 @@ def activities_of(columns: dict[str, NDArray[Any]], source: int = 0) -> list[Act
         columns["end_ns"][picked].tolist(),
         strict=True,
     )
-    found = [
-        Activity(stages[s], i, threads[t], start, end)
-        for t, s, i, start, end in rows
-        if stages[s] in STAGES
-    ]
+    found = [Activity(stages[s], i, threads[t], start, end) for t, s, i, start, end in rows]
     found.sort(key=lambda one: (one.start_ns, one.end_ns))
     return _outermost(found)
 
@@ -153,6 +148,7 @@ def activity_graph(activities: Sequence[Activity], shape: LoopShape) -> Activity
 class _Rules:
     def __init__(self, activities: Sequence[Activity], shape: LoopShape) -> None:
         self._activities, self._shape = activities, shape
+        self._order = in_order(one.stage for one in activities)
         self._at = {(one.stage, one.number): at for at, one in enumerate(activities)}
         self._frames = 1 + max((one.number for one in activities if one.stage == READ), default=-1)
         # The last read call finds the end of the source, so no preprocess follows it.
@@ -203,7 +199,7 @@ class _Rules:
         return min((batch + 1) * self._shape.batch, self._frames) - 1 if batch >= 0 else -1
 
     def _last_of_frame(self) -> str:
-        return WRITE if (WRITE, 0) in self._at else NMS
+        return next((one for one in reversed(self._order) if (one, 0) in self._at), NMS)
 
     def _edge(self, stage: str, index: int, cause: str, at_start: bool = False) -> Iterator[Edge]:
         at = self._at.get((stage, index)) if index >= 0 else None
@@ -223,7 +219,7 @@ def frames_written(activities: Sequence[Activity]) -> NDArray[np.int64]:
     """[F] int64: when each frame was done, in nanoseconds of the clock, by frame."""
     done: dict[int, int] = {}
     for one in activities:
-        if one.stage in ROWS_OF_A_FRAME:
+        if is_of_writer(one.stage):
             done[one.number] = max(done.get(one.number, one.end_ns), one.end_ns)
     return np.array([done[index] for index in sorted(done)], np.int64)
 
@@ -255,7 +251,7 @@ def depths(activities: Sequence[Activity], shape: LoopShape) -> dict[str, Steps]
             changes[RESULTS].append((one.end_ns, 1))
         elif one.stage == HEAD and row == 0:
             changes[RESULTS].append((one.start_ns, -1))
-        if one.stage in ROWS_OF_A_FRAME:
+        if is_of_writer(one.stage):
             ended[one.number] = max(ended.get(one.number, 0), one.end_ns)
     changes[IN_FLIGHT] += [(when, -1) for when in ended.values()]
     names = (IN_FLIGHT,) if shape.sync else (FILLED, RESULTS, IN_FLIGHT)
@@ -350,7 +346,8 @@ def durations_ms(columns: dict[str, NDArray[Any]], stage: str) -> NDArray[np.flo
 
 def step_rows(columns: dict[str, NDArray[Any]]) -> list[StepRow]:
     """One row for each stage that ran, from the columns of spans.npz."""
-    calls = {stage: durations_ms(columns, stage) for stage in STAGES}
+    stages = in_order(columns["stage_names"].tolist())
+    calls = {stage: durations_ms(columns, stage) for stage in stages}
     whole = sum(float(values.sum()) for values in calls.values()) or 1.0
     return [
         StepRow(

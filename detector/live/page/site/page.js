@@ -7,6 +7,7 @@ const KEPT = 600; // samples of the curves
 const SILENT_MS = 3000; // without figures: the run, or the way to it, is gone
 const STILL_MS = 2000; // a live camera without a new picture
 const STAGES = ["read", "preprocess", "infer", "head", "nms", "annotate", "write"];
+const place = (name) => STAGES.includes(name) ? STAGES.indexOf(name) : STAGES.indexOf("nms") + 0.5; // others stand behind nms
 const SVG = "http://www.w3.org/2000/svg";
 const STATES = {
   live: ["good", "live"], connecting: ["wait", "connecting"], stalled: ["bad", "stalled"],
@@ -363,7 +364,7 @@ function stopped(name) {
 }
 
 function stages(busy) {
-  const names = Object.keys(busy).sort((a, b) => STAGES.indexOf(a) - STAGES.indexOf(b));
+  const names = Object.keys(busy).sort((a, b) => place(a) - place(b));
   $("work").hidden = names.length === 0;
   const box = $("stages");
   if (stages.names !== names.join()) {

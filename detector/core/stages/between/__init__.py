@@ -1,0 +1,94 @@
+"""Stages between nms and annotate, such as a tracker: one file is one stage.
+
+A file ``NAME.py`` here, or in the folder ``stages`` of a wing, declares one in a class
+``NameStage``. The loop calls it in a span of its own, in the thread that writes. So the ledger,
+NVTX ranges, the critical path, what-if, the verdict and the reports have it by its name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from detector.core import wings
+from detector.core.timeline.order import NAME
+from detector.core.timeline.spans import STAGES
+
+if TYPE_CHECKING:
+    from detector.core.types import Detections, Frame, SourceInfo
+
+
+class Stage(ABC):
+    """One stage for one source. The file that declares it imports nothing large: every run asks it
+    whether it is wanted.
+
+    ``what`` begins a sentence of the verdict ("Following the objects"); ``advice`` says which
+    options take work out of it. Stages come by ``order``, then by name.
+    """
+
+    what: ClassVar[str]
+    advice: ClassVar[str] = ""
+    order: ClassVar[int] = 0
+
+    @classmethod
+    @abstractmethod
+    def wanted(cls, options: Mapping[str, Any]) -> bool:
+        """Whether a run of these options has it; the groups of ``config.schema.Config``, as
+        plain values. Raises UsageError for options that contradict each other."""
+
+    @abstractmethod
+    def __init__(self, options: Mapping[str, Any], info: SourceInfo, names: Sequence[str]) -> None:
+        """``info``: the source, which for cameras is all of them; ``names``: of the classes."""
+
+    @abstractmethod
+    def __call__(self, frame: Frame, detections: Detections) -> Detections:
+        """What goes on to the drawing and to the outputs. Called for each frame in its order, with
+        boxes in pixels of the source. It may draw into neither: annotate comes later."""
+
+    def close(self) -> Sequence[str]:
+        """Called once, at the end of the source. Lines for the user."""
+        return ()
+
+
+@cache
+def places() -> Mapping[str, str]:
+    """Name of a stage -> its module. Imports none."""
+    folders = [(__name__, list(__path__))]
+    folders += [
+        (f"detector.{wing}.stages", [str(wings.ROOT / wing / "stages")]) for wing in wings.names()
+    ]
+    return {
+        one.name: f"{package}.{one.name}"
+        for package, paths in folders
+        for one in pkgutil.iter_modules(paths)
+        if not one.name.startswith("_")
+    }
+
+
+def find(name: str) -> type[Stage]:
+    """The class of a stage that is there."""
+    made: type[Stage] = getattr(
+        importlib.import_module(places()[name]), f"{name.capitalize()}Stage"
+    )
+    assert NAME.fullmatch(name), name
+    assert name not in STAGES, name
+    return made
+
+
+def wanted(options: Mapping[str, Any]) -> list[tuple[str, type[Stage]]]:
+    """The stages of a run, with their names, in the order in which they are called."""
+    found = [(name, find(name)) for name in sorted(places())]
+    asked = [(name, stage) for name, stage in found if stage.wanted(options)]
+    return sorted(asked, key=lambda one: (one[1].order, one[0]))
+
+
+def describe(name: str) -> tuple[str, str]:
+    """``what`` and ``advice`` of a stage; of one that is not there, its name alone."""
+    if name not in places():
+        return name, ""
+    stage = find(name)
+    return stage.what, stage.advice

@@ -1,0 +1,42 @@
+"""The order of a frame's stages, and which of them run one after the other in one thread.
+
+The seven of ``spans.STAGES`` are of every run. A run may have more between nms and annotate
+(``stages/between``): any other name is one of those, so that a session can be read where the stage
+itself is not there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from detector.core.timeline.spans import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, STAGES, WRITE
+
+BEHIND = STAGES.index(NMS) + 1
+READING, INFERENCE, WRITING = "reading", "inference", "writing"
+NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
+# In the overlapped loop the groups run side by side.
+GROUPS = {READING: (READ, PREPROCESS), INFERENCE: (INFER,), WRITING: (HEAD, NMS, ANNOTATE, WRITE)}
+
+
+def in_order(names: Iterable[str] = ()) -> tuple[str, ...]:
+    """The seven stages and, between nms and annotate, the other ``names`` as they come."""
+    added = dict.fromkeys(name for name in names if name not in STAGES)
+    return *STAGES[:BEHIND], *added, *STAGES[BEHIND:]
+
+
+def group_of(stage: str) -> str:
+    """Which group it runs in: what is none of the seven is the writer's."""
+    return next((group for group, stages in GROUPS.items() if stage in stages), WRITING)
+
+
+def is_of_writer(stage: str) -> bool:
+    return group_of(stage) == WRITING
+
+
+def grouped(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The stages of each group in their order, with the ``names`` beyond the seven."""
+    found: dict[str, list[str]] = {group: [] for group in GROUPS}
+    for stage in in_order(names):
+        found[group_of(stage)].append(stage)
+    return {group: tuple(stages) for group, stages in found.items()}
