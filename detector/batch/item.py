@@ -32,7 +32,7 @@ from detector.core.sources._storage import About
 if TYPE_CHECKING:
     from detector.batch.split import Part
     from detector.core.config.schema import Config
-    from detector.core.run.wire import LoadedModel
+    from detector.core.run.loading import LoadedModel
     from detector.core.session.outcome import SourceRun
 
 MOST_CANVASES = 3  # that stay open beside the model's own: videos of a folder have few shapes
@@ -104,11 +104,12 @@ class OpenModel:
     def loaded_for(self, path: str) -> LoadedModel:
         """With the input that one run of this source has. Raises DetectVideoError."""
         from detector.core.run.canvas import find_canvas
-        from detector.core.run.wire import first_picture_size, load_model
+        from detector.core.run.loading import load_model
+        from detector.core.run.reading import Reading
 
         if not self.has_shape_of_source:
             return self.loaded
-        picture = first_picture_size([spec_of(path)], self.config)
+        picture = Reading.of(self.config).picture_size([spec_of(path)])
         canvas = find_canvas(self.config, picture)
         if canvas is None:
             return self.loaded
@@ -136,20 +137,21 @@ def open_model(
     each item, and the model is loaded with its own. Raises DetectVideoError.
     """
     from detector.core.run.canvas import follows_source
-    from detector.core.run.wire import PhaseTimer, first_picture_size, load_model
+    from detector.core.run.loading import PhaseTimer
+    from detector.core.run.plan import resolve
 
     start = time.perf_counter()
     config, chosen = config_of(plain), []
     shaped = follows_source(config)
     specs = [] if shaped else [spec_of(path) for path in pictures]
-    loaded = load_model(
+    loaded = resolve(
         config,
         PhaseTimer(),
-        picture=first_picture_size(specs, config),
+        specs=specs,
         measured=resolves,
         timed=resolves,
         chosen=lambda network, settled: chosen.append(settled),
-    )
+    ).loaded
     if resolves:
         config = _without_auto(chosen[0], loaded)
     network = loaded.network
@@ -248,6 +250,7 @@ def _refuse_sinks_of_files(task: Task, config: Config) -> None:
 
 def _run(task: Task, model: OpenModel, scratch: Path, watch: Watched) -> SourceRun:
     from detector.core.run.detect import run_opened
+    from detector.core.run.plan import Asked
 
     done = 0
 
@@ -256,8 +259,8 @@ def _run(task: Task, model: OpenModel, scratch: Path, watch: Watched) -> SourceR
         done += 1
         watch(done)
 
-    loaded = model.loaded_for(task.path)
-    run = run_opened(spec_of(task.path), model.config, loaded, scratch, plain=True, detected=count)
+    plan = Asked.of(model.config).on(model.loaded_for(task.path))
+    run = run_opened(spec_of(task.path), plan, scratch, plain=True, detected=count)
     shutil.rmtree(scratch / "session", ignore_errors=True)
     return run
 
@@ -469,11 +472,11 @@ class _Step:
     def _paths(self, scratch: Path) -> dict[str, Path]:
         """The outputs of the item, as one run names them."""
         from detector.core.run.outputs import OutputPlan
-        from detector.core.run.wire import open_source
+        from detector.core.run.reading import Reading
 
         path, config = self._task.path, self._model.config
         output = replace(config.output, output=f"{scratch}{os.sep}", run_dir=None)
-        with open_source(path, config) as source:
+        with Reading.of(config).open(path) as source:
             plan = OutputPlan(output, [path], plain=True)
             return plan.paths(path, source.info, self._model.loaded.engine.name)
 

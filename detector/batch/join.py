@@ -31,7 +31,6 @@ from detector.core.types import Frame, ReadCounts
 if TYPE_CHECKING:
     from detector.core.sinks.base import Sink
     from detector.core.sinks.video.joined import JoinedVideoSink
-    from detector.core.stages.font import Font
     from detector.core.types import SourceInfo
 
 
@@ -53,15 +52,6 @@ class Joined:
     notes: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class _Marks:
-    """What outputs must say or show, of the model that the parts were detected with."""
-
-    remark: str
-    blurred: frozenset[int]
-    font: Font | None
-
-
 def join_parts(
     spec: str,
     config: Config,
@@ -76,19 +66,18 @@ def join_parts(
     ``watch`` is called now and then, as often as there are frames. Raises NotExactError, and
     DetectVideoError.
     """
-    from detector.core.run.fonts import open_font
-    from detector.core.run.wire import open_sinks, open_source
+    from detector.core.run.plan import Asked, open_sinks
     from detector.core.sinks.video.joined import UnjoinableError
 
     results = [read_result(folder) for folder in folders]
     _check(parts, results)
-    whole = replace(config, input=replace(config.input, start=None, duration=None))
-    with open_source(spec, whole) as source:
+    asked = Asked.of(config)
+    with asked.reading.whole.open(spec) as source:
         info = source.info
     first = results[0]
-    marks = _Marks(first.remark, frozenset(first.blurred), open_font(config.drawing.font))
+    drawing = replace(asked.drawing, remark=first.remark, blurred=frozenset(first.blurred))
     rows = {name: path for name, path in paths.items() if name != "video"}
-    opened = open_sinks(rows, info, config, marks)
+    opened = open_sinks(rows, info, asked.writing, drawing)
     video = None
     try:
         if "video" in paths:

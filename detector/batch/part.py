@@ -25,7 +25,7 @@ from detector.core.sinks._partial import output_errors
 from detector.core.types import Detections, Frame, size_of
 
 if TYPE_CHECKING:
-    from detector.core.run.wire import LoadedModel
+    from detector.core.run.loading import LoadedModel
     from detector.core.session.outcome import SourceRun
     from detector.core.sources.base import Source
     from detector.core.sources.video._part import PartSource
@@ -92,19 +92,19 @@ def detect_part(
     are done. Raises DetectVideoError; ``part.json`` is then not there.
     """
     from detector.core.run.detect import Hooks, run_opened
-    from detector.core.run.wire import open_source
+    from detector.core.run.plan import Asked
     from detector.core.sources.video._part import PartSource
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / RESULT).unlink(missing_ok=True)
-    own = _config_of_a_part(config)
+    plan = Asked.of(_config_of_a_part(config)).on(loaded)
     # As one run of the whole file would read it: detections of planes and of BGR differ a little.
     pixels = "bgr" if any(sink.pictures == "bgr" for sink in chosen_sinks(config)) else "yuv420p"
     opened: list[PartSource] = []
     sizes: list[tuple[int, int]] = []
 
     def open_stretch(spec: str) -> Source:
-        source = open_source(spec, own, pixels)
+        source = plan.reading.open(spec, pixels)
         try:
             opened.append(PartSource(source, part.stretch))
         except BaseException:
@@ -122,7 +122,7 @@ def detect_part(
             watch(rows.frames)
 
         hooks = Hooks(source=open_stretch, detected=take)
-        run = run_opened(spec, own, loaded, folder, hooks)
+        run = run_opened(spec, plan, folder, hooks)
         if run.error is not None:
             raise run.error
     shutil.rmtree(folder / "session", ignore_errors=True)
@@ -138,8 +138,8 @@ def detect_part(
         behind_digest=source.behind_digest,
         video=os.path.relpath(run.outputs["video"], folder) if "video" in run.outputs else None,
         names=tuple(loaded.network.names),
-        remark=loaded.remark,
-        blurred=tuple(sorted(loaded.blurred)),
+        remark=plan.drawing.remark,
+        blurred=tuple(sorted(plan.drawing.blurred)),
         decoder=run.decoder,
         bad=counts.bad,
         corrupt=counts.corrupt,

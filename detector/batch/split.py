@@ -24,7 +24,7 @@ from detector.core.config.schema import Config
 from detector.core.errors import UsageError
 from detector.core.errors.text import counted
 from detector.core.errors.writing import write_whole
-from detector.core.run.wire import choice_of, time_window
+from detector.core.run.reading import Reading
 from detector.core.session import codec
 from detector.core.sources.video._container import probe
 from detector.core.sources.video._keys import Promise
@@ -94,7 +94,7 @@ def plan_parts(
             sink.check_source(spec)
     except UsageError as error:
         return Plan((), f"it is refused anyway: {error}")
-    video = probe(spec, choice_of(config))
+    video = probe(spec, Reading.of(config).choice)
     if shorter_than(video.info, config, 2 * least_s):
         return _too_short(least_s)
     try:
@@ -113,8 +113,8 @@ def _too_short(least_s: float) -> Plan:
 def shorter_than(info: SourceInfo, config: Config, seconds: float) -> bool:
     """Whether what is asked for of a source lasts less, as far as its head tells: to be asked
     before all of it is read. A file that does not say how long it is may be long."""
-    _, duration_s = time_window(config)
-    known = [length for length in (info.duration_s, duration_s) if length is not None]
+    asked_s = Reading.of(config).duration_s
+    known = [length for length in (info.duration_s, asked_s) if length is not None]
     return bool(known) and min(known) < seconds
 
 
@@ -215,8 +215,9 @@ def divide(
 
 def _find_wanted(survey: Survey, info: SourceInfo, config: Config) -> _Wanted | None:
     """What --start, --duration, --frames and --stride leave; None for nothing."""
-    start_s, duration_s = time_window(config)
-    shown, base, stride = survey.shown, info.time_base, config.input.stride
+    reading = Reading.of(config)
+    start_s, duration_s = reading.start_s, reading.duration_s
+    shown, base, stride = survey.shown, info.time_base, reading.stride
     begin, end = 0, len(shown)
     if start_s is not None:
         start_s += info.start_pts * base  # it is counted from where the file's clock begins

@@ -34,7 +34,7 @@ from detector.core.types import Detections, Frame
 from detector.lab.session.tuning import Settings, Trial, Tuning
 
 if TYPE_CHECKING:
-    from detector.core.run.wire import LoadedModel
+    from detector.core.run.loading import LoadedModel
 
 FIRST_FRAMES = 24  # of the first run, which tells how long a trial takes
 TRIAL_S = 0.8  # of a first trial; each halving doubles it
@@ -80,7 +80,7 @@ def tune(
     does not run as it is configured.
     """
     from detector.core import sources
-    from detector.core.run.wire import input_kind
+    from detector.core.run.reading import Reading
 
     refuse_cameras([source])
     sources.refuse_pipe(source, "each trial reads the source anew")
@@ -90,7 +90,7 @@ def tune(
 
     search = Search(run, config, floor, seconds, watch, clock)
     found = search.find(source)
-    kind = input_kind(source, config)
+    kind = Reading.of(config).kind_of(source)
     if not use or not found.settings or kind is None:
         return replace(found, input_kind=kind)
     first = search.first

@@ -13,11 +13,11 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from detector.core import sinks
-from detector.core.config.schema import Config, RecordConfig
-from detector.core.errors import OutputError, UsageError
+from detector.core.config.schema import EventsConfig, RecordConfig
+from detector.core.errors import OutputError
 from detector.core.stages.annotate import Style
 from detector.core.types import Detections, Frame, Image
+from detector.live.asked import keeps_video
 from detector.live.base import Event, EventTarget
 from detector.live.events import EventHub
 from detector.live.events.days import EventDays
@@ -28,32 +28,7 @@ from detector.live.rows import CameraRows
 from detector.live.sources.base import WEBCAM, Camera, Feed
 
 JSONL, RECORDING = "jsonl", "recording"
-# Of x264, for --quality: a recording is encoded without delay, for which balanced has no B-frames.
-PRESETS = {"fast": "ultrafast", "balanced": "superfast", "small": "veryfast"}
-CRF = 23
 CLOSE_S = 2.0  # for the last seconds of a recording
-
-
-def records(config: RecordConfig) -> bool:
-    return config.record != "none" or config.clips
-
-
-def check_recording(config: Config) -> None:
-    """Raises UsageError where a recording would show what --blur is to hide, or cannot be encoded
-    as it is said.
-    """
-    if config.output.encoder not in (None, "x264"):
-        raise UsageError(
-            f"--encoder {config.output.encoder} is for files, not for cameras: recordings are "
-            "encoded by x264; leave it out"
-        )
-    sinks.find("video").check_options(".mp4", config.as_dict()["output"])
-    if records(config.record) and config.drawing.blur and config.record.record != "annotated":
-        flag = f"--record {config.record.record}" if config.record.record != "none" else "--clips"
-        raise UsageError(
-            f"--blur and {flag} contradict each other: it keeps the camera's own video as it is; "
-            "use --record annotated"
-        )
 
 
 class MadeFolder:
@@ -93,16 +68,17 @@ class CameraOutputs:
     def __init__(
         self,
         folder: Path | None,
-        config: Config,
+        record: RecordConfig,
+        encoding: Quality,
         notice: Callable[[str], None],
         style: Style | None = None,
     ) -> None:
-        self._folder, self._config, self._notice = folder, config, notice
-        self._style = None if config.record.no_overlay else style
-        record = config.record
+        self._folder, self._record, self._encoding = folder, record, encoding
+        self._notice = notice
+        self._style = None if record.no_overlay else style
         self._retention = (
             Retention(folder, record.keep_days, record.keep_gb)
-            if folder is not None and records(record)
+            if folder is not None and keeps_video(record)
             else None
         )
 
@@ -132,17 +108,13 @@ class CameraOutputs:
 
     def recorder(self, camera: Camera) -> CameraRecorder:
         assert self._folder is not None
-        output = self._config.output
         return CameraRecorder(
             self._folder,
             camera,
-            self._config.record,
+            self._record,
             self._notice,
             retention=self._retention,
-            quality=Quality(
-                output.preset or PRESETS[output.quality or "balanced"],
-                CRF if output.crf is None else output.crf,
-            ),
+            quality=self._encoding,
             style=self._style,
         )
 
@@ -180,7 +152,7 @@ class CameraEvents:
     def __init__(
         self,
         folder: Path | None,
-        config: Config,
+        wanted: EventsConfig,
         notice: Callable[[str], None],
         more: Sequence[EventTarget] = (),
     ) -> None:
@@ -190,7 +162,7 @@ class CameraEvents:
         self._days: EventDays | None = None
         with ExitStack() as made:
             targets = []
-            for target in _targets(folder, config, notice):
+            for target in _targets(folder, wanted, notice):
                 made.callback(target.close)
                 targets.append(target)
                 self._days = target if isinstance(target, EventDays) else self._days
@@ -222,9 +194,9 @@ class CameraEvents:
 
 
 def _targets(
-    folder: Path | None, config: Config, notice: Callable[[str], None]
+    folder: Path | None, wanted: EventsConfig, notice: Callable[[str], None]
 ) -> Iterator[EventTarget]:
-    wanted, told = config.events, os.environ.get
+    told = os.environ.get
     if folder is not None:
         yield EventDays(folder, complain=notice)
     if wanted.events is not None:

@@ -94,7 +94,7 @@ def refused(what: str, why: Any) -> Row:
 def opened(engine: str, folder: str, **options: Any) -> Any:
     """Network and engine, as the command opens them."""
     from detector.core.config.levels import resolve_config
-    from detector.core.run.wire import load_model
+    from detector.core.run.loading import load_model
 
     config = resolve_config(None, {"engine": engine, "engines_dir": folder, **options})
     return load_model(config)

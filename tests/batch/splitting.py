@@ -24,7 +24,8 @@ from detector.core.engines.base import EngineOptions
 from detector.core.engines.null import NullEngine, NullRequest
 from detector.core.models.base import InputRules, Network
 from detector.core.run.detect import run_opened
-from detector.core.run.wire import LoadedModel
+from detector.core.run.loading import LoadedModel
+from detector.core.run.plan import Asked
 from detector.core.sources.video._container import demux
 from detector.core.types import Candidates
 from tests.conftest import CHECKOUT
@@ -88,7 +89,7 @@ def telling_model(batch: int = 1) -> LoadedModel:
         needs_nms=False,
     )
     engine = TellingEngine(network, EngineOptions(batch=batch, requests=3, concurrency=2))
-    return LoadedModel(network, engine, None, None, [])
+    return LoadedModel(network, engine, None, [])
 
 
 # ----------------------------------------------------------------------
@@ -181,7 +182,7 @@ def make_config(
 def run_whole(path: Path, config: Config, loaded: LoadedModel, folder: Path) -> dict[str, Path]:
     """The outputs of one run, by name."""
     folder.mkdir(parents=True)
-    run = run_opened(str(path), config, loaded, folder)
+    run = run_opened(str(path), Asked.of(config).on(loaded), folder)
     if run.error is not None:
         raise run.error
     return {name: Path(written) for name, written in run.outputs.items()}

@@ -28,7 +28,7 @@ PATIENCE_S = 150
 SCRIPT = textwrap.dedent("""
     import json, os, sys, time
     import av, cv2, numpy, onnx, rich, yaml
-    import detector.core.run.detect, detector.core.run.wire, detector.core.session.store
+    import detector.core.run.detect, detector.core.run.plan, detector.core.session.store
     from detector.core.cli import main
 
     lines, video, patience_s = json.loads(sys.argv[1]), sys.argv[2], float(sys.argv[3])

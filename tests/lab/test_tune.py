@@ -243,7 +243,7 @@ def found_for(monkeypatch, use: bool, speed=by_rules):
     job = Job(speed)
     monkeypatch.setattr(module, "run_once", lambda source, config, frames: job(job.asked, frames))
     monkeypatch.setattr(Config, "with_options", lambda config, given: setattr(job, "asked", given))
-    monkeypatch.setattr("detector.core.run.wire.input_kind", lambda *_: "1280x720 h264")
+    monkeypatch.setattr("detector.core.run.reading.Reading.kind_of", lambda *_: "1280x720 h264")
     kept = []
     monkeypatch.setattr("detector.lab.tune.keep", lambda *given: kept.append(given) or "m.json")
     found = module.tune(

@@ -18,18 +18,22 @@ import pytest
 from detector.core.analysis.summary import stage_rows
 from detector.core.config.levels import resolve_config
 from detector.core.errors import EngineError, SourceError, UsageError
+from detector.core.run import plan as plans
 from detector.core.run import signals
-from detector.core.run.wire import load_model
+from detector.core.run.loading import load_model
 from detector.core.session.document import DecodingFigures
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.run import print_run
 from detector.lab.analysis.next_steps import next_steps
 from detector.lab.report.html import page
 from detector.lab.session.read import read_session
+from detector.live import day as days
+from detector.live import roster
 from detector.live import run as live
 from detector.live.base import Event
+from detector.live.day import Decoded
 from detector.live.guest import reads_cameras
-from detector.live.run import Around, _Decoded, detect_live
+from detector.live.run import Around, detect_live
 from detector.live.sources import collect
 from detector.live.sources.base import LIVE, WAITING
 from detector.live.sources.collect import Collector
@@ -117,8 +121,8 @@ def feeds(monkeypatch, tmp_path, loaded) -> Feeds:
         return made.collector
 
     monkeypatch.setattr(live, "make_feed", make)
-    monkeypatch.setattr(live, "Collector", make_collector)
-    monkeypatch.setattr(live, "load_model", lambda *_, **__: loaded)
+    monkeypatch.setattr(roster, "Collector", make_collector)
+    monkeypatch.setattr(plans, "load_model", lambda *_, **__: replace(loaded, notes=[]))
     monkeypatch.setattr(live, "CLERK_S", 0.02)
     monkeypatch.setattr(collect, "SLICE_NS", 10_000_000)  # its end is seen soon
     monkeypatch.chdir(tmp_path)
@@ -269,8 +273,8 @@ def test_decoding_is_a_line_beside_the_ledger(feeds):
 
 
 def test_decoding_of_a_day_begins_where_the_last_one_ended():
-    first = _Decoded({"a": 5, "b": 3}, 4_000_000_000, 2_000_000_000)
-    second = _Decoded({"a": 9, "b": 3, "c": 1}, 5_000_000_000, 2_500_000_000)
+    first = Decoded({"a": 5, "b": 3}, 4_000_000_000, 2_000_000_000)
+    second = Decoded({"a": 9, "b": 3, "c": 1}, 5_000_000_000, 2_500_000_000)
     day = second.since(first)
     assert (day.threads, day.calls, day.busy_s, day.cpu_s) == (2, 5, 1.0, 0.5)
 
@@ -415,7 +419,7 @@ class TestList:
     @pytest.mark.parametrize("how", ["mtime", "signal"])
     def test_cameras_come_and_go(self, feeds, how, monkeypatch):
         if how == "signal":
-            monkeypatch.setattr(live._LiveRun, "_lists_changed", lambda self: False)
+            monkeypatch.setattr(roster.Roster, "lists_changed", lambda self: False)
         self.write("a", "b")
         said: list[str] = []
 
@@ -481,7 +485,7 @@ class TestList:
 def test_a_new_day_gets_a_session_of_its_own(feeds, monkeypatch):
     """Feeds and outputs go on; each day's session adds up by itself."""
     day = ["2026-11-22"]
-    monkeypatch.setattr(live, "_today", lambda: day[0])
+    monkeypatch.setattr(days, "today", lambda: day[0])
 
     def turn() -> None:
         feeds.wait_for_pictures()

@@ -19,6 +19,7 @@ from detector.core.errors.secrets import Address
 from detector.core.terminal.run import DROPPED
 from detector.live.camera_outputs import CameraOutputs, _Recording
 from detector.live.figures import NO_TIME, NOT_WANTED
+from detector.live.recording import Quality
 from detector.live.sources.base import (
     CORRUPT,
     FILE,
@@ -390,7 +391,9 @@ def test_pictures_that_are_recorded_are_needed(kind: str, tmp_path: Path) -> Non
     camera = Camera("c", NETWORK, Address("rtsp://c/"))
     feed = NetworkFeed(camera, Terms())
     feed.decode_all_while = needs.append  # type: ignore[method-assign]
-    outputs = CameraOutputs(tmp_path, config, lambda line: None).make(camera, feed)
+    outputs = CameraOutputs(
+        tmp_path, config.record, Quality("superfast", 23), lambda line: None
+    ).make(camera, feed)
     try:
         assert [needed() for needed in needs] == [kind == "annotated"]
         for output in outputs:

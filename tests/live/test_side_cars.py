@@ -22,7 +22,7 @@ from detector.core.sinks.overlay import ass
 from detector.core.stages.annotate import Style, annotate, lay_out
 from detector.core.types import Detections, Frame
 from detector.live.camera_outputs import CameraOutputs
-from detector.live.recording import CameraRecorder, Retention, side_cars
+from detector.live.recording import CameraRecorder, Quality, Retention, side_cars
 from detector.live.recording.connection import Connection, Packet
 from detector.live.recording.inbox import Closed, Inbox, Opened, Seen
 from detector.live.recording.names import beside, finish_leftovers, free_name, time_name
@@ -579,7 +579,9 @@ def test_the_inbox_is_bounded_in_bytes_of_boxes_too() -> None:
 def test_who_has_boxes_beside_it(wishes: dict[str, Any], expected: bool, tmp_path: Path) -> None:
     config = resolve_config(None, {"engine": "null", **wishes})
     feed = NetworkFeed(camera(), Terms())
-    made = CameraOutputs(tmp_path, config, lambda line: None, Style()).make(camera(), feed)
+    made = CameraOutputs(
+        tmp_path, config.record, Quality("superfast", 23), lambda line: None, Style()
+    ).make(camera(), feed)
     try:
         recorder = next(one.sink for one in made if one.name == "recording").recorder  # type: ignore[attr-defined]
         assert recorder._recording.wants_boxes == expected

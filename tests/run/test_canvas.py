@@ -23,9 +23,10 @@ from detector.core.config.levels import resolve_config
 from detector.core.config.schema import Config
 from detector.core.models import ModelRequest, catalogue, open_network
 from detector.core.run import canvas
+from detector.core.run import plan as plans
 from detector.core.run.detect import Hooks, Result, detect
 from detector.core.run.quantize.calibrate import packaged
-from detector.core.run.wire import first_picture_size, open_source
+from detector.core.run.reading import Reading
 from detector.core.stages.preprocess import input_of_shape
 from detector.live import run as live
 from detector.live.canvas import picture_of_cameras, told_size
@@ -146,13 +147,13 @@ def test_other_models_and_files_keep_their_own(tmp_path: Path) -> None:
         config = configured(model=model)
         assert not canvas.follows_source(config)
         assert canvas.find_canvas(config, (640, 480)) is None
-        assert first_picture_size([str(STREET)], config) is None
+        assert Reading.of(config).picture_size([str(STREET)]) is None
 
 
 def test_a_size_that_is_said_overrides_the_shape(clips: dict[str, str]) -> None:
     for size, expected in (("416x256", AT), ("320", (256, 320)), ("64x96", (96, 64))):
         config = configured(size=size)
-        picture = first_picture_size([clips["classic"]], config)
+        picture = Reading.of(config).picture_size([clips["classic"]])
         network = canvas.open_network(config, picture)
         assert (network.input.height, network.input.width) == expected
         assert network.warnings == []
@@ -179,7 +180,7 @@ def test_a_run_has_the_canvas_of_its_video(
 def test_a_turned_video_counts_as_it_is_shown(tmp_path: Path) -> None:
     """96x64 in the file with pixels of 4:3; the letterbox gets 64x96 of them."""
     path = str(write_video(tmp_path / "turned.mp4", 2, rotation=90))
-    picture = first_picture_size([path], configured())
+    picture = Reading.of(configured()).picture_size([path])
     assert picture == (64, 96)
     assert canvas.find_canvas(configured(), picture) == of_shape(2, 3)
 
@@ -192,7 +193,7 @@ def test_the_first_of_several_decides(clips: dict[str, str], tmp_path: Path) -> 
         ([clips["wide"], clips["classic"]], WIDE),
     ):
         assert input_of(run(specs, tmp_path / f"{expected}")) == expected
-    picture = first_picture_size([missing, clips["square"]], configured())
+    picture = Reading.of(configured()).picture_size([missing, clips["square"]])
     assert picture == (240, 240)
 
 
@@ -200,13 +201,15 @@ def test_pictures_keep_the_models_own(tmp_path: Path) -> None:
     path = str(tmp_path / "square.png")
     assert cv2.imwrite(path, np.zeros((64, 64, 3), np.uint8))
     for spec in (path, str(tmp_path)):
-        assert first_picture_size([spec], configured()) is None
+        assert Reading.of(configured()).picture_size([spec]) is None
 
 
 def test_what_is_judged_keeps_the_models_own(clips: dict[str, str], tmp_path: Path) -> None:
     """``eval`` opens its sources in its own way."""
     config = configured()
-    result = run([clips["classic"]], tmp_path, Hooks(source=lambda spec: open_source(spec, config)))
+    result = run(
+        [clips["classic"]], tmp_path, Hooks(source=lambda spec: Reading.of(config).open(spec))
+    )
     assert input_of(result) == OWN
 
 
@@ -215,7 +218,7 @@ def test_the_python_api_keeps_the_models_own(clips: dict[str, str]) -> None:
     with Detector(engine="null") as detector:
         frames = list(detector.stream(clips["classic"]))
         assert len(frames) == 2
-        network = detector._loaded.network
+        network = detector._plan.network
         assert (network.input.height, network.input.width) == OWN
 
 
@@ -229,7 +232,7 @@ def test_there_is_one_load(
         opened.append(arguments)
         return real(*arguments)
 
-    monkeypatch.setattr("detector.core.run.wire.open_network", open_once)
+    monkeypatch.setattr("detector.core.run.loading.open_network", open_once)
     run([clips["classic"], clips["square"]], tmp_path)
     assert len(opened) == 1
 
@@ -310,7 +313,11 @@ def test_files_that_play_as_cameras_tell_their_size(clips: dict[str, str], tmp_p
     [({}, (240, 240)), ({"size": "320"}, live.SHAPE), ({"model": "yolov4-tiny"}, None)],
 )
 def test_a_live_run_loads_it_before_it_connects(
-    clips: dict[str, str], monkeypatch: pytest.MonkeyPatch, options: dict[str, str], expected: Any
+    clips: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    options: dict[str, str],
+    expected: Any,
 ) -> None:
     class EnoughError(Exception):
         """The model would be loaded now."""
@@ -321,8 +328,8 @@ def test_a_live_run_loads_it_before_it_connects(
         asked.append(picture)
         raise EnoughError
 
-    monkeypatch.setattr(live, "load_model", load)
-    monkeypatch.setattr(live, "_output_folder", lambda config: None)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plans, "load_model", load)
     with pytest.raises(EnoughError):
         live.detect_live([clips["square"]], configured(repeat=True, **options))
     assert asked == [expected]
@@ -391,10 +398,8 @@ def test_a_worker_keeps_the_latest_canvases_open(monkeypatch: pytest.MonkeyPatch
         engines[picture] = loaded.engine
         return loaded
 
-    monkeypatch.setattr("detector.core.run.wire.load_model", load)
-    monkeypatch.setattr(
-        "detector.core.run.wire.first_picture_size", lambda specs, config: shapes[specs[0]]
-    )
+    monkeypatch.setattr("detector.core.run.loading.load_model", load)
+    monkeypatch.setattr(Reading, "picture_size", lambda self, specs: shapes[specs[0]])
     own: Any = FakeLoaded()
     model = OpenModel(configured(), own, "digest", has_shape_of_source=True)
     assert model.loaded_for("own") is own

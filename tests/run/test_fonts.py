@@ -45,9 +45,7 @@ def hostile(folder: Path) -> dict[str, Path]:
 )
 def test_what_is_no_font_ends_before_a_model_is_loaded(tmp_path, monkeypatch, kind):
     path = hostile(tmp_path)[kind]
-    monkeypatch.setattr(
-        "detector.core.run.detect.load_model", lambda *_, **__: pytest.fail("loaded")
-    )
+    monkeypatch.setattr("detector.core.run.plan.load_model", lambda *_, **__: pytest.fail("loaded"))
     config = resolve_config(None, {"font": str(path), "output": f"{tmp_path}/"})
     with pytest.raises(UsageError) as caught:
         detect([str(CLIP)], config)

@@ -14,7 +14,7 @@ from detector import Detector
 from detector.core.config.levels import resolve_config
 from detector.core.errors import UsageError
 from detector.core.run.detect import Result, detect
-from detector.core.run.wire import frames_ahead, open_source, time_window
+from detector.core.run.reading import Reading
 from detector.core.types import Frame
 from tests.conftest import CHECKOUT
 
@@ -23,7 +23,7 @@ DECODERS = ("auto", "av", "opencv")
 
 
 def read(**options: object) -> list[Frame]:
-    with open_source(CLIP, resolve_config(None, options)) as source:
+    with Reading.of(resolve_config(None, options)).open(CLIP) as source:
         return list(source)
 
 
@@ -45,7 +45,7 @@ TIMES = [
 
 @pytest.mark.parametrize(("text", "seconds"), TIMES)
 def test_times(text: str, seconds: Fraction) -> None:
-    assert time_window(resolve_config(None, {"start": text})) == (seconds, None)
+    assert Reading.of(resolve_config(None, {"start": text})).start_s == seconds
 
 
 WRONG = ["", "x", "-1", "1:60", "1:99:00", "1:2:3:4", "1e3", "nan", ":10", "10:", "5s", "1\n", "٣"]
@@ -88,7 +88,7 @@ def test_the_same_frames_behind_damage(tmp_path: Path) -> None:
     clip.write_bytes(data)
 
     def read_damaged(**options: object) -> list[tuple[int, int]]:
-        with open_source(str(clip), resolve_config(None, options)) as source:
+        with Reading.of(resolve_config(None, options)).open(str(clip)) as source:
             frames = [(frame.index, frame.pts) for frame in source]
             assert source.damaged
         return frames
@@ -115,8 +115,8 @@ AHEAD = [
 def test_the_live_line_knows_how_many_frames_are_ahead(
     options: dict[str, object], frames: int
 ) -> None:
-    with open_source(CLIP, resolve_config(None, {})) as source:
-        assert frames_ahead(resolve_config(None, options), source.info) == frames
+    with Reading.of(resolve_config(None, {})).open(CLIP) as source:
+        assert Reading.of(resolve_config(None, options)).frames_ahead(source.info) == frames
 
 
 def test_stride_counts_from_the_start_of_the_source() -> None:

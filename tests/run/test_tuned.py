@@ -194,7 +194,8 @@ def test_a_run_obeys_what_was_kept(tmp_path, monkeypatch, settings):
     """For real: a batch is part of the graph, requests are of the engine."""
     monkeypatch.undo()
     from detector.core.run.detect import detect
-    from detector.core.run.wire import input_kind, load_model
+    from detector.core.run.loading import load_model
+    from detector.core.run.reading import Reading
 
     own = {"engine": "ort", "precision": "fp32"}
     used = config(tmp_path / "engines")
@@ -206,7 +207,7 @@ def test_a_run_obeys_what_was_kept(tmp_path, monkeypatch, settings):
         model="street", engine="ort", precision="fp32", source=STREET, seconds=1.0, floor=0.97,
         rounds=3, settings={**own, **settings}, before=Interval(1, 1, 1), after=Interval(2, 2, 2),
     )  # fmt: skip
-    tune.keep(found, used, network.sha256, shape, input_kind(STREET, used))
+    tune.keep(found, used, network.sha256, shape, Reading.of(used).kind_of(STREET))
     output = OutputConfig(output=f"{tmp_path}/out/", run_dir=f"{tmp_path}/run", no_video=True)
     result = detect([STREET], replace(used, output=output, input=InputConfig(frames=9)))
     assert result.exit_code == 0
@@ -226,7 +227,7 @@ def test_without_an_engine_of_its_own_auto_takes_what_it_took(
 ):
     """A queue that was measured with what ``compare --use`` had kept must not run with another."""
     monkeypatch.undo()
-    from detector.core.run.wire import load_model
+    from detector.core.run.loading import load_model
 
     used = config(tmp_path / "engines")
     loaded = load_model(used)

@@ -19,7 +19,7 @@ from probing import make_info, one_person, probe, write_clip
 from detector.core import sinks
 from detector.core.config.schema import Config
 from detector.core.errors import OutputError, SourceError, UsageError
-from detector.core.run.wire import open_source
+from detector.core.run.reading import Reading
 from detector.core.sinks.overlay import ass, fonts
 from detector.core.sinks.overlay.carried import NAME, Overlay, decode_row, encode_row
 from detector.core.stages.annotate import PlacedLabel, Style, annotate, lay_out
@@ -97,7 +97,7 @@ def save(
     config = Config()
     config = replace(config, input=replace(config.input, **(input or {})))
     sink = sinks.open("overlay", path, **options)
-    with open_source(str(source), config) as frames:
+    with Reading.of(config).open(str(source)) as frames:
         sink.open(frames.info)
         for frame in frames:
             sink.write(frame, detect(frame.index))
@@ -237,7 +237,7 @@ def test_what_cannot_be_copied_is_refused_by_name(clip: Path, tmp_path: Path) ->
 
 def test_a_failure_leaves_what_can_be_played(clip: Path, tmp_path: Path) -> None:
     sink = sinks.open("overlay", tmp_path / "x.mkv")
-    with open_source(str(clip), Config()) as source:
+    with Reading.of(Config()).open(str(clip)) as source:
         sink.open(source.info)
         for frame in source:
             if frame.index == 20:

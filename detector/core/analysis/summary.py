@@ -209,6 +209,7 @@ def _verdict(facts: RunFacts, recording: Recording, runs: Sequence[SourceRun]) -
         encodings=encodings,
         input=facts.model_input,
         smaller_input=facts.smaller_input,
+        between=facts.between,
     )
     return judge(times, choices)
 

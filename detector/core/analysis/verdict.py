@@ -18,13 +18,12 @@ ledger, so that a reader finds the very figure there.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from msgspec import UNSET
 
 from detector.core.errors.text import counted
 from detector.core.session.document import CpuTime, StageFigures, ThreadFigures, Verdict
-from detector.core.stages import between
 from detector.core.timeline.order import group_of, grouped
 from detector.core.timeline.spans import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WRITE
 
@@ -88,13 +87,15 @@ class Choices:
     """What the run was asked to do, as far as an advice depends on it. ``outputs``: the kinds that
     were written. ``encoding``: the option that says how the video is encoded, and its value;
     ``encodings``: whether the video's format has such options. ``input``: of the network, height
-    and width; ``smaller_input``: the next smaller one that the model was trained for, if any."""
+    and width; ``smaller_input``: the next smaller one that the model was trained for, if any.
+    ``between``: as ``RunFacts``."""
 
     outputs: Collection[str] = ()
     encoding: tuple[str, str] | None = None
     encodings: bool = True
     input: tuple[int, int] = (0, 0)
     smaller_input: tuple[int, int] | None = None
+    between: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 def given_encoding(output: Mapping[str, object]) -> tuple[str, str] | None:
@@ -311,7 +312,7 @@ def _name(stage: str, choices: Choices) -> str:
         for kind, name in WRITING.items():
             if kind in choices.outputs:
                 return name
-    return NAMES[stage] if stage in NAMES else between.describe(stage)[0]
+    return NAMES.get(stage) or choices.between.get(stage, (stage, ""))[0]
 
 
 def _advice(stage: str, choices: Choices) -> str:
@@ -327,7 +328,7 @@ def _advice(stage: str, choices: Choices) -> str:
         return "a higher `--conf`"
     if stage == INFER:
         return "another engine or precision (`detect-video compare` measures them)"
-    return "" if stage in NAMES else between.describe(stage)[1]
+    return choices.between.get(stage, ("", ""))[1]
 
 
 def _gain(times: FrameTimes, stage: str, value: float) -> str:

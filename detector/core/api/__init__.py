@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from detector.core.api.results import Detections
     from detector.core.engines.base import Request
-    from detector.core.run.wire import Head, Nms, Preprocess
     from detector.core.timeline import OffTimeline, Timeline
     from detector.core.types import Frame, Image
 
@@ -55,7 +54,7 @@ class Detector:
         **options: Unpack[Options],
     ) -> None:
         from detector.core.config.levels import resolve_config
-        from detector.core.run.wire import load_model
+        from detector.core.run.plan import resolve
 
         _refuse_unknown(options)
         if not isinstance(model, (str, os.PathLike)):
@@ -65,12 +64,14 @@ class Detector:
             )
         given = {"model": os.fspath(model), "engine": engine, **options}
         with python_words(KEYWORDS):
-            self._config = resolve_config(None, given)
+            config = resolve_config(None, given)
             # A call waits for its picture, and one request on all threads answers soonest. With
             # concurrency=N a stream runs N requests.
-            self._loaded = load_model(self._config, spare_requests=1, one_at_a_time=True)
-        turns = threading.BoundedSemaphore(self._loaded.engine.concurrency)
-        self._requests = [_Turn(request, turns) for request in self._loaded.engine.requests]
+            self._plan = resolve(config, spare_requests=1, one_at_a_time=True)
+        opened = self._plan.loaded.engine
+        turns = threading.BoundedSemaphore(opened.concurrency)
+        self._requests = [_Turn(request, turns) for request in opened.requests]
+        self._newest = config.live.policy == "latest"
         self._calling = threading.Lock()
         # As with the command: an option of cameras says that addresses are cameras.
         self._as_cameras = not OF_CAMERAS.isdisjoint(options)
@@ -79,11 +80,11 @@ class Detector:
     @property
     def names(self) -> tuple[str, ...]:
         """Class names, by class id."""
-        return self._loaded.network.names
+        return self._plan.network.names
 
     @property
     def engine(self) -> str:
-        return self._loaded.engine.name
+        return self._plan.loaded.engine.name
 
     @overload
     def __call__(
@@ -124,7 +125,7 @@ class Detector:
         from detector.core.api.results import Detections
         from detector.core.timeline import HEAD, INFER, NMS, PREPROCESS
 
-        preprocess, head, nms = self._stages(conf, classes)
+        preprocess, head, nms = self._plan.selecting(conf, classes).stages()
         request = self._requests[-1]  # the spare one: a stream may be using the others
         found = []
         # The request has one slot, which threads must not share, and the track is of one thread.
@@ -185,73 +186,55 @@ class Detector:
         self, source: str, conf: float | None, classes: Sequence[str] | None
     ) -> Generator[tuple[Frame, Detections], None, None]:
         from detector.core.api.results import Detections
-        from detector.core.loop.parts import Parts, Progress
-        from detector.core.run.looping import loop_bounds, loop_label, run_loop
-        from detector.core.run.wire import open_source, stillness
+        from detector.core.loop.parts import Progress
         from detector.core.sources._addresses import is_web
         from detector.core.sources._standard_input import SPEC, standard_input
         from detector.core.stages.annotate import pixelate
 
-        progress = Progress()
+        plan, progress = self._plan.selecting(conf, classes), Progress()
         if source == SPEC:
             standard_input().stopped = progress.stop.is_set
         if is_web(source):
             from detector.core.sources import _web
 
             _web.stopped = progress.stop.is_set
-        with open_source(source, self._config, as_camera=self._as_cameras) as opened:
+        with plan.reading.open(source, as_camera=self._as_cameras) as opened:
             live = opened if opened.arrives else None
-            if live is not None and self._config.input.skip_still is not None:
+            if live is not None and plan.reading.still is not None:
                 raise UsageError("skip_still is for files, not for cameras; leave it out")
-            fresh = live is not None and self._config.live.policy == "latest"
-            concurrency = self._loaded.engine.concurrency
-            parts = Parts(
-                opened,
+            fresh = live is not None and self._newest
+            parts = replace(
+                plan.parts(opened),
                 # A picture of a camera that waits in a queue grows old.
-                self._requests[: concurrency + 1 if fresh else -1],
-                concurrency,
-                *self._stages(conf, classes),
+                requests=self._requests[: plan.loaded.engine.concurrency + 1 if fresh else -1],
                 arrive=None if live is None else live.arrive,
                 fresh=fresh,
                 clock=None if live is None else time.perf_counter_ns,
-                still=stillness(self._config, opened.info),
             )
-            timeline = self._timeline()
-            label = loop_label(loop_bounds(parts, self._config))
-            with (
-                timeline.run(label),
-                closing(run_loop(parts, self._config, timeline, progress)) as frames,
-            ):
+            with closing(plan.loop.marked(parts, self._timeline(), progress)) as frames:
                 try:
                     for frame, found in frames:
                         own = frame.image.copy()  # the loop uses its buffer again
-                        pixelate(own, found, self._loaded.blurred)
+                        pixelate(own, found, plan.drawing.blurred)
                         of = frame.source or opened.info
                         yield replace(frame, picture=own, source=of), Detections.wrap(found)
                 finally:
                     progress.stop.set()  # a silent pipe would keep the reader
+                    for stage in parts.between.values():
+                        stage.close()
 
     def _timeline(self) -> Timeline | OffTimeline:
         """Ranges for a profiler that is attached; else nothing is measured, and nothing paid."""
-        from detector.core.run.looping import new_timeline
         from detector.core.timeline import OffTimeline
         from detector.core.timeline.nvtx_ranges import attach
 
-        seen = self._config.loop.nvtx and attach().domain is not None
-        return new_timeline(self._config, None, max_rows=0) if seen else OffTimeline()
-
-    def _stages(
-        self, conf: float | None, classes: Sequence[str] | None
-    ) -> tuple[Preprocess, Head, Nms]:
-        """preprocess, head and nms, with what this call changes about them."""
-        from detector.core.run.wire import select, stage_functions
-
-        config, loaded = select(self._config, self._loaded, conf, classes)
-        return stage_functions(config, loaded)
+        loop = self._plan.loop
+        seen = loop.nvtx and attach().domain is not None
+        return loop.timeline(None, max_rows=0) if seen else OffTimeline()
 
     def close(self) -> None:
         """Releases the engine. May be called twice."""
-        self._loaded.engine.close()
+        self._plan.loaded.engine.close()
 
     def __enter__(self) -> Detector:
         return self

@@ -17,7 +17,7 @@ from detector.core.errors import UsageError
 from detector.core.errors.guard import keep, refuse_kept
 from detector.core.errors.writing import whole_file
 from detector.core.run.inputs import keep_inputs
-from detector.core.run.wire import load_model
+from detector.core.run.loading import load_model
 
 MAX_PICTURES_BYTES = 1 << 31
 CURE = "choose another with --output"

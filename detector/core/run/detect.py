@@ -1,56 +1,35 @@
 """One run of the command: every source through the loop, then its summary and session files.
 
-``detect`` is the one function. It takes a configuration that is resolved already, has wire.py make
-the objects, drives the loop, and keeps what happened to one source from ending the others.
+``detect`` is the one function. ``_resolve`` is its door: there the options become a plan (plan.py),
+and what cannot work is refused before anything is written. Then every source is driven through the
+loop; what happens to one does not end the others.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from detector.core.config.schema import Config, RuntimeConfig
+from detector.core.config.schema import Config
 from detector.core.errors import LOGGED, DetectVideoError, EngineError, SourceError, UsageError
 from detector.core.errors.guard import guarded
 from detector.core.errors.holding import HeldFile, hold
 from detector.core.run.environment import process_age_s
-from detector.core.run.fonts import open_font
 from detector.core.run.inputs import keep_inputs
-from detector.core.run.limits import (
-    blas_threads,
-    check_files,
-    check_memory,
-    check_threads,
-    opencv_threads,
-)
-from detector.core.run.looping import loop_bounds, loop_label, new_timeline, run_loop
+from detector.core.run.limits import blas_threads, check_files, check_memory, check_threads
+from detector.core.run.loading import LoadedModel, PhaseTimer
+from detector.core.run.looping import RunClock
 from detector.core.run.outputs import OutputPlan, mark_settings, session_name, settings_of
-from detector.core.run.records import run_facts, write_records
+from detector.core.run.plan import Asked, Plan
+from detector.core.run.records import write_records
 from detector.core.run.signals import Stop, stop_on_signals
-from detector.core.run.wire import (
-    LoadedModel,
-    PhaseTimer,
-    choice_of,
-    first_picture_size,
-    frames_ahead,
-    input_kind,
-    label_notes,
-    load_model,
-    open_rows,
-    open_sinks,
-    open_source,
-    open_stream,
-    time_window,
-    wire_loop,
-)
 from detector.core.sources._addresses import is_web
 from detector.core.sources.web import keeping
 
@@ -146,67 +125,71 @@ def detect(
     """
     timer = PhaseTimer()
     timer.seconds["import"] = process_age_s() or 0.0
-    # What is no time, no share or no font is refused before a model is loaded.
-    time_window(config)
-    choice_of(config)
-    if config.input.skip_still is not None:
-        from detector.core.stages.still import parse_share
-
-        parse_share(config.input.skip_still)
-    check_memory(config.runtime.engine)
     with guarded(), keeping(specs):
-        if hooks.source is None:
-            _refuse_missing(specs)
-        keep_inputs(config, specs)
-        open_font(config.drawing.font)
-        plan = OutputPlan(config.output, specs, streams=rows_to is not None)
-        if hooks.source is None:
-            plan.check_sources(config.drawing.blur)
-        # OpenCV has an OpenBLAS of its own; the loop has a reader and a worker at least.
-        check_threads(blas_threads() + (0 if config.loop.sync else 2))
-        if hooks.source is None:
-            plan.check_permission()
-        takes_tuned = hooks.tuned and hooks.source is None
-        with timer.phase("import"):
-            _import_ahead(specs, plan)
-        with timer.phase("load"):
-            picture = _deciding_picture(specs, config, hooks)
-        loaded = load_model(
-            config,
-            timer,
-            picture=picture,
-            progress=building,
-            measured=hooks.measured,
-            timed=hooks.timed,
-            kind=partial(input_kind, specs[0], config) if takes_tuned else None,
-            chosen=partial(_refuse_being_written, plan, specs, config),
-        )
-        config = config.with_options(_of_the_loop(loaded.tuned))
-        check_files(3)  # a source, the rows, and whatever is looked up while both are open
-        with loaded.engine as engine:
+        plan, outputs = _resolve(specs, config, timer, hooks, building, rows_to is not None)
+        with plan.loaded.engine as engine, stop_on_signals() as stop:
             if hooks.loaded is not None:
-                hooks.loaded(loaded)
-            from detector.core.session.store import Session
+                hooks.loaded(plan.loaded)
+            session = _open_session(plan, outputs, session_name(specs[0], engine.name))
+            stream = None if rows_to is None else _open_stream(rows_to, outputs, stop)
+            job = _Job(plan, outputs, session, timer, stop, live, hooks, stream=stream)
+            with closing_session(session):
+                with plan.loop.library_threads():
+                    runs = _run_sources(job, specs)
+                with timer.phase("close"):
+                    plan.loaded.read_layers()
+                    _close_engine(engine, runs)
+                return _write_session(job, runs, command)
 
-            with stop_on_signals() as stop:
-                name = session_name(specs[0], engine.name)
-                session = Session.create(config.output.run_dir, name, or_temporary=plan.may_write())
-                try:
-                    plan.check()
-                except BaseException:
-                    session.discard()
-                    raise
-                stream = None
-                if plan.streamed is not None and rows_to is not None:
-                    stream = _open_stream(rows_to, config, stop)
-                job = _Job(config, loaded, plan, session, timer, stop, live, hooks, stream=stream)
-                with closing_session(session):
-                    with opencv_threads(overlapped=not config.loop.sync):
-                        runs = _run_sources(job, specs)
-                    with timer.phase("close"):
-                        loaded.read_layers()
-                        _close_engine(engine, runs)
-                    return _write_session(job, runs, command)
+
+def _resolve(
+    specs: Sequence[str],
+    config: Config,
+    timer: PhaseTimer,
+    hooks: Hooks,
+    building: BuildProgress | None,
+    streams: bool,
+) -> tuple[Plan, OutputPlan]:
+    """The door: what is refused is refused here, cheap things before a model is loaded. Sources
+    that a command opens in its own way are not looked at."""
+    asked, ours = Asked.of(config), hooks.source is None
+    check_memory(config.runtime.engine)
+    if ours:
+        _refuse_missing(specs)
+    keep_inputs(config, specs)
+    outputs = OutputPlan(config.output, specs, streams=streams)
+    if ours:
+        outputs.check_sources(asked.drawing.blur)
+    # OpenCV has an OpenBLAS of its own; the loop has a reader and a worker at least.
+    check_threads(blas_threads() + (0 if asked.loop.sync else 2))
+    if ours:
+        outputs.check_permission()
+    with timer.phase("import"):
+        _import_ahead(specs, outputs)
+    plan = asked.load(
+        timer,
+        # Labelled pictures are judged: of them a size that is asked for counts alone.
+        specs=specs if ours or asked.reading.longest else (),
+        progress=building,
+        measured=hooks.measured,
+        timed=hooks.timed,
+        kind=partial(asked.reading.kind_of, specs[0]) if hooks.tuned and ours else None,
+        chosen=partial(_refuse_being_written, outputs, specs),
+    )
+    check_files(3)  # a source, the rows, and whatever is looked up while both are open
+    return plan, outputs
+
+
+def _open_session(plan: Plan, outputs: OutputPlan, name: str) -> Session:
+    from detector.core.session.store import Session
+
+    session = Session.create(plan.writing["run_dir"], name, or_temporary=outputs.may_write())
+    try:
+        outputs.check()  # again: the session's files are no outputs
+    except BaseException:
+        session.discard()
+        raise
+    return session
 
 
 def _close_engine(engine: Engine, runs: Sequence[SourceRun]) -> None:
@@ -221,21 +204,7 @@ def _close_engine(engine: Engine, runs: Sequence[SourceRun]) -> None:
             runs[-1].error = runs[-1].error or late
 
 
-def _deciding_picture(specs: Sequence[str], config: Config, hooks: Hooks) -> tuple[int, int] | None:
-    """What the network's input is fitted to. Sources that a command opens in its own way are
-    judged, and then the model's own input is what is judged."""
-    if hooks.source is not None and config.runtime.size is None:
-        return None
-    return first_picture_size(specs, config)
-
-
-def _of_the_loop(tuned: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the options of the engine, which has them: the session keeps what was asked for."""
-    runtime = {one.name for one in fields(RuntimeConfig)}
-    return {name: value for name, value in tuned.items() if name not in runtime}
-
-
-def _import_ahead(specs: Sequence[str], plan: OutputPlan) -> None:
+def _import_ahead(specs: Sequence[str], outputs: OutputPlan) -> None:
     """Imports what sources, stages, loop and outputs would import at their first use, so that it is
     in no run's seconds."""
     from detector.core import sources
@@ -247,35 +216,37 @@ def _import_ahead(specs: Sequence[str], plan: OutputPlan) -> None:
         "detector.core.sinks._only",
         "detector.core.sinks.jsonl",  # of every session
         "detector.core.stages.annotate",
+        "detector.core.stages.between",
         "detector.core.stages.nms",
     }
     for spec in specs:
         with suppress(SourceError, UsageError):  # whoever opens it says what is wrong
-            modules.update(sources.find_claiming(spec).imports, plan.imports(spec))
+            modules.update(sources.find_claiming(spec).imports, outputs.imports(spec))
     for module in sorted(modules):
         importlib.import_module(module)
 
 
-def _open_stream(descriptor: int, config: Config, stop: Stop) -> RowStream:
+def _open_stream(descriptor: int, outputs: OutputPlan, stop: Stop) -> RowStream | None:
+    if outputs.streamed is None:
+        return None
     from detector.core.sinks._stream import RowStream
 
-    beside = config.output.save is not None and {*config.output.save} - {"jsonl", "csv"}
-    return RowStream(descriptor, (lambda: None) if beside else stop.set)
+    return RowStream(descriptor, (lambda: None) if outputs.beside_stream else stop.set)
 
 
 def _refuse_being_written(
-    plan: OutputPlan, specs: Sequence[str], config: Config, network: Network, chosen: Config
+    outputs: OutputPlan, specs: Sequence[str], network: Network, chosen: Config
 ) -> None:
     """Raises OutputError where a second run of one source would write what the first one writes.
 
-    It is asked before the engine starts, which takes seconds.
+    It is asked before the engine starts, which takes seconds. ``chosen``: without any ``auto``.
     """
-    precision, written = chosen.runtime.precision, replace(config, output=chosen.output)
+    precision = chosen.runtime.precision
     with suppress(OSError):  # the current folder was deleted: what writes there says so
         settings = settings_of(
-            written, specs[0], network.sha256, "fp32" if precision == "auto" else precision
+            chosen.as_dict(), specs[0], network.sha256, "fp32" if precision == "auto" else precision
         )
-        plan.refuse_being_written(chosen.runtime.engine, settings)
+        outputs.refuse_being_written(chosen.runtime.engine, settings)
 
 
 def _refuse_missing(specs: Sequence[str]) -> None:
@@ -301,8 +272,7 @@ def _refuse_missing(specs: Sequence[str]) -> None:
 
 def run_opened(
     spec: str,
-    config: Config,
-    loaded: LoadedModel,
+    plan: Plan,
     folder: Path,
     hooks: Hooks = Hooks(),
     *,
@@ -317,12 +287,12 @@ def run_opened(
     """
     from detector.core.session.store import Session
 
-    output = replace(config.output, output=f"{folder}{os.sep}", run_dir=None)
-    plan = OutputPlan(output, [spec], plain=plain)
+    output = replace(plan.output, output=f"{folder}{os.sep}", run_dir=None)
+    outputs = OutputPlan(output, [spec], plain=plain)
     session = Session.create(str(folder / "session"), "")
     if detected is not None:
         hooks = replace(hooks, detected=detected)
-    job = _Job(config, loaded, plan, session, PhaseTimer(), Stop(), None, hooks, False)
+    job = _Job(plan, outputs, session, PhaseTimer(), Stop(), None, hooks, False)
     with closing_session(session):
         return _run_sources(job, [spec])[0]
 
@@ -347,9 +317,8 @@ def closing_session(session: Session) -> Iterator[None]:
 class _Job:
     """What all sources of a run share."""
 
-    config: Config
-    loaded: LoadedModel
-    plan: OutputPlan
+    plan: Plan
+    outputs: OutputPlan
     session: Session
     timer: PhaseTimer
     stop: Stop
@@ -365,7 +334,7 @@ def _run_sources(job: _Job, specs: Sequence[str]) -> list[SourceRun]:
 
     runs: list[SourceRun] = []
     for number, spec in enumerate(specs):
-        timeline = new_timeline(job.config, job.loaded.natives, folder=job.session.folder)
+        timeline = job.plan.loop.timeline(job.plan.loaded.natives, folder=job.session.folder)
         run = SourceRun(_text_of(spec), timeline)  # documents hold plain texts
         run.notes += filter(None, [sources.note_of(spec)])
         runs.append(run)
@@ -414,30 +383,26 @@ def _run_source(job: _Job, run: SourceRun, spec: str, number: int) -> None:
     """One source, from opening it to closing its last sink."""
     from detector.core.timeline import READ, WRITE
 
-    started, cpu, main_cpu = time.perf_counter(), time.process_time(), time.thread_time()
+    plan, clock = job.plan, RunClock()
     try:
         with run.timeline.born(READ):
-            own_way = job.hooks.source
-            if own_way is not None:
-                opened = own_way(spec)
-            else:
-                opened = open_source(spec, job.config, _pixels(job, spec))
+            opened = (job.hooks.source or partial(_open_source, job))(spec)
         with opened as source:
             run.info = source.info
             run.pixels = f"{source.pixels}: {why}" if (why := source.no_planes) else source.pixels
             settings = _settings(job, spec)
-            paths = job.plan.paths(spec, source.info, job.loaded.engine.name, settings)
+            paths = job.outputs.paths(spec, source.info, plan.loaded.engine.name, settings)
             job.session.begin()
             with run.timeline.born(WRITE):
-                sinks = open_sinks(paths, source.info, job.config, job.loaded)
+                sinks = plan.open_sinks(paths, source.info)
             own = None
             try:
-                if "jsonl" not in paths or job.config.output.only_detections:
-                    own = open_rows(_own_rows(job, number), source.info, job.loaded)
+                if "jsonl" not in paths or plan.writing["only_detections"]:
+                    own = plan.open_rows(_own_rows(job, number), source.info)
                     sinks.insert(0, own)
-                if job.stream is not None and job.plan.streamed is not None:
-                    streamed = job.stream, job.plan.streamed
-                    sinks.insert(0, open_stream(*streamed, source.info, job.config, job.loaded))
+                if job.stream is not None and job.outputs.streamed is not None:
+                    streamed = plan.open_stream(job.stream, job.outputs.streamed, source.info)
+                    sinks.insert(0, streamed)
                 _drive_loop(job, run, source, sinks, own)
             except BaseException:
                 for sink in sinks:  # what went wrong before the first frame leaves no partial file
@@ -454,20 +419,21 @@ def _run_source(job: _Job, run: SourceRun, spec: str, number: int) -> None:
         elif "jsonl" in run.outputs:
             job.session.adopt(Path(run.outputs["jsonl"]))
     finally:
-        run.run_s = time.perf_counter() - started
-        run.process_cpu_s = time.process_time() - cpu
-        run.main_thread_cpu_s = time.thread_time() - main_cpu
+        clock.note(run)
 
 
-def _pixels(job: _Job, spec: str) -> str:
-    """What is asked of a source; the variable is for measuring what planes are worth."""
-    return os.environ.get("DETECT_VIDEO_PIXELS") or job.plan.pixels(spec)
+def _open_source(job: _Job, spec: str) -> Source:
+    """The variable is for measuring what planes are worth."""
+    pixels = os.environ.get("DETECT_VIDEO_PIXELS") or job.outputs.pixels(spec)
+    return job.plan.reading.open(spec, pixels)
 
 
 def _settings(job: _Job, spec: str) -> str:
     """What a later run tells by whether it may replace these outputs; "" in a folder of our own."""
-    network, precision = job.loaded.network, job.loaded.engine.precision
-    return settings_of(job.config, spec, network.sha256, precision) if job.hashes else ""
+    if not job.hashes:
+        return ""
+    plan = job.plan
+    return settings_of(plan.options, spec, plan.network.sha256, plan.loaded.engine.precision)
 
 
 def _own_rows(job: _Job, number: int) -> Path:
@@ -483,26 +449,22 @@ def _drive_loop(
     output, but the session's."""
     from detector.core.loop.parts import Progress
 
-    config, live = job.config, job.live
+    plan, live, hooks = job.plan, job.live, job.hooks
     progress = Progress(stop=job.stop)
-    watcher = job.hooks.watcher
+    watcher = hooks.watcher
     watched = None if watcher is None else partial(watcher.wants_pictures, run.spec)
-    parts = wire_loop(config, job.loaded, source, sinks, watched)
-    run.loop = loop_bounds(parts, config)
+
+    def show(frame: Frame, detections: Detections) -> None:
+        if hooks.detected is not None:
+            hooks.detected(frame, detections)
+        if watcher is not None:
+            watcher.show(frame, detections)
+
+    parts = plan.parts(source, sinks, watched)
     if live is not None:
-        live.start(source.info, progress, run.timeline, frames_ahead(config, source.info))
+        live.start(source.info, progress, run.timeline, plan.reading.frames_ahead(source.info))
     try:
-        with run.timeline.run(loop_label(run.loop)):
-            for frame, detections in run_loop(parts, config, run.timeline, progress):
-                run.by_class.update(detections.class_ids.tolist())
-                run.cut += detections.cut
-                if job.hooks.detected is not None:
-                    job.hooks.detected(frame, detections)
-                if watcher is not None:
-                    watcher.show(frame, detections)
-                if progress.written == 1:
-                    run.timeline.mark()
-            run.timeline.mark()
+        plan.loop.drive(parts, run, progress, show)
         if not progress.written and not job.stop.is_set():
             raise SourceError(f"{run.spec}: no frame could be read")
         for sink in sinks:
@@ -518,20 +480,20 @@ def _drive_loop(
     finally:
         if live is not None:
             live.stop()
-        run.read, run.written, run.device_ms = progress.read, progress.written, progress.device_ms
-        run.reused = progress.reused
         run.counts, run.decoder = source.counts, source.decoder
-        run.notes += [*source.notes, *label_notes(config, job.loaded, sinks, run.by_class)]
-        run.notes += _reuse_note(config, run, sinks)
+        run.notes += source.notes
+        run.notes += plan.drawing.label_notes(plan.network.names, sinks, run.by_class)
+        run.notes += _reuse_note(plan, run, sinks)
 
 
-def _reuse_note(config: Config, run: SourceRun, sinks: Sequence[Sink]) -> list[str]:
+def _reuse_note(plan: Plan, run: SourceRun, sinks: Sequence[Sink]) -> list[str]:
     """How many frames repeat detections, and which outputs cannot mark them."""
-    if not run.reused:
+    still = plan.reading.still
+    if not run.reused or still is None:
         return []
     silent = sorted({sink.name for sink in sinks} - {"jsonl", "csv"})
     return [
-        f"--skip-still {config.input.skip_still}: {run.reused} of {run.written} frames "
+        f"--skip-still {still[0]}: {run.reused} of {run.written} frames "
         f"({run.reused / run.written:.0%}) were not inferred and repeat the last detections"
         + (f"; {', '.join(silent)} cannot mark them" if silent else "")
     ]
@@ -542,12 +504,10 @@ def _write_session(job: _Job, runs: list[SourceRun], command: Sequence[str]) -> 
     written = write_records(
         job.session,
         runs,
-        run_facts(job.config, job.loaded),
-        job.config,
+        job.plan,
         command,
         seconds=job.timer.seconds,
         stop_code=job.stop.exit_code,
-        model_sha256=job.loaded.network.sha256,
     )
     failed = [run.error for run in runs if run.error is not None]
     unread = job.stream is not None and not job.stream.is_read

@@ -3,56 +3,132 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from detector.core.config.schema import Config
+from detector.core.run.limits import opencv_threads
 
 if TYPE_CHECKING:
     from detector.core.loop.parts import Parts, Progress
     from detector.core.session.document import LoopSizes
+    from detector.core.session.outcome import SourceRun
     from detector.core.timeline import Natives, OffTimeline, Timeline
     from detector.core.types import Detections, Frame
 
-
-def new_timeline(config: Config, natives: Natives | None, **kept: Any) -> Timeline | OffTimeline:
-    """What measures one run of the loop. ``kept``: ``Timeline``'s words on which rows it keeps."""
-    from detector.core.timeline import OffTimeline, Timeline
-
-    loop = config.loop
-    if not loop.instruments:
-        return OffTimeline()
-    cpu_clock = time.process_time_ns if loop.sync else time.thread_time_ns
-    return Timeline(cpu_clock=cpu_clock, nvtx=loop.nvtx, natives=natives, **kept)
+    Seen = Callable[[Frame, Detections], None]
 
 
-def loop_bounds(parts: Parts, config: Config) -> LoopSizes:
-    """What limits the loop: requests, pictures and queue places. Whoever explains its waits needs
-    these."""
-    from detector.core.loop.parts import image_count, results_ahead
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """``sync``: one plain loop instead of threads."""
 
-    return {
-        "batch": len(parts.requests[0].slot),
-        "concurrency": parts.concurrency,
-        "requests": len(parts.requests),
-        "images": image_count(parts),
-        "queue_batches": parts.queue_batches,
-        "results": results_ahead(parts),
-        "sync": config.loop.sync,
-    }
+    sync: bool
+    queue_batches: int
+    nvtx: bool
+    instruments: bool
+
+    @classmethod
+    def of(cls, config: Config) -> Loop:
+        given = config.loop
+        return cls(given.sync, given.queue_batches, given.nvtx, given.instruments)
+
+    def timeline(self, natives: Natives | None, **kept: Any) -> Timeline | OffTimeline:
+        """What measures one run of the loop. ``kept``: ``Timeline``'s words on which rows it
+        keeps."""
+        from detector.core.timeline import OffTimeline, Timeline
+
+        if not self.instruments:
+            return OffTimeline()
+        cpu_clock = time.process_time_ns if self.sync else time.thread_time_ns
+        return Timeline(cpu_clock=cpu_clock, nvtx=self.nvtx, natives=natives, **kept)
+
+    def bounds(self, parts: Parts) -> LoopSizes:
+        """What limits the loop: requests, pictures and queue places. Whoever explains its waits
+        needs these."""
+        from detector.core.loop.parts import image_count, results_ahead
+
+        return {
+            "batch": len(parts.requests[0].slot),
+            "concurrency": parts.concurrency,
+            "requests": len(parts.requests),
+            "images": image_count(parts),
+            "queue_batches": parts.queue_batches,
+            "results": results_ahead(parts),
+            "sync": self.sync,
+        }
+
+    def frames(
+        self, parts: Parts, timeline: Timeline | OffTimeline, progress: Progress
+    ) -> Generator[tuple[Frame, Detections], None, None]:
+        """Yields every frame with its detections, after the sinks have it."""
+        from detector.core.loop.overlapped import frames_overlapped
+        from detector.core.loop.sync import frames_in_turn
+
+        loop = frames_in_turn if self.sync else frames_overlapped
+        return loop(parts, timeline, progress)
+
+    def marked(
+        self, parts: Parts, timeline: Timeline | OffTimeline, progress: Progress
+    ) -> Generator[tuple[Frame, Detections], None, None]:
+        """``frames``, within the mark of a run in a profiler's recording: the mark says by itself
+        what the waits mean."""
+        label = "loop " + " ".join(f"{key}={value:d}" for key, value in self.bounds(parts).items())
+        with timeline.run(label), closing(self.frames(parts, timeline, progress)) as frames:
+            yield from frames
+
+    def lost_ranges(self) -> list[str]:
+        """A line where a profiler is attached that would record nothing of this run."""
+        from detector.core.timeline.nvtx_ranges import attach, warning_of
+
+        if not (self.nvtx and self.instruments):
+            return []
+        return [line] if (line := warning_of(attach())) else []
+
+    @contextmanager
+    def library_threads(self) -> Iterator[None]:
+        """The threads that OpenCV has while this loop runs."""
+        with opencv_threads(overlapped=not self.sync):
+            yield
+
+    def drive(
+        self,
+        parts: Parts,
+        run: SourceRun,
+        progress: Progress,
+        seen: Seen = lambda frame, detections: None,
+    ) -> None:
+        """Takes one source through the loop to its end and counts into ``run``; ``seen`` gets each
+        frame when it is written. Raises what a stage raises; the counts stand even then."""
+        run.loop = self.bounds(parts)
+        try:
+            with closing(self.marked(parts, run.timeline, progress)) as frames:
+                for frame, detections in frames:
+                    run.by_class.update(detections.class_ids.tolist())
+                    run.cut += detections.cut
+                    seen(frame, detections)
+                    if progress.written == 1:
+                        run.timeline.mark()
+                run.timeline.mark()
+        finally:
+            run.read, run.written = progress.read, progress.written
+            run.device_ms, run.reused = progress.device_ms, progress.reused
+            for stage in parts.between.values():
+                run.notes += stage.close()
 
 
-def loop_label(sizes: LoopSizes) -> str:
-    """The mark of a run in an nsys recording: it says by itself what the waits mean."""
-    return "loop " + " ".join(f"{name}={value:d}" for name, value in sizes.items())
+@dataclass(frozen=True, slots=True)
+class RunClock:
+    """The moment at which the run of a source began, on the clock and in CPU seconds."""
 
+    started: float = field(default_factory=time.perf_counter)
+    cpu: float = field(default_factory=time.process_time)
+    main_cpu: float = field(default_factory=time.thread_time)
 
-def run_loop(
-    parts: Parts, config: Config, timeline: Timeline | OffTimeline, progress: Progress
-) -> Generator[tuple[Frame, Detections], None, None]:
-    """Yields every frame with its detections, after the sinks have it: threaded, or --sync."""
-    from detector.core.loop.overlapped import frames_overlapped
-    from detector.core.loop.sync import frames_in_turn
-
-    loop = frames_in_turn if config.loop.sync else frames_overlapped
-    return loop(parts, timeline, progress)
+    def note(self, run: SourceRun) -> None:
+        """What it took until now. To be called in the thread that made the clock."""
+        run.run_s = time.perf_counter() - self.started
+        run.process_cpu_s = time.process_time() - self.cpu
+        run.main_thread_cpu_s = time.thread_time() - self.main_cpu

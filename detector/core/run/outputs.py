@@ -11,13 +11,14 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from detector.core import sinks, sources
-from detector.core.config.schema import Config, OutputConfig
+from detector.core.config.schema import OutputConfig
 from detector.core.errors import DetectVideoError, OutputError, SourceError, UsageError
 from detector.core.errors.guard import refuse_kept
 from detector.core.errors.writing import MARK, has_permission, is_null_device
@@ -66,11 +67,12 @@ def session_name(spec: str, engine: str) -> str:
     return f"{stem}-{engine}"
 
 
-def settings_of(config: Config, spec: str, model_sha256: str, precision: str) -> str:
+def settings_of(
+    options: Mapping[str, Mapping[str, Any]], spec: str, model_sha256: str, precision: str
+) -> str:
     """A digest of all that decides what the outputs of a source hold: the source, the model, and
-    the options but those of places, threads and the loop.
+    the options but those of places, threads and the loop. ``options``: all, by group.
     """
-    options = config.as_dict()
     deciding = {group: options[group] for group in ("network", "selection", "input", "drawing")}
     runtime = {name: options["runtime"][name] for name in ("size", "engine_options")}
     written = {
@@ -154,7 +156,12 @@ class OutputPlan:
         """``streams``: whether -o - is possible, rows on standard output. ``plain``: the source has
         a folder of its own, in which names need not tell whose and of which engine they are:
         detections.jsonl, video.mp4."""
-        self._config = config
+        self._output, self._save = config.output, config.save
+        self._no_video, self._run_dir = config.no_video, config.run_dir
+        # The sink whose rows go to standard output (-o -); None where none do.
+        self.streamed: str | None = None
+        if config.output == "-":
+            self.streamed = "csv" if "csv" in (config.save or ()) else "jsonl"
         self._plain = plain
         self._streams = streams
         self._specs = specs
@@ -168,14 +175,14 @@ class OutputPlan:
             if self._file is None
             else sinks.find_by_suffix(self._file.suffix, config.save or ())
         )
-        self._refuse_contradictions()
-        self._check_options()
+        self._refuse_contradictions(config)
+        self._check_options(asdict(config))
         self._refuse_many()
         self.check()
 
     def _target_file(self) -> Path | None:
         """-o as a file, or None where it is a folder or not given."""
-        output = self._config.output
+        output = self._output
         if output == "-" and not self._streams:
             raise UsageError(
                 "--output -: this command writes no rows to standard output; give a file or folder"
@@ -203,9 +210,9 @@ class OutputPlan:
             )
         return path
 
-    def _refuse_contradictions(self) -> None:
+    def _refuse_contradictions(self, given: OutputConfig) -> None:
         """Refuses what would be asked for and not written."""
-        given, save = self._config, self._config.save
+        save = given.save
         if given.lead is not None and not given.only_detections:
             raise UsageError("--lead is for --only-detections; give both, or leave it out")
         if given.save_conf:
@@ -234,10 +241,10 @@ class OutputPlan:
                 f"{','.join(save)} leaves out; use --save {both}, or a folder: -o DIR/"
             )
 
-    def _check_options(self) -> None:
+    def _check_options(self, given: Mapping[str, Any]) -> None:
         """Refuses what means nothing in the outputs that are asked for."""
-        given, saved = asdict(self._config), self._config.save
-        if saved is None and self._file is None and not self._config.no_video:
+        saved = self._save
+        if saved is None and self._file is None and not self._no_video:
             saved = tuple(sink.name for sink in sinks.defaults("video"))
         if self._file is not None and self._file_sink is not None:
             self._file_sink.check_options(self._file.suffix, given)
@@ -248,7 +255,7 @@ class OutputPlan:
     def check_sources(self, blur: Sequence[str] | None) -> None:
         """Refuses outputs that show the source's own pictures where those are to be pixelated
         (``blur``), or where no source is fit for them. Of some unfit ones, each is told in turn."""
-        for name in self._config.save or ():
+        for name in self._save or ():
             sink = sinks.find(name)
             if not sink.untouched:
                 continue
@@ -262,16 +269,14 @@ class OutputPlan:
                 raise UsageError("; ".join(unfit))
 
     @property
-    def streamed(self) -> str | None:
-        """The sink whose rows go to standard output (-o -); None where none do."""
-        if self._config.output != "-":
-            return None
-        return "csv" if "csv" in (self._config.save or ()) else "jsonl"
+    def beside_stream(self) -> bool:
+        """Whether files are written beside the rows of -o -."""
+        return self._save is not None and bool({*self._save} - {"jsonl", "csv"})
 
     def may_write(self) -> bool:
         """Whether somebody may write in the folder of the outputs, as far as permissions tell; also
         where there are none. A folder that is not there yet is made in the one above."""
-        save, streamed = self._config.save, self.streamed
+        save, streamed = self._save, self.streamed
         rows_alone = streamed is not None and not {*(save or ())} - {streamed}
         if self._nowhere or rows_alone or save == ():
             return True
@@ -288,7 +293,7 @@ class OutputPlan:
         except FileNotFoundError:
             return
         if not allowed:
-            given = self._config.output
+            given = self._output
             what = "here, in the current folder" if given in (None, "-") else str(given)
             raise OutputError(
                 f"cannot write {what}: no permission to write in {self._nearest_folder()}; "
@@ -297,7 +302,7 @@ class OutputPlan:
 
     def _nearest_folder(self) -> Path:
         """The folder of the outputs; where it is not there yet, the one in which it is made."""
-        output = self._config.output
+        output = self._output
         place = Path() if output is None or self.streamed is not None else Path(output)
         if self._file is not None:
             place = Path(os.path.realpath(self._file)).parent
@@ -328,10 +333,10 @@ class OutputPlan:
         """Refuses an -o that can never be written. It is asked again when the session's folder is
         known, whose files are no outputs.
         """
-        if self._config.output in (None, "-") or self._nowhere:
+        if self._output in (None, "-") or self._nowhere:
             return
-        assert self._config.output is not None
-        output = Path(self._config.output)
+        assert self._output is not None
+        output = Path(self._output)
         if self._file is None:
             if os.path.lexists(output) and not output.is_dir():
                 raise OutputError(
@@ -341,7 +346,7 @@ class OutputPlan:
             return
         refuse_kept(output)
         real = Path(os.path.realpath(output))
-        run_dir = self._config.run_dir  # not there yet, it is made in time
+        run_dir = self._run_dir  # not there yet, it is made in time
         if not real.parent.is_dir() and (
             run_dir is None or real.parent not in Path(os.path.realpath(run_dir), "x").parents
         ):
@@ -430,11 +435,11 @@ class OutputPlan:
 
     def _choose_sinks(self, kind: str, path: str) -> list[type[Sink]]:
         """Those of --save, else the default of this kind of source, in the order of opening."""
-        drawn = not self._config.no_video
-        if self._config.save is None:
+        drawn = not self._no_video
+        if self._save is None:
             chosen = self._default_sinks(kind)
         else:
-            wanted = set(self._config.save) - {self.streamed}
+            wanted = set(self._save) - {self.streamed}
             chosen = sinks.in_order(wanted)
         for sink in chosen:
             if kind not in sink.kinds:
@@ -451,7 +456,7 @@ class OutputPlan:
             return []
         if given is not None and given.alone:
             return [given]
-        if given is not None and kind not in given.kinds and not self._config.no_video:
+        if given is not None and kind not in given.kinds and not self._no_video:
             raise UsageError(
                 f"--output {self._file}: {kind} make no {given.name}; "
                 f"give a folder: -o {Path(str(self._file)).with_suffix('')}{os.sep}"
@@ -460,7 +465,7 @@ class OutputPlan:
 
     def _folder(self) -> Path:
         """Where names that are not given lie."""
-        output = self._config.output
+        output = self._output
         return Path() if output is None or output == "-" else Path(output)
 
     def _make_folders(self, folders: Collection[Path]) -> None:

@@ -10,14 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detector.core.config.schema import Config
 from detector.core.errors import DetectVideoError, OutputError
 from detector.core.errors.machine import usable_cores
-from detector.core.run.canvas import smaller_canvas
 from detector.core.run.environment import environment
-from detector.core.run.wire import LoadedModel
 
 if TYPE_CHECKING:
+    from detector.core.run.plan import Plan
     from detector.core.session.document import SessionDocument, Summary
     from detector.core.session.outcome import RunFacts, SourceRun
     from detector.core.session.store import Session
@@ -36,13 +34,11 @@ class Written:
 def write_records(
     session: Session,
     runs: list[SourceRun],
-    facts: RunFacts,
-    config: Config,
+    plan: Plan,
     command: Sequence[str],
     *,
     seconds: dict[str, float],
     stop_code: int | None,
-    model_sha256: str,
     finish: Callable[[Summary], Summary] = lambda summary: summary,
 ) -> Written:
     """Writes summary and session files. Where no source could be opened, the session is removed.
@@ -62,9 +58,9 @@ def write_records(
     start = time.perf_counter()
     complete = None
     if opened:
-        complete = _write_spans(session, runs, config, command, model_sha256, unwritten)
+        complete = _write_spans(session, runs, plan, command, unwritten)
     seconds["close"] += time.perf_counter() - start
-    facts = replace(facts, notes=[*facts.notes, *session.notes])
+    facts = _run_facts(plan, session.notes)
     summary = finish(summarize(facts, runs, seconds, stop_code))
     if complete is None:
         session.discard()
@@ -86,9 +82,8 @@ def write_records(
 def _write_spans(
     session: Session,
     runs: list[SourceRun],
-    config: Config,
+    plan: Plan,
     command: Sequence[str],
-    model_sha256: str,
     unwritten: list[DetectVideoError],
 ) -> Callable[..., SessionDocument]:
     """Writes the spans. Returns ``session_document`` without its summary and environment."""
@@ -100,14 +95,14 @@ def _write_spans(
         spans = session.write_spans([run.timeline for run in runs])
     return partial(
         session_document,
-        config=config.as_dict(),
+        config=plan.options,
         command=command,
         spans=spans,
         # Both clocks at one moment: spans use the first, traces of other programs the second.
         clocks=Clocks(perf_counter_ns=time.perf_counter_ns(), unix_ns=time.time_ns()),
         loop=[run.loop for run in runs],
         clip_sha256={run.spec: run.sha256 for run in runs},
-        model_sha256=model_sha256,
+        model_sha256=plan.network.sha256,
     )
 
 
@@ -120,12 +115,13 @@ def _output_errors_into(errors: list[DetectVideoError]) -> Iterator[None]:
         errors.append(error)
 
 
-def run_facts(config: Config, loaded: LoadedModel) -> RunFacts:
+def _run_facts(plan: Plan, more_notes: Sequence[str]) -> RunFacts:
     """What all sources of a run share."""
     from detector.core.analysis.verdict import given_encoding
     from detector.core.session.outcome import RunFacts
+    from detector.core.stages import between
 
-    network, engine = loaded.network, loaded.engine
+    loaded, network, engine = plan.loaded, plan.network, plan.loaded.engine
     return RunFacts(
         model=network.name,
         family=network.family,
@@ -139,9 +135,10 @@ def run_facts(config: Config, loaded: LoadedModel) -> RunFacts:
         threads=engine.threads,
         concurrency=engine.concurrency,
         cores=usable_cores(),
-        sync=config.loop.sync,
-        notes=loaded.notes,
-        encoding=given_encoding(config.as_dict()["output"]),
+        sync=plan.loop.sync,
+        notes=[*loaded.notes, *more_notes],
+        encoding=given_encoding(plan.writing),
         layers=loaded.layers,
-        smaller_input=smaller_canvas(network, config),
+        smaller_input=plan.smaller_input,
+        between={name: (one.what, one.advice) for name, one in between.wanted(plan.options)},
     )

@@ -7,7 +7,7 @@ take a twentieth of a start.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -124,3 +124,6 @@ class RunFacts:
     layers: tuple[ExecutedLayer, ...] = ()  # empty: the engine cannot tell what it ran
     # Height and width of the next smaller one that the model was trained for; None: it has none.
     smaller_input: tuple[int, int] | None = None
+    # Name of a stage between nms and annotate -> what it does, and which options take work out of
+    # it, in words.
+    between: Mapping[str, tuple[str, str]] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from detector.core.config.schema import Config
 from detector.core.engines.base import PRECISIONS
 from detector.core.errors import EXIT_DONE, OutputError, SourceError, UsageError
 from detector.core.run.inputs import refuse_cameras
-from detector.core.run.wire import choice_of
+from detector.core.run.reading import Reading
 from detector.lab.analysis.compare import Variant
 from detector.lab.compare.labels import Labels, open_labels_of
 from detector.lab.compare.rounds import Plan, Watch, compare, with_frames
@@ -84,8 +84,8 @@ def _inspect_source(
     from detector.core import sources
 
     sources.refuse_pipe(plan.source, "each round reads the source anew")
-    decoder, choice = plan.config.input.decoder, choice_of(plan.config)
-    with sources.open(plan.source, decoder=decoder, choice=choice) as opened:
+    reading = Reading.of(plan.config)
+    with sources.open(plan.source, decoder=reading.decoder, choice=reading.choice) as opened:
         info = opened.info
         if opened.read() is None:
             raise SourceError(f"{plan.source}: no frame could be read")

@@ -34,7 +34,8 @@ from detector.lab.session.comparison import Round, VariantFacts
 if TYPE_CHECKING:
     from detector.core.config.schema import Config
     from detector.core.loop.parts import FrameSource
-    from detector.core.run.wire import LoadedModel
+    from detector.core.run.loading import LoadedModel
+    from detector.core.run.plan import Plan
     from detector.core.session.outcome import SourceRun
     from detector.core.sources.base import Source
 
@@ -294,7 +295,8 @@ class _OpenVariant:
 
     def __init__(self, opening: Opening) -> None:
         from detector.core.config.levels import merge_levels
-        from detector.core.run.wire import PhaseTimer, first_picture_size, load_model
+        from detector.core.run.loading import PhaseTimer
+        from detector.core.run.plan import resolve
 
         self.config: Config = merge_levels(("compare", opening.config))
         self.source = opening.source
@@ -302,8 +304,8 @@ class _OpenVariant:
         self._timer = PhaseTimer()
         # The canvas of a run of this source. --size 640 is a square here: all models get the same.
         sized = self.config.runtime.size is not None
-        picture = None if sized else first_picture_size([self.source], self.config)
-        self.machine: LoadedModel = load_model(self.config, self._timer, picture=picture)
+        self.plan = resolve(self.config, self._timer, specs=() if sized else [self.source])
+        self.machine: LoadedModel = self.plan.loaded
         self._mark_idle()
 
     def answer(self, command: Command) -> Answer:
@@ -342,7 +344,7 @@ class _OpenVariant:
         digest = hashlib.sha256()
         with self._open_source() as opened:
             source = HashingSource(opened, digest)
-            found = [each for _, each in self._detect(self.config, self.machine, source)]
+            found = [each for _, each in self._detect(self.plan, source)]
         path = self.folder / "detections.npz"
         save_detections(path, found)
         self._mark_idle()
@@ -352,6 +354,7 @@ class _OpenVariant:
         """Untimed: what it detects at ``eval``'s thresholds, in the classes of the labels. The
         network that is timed stays as it is."""
         from detector.core.config.schema import EVAL_DEFAULTS
+        from detector.core.run.plan import Asked
         from detector.lab.datasets.classmap import Bound
         from detector.lab.evaluate.study import with_mapped_head
 
@@ -359,11 +362,11 @@ class _OpenVariant:
         options: dict[str, Any] = {"classes": None, **EVAL_DEFAULTS}
         config = replace(self.config, selection=replace(self.config.selection, **options))
         network = with_mapped_head(self.machine.network, bound)
-        machine = replace(self.machine, network=network, classes=None)
+        plan = Asked.of(config).on(replace(self.machine, network=network))
         seen: list[SeenFrame] = []
         found: list[Detections] = []
         with self._open_source() as opened:
-            for frame, detections in self._detect(config, machine, opened):
+            for frame, detections in self._detect(plan, opened):
                 height, width = frame.size
                 seen.append(SeenFrame(frame.index, frame.path, width, height))
                 found.append(detections)
@@ -384,7 +387,7 @@ class _OpenVariant:
         place = self.folder / "round"
         place.mkdir()
         try:
-            run = run_opened(self.source, self.config, self.machine, place)
+            run = run_opened(self.source, self.plan, place)
         finally:
             shutil.rmtree(place, ignore_errors=True)
             self._mark_idle()
@@ -393,24 +396,16 @@ class _OpenVariant:
         return round_of(run, idle)
 
     def _open_source(self) -> Source:
-        from detector.core.run.wire import open_source
-
         # As the runs that are timed read it, and ``eval``.
-        return open_source(self.source, self.config, "yuv420p")
+        return self.plan.reading.open(self.source, "yuv420p")
 
-    def _detect(
-        self, config: Config, machine: LoadedModel, source: Any
-    ) -> Iterator[tuple[Frame, Detections]]:
+    def _detect(self, plan: Plan, source: Any) -> Iterator[tuple[Frame, Detections]]:
         """Every frame of the source with its detections; nothing is drawn or written."""
         from detector.core.loop.parts import Progress
-        from detector.core.run.limits import opencv_threads
-        from detector.core.run.looping import run_loop
-        from detector.core.run.wire import wire_loop
         from detector.core.timeline import OffTimeline
 
-        parts = wire_loop(config, machine, source, [])
-        with opencv_threads(overlapped=not config.loop.sync):  # as the run has it
-            yield from run_loop(parts, config, OffTimeline(), Progress())
+        with plan.loop.library_threads():  # as the run has them
+            yield from plan.loop.frames(plan.parts(source), OffTimeline(), Progress())
 
     def _mark_idle(self) -> None:
         self._left = (time.perf_counter(), time.process_time())

@@ -16,7 +16,8 @@ from detector.core.config.schema import Config
 from detector.core.errors import EXIT_DAMAGED, EXIT_DONE, SourceError
 from detector.core.errors.text import counted
 from detector.core.run.detect import Hooks, Live, Result, detect
-from detector.core.run.wire import LoadedModel, choice_of
+from detector.core.run.loading import LoadedModel
+from detector.core.run.reading import Reading
 from detector.core.session.store import Session
 from detector.core.types import Candidates, Detections, Frame, LabelledPicture
 from detector.lab.datasets.classmap import Bound, ClassMap, bind
@@ -105,7 +106,7 @@ class Study:
             decoder=options.decoder,
             stride=options.stride,
             frames=frames,
-            choice=choice_of(config),
+            choice=Reading.of(config).choice,
             pixels="yuv420p",  # as a run reads it, whose rows must have the same figures
         )
 

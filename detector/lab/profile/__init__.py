@@ -31,8 +31,8 @@ from detector.core.config.schema import Config
 from detector.core.errors import DetectVideoError, UsageError
 from detector.core.errors.machine import NotHereError
 from detector.core.run.detect import Hooks, detect
+from detector.core.run.loading import LoadedModel
 from detector.core.run.signals import raise_if_stopped
-from detector.core.run.wire import LoadedModel
 from detector.core.session.codec import parse_json, to_json
 from detector.core.session.store import Session
 from detector.lab.profile.base import WHAT_IF_S, Occasion, Pass, pin_choices

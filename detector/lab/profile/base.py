@@ -24,7 +24,7 @@ from detector.lab.session.passes import Execution, Facts, PassRecord, Ran
 from detector.lab.session.read import SavedSession, read_session
 
 if TYPE_CHECKING:
-    from detector.core.run.wire import LoadedModel
+    from detector.core.run.loading import LoadedModel
 
 # What must be as in the run, unless a pass declares that it varies it. The rest is said.
 PINNED = ("engine", "precision", "threads", "concurrency", "batch", "model_input")

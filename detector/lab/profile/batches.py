@@ -10,13 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.core.engines.base import Request
-from detector.core.run.wire import (
-    LoadedModel,
-    first_picture_size,
-    load_model,
-    open_source,
-    stage_functions,
-)
+from detector.core.run.loading import LoadedModel
+from detector.core.run.plan import resolve
 from detector.lab.profile.base import Occasion, execution_of
 
 PICTURES = 8  # of the source, in turn
@@ -31,15 +26,15 @@ def open_with_batches(occasion: Occasion) -> tuple[LoadedModel, list[Batch]]:
     The options name the threads that a request had in that run: a request that is opened alone
     would get all cores.
     """
-    config = occasion.config
-    machine = load_model(config, picture=first_picture_size([occasion.source], config))
+    plan = resolve(occasion.config, specs=[occasion.source])
+    machine = plan.loaded
     occasion.seen.append(execution_of(machine))
     with machine.engine:
-        preprocess, _, _ = stage_functions(config, machine)
+        preprocess, _, _ = plan.stages()
         shape = machine.network.input_shape
         wanted = -(-PICTURES // shape[0]) * shape[0]
         pictures: list[Batch] = []
-        with open_source(occasion.source, config) as source:  # from --start on, as the run
+        with plan.reading.open(occasion.source) as source:  # from --start on, as the run
             while len(pictures) < wanted and (frame := source.read()) is not None:
                 pictures.append(np.zeros(shape[1:], np.uint8))
                 preprocess(frame.image, pictures[-1])

@@ -8,7 +8,8 @@ from detector.core.errors import EngineError
 from detector.core.errors.machine import NotHereError
 from detector.core.models.graph.build import NodeCost, count_macs, joint_cost, uncounted
 from detector.core.run.canvas import open_network
-from detector.core.run.wire import LoadedModel, first_picture_size
+from detector.core.run.loading import LoadedModel
+from detector.core.run.reading import Reading
 from detector.lab.analysis.layers import (
     TimedLayer,
     describe_uncounted,
@@ -89,7 +90,7 @@ def _with_costs(
     costs = [NodeCost(0, 0)] * len(groups)
     macs, left_out = None, 0
     if machine.network.plan is None:
-        picture = first_picture_size([occasion.source], occasion.config)
+        picture = Reading.of(occasion.config).picture_size([occasion.source])
         graph = open_network(occasion.config, picture).graph
         costs, left_out = joint_cost(graph, groups), len(uncounted(graph))
         macs = None if left_out else count_macs(graph)

@@ -118,9 +118,7 @@ def replace_stage(parts: Parts, stage: str | None, kept: Recorded, frames: int) 
     if stage == NMS:
         return replace(parts, nms=_hand_out(kept.detections))
     if stage in kept.between:
-        turns_of = itertools.cycle(kept.between[stage])
-        between = {**parts.between, stage: lambda frame, detections: next(turns_of)}
-        return replace(parts, between=between)
+        return replace(parts, between={**parts.between, stage: _Recall(kept.between[stage])})
     if stage == ANNOTATE:
         return replace(parts, annotate=lambda frame, detections: None)
     return replace(parts, sinks=()) if stage == WRITE else parts
@@ -129,6 +127,19 @@ def replace_stage(parts: Parts, stage: str | None, kept: Recorded, frames: int) 
 def _hand_out(kept: Sequence[Any]) -> Callable[[Any], Any]:
     turns = itertools.cycle(kept)
     return lambda given: next(turns)
+
+
+class _Recall:
+    """A stage between nms and annotate that hands out what it gave before."""
+
+    def __init__(self, kept: Sequence[Detections]) -> None:
+        self._turns = itertools.cycle(kept)
+
+    def __call__(self, frame: Frame, detections: Detections) -> Detections:
+        return next(self._turns)
+
+    def close(self) -> Sequence[str]:
+        return ()
 
 
 def _copy_rows(kept: Sequence[tuple[Image, Letterbox]]) -> Callable[[Picture, Image], Letterbox]:

@@ -21,18 +21,8 @@ from detector.core.errors import DetectVideoError
 from detector.core.errors.machine import NotHereError
 from detector.core.errors.writing import temporary_folder
 from detector.core.loop.parts import Parts, Progress
-from detector.core.run.limits import opencv_threads
-from detector.core.run.looping import run_loop
 from detector.core.run.outputs import OutputPlan
-from detector.core.run.wire import (
-    LoadedModel,
-    first_picture_size,
-    load_model,
-    open_rows,
-    open_sinks,
-    open_source,
-    wire_loop,
-)
+from detector.core.run.plan import Asked, Plan, resolve
 from detector.core.timeline import OffTimeline
 from detector.lab.analysis.loop.what_if import (
     FEW,
@@ -100,18 +90,18 @@ def measure_changes(occasion: Occasion) -> WhatIfFacts:
     frames = _choose_frames(occasion, len(tried))
     config = replace(occasion.config, input=replace(occasion.config.input, frames=frames))
     with ExitStack() as opened:
-        plain = _open_machine(occasion, config, opened)
-        bench, parts = _make_bench(occasion, config, plain)
+        plain = _open_plan(occasion, config, opened)
+        bench, parts = _make_bench(occasion, plain)
         changes = _list_changes(config, document.stages, not_measured, outputs)
         runs: dict[str, Run] = {}
         for one in changes:
             try:
-                machine = _machine_for(one, parts, plain, occasion, opened, frames)
+                plan = _plan_for(one, parts, plain, occasion, opened, frames)
             except (DetectVideoError, NotHereError) as error:
                 not_measured[one.name] = _in_a_line(error)
             else:
-                runs[one.name] = _run_of(bench, one, machine)
-        turns = take_turns(lambda: run_once(bench, config, plain, None), runs, occasion.seconds)
+                runs[one.name] = _run_of(bench, one, plan)
+        turns = take_turns(lambda: run_once(bench, plain, None), runs, occasion.seconds)
     not_measured |= turns.failed
     if not turns.changed:
         raise NotHereError("; ".join(f"{name}: {why}" for name, why in not_measured.items()))
@@ -212,10 +202,10 @@ def _list_changes(
     ]
 
 
-def _machine_for(
-    one: Tried, parts: Parts, plain: LoadedModel, occasion: Occasion, opened: ExitStack, frames: int
-) -> LoadedModel:
-    """The network that a change runs on. Raises NotHereError where the change cannot be made."""
+def _plan_for(
+    one: Tried, parts: Parts, plain: Plan, occasion: Occasion, opened: ExitStack, frames: int
+) -> Plan:
+    """What a change runs. Raises NotHereError where the change cannot be made."""
     if one.stage is not None:
         if one.stage == "annotate" and parts.annotate is None:
             raise NotHereError("nothing is drawn")
@@ -225,59 +215,60 @@ def _machine_for(
     batch = one.config.runtime.batch
     if batch == plain.network.batch:
         if one.config.loop.sync != occasion.config.loop.sync:
-            occasion.seen.append(replace(execution_of(plain), sync=one.config.loop.sync))
-        return plain
+            execution = execution_of(plain.loaded)
+            occasion.seen.append(replace(execution, sync=one.config.loop.sync))
+        return Asked.of(one.config).on(plain.loaded)
     if frames < LARGER * batch:
         raise NotHereError("too few frames")
-    return _open_machine(occasion, one.config, opened)
+    return _open_plan(occasion, one.config, opened)
 
 
-def _open_machine(occasion: Occasion, config: Config, opened: ExitStack) -> LoadedModel:
-    machine = load_model(config, picture=first_picture_size([occasion.source], config))
-    opened.enter_context(machine.engine)
-    occasion.seen.append(execution_of(machine))
-    return machine
+def _open_plan(occasion: Occasion, config: Config, opened: ExitStack) -> Plan:
+    plan = resolve(config, specs=[occasion.source])
+    opened.enter_context(plan.loaded.engine)
+    occasion.seen.append(execution_of(plan.loaded))
+    return plan
 
 
-def _make_bench(occasion: Occasion, config: Config, machine: LoadedModel) -> tuple[Bench, Parts]:
+def _make_bench(occasion: Occasion, plan: Plan) -> tuple[Bench, Parts]:
     """Also the parts of a run: what is wired, and what is not."""
     with temporary_folder("detect-video-what-if-") as folder:
-        plan = _plan_outputs(folder, config, occasion.source)
-        with open_source(occasion.source, config, plan.pixels(occasion.source)) as source:
-            sinks = _open_outputs(folder, occasion.source, plan, source, config, machine)
+        outputs = _plan_outputs(folder, plan, occasion.source)
+        with plan.reading.open(occasion.source, outputs.pixels(occasion.source)) as source:
+            sinks = _open_outputs(folder, occasion.source, outputs, source, plan)
             try:
-                parts = wire_loop(config, machine, source, sinks)
+                parts = plan.parts(source, sinks)
                 kept = record_stages(parts, source)
             finally:
                 _abort(sinks)
     if not kept.frames:
         raise NotHereError("no frame could be read again")
-    return Bench(occasion.source, config.input.frames or len(kept.frames), kept), parts
+    return Bench(occasion.source, plan.reading.frames or len(kept.frames), kept), parts
 
 
 # ----------------------------------------------------------------------
 # One run
 
 
-def _run_of(bench: Bench, one: Tried, machine: LoadedModel) -> Run:
-    return lambda: run_once(bench, one.config, machine, one.stage)
+def _run_of(bench: Bench, one: Tried, plan: Plan) -> Run:
+    return lambda: run_once(bench, plan, one.stage)
 
 
-def run_once(bench: Bench, config: Config, machine: LoadedModel, stage: str | None) -> float:
+def run_once(bench: Bench, plan: Plan, stage: str | None) -> float:
     """Seconds a frame, from opening the source to closing the outputs; those of outputs do not
     count where nothing is written. ``stage``: has a stand-in."""
     with temporary_folder("detect-video-what-if-") as folder:
-        plan = _plan_outputs(folder, config, bench.source)
+        outputs = _plan_outputs(folder, plan, bench.source)
         sinks: list[Sink] = []
         began = time.perf_counter()
         try:
-            with open_source(bench.source, config, plan.pixels(bench.source)) as source:
+            with plan.reading.open(bench.source, outputs.pixels(bench.source)) as source:
                 before = time.perf_counter()
-                sinks = _open_outputs(folder, bench.source, plan, source, config, machine)
+                sinks = _open_outputs(folder, bench.source, outputs, source, plan)
                 opening = time.perf_counter() - before
-                parts = wire_loop(config, machine, source, sinks)
+                parts = plan.parts(source, sinks)
                 parts = replace_stage(parts, stage, bench.kept, bench.frames)
-                written = _drive(parts, config)
+                written = _drive(parts, plan)
                 if parts.sinks:
                     opening = 0.0
                     for sink in sinks:
@@ -291,26 +282,26 @@ def run_once(bench: Bench, config: Config, machine: LoadedModel, stage: str | No
     return took / written
 
 
-def _drive(parts: Parts, config: Config) -> int:
+def _drive(parts: Parts, plan: Plan) -> int:
     progress = Progress()
-    with opencv_threads(overlapped=not config.loop.sync):  # as the run has it
-        for _ in run_loop(parts, config, OffTimeline(), progress):
+    with plan.loop.library_threads():  # as the run has them
+        for _ in plan.loop.frames(parts, OffTimeline(), progress):
             pass
     return progress.written
 
 
-def _plan_outputs(folder: Path, config: Config, source: str) -> OutputPlan:
-    return OutputPlan(replace(output_within(folder, config.output), run_dir=None), [source])
+def _plan_outputs(folder: Path, plan: Plan, source: str) -> OutputPlan:
+    return OutputPlan(replace(output_within(folder, plan.output), run_dir=None), [source])
 
 
 def _open_outputs(
-    folder: Path, spec: str, plan: OutputPlan, source: Source, config: Config, machine: LoadedModel
+    folder: Path, spec: str, outputs: OutputPlan, source: Source, plan: Plan
 ) -> list[Sink]:
     """With the session's own rows, as in every run."""
-    paths = plan.paths(spec, source.info, machine.engine.name)
-    sinks = open_sinks(paths, source.info, config, machine)
+    paths = outputs.paths(spec, source.info, plan.loaded.engine.name)
+    sinks = plan.open_sinks(paths, source.info)
     if "jsonl" not in paths:
-        sinks.insert(0, open_rows(folder / "rows.jsonl", source.info, machine))
+        sinks.insert(0, plan.open_rows(folder / "rows.jsonl", source.info))
     return sinks
 
 

@@ -20,7 +20,7 @@ from detector.core.config.levels import resolve_config
 from detector.core.config.schema import PACKAGED, Config
 from detector.core.errors.machine import NotHereError
 from detector.core.run import choose
-from detector.core.run.wire import input_kind
+from detector.core.run.reading import Reading
 from detector.core.session.measured import Interval, MeasuredCalibration, MeasuredRow, Measurement
 from detector.core.session.store import Session
 from detector.lab import profile
@@ -138,7 +138,7 @@ def keep_tuned(place, engine, precision):
         calibration=MeasuredCalibration(PACKAGED, "minmax", 128, 0.95),
         rows=(row, row),
         tuned=options,
-        input_kind=input_kind(str(STREET), config),
+        input_kind=Reading.of(config).kind_of(str(STREET)),
     )
     choose.keep(made, config)
 

@@ -18,8 +18,7 @@ from detector.core.config.schema import Config
 from detector.core.errors import EngineError
 from detector.core.errors.machine import usable_cores
 from detector.core.loop.parts import Parts, Progress
-from detector.core.run.looping import run_loop
-from detector.core.run.wire import first_picture_size, load_model, open_source, wire_loop
+from detector.core.run.plan import resolve
 from detector.core.session.document import LibraryStage, LibraryThreads
 from detector.core.session.store import Session
 from detector.core.timeline import STAGES, OffTimeline
@@ -171,18 +170,18 @@ def wired(frames: int = 12, batch: int = 1, sinks=()):
     given = {"engine": "ort", "frames": frames, "batch": batch, "threads": 1}
     config = resolve_config(None, given)
     spec = str(STREET)
-    machine = load_model(config, picture=first_picture_size([spec], config))
-    with machine.engine:
-        with open_source(spec, config) as source:
-            kept = stand_ins.record_stages(wire_loop(config, machine, source, sinks), source)
-        with open_source(spec, config) as source:
-            yield config, wire_loop(config, machine, source, sinks), kept
+    plan = resolve(config, specs=[spec])
+    with plan.loaded.engine:
+        with plan.reading.open(spec) as source:
+            kept = stand_ins.record_stages(plan.parts(source, sinks), source)
+        with plan.reading.open(spec) as source:
+            yield plan.loop, plan.parts(source, sinks), kept
 
 
-def found_by(config, parts):
+def found_by(loop, parts):
     return [
         (detections.boxes.tolist(), detections.class_ids.tolist())
-        for _, detections in run_loop(parts, config, OffTimeline(), Progress())
+        for _, detections in loop.frames(parts, OffTimeline(), Progress())
     ]
 
 
@@ -191,10 +190,9 @@ def found_by(config, parts):
 @pytest.mark.parametrize("batch", [1, 5])
 def test_a_stand_in_gives_what_its_stage_gave(stage, batch):
     """As many frames, and the very detections: so what follows has the same work."""
-    with wired(batch=batch) as (config, parts, kept):
+    with wired(batch=batch) as (loop, parts, kept):
         replaced = stand_ins.replace_stage(parts, stage, kept, 12)
-        config = replace(config, loop=replace(config.loop, sync=True))  # batches in order
-        found = found_by(config, replaced)
+        found = found_by(replace(loop, sync=True), replaced)  # batches in order
         assert len(found) == 12
         recorded = [
             fit.to_source(one) for one, (_, fit) in zip(kept.detections, kept.rows, strict=True)
@@ -211,7 +209,7 @@ def test_a_stand_in_does_not_call_its_stage(stage):
     def refuse(*_):
         raise AssertionError(f"{stage} was called")
 
-    with wired(frames=4) as (config, parts, kept):
+    with wired(frames=4) as (loop, parts, kept):
         info = parts.source.info
         requests = [
             SimpleNamespace(slot=one.slot, device_ms=None, infer=refuse) for one in parts.requests
@@ -222,9 +220,9 @@ def test_a_stand_in_does_not_call_its_stage(stage):
         }.get(stage, {stage: refuse})
         anew = lambda: {"source": stand_ins.CachedSource(info, kept.frames, 4)} | refused  # noqa: E731
         with pytest.raises(AssertionError, match="was called"):
-            found_by(config, replace(parts, **anew()))
+            found_by(loop, replace(parts, **anew()))
         replaced = stand_ins.replace_stage(replace(parts, **anew()), stage, kept, 4)
-        assert len(found_by(config, replaced)) == 4
+        assert len(found_by(loop, replaced)) == 4
 
 
 def test_nothing_is_drawn_or_written_by_the_last_two():

@@ -15,8 +15,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from detector.core import wings
-from detector.core.timeline.order import NAME
-from detector.core.timeline.spans import STAGES
 
 if TYPE_CHECKING:
     from detector.core.types import Detections, Frame, SourceInfo
@@ -74,8 +72,6 @@ def find(name: str) -> type[Stage]:
     made: type[Stage] = getattr(
         importlib.import_module(places()[name]), f"{name.capitalize()}Stage"
     )
-    assert NAME.fullmatch(name), name
-    assert name not in STAGES, name
     return made
 
 
@@ -84,11 +80,3 @@ def wanted(options: Mapping[str, Any]) -> list[tuple[str, type[Stage]]]:
     found = [(name, find(name)) for name in sorted(places())]
     asked = [(name, stage) for name, stage in found if stage.wanted(options)]
     return sorted(asked, key=lambda one: (one[1].order, one[0]))
-
-
-def describe(name: str) -> tuple[str, str]:
-    """``what`` and ``advice`` of a stage; of one that is not there, its name alone."""
-    if name not in places():
-        return name, ""
-    stage = find(name)
-    return stage.what, stage.advice

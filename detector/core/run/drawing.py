@@ -1,0 +1,142 @@
+"""What a run draws: how boxes and labels look, what is pixelated, and who has to see the picture.
+
+``Drawing.of`` asks the options once and opens the font, so that a wrong one is refused before a
+model is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from detector.core.config.schema import Config
+from detector.core.errors import UsageError
+from detector.core.errors.text import join_list
+from detector.core.run.fonts import note_names, open_font
+from detector.core.run.selection import class_ids
+
+if TYPE_CHECKING:
+    from detector.core.models.base import Network
+    from detector.core.sinks.base import Sink
+    from detector.core.stages.annotate import Style
+    from detector.core.stages.font import Font
+    from detector.core.types import Detections, Frame
+
+    Annotate = Callable[[Frame, Detections], None]
+
+MEANINGLESS = "random weights: boxes are meaningless"
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """``blur``: the classes of --blur, as they were given. ``blurred``: their ids; ``remark``: what
+    every picture must say. Both are known when the network is there (``with_network``)."""
+
+    line_width: int | None
+    font_scale: float
+    labels: bool
+    scores: bool
+    font: Font | None
+    blur: tuple[str, ...]
+    blurred: frozenset[int] = frozenset()
+    remark: str = ""
+
+    @classmethod
+    def of(cls, config: Config) -> Drawing:
+        """Raises UsageError for a font that cannot be read."""
+        given = config.drawing
+        return cls(
+            line_width=given.line_width,
+            font_scale=given.font_scale,
+            labels=not given.hide_labels,
+            scores=not given.hide_scores,
+            font=open_font(given.font),
+            blur=tuple(given.blur or ()),
+        )
+
+    def with_network(self, network: Network, seen: tuple[int, ...] | None) -> Drawing:
+        """``seen``: ids of --classes, None: all. Raises UsageError where boxes of --blur would not
+        be found."""
+        names = network.names
+        wanted = class_ids("--blur", self.blur or None, names) or ()
+        if wanted and network.random_seed is not None:
+            raise UsageError("--blur: random weights find nothing that could be pixelated")
+        unseen = [names[i] for i in wanted if seen is not None and i not in seen]
+        if unseen:
+            both = join_list([*(names[i] for i in seen or ()), *unseen])
+            raise UsageError(
+                f"--blur {join_list(unseen)}: --classes leaves it out, so that it would not be "
+                f"found; use --classes '{both}'"
+            )
+        remark = MEANINGLESS if network.random_seed is not None else ""
+        return replace(self, blurred=frozenset(wanted), remark=remark)
+
+    @property
+    def style(self) -> Style:
+        from detector.core.stages.annotate import Style
+
+        return Style(
+            line_width=self.line_width,
+            font_scale=self.font_scale,
+            labels=self.labels,
+            scores=self.scores,
+            blurred=self.blurred,
+            remark=self.remark,
+            font=self.font,
+        )
+
+    def annotation(
+        self, sinks: Sequence[Sink], watched: Callable[[], bool] | None = None
+    ) -> Annotate | None:
+        """What happens to a picture before it is written; None where nobody needs it.
+
+        Sinks of plain pictures see it when all that must not be recognised is pixelated, and
+        nothing is drawn yet. Where a sink needs BGR, boxes are drawn into that. Planes into which
+        nothing would be drawn stay the decoder's: they are not copied. ``watched``, asked before
+        each frame, says whether somebody looks.
+        """
+        from detector.core.sinks.base import DRAWN
+
+        drawn = any(sink.pictures in DRAWN for sink in sinks)
+        seeing = [sink for sink in sinks if sink.pictures == "plain"]
+        if not drawn and not seeing and watched is None:
+            return None
+        from detector.core.sources._planes import Easel
+        from detector.core.stages.annotate import annotate, pixelate
+        from detector.core.types import Planes
+
+        style = self.style
+        unblurred = replace(style, blurred=frozenset())
+        bgr = any(sink.pictures == "bgr" for sink in sinks)
+        easel, stays = Easel(bgr=bgr), not (bgr or style.remark)
+
+        def show_and_draw(frame: Frame, detections: Detections) -> None:
+            looked_at = watched is not None and watched()  # to be asked of every frame
+            if stays and not len(detections) and isinstance(frame.picture, Planes):
+                return
+            if drawn or looked_at or (seeing and style.blurred):
+                easel.put(frame)
+            elif not seeing:
+                return
+            pixelate(frame.picture, detections, style.blurred)
+            if seeing and len(detections):
+                picture = frame.picture  # not ``image``, which would be kept and not show the boxes
+                plain = picture.to_bgr() if isinstance(picture, Planes) else picture
+                for sink in seeing:
+                    sink.see(plain, detections)
+            if drawn or looked_at:
+                annotate(frame.picture, detections, unblurred)
+
+        return show_and_draw
+
+    def label_notes(
+        self, names: Sequence[str], sinks: Sequence[Sink], found: Iterable[int]
+    ) -> list[str]:
+        """What the user should know of the labels of the classes that were ``found``, where any
+        were drawn."""
+        from detector.core.sinks.base import DRAWN
+
+        if not self.labels or not any(sink.pictures in DRAWN for sink in sinks):
+            return []
+        return note_names(names, found, self.font)

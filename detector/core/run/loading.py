@@ -1,0 +1,212 @@
+"""Network and engine of a run: chosen, opened, built where something lacks, and warmed up, once for
+all sources.
+
+Libraries are imported when they are needed, so that a run can time its imports apart.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from detector.core.config.schema import Config
+from detector.core.errors import EngineError
+from detector.core.run.canvas import open_network
+from detector.core.run.limits import check_memory
+
+if TYPE_CHECKING:
+    from detector.core.engines.base import BuildProgress, Engine, EngineOptions
+    from detector.core.loop.parts import Outputs
+    from detector.core.models.base import Network
+    from detector.core.run.self_timing import Timing
+    from detector.core.session.outcome import ExecutedLayer
+    from detector.core.timeline import Natives
+
+
+@dataclass(slots=True)
+class LoadedModel:
+    """A network on an engine, warmed up: all that the sources of a run share."""
+
+    network: Network
+    engine: Engine
+    engine_reason: str | None  # why this engine; None where the user named it
+    notes: list[str]
+    build_s: float = 0.0  # spent on building in this run; part of the load
+    artefact_s: float = 0.0  # what building took, in this run or in an earlier one
+    options: EngineOptions | None = None  # what the engine was opened with
+    # As the engine ran them: ``read_layers`` asks. Empty where it cannot tell.
+    layers: tuple[ExecutedLayer, ...] = ()
+    original: Network | None = None  # before any conversion: the layers' costs are of its nodes
+    natives: Natives | None = None  # knows the engine's threads
+    tuned: Mapping[str, Any] = field(default_factory=dict)  # options that ``tune --use`` kept
+    # As asked for, with what ``auto`` took (engine, precision, calibration) and with ``tuned``.
+    config: Config | None = None
+
+    def read_layers(self) -> None:
+        """Asks the engine how it runs each layer, while it is open.
+
+        A start need not wait for it: ONNX Runtime tells by optimising the graph once more. An
+        engine that failed may tell nothing.
+        """
+        if self.layers or self.original is None:
+            return
+        from detector.core.run.executed import find_layers
+
+        with suppress(EngineError):
+            own = {} if self.options is None else self.options.own
+            self.layers = find_layers(self.original, self.engine, self.network.path, own)
+
+
+class PhaseTimer:
+    """Adds up the seconds of each phase of a run: import, load, warmup, run, close."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(("import", "load", "warmup", "run", "close"), 0.0)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] += time.perf_counter() - start
+
+
+def load_model(
+    config: Config,
+    timer: PhaseTimer | None = None,
+    *,
+    spare_requests: int = 0,
+    one_at_a_time: bool = False,
+    picture: tuple[int, int] | None = None,
+    progress: BuildProgress | None = None,
+    measured: bool = True,
+    timed: bool = False,
+    kind: Callable[[], str | None] | None = None,
+    opened: Callable[[Network], None] = lambda network: None,
+    chosen: Callable[[Network, Config], None] = lambda network, config: None,
+) -> LoadedModel:
+    """Chooses the engine, opens the network, builds what the engine lacks, and warms it up.
+
+    ``spare_requests``: requests beyond those that a loop needs. ``one_at_a_time``: the caller waits
+    for each result, so one request should have all threads. ``picture``: width and height of the
+    first source, which the input is fitted to (``canvas.open_network``); None where the model's own
+    is to stay. ``progress`` is told of every step of a
+    build; when it answers False, the build ends. ``measured``: whether auto takes what ``compare
+    --use`` recorded. ``timed``: whether it takes the default model's timing on this machine, which
+    is made where it is not there yet, outside of every phase. ``kind``: what the source is, for
+    what ``tune --use`` kept; None takes nothing of it. ``opened`` is told the network, and
+    ``chosen`` the network and the configuration without any ``auto``, before the slow part; both
+    may refuse. Raises UsageError, ModelError, EngineError.
+    """
+    timer = timer or PhaseTimer()
+    with timer.phase("import"):
+        from detector.core import engines
+        from detector.core.run import choose, tuned
+        from detector.core.run.prepare import prepare_network, silent
+        from detector.core.timeline import INFER, Natives
+
+        config, reason = _with_engine_of_the_file(config)
+        if config.runtime.engine != "auto":
+            engines.check_installed(config.runtime.engine)
+    with timer.phase("load"):
+        network = open_network(config, picture)
+        opened(network)
+        shape = (network.input.height, network.input.width)
+        kept = tuned.find(config, network.sha256, shape, kind) if kind and measured else None
+    if kept is not None:
+        config, reason = kept.config, kept.reason
+        # Without an engine of its own it was measured with what ``auto`` took then, and takes now.
+        measured = measured and "engine" not in kept.options
+        if config.runtime.batch != network.batch:  # it is part of the graph
+            with timer.phase("load"):
+                network = open_network(config, picture)
+    doubts = choose.why_not_read(config) if timed or measured else []
+    timing = _timing_of(network, config, progress or silent) if timed else None
+    with timer.phase("load"):
+        measurement = None if timing is None else timing.measurement
+        choice = choose.choose(config, network.sha256, shape, measured, measurement)
+    config = choice.config
+    name = config.runtime.engine
+    check_memory(name)
+    chosen(network, config)
+    with timer.phase("import"):
+        engines.load_library(name)
+    with timer.phase("load"):
+        # The same number of spare requests for both loops. --sync has one request at a time by its
+        # nature and gives it all threads.
+        spare = config.loop.queue_batches + 1 + spare_requests
+        ready = prepare_network(
+            network,
+            name,
+            config,
+            lambda concurrency: concurrency + spare,
+            progress or silent,
+            one_at_a_time,
+        )
+        natives = Natives()
+        with natives.born(INFER):
+            engine = engines.open(name, ready.network, ready.options)
+    with timer.phase("warmup"), natives.born(INFER):
+        # On a CPU requests share what is made at the first inference, so as many as run at once are
+        # enough: each costs a start as much as a frame. On a GPU each has a context of its own.
+        alike = engine.device == "cpu"
+        warm = engine.requests[: engine.concurrency] if alike else engine.requests
+        first, *_ = [request.infer(network.batch) for request in warm]
+    return LoadedModel(
+        ready.network,
+        engine,
+        reason or choice.reason,
+        [
+            *doubts,
+            *([timing.note] if timing is not None and timing.note else []),
+            *network.warnings,
+            *ready.notes,
+            *engine.notes,
+            *_nan_warning(network, first),
+        ],
+        ready.build_s,
+        ready.artefact_s,
+        ready.options,
+        natives=natives,
+        tuned={} if kept is None else kept.options,
+        original=network,
+        config=config,
+    )
+
+
+def _timing_of(network: Network, config: Config, progress: BuildProgress) -> Timing | None:
+    from detector.core.run import self_timing
+
+    return self_timing.find_or_make(network, config, progress)
+
+
+def _nan_warning(network: Network, outputs: Outputs) -> list[str]:
+    """A line for a network whose numbers overflow, or were never numbers: it detects nothing."""
+    import numpy as np
+
+    if not any(np.isnan(output).any() for output in outputs):
+        return []
+    return [
+        f"{network.name} gives NaN where numbers belong, so it misses objects: its weights are "
+        "damaged, or too large for this precision; train it again, or use --precision fp32"
+    ]
+
+
+def _with_engine_of_the_file(config: Config) -> tuple[Config, str | None]:
+    """A file that only one engine runs (a TensorRT plan) decides ``--engine auto``; and why."""
+    from detector.core import engines
+
+    asked, model = config.runtime.engine, config.network.model
+    only = engines.only_engine(model)
+    if only is None or asked == only:
+        return config, None
+    if asked == "auto":
+        runtime = replace(config.runtime, engine=only)
+        return replace(config, runtime=runtime), f"engine {only}: it alone runs {model}"
+    if asked in engines.names():
+        raise EngineError(engines.plan_refusal(asked, model))
+    return config, None  # a name that is no engine: loading it says so

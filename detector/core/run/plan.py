@@ -1,0 +1,263 @@
+"""One run, resolved: what its options decide is decided here, once, before the first frame.
+
+    Asked.of     options alone   -> reading (sources), drawing, loop, what outputs are told
+    Asked.load   and a network   -> Plan: network and engine with their reasons, what is kept of
+                                    detections, and all of the above
+
+Each part is made by its own file from its own options, and refuses what is wrong with them.
+Whoever has a ``Plan`` asks it, and no option any more: ``detect`` (detect.py) for the command, the
+live wing for cameras, ``Detector`` (api/) for Python, and what measures runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detector.core.config.schema import Config, OutputConfig, RuntimeConfig
+from detector.core.errors import UsageError
+from detector.core.run.canvas import smaller_canvas
+from detector.core.run.drawing import Drawing
+from detector.core.run.loading import LoadedModel, PhaseTimer, load_model
+from detector.core.run.looping import Loop
+from detector.core.run.reading import Reading
+from detector.core.run.selection import Selection
+
+if TYPE_CHECKING:
+    from detector.core.loop.parts import FrameStage, Outputs, Parts
+    from detector.core.models.base import Network
+    from detector.core.sinks._stream import RowStream
+    from detector.core.sinks.base import Sink
+    from detector.core.sources.base import Source
+    from detector.core.types import Candidates, Detections, Image, Letterbox, Picture, SourceInfo
+
+    Preprocess = Callable[[Picture, Image], Letterbox]
+    Head = Callable[[Outputs], Candidates]
+    Nms = Callable[[Candidates], Detections]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the options say by themselves. ``writing``: what sinks are told."""
+
+    config: Config
+    reading: Reading
+    drawing: Drawing
+    loop: Loop
+    writing: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, config: Config) -> Asked:
+        """Raises UsageError."""
+        from detector import __version__
+
+        reading = Reading.of(config)
+        writing = {
+            **asdict(config.output),
+            "program": f"detect-video {__version__}",
+            "reuses": reading.still is not None,
+        }
+        return cls(config, reading, Drawing.of(config), Loop.of(config), writing)
+
+    def with_network(self, network: Network) -> tuple[Selection, Drawing]:
+        """What options mean for the classes of a network. Raises UsageError."""
+        selection = Selection.of(self.config, network.names)
+        return selection, self.drawing.with_network(network, selection.classes)
+
+    def load(
+        self,
+        timer: PhaseTimer | None = None,
+        *,
+        specs: Sequence[str] = (),
+        picture: tuple[int, int] | None = None,
+        chosen: Callable[[Network, Config], None] = lambda network, config: None,
+        **words: Any,
+    ) -> Plan:
+        """``specs``: sources, of which the first that opens decides the network's input where a
+        source decides it; ``picture``: width and height that decide it instead. ``chosen`` and
+        ``words``: of ``loading.load_model``. Raises UsageError, ModelError, EngineError."""
+
+        def opened(network: Network) -> None:
+            self.with_network(network)  # raises where a class is not there
+
+        def refuse(network: Network, settled: Config) -> None:
+            if self.drawing.blur and settled.runtime.engine == "null":
+                raise UsageError(
+                    "--blur: --engine null detects nothing, so nothing would be pixelated"
+                )
+            chosen(network, settled)
+
+        loaded = load_model(
+            self.config,
+            timer,
+            picture=picture or self.reading.picture_size(specs),
+            opened=opened,
+            chosen=refuse,
+            **words,
+        )
+        kept = _of_the_run(loaded.tuned)
+        asked = Asked.of(self.config.with_options(kept)) if kept else self
+        loaded.notes += asked.loop.lost_ranges()
+        return asked.on(loaded)
+
+    def on(self, loaded: LoadedModel) -> Plan:
+        """The plan of a run on a model that is loaded already. Raises UsageError."""
+        selection, drawing = self.with_network(loaded.network)
+        return Plan(
+            self.reading,
+            selection,
+            drawing,
+            self.loop,
+            self.config.output,
+            self.writing,
+            loaded,
+            smaller_canvas(loaded.network, self.config),
+            self.config.as_dict(),
+        )
+
+
+def resolve(config: Config, timer: PhaseTimer | None = None, **words: Any) -> Plan:
+    """``Asked.load`` of a configuration."""
+    return Asked.of(config).load(timer, **words)
+
+
+def _of_the_run(tuned: Mapping[str, Any]) -> dict[str, Any]:
+    """Without the options of the engine, which has them: the session keeps what was asked for."""
+    runtime = {one.name for one in fields(RuntimeConfig)}
+    return {name: value for name, value in tuned.items() if name not in runtime}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``output``: which outputs there are and where (``OutputPlan``); ``writing``: what they are
+    told. ``smaller_input``: height and width of the next smaller input that the model was trained
+    for, if any. ``options``: all of them as they were asked for, which documents keep."""
+
+    reading: Reading
+    selection: Selection
+    drawing: Drawing
+    loop: Loop
+    output: OutputConfig
+    writing: Mapping[str, Any]
+    loaded: LoadedModel
+    smaller_input: tuple[int, int] | None
+    options: dict[str, dict[str, Any]]
+
+    @property
+    def network(self) -> Network:
+        return self.loaded.network
+
+    def selecting(self, conf: float | None, classes: Sequence[str] | None) -> Plan:
+        """With another threshold and other classes; None keeps what is there. Raises UsageError."""
+        selection = self.selection.changed(conf, classes, self.network.names)
+        return replace(self, selection=selection)
+
+    # ------------------------------------------------------------------
+    # What the loop calls.
+
+    def stages(self) -> tuple[Preprocess, Head, Nms]:
+        """preprocess, head and nms with their options bound."""
+        from detector.core.stages.nms import nms
+        from detector.core.stages.preprocess import letterbox
+
+        selection, network = self.selection, self.network
+        head = network.head
+        if network.watched:
+            from detector.core.stages.doubt import watched
+
+            file = Path(self.options["network"]["model"]).name
+            head = watched(head, file, len(network.names), network.watched)
+        return (
+            partial(
+                letterbox,
+                geometry=network.input.geometry,
+                pad_value=network.input.pad_value,
+                of_picture=network.input.of_picture,
+            ),
+            lambda outputs: head(outputs, selection.conf),
+            partial(
+                nms,
+                iou=selection.iou if network.needs_nms else None,
+                max_det=selection.max_det,
+                agnostic=selection.agnostic,
+                classes=selection.classes,
+                names=network.names,
+            ),
+        )
+
+    def between(self, info: SourceInfo) -> dict[str, FrameStage]:
+        """The stages between nms and annotate that the options ask for, for one source."""
+        from detector.core.stages import between
+
+        return {
+            name: stage(self.options, info, self.network.names)
+            for name, stage in between.wanted(self.options)
+        }
+
+    def parts(
+        self, source: Source, sinks: Sequence[Sink] = (), watched: Callable[[], bool] | None = None
+    ) -> Parts:
+        """What the loop needs for one source. Frames are annotated only where a sink shows them, or
+        where ``watched``, asked before each frame, says that somebody looks."""
+        from detector.core.loop.parts import Parts
+
+        preprocess, head, nms = self.stages()
+        return Parts(
+            source=source,
+            requests=self.loaded.engine.requests,
+            concurrency=self.loaded.engine.concurrency,
+            preprocess=preprocess,
+            head=head,
+            nms=nms,
+            between=self.between(source.info),
+            annotate=self.drawing.annotation(sinks, watched),
+            sinks=sinks,
+            queue_batches=self.loop.queue_batches,
+            still=self.reading.stillness(source.info),
+        )
+
+    # ------------------------------------------------------------------
+    # Where results go.
+
+    def open_sinks(self, paths: Mapping[str, Path], info: SourceInfo) -> list[Sink]:
+        return open_sinks(paths, info, self.writing, self.drawing)
+
+    def open_rows(self, path: Path, info: SourceInfo) -> Sink:
+        """A row of JSONL for every frame, whatever --only-detections leaves out elsewhere."""
+        from detector.core import sinks
+
+        (opened,) = sinks.open_all({"jsonl": path}, info, {"remark": self.drawing.remark})
+        return opened
+
+    def open_stream(self, stream: RowStream, name: str, info: SourceInfo) -> Sink:
+        """The rows of -o -, in the format of the sink ``name``."""
+        from detector.core import sinks
+        from detector.core.sinks._only import only_detections
+        from detector.core.sinks._rows import RowsSink
+        from detector.core.sinks._stream import StreamedRows
+
+        rows = sinks.open(name, Path("-"), remark=self.drawing.remark)
+        assert isinstance(rows, RowsSink)
+        fewer = self.writing["only_detections"]
+        kind = only_detections(StreamedRows) if fewer else StreamedRows
+        opened = kind(rows, stream)  # type: ignore[arg-type,call-arg]
+        opened.open(info)
+        return opened
+
+
+def open_sinks(
+    paths: Mapping[str, Path], info: SourceInfo, writing: Mapping[str, Any], drawing: Drawing
+) -> list[Sink]:
+    """Opened sinks, in the order of ``paths``. Each takes the options that it declares."""
+    from detector.core import sinks
+
+    options = {**writing, "remark": drawing.remark}
+    kinds = [sinks.find(name) for name in paths]
+    if drawing.blurred and any(kind.untouched for kind in kinds):  # whoever asked before or not
+        raise UsageError("--blur: an output that shows the source's own pictures would undo it")
+    if any("style" in kind.options for kind in kinds):
+        options["style"] = drawing.style
+    return sinks.open_all(paths, info, options)

@@ -1,0 +1,199 @@
+"""How a run reads its sources: decoder, stride, window of time, track, rate, stillness.
+
+``Reading.of`` asks the options once, and refuses what is no time, rate or share. What opens a
+source later asks the reading.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from detector.core.config.schema import Config
+from detector.core.errors import DetectVideoError, SourceError, UsageError
+from detector.core.errors.machine import too_much
+from detector.core.run.canvas import follows_source
+from detector.core.sources.base import Choice, parse_rate
+
+if TYPE_CHECKING:
+    from detector.core.sources.base import Source
+    from detector.core.stages.still import Stillness
+    from detector.core.types import SourceInfo
+
+# Seconds alone, or [HH:]MM:SS, where minutes behind hours and seconds behind minutes are below 60.
+TIME = re.compile(
+    r"(?:(?:([0-9]{1,4}):(?=[0-5]?[0-9]:))?([0-9]{1,4}):(?=[0-5]?[0-9](?:\.|$)))?"
+    r"([0-9]{1,9}(?:\.[0-9]{1,9})?)"
+)
+# Of a pixel of a frame, while it is decoded: measured 7 for a GIF, which keeps what it draws upon.
+DECODER_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """``start_s`` and ``duration_s``: exact seconds, None where they are not given. ``still``: the
+    text and the share of --skip-still. ``batch``: frames that are in flight at least. ``shaped``:
+    whether the network's input takes the shape of a video; ``longest``: whether its longest side
+    alone is asked for. ``asked``: what the source of a wing may ask for itself."""
+
+    decoder: str
+    stride: int
+    frames: int | None
+    choice: Choice
+    start_s: Fraction | None
+    duration_s: Fraction | None
+    still: tuple[str, float] | None
+    batch: int
+    looped: bool
+    shaped: bool
+    longest: bool
+    asked: Config
+
+    @classmethod
+    def of(cls, config: Config) -> Reading:
+        """Raises UsageError."""
+        given, size = config.input, config.runtime.size
+        rate = None if given.rate is None else parse_rate(given.rate)
+        start_s, duration_s = time_window(given.start, given.duration)
+        still = None
+        if given.skip_still is not None:
+            from detector.core.stages.still import parse_share
+
+            still = given.skip_still, parse_share(given.skip_still)
+        return cls(
+            decoder=given.decoder,
+            stride=given.stride,
+            frames=given.frames,
+            choice=Choice(given.video_track, rate),
+            start_s=start_s,
+            duration_s=duration_s,
+            still=still,
+            batch=config.runtime.batch,
+            looped=config.live.repeat,
+            shaped=follows_source(config),
+            longest=size is not None and size.isdecimal(),
+            asked=config,
+        )
+
+    @property
+    def whole(self) -> Reading:
+        """Without a window of time."""
+        return replace(self, start_s=None, duration_s=None)
+
+    # ------------------------------------------------------------------
+    # One source.
+
+    def open(self, spec: str, pixels: str = "bgr", *, as_camera: bool = False) -> Source:
+        """The frames of one SOURCE. ``pixels``: "yuv420p" asks for planes where the source can give
+        them. ``as_camera``: an address is a camera's, whatever its server gives. Raises SourceError
+        and UsageError."""
+        from detector.core import sources
+        from detector.core.sources._unclaimed import is_live
+
+        live = as_camera and is_live(spec)
+        kind = sources.find_arriving() if self.looped or live else sources.find_claiming(spec)
+        if kind.arrives:
+            source = kind.open_arriving(spec, self.asked)
+        else:
+            source = sources.open(
+                spec,
+                decoder=self.decoder,
+                stride=self.stride,
+                frames=self.frames,
+                pixels=pixels,
+                choice=self.choice,
+            )
+        try:
+            _refuse_huge_frames(source.info, self.batch)
+            if self.start_s is not None or self.duration_s is not None:
+                source.restrict(self.start_s, self.duration_s)
+        except BaseException:
+            source.close()
+            raise
+        return source
+
+    def frames_ahead(self, info: SourceInfo) -> int | None:
+        """About how many frames are read of a source; None where nobody knows."""
+        left = info.frames_declared
+        if left is not None and self.start_s is not None:
+            left -= math.ceil(self.start_s * info.fps)
+        if self.duration_s is not None and info.fps:
+            within = math.ceil(self.duration_s * info.fps)
+            left = within if left is None else min(left, within)
+        if left is not None:
+            left = max(1, math.ceil(left / self.stride))
+        limits = [limit for limit in (left, self.frames) if limit is not None]
+        return min(limits, default=None)
+
+    def stillness(self, info: SourceInfo) -> Stillness | None:
+        """Of --skip-still; None without it, and for pictures, which do not follow each other."""
+        if self.still is None or info.kind == "pictures":
+            return None
+        from detector.core.stages.still import Stillness
+
+        return Stillness(self.still[1])
+
+    # ------------------------------------------------------------------
+    # What a source says before it is run.
+
+    def picture_size(self, specs: Sequence[str]) -> tuple[int, int] | None:
+        """Width and height of the first source that opens, where the network's input is fitted to
+        them: with ``--size 640``, and where it follows a video's shape. Else None.
+
+        Later sources share its network input.
+        """
+        if not (self.shaped or self.longest):
+            return None
+        for spec in specs:
+            # What is wrong with a source is reported when it is run.
+            with suppress(DetectVideoError), self.whole.open(spec) as source:
+                if self.shaped and source.info.kind == "pictures":
+                    return None  # each has a shape of its own
+                return source.info.width, source.info.height
+        return None
+
+    def kind_of(self, spec: str) -> str | None:
+        """What decides how fast a source is read: "1280x720 h264", "pictures". None where it does
+        not open, of which the run itself tells, and for a pipe, which can be read once."""
+        from detector.core.sources._standard_input import SPEC
+
+        if spec == SPEC:
+            return None
+        with suppress(DetectVideoError), self.whole.open(spec) as source:
+            info = source.info
+            is_video = info.kind == "video"
+            return f"{info.width}x{info.height} {info.codec}" if is_video else info.kind
+        return None
+
+
+def _refuse_huge_frames(info: SourceInfo, batch: int) -> None:
+    """Raises SourceError where the frames that are in flight at least, those of a batch and one
+    that is written (``loop.parts.places``), and what decodes them can never fit into memory."""
+    size, pixels = f"{info.width}x{info.height}", info.width * info.height
+    if (needed := too_much(pixels * (3 * (batch + 1) + DECODER_BYTES))) is not None:
+        cure = "use a smaller --batch" if batch > 1 else "make it smaller"
+        raise SourceError(f"{info.path}: {batch + 1} frames of {size} need {needed}; {cure}")
+
+
+def time_window(start: str | None, duration: str | None) -> tuple[Fraction | None, Fraction | None]:
+    """--start and --duration in seconds, exactly; None where they are not given.
+
+    Raises UsageError.
+    """
+    start_s = None if start is None else _seconds("--start", start)
+    duration_s = None if duration is None else _seconds("--duration", duration)
+    if duration_s == 0:
+        raise UsageError(f"--duration {duration}: nothing would be left; give more than 0 seconds")
+    return start_s, duration_s
+
+
+def _seconds(flag: str, text: str) -> Fraction:
+    if (parts := TIME.fullmatch(text)) is None:
+        raise UsageError(f"{flag} {text}: not a time; write seconds (10, 0.5) or 01:10, 1:00:10.5")
+    hours, minutes, seconds = (Fraction(part or 0) for part in parts.group(1, 2, 3))
+    return hours * 3600 + minutes * 60 + seconds

@@ -1,0 +1,91 @@
+"""What a run keeps of what its network finds: thresholds, and classes by name or id."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from detector.core.config.schema import Config
+from detector.core.errors import UsageError
+from detector.core.errors.text import join_list
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """``classes``: ids of --classes; None: all."""
+
+    conf: float
+    iou: float
+    max_det: int
+    agnostic: bool
+    classes: tuple[int, ...] | None
+
+    @classmethod
+    def of(cls, config: Config, names: Sequence[str]) -> Selection:
+        """``names``: of the network's classes. Raises UsageError for a class that it lacks."""
+        given = config.selection
+        return cls(
+            conf=given.conf,
+            iou=given.iou,
+            max_det=given.max_det,
+            agnostic=given.agnostic,
+            classes=class_ids("--classes", given.classes, names),
+        )
+
+    def changed(
+        self, conf: float | None, classes: Sequence[str] | None, names: Sequence[str]
+    ) -> Selection:
+        """With another threshold and other classes, as one call of the Python API has them; None
+        keeps what is there. Raises UsageError for a threshold outside 0 to 1, and for an unknown
+        class."""
+        changed = self
+        if conf is not None:
+            if not 0 <= conf <= 1:
+                raise UsageError(f"conf={conf}: a confidence threshold is a number from 0 to 1")
+            changed = replace(changed, conf=conf)
+        if classes is not None:
+            wanted = [classes] if isinstance(classes, str) else [str(one) for one in classes]
+            changed = replace(changed, classes=class_ids("classes", wanted, names))
+        return changed
+
+
+def class_ids(
+    flag: str, wanted: Sequence[str] | None, names: Sequence[str]
+) -> tuple[int, ...] | None:
+    """Ids of classes that were given by name or id; None for None. ``flag``: who wants them.
+
+    Raises UsageError for a class that the model does not have.
+    """
+    if wanted is None:
+        return None
+    ids = []
+    for item in wanted:
+        if item in names:
+            ids.append(names.index(item))
+        elif item.isdecimal() and int(item) < len(names):
+            ids.append(int(item))
+        else:
+            near = difflib.get_close_matches(item, names, 3, 0.5)
+            near = [name for name in names if _begins(name, item)][:3] or near
+            hint = (
+                f"near: {', '.join(map(_typed, near))}"
+                if near
+                else f"it has {', '.join(names[:10])}"
+            )
+            more = "..." if not near and len(names) > 10 else ""
+            raise UsageError(
+                f"{flag} {item}: the model has no such class among its {len(names)}; {hint}{more}"
+            )
+    return tuple(ids)
+
+
+def _begins(name: str, item: str) -> bool:
+    """Whether it looks as if a name was cut at its comma."""
+    return item in [part.strip() for part in name.split(",")[:-1]]
+
+
+def _typed(name: str) -> str:
+    """A name as it is typed among others; one with a comma needs quotes, and these the shell's."""
+    text = join_list([name])
+    return text if text == name else f"'{text}'"

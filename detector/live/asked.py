@@ -1,0 +1,125 @@
+"""What a live run was asked for beyond the plan of every run (``core.run.plan``): asked once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from detector.core import sinks
+from detector.core.config.schema import Config, EventsConfig, RecordConfig
+from detector.core.errors import UsageError
+from detector.core.errors.writing import is_null_device
+from detector.core.run.plan import Asked
+from detector.live.recording import Quality
+from detector.live.sources import terms_of
+from detector.live.sources.base import Terms
+
+FOLDER = "live"  # of outputs, and below runs/ of sessions
+# Of x264, for --quality: a recording is encoded without delay, for which balanced has no B-frames.
+PRESETS = {"fast": "ultrafast", "balanced": "superfast", "small": "veryfast"}
+CRF = 23
+
+
+@dataclass(frozen=True, slots=True)
+class LiveAsked:
+    """``specs``: cameras and lists of them. ``folder``: of the outputs; None: nothing is written.
+    ``sessions``: the folder of sessions that was named, if any. ``sized``: whether the network's
+    input was given a size."""
+
+    specs: tuple[str, ...]
+    repeat: bool
+    terms: Terms
+    gather: str
+    frames: int | None
+    duration_s: float | None
+    folder: Path | None
+    sessions: str | None
+    sized: bool
+    record: RecordConfig
+    encoding: Quality
+    events: EventsConfig
+
+    @classmethod
+    def of(cls, specs: Sequence[str], asked: Asked) -> LiveAsked:
+        """Raises UsageError for options that mean nothing for cameras."""
+        config = asked.config
+        _refuse_options_of_files(config, asked)
+        output, live = config.output, config.live
+        _refuse_recording(config)
+        nothing = output.output is not None and is_null_device(output.output)
+        duration_s = asked.reading.duration_s
+        return cls(
+            specs=tuple(specs),
+            repeat=live.repeat,
+            terms=terms_of(config),
+            gather=live.gather,
+            frames=config.input.frames,
+            duration_s=None if duration_s is None else float(duration_s),
+            folder=None if nothing else Path(output.output or FOLDER),
+            sessions=output.run_dir,
+            sized=config.runtime.size is not None,
+            record=config.record,
+            encoding=Quality(
+                output.preset or PRESETS[output.quality or "balanced"],
+                CRF if output.crf is None else output.crf,
+            ),
+            events=config.events,
+        )
+
+    @property
+    def records(self) -> bool:
+        return keeps_video(self.record)
+
+
+def keeps_video(record: RecordConfig) -> bool:
+    return record.record != "none" or record.clips
+
+
+def _refuse_options_of_files(config: Config, asked: Asked) -> None:
+    given, output = config.input, config.output
+    wrong = {
+        "--save": (output.save, "rows are written always; --record writes video"),
+        "--no-video": (output.no_video, "no video is written without --record"),
+        "--only-detections": (output.only_detections, "rows of cameras hold every frame"),
+        "--lead": (output.lead, "it is for --only-detections"),
+        "--start": (asked.reading.start_s, "cameras have no beginning"),
+        "--skip-still": (given.skip_still, "their figures count what is inferred"),
+        "--stride": (given.stride != 1, "give the camera a rate: in cameras.yaml"),
+        "--video-track": (given.video_track, "the first video of a stream is read"),
+        "--rate": (given.rate, "their pictures have times"),
+        "--decoder": (given.decoder != "auto", "PyAV reads streams, OpenCV webcams"),
+    }
+    for flag, (is_given, why) in wrong.items():
+        if is_given not in (None, False):
+            raise UsageError(f"{flag} is for files, not for cameras: {why}; leave it out")
+    target = output.output
+    if target == "-" or (
+        target is not None
+        and not target.endswith(os.sep)
+        and not os.path.isdir(target)
+        and not is_null_device(target)
+        and Path(target).suffix
+    ):
+        raise UsageError(
+            f"--output {target}: cameras write to a folder, DIR/CAMERA/...; give -o {FOLDER}/"
+        )
+
+
+def _refuse_recording(config: Config) -> None:
+    """Raises UsageError where a recording would show what --blur is to hide, or cannot be encoded
+    as it is said."""
+    output, record = config.output, config.record
+    if output.encoder not in (None, "x264"):
+        raise UsageError(
+            f"--encoder {output.encoder} is for files, not for cameras: recordings are "
+            "encoded by x264; leave it out"
+        )
+    sinks.find("video").check_options(".mp4", config.as_dict()["output"])
+    if keeps_video(record) and config.drawing.blur and record.record != "annotated":
+        flag = f"--record {record.record}" if record.record != "none" else "--clips"
+        raise UsageError(
+            f"--blur and {flag} contradict each other: it keeps the camera's own video as it is; "
+            "use --record annotated"
+        )

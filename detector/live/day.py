@@ -1,0 +1,134 @@
+"""One day of a live run: its loop, its session, and what its summary has beside that of a file."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from detector.core.run.looping import RunClock
+from detector.core.timeline import READ, WORK, OffTimeline, Timeline
+from detector.live.asked import FOLDER, LiveAsked
+from detector.live.capacity import busiest_stage, capacity, sentence
+from detector.live.figures import LiveStatus
+from detector.live.memory import MemoryWatch
+from detector.live.routing import Router
+
+if TYPE_CHECKING:
+    from detector.core.run.plan import Plan
+    from detector.core.session.document import DecodingFigures, Summary
+    from detector.core.session.outcome import SourceRun
+    from detector.core.session.store import Session
+
+# Rows of each stage and thread that a session holds: six minutes of 25 pictures a second.
+ROWS = 10_000
+FEED_ROWS = 100  # of the decoders' spans, of which only sums are read
+
+
+def today() -> str:
+    return datetime.now(UTC).date().isoformat()
+
+
+class EndOfDay(threading.Event):
+    """Set by itself or by the run's stop: what ends the loop of a day."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        super().__init__()
+        self._stop = stop
+
+    def is_set(self) -> bool:
+        return super().is_set() or self._stop.is_set()
+
+    @property
+    def came(self) -> bool:
+        """Whether it is midnight, whatever the run's stop says."""
+        return super().is_set()
+
+
+@dataclass(slots=True)
+class Day:
+    """The loop of one day and what it leaves."""
+
+    session: Session
+    run: SourceRun
+    over: EndOfDay
+    name: str
+    clock: RunClock = field(default_factory=RunClock)
+
+
+def begin_day(asked: LiveAsked, plan: Plan, path: str, stop: threading.Event) -> Day:
+    """``path``: of the run's one source, as documents name it."""
+    from detector.core.session.outcome import SourceRun
+    from detector.core.session.store import Session
+
+    name = today()
+    folder = Path(asked.sessions or Path("runs", FOLDER))
+    session = Session.create_in(folder, name, or_temporary=asked.sessions is None)
+    timeline = plan.loop.timeline(plan.loaded.natives, max_rows=ROWS, ring=True)
+    return Day(session, SourceRun(path, timeline), EndOfDay(stop), name)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """``calls``: name of a thread -> packets that it decoded."""
+
+    calls: Mapping[str, int] = field(default_factory=dict)
+    busy_ns: int = 0
+    cpu_ns: int = 0
+
+    @classmethod
+    def so_far(cls, decoders: Timeline) -> Decoded:
+        calls, busy, cpu = {}, 0, 0
+        for name, track in list(decoders.tracks.items()):
+            if (span := track.spans.get((READ, WORK))) is not None:
+                calls[name] = span.calls
+                busy += span.self_ns
+                cpu += span.cpu_ns
+        return cls(calls, busy, cpu)
+
+    def since(self, before: Decoded) -> DecodingFigures:
+        from detector.core.session.document import DecodingFigures
+
+        calls = [count - before.calls.get(name, 0) for name, count in self.calls.items()]
+        return DecodingFigures(
+            threads=sum(count > 0 for count in calls),
+            calls=sum(calls),
+            busy_s=(self.busy_ns - before.busy_ns) / 1e9,
+            cpu_s=(self.cpu_ns - before.cpu_ns) / 1e9,
+        )
+
+
+class Books:
+    """What a day's summary has beside that of a file: streams, decoding, memory, capacity."""
+
+    def __init__(self, status: LiveStatus, decoders: Timeline, names: tuple[str, ...]) -> None:
+        self._status, self._decoders, self._names = status, decoders, names
+        self._told = Decoded()  # when the last day was told
+        self.memory = MemoryWatch()
+
+    def begin_day(self, timeline: Timeline | OffTimeline) -> None:
+        self._status.begin_day(timeline)
+        self.memory.begin_day()
+        self.memory.sample()
+
+    def finish(self, summary: Summary, router: Router) -> Summary:
+        from detector.core.session.document import Verdict
+
+        streams = self._status.summaries(self._names, router.paths, router.counts())
+        dropped, written = sum(sum(one.dropped.values()) for one in streams), summary.frames.written
+        counts = replace(summary.frames, read=written + dropped, dropped=dropped)
+        # The next day begins where this one ended, so that nothing falls between them.
+        before, self._told = self._told, Decoded.so_far(self._decoders)
+        summary = replace(
+            summary, frames=counts, decoding=self._told.since(before), memory=self.memory.figures()
+        )
+        load = self._status.load_of_day()
+        if load is None:
+            return replace(summary, streams=streams, capacity=None)
+        verdict = Verdict(
+            bottleneck=busiest_stage(load), sentence=sentence(load), cpu_share=round(load.cpu, 4)
+        )
+        return replace(summary, streams=streams, capacity=capacity(load), verdict=verdict)

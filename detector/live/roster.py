@@ -1,0 +1,179 @@
+"""The cameras of a live run: which there are, which run, and what each keeps of its detections.
+
+They come and go while the run lasts: as cameras.yaml changes, and as somebody at the page says.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from detector.core.errors import DetectVideoError, UsageError
+from detector.core.run.plan import Plan
+from detector.core.run.selection import class_ids
+from detector.core.types import Candidates, Detections
+from detector.live.asked import LiveAsked
+from detector.live.routing import Router
+from detector.live.sources.base import Camera, Feed, FeedFacts
+from detector.live.sources.cameras import compare_cameras, is_camera_list, make_cameras
+from detector.live.sources.collect import Collector
+
+PATIENCE_S = 1.0  # for feeds to end
+
+MakeFeed = Callable[[Camera, Callable[[], None]], Feed]
+
+
+class Roster:
+    """``collector`` has those that run. ``make_feed``: camera, what wakes the collector -> its
+    feed, not started."""
+
+    def __init__(
+        self, asked: LiveAsked, plan: Plan, make_feed: MakeFeed, say: Callable[[str], None]
+    ) -> None:
+        self._asked, self._plan, self._say = asked, plan, say
+        self.listed: list[Camera] = []  # of the command line and cameras.yaml
+        self.lists = {spec: _stamp(spec) for spec in asked.specs if is_camera_list(spec)}
+        self._off: set[str] = set()  # stopped by hand
+        self._changing = threading.Lock()  # of the list: the clerk and the page
+        self._over = False
+        self._nms = plan.stages()[2]
+        self._router: Router | None = None
+
+        def open_feed(camera: Camera, wake: Callable[[], None]) -> Feed:
+            feed = make_feed(camera, wake)
+            assert self._router is not None
+            self._router.open(camera, feed, self._class_ids(camera))
+            return feed
+
+        self.collector = Collector(
+            [],
+            open_feed,
+            batch=len(plan.loaded.engine.requests[0].slot),
+            gather=asked.gather,
+            frames=asked.frames,
+            give_up_s=asked.terms.give_up_s,
+        )
+
+    def open(self, cameras: Sequence[Camera], router: Router) -> None:
+        """Checks all cameras, then starts them. ``router`` has the outputs of each."""
+        self._router = router
+        for camera in cameras:
+            self._class_ids(camera)
+        for camera in cameras:
+            self.listed.append(camera)
+            self._bind_nms()
+            self.collector.add(camera)
+        if self._asked.duration_s is not None:
+            self.collector.end_after(self._asked.duration_s)
+
+    def end(self) -> None:
+        """From here on nobody starts or stops a camera."""
+        self._over = True
+
+    def nms(self, candidates: Candidates) -> Detections:
+        """Keeps what any camera wants, and what is to be pixelated; ``Router.keep`` then decides
+        for each camera."""
+        return self._nms(candidates)
+
+    def _class_ids(self, camera: Camera) -> frozenset[int] | None:
+        """Of the camera's own classes, else of the run's. Raises UsageError for an unknown one."""
+        names = self._plan.network.names
+        own = class_ids(f"camera {camera.name}: classes", camera.classes, names)
+        ids = self._plan.selection.classes if own is None else own
+        return None if ids is None else frozenset(ids)
+
+    def _bind_nms(self) -> None:
+        wanted = [self._class_ids(camera) for camera in self.listed]
+        wanted.append(self._plan.drawing.blurred)
+        every = None if None in wanted else tuple(sorted(frozenset().union(*wanted)))  # type: ignore[arg-type]
+        plan = self._plan
+        self._nms = replace(plan, selection=replace(plan.selection, classes=every)).stages()[2]
+
+    # ------------------------------------------------------------------
+    # What changes.
+
+    def switch(self, name: str, *, on: bool) -> None:
+        """Starts or stops a camera of the list. Raises UsageError for a name that is not there."""
+        with self._changing:
+            if self._over:
+                return
+            camera = next((one for one in self.listed if one.name == name), None)
+            if camera is None:
+                raise UsageError(f"{name}: no such camera in {', '.join(self.lists)}")
+            running = any(one.camera.name == name for one in self.collector.members())
+            if on and not running:
+                self._off.discard(name)
+                self.collector.add(camera)
+            elif not on and running:
+                self._off.add(name)
+                self._take_out(camera)
+
+    def _take_out(self, camera: Camera) -> None:
+        assert self._router is not None
+        self.collector.remove(camera.name, PATIENCE_S)
+        self._router.close_camera(camera.name)
+
+    def lists_changed(self) -> bool:
+        return any(_stamp(spec) != stamp for spec, stamp in self.lists.items())
+
+    def read_lists_again(self) -> None:
+        """Adds, removes and changes cameras as cameras.yaml says now. Touches no other."""
+        self.lists = {spec: _stamp(spec) for spec in self.lists}
+        try:
+            cameras = make_cameras(self._asked.specs, self._asked.repeat)
+            for camera in cameras:
+                self._class_ids(camera)
+        except DetectVideoError as error:
+            self._say(f"{error}; the cameras stay as they were")
+            return
+        with self._changing:
+            changes = compare_cameras(self.listed, cameras)
+            for camera in changes.removed:
+                if camera.name not in self._off:
+                    self._take_out(camera)
+                self._off.discard(camera.name)
+            self.listed = list(cameras)
+            self._bind_nms()
+            for before, after in changes.changed:
+                if before.name not in self._off:
+                    self._take_out(before)
+                    self.collector.add(after)
+            for camera in changes.added:
+                self.collector.add(camera)
+        if changes:
+            self._say(
+                f"cameras: {len(changes.added)} added, {len(changes.removed)} taken out, "
+                f"{len(changes.changed)} changed"
+            )
+
+    def states(self) -> Mapping[str, FeedFacts]:
+        return {one.camera.name: one.facts() for one in self.collector.members()}
+
+
+class LiveControls:
+    """Starts and stops cameras of cameras.yaml, by name. Safe to call from any thread."""
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+
+    def cameras(self) -> list[str]:
+        """The names that ``start`` and ``stop`` know."""
+        return [camera.name for camera in self._roster.listed]
+
+    def start(self, camera: str) -> None:
+        """Does nothing where it runs. Raises UsageError for a name that is not in the list."""
+        self._roster.switch(camera, on=True)
+
+    def stop(self, camera: str) -> None:
+        self._roster.switch(camera, on=False)
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    """What changes with a file's content; None where it is not there now."""
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino

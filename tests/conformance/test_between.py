@@ -1,0 +1,184 @@
+"""What every stage between nms and annotate must do: a new file in its folder is tested by this.
+
+Below stands a stage of the test, which goes through a whole run: what the loop, the ledger, the
+session, the verdict, the critical path and what-if know of it comes from its declaration alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from detector.core.config.levels import resolve_config
+from detector.core.loop.parts import Progress
+from detector.core.run.detect import detect
+from detector.core.run.plan import resolve
+from detector.core.stages import between
+from detector.core.stages.between import Stage
+from detector.core.timeline import Timeline
+from detector.core.timeline.order import NAME, grouped, in_order
+from detector.core.timeline.spans import STAGES
+from detector.core.types import Detections, Frame, SourceInfo
+from detector.lab.analysis.loop.activities import LoopShape, activities_of, activity_graph
+from detector.lab.analysis.loop.critical_path import critical_path
+from detector.lab.profile.stand_ins import record_stages, replace_stage, what_replaces
+from detector.lab.session.read import read_session
+from tests.conftest import CHECKOUT
+
+STREET = CHECKOUT / "videos/street.mp4"
+FRAMES = 6
+
+
+class BestStage(Stage):
+    """Keeps the best box of each frame."""
+
+    what = "Choosing the best box"
+    advice = "`--max-det 1`"
+    made: ClassVar[list[BestStage]] = []
+
+    @classmethod
+    def wanted(cls, options: Mapping[str, Any]) -> bool:
+        return bool(options["selection"]["max_det"] == 77)
+
+    def __init__(self, options: Mapping[str, Any], info: SourceInfo, names: Sequence[str]) -> None:
+        self.seen: list[int] = []
+        self.info, self.names, self.closed = info, names, 0
+        BestStage.made.append(self)
+
+    def __call__(self, frame: Frame, detections: Detections) -> Detections:
+        self.seen.append(frame.index)
+        best = np.argsort(-detections.scores)[:1]
+        return replace(
+            detections,
+            boxes=detections.boxes[best],
+            scores=detections.scores[best],
+            class_ids=detections.class_ids[best],
+        )
+
+    def close(self) -> Sequence[str]:
+        self.closed += 1
+        return ["one box was kept"]
+
+
+@pytest.fixture
+def best(monkeypatch: pytest.MonkeyPatch) -> type[BestStage]:
+    BestStage.made = []
+    monkeypatch.setattr(between, "places", lambda: {"best": __name__})
+    return BestStage
+
+
+def config(**options: Any) -> Any:
+    given = {"engine": "ort", "frames": FRAMES, "threads": 1, "max_det": 77, "nvtx": False}
+    return resolve_config(None, {**given, **options})
+
+
+@pytest.mark.parametrize("name", [*sorted(between.places()), "best"])
+def test_its_declaration(name: str) -> None:
+    stage = BestStage if name == "best" else between.find(name)
+    assert NAME.fullmatch(name)
+    assert name not in STAGES
+    assert stage.what[0].isupper()
+    assert not stage.what.endswith(".")
+    assert not stage.wanted(resolve_config(None, {}).as_dict()), "it is off unless it is asked for"
+
+
+def test_any_other_name_is_the_writers() -> None:
+    assert in_order(["best", "write", "read"]) == (*STAGES[:5], "best", "annotate", "write")
+    assert grouped(["best"])["writing"] == ("head", "nms", "best", "annotate", "write")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sync", [False, True])
+@pytest.mark.parametrize("save", ["jsonl", "video"])
+def test_a_run_has_it(best: type[BestStage], tmp_path: Path, sync: bool, save: str) -> None:
+    asked = config(sync=sync, save=(save,), output=f"{tmp_path}/", run_dir=str(tmp_path / "run"))
+    result = detect([str(STREET)], asked)
+    assert result.errors == []
+    (stage,) = best.made
+    assert stage.seen == list(range(FRAMES))
+    assert stage.closed == 1
+    summary = result.summary
+    assert summary.detections.total == FRAMES, "what is written and counted is what it gave"
+    assert list(summary.stages) == list(in_order(["best"]))
+    assert summary.stages["best"].calls == FRAMES
+    assert "one box was kept" in summary.notes
+    for rows in tmp_path.rglob("*.jsonl"):
+        kept = [json.loads(line) for line in rows.read_text().splitlines()]
+        assert [len(row["detections"]) for row in kept] == [1] * FRAMES
+    saved = read_session(tmp_path / "run")
+    calls = activities_of(saved.spans)
+    assert [one.number for one in calls if one.stage == "best"] == list(range(FRAMES))
+    graph = activity_graph(calls, LoopShape.of(saved.document.loop[0]))
+    assert any(
+        before.before == calls.index(called)
+        for called in calls
+        if called.stage == "best"
+        for edges in graph.edges
+        for before in edges
+    )
+    path = critical_path(graph)
+    if sync and path is not None:  # one thread: every call of the steady state is on the path
+        assert "best" in path.stages
+
+
+@pytest.mark.slow
+def test_the_verdict_names_it(best: type[BestStage], tmp_path: Path) -> None:
+    """A stage that takes longest limits the run, in its own words."""
+    import time
+
+    slow = best.__call__
+
+    def crawl(self: BestStage, frame: Frame, detections: Detections) -> Detections:
+        time.sleep(0.05)
+        return slow(self, frame, detections)
+
+    best.__call__ = crawl  # type: ignore[method-assign]
+    try:
+        asked = config(
+            frames=40, engine="null", save=("jsonl",), output=f"{tmp_path}/", run_dir=str(tmp_path)
+        )
+        verdict = detect([str(STREET)], asked).summary.verdict
+    finally:
+        best.__call__ = slow  # type: ignore[method-assign]
+    assert verdict.bottleneck == "best"
+    assert verdict.sentence.startswith(best.what)
+    assert best.advice in verdict.sentence
+
+
+@pytest.mark.slow
+def test_what_if_puts_a_stand_in_for_it(best: type[BestStage]) -> None:
+    plan = resolve(config(), specs=[str(STREET)])
+    with plan.loaded.engine:
+        with plan.reading.open(str(STREET)) as source:
+            kept = record_stages(plan.parts(source), source)
+        with plan.reading.open(str(STREET)) as source:
+            parts = plan.parts(source)
+            before = len(best.made[-1].seen)
+            replaced = replace_stage(parts, "best", kept, FRAMES)
+            timeline = Timeline(nvtx=False)
+            found = [one for _, one in plan.loop.frames(replaced, timeline, Progress())]
+    assert [len(one) for one in found] == [1] * FRAMES
+    assert len(best.made[-1].seen) == before, "the stand-in took its place"
+    assert timeline.tracks["writer"].spans["best", "work"].calls == FRAMES
+    assert "gave before" in what_replaces("best")
+
+
+@pytest.mark.slow
+def test_the_python_api_has_it(best: type[BestStage]) -> None:
+    from detector import Detector
+
+    with Detector(engine="ort", max_det=77, frames=FRAMES, threads=1) as detector:
+        found = [len(one) for _, one in detector.stream(str(STREET))]
+    assert found == [1] * FRAMES
+    assert best.made[-1].closed == 1
+
+
+def test_an_option_that_nobody_gave_leaves_it_out(best: type[BestStage]) -> None:
+    assert between.wanted(config(max_det=300).as_dict()) == []
+    assert [name for name, _ in between.wanted(config().as_dict())] == ["best"]
