@@ -1,4 +1,4 @@
-"""What a live run was asked for beyond the plan of every run (``core.run.plan``): asked once."""
+"""What a live run was asked for beyond the plan of every run (``core.run.plan``)."""
 
 from __future__ import annotations
 

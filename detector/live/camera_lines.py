@@ -1,4 +1,4 @@
-"""What a live run tells of its cameras while it lasts, a line each time that something changed."""
+"""What a live run tells of its cameras: a line for each change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The canvas that cameras share: the size of the network's input which most of them want."""
+"""The size of the network's input that most cameras want."""
 
 from __future__ import annotations
 

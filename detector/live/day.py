@@ -1,4 +1,4 @@
-"""One day of a live run: its loop, its session, and what its summary has beside that of a file."""
+"""One day of a live run: its loop, its session, its figures."""
 
 from __future__ import annotations
 

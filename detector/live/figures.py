@@ -1,5 +1,4 @@
-"""The figures of a live run: at any moment for whoever watches, and at the end of a day for its
-session.
+"""The figures of a live run, at any moment and at the end of a day.
 
 The writer notes each picture, a thread takes a sample of all counters twice a second, and anybody
 asks for ``figures``. Rates are of the last seconds; a camera that is not live has none, so that an

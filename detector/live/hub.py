@@ -1,4 +1,4 @@
-"""What watchers of a run see: its newest pictures, its figures and its last events.
+"""What watchers of a run see: pictures, figures, events.
 
 The writer's thread pays for a watcher with one copy of a picture, and only while somebody looks or
 asks: ``wants_pictures`` says so before a picture is drawn, and ``show`` keeps the copy. Scaling and

@@ -1,4 +1,4 @@
-"""The resident memory of a live run, minute by minute, and whether it grows.
+"""The memory of a live run by minutes, and whether it grows.
 
 A run of months must not keep a curve of every second: a minute leaves its mean, a day its minutes.
 Growth is a straight line through the minutes (least squares) with its 95% interval. The first ten

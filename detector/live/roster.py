@@ -1,4 +1,4 @@
-"""The cameras of a live run: which there are, which run, and what each keeps of its detections.
+"""The cameras of a live run: which there are, and which run.
 
 They come and go while the run lasts: as cameras.yaml changes, and as somebody at the page says.
 """

@@ -1,4 +1,4 @@
-"""Where the pictures of a live run go: each to the outputs of its own camera.
+"""Takes each picture to the outputs of its own camera.
 
 ``Router`` is the one sink of a live loop. It keeps the outputs of every camera, decides which
 detections are kept, notes when each output had a picture, and tells events.

@@ -1,4 +1,4 @@
-"""An ordinary run over files, as a watcher sees it: each file is a stream that begins and ends.
+"""A run over files, as a watcher sees it.
 
 It starts and stops with each source, as the line on the terminal does, and reads the same counters
 from the page's thread. The loop pays for a copy of a picture where somebody looks, else nothing.

@@ -36,7 +36,7 @@ def run(*arguments: str) -> str:
 
 
 def test_in_a_run_it_is_in_the_session(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("detector.core.run.detect.run_loop", fail)
+    monkeypatch.setattr("detector.core.loop.overlapped.frames_overlapped", fail)
     for folder in ("runs/in-null", "runs/in-null-2"):
         assert f"{folder}/error.log" in run("in.mp4", "--engine", "null")
         assert "RuntimeError: a bug" in (here / folder / "error.log").read_text()

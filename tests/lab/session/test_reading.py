@@ -189,8 +189,8 @@ BROKEN = [
     ("session.json", with_value("threads", "thread-9", None), r"\$.threads"),
     (
         "session.json",
-        with_value("stages", "sleep", {**STAGE, "thread": "", "busy_s": 0, "cpu_s": 0}),
-        "'sleep'",
+        with_value("stages", "Sleep <b>", {**STAGE, "thread": "", "busy_s": 0, "cpu_s": 0}),
+        "'Sleep <b>'",
     ),
     ("session.json", with_value("detections", "total", 9), "detections.total"),
     ("session.json", lambda path: path.write_text("[" * 200_000), "nested too deep"),
