@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from detector.core.engines.base import BuildProgress, Engine, EngineOptions
     from detector.core.loop.parts import Outputs, Parts
     from detector.core.models.base import Network
-    from detector.core.run.self_timing import Timing
     from detector.core.session.outcome import ExecutedLayer
     from detector.core.sinks._stream import RowStream
     from detector.core.sinks.base import Marks, Sink
@@ -149,19 +148,16 @@ def load_model(
     ``spare_requests``: requests beyond those that a loop needs. ``one_at_a_time``: the caller waits
     for each result, so one request should have all threads. ``picture``: width and height of the
     first source, which the input is fitted to (``canvas.open_network``); None where the model's own
-    is to stay. ``progress`` is told of every step of a
-    build; when it answers False, the build ends. ``measured``: whether auto takes what ``compare
-    --use`` recorded. ``timed``: whether it takes the default model's timing on this machine, which
-    is made where it is not there yet, outside of every phase. ``kind``: what the source is, for
-    what ``tune --use`` kept; None takes nothing of it. ``chosen`` is told the network and
-    the configuration without any ``auto``, before the slow part, and may refuse. Raises UsageError,
-    ModelError, EngineError.
+    is to stay. ``progress`` is told of every step of a build; when it answers False, the build
+    ends. ``measured``, ``timed`` and ``kind``: what ``auto`` may take (``choose``). ``chosen`` is
+    told the network and the configuration without any ``auto``, before the slow part, and may
+    refuse. Raises UsageError, ModelError, EngineError.
     """
     timer = timer or PhaseTimer()
     font = open_font(config.drawing.font)
     with timer.phase("import"):
         from detector.core import engines
-        from detector.core.run import choose, tuned
+        from detector.core.run.choose import choose
         from detector.core.run.prepare import prepare_network, silent
         from detector.core.timeline import INFER, Natives
 
@@ -172,21 +168,13 @@ def load_model(
         network = open_network(config, picture)
         classes = class_ids("--classes", config.selection.classes, network.names)
         blurred = _blurred_ids(config, classes, network.names)
-        shape = (network.input.height, network.input.width)
-        kept = tuned.find(config, network.sha256, shape, kind) if kind and measured else None
-    if kept is not None:
-        config, reason = kept.config, kept.reason
-        # Without an engine of its own it was measured with what ``auto`` took then, and takes now.
-        measured = measured and "engine" not in kept.options
-        if config.runtime.batch != network.batch:  # it is part of the graph
-            with timer.phase("load"):
-                network = open_network(config, picture)
-    doubts = choose.why_not_read(config) if timed or measured else []
-    timing = _timing_of(network, config, progress or silent) if timed else None
-    with timer.phase("load"):
-        measurement = None if timing is None else timing.measurement
-        choice = choose.choose(config, network.sha256, shape, measured, measurement)
-    config = choice.config
+        choice = choose(
+            network, config, measured=measured, timed=timed, kind=kind, progress=progress or silent
+        )
+        config = choice.config
+        if "batch" in choice.tuned:  # it is part of the graph
+            network = open_network(config, picture)
+    timer.seconds["load"] -= choice.timed_s  # no part of this run's figures
     name = config.runtime.engine
     if blurred and name == "null":
         raise UsageError("--blur: --engine null detects nothing, so nothing would be pixelated")
@@ -222,8 +210,7 @@ def load_model(
         reason or choice.reason,
         classes,
         [
-            *doubts,
-            *([timing.note] if timing is not None and timing.note else []),
+            *choice.notes,
             *network.warnings,
             *ready.notes,
             *engine.notes,
@@ -236,16 +223,10 @@ def load_model(
         natives=natives,
         blurred=blurred,
         font=font,
-        tuned={} if kept is None else kept.options,
+        tuned=choice.tuned,
         original=network,
         config=config,
     )
-
-
-def _timing_of(network: Network, config: Config, progress: BuildProgress) -> Timing | None:
-    from detector.core.run import self_timing
-
-    return self_timing.find_or_make(network, config, progress)
 
 
 def _lost_ranges(config: Config) -> list[str]:
