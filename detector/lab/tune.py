@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +22,12 @@ from detector.core import engines
 from detector.core.config.schema import Config
 from detector.core.errors import DetectVideoError, EngineError, SourceError, UsageError
 from detector.core.errors.machine import usable_cores
-from detector.core.run import choose
-from detector.core.run.choose import rank_engines
+from detector.core.run import measurements
+from detector.core.run.choose import ENCODING, in_words
 from detector.core.run.detect import Hooks, detect
 from detector.core.run.inputs import refuse_cameras
 from detector.core.run.signals import raise_if_stopped
-from detector.core.run.tuned import in_words
-from detector.core.session.measured import Interval, MeasuredRow, Measurement
+from detector.core.session.measured import Interval
 from detector.core.types import Detections, Frame
 from detector.lab.session.tuning import Settings, Trial, Tuning
 
@@ -42,7 +40,6 @@ FEWEST_FRAMES, MOST_FRAMES = 16, 400
 ROUNDS = 3  # of the comparison at the end
 FOR_THE_END = 0.3  # of the time
 PRECISIONS = ("fp32", "bf16", "fp16", "int8")
-ENCODING = ("quality", "preset", "crf", "encoder")
 
 Watch = Callable[[str, float, float], None]
 """(what is being tried, seconds that passed, seconds in all)"""
@@ -292,7 +289,7 @@ def engine_axis(config: Config, best: Settings, plain: Ran) -> list[Settings]:
     """Every engine and precision that can run here."""
     runtime = config.runtime
     usable = engines.usable()
-    names = [name for name in rank_engines() if usable.get(name, "") is None]
+    names = [name for name in engines.rank_engines() if usable.get(name, "") is None]
     if runtime.engine != "auto":
         names = [runtime.engine]
     precisions = PRECISIONS if runtime.precision == "auto" else (runtime.precision,)
@@ -361,38 +358,28 @@ def as_config(tuning: Tuning, calibrate: str | None) -> str:
 def keep(
     found: Tuning, config: Config, model_sha256: str, model_input: Sequence[int], kind: str
 ) -> Path:
-    """Adds a search to the file, and returns its path. It has options that beat the defaults.
+    """Adds a search to the records, and returns their path. It has options that beat the defaults.
     Raises OutputError."""
     assert found.after is not None
-    runs = (
-        (found.settings.get("engine", found.engine), found.settings.get("precision"), found.after),
-        (found.engine, found.precision, found.before),
-    )
-    entry = Measurement(
-        kind="tune",
-        date=date.today().isoformat(),
+    rows = [
+        measurements.row(
+            settings.get("engine", found.engine),
+            settings.get("precision", found.precision),
+            settings,
+            found.agreement,
+            end_to_end=speed,
+        )
+        for settings, speed in ((found.settings, found.after), ({}, found.before))
+    ]
+    record = measurements.make(
+        config,
+        "tune",
+        rows,
         model=found.model,
         model_sha256=model_sha256,
         model_input=(model_input[0], model_input[1]),
+        input_kind=kind,
         rounds=found.rounds,
         source=found.source,
-        comparable=True,
-        machine=choose.this_machine(),
-        settings=choose.settings_of(config),
-        calibration=choose.calibration_of(config),
-        rows=tuple(
-            MeasuredRow(
-                engine=engine,
-                library=choose.library_version(engine),
-                precision=precision or found.precision,
-                executed=precision or found.precision,
-                batch=1,
-                fps={"inference": None, "end_to_end": speed},
-                agreement=found.agreement,
-            )
-            for engine, precision, speed in runs
-        ),
-        tuned=found.settings,
-        input_kind=kind,
     )
-    return choose.keep(entry, config)
+    return measurements.keep(record, config)

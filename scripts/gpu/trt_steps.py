@@ -218,7 +218,7 @@ for call in (
         call()
     except DetectVideoError as error:
         print(error)
-from detector.core.run.choose import choose_by_rank
+from detector.core.engines import choose_by_rank
 print(choose_by_rank()[0])
 """
 

@@ -7,7 +7,6 @@ import pytest
 from detector.core import engines
 from detector.core.engines.base import EngineOptions, cpu_threads, translated
 from detector.core.errors import EngineError, ModelError, UsageError
-from detector.core.run.choose import choose_by_rank
 
 
 def installed(monkeypatch, *libraries: str) -> None:
@@ -63,15 +62,15 @@ def test_auto_takes_what_is_installed_and_says_why(
     if name == "torch":
         pytest.importorskip("torch", reason="machine: torch is not installed")
     installed(monkeypatch, *libraries)
-    assert choose_by_rank(precision, "cpu") == (name, sentence)
+    assert engines.choose_by_rank(precision, "cpu") == (name, sentence)
 
 
 def test_auto_says_what_is_wrong_where_no_engine_can(monkeypatch):
     installed(monkeypatch, "onnxruntime")
     with pytest.raises(EngineError, match="engine ort cannot run bf16; it can "):
-        choose_by_rank("bf16", "cpu")
+        engines.choose_by_rank("bf16", "cpu")
     with pytest.raises(UsageError, match="unknown precision 'int4'"):
-        choose_by_rank("int4")
+        engines.choose_by_rank("int4")
 
 
 def test_auto_without_any_library_says_what_to_install_and_never_takes_null(monkeypatch):
@@ -79,7 +78,7 @@ def test_auto_without_any_library_says_what_to_install_and_never_takes_null(monk
     with pytest.raises(
         EngineError, match=r"install one: .*pip install onnxruntime or .*'detect-video\[torch\]'"
     ):
-        choose_by_rank()
+        engines.choose_by_rank()
     assert engines.usable()["null"] is None
 
 

@@ -48,10 +48,9 @@ def test_a_file_that_is_no_engine_is_said(tmp_path, monkeypatch):
 ASKING = """
 import sys
 from detector.core import engines
-from detector.core.run.choose import choose_by_rank
 engines.names()
 print(*[name for name in sys.modules if "detector.core.engines." in name])
-choose_by_rank("fp32", "cpu"), engines.front_ends(), engines.only_engine("in.onnx")
+engines.choose_by_rank("fp32", "cpu"), engines.front_ends(), engines.only_engine("in.onnx")
 print(*[name for name in sys.modules if "detector.core.engines." in name])
 """
 

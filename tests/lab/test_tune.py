@@ -15,8 +15,8 @@ from detector.core import engines
 from detector.core.config.levels import resolve_config
 from detector.core.config.schema import Config, NetworkConfig, OutputConfig, RuntimeConfig
 from detector.core.errors import EngineError
+from detector.core.run.choose import in_words
 from detector.core.run.signals import Stopped
-from detector.core.run.tuned import in_words
 from detector.core.types import Detections
 from detector.lab import tune as module
 from detector.lab.tune import ROUNDS, Ran, Search, as_config
@@ -71,7 +71,7 @@ def machine(monkeypatch):
             raise EngineError("not here")
         return precision
 
-    monkeypatch.setattr(module, "rank_engines", lambda: ["ort", "torch"])
+    monkeypatch.setattr(engines, "rank_engines", lambda: ["ort", "torch"])
     monkeypatch.setattr(module, "usable_cores", lambda: 2)
     monkeypatch.setattr(engines, "usable", lambda: {"ort": None, "torch": None, "trt": "is absent"})
     monkeypatch.setattr(engines, "graph_wanted", graph_wanted)

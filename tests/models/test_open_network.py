@@ -152,10 +152,8 @@ def test_front_ends_and_engines_are_listed_without_heavy_imports():
         "from detector.core import engines, models\n"
         "from detector.core.engines._built import store\n"
         "models.front_ends(); engines.usable(); engines.front_ends()\n"
-        "found = [name for name in heavy if name in sys.modules]\n"
-        "from detector.core.run.choose import choose_by_rank  # the configuration takes yaml\n"
-        "choose_by_rank()\n"
-        "print(found + [name for name in heavy[:-1] if name in sys.modules])"
+        "engines.choose_by_rank()\n"
+        "print([name for name in heavy if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

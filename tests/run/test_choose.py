@@ -1,34 +1,76 @@
-"""What ``auto`` makes of records that a test writes down."""
+"""What ``auto`` makes of records that ``compare --use`` and ``tune --use`` write down."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from detector.core import engines
-from detector.core.config.schema import CalibrationConfig, Config, RuntimeConfig
-from detector.core.run import choose
+from detector.core.config.schema import (
+    CalibrationConfig,
+    Config,
+    InputConfig,
+    OutputConfig,
+    RuntimeConfig,
+)
+from detector.core.engines._built import proof
+from detector.core.run import choose, measurements
 from detector.core.session.measured import Interval, MeasuredMachine
+from detector.lab import tune
 from detector.lab.analysis.compare import Variant, compare_variants
-from detector.lab.compare import kept
+from detector.lab.compare import preview_choice, record_comparison
 from detector.lab.session.comparison import About, RowAgreement
+from detector.lab.session.tuning import Tuning
 
-SHA, SIZE = "ab" * 32, [256, 416]
-ABLE = {"ort": "onnxruntime 1.0", "torch": "torch 2.0"}
+STREET = str(Path(__file__).parents[2] / "videos/street.mp4")
+SHA, SIZE, KIND = "ab" * 32, (256, 416), "1280x720 h264"
+HERE = {"ort": "onnxruntime 1.0", "torch": "torch 2.0", "openvino": "openvino 2.0"}
+FOUND = {
+    "engine": "openvino",
+    "precision": "int8",
+    "concurrency": 2,
+    "threads": 1,
+    "quality": "fast",
+}
 
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch):
-    """ort is what auto takes by rank; both engines are there, in known versions, on a known
-    machine.
-    """
-    monkeypatch.setattr(choose, "choose_by_rank", lambda *_: ("ort", "engine ort: by rank"))
-    monkeypatch.setattr(engines, "usable", lambda: dict.fromkeys(ABLE))
-    monkeypatch.setattr(choose, "rank_engines", lambda: list(ABLE))
-    monkeypatch.setattr(choose, "library_version", ABLE.get)
-    monkeypatch.setattr(choose, "this_machine", lambda: MeasuredMachine("C", "f", 2, None))
+    """Engines in known versions on a known machine; ort is what auto takes by rank."""
+    monkeypatch.setattr(engines, "choose_by_rank", lambda *_: ("ort", "engine ort: by rank"))
+    monkeypatch.setattr(engines, "usable", lambda: dict.fromkeys(HERE))
+    monkeypatch.setattr(measurements, "library_version", HERE.get)
+    set_machine(monkeypatch, "C")
+
+
+def set_machine(monkeypatch, cpu):
+    monkeypatch.setattr(measurements, "this_machine", lambda: MeasuredMachine(cpu, "f", 2, None))
+
+
+def config(folder, **groups) -> Config:
+    runtime = RuntimeConfig(engines_dir=str(folder), **groups.pop("runtime", {}))
+    return Config(runtime=runtime, **groups)
+
+
+def network(sha=SHA, size=SIZE):
+    return SimpleNamespace(sha256=sha, input=SimpleNamespace(height=size[0], width=size[1]))
+
+
+def take(folder, *, sha=SHA, size=SIZE, kind=KIND, measured=True, **groups):
+    asked = config(folder, **groups)
+    return choose.choose(network(sha, size), asked, measured=measured, kind=lambda: kind)
+
+
+def chosen(folder, **runtime):
+    choice = take(folder, runtime=runtime)
+    return choice.config.runtime.engine, choice.config.runtime.precision, choice.reason
+
+
+# ---- what writes
 
 
 def row(engine, precision, low, median, high, agreement: float | None = 1.0, batch=1, error=None):
@@ -40,39 +82,176 @@ def row(engine, precision, low, median, high, agreement: float | None = 1.0, bat
 
 
 DEFAULT = row("ort", "fp32", 9, 10, 11)
+FASTER = row("torch", "fp32", 28, 29, 30)
 
 
-def config(folder, **runtime) -> Config:
-    return Config(runtime=RuntimeConfig(engines_dir=str(folder), **runtime))
-
-
-def recorded(folder, *rows, rounds=5, comparable=True, sha=SHA, used=None, **about):
+def comparison(*rows, sha=SHA, rounds=5, comparable=True, **about):
     same = About(
         source="in.mp4",
         model="m",
         model_sha256=sha,
-        model_input=tuple(SIZE),
+        model_input=SIZE,
         rounds=rounds,
         frames=60,
         budget=0.95,
     )
-    document = replace(compare_variants([], same), rows=rows, comparable=comparable, **about)
-    return kept.record(document, used or config(folder))
+    return replace(compare_variants([], same), rows=rows, comparable=comparable, **about)
 
 
-def chosen(folder, **runtime):
-    choice = choose.choose(config(folder, **runtime), SHA, SIZE)
-    return choice.config.runtime.engine, choice.config.runtime.precision, choice.reason
+def compared(folder, *rows, used=None, **about):
+    return record_comparison(comparison(*rows, **about), used or config(folder)).recorded
+
+
+def tuned(folder, kind=KIND, settings=FOUND, sha=SHA, size=SIZE, used=None):
+    found = Tuning(
+        model="m",
+        engine="ort",
+        precision="fp32",
+        source="in.mp4",
+        seconds=50.0,
+        floor=0.97,
+        rounds=3,
+        settings=settings,
+        before=Interval(50.0, 49.0, 51.0),
+        after=Interval(90.0, 89.0, 91.0),
+        agreement=0.98,
+    )
+    return tune.keep(found, used or config(folder), sha, size, kind)
+
+
+def keep(by, folder, used=None):
+    """A record of either, which makes auto take another engine than ort in fp32."""
+    if by == "tune":
+        tuned(folder, used=used)
+    else:
+        compared(folder, DEFAULT, row("openvino", "int8", 28, 29, 30), used=used)
+
+
+both = pytest.mark.parametrize("by", ["compare", "tune"])
+BY_RANK = ("ort", "fp32", "engine ort: by rank")
+
+
+# ---- of both
 
 
 def test_without_a_record_it_is_the_rank_and_fp32(tmp_path):
-    assert chosen(tmp_path) == ("ort", "fp32", "engine ort: by rank")
+    assert chosen(tmp_path) == BY_RANK
     assert chosen(tmp_path, engine="torch") == ("torch", "fp32", None)
     assert chosen(tmp_path, engine="torch", precision="bf16") == ("torch", "bf16", None)
 
 
+@both
+def test_it_counts_for_this_machine_model_input_setting_and_library(tmp_path, monkeypatch, by):
+    keep(by, tmp_path)
+    assert chosen(tmp_path)[:2] == ("openvino", "int8")
+    for other in (
+        {"sha": "cd" * 32},
+        {"size": (416, 416)},
+        {"measured": False},  # as eval asks
+        {"runtime": {"threads": 1}},
+        {"runtime": {"batch": 4}},
+        {"runtime": {"device": "cpu"}},
+        {"runtime": {"engine": "ort", "precision": "fp32"}},
+    ):
+        runtime = take(tmp_path, **other).config.runtime
+        assert (runtime.engine, runtime.precision) == ("ort", "fp32"), other
+    with monkeypatch.context() as changed:
+        changed.setitem(HERE, "openvino", "openvino 2.1")
+        assert chosen(tmp_path)[0] == "ort"
+    with monkeypatch.context() as changed:
+        changed.setattr(engines, "usable", lambda: {"ort": None, "openvino": "is broken"})
+        assert chosen(tmp_path)[0] == "ort"
+    set_machine(monkeypatch, "D")
+    assert chosen(tmp_path) == BY_RANK
+
+
+@both
+def test_int8_comes_with_the_calibration_that_was_measured(tmp_path, by):
+    clip = tmp_path / "calibrate.mp4"
+    clip.touch()
+    given = CalibrationConfig(calibrate=str(clip), calibrate_frames=7)
+    keep(by, tmp_path, config(tmp_path, calibration=given))
+    found = take(tmp_path).config.calibration
+    assert (found.calibrate, found.calibrate_frames) == (str(clip), 7)
+    own = take(tmp_path, calibration=CalibrationConfig(calibrate="own.mp4")).config.calibration
+    assert own.calibrate == "own.mp4"
+    clip.unlink()
+    assert chosen(tmp_path)[:2] == ("ort", "fp32"), "it could not be calibrated anew"
+
+
+def test_the_newest_of_both_counts(tmp_path):
+    keep("tune", tmp_path)
+    compared(tmp_path, DEFAULT, FASTER)
+    assert chosen(tmp_path)[0] == "torch"
+    tuned(tmp_path, settings={"queue_batches": 4})
+    assert chosen(tmp_path)[0] == "torch", "the search named no engine: auto takes what it took"
+    assert take(tmp_path).config.loop.queue_batches == 4
+    compared(tmp_path, DEFAULT, row("torch", "fp32", 5, 6, 7))
+    assert chosen(tmp_path)[0] == "ort"
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"schema": 9, "measurements": []}', '{"schema": 2}', "null"]
+)
+def test_a_file_that_cannot_be_read_is_as_good_as_absent(tmp_path, content):
+    file = tmp_path / measurements.FILE
+    file.write_text(content)
+    assert chosen(tmp_path) == BY_RANK
+    compared(tmp_path, DEFAULT, FASTER)
+    assert (tmp_path / f"{measurements.FILE}.replaced").read_text() == content
+    assert len(json.loads(file.read_text())["measurements"]) == 1
+    assert chosen(tmp_path)[0] == "torch"
+
+
+def test_a_record_that_was_changed_is_not_taken_and_is_said(tmp_path):
+    compared(tmp_path, DEFAULT, FASTER)
+    path = tmp_path / measurements.FILE
+    assert take(tmp_path).notes == ()
+    document = json.loads(path.read_text())
+    document["measurements"][0]["rows"][1]["agreement"] = 0.99
+    path.write_text(json.dumps(document))
+    assert chosen(tmp_path)[0] == "ort"
+    (line,) = take(tmp_path).notes
+    assert line.startswith(f"{path}: measured.json does not prove that a run of this account")
+
+
+def test_a_file_of_another_version_is_said_and_kept(tmp_path):
+    path = tmp_path / measurements.FILE
+    path.write_text(json.dumps(proof.seal(path.name, {"schema": 1, "comparisons": []})))
+    (line,) = take(tmp_path).notes
+    assert line.startswith(f"{path}: written by another version of detect-video, not used; ")
+    compared(tmp_path, DEFAULT, FASTER)
+    assert take(tmp_path).notes == ()
+    assert (tmp_path / f"{measurements.FILE}.replaced").exists()
+
+
+def test_doctor_lists_the_newest_of_each_model_and_kind_of_source(tmp_path):
+    assert choose.list_in_force(config(tmp_path)) == []
+    tuned(tmp_path, settings={"queue_batches": 2})
+    tuned(tmp_path)
+    tuned(tmp_path, kind="640x360 h264")
+    compared(tmp_path, DEFAULT, row("torch", "fp32", 20, 21, 22))
+    compared(tmp_path, DEFAULT, FASTER, sha="cd" * 32)
+    listed = choose.list_in_force(config(tmp_path))
+    assert [one.model_input for one in listed] == [SIZE] * 4
+    assert [one.reason.partition(" (")[0] for one in listed] == [
+        "engine torch, fp32: measured 2.1x of ort fp32 on this machine",
+        "engine torch, fp32: measured 2.9x of ort fp32 on this machine",
+        "tuned for 1280x720 h264",
+        "tuned for 640x360 h264",
+    ]
+    undo = f"delete {tmp_path / measurements.FILE} to undo it"
+    tune_undo = "undo it: detect-video tune --undo"
+    assert [one.undo for one in listed] == [undo, undo, tune_undo, tune_undo]
+    compared(tmp_path, DEFAULT, row("torch", "fp32", 9, 10, 11))  # now nothing is faster
+    assert len(choose.list_in_force(config(tmp_path))) == 3
+
+
+# ---- of a comparison
+
+
 def test_the_fastest_that_was_measured_and_agrees(tmp_path):
-    recorded(
+    compared(
         tmp_path, DEFAULT, row("torch", "fp32", 12, 13, 14), row("torch", "bf16", 28, 29, 30, 0.97)
     )
     engine, precision, reason = chosen(tmp_path)
@@ -97,39 +276,36 @@ def test_the_fastest_that_was_measured_and_agrees(tmp_path):
     ],
 )
 def test_what_is_never_picked(tmp_path, other):
-    recorded(tmp_path, DEFAULT, other)
+    compared(tmp_path, DEFAULT, other)
     assert chosen(tmp_path)[:2] == ("ort", "fp32")
 
 
 def test_that_nothing_was_better_is_said(tmp_path):
-    recorded(tmp_path, DEFAULT, row("torch", "fp32", 5, 6, 7))
+    compared(tmp_path, DEFAULT, row("torch", "fp32", 5, 6, 7))
     assert chosen(tmp_path)[2].startswith(
         "engine ort, fp32: nothing measured on this machine was faster within the"
     )
 
 
 @pytest.mark.parametrize(
-    "about",
+    ("rows", "about", "counts"),
     [
-        {"rounds": 2},  # intervals of two rounds lie apart by chance
-        {"comparable": False},
-        {"sha": "cd" * 32},  # another model
-        {"model_input": [416, 416]},
+        ((DEFAULT, FASTER), {}, True),
+        ((DEFAULT, row("torch", "fp32", 9, 10, 11)), {}, False),
+        ((DEFAULT, FASTER), {"comparable": False}, False),
+        ((DEFAULT, FASTER), {"rounds": 2}, False),  # intervals of two lie apart by chance
+        ((DEFAULT, FASTER), {"random_weights": 1}, False),
     ],
 )
-def test_records_that_do_not_count(tmp_path, about):
-    recorded(tmp_path, DEFAULT, row("torch", "fp32", 28, 29, 30), **about)
-    assert chosen(tmp_path) == ("ort", "fp32", "engine ort: by rank")
-
-
-def test_another_machine_library_or_setting_is_another_measurement(tmp_path, monkeypatch):
-    recorded(tmp_path, DEFAULT, row("torch", "fp32", 28, 29, 30))
-    assert chosen(tmp_path)[0] == "torch"
-    assert chosen(tmp_path, threads=1)[0] == "ort"
-    monkeypatch.setattr(choose, "library_version", {**ABLE, "torch": "torch 2.1"}.get)
-    assert chosen(tmp_path)[0] == "ort"
-    monkeypatch.undo()
-    assert chosen(tmp_path)[2] != "engine ort: by rank", "the real machine is another one"
+def test_the_question_is_asked_only_where_the_answer_would_count(tmp_path, rows, about, counts):
+    document = comparison(*rows, **about)
+    assert (preview_choice(document, config(tmp_path)) is not None) is counts
+    assert not (tmp_path / measurements.FILE).exists()
+    recorded = record_comparison(document, config(tmp_path)).recorded
+    assert chosen(tmp_path)[0] == ("torch" if counts else "ort")
+    if "random_weights" in about:
+        assert recorded.startswith("not kept: with random weights")
+        assert not (tmp_path / measurements.FILE).exists()
 
 
 def test_a_named_engine_or_precision_narrows_the_choice(tmp_path):
@@ -139,7 +315,7 @@ def test_a_named_engine_or_precision_narrows_the_choice(tmp_path):
         row("torch", "fp32", 12, 13, 14),
         row("torch", "bf16", 38, 39, 40),
     ]
-    recorded(tmp_path, *rows)
+    compared(tmp_path, *rows)
     assert chosen(tmp_path)[:2] == ("torch", "bf16")
     assert chosen(tmp_path, engine="ort")[:2] == ("ort", "int8")
     assert chosen(tmp_path, precision="fp32")[:2] == ("torch", "fp32")
@@ -147,97 +323,138 @@ def test_a_named_engine_or_precision_narrows_the_choice(tmp_path):
     assert chosen(tmp_path, engine="torch", precision="fp32") == ("torch", "fp32", None)
 
 
-def test_the_newest_record_counts_and_a_budget_of_ones_own(tmp_path):
-    recorded(tmp_path, DEFAULT, row("torch", "fp32", 28, 29, 30, 0.96))
-    strict = replace(config(tmp_path), calibration=CalibrationConfig(budget=0.99))
-    assert choose.choose(strict, SHA, SIZE).config.runtime.engine == "ort"
-    recorded(tmp_path, DEFAULT, row("torch", "fp32", 5, 6, 7))
-    assert chosen(tmp_path)[0] == "ort"
+def test_a_budget_of_ones_own(tmp_path):
+    compared(tmp_path, DEFAULT, row("torch", "fp32", 28, 29, 30, 0.96))
+    assert chosen(tmp_path)[0] == "torch"
+    strict = take(tmp_path, calibration=CalibrationConfig(budget=0.99))
+    assert strict.config.runtime.engine == "ort"
 
 
-def test_int8_comes_with_the_calibration_that_was_measured(tmp_path):
-    source = tmp_path / "calibrate.mp4"
-    source.write_text("")
-    used = replace(
-        config(tmp_path), calibration=CalibrationConfig(calibrate=str(source), calibrate_frames=7)
-    )
-    recorded(tmp_path, DEFAULT, row("ort", "int8", 28, 29, 30), used=used)
-    choice = choose.choose(config(tmp_path), SHA, SIZE).config
-    assert (choice.calibration.calibrate, choice.calibration.calibrate_frames) == (str(source), 7)
-    source.unlink()
-    assert chosen(tmp_path)[:2] == ("ort", "fp32"), "it could not be calibrated anew"
+# ---- of a search
 
 
-def test_random_weights_are_not_kept(tmp_path):
-    assert recorded(tmp_path, DEFAULT, random_weights=0).startswith("not kept: with random weights")
-    assert not (tmp_path / choose.FILE).exists()
+def test_a_run_of_the_same_kind_takes_what_was_found_and_says_so(tmp_path):
+    tuned(tmp_path)
+    choice = take(tmp_path)
+    assert dict(choice.tuned) == FOUND
+    runtime = choice.config.runtime
+    assert (runtime.engine, runtime.precision, runtime.concurrency) == ("openvino", "int8", 2)
+    assert choice.config.output.quality == "fast"
+    assert "tuned for 1280x720 h264" in choice.reason
+    assert "1.8 times the defaults" in choice.reason
+    assert "detect-video tune --undo undoes it" in choice.reason
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{", "[]", '{"schema": 9, "comparisons": []}', '{"schema": 1}', "null"]
-)
-def test_a_file_that_cannot_be_read_is_as_good_as_absent(tmp_path, content):
-    (tmp_path / choose.FILE).write_text(content)
-    assert chosen(tmp_path) == ("ort", "fp32", "engine ort: by rank")
-    recorded(tmp_path, DEFAULT, row("torch", "fp32", 28, 29, 30))
-    aside = tmp_path / f"{choose.FILE}.replaced"
-    assert aside.read_text() == content
-    assert len(json.loads((tmp_path / choose.FILE).read_text())["comparisons"]) == 1
-    assert chosen(tmp_path)[0] == "torch"
-
-
-def test_a_record_that_was_changed_is_not_taken_and_is_said(tmp_path):
-    recorded(tmp_path, DEFAULT, row("torch", "fp32", 28, 29, 30))
-    path = tmp_path / choose.FILE
-    assert chosen(tmp_path)[0] == "torch"
-    assert choose.why_not_read(config(tmp_path)) == []
-    document = json.loads(path.read_text())
-    document["comparisons"][0]["rows"][1]["agreement"] = 0.99
-    path.write_text(json.dumps(document))
-    assert chosen(tmp_path)[0] == "ort"
-    (line,) = choose.why_not_read(config(tmp_path))
-    assert line.startswith(f"{path}: measured.json does not prove that a run of this account")
-
-
-def test_eval_leaves_records_aside(tmp_path):
-    recorded(tmp_path, DEFAULT, row("torch", "fp32", 20, 21, 22))
-    assert chosen(tmp_path)[0] == "torch"
-    aside = choose.choose(config(tmp_path), SHA, SIZE, measured=False)
-    assert (aside.config.runtime.engine, aside.config.runtime.precision) == ("ort", "fp32")
-
-
-def test_what_is_in_force_is_the_newest_of_each_model(tmp_path):
-    assert choose.list_in_force(config(tmp_path)) == []
-    recorded(tmp_path, DEFAULT, row("torch", "fp32", 20, 21, 22))
-    recorded(tmp_path, DEFAULT, row("torch", "fp32", 30, 31, 32), sha="cd" * 32)
-    found = choose.list_in_force(config(tmp_path))
-    assert [one.model_input for one in found] == [tuple(SIZE)] * 2
-    assert all("torch" in one.reason for one in found)
-    recorded(tmp_path, DEFAULT, row("torch", "fp32", 9, 10, 11))  # now nothing is faster
-    assert len(choose.list_in_force(config(tmp_path))) == 1
-
-
-@pytest.mark.parametrize(
-    ("rows", "about", "told"),
+    "other",
     [
-        ((DEFAULT, row("torch", "fp32", 20, 21, 22)), {}, True),
-        ((DEFAULT, row("torch", "fp32", 9, 10, 11)), {}, False),
-        ((DEFAULT, row("torch", "fp32", 20, 21, 22)), {"comparable": False}, False),
-        ((DEFAULT, row("torch", "fp32", 20, 21, 22)), {"rounds": 1}, False),
-        ((DEFAULT, row("torch", "fp32", 20, 21, 22)), {"random_weights": 1}, False),
+        {"kind": "640x360 h264"},
+        {"kind": None},  # it does not open
+        {"runtime": {"engine": "ort"}},
+        {"runtime": {"precision": "fp32"}},
     ],
 )
-def test_the_question_is_asked_only_where_something_would_change(tmp_path, rows, about, told):
-    same = About(
-        source="in.mp4",
-        model="m",
-        model_sha256=SHA,
-        model_input=tuple(SIZE),
-        rounds=5,
-        frames=60,
-        budget=0.95,
-    )
-    given = {"rounds": 5, "comparable": True, **about}
-    document = replace(compare_variants([], same), rows=rows, **given)
-    assert (kept.preview(document, config(tmp_path)) is not None) is told
-    assert not (tmp_path / choose.FILE).exists()
+def test_no_other_run_takes_a_search(tmp_path, other):
+    tuned(tmp_path)
+    assert take(tmp_path, **other).tuned == {}
+
+
+def test_the_source_is_not_opened_where_nothing_was_kept(tmp_path):
+    def never():
+        raise AssertionError
+
+    assert choose.choose(network(), config(tmp_path), kind=never).tuned == {}
+
+
+def test_what_an_engine_no_longer_runs_is_not_taken(tmp_path):
+    """torch ran int8 once."""
+    tuned(tmp_path, settings={**FOUND, "engine": "torch"})
+    assert take(tmp_path).tuned == {}
+    tuned(tmp_path, settings={**FOUND, "engine": "torch", "precision": "bf16"})
+    assert take(tmp_path).tuned != {}
+
+
+def test_an_option_that_the_user_names_stays(tmp_path):
+    tuned(tmp_path)
+    kept = take(tmp_path, output=OutputConfig(crf=30.0))
+    assert "quality" not in kept.tuned
+    assert (kept.config.output.quality, kept.config.output.crf) == (None, 30.0)
+
+
+def test_the_newest_of_a_kind_counts(tmp_path):
+    tuned(tmp_path)
+    tuned(tmp_path, settings={"queue_batches": 4, "turbo": True})  # turbo: of another version
+    tuned(tmp_path, kind="640x360 h264", settings={"queue_batches": 2})
+    kept = take(tmp_path)
+    assert dict(kept.tuned) == {"queue_batches": 4}
+    assert (kept.config.runtime.engine, kept.config.loop.queue_batches) == ("ort", 4)
+
+
+def test_undo_leaves_everything_else(tmp_path):
+    path = tuned(tmp_path)
+    document = json.loads(path.read_text())
+    foreign = {"of": "a later version"}
+    first = document["measurements"][0]
+    timing = {**first, "kind": "self-timing"}
+    elsewhere = {**first, "machine": {**first["machine"], "cpu": "D"}}
+    document["measurements"] += [foreign, timing, elsewhere]
+    path.write_text(json.dumps(proof.seal(path.name, document)))
+    (record,) = measurements.forget(config(tmp_path), "tune")
+    assert choose.describe(record).startswith("tuned for 1280x720 h264 (")
+    left = json.loads(path.read_text())["measurements"]
+    assert [one.get("kind") for one in left] == [None, "self-timing", "tune"]
+    assert left[0] == foreign
+    assert take(tmp_path).tuned == {}
+    assert measurements.forget(config(tmp_path), "tune") == []
+    compared(tmp_path, DEFAULT, FASTER)
+    assert json.loads(path.read_text())["measurements"][0] == foreign
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{"batch": 4}, {"concurrency": 2, "threads": 1}], ids=str)
+def test_a_run_obeys_what_was_kept(tmp_path, monkeypatch, settings):
+    """For real: a batch is part of the graph, requests are of the engine."""
+    monkeypatch.undo()
+    from detector.core.run.detect import detect
+    from detector.core.run.reading import Reading
+
+    used = config(tmp_path / "engines")
+    sha, shape = own_network(used)
+    settings = {"engine": "ort", "precision": "fp32", **settings}
+    tuned(tmp_path / "engines", Reading.of(used).kind_of(STREET), settings, sha, shape)
+    output = OutputConfig(output=f"{tmp_path}/out/", run_dir=f"{tmp_path}/run", no_video=True)
+    result = detect([STREET], replace(used, output=output, input=InputConfig(frames=9)))
+    assert result.exit_code == 0
+    assert "tune --undo" in (result.summary.engine_reason or "")
+    assert result.summary.batch == settings.get("batch", 1)
+    assert result.summary.frames.written == 9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [{"engine": "ort", "precision": "fp32", "queue_batches": 4}, {"crf": 30}],
+    ids=["names its engine", "leaves it to auto"],
+)
+def test_a_model_is_loaded_without_any_auto(tmp_path, monkeypatch, settings):
+    """What it runs is told to whoever runs it once more."""
+    monkeypatch.undo()
+    from detector.core.run.loading import load_model
+
+    used = config(tmp_path / "engines")
+    sha, shape = own_network(used)
+    tuned(tmp_path / "engines", KIND, settings, sha, shape)
+    loaded = load_model(used, kind=lambda: KIND)
+    loaded.engine.close()
+    assert dict(loaded.tuned) == settings
+    runtime = loaded.config.runtime
+    assert (runtime.engine, runtime.precision) == (loaded.engine.name, loaded.engine.precision)
+    assert loaded.config.loop.queue_batches == settings.get("queue_batches", 2)
+    assert loaded.config.output.crf == settings.get("crf")
+
+
+def own_network(used: Config) -> tuple[str, tuple[int, int]]:
+    from detector.core.run.canvas import open_network
+
+    found = open_network(used, None)
+    return found.sha256, (found.input.height, found.input.width)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from detector.core.api import Detector
 from detector.core.config.schema import CalibrationConfig, Config, NetworkConfig, RuntimeConfig
 from detector.core.errors import EngineError, machine
 from detector.core.models import ModelRequest, open_network
-from detector.core.run import choose, self_timing
+from detector.core.run import choose, measurements, self_timing
 from detector.core.run.detect import Hooks, detect
 from detector.core.run.quantize.calibrate import FLOAT_IN_BF16, NARROW, packaged
 from detector.core.run.self_timing import LIMIT_S, MOST_ROUNDS, OPENING_S, ROUNDS, SWITCH, Timing
@@ -28,6 +29,9 @@ SPEEDS = {
     ("openvino", "bf16"): 0.008,
     ("openvino", "int8"): 0.004,
 }
+
+
+FIND_OR_MAKE = self_timing.find_or_make
 
 
 class Ticks:
@@ -84,10 +88,11 @@ def ticks(monkeypatch) -> Ticks:
     monkeypatch.setattr(self_timing, "_open", opened)
     monkeypatch.setattr(self_timing, "NVIDIA_DRIVER", Path("/no/driver"))
     set_flags(monkeypatch, "avx_vnni", "amx_bf16")
-    monkeypatch.setattr(choose, "choose_by_rank", lambda *_: ("ort", "engine ort: by rank"))
-    monkeypatch.setattr(engines, "usable", lambda: dict.fromkeys(choose.TIMED))
-    monkeypatch.setattr(choose, "library_version", lambda name: f"{name} 1.0")
-    monkeypatch.setattr(choose, "this_machine", lambda: MeasuredMachine("C", "f", 2, None))
+    monkeypatch.setattr(engines, "choose_by_rank", lambda *_: ("ort", "engine ort: by rank"))
+    monkeypatch.setattr(engines, "usable", lambda: dict.fromkeys(measurements.TIMED))
+    monkeypatch.setattr(measurements, "library_version", lambda name: f"{name} 1.0")
+    monkeypatch.setattr(measurements, "this_machine", lambda: MeasuredMachine("C", "f", 2, None))
+    monkeypatch.setattr(self_timing, "find_or_make", partial(FIND_OR_MAKE, clock=clock))
     return clock
 
 
@@ -98,46 +103,47 @@ def settings(folder, model="street-1", **runtime) -> Config:
     )
 
 
-def timed(network, config, ticks, **more) -> Timing | None:
-    return self_timing.find_or_make(network, config, clock=ticks, **more)
+def timed(network, config, **more) -> Timing | None:
+    return self_timing.find_or_make(network, config, **more)
 
 
-def taken(network, config, timing):
-    shape = (network.input.height, network.input.width)
-    measurement = None if timing is None else timing.measurement
-    return choose.choose(config, network.sha256, shape, timing=measurement)
+def taken(network, config):
+    return choose.choose(network, config, timed=True)
 
 
 def test_the_fastest_is_taken_with_the_calibration_of_the_package(street, ticks, tmp_path):
-    timing = timed(street, settings(tmp_path), ticks)
-    choice = taken(street, settings(tmp_path), timing)
+    choice = taken(street, settings(tmp_path))
     runtime = choice.config.runtime
     assert (runtime.engine, runtime.precision) == ("openvino", "int8")
     assert choice.config.calibration.calibrate == "packaged"
     assert choice.reason.startswith("engine openvino, int8: measured 2.5x of ort fp32 on this")
     assert choice.reason.endswith("agreement 0.986; --no-self-timing undoes it")
-    assert timing.note.startswith("first run of street-1 on this machine: its engines were timed")
-    assert "ort fp32 100, openvino int8 250, ort int8 167" in timing.note
-    assert str(tmp_path / "measured.json") in timing.note
+    (note,) = choice.notes
+    assert note.startswith("first run of street-1 on this machine: its engines were timed")
+    assert "ort fp32 100, openvino int8 250, ort int8 167" in note
+    assert str(tmp_path / "measured.json") in note
+    assert taken(street, settings(tmp_path)).notes == (), "it is made once"
 
 
 def test_it_is_made_once(street, ticks, tmp_path, monkeypatch):
-    first = timed(street, settings(tmp_path), ticks)
+    first = timed(street, settings(tmp_path))
     monkeypatch.setattr(self_timing, "time_engines", None)  # would fail
-    second = timed(street, settings(tmp_path), ticks)
+    second = timed(street, settings(tmp_path))
     assert second == Timing(first.measurement)
 
 
 @pytest.mark.parametrize("changed", ["library", "machine", "engine"])
 def test_it_is_made_again_where_it_no_longer_holds(street, ticks, tmp_path, monkeypatch, changed):
-    timed(street, settings(tmp_path), ticks)
+    timed(street, settings(tmp_path))
     if changed == "library":
-        monkeypatch.setattr(choose, "library_version", lambda name: f"{name} 2.0")
+        monkeypatch.setattr(measurements, "library_version", lambda name: f"{name} 2.0")
     elif changed == "machine":
-        monkeypatch.setattr(choose, "this_machine", lambda: MeasuredMachine("D", "f", 4, None))
+        monkeypatch.setattr(
+            measurements, "this_machine", lambda: MeasuredMachine("D", "f", 4, None)
+        )
     else:
         monkeypatch.setattr(engines, "usable", lambda: {"ort": None, "openvino": "is broken"})
-    assert timed(street, settings(tmp_path), ticks).note is not None
+    assert timed(street, settings(tmp_path)).note is not None
 
 
 @pytest.mark.parametrize(
@@ -155,14 +161,14 @@ def test_it_is_made_again_where_it_no_longer_holds(street, ticks, tmp_path, monk
     ids=str,
 )
 def test_settings_that_it_has_nothing_to_say_about(street, ticks, tmp_path, runtime):
-    assert timed(street, settings(tmp_path, **runtime), ticks) is None
+    assert timed(street, settings(tmp_path, **runtime)) is None
     assert ticks.now == 0
 
 
 def test_networks_whose_loss_nobody_knows(street, ticks, tmp_path):
-    assert timed(replace(street, sha256="ab" * 32), settings(tmp_path), ticks) is None
-    assert timed(replace(street, random_seed=0), settings(tmp_path), ticks) is None
-    assert timed(street, settings(tmp_path, model="street.cfg"), ticks) is None
+    assert timed(replace(street, sha256="ab" * 32), settings(tmp_path)) is None
+    assert timed(replace(street, random_seed=0), settings(tmp_path)) is None
+    assert timed(street, settings(tmp_path, model="street.cfg")) is None
     assert not list(tmp_path.iterdir())
 
 
@@ -177,25 +183,25 @@ def test_one_timing_is_for_all_canvases(street, ticks, tmp_path, monkeypatch):
         return real(network, *arguments)
 
     monkeypatch.setattr(self_timing, "_open", opened)
-    first = timed(classic, settings(tmp_path), ticks)
+    first = timed(classic, settings(tmp_path))
     own = (street.input.height, street.input.width)
     assert first.measurement.model_input == own
     assert set(shapes) == {own}
-    assert taken(classic, settings(tmp_path), first).config.runtime.precision == "int8"
+    assert taken(classic, settings(tmp_path)).config.runtime.precision == "int8"
     shapes.clear()
     for network in (street, classic, open_network(ModelRequest("street-1", size=(320, 320)))):
-        assert timed(network, settings(tmp_path), ticks) == Timing(first.measurement)
+        assert timed(network, settings(tmp_path)) == Timing(first.measurement)
     assert not shapes
 
 
 def test_off_in_the_environment(street, ticks, tmp_path, monkeypatch):
     monkeypatch.setenv(SWITCH, "0")
-    assert timed(street, settings(tmp_path), ticks) is None
+    assert timed(street, settings(tmp_path)) is None
 
 
 def test_a_gpu_is_not_judged_by_the_cpu(street, ticks, tmp_path, monkeypatch):
-    monkeypatch.setattr(choose, "choose_by_rank", lambda *_: ("trt", "engine trt: by rank"))
-    assert timed(street, settings(tmp_path), ticks) is None
+    monkeypatch.setattr(engines, "choose_by_rank", lambda *_: ("trt", "engine trt: by rank"))
+    assert timed(street, settings(tmp_path)) is None
 
 
 def test_what_is_named_stays(street, ticks, tmp_path):
@@ -205,7 +211,7 @@ def test_what_is_named_stays(street, ticks, tmp_path):
         ({"precision": "fp32"}, ("ort", "fp32")),  # OpenVINO's is 1.05 times as fast: not worth it
     ):
         config = settings(tmp_path, **runtime)
-        found = taken(street, config, timed(street, config, ticks)).config.runtime
+        found = taken(street, config).config.runtime
         assert (found.engine, found.precision) == expected
 
 
@@ -217,8 +223,7 @@ def test_a_little_is_not_worth_another_answer(
         "tests.run.test_self_timing.SPEEDS",
         {("ort", "fp32"): 0.012, ("ort", "int8"): 0.012 / times},
     )
-    timing = timed(street, settings(tmp_path), ticks)
-    assert taken(street, settings(tmp_path), timing).config.runtime.precision == precision
+    assert taken(street, settings(tmp_path)).config.runtime.precision == precision
 
 
 @pytest.mark.parametrize(
@@ -245,14 +250,14 @@ def test_a_neighbour_on_the_machine_is_waited_out(
         "tests.run.test_self_timing.SPEEDS", {("ort", "fp32"): 0.01, ("ort", "int8"): 0.01}
     )
     monkeypatch.setattr(self_timing, "_round", a_round)
-    timing = timed(street, settings(tmp_path), ticks)
+    timing = timed(street, settings(tmp_path))
     assert set(counts.values()) == {rounds} == {timing.measurement.rounds}
-    assert taken(street, settings(tmp_path), timing).config.runtime.precision == precision
+    assert taken(street, settings(tmp_path)).config.runtime.precision == precision
 
 
 def test_a_higher_budget_of_agreement_keeps_fp32(street, ticks, tmp_path):
     config = replace(settings(tmp_path), calibration=CalibrationConfig(budget=0.999))
-    assert taken(street, config, timed(street, config, ticks)).config.runtime.precision == "fp32"
+    assert taken(street, config).config.runtime.precision == "fp32"
 
 
 @pytest.mark.parametrize(
@@ -268,7 +273,7 @@ def test_a_precision_without_instructions_for_it_is_not_timed(
 ):
     """OpenVINO would take bf16 and run fp32."""
     set_flags(monkeypatch, *flags)
-    timing = timed(street, settings(tmp_path), ticks)
+    timing = timed(street, settings(tmp_path))
     assert {row.precision for row in timing.measurement.rows} == precisions
 
 
@@ -277,7 +282,7 @@ def test_the_agreement_of_int8_is_that_of_this_cpu(
     street, ticks, tmp_path, monkeypatch, flag, kind
 ):
     set_flags(monkeypatch, "sse2", flag)
-    timing = timed(street, settings(tmp_path), ticks)
+    timing = timed(street, settings(tmp_path))
     known = packaged(street, "street-1").result[kind].agreement
     told = {row.agreement for row in timing.measurement.rows if row.precision == "int8"}
     assert told == {known}
@@ -292,33 +297,36 @@ def test_openvinos_int8_is_as_exact_as_its_float_layers(ticks, tmp_path, monkeyp
     set_flags(monkeypatch, "sse2", *flags)
     network = open_network(ModelRequest("street"))
     known = packaged(network, "street").result
-    rows = timed(network, settings(tmp_path, "street"), ticks).measurement.rows
+    rows = timed(network, settings(tmp_path, "street")).measurement.rows
     told = {row.engine: row.agreement for row in rows if row.precision == "int8"}
     assert told == {"openvino": known[kind].agreement, "ort": known["int8-u8"].agreement}
 
 
-def test_a_comparison_goes_first(street, ticks, tmp_path):
-    timing = timed(street, settings(tmp_path), ticks)
+def test_a_comparison_goes_first_and_nothing_is_timed(street, ticks, tmp_path):
     rows = [
-        replace(row, fps={"inference": Interval(*at), "end_to_end": None})
-        for row, at in zip(
-            timing.measurement.rows[:3], [(9, 9, 9), (8, 8, 8), (7, 7, 7)], strict=True
+        measurements.row(
+            "ort", precision, {"batch": 1}, 1.0, inference=Interval(speed, speed, speed)
         )
+        for precision, speed in (("fp32", 9), ("int8", 8))
     ]
-    compared = replace(
-        timing.measurement,
-        kind="compare",
-        rows=tuple(rows),
-        settings=choose.settings_of(settings(tmp_path)),
+    compared = measurements.make(
+        settings(tmp_path),
+        "compare",
+        rows,
+        model="street-1",
+        model_sha256=street.sha256,
+        model_input=(street.input.height, street.input.width),
+        rounds=5,
     )
-    choose.keep(compared, settings(tmp_path))
-    choice = taken(street, settings(tmp_path), timed(street, settings(tmp_path), ticks))
+    measurements.keep(compared, settings(tmp_path))
+    choice = taken(street, settings(tmp_path))
     assert choice.config.runtime.precision == "fp32"
     assert "(compare, " in choice.reason
+    assert (choice.notes, ticks.now) == ((), 0)
 
 
 def test_doctor_lists_it(street, ticks, tmp_path):
-    timed(street, settings(tmp_path), ticks)
+    timed(street, settings(tmp_path))
     (one,) = choose.list_in_force(settings(tmp_path))
     assert one.model == "street-1"
     assert "openvino, int8" in one.reason
@@ -334,17 +342,17 @@ def test_engines_that_open_slowly_are_left_out(street, ticks, tmp_path, monkeypa
         return slow(*given)
 
     monkeypatch.setattr(self_timing, "_open", opened)
-    timing = timed(street, settings(tmp_path), ticks)
+    timing = timed(street, settings(tmp_path))
     assert [(row.engine, row.precision) for row in timing.measurement.rows] == [("ort", "fp32")]
-    assert taken(street, settings(tmp_path), timing).reason == "engine ort: by rank"
+    assert taken(street, settings(tmp_path)).reason == "engine ort: by rank"
 
 
 def test_it_ends_on_a_slow_machine(street, ticks, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "tests.run.test_self_timing.SPEEDS", {("ort", "fp32"): 1.0, ("ort", "int8"): 0.5}
     )
-    timed(street, settings(tmp_path), ticks)
-    rounds = choose.ENOUGH_ROUNDS
+    timed(street, settings(tmp_path))
+    rounds = measurements.ENOUGH_ROUNDS
     assert ticks.now == pytest.approx(0.4 + rounds * 3 * 1.5)
     assert ticks.now > LIMIT_S
     assert rounds < ROUNDS
@@ -352,7 +360,7 @@ def test_it_ends_on_a_slow_machine(street, ticks, tmp_path, monkeypatch):
 
 def test_it_can_be_stopped(street, ticks, tmp_path):
     with pytest.raises(EngineError, match="was stopped; --no-self-timing leaves it out"):
-        timed(street, settings(tmp_path), ticks, progress=lambda *_: False)
+        timed(street, settings(tmp_path), progress=lambda *_: False)
     assert not list(tmp_path.iterdir())
 
 
@@ -360,9 +368,8 @@ def test_where_nothing_can_be_written_it_is_measured_again(street, ticks, tmp_pa
     blocked = tmp_path / "a-file"
     blocked.write_text("")
     for _ in range(2):
-        timing = timed(street, settings(blocked / "engines"), ticks)
-        assert "nothing can be written, so the next run times them again" in timing.note
-        choice = taken(street, settings(blocked / "engines"), timing)
+        choice = taken(street, settings(blocked / "engines"))
+        assert "nothing can be written, so the next run times them again" in choice.notes[0]
         assert choice.config.runtime.precision == "int8"
 
 
@@ -393,7 +400,7 @@ def test_the_command_takes_it_and_python_does_not(tmp_path, monkeypatch):
         assert result.exit_code == 0
         notes.append([note for note in result.summary.notes if "its engines were timed" in note])
     assert [len(found) for found in notes] == [1, 0]
-    (entry,) = json.loads((tmp_path / "engines/measured.json").read_text())["comparisons"]
+    (entry,) = json.loads((tmp_path / "engines/measured.json").read_text())["measurements"]
     assert (entry["rows"][0]["engine"], entry["rows"][0]["precision"]) == ("ort", "fp32")
     assert all(row["fps"]["inference"]["low"] > 0 for row in entry["rows"])
     assert detect([STREET], config).exit_code == 0  # as eval runs it

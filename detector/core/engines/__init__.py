@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detector.core.engines._layer_times import LayerTimes, measure_layers
-from detector.core.engines.base import PRECISIONS, Engine, EngineOptions, translated
+from detector.core.engines.base import PRECISIONS, AutoChoice, Engine, EngineOptions, translated
 from detector.core.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "check_installed",
+    "choose_by_rank",
     "find",
     "front_ends",
     "graph_wanted",
@@ -40,6 +41,7 @@ __all__ = [
     "only_engine",
     "open",
     "plan_refusal",
+    "rank_engines",
     "time_layers",
     "usable",
     "why_absent",
@@ -117,6 +119,50 @@ def why_absent(name: str) -> str | None:
     engine = find(name)
     reason = _absence(engine)
     return reason if reason is None or is_installed(name) else engine.absent() or reason
+
+
+def rank_engines(precision: str = "fp32") -> list[str]:
+    """Engines in the order in which ``--engine auto`` tries them; without those of rank 0."""
+    ranks = {name: _auto(name, precision).rank for name in names()}
+    return sorted((name for name in ranks if ranks[name]), key=lambda name: -ranks[name])
+
+
+def choose_by_rank(precision: str = "fp32", device: str = "auto") -> tuple[str, str]:
+    """The first engine that can run a precision on a device here, and a sentence that says why.
+
+    If none can, raises what ``graph_wanted`` raises for the first engine. Raises
+    EngineError if none is installed.
+    """
+    order, reasons = rank_engines(precision), usable()
+    there = [name for name in order if reasons[name] is None]
+    if not there:
+        cures = " or ".join(find(name).install for name in order if _is_missing(name))
+        raise EngineError(f"no engine is installed; install one: {cures}")
+    name = next((name for name in there if _can_run(name, precision, device)), there[0])
+    graph_wanted(name, precision, device)
+    better = order[: order.index(name)]
+    missing = [str(find(other).library) for other in better if _is_missing(other)]
+    without = f" ({', '.join(missing)} not installed)" if missing else ""
+    return name, f"engine {name}: {_auto(name, precision).reason}{without}"
+
+
+def _auto(name: str, precision: str) -> AutoChoice:
+    engine = find(name)
+    return engine.auto_in.get(precision, engine.auto)
+
+
+def _can_run(name: str, precision: str, device: str) -> bool:
+    try:
+        graph_wanted(name, precision, device)
+    except EngineError:
+        return False
+    return True
+
+
+def _is_missing(name: str) -> bool:
+    """Whether the library is all that the engine lacks, so that installing it would help."""
+    engine = find(name)
+    return engine.library is not None and not is_installed(name) and engine.absent() is None
 
 
 def check_installed(name: str) -> None:

@@ -20,7 +20,6 @@ from detector.core.errors.writing import whole_file
 from detector.core.models.base import Network
 from detector.core.models.own_files import write_description
 from detector.core.run.canvas import open_network
-from detector.core.run.choose import choose_by_rank
 from detector.core.run.inputs import keep_inputs
 from detector.core.run.prepare import PreparedNetwork, convert_network, prepare_network
 
@@ -117,7 +116,9 @@ def _with_engine(config: Config, batches: tuple[int, int]) -> Config:
     runtime = config.runtime
     precision = "fp32" if runtime.precision == "auto" else runtime.precision
     engine = (
-        choose_by_rank(precision, runtime.device)[0] if runtime.engine == "auto" else runtime.engine
+        engines.choose_by_rank(precision, runtime.device)[0]
+        if runtime.engine == "auto"
+        else runtime.engine
     )
     own = runtime.engine_options
     if batches[0] != batches[1]:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from detector.core import engines
 from detector.core.engines._built import store
 from detector.core.errors import OutputError, UsageError
-from detector.core.run.choose import library_version
 from detector.core.run.environment import describe_cpu
+from detector.core.run.measurements import library_version
 from detector.core.session.codec import from_json, to_json
 
 if TYPE_CHECKING:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from detector.core.engines.base import BuildProgress, Engine, EngineOptions
     from detector.core.loop.parts import Outputs
     from detector.core.models.base import Network
-    from detector.core.run.self_timing import Timing
     from detector.core.session.outcome import ExecutedLayer
     from detector.core.timeline import Natives
 
@@ -94,18 +93,15 @@ def load_model(
     ``spare_requests``: requests beyond those that a loop needs. ``one_at_a_time``: the caller waits
     for each result, so one request should have all threads. ``picture``: width and height of the
     first source, which the input is fitted to (``canvas.open_network``); None where the model's own
-    is to stay. ``progress`` is told of every step of a
-    build; when it answers False, the build ends. ``measured``: whether auto takes what ``compare
-    --use`` recorded. ``timed``: whether it takes the default model's timing on this machine, which
-    is made where it is not there yet, outside of every phase. ``kind``: what the source is, for
-    what ``tune --use`` kept; None takes nothing of it. ``opened`` is told the network, and
-    ``chosen`` the network and the configuration without any ``auto``, before the slow part; both
-    may refuse. Raises UsageError, ModelError, EngineError.
+    is to stay. ``progress`` is told of every step of a build; when it answers False, the build
+    ends. ``measured``, ``timed`` and ``kind``: what ``auto`` may take (``choose``). ``opened`` is
+    told the network, and ``chosen`` the network and the configuration without any ``auto``, before
+    the slow part; both may refuse. Raises UsageError, ModelError, EngineError.
     """
     timer = timer or PhaseTimer()
     with timer.phase("import"):
         from detector.core import engines
-        from detector.core.run import choose, tuned
+        from detector.core.run.choose import choose
         from detector.core.run.prepare import prepare_network, silent
         from detector.core.timeline import INFER, Natives
 
@@ -115,21 +111,13 @@ def load_model(
     with timer.phase("load"):
         network = open_network(config, picture)
         opened(network)
-        shape = (network.input.height, network.input.width)
-        kept = tuned.find(config, network.sha256, shape, kind) if kind and measured else None
-    if kept is not None:
-        config, reason = kept.config, kept.reason
-        # Without an engine of its own it was measured with what ``auto`` took then, and takes now.
-        measured = measured and "engine" not in kept.options
-        if config.runtime.batch != network.batch:  # it is part of the graph
-            with timer.phase("load"):
-                network = open_network(config, picture)
-    doubts = choose.why_not_read(config) if timed or measured else []
-    timing = _timing_of(network, config, progress or silent) if timed else None
-    with timer.phase("load"):
-        measurement = None if timing is None else timing.measurement
-        choice = choose.choose(config, network.sha256, shape, measured, measurement)
-    config = choice.config
+        choice = choose(
+            network, config, measured=measured, timed=timed, kind=kind, progress=progress or silent
+        )
+        config = choice.config
+        if "batch" in choice.tuned:  # it is part of the graph
+            network = open_network(config, picture)
+    timer.seconds["load"] -= choice.timed_s  # no part of this run's figures
     name = config.runtime.engine
     check_memory(name)
     chosen(network, config)
@@ -161,8 +149,7 @@ def load_model(
         engine,
         reason or choice.reason,
         [
-            *doubts,
-            *([timing.note] if timing is not None and timing.note else []),
+            *choice.notes,
             *network.warnings,
             *ready.notes,
             *engine.notes,
@@ -172,16 +159,10 @@ def load_model(
         ready.artefact_s,
         ready.options,
         natives=natives,
-        tuned={} if kept is None else kept.options,
+        tuned=choice.tuned,
         original=network,
         config=config,
     )
-
-
-def _timing_of(network: Network, config: Config, progress: BuildProgress) -> Timing | None:
-    from detector.core.run import self_timing
-
-    return self_timing.find_or_make(network, config, progress)
 
 
 def _nan_warning(network: Network, outputs: Outputs) -> list[str]:

@@ -3,9 +3,7 @@
 Only a known model that comes with a calibration is timed, as it is in the package: its loss in int8
 and bf16 is known (``quantize.calibrate.packaged``), so the fastest may be taken without a question.
 Each engine that is installed runs the network alone, for a few rounds in turn. The answer is kept
-in engines/measured.json, by CPU and versions, and ``choose`` takes it only where nobody named an
-engine or a precision and no ``compare --use`` was kept. Where nothing can be written, it is
-measured again.
+in engines/measured.json, by CPU and versions. Where nothing can be written, it is measured again.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from datetime import date
 from typing import TYPE_CHECKING
 
 from detector.core import engines
@@ -23,7 +20,7 @@ from detector.core.config.schema import PACKAGED, Config
 from detector.core.engines.base import NVIDIA_DRIVER, BuildProgress
 from detector.core.errors import EngineError, OutputError, UsageError
 from detector.core.errors.machine import BF16, EXACT_INT8, adds_int8_in_16_bits, cpu_flags
-from detector.core.run import choose
+from detector.core.run import measurements
 from detector.core.run.canvas import open_network, own_canvas
 from detector.core.run.prepare import prepare_network, silent
 from detector.core.session.measured import Interval, MeasuredCalibration, MeasuredRow, Measurement
@@ -76,9 +73,9 @@ def find_or_make(
     if not _is_wanted(config) or network.random_seed is not None:
         return None
     shape = own_canvas(network, config)
-    kept = choose.find_timing(config, network.sha256, shape)
-    if kept is not None:
-        return Timing(kept)
+    kept = measurements.find(config, network, ["self-timing"], shape)
+    if kept:
+        return Timing(kept[0])
     from detector.core.run.quantize.calibrate import packaged
 
     calibration = packaged(network, config.network.model)
@@ -88,23 +85,20 @@ def find_or_make(
     if shape != (network.input.height, network.input.width):
         network = open_network(_at(config, shape))
     rows, rounds = time_engines(network, _bare(config), _agreements(calibration), progress, clock)
-    made = Measurement(
-        kind="self-timing",
-        date=date.today().isoformat(),
+    made = measurements.make(
+        config,
+        "self-timing",
+        rows,
         model=network.name,
         model_sha256=network.sha256,
         model_input=shape,
         rounds=rounds,
-        comparable=True,
-        machine=choose.this_machine(),
-        settings=choose.settings_of_timing(config),
         calibration=MeasuredCalibration(
             PACKAGED, calibration.method, calibration.seen, calibration.budget
         ),
-        rows=tuple(rows),
     )
     try:
-        where = f"kept in {choose.keep(made, config)}"
+        where = f"kept in {measurements.keep(made, config)}"
     except OutputError:
         where = "nothing can be written, so the next run times them again"
     speeds = ", ".join(
@@ -127,14 +121,14 @@ def _is_wanted(config: Config) -> bool:
         return False
     if "auto" not in (runtime.engine, runtime.precision) or runtime.batch != 1:
         return False
-    if runtime.engine not in ("auto", *choose.TIMED):
+    if runtime.engine not in ("auto", *measurements.TIMED):
         return False
     if runtime.threads or runtime.concurrency or runtime.engine_options:
         return False
     if runtime.device not in ("auto", "cpu") or NVIDIA_DRIVER.exists():
         return False
     with suppress(EngineError, UsageError):
-        return choose.choose_by_rank("fp32", runtime.device)[0] in choose.TIMED
+        return engines.choose_by_rank("fp32", runtime.device)[0] in measurements.TIMED
     return False
 
 
@@ -194,21 +188,19 @@ def time_engines(
         for done in range(MOST_ROUNDS):
             if not progress(doing, min(done, ROUNDS), ROUNDS):
                 raise EngineError("timing the engines was stopped; --no-self-timing leaves it out")
-            if done >= choose.ENOUGH_ROUNDS and clock() > end:
+            if done >= measurements.ENOUGH_ROUNDS and clock() > end:
                 break
             if done >= ROUNDS and not _is_undecided(candidates):
                 break
             for one in candidates:
                 one.fps.append(_round(one, clock))
     rows = [
-        MeasuredRow(
-            engine=one.name,
-            library=choose.library_version(one.name),
-            precision=one.precision,
-            executed=one.precision,
-            batch=1,
-            fps={"inference": _interval(one.fps), "end_to_end": None},
-            agreement=agreements.get((one.name, one.precision), agreements[one.precision]),
+        measurements.row(
+            one.name,
+            one.precision,
+            {"engine": one.name, "precision": one.precision},
+            agreements.get((one.name, one.precision), agreements[one.precision]),
+            inference=_interval(one.fps),
         )
         for one in candidates
     ]
@@ -220,15 +212,15 @@ def _is_undecided(candidates: Sequence[_Candidate]) -> bool:
     if not candidates:
         return False
     first, *others = (_interval(one.fps) for one in candidates)
-    worth = [one for one in others if one.median >= choose.WORTH * first.median]
+    worth = [one for one in others if one.median >= measurements.WORTH * first.median]
     return bool(worth) and all(one.low <= first.high for one in worth)
 
 
 def _order(precisions: Collection[object], device: str) -> list[tuple[str, str]]:
     """(engine, precision) of what is installed, in the order in which they are opened."""
     usable = engines.usable()
-    first = choose.choose_by_rank("fp32", device)[0]
-    there = [name for name in choose.TIMED if usable.get(name, "") is None]
+    first = engines.choose_by_rank("fp32", device)[0]
+    there = [name for name in measurements.TIMED if usable.get(name, "") is None]
     pairs = [(name, precision) for precision in PRECISIONS for name in there]
     speed = {("openvino", "int8"): 0, ("ort", "int8"): 1, ("openvino", "bf16"): 2}
     pairs.sort(key=lambda pair: (pair != (first, "fp32"), speed.get(pair, 3)))

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-SCHEMA = 1
+SCHEMA = 2
+Kind = Literal["self-timing", "compare", "tune"]
 Metric = Literal["inference", "end_to_end"]
 
 
@@ -23,13 +24,16 @@ class Interval:
 
 @dataclass(frozen=True)
 class MeasuredRow:
-    """``library``: name and version. ``executed``: precisions, as text. ``agreement``: matched."""
+    """One way to run the model, and its figures.
+
+    ``engine``, ``precision``: what ran; ``library``: of the engine, name and version. ``options``:
+    what was set for it, by the names of the configuration. ``agreement``: matched.
+    """
 
     engine: str
-    library: str | None
     precision: str
-    executed: str
-    batch: int
+    library: str | None
+    options: dict[str, Any]
     fps: dict[Metric, Interval | None]
     agreement: float | None
 
@@ -58,26 +62,25 @@ class MeasuredCalibration:
 class Measurement:
     """One comparison, one search of ``tune``, or the timing at the first run of the default model.
 
-    ``settings``: of the runtime, those that change the speed of all rows. Of a search alone:
-    ``tuned``, the options that it found, and ``input_kind``, what they were found for; its rows are
-    the run with them and the run with the defaults.
+    ``settings``: of the runtime, those that change the speed of all rows. The rows of a search are
+    the run with what it found, and the run with the defaults; ``input_kind`` is what it found that
+    for, None of the others.
     """
 
+    kind: Kind
     date: str
-    kind: Literal["compare", "tune", "self-timing"] = "compare"
     model: str | None = None
     model_sha256: str | None
     model_input: tuple[int, int] | None
-    rounds: int
-    frames: int | None = None
+    input_kind: str | None = None
     source: str | None = None
+    frames: int | None = None
+    rounds: int
     comparable: bool | None
     machine: MeasuredMachine
     settings: dict[str, Any]
     calibration: MeasuredCalibration
     rows: tuple[MeasuredRow, ...]
-    tuned: dict[str, Any] = field(default_factory=dict)
-    input_kind: str | None = None
 
 
 @dataclass(frozen=True)
@@ -85,4 +88,4 @@ class Measurements:
     """engines/measured.json, newest last."""
 
     schema: int = SCHEMA
-    comparisons: tuple[Measurement, ...] = field(default=())
+    measurements: tuple[Measurement, ...] = field(default=())

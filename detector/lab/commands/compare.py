@@ -88,7 +88,7 @@ def command(
     agrees from then on; eval never does.
     """
     from detector.core.config.levels import resolve_config
-    from detector.lab.compare import compare_command, kept, record_comparison
+    from detector.lab.compare import compare_command, preview_choice, record_comparison
     from detector.lab.terminal.compare import print_comparison, progress_bar
 
     config = resolve_config(config_file, flags)
@@ -106,7 +106,7 @@ def command(
             labels=labels,
             mapping=mapping,
         )
-    would_take = kept.preview(document, config)
+    would_take = preview_choice(document, config)
     asked = use is None and would_take is not None and not (quiet or as_json) and _can_answer()
     if not as_json:
         print_comparison(terminal(piped_width=100), document, would_take)

@@ -86,7 +86,7 @@ def command(
     from detector.core.config.levels import resolve_config
     from detector.core.errors.guard import keep, refuse_kept
     from detector.core.errors.writing import write_whole
-    from detector.core.run.tuned import in_words
+    from detector.core.run.choose import in_words
     from detector.lab.terminal.compare import progress_bar
     from detector.lab.terminal.tune import print_tuning, verdict
     from detector.lab.tune import as_config, tune
@@ -129,11 +129,14 @@ def command(
 
 def _undo(config: Config, source: str | None, more: bool, as_json: bool) -> None:
     """Raises UsageError for what --undo does not go with, and OutputError."""
-    from detector.core.run import tuned
+    from detector.core.run import measurements
+    from detector.core.run.choose import describe
 
     if source is not None or more:
         raise UsageError("--undo forgets all that --use kept; give it without SOURCE, --use and -o")
-    dropped = tuned.drop(config)
+    dropped = [
+        f"{record.model}, {describe(record)}" for record in measurements.forget(config, "tune")
+    ]
     if as_json:
         print_json({"schema": 1, "undone": dropped})
         return

@@ -11,11 +11,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from detector.core import engines
 from detector.core.config.schema import Config
 from detector.core.engines.base import PRECISIONS
 from detector.core.errors import EXIT_DONE, OutputError, SourceError, UsageError
+from detector.core.run import measurements
+from detector.core.run.choose import why_taken
 from detector.core.run.inputs import refuse_cameras
 from detector.core.run.reading import Reading
+from detector.core.session.measured import Measurement
 from detector.lab.analysis.compare import Variant
 from detector.lab.compare.labels import Labels, open_labels_of
 from detector.lab.compare.rounds import Plan, Watch, compare, with_frames
@@ -64,12 +68,52 @@ def compare_command(
 def record_comparison(document: Comparison, config: Config) -> Comparison:
     """Keeps the result for ``auto``. The document then names the file, or says why there is none:
     a folder that cannot be written must not cost minutes of measuring."""
-    from detector.lab.compare import kept
-
+    record = _record_of(document, config)
     try:
-        return replace(document, recorded=kept.record(document, config))
+        where = record if isinstance(record, str) else str(measurements.keep(record, config))
     except OutputError as error:
-        return replace(document, recorded=f"not kept: {error}")
+        where = f"not kept: {error}"
+    return replace(document, recorded=where)
+
+
+def preview_choice(document: Comparison, config: Config) -> str | None:
+    """What ``auto`` would take with this result; None where it would take what it takes anyway."""
+    record = _record_of(document, config)
+    if isinstance(record, str) or not measurements.counts(record, config):
+        return None
+    return why_taken(record, config)
+
+
+def _record_of(document: Comparison, config: Config) -> Measurement | str:
+    """The record of a comparison, or why it makes none."""
+    if document.random_weights is not None:
+        return "not kept: with random weights there is no agreement to judge by"
+    rows = [
+        measurements.row(
+            row.engine,
+            row.precision,
+            {"engine": row.engine, "precision": row.precision, "batch": row.batch},
+            row.agreement.matched if row.agreement is not None else None,
+            inference=row.fps["inference"],
+            end_to_end=row.fps["end_to_end"],
+        )
+        for row in document.rows
+        if row.error is None and row.engine in engines.rank_engines()
+    ]
+    if not rows:
+        return "not kept: no row has figures"
+    return measurements.make(
+        config,
+        "compare",
+        rows,
+        model=document.model,
+        model_sha256=document.model_sha256,
+        model_input=document.model_input,
+        source=document.source,
+        frames=document.frames,
+        rounds=document.rounds,
+        comparable=document.comparable,
+    )
 
 
 def _exit_code(variants: list[Variant]) -> int:
@@ -104,16 +148,17 @@ def _split(text: str, option: str) -> list[str]:
 
 def _parse_engines(text: str | None) -> list[str]:
     from detector.core import engines
-    from detector.core.run.choose import choose_by_rank, rank_engines
 
     if text is None:
         usable = [name for name, reason in engines.usable().items() if reason is None]
-        return [name for name in rank_engines() if name in usable] or [choose_by_rank()[0]]
+        return [name for name in engines.rank_engines() if name in usable] or [
+            engines.choose_by_rank()[0]
+        ]
     names = _split(text, "--engine")
     for name in names:
         if name != "auto" and name not in engines.names():
             raise UsageError(engines.unknown(name))
-    return [choose_by_rank()[0] if name == "auto" else name for name in names]
+    return [engines.choose_by_rank()[0] if name == "auto" else name for name in names]
 
 
 def _parse_precisions(text: str) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from detector.core.analysis.agreement import agreement
 from detector.core.config.schema import Config
+from detector.core.engines import choose_by_rank
 from detector.core.errors import SourceError
 from detector.core.errors.text import counted
 from detector.core.types import Detections
@@ -199,8 +200,6 @@ def _run_reference(
     crew: _Crew, plan: Plan, engines: Sequence[str]
 ) -> tuple[str, list[Detections]] | None:
     """fp32 on the first engine that can run it, the default engine last. It is never timed."""
-    from detector.core.run.choose import choose_by_rank
-
     for number, engine in enumerate(dict.fromkeys([*engines, choose_by_rank()[0]])):
         at = -1 - number
         variant = Variant(engine, "fp32", 1, f"{engine} fp32 (reference)")

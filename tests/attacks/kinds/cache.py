@@ -201,7 +201,8 @@ def spoilt_key(harm: Harm) -> None:
 
 
 def measurements(harm: Harm) -> None:
-    forged = {"schema": 1, "comparisons": [{"kind": "tune", "tuned": {"conf": 0.99}}]}
+    tuned = {"kind": "tune", "rows": [{"options": {"conf": 0.99}}]}
+    forged = {"schema": 2, "measurements": [tuned]}
     proof = harm.random.choice([{}, {"proof": harm.told()["proof"]}])
     harm.files[f"{FOLDER}/measured.json"] = json.dumps({**forged, **proof}).encode()
     harm.says = f"measured.json {UNPROVED}"

@@ -9,7 +9,6 @@ from detector.core.engines import trt
 from detector.core.engines.base import EngineOptions
 from detector.core.engines.trt import abilities
 from detector.core.errors import EngineError
-from detector.core.run.choose import choose_by_rank
 from tests.engines.trt.opening import opened
 from tests.fakes.install import install
 from tests.known_answers import plus_one
@@ -46,7 +45,7 @@ def test_nothing_of_tensorrt_is_started_before_the_driver_answers(monkeypatch, d
     ):
         with pytest.raises(EngineError, match=f"engine trt: {reason}"):
             call()
-    name, _ = choose_by_rank()
+    name, _ = engines.choose_by_rank()
     assert name != "trt"
     assert machine.fake.builds == []
 
@@ -101,6 +100,6 @@ def test_what_the_gpu_cannot_do_is_refused_with_the_reason(
 
 def test_auto_takes_trt_where_it_is_usable_and_not_on_the_cpu(monkeypatch):
     install(monkeypatch, 11)
-    assert choose_by_rank()[0] == "trt"
-    assert choose_by_rank(device="cuda:0")[0] == "trt"
-    assert choose_by_rank(device="cpu")[0] == "ort"
+    assert engines.choose_by_rank()[0] == "trt"
+    assert engines.choose_by_rank(device="cuda:0")[0] == "trt"
+    assert engines.choose_by_rank(device="cpu")[0] == "ort"

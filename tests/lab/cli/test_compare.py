@@ -92,7 +92,7 @@ def test_the_document_and_what_stays(tmp_path, own_tmp):
         assert rows[1]["agreement"]["matched"] > 0.99, "the batch changes nothing"
     assert left_behind(tmp_path) == []
     kept = json.loads((tmp_path / "engines/measured.json").read_text())
-    assert [row["engine"] for row in kept["comparisons"][0]["rows"]] == ["ort", "ort"], (
+    assert [row["engine"] for row in kept["measurements"][0]["rows"]] == ["ort", "ort"], (
         "null is no measurement"
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["engines", "tmp"]

@@ -11,7 +11,6 @@ import json
 import sys
 from collections import defaultdict
 from dataclasses import replace
-from datetime import date
 
 import pytest
 
@@ -19,9 +18,9 @@ from detector.core import engines
 from detector.core.config.levels import resolve_config
 from detector.core.config.schema import PACKAGED, Config
 from detector.core.errors.machine import NotHereError
-from detector.core.run import choose
+from detector.core.run import measurements
 from detector.core.run.reading import Reading
-from detector.core.session.measured import Interval, MeasuredCalibration, MeasuredRow, Measurement
+from detector.core.session.measured import Interval, MeasuredCalibration
 from detector.core.session.store import Session
 from detector.lab import profile
 from detector.lab.profile.base import Occasion, Varies, output_within, pin_choices
@@ -95,7 +94,7 @@ def spied(place):
     for name, text in (("name", "package-0"), ("energy_uj", "7"), ("max_energy_range_uj", "99")):
         (domain / name).write_text(text)
     with open(place / "short/sitecustomize.py", "a") as file:
-        log, kept = str(place / "opened.jsonl"), str(place / "engines" / choose.FILE)
+        log, kept = str(place / "opened.jsonl"), str(place / "engines" / measurements.FILE)
         file.write(SPY.format(log=log, kept=kept, powercap=str(place / "powercap")))
     perf = place / "bin/perf"
     perf.parent.mkdir()
@@ -116,31 +115,19 @@ def keep_tuned(place, engine, precision):
         "queue_batches": 3,
         "quality": "fast",
     }
-    row = MeasuredRow(
-        engine=engine,
-        library=choose.library_version(engine),
-        precision=precision,
-        executed=precision,
-        batch=1,
-        fps={"inference": None, "end_to_end": Interval(2.0, 2.0, 2.0)},
-        agreement=1.0,
-    )
-    made = Measurement(
-        kind="tune",
-        date=date.today().isoformat(),
+    row = measurements.row(engine, precision, options, 1.0, end_to_end=Interval(2.0, 2.0, 2.0))
+    made = measurements.make(
+        config,
+        "tune",
+        [row, row],
         model="street",
         model_sha256=open_network("street").sha256,
         model_input=(352, 608),
         rounds=3,
-        comparable=True,
-        machine=choose.this_machine(),
-        settings=choose.settings_of(config),
         calibration=MeasuredCalibration(PACKAGED, "minmax", 128, 0.95),
-        rows=(row, row),
-        tuned=options,
         input_kind=Reading.of(config).kind_of(str(STREET)),
     )
-    choose.keep(made, config)
+    measurements.keep(made, config)
 
 
 def run_profile(place, engine, precision, *passes):
@@ -166,9 +153,10 @@ def run_profile(place, engine, precision, *passes):
 @pytest.fixture(scope="module")
 def profiled(tmp_path_factory):
     """With the engine that is not the first by rank, in int8."""
-    first = choose.choose_by_rank()[0]
+    first = engines.choose_by_rank()[0]
     other = next(
-        (name for name in choose.TIMED if name != first and engines.usable()[name] is None), first
+        (name for name in measurements.TIMED if name != first and engines.usable()[name] is None),
+        first,
     )
     return run_profile(tmp_path_factory.mktemp("pinned"), other, "int8", "--sweep")
 

@@ -22,9 +22,9 @@ from detector.core.errors import EXIT_DONE, EXIT_ENGINE, EXIT_OUTPUT, EngineErro
 from detector.core.jobs.doctor.attempt import time_encoders, try_default_job, try_engine
 from detector.core.jobs.doctor.encoding import encoders, unusable
 from detector.core.jobs.doctor.hardware import cpu, nvidia, nvtx_tool, readable_counters, threads
-from detector.core.run import tuned
-from detector.core.run.choose import choose_by_rank, list_in_force, why_not_read
+from detector.core.run.choose import list_in_force
 from detector.core.run.environment import environment
+from detector.core.run.measurements import why_not_read
 
 # What each is for. The default job needs both.
 ENCODERS = {"libx264": "the annotated video", "aac": "its sound, where it cannot be copied"}
@@ -147,7 +147,7 @@ def examine(config: Config, quick: bool = False) -> dict[str, Any]:
         "nvtx": nvtx_tool(),
         "counters": readable_counters(),
         "folders": folders,
-        "in_force": [asdict(one) for one in (*list_in_force(config), *tuned.list_in_force(config))],
+        "in_force": [asdict(one) for one in list_in_force(config)],
     }
     document["default"] = _default_job(found, folders, quick)
     doubts = [store.why_elsewhere(given), *why_not_read(config)]
@@ -196,7 +196,7 @@ def _default_job(
     (``quick``).
     """
     try:
-        engine, why = choose_by_rank()
+        engine, why = engines.choose_by_rank()
     except EngineError as error:
         return {"engine": None, "why": None, "exit_code": error.exit_code, "reason": str(error)}
     facts: dict[str, Any] = {"engine": engine, "why": why}

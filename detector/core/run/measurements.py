@@ -1,0 +1,249 @@
+"""engines/measured.json: what was measured on this machine. The only reader and writer of it.
+
+``compare --use``, ``tune --use`` and the self-timing each make one record (``make``) and add it
+(``keep``), the newest last; ``choose`` asks which of them count for a run (``find``). A record
+counts only if model, input, machine and settings are those of now, and a row of it only if its
+engine is here in the version that was measured (``can_run``). ``store`` says which folder and which
+file is believed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+from collections.abc import Collection, Iterable, Mapping
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detector.core import engines
+from detector.core.config.schema import PACKAGED, Config
+from detector.core.engines._built import store
+from detector.core.errors import UsageError
+from detector.core.errors.writing import set_aside
+from detector.core.run.environment import describe_cpu, gpu_driver
+from detector.core.session.codec import from_builtins, from_json, to_builtins, to_json
+from detector.core.session.measured import (
+    SCHEMA,
+    Interval,
+    Kind,
+    MeasuredCalibration,
+    MeasuredMachine,
+    MeasuredRow,
+    Measurement,
+    Metric,
+)
+
+if TYPE_CHECKING:
+    from detector.core.models.base import Network
+
+FILE = "measured.json"
+KEPT = 200  # records
+ENOUGH_ROUNDS = 3  # below it, intervals lie apart by chance
+TIMED = ("ort", "openvino")  # without torch, which is slower everywhere, and seconds to import
+WORTH = 1.2  # times as fast: what a timing that nobody asked for must find to change anything
+
+
+# ---- the writer
+
+
+def make(
+    config: Config,
+    kind: Kind,
+    rows: Iterable[MeasuredRow],
+    *,
+    calibration: MeasuredCalibration | None = None,
+    comparable: bool | None = True,
+    **about: Any,
+) -> Measurement:
+    """A record of today, of this machine and of these settings. ``about``: the model, the rounds
+    and the source, as fields of ``Measurement``."""
+    return Measurement(
+        kind=kind,
+        date=date.today().isoformat(),
+        machine=this_machine(),
+        settings=_settings_of(config, kind),
+        calibration=calibration or _calibration_of(config),
+        comparable=comparable,
+        rows=tuple(rows),
+        **about,
+    )
+
+
+def row(
+    engine: str,
+    precision: str,
+    options: Mapping[str, Any],
+    agreement: float | None,
+    *,
+    inference: Interval | None = None,
+    end_to_end: Interval | None = None,
+) -> MeasuredRow:
+    """A row with the version of the engine's library that is installed."""
+    fps: dict[Metric, Interval | None] = {"inference": inference, "end_to_end": end_to_end}
+    return MeasuredRow(engine, precision, library_version(engine), dict(options), fps, agreement)
+
+
+def keep(record: Measurement, config: Config) -> Path:
+    """Adds a record to the file, and returns its path. Raises OutputError."""
+    folder = store.choose_folder(config.runtime.engines_dir)
+
+    def add(before: bytes | None) -> bytes:
+        entries = _entries(before)
+        if entries is None:
+            set_aside(folder / FILE)
+        return _document([*(entries or []), to_builtins(record)][-KEPT:])
+
+    return store.rewrite(folder, FILE, add)
+
+
+def forget(config: Config, kind: Kind) -> list[Measurement]:
+    """Removes what was kept of a kind on this machine, and returns it. What this version cannot
+    read stays. Raises OutputError."""
+    machine = this_machine()
+
+    def is_dropped(record: Measurement | None) -> bool:
+        return record is not None and record.kind == kind and record.machine == machine
+
+    dropped = [record for record in read(config) if is_dropped(record)]
+    if dropped:
+        store.rewrite(
+            store.choose_folder(config.runtime.engines_dir),
+            FILE,
+            lambda before: _document(
+                [one for one in _entries(before) or () if not is_dropped(_record_of(one))]
+            ),
+        )
+    return dropped
+
+
+# ---- the reader
+
+
+def path(config: Config) -> Path:
+    return store.choose_folder(config.runtime.engines_dir) / FILE
+
+
+def read(config: Config) -> list[Measurement]:
+    """All records that this version can read, the newest last."""
+    entries = _entries(_content(config)) or ()
+    return [record for one in entries if (record := _record_of(one)) is not None]
+
+
+def find(
+    config: Config, network: Network, kinds: Collection[Kind], shape: tuple[int, int] | None = None
+) -> list[Measurement]:
+    """The records that count for a run, the newest first. ``shape``: height and width; None is the
+    network's own."""
+    shape = shape or (network.input.height, network.input.width)
+    return [
+        record
+        for record in reversed(read(config))
+        if record.kind in kinds
+        and (record.model_sha256, record.model_input) == (network.sha256, shape)
+        and counts(record, config)
+    ]
+
+
+def counts(record: Measurement, config: Config) -> bool:
+    """Whether it was measured well, on this machine, with the settings of now."""
+    return (
+        record.comparable is True
+        and record.rounds >= ENOUGH_ROUNDS
+        and record.machine == this_machine()
+        and record.settings == _settings_of(config, record.kind)
+    )
+
+
+def can_run(row: MeasuredRow, record: Measurement) -> bool:
+    """Whether the engine can still run this precision, in the version that was measured. int8 needs
+    the file that it was calibrated on."""
+    name, calibrate = row.engine, record.calibration.calibrate
+    return (
+        name in engines.names()
+        and row.precision in engines.find(name).precisions
+        and engines.usable()[name] is None
+        and row.library == library_version(name)
+        and (
+            row.precision != "int8"
+            or calibrate in (None, PACKAGED)
+            or Path(str(calibrate)).exists()
+        )
+    )
+
+
+def why_not_read(config: Config) -> list[str]:
+    """A line where the file is there, and was written by another account or another version."""
+    reason = store.why_not_kept(store.choose_folder(config.runtime.engines_dir), FILE)
+    content = _content(config)
+    if reason is None and content is not None and _entries(content) is None:
+        reason = f"{path(config)}: written by another version of detect-video, not used"
+    return [] if reason is None else [f"{reason}; compare, tune or time again, or delete it"]
+
+
+def _content(config: Config) -> bytes | None:
+    return store.read_kept(store.choose_folder(config.runtime.engines_dir), FILE)
+
+
+def _entries(content: bytes | None) -> list[Any] | None:
+    """What the file lists; None where it is absent, or not of this version."""
+    try:
+        document = from_json(content or b"{}", dict[str, Any], FILE)
+    except UsageError:
+        return None
+    entries = document.get("measurements")
+    return entries if isinstance(entries, list) and document.get("schema") == SCHEMA else None
+
+
+def _record_of(entry: Any) -> Measurement | None:
+    try:
+        return from_builtins(entry, Measurement, FILE)
+    except UsageError:
+        return None
+
+
+def _document(entries: list[Any]) -> bytes:
+    return to_json({"schema": SCHEMA, "measurements": entries}).encode()
+
+
+# ---- what a record is of
+
+
+def library_version(engine: str) -> str | None:
+    """Version of the engine's library: "onnxruntime 1.31.1"."""
+    name = engines.find(engine).library
+    for distribution in (name, f"{name}-gpu") if name else ():
+        try:
+            return f"{distribution} {importlib.metadata.version(distribution)}"
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return name
+
+
+def this_machine() -> MeasuredMachine:
+    cpu = describe_cpu()
+    flags = hashlib.sha256(" ".join(sorted(cpu["flags"])).encode()).hexdigest()[:12]
+    return MeasuredMachine(cpu["model"], flags, cpu["cores"], gpu_driver())
+
+
+def _settings_of(config: Config, kind: Kind) -> dict[str, Any]:
+    """The settings that change the speed of all rows alike; of a timing also what it could choose
+    from."""
+    runtime = config.runtime
+    names = ("threads", "concurrency", "device", "device_memory")
+    found: dict[str, Any] = {name: getattr(runtime, name) for name in names}
+    found["own"] = list(runtime.engine_options or ())
+    if kind == "self-timing":
+        usable = engines.usable()
+        found["libraries"] = [library_version(one) for one in TIMED if usable.get(one, "") is None]
+    return found
+
+
+def _calibration_of(config: Config) -> MeasuredCalibration:
+    found = config.calibration
+    calibrate = found.calibrate
+    if calibrate not in (None, PACKAGED):
+        calibrate = str(Path(str(calibrate)).resolve())
+    return MeasuredCalibration(
+        calibrate, found.calibrate_method, found.calibrate_frames, found.budget
+    )
