@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from detector.core.errors import ModelError
-from detector.core.models.layouts.base import Bound, Layout
-from detector.core.models.layouts.seen import WITH_TINY
+from detector.core.models.layouts.base import Bound, Example, Layout
+from detector.core.models.layouts.seen import PYRAMIDS, WITH_TINY, count_cells
 from detector.core.stages.readings import Columns, Reading
 
 if TYPE_CHECKING:
@@ -77,6 +77,11 @@ class AnchorFree(Layout):
             f"stands behind box and scores, {behind} of them, is no class (keypoints, an angle, "
             "masks)"
         )
+
+    def examples(self, height: int, width: int, classes: int) -> Iterator[Example]:
+        rows, columns = count_cells(height, width, PYRAMIDS[0]), 4 + classes
+        yield self.bound(anchor_free(), ("columns",), classes), [(1, columns, rows)]
+        yield self.bound(anchor_free(rows=True), ("rows",), classes), [(1, rows, columns)]
 
     def renew(self, given: Mapping[str, Any], form: str) -> Reading:
         return anchor_free(rows=given.get("rows") is True)

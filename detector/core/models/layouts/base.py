@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -90,6 +90,10 @@ class Bound:
         return heads_of(self.reading, classes)
 
 
+Example = tuple[Bound, list[Shape]]
+"""A layout, and the shapes of the outputs that it reads."""
+
+
 def heads_of(reading: Reading, classes: int) -> tuple[Head, Dense]:
     """``Network.head`` and ``Network.dense``. ``classes``: how many names there are."""
     if reading.classes is None:
@@ -134,6 +138,11 @@ class Layout:
     def renew(self, given: Mapping[str, Any], form: str) -> Reading:
         """What version 1 of our own files wrote, as a reading of an unknown size. ``form``:
         "joined", "logits" or "probabilities"."""
+        raise NotImplementedError
+
+    def examples(self, height: int, width: int, classes: int) -> Iterator[Example]:
+        """Outputs of the layout, in each of its forms, for an input of that size: what
+        tests/conformance/test_heads.py holds its heads against."""
         raise NotImplementedError
 
     def bound(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from detector.core.models.layouts.base import Bound, Layout
+from detector.core.models.layouts.base import Bound, Example, Layout
 from detector.core.stages.readings import Columns, Reading
 
 if TYPE_CHECKING:
@@ -44,6 +44,10 @@ class Corners(Layout):
         if outputs[boxes[0]][1] != rows or classes < 1 or not seen.fits_names(classes):
             return None
         return self.bound(corners(seen.height, seen.width), (boxes[0], name), classes)
+
+    def examples(self, height: int, width: int, classes: int) -> Iterator[Example]:
+        bound = self.bound(corners(height, width), ("boxes", "scores"), classes)
+        yield bound, [(1, 300, 1, 4), (1, 300, classes)]
 
     def renew(self, given: Mapping[str, Any], form: str) -> Reading:
         return corners(2, 2)

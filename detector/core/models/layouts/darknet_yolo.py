@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from detector.core.errors import ModelError
-from detector.core.models.layouts.base import Bound, Layout
+from detector.core.models.layouts.base import Bound, Example, Layout
 from detector.core.models.layouts.maps import MapsDecoder
 from detector.core.stages.heads import YoloLayer, darknet_yolo, darknet_yolo_dense
 
@@ -60,6 +61,11 @@ class DarknetYolo(Layout):
             geometry=geometry,
             pad_value=pad_value,
         )
+
+    def examples(self, height: int, width: int, classes: int) -> Iterator[Example]:
+        anchors = ((10.0, 14.0), (23.5, 27.0), (37.0, 58.0))
+        layers = [YoloLayer(anchors, classes, cell, cell, 1.05) for cell in (8.0, 16.0)]
+        yield DECODER.example(height, width, layers)
 
 
 LAYOUT = DarknetYolo()

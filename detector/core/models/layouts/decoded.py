@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from detector.core.models.layouts.base import Bound, Layout
-from detector.core.models.layouts.seen import WITH_TINY
+from detector.core.models.layouts.base import Bound, Example, Layout
+from detector.core.models.layouts.seen import PYRAMIDS, WITH_TINY, count_cells
 from detector.core.stages.readings import Columns, Reading
 
 if TYPE_CHECKING:
@@ -62,6 +62,10 @@ class Decoded(Layout):
             # Rows of one class are as wide as detections: only their number tells them apart.
             return None
         return self.bound(decoded(), (name,), columns - 5)
+
+    def examples(self, height: int, width: int, classes: int) -> Iterator[Example]:
+        rows = 3 * count_cells(height, width, PYRAMIDS[0])
+        yield self.bound(decoded(), ("rows",), classes), [(1, rows, 5 + classes)]
 
     def renew(self, given: Mapping[str, Any], form: str) -> Reading:
         return decoded()

@@ -5,7 +5,7 @@ Rows have a score for each class; lists hold finished detections, each with its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -19,6 +19,7 @@ from detector.core.models.layouts.base import (
     MAX_LAYERS,
     MAX_STRIDE,
     Decoder,
+    Example,
     Layout,
     Shape,
 )
@@ -162,6 +163,24 @@ class Described(Layout):
         ReadingDecoder("rows", readings.read_rows, readings.rows_dense, listed=False),
         ReadingDecoder("list", readings.read_list, readings.list_dense, listed=True),
     )
+
+    def examples(self, height: int, width: int, classes: int) -> Iterator[Example]:
+        first, second, third = (readings.Columns(at) for at in range(3))
+        softmax = Reading(first, second, "xywh", values="softmax", background="last")
+        shapes: list[Shape] = [(1, 300, 4), (1, 300, classes + 1)]
+        yield self.bound(softmax, ("boxes", "scores"), classes), shapes
+        strides, bins = (8, 16, 32), 8
+        rows = count_cells(height, width, strides)
+        cells = readings.Cells("distances", height, width, strides, bins, 0.5)
+        shapes = [(1, rows, classes), (1, rows, 4 * bins)]
+        yield (
+            self.bound(Reading(second, first, cells=cells), ("scores", "boxes"), classes),
+            shapes,
+        )
+        unit = (float(width), float(height))
+        counted = Reading(first, second, "yxyx", unit, classes=third, count=3)
+        shapes = [(1, 300, 4), (1, 300), (1, 300), (1, 1)]
+        yield self.bound(counted, ("boxes", "scores", "classes", "count"), None), shapes
 
 
 LAYOUT = Described()

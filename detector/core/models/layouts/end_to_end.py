@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from detector.core.models.layouts.base import Bound, Layout
+from detector.core.models.layouts.base import Bound, Example, Layout, Shape
 from detector.core.models.layouts.seen import MAX_DETECTIONS
 from detector.core.stages.readings import Columns, Reading
 
@@ -109,6 +109,17 @@ class EndToEnd(Layout):
             if not is_known or seen.pyramid(rows, 1) or seen.pyramid(rows, 3):
                 return None
         return self.bound(finished(), (name,), None)
+
+    def examples(self, height: int, width: int, classes: int) -> Iterator[Example]:
+        shapes: dict[str, list[Shape]] = {
+            "rows": [(1, 300, 6)],
+            "batch-rows": [(1, 300, 7)],
+            "parts": [(1, 300, 4), (1, 300), (1, 300)],
+            "boxes-with-scores": [(1, 300, 5), (1, 300)],
+        }
+        for form, each in shapes.items():
+            outputs = ("boxes", "scores", "labels")[: len(each)]
+            yield self.bound(finished(form), outputs, None), each
 
     def renew(self, given: Mapping[str, Any], form: str) -> Reading:
         of_rows = given.get("form", "rows")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from detector.core.models.layouts.base import Bound, Layout
+from detector.core.models.layouts.base import Bound, Example, Layout
+from detector.core.models.layouts.seen import PYRAMIDS, count_cells
 from detector.core.stages.readings import Cells, Columns, Reading
 
 if TYPE_CHECKING:
@@ -44,6 +45,11 @@ class Grid(Layout):
                 reading = grid(evidence.height, evidence.width, strides)
                 return self.bound(reading, (name,), columns - 5, strides=strides)
         return None
+
+    def examples(self, height: int, width: int, classes: int) -> Iterator[Example]:
+        reading = grid(height, width, PYRAMIDS[0])
+        rows = count_cells(height, width, PYRAMIDS[0])
+        yield self.bound(reading, ("rows",), classes), [(1, rows, 5 + classes)]
 
     def renew(self, given: Mapping[str, Any], form: str) -> Reading:
         strides = given.get("strides")

@@ -9,7 +9,15 @@ from typing import Any
 
 from detector.core.errors.parsing import quote
 from detector.core.models.base import InputRules
-from detector.core.models.layouts.base import MAX_CLASSES, MAX_LAYERS, MAX_STRIDE, Decoder, Shape
+from detector.core.models.layouts.base import (
+    MAX_CLASSES,
+    MAX_LAYERS,
+    MAX_STRIDE,
+    Bound,
+    Decoder,
+    Example,
+    Shape,
+)
 
 MAX_ANCHORS, LARGEST_ANCHOR = 64, 1e6
 # Attribute of a layer -> the smallest and the largest value.
@@ -38,6 +46,24 @@ class MapsDecoder(Decoder):
     ) -> None:
         self.name, self.head, self.dense = name, head, dense
         self.layer, self.cell = layer, cell
+
+    def example(self, height: int, width: int, layers: Sequence[Any]) -> Example:
+        """Maps of these layers, for an input of that size."""
+        shapes: list[Shape] = []
+        for layer in layers:
+            cell_width, cell_height = self.cell(layer)
+            channels = len(layer.anchors) * (5 + layer.classes)
+            shapes.append((1, channels, round(height / cell_height), round(width / cell_width)))
+        bound = Bound(
+            None,
+            tuple(f"map{at}" for at in range(len(layers))),
+            frozenset(),
+            layers[0].classes,
+            needs_nms=True,
+            decoder=self,
+            given={"layers": list(layers)},
+        )
+        return bound, shapes
 
     def store(self, given: Mapping[str, Any]) -> dict[str, Any]:
         return {"layers": [dataclasses.asdict(layer) for layer in given["layers"]]}

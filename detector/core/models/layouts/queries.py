@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from detector.core.models.layouts.base import Bound, Layout
+from detector.core.models.layouts.base import Bound, Example, Layout, Shape
 from detector.core.models.layouts.seen import MAX_DETECTIONS
 from detector.core.stages.readings import Columns, Reading
 
@@ -87,6 +87,18 @@ class Queries(Layout):
         self, seen: Evidence | ReadyMade, outputs: tuple[str, ...], classes: int | None, form: str
     ) -> Bound:
         return self.bound(queries(seen.height, seen.width, form), outputs, classes)
+
+    def examples(self, height: int, width: int, classes: int) -> Iterator[Example]:
+        shapes: dict[str, list[Shape]] = {
+            "joined": [(1, 300, 4 + classes)],
+            "numbered": [(1, 300, 6)],
+            "probabilities": [(1, 300, classes), (1, 300, 4)],
+            "logits": [(1, 300, classes), (1, 300, 4)],
+        }
+        for form, each in shapes.items():
+            known = None if form == "numbered" else classes
+            outputs = ("scores", "boxes")[: len(each)]
+            yield self.bound(queries(height, width, form), outputs, known), each
 
     def renew(self, given: Mapping[str, Any], form: str) -> Reading:
         return queries(2, 2, form)
