@@ -23,7 +23,8 @@ from detector.core.models.formats.darknet.layers import (
     Yolo,
 )
 from detector.core.models.formats.darknet.weights import Filter, fold
-from detector.core.models.graph.build import ACTIVATIONS, GraphBuilder
+from detector.core.models.graph.build import GraphBuilder
+from detector.core.models.graph.operators import ACTIVATIONS
 
 if TYPE_CHECKING:
     import onnx

@@ -48,7 +48,8 @@ from detector.core.models.formats.yolo.weights import (
     StoredNumbers,
     stored_anchors,
 )
-from detector.core.models.graph.build import ACTIVATIONS, INPUT, GraphBuilder
+from detector.core.models.graph.build import INPUT, GraphBuilder
+from detector.core.models.graph.operators import ACTIVATIONS
 from detector.core.models.names import find_names
 from detector.core.stages.heads import AnchoredLayer, anchor_maps, anchor_maps_dense
 
