@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from detector import __version__
 from detector.core.errors import ModelError
-from detector.core.models.graph.operators import CONVERSIONS, INTEGER, MULTIPLYING
+from detector.core.models.graph.operators import ACTIVATIONS, CONVERSIONS, INTEGER, MULTIPLYING
 
 if TYPE_CHECKING:
     import onnx
@@ -78,6 +78,67 @@ class GraphBuilder:
             helper.make_node(operator, list(inputs), [name], name=name, **attributes)
         )
         return name
+
+    def conv(
+        self,
+        name: str,
+        x: str,
+        weight: NDArray[np.float32],
+        bias: NDArray[np.float32],
+        *,
+        strides: Sequence[int],
+        pads: Sequence[int],
+        dilation: int = 1,
+        groups: int = 1,
+    ) -> str:
+        """``weight``: [out, in / groups, k, k]. ``pads``: top, left, bottom, right."""
+        inputs = [x, self.constant(f"{name}.weight", weight), self.constant(f"{name}.bias", bias)]
+        return self.add(
+            "Conv",
+            name,
+            inputs,
+            kernel_shape=list(weight.shape[2:]),
+            strides=list(strides),
+            pads=list(pads),
+            dilations=[dilation] * 2,
+            group=groups,
+        )
+
+    def max_pool(
+        self, name: str, x: str, kernel: int, strides: Sequence[int], pads: Sequence[int]
+    ) -> str:
+        return self.add(
+            "MaxPool", name, [x], kernel_shape=[kernel] * 2, strides=list(strides), pads=list(pads)
+        )
+
+    def upsample(self, name: str, x: str, factor: int) -> str:
+        """Every pixel so many times, along both sides."""
+        scales = self.constant(f"{name}.scales", np.array([1, 1, factor, factor], np.float32))
+        return self.add(
+            "Resize",
+            name,
+            [x, "", scales],
+            mode="nearest",
+            coordinate_transformation_mode="asymmetric",
+            nearest_mode="floor",
+        )
+
+    def activation(self, stem: str, kind: str, x: str, slope: float | None = None) -> str:
+        """One of ``ACTIVATIONS``; its nodes are called ``stem`` and a part's name. ``slope``: of a
+        leaky one, instead of darknet's."""
+        made = {"x": x}
+        for part, operator, inputs, attributes in ACTIVATIONS[kind]:
+            if kind == "leaky" and slope is not None:
+                attributes = {"alpha": slope}
+            name = f"{stem}.{part}"
+            tensors = [
+                made[given]
+                if isinstance(given, str)
+                else self.constant(f"{name}.n{at}", np.array(given, np.float32))
+                for at, given in enumerate(inputs)
+            ]
+            made[part] = self.add(operator, name, tensors, **attributes)
+        return made.get("act", x)
 
     def _take(self, name: str) -> None:
         if not good_name(name) or name in self._names:
