@@ -206,6 +206,24 @@ def test_files_of_version_1_have_the_same_head(tmp_path, kind):
     assert again.dense.keywords == network.dense.keywords
 
 
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        (["rows"], {}),
+        ("end-to-end", {"form": ["rows"]}),
+        ("yolox", {"strides": [[8]]}),
+        ("yolox", {"strides": "8"}),
+        ("queries", 7),
+    ],
+)
+def test_a_damaged_file_of_version_1_is_refused_in_one_line(tmp_path, kind, arguments):
+    path = changed(
+        tmp_path, lambda content: content.update(version=1, kind=kind, arguments=arguments)
+    )
+    with pytest.raises(ModelError, match="build it again"):
+        open_network(path)
+
+
 def test_a_stranger_with_our_key_has_our_input(tmp_path):
     path = exports.decoded().save(
         tmp_path / "m.onnx", {KEY: describe(build(tmp_path, "darknet-yolo")[0])}

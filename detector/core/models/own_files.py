@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -23,8 +23,9 @@ from msgspec import Meta
 from detector.core.errors import ModelError
 from detector.core.errors.parsing import parse_json, quote
 from detector.core.models.base import Dense, Head, InputRules, Network
-from detector.core.models.layouts import decoders, layouts
+from detector.core.models.layouts import decoders
 from detector.core.models.layouts.base import MAX_CLASSES, MAX_LAYERS, MAX_STRIDE, Decoder, Shape
+from detector.core.stages.readings import Reading
 from detector.core.types import GEOMETRIES
 
 KEY = "detect-video"
@@ -162,15 +163,32 @@ def _texts(own: OwnFile) -> Iterator[tuple[str, str]]:
 
 
 def _renew(content: Mapping[str, Any]) -> dict[str, Any]:
-    """What version 1 wrote, in the words of today. Its kinds of heads were one for each layout."""
+    """What version 1 wrote, in the words of today. Its kinds of heads were one for each layout that
+    there was then."""
+    from detector.core.models.layouts.anchor_free import anchor_free
+    from detector.core.models.layouts.corners import corners
+    from detector.core.models.layouts.decoded import decoded
+    from detector.core.models.layouts.end_to_end import FINISHED, finished
+    from detector.core.models.layouts.grid import grid
+    from detector.core.models.layouts.queries import queries
+
     given = content.get("arguments")
     given = given if isinstance(given, dict) else {}
     several = isinstance(content.get("outputs"), list) and len(content["outputs"]) > 1
     form = "joined" if not several else "logits" if given.get("logits") else "probabilities"
+    kind, strides, parts = content.get("kind"), given.get("strides"), given.get("form")
+    parts = parts if isinstance(parts, str) and parts in FINISHED else "rows"
+    made: dict[str, Callable[[], Reading]] = {
+        "decoded-rows": decoded,
+        "yolox": lambda: grid(0, 0, tuple(strides) if isinstance(strides, list) else ()),
+        "anchor-free": lambda: anchor_free(rows=given.get("rows") is True),
+        "queries": lambda: queries(2, 2, form),
+        "corners": lambda: corners(2, 2),
+        "end-to-end": lambda: finished(parts),
+    }
     renewed = {**content, "of_picture": False}
-    formerly = {layout.formerly: layout for layout in layouts().values() if layout.formerly}
-    if content.get("kind") in formerly:
-        reading = formerly[content["kind"]].renew(given, form)
+    if isinstance(kind, str) and kind in made:
+        reading = made[kind]()
         decoder = decoders()["rows" if reading.classes is None else "list"]
         renewed |= {"kind": decoder.name, "arguments": decoder.store({"reading": reading})}
     return renewed

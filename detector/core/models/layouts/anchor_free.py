@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from detector.core.errors import ModelError
 from detector.core.models.layouts.base import Bound, Example, Layout
@@ -26,7 +26,6 @@ class AnchorFree(Layout):
     shape = "[batch, 4 + classes, cells]"
     order = 30
     usual_family = "yolov8"
-    formerly = "anchor-free"
 
     def in_graph(self, evidence: Evidence) -> Bound | None:
         """Any number of cells will do where the user names the family: the maps may be unusual."""
@@ -82,9 +81,6 @@ class AnchorFree(Layout):
         rows, columns = count_cells(height, width, PYRAMIDS[0]), 4 + classes
         yield self.bound(anchor_free(), ("columns",), classes), [(1, columns, rows)]
         yield self.bound(anchor_free(rows=True), ("rows",), classes), [(1, rows, columns)]
-
-    def renew(self, given: Mapping[str, Any], form: str) -> Reading:
-        return anchor_free(rows=given.get("rows") is True)
 
 
 def _one_box_a_cell(seen: ReadyMade, rows: int) -> bool:

@@ -108,7 +108,7 @@ class Layout:
     ``shape``: for messages. ``order``: the smaller, the earlier it is tried. ``usual_family``:
     assumed where nothing names one; others of that layout want the same input. ``needs_nms``:
     whether several boxes of one object may come out. ``decoders``: heads of its own; a layout that
-    a ``Reading`` says needs none. ``formerly``: what version 1 of our own files called it.
+    a ``Reading`` says needs none.
     """
 
     name: str
@@ -117,7 +117,6 @@ class Layout:
     usual_family = ""
     needs_nms = True
     decoders: tuple[Decoder, ...] = ()
-    formerly = ""
 
     def in_graph(self, evidence: Evidence) -> Bound | None:
         """The layout in a graph that can be looked into; None where it is not that."""
@@ -134,11 +133,6 @@ class Layout:
     def doubt(self, evidence: Evidence, bound: Bound) -> str | None:
         """What the graph shows that cannot be so if it is this layout, as words; else None."""
         return None
-
-    def renew(self, given: Mapping[str, Any], form: str) -> Reading:
-        """What version 1 of our own files wrote, as a reading of an unknown size. ``form``:
-        "joined", "logits" or "probabilities"."""
-        raise NotImplementedError
 
     def examples(self, height: int, width: int, classes: int) -> Iterator[Example]:
         """Outputs of the layout, in each of its forms, for an input of that size: what

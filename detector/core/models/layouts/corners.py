@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from detector.core.models.layouts.base import Bound, Example, Layout
 from detector.core.stages.readings import Columns, Reading
@@ -27,7 +27,6 @@ class Corners(Layout):
     shape = "boxes [batch, rows, 1, 4] beside scores [batch, rows, classes]"
     order = 60
     usual_family = "yolov4"
-    formerly = "corners"
 
     def in_graph(self, evidence: Evidence) -> Bound | None:
         return self._find(evidence)
@@ -48,9 +47,6 @@ class Corners(Layout):
     def examples(self, height: int, width: int, classes: int) -> Iterator[Example]:
         bound = self.bound(corners(height, width), ("boxes", "scores"), classes)
         yield bound, [(1, 300, 1, 4), (1, 300, classes)]
-
-    def renew(self, given: Mapping[str, Any], form: str) -> Reading:
-        return corners(2, 2)
 
 
 LAYOUT = Corners()

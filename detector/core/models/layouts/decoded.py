@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from detector.core.models.layouts.base import Bound, Example, Layout
 from detector.core.models.layouts.seen import PYRAMIDS, WITH_TINY, count_cells
@@ -24,7 +24,6 @@ class Decoded(Layout):
     shape = "[batch, rows, 5 + classes] with rows = 3 boxes a cell"
     order = 10
     usual_family = "yolov5"
-    formerly = "decoded-rows"
 
     def in_graph(self, evidence: Evidence) -> Bound | None:
         if evidence.has_boxes_apart():
@@ -66,9 +65,6 @@ class Decoded(Layout):
     def examples(self, height: int, width: int, classes: int) -> Iterator[Example]:
         rows = 3 * count_cells(height, width, PYRAMIDS[0])
         yield self.bound(decoded(), ("rows",), classes), [(1, rows, 5 + classes)]
-
-    def renew(self, given: Mapping[str, Any], form: str) -> Reading:
-        return decoded()
 
 
 LAYOUT = Decoded()

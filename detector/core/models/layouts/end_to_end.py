@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from detector.core.models.layouts.base import Bound, Example, Layout, Shape
 from detector.core.models.layouts.seen import MAX_DETECTIONS
@@ -41,7 +41,6 @@ class EndToEnd(Layout):
     order = 50
     usual_family = "yolov10"
     needs_nms = False
-    formerly = "end-to-end"
 
     def in_graph(self, evidence: Evidence) -> Bound | None:
         names = list(evidence.graph.outputs)
@@ -120,10 +119,6 @@ class EndToEnd(Layout):
         for form, each in shapes.items():
             outputs = ("boxes", "scores", "labels")[: len(each)]
             yield self.bound(finished(form), outputs, None), each
-
-    def renew(self, given: Mapping[str, Any], form: str) -> Reading:
-        of_rows = given.get("form", "rows")
-        return finished(of_rows if isinstance(of_rows, str) and of_rows in FINISHED else "rows")
 
 
 LAYOUT = EndToEnd()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from detector.core.models.layouts.base import Bound, Example, Layout
 from detector.core.models.layouts.seen import PYRAMIDS, count_cells
@@ -24,7 +24,6 @@ class Grid(Layout):
     shape = "[batch, cells, 5 + classes]"
     order = 20
     usual_family = "yolox"
-    formerly = "yolox"
 
     def in_graph(self, evidence: Evidence) -> Bound | None:
         """Raw rows of one box a cell.
@@ -50,10 +49,6 @@ class Grid(Layout):
         reading = grid(height, width, PYRAMIDS[0])
         rows = count_cells(height, width, PYRAMIDS[0])
         yield self.bound(reading, ("rows",), classes), [(1, rows, 5 + classes)]
-
-    def renew(self, given: Mapping[str, Any], form: str) -> Reading:
-        strides = given.get("strides")
-        return grid(0, 0, tuple(strides) if isinstance(strides, list) else ())
 
 
 LAYOUT = Grid()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from detector.core.models.layouts.base import Bound, Example, Layout, Shape
 from detector.core.models.layouts.seen import MAX_DETECTIONS
@@ -36,7 +36,6 @@ class Queries(Layout):
     order = 40
     usual_family = "rtdetr"
     needs_nms = False
-    formerly = "queries"
 
     def in_graph(self, evidence: Evidence) -> Bound | None:
         named = evidence.named()[0] == "rtdetr" or evidence.forced
@@ -99,9 +98,6 @@ class Queries(Layout):
             known = None if form == "numbered" else classes
             outputs = ("scores", "boxes")[: len(each)]
             yield self.bound(queries(height, width, form), outputs, known), each
-
-    def renew(self, given: Mapping[str, Any], form: str) -> Reading:
-        return queries(2, 2, form)
 
 
 LAYOUT = Queries()
