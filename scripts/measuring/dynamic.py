@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detector.core.models.graph.build import MULTIPLYING
+from detector.core.models.graph.operators import MULTIPLYING
 
 if TYPE_CHECKING:
     import onnx

@@ -290,7 +290,7 @@ def candidates(count: int, apart: bool) -> Any:
 def by_classes(rounds: int) -> None:
     import numpy as np
 
-    from detector.core.models.layouts import anchor_free
+    from detector.core.models.layouts.anchor_free import anchor_free
     from detector.core.stages.readings import read_rows
 
     def one(classes: int) -> Row:

@@ -101,9 +101,13 @@ def place(tmp_path: Path) -> Path:
 def test_a_whole_output_or_none(
     name: str, suffix: str, kind: str, spec: str, place: Path, counts: tuple[int, ...]
 ) -> None:
-    target = place / f"out{suffix}"
-    sink = opened(name, target, info_of(spec))
-    for frame, count in zip(frames(spec, name, suffix), counts, strict=False):
+    sink = opened(name, place / f"out{suffix}", info_of(spec))
+    check_output(sink, frames(spec, name, suffix), counts)
+
+
+def check_output(sink: Sink, given: Iterator[Frame], counts: tuple[int, ...]) -> None:
+    target, place = sink.path, sink.path.parent
+    for frame, count in zip(given, counts, strict=False):
         before = np.array(frame.image, copy=True)
         write(sink, frame, found(count))
         assert np.array_equal(frame.image, before), "the picture belongs to the loop"
@@ -111,13 +115,40 @@ def test_a_whole_output_or_none(
     made = sink.close()
     assert made == target
     assert sink.close() == target
+    assert target.exists(), "its name is given, and there is nothing"
     assert all(isinstance(note, str) for note in sink.notes)
     others = {str(path.relative_to(place)) for path in sink.beside}
     written = below(place)
-    assert written or not any(counts)
+    assert written, "frames without detections are part of the output"
     assert all(n.startswith(target.name) or n in others for n in written), list(written)
     sink.abort()
     assert below(place) == written, "abort after close removes nothing"
+
+
+class _Lazy(sinks.find("jsonl")):  # type: ignore[misc]
+    """It writes nothing where nothing was found."""
+
+    def write(self, frame: Frame, detections: Detections) -> None:
+        self.wrote = getattr(self, "wrote", False) or len(detections) > 0
+        super().write(frame, detections)
+
+    def close(self) -> Path | None:
+        made = super().close()
+        if not self.wrote:
+            self.path.unlink(missing_ok=True)
+        return made
+
+
+def test_a_sink_that_writes_nothing_where_nothing_was_found_fails(place: Path) -> None:
+    def check(counts: tuple[int, ...]) -> None:
+        sink = _Lazy(place / "out.jsonl")
+        sink.open(info_of(str(STREET)))
+        check_output(sink, frames(str(STREET), "jsonl", ".jsonl"), counts)
+        (place / "out.jsonl").unlink()
+
+    check((2, 0, 5))
+    with pytest.raises(AssertionError, match="there is nothing"):
+        check((0, 0, 0))
 
 
 @every_sink

@@ -7,9 +7,9 @@ import onnxruntime
 import pytest
 
 from detector.core import engines
-from detector.core.engines import ort
 from detector.core.engines._built.store import export
 from detector.core.engines.base import EngineOptions
+from detector.core.engines.ort import engine as ort
 from detector.core.errors import EngineError
 from tests.engines.quantised import CONVOLUTIONS, pictures, quantised, small_network
 from tests.known_answers import plus_one, run_once

@@ -10,7 +10,8 @@ import pytest
 from detector.core.models.formats.darknet.cfg import parse_cfg
 from detector.core.models.formats.darknet.layers import read_architecture
 from detector.core.models.formats.darknet.weights import random_weights
-from detector.core.models.graph.build import ACTIVATIONS, count_macs, good_name
+from detector.core.models.graph.build import count_macs, good_name
+from detector.core.models.graph.operators import ACTIVATIONS
 from tests.known_answers import darknet_maxpool, plain_conv, run_once
 from tests.networks import open_network
 

@@ -13,7 +13,8 @@ from detector import Detector
 from detector.core.config.levels import resolve_config
 from detector.core.errors import ModelError
 from detector.core.jobs.build import export_onnx
-from detector.core.models.own_files import KEY, KINDS, describe
+from detector.core.models.layouts import decoders
+from detector.core.models.own_files import KEY, describe
 from tests.known_answers import run_once
 from tests.models import exports
 from tests.models.exports import STATED
@@ -176,7 +177,7 @@ def test_every_kind_of_head_is_built_above(tmp_path):
     for layout in MODELS:
         (tmp_path / layout).mkdir()
         built.add(json.loads(describe(build(tmp_path / layout, layout)[0]))["kind"])
-    assert built == set(KINDS)
+    assert built == set(decoders())
 
 
 # What version 1 wrote of each layout: its own kind of head, with other arguments.
@@ -203,6 +204,24 @@ def test_files_of_version_1_have_the_same_head(tmp_path, kind):
     again = open_network(path)
     assert again.head.keywords == network.head.keywords
     assert again.dense.keywords == network.dense.keywords
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        (["rows"], {}),
+        ("end-to-end", {"form": ["rows"]}),
+        ("yolox", {"strides": [[8]]}),
+        ("yolox", {"strides": "8"}),
+        ("queries", 7),
+    ],
+)
+def test_a_damaged_file_of_version_1_is_refused_in_one_line(tmp_path, kind, arguments):
+    path = changed(
+        tmp_path, lambda content: content.update(version=1, kind=kind, arguments=arguments)
+    )
+    with pytest.raises(ModelError, match="build it again"):
+        open_network(path)
 
 
 def test_a_stranger_with_our_key_has_our_input(tmp_path):

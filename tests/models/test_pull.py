@@ -13,7 +13,8 @@ import pytest
 from detector.core.commands import models
 from detector.core.errors import ModelError
 from detector.core.models import catalogue
-from detector.core.models.catalogue import known, known_model, pull
+from detector.core.models.catalogue import known, known_model
+from detector.core.models.pull import pull
 from tests.cli.command import cli_runner
 from tests.networks import open_network
 

@@ -9,8 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from detector.core.models import layouts
-from detector.core.models.description import heads_of
+from detector.core.models.layouts.anchor_free import anchor_free
+from detector.core.models.layouts.base import heads_of
+from detector.core.models.layouts.corners import corners
+from detector.core.models.layouts.decoded import decoded
+from detector.core.models.layouts.end_to_end import finished
+from detector.core.models.layouts.grid import grid
+from detector.core.models.layouts.queries import queries
 from detector.core.stages.nms import nms
 from detector.core.stages.readings import (
     MOST_CLASSES,
@@ -24,10 +29,10 @@ from detector.core.stages.readings import (
 )
 
 RNG = np.random.default_rng(11)
-GRID = layouts.grid(64, 96, (8, 16, 32))
-JOINED = layouts.queries(64, 96, "joined")
-LOGITS = layouts.queries(64, 96, "logits")
-CORNERS = layouts.corners(64, 96)
+GRID = grid(64, 96, (8, 16, 32))
+JOINED = queries(64, 96, "joined")
+LOGITS = queries(64, 96, "logits")
+CORNERS = corners(64, 96)
 CELLS = 126  # of a 96x64 input at strides 8, 16 and 32
 
 
@@ -111,12 +116,8 @@ def query_rows() -> np.ndarray:
 
 
 CASES = [
-    (lambda: rows(50), head_of(layouts.decoded()), plain_decoded),
-    (
-        lambda: rows(50)[..., 1:].transpose(0, 2, 1),
-        head_of(layouts.anchor_free()),
-        plain_anchor_free,
-    ),
+    (lambda: rows(50), head_of(decoded()), plain_decoded),
+    (lambda: rows(50)[..., 1:].transpose(0, 2, 1), head_of(anchor_free()), plain_anchor_free),
     (yolox_rows, head_of(GRID), plain_yolox),
     (query_rows, head_of(JOINED), plain_queries),
 ]
@@ -151,9 +152,9 @@ def test_nothing_above_the_threshold(make, head, plain):
 def test_dense_forms_agree_with_the_heads():
     """Objectness x best class of the dense rows is the head's score, box for box."""
     pairs = [
-        (rows(40), layouts.decoded()),
-        (rows(40)[..., 1:].transpose(0, 2, 1), layouts.anchor_free()),
-        (rows(40)[..., 1:], layouts.anchor_free(rows=True)),
+        (rows(40), decoded()),
+        (rows(40)[..., 1:].transpose(0, 2, 1), anchor_free()),
+        (rows(40)[..., 1:], anchor_free(rows=True)),
         (yolox_rows(), GRID),
         (query_rows(), JOINED),
     ]
@@ -185,15 +186,15 @@ def test_finished_detections_come_through_as_they_are(form):
     boxes = np.array([[1, 2, 3, 4], [1, 2, 3, 4], [5, 6, 9, 9], [0, 0, 0, 0]], float)
     scores, ids = np.array([0.9, 0.8, 0.2, 0.0]), np.array([1.0, 1, 0, 0])
     outputs = [np.asarray(part, np.float32) for part in FORMS[form](boxes, scores, ids)]
-    found = read_list(outputs, 0.25, reading=layouts.finished(form))
+    found = read_list(outputs, 0.25, reading=finished(form))
     np.testing.assert_array_equal(found.boxes, boxes[:2])
     assert found.class_ids.tolist() == [1, 1]
-    assert len(read_list(outputs, 0.0, reading=layouts.finished(form)).scores) == 3, (
+    assert len(read_list(outputs, 0.0, reading=finished(form)).scores) == 3, (
         "what fills the list up is no detection"
     )
     kept = nms(found, iou=None, max_det=300, names=("a", "b"))
     assert len(kept) == 2, "twins stay: the network has chosen"
-    dense = dense_of(layouts.finished(form), 2)(outputs)
+    dense = dense_of(finished(form), 2)(outputs)
     np.testing.assert_allclose(dense[0, 2], [7, 7.5, 4, 3, 0.2, 1, 0])
     assert not np.shares_memory(found.boxes, outputs[0])
 
@@ -202,7 +203,7 @@ def test_without_suppression_order_limit_and_classes_still_hold():
     found = read_list(
         [np.array([[[0, 0, 9, 9, s, c] for s, c in ((0.3, 0), (0.9, 1), (0.5, 0))]], np.float32)],
         0.25,
-        reading=layouts.finished(),
+        reading=finished(),
     )
     kept = nms(found, iou=None, max_det=2)
     np.testing.assert_allclose(kept.scores, [0.9, 0.5])
@@ -256,14 +257,14 @@ def broken(shape) -> np.ndarray:
 
 
 HEADS = [
-    (lambda: [broken((1, 400, 8))], layouts.decoded()),
-    (lambda: [broken((1, 7, 400))], layouts.anchor_free()),
+    (lambda: [broken((1, 400, 8))], decoded()),
+    (lambda: [broken((1, 7, 400))], anchor_free()),
     (lambda: [broken((1, CELLS, 8))], GRID),
     (lambda: [broken((1, 400, 7))], JOINED),
     (lambda: [broken((1, 400, 3)), broken((1, 400, 4))], LOGITS),
-    (lambda: [broken((1, 400, 6))], layouts.finished()),
+    (lambda: [broken((1, 400, 6))], finished()),
     (lambda: [broken((1, 400, 1, 4)), broken((1, 400, 3))], CORNERS),
-    (lambda: [broken((1, 400, 4)), broken((1, 400)), broken((1, 400))], layouts.finished("parts")),
+    (lambda: [broken((1, 400, 4)), broken((1, 400)), broken((1, 400))], finished("parts")),
     (
         lambda: [broken((1, 400, 4)), broken((1, 400, 4))],
         Reading(Columns(0), Columns(1), values="softmax", background="last", several=True),
@@ -311,15 +312,15 @@ def test_forms_and_units_of_boxes():
         "xywh": [24, 32, 96, 96],
         "cxcywh": [-12, 0, 60, 64],
     }
-    for form, corners in wanted.items():
+    for form, right in wanted.items():
         reading = Reading(Columns(0), Columns(1), form=form, unit=(96.0, 64.0))
         found = read_rows([box, scores], 0.5, reading=reading)
-        np.testing.assert_allclose(found.boxes, [corners], err_msg=form)
+        np.testing.assert_allclose(found.boxes, [right], err_msg=form)
         centres = [
-            (corners[0] + corners[2]) / 2,
-            (corners[1] + corners[3]) / 2,
-            corners[2] - corners[0],
-            corners[3] - corners[1],
+            (right[0] + right[2]) / 2,
+            (right[1] + right[3]) / 2,
+            right[2] - right[0],
+            right[3] - right[1],
         ]
         dense = dense_of(reading, 1)([box, scores])
         np.testing.assert_allclose(dense[0, 0], [*centres, 1, 0.9], rtol=1e-6, err_msg=form)
@@ -410,7 +411,7 @@ def listed(classes, scores, **more):
     """What ``read_list`` finds in rows of box, score and class."""
     table = np.tile(np.float32([10, 20, 30, 40, 0, 0]), (len(classes), 1))
     table[:, 4], table[:, 5] = scores, classes
-    reading = replace(layouts.finished(), **more)
+    reading = replace(finished(), **more)
     return read_list([table[None]], 0.25, reading=reading).class_ids.tolist()
 
 

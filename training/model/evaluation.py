@@ -167,9 +167,9 @@ def open_ours(
 
 def in_int8(network: Network, found: Calibration) -> Network:
     """By this calibration, which is printed."""
+    from detector.core.models.graph.int8 import weight_top
     from detector.core.models.graph.qdq import quantised_graph
     from detector.core.run.quantize.calibrate import FLOAT_IN_BF16
-    from detector.core.run.quantize.search import weight_top
 
     kind = "int8-u8"
     print(*found.sentences(found.key_here(kind)), sep="\n")
@@ -223,8 +223,8 @@ def open_by_shape(model: str, open_at: Callable[[tuple[int, int]], Model]) -> Mo
 
 def measure(network: Network, int8: CalibrationConfig) -> Calibration:
     """A calibration on the pictures that ``int8`` names."""
-    from detector.core.run.quantize.calibrate import calibrate
     from detector.core.run.quantize.frames import read_frames
+    from detector.core.run.quantize.making import calibrate
 
     frames = read_frames(str(int8.calibrate), network.input, int8.calibrate_frames)
     return calibrate(network, frames, int8)
@@ -237,16 +237,9 @@ def package_calibration(model: str, int8: CalibrationConfig, called: str, target
     ``called``: what the pictures are called in it.
     """
     from detector.core.models import ModelRequest, open_network
-    from detector.core.run.quantize.calibrate import (
-        FLOAT_IN_BF16,
-        NARROW,
-        Result,
-        bf16_can_be_measured,
-        calibrate,
-        float_in_bf16,
-        for_packaging,
-    )
+    from detector.core.run.quantize.calibrate import FLOAT_IN_BF16, NARROW, Result, for_packaging
     from detector.core.run.quantize.frames import read_frames
+    from detector.core.run.quantize.making import bf16_can_be_measured, calibrate, float_in_bf16
     from detector.core.run.quantize.search import Reference, detections, raw_outputs
 
     network = open_network(ModelRequest(model))
@@ -274,7 +267,8 @@ def package_calibration(model: str, int8: CalibrationConfig, called: str, target
 
 def narrow_result(network: Network, found: Calibration, of_fp32: Reference) -> Result:
     """What int8-u8 reaches with weights of 7 bits, which overflow on no CPU."""
-    from detector.core.models.graph.qdq import NARROW_TOP, quantised_graph
+    from detector.core.models.graph.int8 import NARROW_TOP
+    from detector.core.models.graph.qdq import quantised_graph
 
     of_u8 = found.result["int8-u8"]
     plain, reached = (
@@ -290,10 +284,11 @@ def agreement_of_packaged(
     """Kind of int8 -> agreement with fp32 at a size (height, width), by the calibration that the
     model comes with, on the pictures that were held out when it was made."""
     from detector.core.models import ModelRequest, open_network
-    from detector.core.models.graph.qdq import KINDS, quantised_graph
+    from detector.core.models.graph.int8 import KINDS, weight_top
+    from detector.core.models.graph.qdq import quantised_graph
     from detector.core.run.quantize.calibrate import packaged
     from detector.core.run.quantize.frames import read_frames
-    from detector.core.run.quantize.search import Reference, weight_top
+    from detector.core.run.quantize.search import Reference
 
     network = open_network(ModelRequest(model, size=size))
     found = packaged(network, model)

@@ -53,14 +53,15 @@ def pull(name: str, quiet: bool) -> None:
 
     Its licence is printed first. An interrupted download goes on where it stopped.
     """
-    from detector.core.models import catalogue
+    from detector.core.models import pull as pulling
+    from detector.core.models.catalogue import known_model
 
-    model = catalogue.known_model(name)
+    model = known_model(name)
     if model.download is not None and model.download.sha256 is not None and not quiet:
         echo(f"{name}: {model.licence}; from {model.download.url}")
     console = terminal(piped_width=220)
     if quiet or not console.is_interactive:
-        path, fetched = catalogue.pull(name)
+        path, fetched = pulling.pull(name)
     else:
         path, fetched = _pull_with_bar(name, console)
     if not quiet:
@@ -71,7 +72,7 @@ def pull(name: str, quiet: bool) -> None:
 def _pull_with_bar(name: str, console: Console) -> tuple[Path, bool]:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-    from detector.core.models import catalogue
+    from detector.core.models import pull as pulling
 
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -81,9 +82,7 @@ def _pull_with_bar(name: str, console: Console) -> tuple[Path, bool]:
     )
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(name, total=None)
-        return catalogue.pull(
-            name, lambda done, total: bar.update(task, completed=done, total=total)
-        )
+        return pulling.pull(name, lambda done, total: bar.update(task, completed=done, total=total))
 
 
 @subcommand(options=config_options("network", "runtime", only=("family", "size")))

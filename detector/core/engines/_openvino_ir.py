@@ -21,8 +21,14 @@ from detector.core.errors.reading import read_text
 from detector.core.errors.text import counted
 from detector.core.errors.yaml_parsing import parse_yaml
 from detector.core.models.base import FrontEnd, InputRules, ModelRequest, Network
-from detector.core.models.plan_heads import Description, Tensor, head_of
-from detector.core.models.ready_made import AS_ONNX, class_names_of, known_names, metadata_of
+from detector.core.models.layouts.plans import ReadyMade, Tensor
+from detector.core.models.ready_made import (
+    AS_ONNX,
+    class_names_of,
+    head_of,
+    known_names,
+    metadata_of,
+)
 
 METADATA = "metadata.yaml"
 STRIDE = 32  # where nothing says
@@ -56,31 +62,33 @@ def read(request: ModelRequest) -> Network:
     tensors = [_output(path, at, port) for at, port in enumerate(ready.outputs)]
     known = known_names(path, request.names, request.class_names, told)
     finished = told.nms or told.end2end
-    head = head_of(
-        tensors,
-        Description(path, height, width, batch, request.cfg, known, finished, told.description),
+    seen = ReadyMade(
+        path, tensors, height, width, batch, request.cfg, known, finished, told.description
     )
-    class_names, warnings = class_names_of(path, head, known)
+    found = head_of(seen)
+    bound = found.bound
+    class_names, warnings = class_names_of(path, bound, known)
+    head, dense = bound.heads(len(class_names))
     order = [tensor.name for tensor in tensors]
-    outputs = [order.index(name) for name in head.outputs]
+    outputs = [order.index(name) for name in bound.outputs]
     network = Network(
         name=path.stem,
-        family=f"OpenVINO IR ({head.layout})",
+        family=f"OpenVINO IR ({found.layout})",
         graph=onnx.ModelProto(),
-        input=InputRules(height, width, head.geometry, told.stride or STRIDE, head.pad_value),
+        input=InputRules(height, width, found.geometry, told.stride or STRIDE, found.pad_value),
         batch=batch,
         output_shapes=[tensors[at].shape for at in outputs],
-        head=head.head,
-        dense=head.dense,
+        head=head,
+        dense=dense,
         names=tuple(class_names),
         sha256=_digest(path, weights),
-        needs_nms=head.needs_nms,
+        needs_nms=bound.needs_nms,
         watched=AS_ONNX,
         plan=str(path),
         warnings=warnings,
-        details={"layout": head.layout, "outputs": outputs},
+        details={"layout": found.layout, "outputs": outputs},
     )
-    refuse_wrong_reading(path, network, head, told, "openvino")
+    refuse_wrong_reading(path, network, found, told, "openvino")
     return network
 
 

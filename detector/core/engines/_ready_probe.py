@@ -14,9 +14,8 @@ from detector.core import engines
 from detector.core.engines.base import EngineOptions
 from detector.core.errors import EngineError, ModelError
 from detector.core.models.base import Network
-from detector.core.models.plan_heads import PlanHead
 from detector.core.models.probed import doubt_outputs, draw
-from detector.core.models.ready_made import AS_ONNX
+from detector.core.models.ready_made import AS_ONNX, PlanHead
 
 if TYPE_CHECKING:
     from detector.core.models.formats.onnx.metadata import Metadata
@@ -26,9 +25,9 @@ def refuse_wrong_reading(
     path: Path, network: Network, head: PlanHead, told: Metadata, engine: str, device: str = "auto"
 ) -> None:
     """Raises ModelError where one inference shows that the outputs are not what the head reads."""
-    reading = head.reading
+    reading = head.bound.reading
     proven = told.names is not None and told.stride is not None
-    if reading is None or (proven and head.classes in (None, len(told.names or ()))):
+    if reading is None or (proven and head.bound.classes in (None, len(told.names or ()))):
         return
     options = EngineOptions(batch=network.batch, requests=1, device=device)
     try:
@@ -43,7 +42,7 @@ def refuse_wrong_reading(
     if (doubt := doubt_outputs(outputs, reading, size, names)) is not None:
         shapes = ", ".join(
             f"{name} {list(shape)}"
-            for name, shape in zip(head.outputs, network.output_shapes, strict=True)
+            for name, shape in zip(head.bound.outputs, network.output_shapes, strict=True)
         )
         raise ModelError(
             f"{path}: its outputs {shapes} look like {head.layout}, but cannot be: {doubt}; is it "

@@ -35,7 +35,7 @@ from detector.core.engines.base import (
 from detector.core.errors import EngineError, UsageError
 from detector.core.errors.machine import BF16, cpu_flags
 from detector.core.models.base import Network
-from detector.core.models.graph.build import MOVING, MULTIPLYING
+from detector.core.models.graph.operators import MOVING, MULTIPLYING
 
 if TYPE_CHECKING:
     import onnx

@@ -12,9 +12,9 @@ The front end also chooses the head that decodes the outputs (``Network.head``):
 
     .cfg                       that of the [yolo] layers: formats/darknet/__init__.py
     .yaml, .pt, .safetensors   that of YOLOv5 and YOLOv7: formats/yolo/network.py
-    .onnx                      the one of the layout that the outputs have: ``recognise`` and
-                               ``build_head`` in formats/onnx/recognise.py
-    .trt, .engine, .plan       by shapes and header: plan_heads.py
+    .onnx                      that of the layout which the outputs have (layouts/), as
+                               formats/onnx/recognise.py finds it
+    .trt, .engine, .plan       likewise, by shapes and header: ``head_of`` in ready_made.py
     .xml                       likewise, by shapes and metadata.yaml
 """
 

@@ -1,29 +1,21 @@
 """The known models: files that the package carries in ``cfg``, and those that it only describes.
 
 A file that is not in the package lies in the user's cache. ``detect-video models pull`` puts it
-there (``pull``: it resumes where it broke off, and checks size and sha256), or the user does.
+there (pull.py), or the user does.
 """
 
 from __future__ import annotations
 
 import difflib
-import fcntl
-import hashlib
 import os
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import Any
 
 from detector.core.errors import ModelError
-from detector.core.errors.private import make_private_folder, user_cache
+from detector.core.errors.private import user_cache
 from detector.core.errors.reading import read_text
-from detector.core.errors.writing import put_in_place, set_aside
-
-if TYPE_CHECKING:
-    from http.client import HTTPResponse
-
 
 KEYS = tuple(
     "family cfg file layers weights names calibration canvases licence description options url "
@@ -31,13 +23,6 @@ KEYS = tuple(
 )
 CANVAS = re.compile(r"([1-9][0-9]{1,3})x([1-9][0-9]{1,3})")
 FIGURES = ("input", "parameters", "parameters_fused", "macs", "gflops_published")
-
-BLOCK_BYTES = 1 << 16
-TIMEOUT_S = 30  # without a byte
-PARTIAL_CONTENT, RANGE_NOT_SATISFIABLE = 206, 416
-
-Progress = Callable[[int, int], None]
-"""(bytes there, bytes in all)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,137 +214,3 @@ def _file(path: Path, values: dict[str, Any], part: str, key: str) -> Path | Non
     if not found.is_file():
         raise ModelError(f"{path}: {key}: {value} is not in {found.parent}")
     return found
-
-
-def pull(name: str, progress: Progress | None = None) -> tuple[Path, bool]:
-    """Fetches the official file of the known model ``name`` into the cache.
-
-    Returns the file, and whether anything had to be fetched. Another file under its name is renamed
-    to ``FILE.replaced``. What was fetched before a connection
-    broke stays in ``FILE.partial``, and the next pull resumes from there. Raises ModelError for a
-    model without a known checksum; for a file with the wrong content, which is removed; and if the
-    server cannot be reached: then it says where to put the file by hand.
-    """
-    from http.client import HTTPException
-    from urllib.error import HTTPError, URLError
-
-    model = known_model(name)
-    download = model.download
-    if download is None:
-        raise ModelError(f"{name}: nothing to pull: {model.needs or 'it comes with the package'}")
-    if download.sha256 is None or download.size is None:
-        raise ModelError(
-            f"{name}: its checksum is not known, so it is not fetched: {model.how_to_get()}"
-        )
-    if _is_whole(download.target, download):
-        return download.target, False
-    try:
-        make_private_folder(download.target.parent)
-        _fetch_into_cache(name, download, progress or (lambda done, total: None))
-    except (HTTPError, URLError, HTTPException, TimeoutError, ConnectionError) as exc:
-        reason = exc.reason if isinstance(exc, URLError) else exc
-        if isinstance(exc, HTTPError):
-            reason = f"HTTP {exc.code} {exc.reason}"
-            exc.close()
-        raise ModelError(
-            f"{name}: {download.url} cannot be fetched: {reason}; try again (the download resumes "
-            f"where it stopped), or put the file at {download.target} by hand "
-            f"(sha256 {download.sha256})"
-        ) from exc
-    except OSError as exc:
-        raise ModelError(
-            f"{download.target}: cannot be written: {exc.strerror or exc}; set XDG_CACHE_HOME"
-        ) from exc
-    return download.target, True
-
-
-def _fetch_into_cache(name: str, download: Download, progress: Progress) -> None:
-    partial = download.target.with_name(f"{download.target.name}.partial")
-    with partial.open("a+b") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ModelError(
-                f"{name}: another process is pulling it; wait until that has finished"
-            ) from None
-        _fetch(download, file, progress)
-        file.flush()
-        found, size = _digest(partial), partial.stat().st_size
-        if size < (download.size or 0):
-            raise ModelError(
-                f"{name}: the connection ended after {size} of {download.size} bytes; "
-                "run the command again to resume"
-            )
-        if found != download.sha256 or size != download.size:
-            partial.unlink()
-            raise ModelError(
-                f"{name}: {download.url} gave another file: {size} bytes with sha256 {found} "
-                f"instead of {download.size} bytes with sha256 {download.sha256}; it was removed"
-            )
-        set_aside(download.target)
-        put_in_place(partial, download.target, file.fileno())
-
-
-def _fetch(download: Download, file: IO[bytes], progress: Progress) -> None:
-    """Appends the rest to what is there; starts anew if the server cannot resume."""
-    from urllib.error import HTTPError
-    from urllib.request import Request, urlopen
-
-    wanted = download.size or 0
-    have = file.seek(0, os.SEEK_END)
-    if have > wanted:
-        file.truncate(have := 0)
-    if have == wanted:
-        return  # all is there: only the check was missed
-    request = Request(download.url, headers={"User-Agent": "detect-video", **_range(have)})
-    if request.type not in ("http", "https"):
-        raise ModelError(f"{download.url}: only http and https are supported")
-    try:
-        response = urlopen(request, timeout=TIMEOUT_S)
-    except HTTPError as exc:
-        if exc.code != RANGE_NOT_SATISFIABLE:
-            raise
-        exc.close()
-        file.truncate(have := 0)
-        response = urlopen(
-            Request(download.url, headers={"User-Agent": "detect-video"}), timeout=TIMEOUT_S
-        )
-    with response:
-        if have and not _resumes(response, have):
-            file.truncate(have := 0)
-        _copy(response, file, have, wanted, progress)
-
-
-def _range(have: int) -> dict[str, str]:
-    return {"Range": f"bytes={have}-"} if have else {}
-
-
-def _resumes(response: HTTPResponse, have: int) -> bool:
-    """Whether the server sends what follows the first ``have`` bytes, not the whole file again."""
-    where = response.headers.get("Content-Range", "")
-    return response.status == PARTIAL_CONTENT and where.startswith(f"bytes {have}-")
-
-
-def _copy(
-    response: HTTPResponse, file: IO[bytes], have: int, wanted: int, progress: Progress
-) -> None:
-    """Copies at most one byte more than wanted: a server may send anything."""
-    progress(have, wanted)
-    while have <= wanted and (block := response.read(min(BLOCK_BYTES, wanted + 1 - have))):
-        file.write(block)
-        have += len(block)
-        progress(min(have, wanted), wanted)
-
-
-def _is_whole(path: Path, download: Download) -> bool:
-    return (
-        path.is_file() and path.stat().st_size == download.size and _digest(path) == download.sha256
-    )
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -22,19 +22,9 @@ from detector.core.errors import ModelError
 from detector.core.errors.guard import keep
 from detector.core.errors.reading import read_text
 from detector.core.models import catalogue
-from detector.core.models.base import Dense, Head
-from detector.core.stages.readings import (
-    Cells,
-    Columns,
-    Reading,
-    list_dense,
-    read_list,
-    read_rows,
-    rows_dense,
-)
-
-Dims = tuple[int | None, ...]
-"""A shape; None for a side that is known only at run time."""
+from detector.core.models.layouts.base import Bound
+from detector.core.models.layouts.seen import Dims, count_cells
+from detector.core.stages.readings import Cells, Columns, Reading
 
 PIXEL = "1/255"
 MAX_SIDE = 8192
@@ -157,7 +147,7 @@ class Signs(_Part, frozen=True):
 
 class Description(_Part, frozen=True):
     """``layouts``: of a YOLO, whose exporters write one of some layouts that the number of rows
-    proves (formats/onnx/recognise.py); ``outputs``: of any other. ``names``: the classes, or a word
+    proves (layouts/); ``outputs``: of any other. ``names``: the classes, or a word
     of ``NAME_LISTS``.
     """
 
@@ -171,20 +161,6 @@ class Description(_Part, frozen=True):
     outputs: OutputsDescription | None = None
     signs: Signs = Signs()
     names: tuple[str, ...] | str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """A description held against a graph. ``outputs``: the names of those that the head reads, in
-    the order of ``reading``. ``bare``: those of them that have no axis for the batch. ``classes``:
-    None where the outputs do not tell.
-    """
-
-    reading: Reading
-    outputs: tuple[str, ...]
-    bare: frozenset[str]
-    classes: int | None
-    needs_nms: bool
 
 
 # ----------------------------------------------------------------------
@@ -362,6 +338,7 @@ def listed_names(description: Description) -> tuple[str, ...] | None:
 def explicit(bound: Bound, dims: Mapping[str, Dims]) -> OutputsDescription:
     """What a reading says, as a description. ``dims``: the outputs of the graph."""
     reading, names = bound.reading, bound.outputs
+    assert reading is not None
 
     def part(columns: Columns) -> dict[str, Any]:
         first, count = columns.first, columns.count
@@ -412,16 +389,6 @@ def explicit(bound: Bound, dims: Mapping[str, Dims]) -> OutputsDescription:
         },
         OutputsDescription,
     )
-
-
-def heads_of(reading: Reading, classes: int) -> tuple[Head, Dense]:
-    """``Network.head`` and ``Network.dense``. ``classes``: how many names there are."""
-    from functools import partial
-
-    if reading.classes is None:
-        return partial(read_rows, reading=reading), partial(rows_dense, reading=reading)
-    dense = partial(list_dense, reading=reading, classes=classes)
-    return partial(read_list, reading=reading), dense
 
 
 # ----------------------------------------------------------------------
@@ -573,7 +540,7 @@ class _Binder:
 
     def _cells(self, cells: CellsDescription, rows: int | None) -> Cells:
         height, width = self.size
-        count = sum(-(-height // stride) * -(-width // stride) for stride in cells.strides)
+        count = count_cells(height, width, cells.strides)
         if rows != count:
             strides = ", ".join(map(str, cells.strides))
             raise _MisfitError(f"strides {strides} have {count} cells, and there are {rows} rows")

@@ -1,29 +1,61 @@
 """What goes with a file that one engine built for itself, and that describes itself badly.
 
-A TensorRT plan and an OpenVINO IR know their tensors. What the classes are called, and which task
-the network is for, stands in a header or in a file beside it.
+A TensorRT plan and an OpenVINO IR know their tensors, by which the layout is found (``head_of``).
+What the classes are called, and which task the network is for, stands in a header or in a file
+beside it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detector.core.errors import ModelError
 from detector.core.errors.text import counted
+from detector.core.models.description import family, geometry_of
+from detector.core.models.layouts import layouts
+from detector.core.models.layouts.base import Bound
+from detector.core.models.layouts.plans import ReadyMade
 from detector.core.models.names import find_names, read_names
-from detector.core.models.plan_heads import COCO, PlanHead
 
 if TYPE_CHECKING:
     from detector.core.models.formats.onnx.metadata import Metadata
 
+COCO = 80  # classes that are assumed where finished detections come without names
 # What to do with such a file whose outputs are read wrongly: --describe is for ONNX files.
 AS_ONNX = (
     "give the ONNX file that it was made from: detect-video models describe writes a file for "
     "--describe, which says what its outputs mean"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class PlanHead:
+    """What the outputs are read by, and what the input must look like. ``layout``: its name."""
+
+    layout: str
+    bound: Bound
+    geometry: str
+    pad_value: int | tuple[int, int, int]
+
+
+def head_of(seen: ReadyMade) -> PlanHead:
+    """The head for these outputs. Raises ModelError that lists them where none fits."""
+    for layout in sorted(layouts().values(), key=lambda one: (not one.is_named(seen), one.order)):
+        if (bound := layout.in_plan(seen)) is None:
+            continue
+        if bound.geometry is not None:
+            return PlanHead(layout.name, bound, bound.geometry, bound.pad_value)
+        given = family(layout.usual_family).input
+        return PlanHead(layout.name, bound, geometry_of(given), given.pad)
+    raise ModelError(
+        f"{seen.path}: what its outputs mean is not known ({seen.listed()}): give the darknet .cfg "
+        "that it was made from (cfg: x.cfg in --config, or --cfg), or the class names of a head "
+        "that decodes its rows (names: in --config, or --names)"
+    )
 
 
 def beside(path: Path, suffix: str) -> Path | None:
@@ -59,18 +91,18 @@ def known_names(
 
 
 def class_names_of(
-    path: Path, head: PlanHead, known: Sequence[str]
+    path: Path, bound: Bound, known: Sequence[str]
 ) -> tuple[Sequence[str], list[str]]:
     """The names of the classes, and warnings for the user. Raises ModelError."""
     if known:
-        if head.classes not in (None, len(known)):
+        if bound.classes not in (None, len(known)):
             raise ModelError(
                 f"{path}: {counted(len(known), 'class name', 'is')} given, its head has "
-                f"{counted(head.classes, 'class')}"
+                f"{counted(bound.classes, 'class')}"
             )
         return known, []
-    found, warnings = find_names(path, head.classes or COCO)
-    if head.classes is None:
+    found, warnings = find_names(path, bound.classes or COCO)
+    if bound.classes is None:
         warnings = [
             f"{path.name} names no classes: COCO's {COCO} are assumed; --names FILE gives others"
         ]

@@ -148,7 +148,7 @@ def half_of(network) -> list[str]:
 def test_what_stays_float_is_told_as_float(monkeypatch, network, place, major):
     """Half of the convolutions are left out of the quantisation."""
     from detector.core.models.graph.qdq import quantised_graph
-    from detector.core.run.quantize.calibrate import get_calibration
+    from detector.core.run.quantize import get_calibration
 
     install(monkeypatch, major)
     config = merge_levels(

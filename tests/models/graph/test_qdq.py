@@ -12,9 +12,8 @@ import pytest
 from onnx import numpy_helper
 
 from detector.core.models.graph.build import GraphBuilder, good_name
+from detector.core.models.graph.int8 import KINDS, NARROW_TOP
 from detector.core.models.graph.qdq import (
-    KINDS,
-    NARROW_TOP,
     quantised_graph,
     s8_scale,
     tensors_to_measure,

@@ -19,20 +19,20 @@ from detector.core.config.schema import PACKAGED, CalibrationConfig, Config, Net
 from detector.core.engines._built import store
 from detector.core.errors import EngineError, ModelError, SourceError, UsageError
 from detector.core.models.base import Network
-from detector.core.models.graph.qdq import KINDS
+from detector.core.models.graph import int8, qdq
+from detector.core.models.graph.int8 import KINDS
 from detector.core.run import quantize
-from detector.core.run.quantize import calibrate as calibrate_room
-from detector.core.run.quantize import search
+from detector.core.run.quantize import making, search
 from detector.core.run.quantize.calibrate import (
     FLOAT_IN_BF16,
     NARROW,
     SUFFIX,
     Calibration,
     Result,
-    calibrate,
     packaged,
 )
 from detector.core.run.quantize.frames import hold_out
+from detector.core.run.quantize.making import calibrate
 from tests.known_answers import run_once
 from tests.networks import open_network
 from tests.run.quantize.graphs import SIDE, branched
@@ -74,7 +74,7 @@ def test_a_graph_that_was_built_is_not_built_again(
     first, _ = quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
     made = store.export(first, tmp_path)
     built: list[str] = []
-    monkeypatch.setattr(quantize, "quantised_graph", lambda *given: built.append(given[3]))
+    monkeypatch.setattr(qdq, "quantised_graph", lambda *given: built.append(given[3]))
     again, _ = quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
     assert again.path == made.path
     assert again.graph == first.graph
@@ -89,15 +89,28 @@ def test_a_graph_that_was_built_is_not_built_again(
     assert built == ["int8-u8", "int8-s8"]
 
 
+def test_where_the_graph_lies_the_fp32_graph_is_not_read(video: Path, tmp_path: Path) -> None:
+    first, _ = quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
+    _, told = quantize.quantize_network(branched(), "int8-u8", config(None), tmp_path)
+    blind = replace(branched(), graph=lambda: pytest.fail("the fp32 graph was read"))
+    with pytest.raises(pytest.fail.Exception):
+        quantize.quantize_network(blind, "int8-u8", config(None), tmp_path)
+    made = store.export(first, tmp_path)
+    again, notes = quantize.quantize_network(blind, "int8-u8", config(None), tmp_path)
+    assert (again.path, notes) == (made.path, told)
+    assert again.details == first.details
+    assert again.graph == first.graph
+
+
 @pytest.mark.parametrize("narrow", [False, True])
 def test_a_cpu_that_adds_in_16_bits_gets_weights_of_7(
     narrow: bool, video: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its calibration is not taken for one of the same frames from another CPU, and the other way
     round. For TensorRT nothing changes."""
-    monkeypatch.setattr(search, "adds_int8_in_16_bits", lambda: not narrow)
+    monkeypatch.setattr(int8, "adds_int8_in_16_bits", lambda: not narrow)
     quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
-    monkeypatch.setattr(search, "adds_int8_in_16_bits", lambda: narrow)
+    monkeypatch.setattr(int8, "adds_int8_in_16_bits", lambda: narrow)
     network, notes = quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
     assert len(kept(tmp_path)) == 2
     assert ("weights have 7 bits" in notes[-1]) == narrow
@@ -119,7 +132,7 @@ def largest_weight(network: Network) -> int:
 def test_the_packaged_calibration_tells_what_7_bits_reach(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "adds_int8_in_16_bits", lambda: True)
+    monkeypatch.setattr(int8, "adds_int8_in_16_bits", lambda: True)
     network = open_network("street-1")
     found = packaged(network, "street-1")
     assert found is not None
@@ -169,7 +182,7 @@ def test_the_budget_is_kept(tmp_path: Path) -> None:
         result = found.result[kind]
         assert result.agreement >= 0.99
         assert result.agreement >= result.plain
-        graph = quantize.quantised_graph(network.graph, found.ranges, set(result.kept), kind)
+        graph = qdq.quantised_graph(network.graph, found.ranges, set(result.kept), kind)
         both = matched = 0
         for slot in pictures.held_out:
             rows = (
@@ -326,12 +339,12 @@ def test_a_calibration_says_what_bf16_for_the_rest_loses_where_it_may_be_used(
     def measured(network: Network, ranges: object, u8: Result, reference: object) -> Result:
         return replace(u8, agreement=agreement)
 
-    monkeypatch.setattr(calibrate_room, "cpu_flags", lambda: frozenset(flags))
-    monkeypatch.setattr(calibrate_room.engines, "is_installed", lambda name: installed)
-    monkeypatch.setattr(calibrate_room, "float_in_bf16", measured)
+    monkeypatch.setattr(making, "cpu_flags", lambda: frozenset(flags))
+    monkeypatch.setattr(making.engines, "is_installed", lambda name: installed)
+    monkeypatch.setattr(making, "float_in_bf16", measured)
     network, _ = quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
     assert network.details["int8"]["float_in_bf16"] == (agreement if known else None)
-    monkeypatch.setattr(calibrate_room, "cpu_flags", lambda: frozenset({"avx512_bf16"} - {*flags}))
+    monkeypatch.setattr(making, "cpu_flags", lambda: frozenset({"avx512_bf16"} - {*flags}))
     quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
     assert len(kept(tmp_path)) == (2 if installed else 1)
 
@@ -341,7 +354,7 @@ def test_bf16_for_the_rest_is_measured_by_openvino(
 ) -> None:
     """On a CPU without bf16, OpenVINO answers the hint with fp32; the measuring is the same."""
     pytest.importorskip("openvino")
-    monkeypatch.setattr(calibrate_room, "cpu_flags", lambda: frozenset({"avx512_bf16"}))
+    monkeypatch.setattr(making, "cpu_flags", lambda: frozenset({"avx512_bf16"}))
     network, _ = quantize.quantize_network(
         branched(), "int8-u8", config(video, budget=0.0), tmp_path
     )
@@ -354,7 +367,7 @@ def test_a_graph_that_openvino_refuses_is_calibrated_all_the_same(
     def refuse(*_: object, **__: object) -> None:
         raise EngineError("engine openvino: does not run this graph")
 
-    monkeypatch.setattr(calibrate_room, "cpu_flags", lambda: frozenset({"avx512_bf16"}))
+    monkeypatch.setattr(making, "cpu_flags", lambda: frozenset({"avx512_bf16"}))
     monkeypatch.setattr(search.engines, "open", only_for("openvino", refuse, search.engines.open))
     network, _ = quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
     assert network.details["int8"]["float_in_bf16"] is None

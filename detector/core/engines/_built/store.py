@@ -48,7 +48,6 @@ from detector.core.errors.private import (
 )
 from detector.core.errors.writing import has_permission, put_in_place, whole_file, write_whole
 from detector.core.models.base import KnownGraph, Network
-from detector.core.models.own_files import write_description
 
 if TYPE_CHECKING:
     import onnx
@@ -154,6 +153,8 @@ def export(network: Network, folder: str | Path | None = None) -> Artefact:
     known = network.path if network.peak_bytes is not None else None
     if known is not None and Path(known).parent == place:
         return _keep(Artefact(known, False, ()))  # ``Graphs.find`` has just looked at it
+    from detector.core.models.own_files import write_description  # for a graph that is not there
+
     write_description(network)
     graph, apart = network.graph, None
     if _weight_bytes(graph) > LARGEST_MESSAGE:

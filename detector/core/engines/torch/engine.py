@@ -18,7 +18,8 @@ from detector.core.engines.base import (
 from detector.core.engines.torch import abilities
 from detector.core.errors import EngineError, UsageError
 from detector.core.models.base import Network
-from detector.core.models.graph.build import QUANTISED, is_quantised
+from detector.core.models.graph.build import is_quantised
+from detector.core.models.graph.operators import QUANTISED
 
 if TYPE_CHECKING:
     from detector.core.engines.torch.layers import TorchLayerProfiler

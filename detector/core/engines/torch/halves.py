@@ -15,7 +15,7 @@ from torch import Tensor, fx, nn
 
 from detector.core.engines.torch.graph import attach
 from detector.core.engines.torch.modules import ToType
-from detector.core.models.graph.build import MULTIPLYING
+from detector.core.models.graph.operators import MULTIPLYING
 
 
 def halved(

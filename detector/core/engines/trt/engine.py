@@ -15,7 +15,7 @@ from detector.core.engines.trt.plan_file import kept_log
 from detector.core.engines.trt.running import IN_FLIGHT, TrtRequest
 from detector.core.errors import EngineError
 from detector.core.models.base import Network
-from detector.core.models.plan_heads import Tensor
+from detector.core.models.layouts.plans import Tensor
 
 if TYPE_CHECKING:
     from detector.core.engines.trt.layers import TrtLayerProfiler

@@ -17,11 +17,12 @@ from detector.core.engines.trt import driver
 from detector.core.engines.trt.plan_file import PlanError, deserialize, kept_log, split, tensors
 from detector.core.errors import EngineError, ModelError
 from detector.core.models.base import FrontEnd, InputRules, ModelRequest, Network
-from detector.core.models.plan_heads import Description, Tensor, head_of
+from detector.core.models.layouts.plans import ReadyMade, Tensor
 from detector.core.models.ready_made import (
     AS_ONNX,
     beside,
     class_names_of,
+    head_of,
     known_names,
     metadata_of,
 )
@@ -46,38 +47,39 @@ def read(request: ModelRequest) -> Network:
     told = metadata_of(path, header or {})
     cfg = request.cfg or beside(path, ".cfg")
     known = known_names(path, request.names, request.class_names, told)
-    found = _tensors(path, plan, request.trusted, request.device)
-    height, width = _input_size(path, found, request.size, told)
-    _check_batch(path, found, batch)
-    outputs = [tensor for tensor in found if not tensor.is_input]
+    given = _tensors(path, plan, request.trusted, request.device)
+    height, width = _input_size(path, given, request.size, told)
+    _check_batch(path, given, batch)
+    outputs = [tensor for tensor in given if not tensor.is_input]
     finished = told.nms or told.end2end
-    head = head_of(
-        outputs, Description(path, height, width, batch, cfg, known, finished, told.description)
-    )
-    class_names, warnings = class_names_of(path, head, known)
+    seen = ReadyMade(path, outputs, height, width, batch, cfg, known, finished, told.description)
+    found = head_of(seen)
+    bound = found.bound
+    class_names, warnings = class_names_of(path, bound, known)
+    head, dense = bound.heads(len(class_names))
     shapes = {tensor.name: (batch, *tensor.shape[1:]) for tensor in outputs}
-    others = [name for name in shapes if name not in head.outputs]
+    others = [name for name in shapes if name not in bound.outputs]
     network = Network(
         name=path.stem,
-        family=f"plan ({head.layout})",
+        family=f"plan ({found.layout})",
         graph=onnx.ModelProto(),
-        input=InputRules(height, width, head.geometry, told.stride or STRIDE, head.pad_value),
+        input=InputRules(height, width, found.geometry, told.stride or STRIDE, found.pad_value),
         batch=batch,
-        output_shapes=[shapes[name] for name in head.outputs],
-        head=head.head,
-        dense=head.dense,
+        output_shapes=[shapes[name] for name in bound.outputs],
+        head=head,
+        dense=dense,
         names=tuple(class_names),
         sha256=hashlib.sha256(data).hexdigest(),
-        needs_nms=head.needs_nms,
+        needs_nms=bound.needs_nms,
         watched=AS_ONNX,
         plan=str(path),
         warnings=[
             *warnings,
             *([f"outputs that nobody reads: {', '.join(others)}"] if others else []),
         ],
-        details={"plan_outputs": list(head.outputs)},
+        details={"plan_outputs": list(bound.outputs)},
     )
-    refuse_wrong_reading(path, network, head, told, "trt", request.device)
+    refuse_wrong_reading(path, network, found, told, "trt", request.device)
     return network
 
 

@@ -10,7 +10,7 @@ import json
 from collections import deque
 from typing import Any
 
-from detector.core.models.plan_heads import Tensor
+from detector.core.models.layouts.plans import Tensor
 
 KEPT = 40  # messages of TensorRT's log
 

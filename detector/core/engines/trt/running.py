@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from detector.core.engines.base import Request, translated
 from detector.core.engines.trt.memory import Buffer, DeviceMemory
 from detector.core.errors import EngineError
-from detector.core.models.plan_heads import Tensor
+from detector.core.models.layouts.plans import Tensor
 
 CHANNELS = 3
 IN_FLIGHT = 2  # the copies of one request hide behind the work of the other

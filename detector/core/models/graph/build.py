@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from detector import __version__
 from detector.core.errors import ModelError
+from detector.core.models.graph.operators import ACTIVATIONS, CONVERSIONS, INTEGER, MULTIPLYING
 
 if TYPE_CHECKING:
     import onnx
@@ -25,31 +26,6 @@ if TYPE_CHECKING:
 OPSET = 17
 IR_VERSION = 8  # that of opset 17; newer ones lock out older runtimes
 INPUT = "images"
-MULTIPLYING = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # whose multiply-accumulates are counted
-# Operators that move values about, or choose among them, and compute none; a Resize only where it
-# takes the nearest value.
-MOVING = (
-    "MaxPool",
-    "Transpose",
-    "Reshape",
-    "Flatten",
-    "Squeeze",
-    "Unsqueeze",
-    "Slice",
-    "Resize",
-    "Identity",
-    "DepthToSpace",
-    "SpaceToDepth",
-)
-# Operators that change a type, or nothing: how an engine treats them says nothing about how it
-# computes the network.
-CONVERSIONS = ("Cast", "Identity", "QuantizeLinear", "DequantizeLinear", "Constant")
-# In an fp32 graph these show that its file was quantised already.
-INTEGER = frozenset(
-    "QuantizeLinear DequantizeLinear DynamicQuantizeLinear ConvInteger MatMulInteger QLinearConv "
-    "QLinearMatMul".split()
-)
-QUANTISED = "its file is quantised already; --precision fp32 runs it as it is"
 # Elements of an initializer, above which shape inference gets its shape but not its values.
 LIGHT_FLOATS = 4096
 LONGEST_VECTOR = 1 << 20  # elements; the scores of 8,400 boxes and 80 classes are 672,000
@@ -103,6 +79,67 @@ class GraphBuilder:
         )
         return name
 
+    def conv(
+        self,
+        name: str,
+        x: str,
+        weight: NDArray[np.float32],
+        bias: NDArray[np.float32],
+        *,
+        strides: Sequence[int],
+        pads: Sequence[int],
+        dilation: int = 1,
+        groups: int = 1,
+    ) -> str:
+        """``weight``: [out, in / groups, k, k]. ``pads``: top, left, bottom, right."""
+        inputs = [x, self.constant(f"{name}.weight", weight), self.constant(f"{name}.bias", bias)]
+        return self.add(
+            "Conv",
+            name,
+            inputs,
+            kernel_shape=list(weight.shape[2:]),
+            strides=list(strides),
+            pads=list(pads),
+            dilations=[dilation] * 2,
+            group=groups,
+        )
+
+    def max_pool(
+        self, name: str, x: str, kernel: int, strides: Sequence[int], pads: Sequence[int]
+    ) -> str:
+        return self.add(
+            "MaxPool", name, [x], kernel_shape=[kernel] * 2, strides=list(strides), pads=list(pads)
+        )
+
+    def upsample(self, name: str, x: str, factor: int) -> str:
+        """Every pixel so many times, along both sides."""
+        scales = self.constant(f"{name}.scales", np.array([1, 1, factor, factor], np.float32))
+        return self.add(
+            "Resize",
+            name,
+            [x, "", scales],
+            mode="nearest",
+            coordinate_transformation_mode="asymmetric",
+            nearest_mode="floor",
+        )
+
+    def activation(self, stem: str, kind: str, x: str, slope: float | None = None) -> str:
+        """One of ``ACTIVATIONS``; its nodes are called ``stem`` and a part's name. ``slope``: of a
+        leaky one, instead of darknet's."""
+        made = {"x": x}
+        for part, operator, inputs, attributes in ACTIVATIONS[kind]:
+            if kind == "leaky" and slope is not None:
+                attributes = {"alpha": slope}
+            name = f"{stem}.{part}"
+            tensors = [
+                made[given]
+                if isinstance(given, str)
+                else self.constant(f"{name}.n{at}", np.array(given, np.float32))
+                for at, given in enumerate(inputs)
+            ]
+            made[part] = self.add(operator, name, tensors, **attributes)
+        return made.get("act", x)
+
     def _take(self, name: str) -> None:
         if not good_name(name) or name in self._names:
             raise ValueError(f"node name {name!r} is taken, or is not of words joined by dots")
@@ -145,45 +182,6 @@ def good_name(name: str) -> bool:
         re.fullmatch(r"[0-9]+|[A-Za-z_]\w*", part, re.ASCII) and not keyword.iskeyword(part)
         for part in parts
     )
-
-
-# Activation functions by Darknet's names, as ONNX operators: adding one is one row.
-#
-# A step is (name part, operator, inputs, attributes). Among the inputs "x" is the convolution's
-# output, another text is an earlier step's name part, and a number is a constant. The last step is
-# always called "act".
-
-Step = tuple[str, str, tuple[str | float, ...], dict[str, Any]]
-
-_SILU: tuple[Step, ...] = (("sigmoid", "Sigmoid", ("x",), {}), ("act", "Mul", ("x", "sigmoid"), {}))
-_HARD_SWISH: tuple[Step, ...] = (("act", "HardSwish", ("x",), {}),)
-
-ACTIVATIONS: dict[str, tuple[Step, ...]] = {
-    "linear": (),
-    "leaky": (("act", "LeakyRelu", ("x",), {"alpha": 0.1}),),
-    "relu": (("act", "Relu", ("x",), {}),),
-    "relu6": (("act", "Clip", ("x", 0.0, 6.0), {}),),
-    "logistic": (("act", "Sigmoid", ("x",), {}),),
-    "tanh": (("act", "Tanh", ("x",), {}),),
-    "elu": (("act", "Elu", ("x",), {"alpha": 1.0}),),
-    "swish": _SILU,
-    "silu": _SILU,
-    # Mish became an ONNX operator in opset 18 only: x * tanh(log(1 + e^x)).
-    "mish": (
-        ("softplus", "Softplus", ("x",), {}),
-        ("tanh", "Tanh", ("softplus",), {}),
-        ("act", "Mul", ("x", "tanh"), {}),
-    ),
-    # x * min(2, max(0, x + 2)) / 2
-    "hard_mish": (
-        ("shifted", "Add", ("x", 2.0), {}),
-        ("clipped", "Clip", ("shifted", 0.0, 2.0), {}),
-        ("halved", "Mul", ("clipped", 0.5), {}),
-        ("act", "Mul", ("x", "halved"), {}),
-    ),
-    "hardswish": _HARD_SWISH,
-    "hard_swish": _HARD_SWISH,
-}
 
 
 # Shapes and costs of any ONNX graph

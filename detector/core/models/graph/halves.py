@@ -31,8 +31,6 @@ from numpy.typing import NDArray
 from detector.core.errors import ModelError
 from detector.core.models.base import Network
 from detector.core.models.graph.build import (
-    MULTIPLYING,
-    QUANTISED,
     good_name,
     infer_shapes,
     is_quantised,
@@ -41,6 +39,7 @@ from detector.core.models.graph.build import (
     tensor_shapes,
     uncounted,
 )
+from detector.core.models.graph.operators import MULTIPLYING, QUANTISED
 
 if TYPE_CHECKING:
     import onnx

@@ -24,10 +24,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from detector.core.models.graph import int8
 from detector.core.models.graph.build import (
-    MOVING,
-    MULTIPLYING,
-    QUANTISED,
     infer_shapes,
     is_quantised,
     node_macs,
@@ -35,12 +33,14 @@ from detector.core.models.graph.build import (
     tensor_shapes,
 )
 from detector.core.models.graph.halves import operand_name
+from detector.core.models.graph.int8 import WEIGHT_TOP
+from detector.core.models.graph.operators import MOVING, MULTIPLYING, QUANTISED
 from detector.core.models.graph.ranges import Range
 
 if TYPE_CHECKING:
     import onnx
 
-KINDS = ("int8-u8", "int8-s8")
+KINDS = int8.KINDS
 
 # Operators beside those of MULTIPLYING and MOVING that may be int8: ONNX Runtime has an integer
 # kernel for them, or drops Q and DQ around them.
@@ -49,8 +49,6 @@ FUSED = ("Relu", "Clip")
 COMPUTING = ("LeakyRelu", "Sigmoid", "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool")
 
 PIXELS = (0.0, 255.0)  # the range of the picture's own values, whatever the frames show
-WEIGHT_TOP = 127  # TensorRT takes weights of -127..127
-NARROW_TOP = 64  # two products with u8 stay within 16 bits: 2 * 255 * 64 < 2**15
 BIAS_TOP = 2**31 - 2**24  # of the int32 that a bias becomes, with room for what is added to it
 
 

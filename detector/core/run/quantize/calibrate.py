@@ -1,9 +1,9 @@
 """A calibration: the ranges of a network's tensors, and what stays float in int8.
 
 It is kept as one file for a model and an input size, whatever the batch and the kind of int8, so
-that every int8 graph of the model comes from the same measurement. ``get_calibration`` finds the
-file or has it made; ``calibrate`` makes the calibration itself. A known model may come with one
-(``packaged``): it is used where no other is kept, and where ``--calibrate packaged`` names it.
+that every int8 graph of the model comes from the same measurement. ``find_calibration`` finds the
+file, making.py makes it. A known model may come with one (``packaged``): it is used where no
+other is kept, and where ``--calibrate packaged`` names it.
 """
 
 from __future__ import annotations
@@ -11,45 +11,23 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from detector.core import engines, sources
-from detector.core.config.schema import PACKAGED, CalibrationConfig, Config
+from detector.core.config.schema import PACKAGED, Config
 from detector.core.engines._built import proof, store
-from detector.core.engines.base import BuildProgress
-from detector.core.errors import DetectVideoError, EngineError, ModelError, UsageError
+from detector.core.errors import ModelError, UsageError
 from detector.core.errors.guard import keep
-from detector.core.errors.machine import BF16, cpu_flags
 from detector.core.errors.parsing import parse_json
 from detector.core.errors.text import counted
 from detector.core.models.base import Network
 from detector.core.models.catalogue import canvases_of, known, known_model
-from detector.core.models.graph.qdq import (
-    KINDS,
-    WEIGHT_TOP,
-    Unit,
-    Wiring,
-    float_share,
-    int8_units,
-    quantised_graph,
-    tensors_to_measure,
-)
-from detector.core.models.graph.ranges import Range, measure_ranges
-from detector.core.run.quantize.frames import Frames, read_frames, source_sha256
-from detector.core.run.quantize.search import (
-    RANKING_FRAMES,
-    MakeGraph,
-    Progress,
-    Reference,
-    choose_float_units,
-    rank_units,
-    weight_top,
-)
+from detector.core.models.graph.int8 import WEIGHT_TOP, weight_top
+
+if TYPE_CHECKING:
+    from detector.core.models.graph.ranges import Range
 
 SCHEMA = 1
 # A key of ``Calibration.result`` that packaged calibrations have: int8-u8 with weights of 7 bits.
@@ -58,7 +36,6 @@ NARROW = "int8-u8, 7 bits"
 # run in bf16. Where a calibration has it, the engine does so. One of the user's has it within the
 # budget, a packaged one by what that loses in AP50 (docs/model-street.md).
 FLOAT_IN_BF16 = "int8-u8, float in bf16"
-HALVES_ENGINE = "openvino"  # the only one that mixes int8 and bf16
 SUFFIX = ".calibration"  # a JSON file; its manifest, beside it, ends in .json
 UNREADABLE = (UsageError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
 
@@ -158,40 +135,31 @@ class Calibration:
         return Calibration(**document, ranges=ranges, result=result)
 
 
-# Finding the file, or having it made
+# Finding the file
 
 
-def get_calibration(
-    network: Network, config: Config, folder: Path, progress: BuildProgress
+def find_calibration(
+    network: Network, config: Config, folder: Path, *, by_graph: bool = True
 ) -> tuple[Calibration, list[str]]:
-    """Makes the calibration that ``--calibrate`` asks for; without it, finds the one that is kept
-    for this model and size. Returns it with lines for the user.
+    """The calibration that is kept for this model and size, or comes with the model; with lines for
+    the user. ``by_graph``: the names of the graph's tensors are compared too, which reads it.
+
+    Raises UsageError where there is none.
     """
-    asked = config.calibration
-    if asked.calibrate is None:
-        return _find_kept(network, config, folder)
-    if asked.calibrate == PACKAGED:
-        found = packaged(network, config.network.model)
+    if config.calibration.calibrate == PACKAGED:
+        found = packaged(network, config.network.model, by_graph=by_graph)
         if found is None:
             raise UsageError(f"--calibrate {PACKAGED}: {_no_packaged(network)}")
         return found, []
-    sources.refuse_pipe(asked.calibrate, "calibration reads its source more than once")
-    with sources.open(asked.calibrate, frames=1):
-        pass  # a source that cannot be opened is refused before anything is made
-    made = store.build_once(
-        folder,
-        _file_stem(network),
-        SUFFIX,
-        _key(network, asked),
-        lambda target: _make_file(network, asked, target, _stoppable(progress)),
-    )
-    return Calibration.from_json(Path(made.path).read_text(encoding="utf-8")), list(made.notes)
+    return _find_kept(network, config, folder, by_graph)
 
 
-def _find_kept(network: Network, config: Config, folder: Path) -> tuple[Calibration, list[str]]:
+def _find_kept(
+    network: Network, config: Config, folder: Path, by_graph: bool
+) -> tuple[Calibration, list[str]]:
     """The newest calibration that fits; those of the method and budget asked for come first."""
-    wanted, notes = _model_key(network), []
-    pattern = re.compile(re.escape(_file_stem(network)) + "-[0-9a-f]{12}" + re.escape(SUFFIX))
+    wanted, notes = model_key(network, by_graph=by_graph), []
+    pattern = re.compile(re.escape(file_stem(network)) + "-[0-9a-f]{12}" + re.escape(SUFFIX))
     paths = [path for path in folder.glob(f"*{SUFFIX}") if pattern.fullmatch(path.name)]
     asked = (config.calibration.calibrate_method, config.calibration.budget)
 
@@ -213,7 +181,7 @@ def _find_kept(network: Network, config: Config, folder: Path) -> tuple[Calibrat
             continue
         keep("the calibration", path, path.with_suffix(".json"))
         return found, [*notes, f"int8: uses the calibration {path}"]
-    if (own := packaged(network, config.network.model)) is not None:
+    if (own := packaged(network, config.network.model, by_graph=by_graph)) is not None:
         return own, notes
     size = f"{network.input.width}x{network.input.height}"
     advice = (
@@ -224,19 +192,23 @@ def _find_kept(network: Network, config: Config, folder: Path) -> tuple[Calibrat
     raise UsageError("; ".join([*notes, advice]))
 
 
-def packaged(network: Network, model: str) -> Calibration | None:
+def packaged(network: Network, model: str, *, by_graph: bool = True) -> Calibration | None:
     """The calibration that a known model comes with, for its own weights and input size.
 
     Where the model declares canvases, it holds at every size: ranges are of tensors, which are the
-    same ones, and docs/model-street.md has the agreement on other canvases.
+    same ones, and docs/model-street.md has the agreement on other canvases. ``by_graph``: as of
+    ``find_calibration``.
     """
     if model not in known() or (path := known_model(model).calibration) is None:
         return None
     try:
         document = parse_json(path.read_text(encoding="utf-8"), str(path))
-        made, wanted = document.pop("key"), json.loads(json.dumps(_model_key(network)))
+        made = document.pop("key")
+        wanted = json.loads(json.dumps(model_key(network, by_graph=by_graph)))
         if canvases_of(model):
             made.pop("input"), wanted.pop("input")
+        if not by_graph:
+            made.pop("tensors")
         if made != wanted:
             return None
         found = Calibration.from_document(document)
@@ -248,7 +220,7 @@ def packaged(network: Network, model: str) -> Calibration | None:
 
 def for_packaging(network: Network, calibration: Calibration) -> str:
     """The text of the file that ``packaged`` reads."""
-    return json.dumps({"key": _model_key(network), **calibration.as_document()}, indent=1) + "\n"
+    return json.dumps({"key": model_key(network), **calibration.as_document()}, indent=1) + "\n"
 
 
 def _no_packaged(network: Network) -> str:
@@ -260,182 +232,23 @@ def _no_packaged(network: Network) -> str:
     )
 
 
-def _model_key(network: Network) -> dict[str, Any]:
+def model_key(network: Network, *, by_graph: bool = True) -> dict[str, Any]:
     """What a calibration must have in common with a network to be used for it."""
-    names = "\n".join(tensors_to_measure(network.graph))
-    return {
+    key: dict[str, Any] = {
         "schema": SCHEMA,
         "sources_sha256": network.sha256,
         # The family says what the 0..255 of a pixel become, and so how large every tensor gets.
         "family": network.family,
         "input": [network.input.height, network.input.width],
-        "tensors": hashlib.sha256(names.encode()).hexdigest()[:16],
     }
+    if by_graph:
+        from detector.core.models.graph.qdq import tensors_to_measure
+
+        names = "\n".join(tensors_to_measure(network.graph))
+        key["tensors"] = hashlib.sha256(names.encode()).hexdigest()[:16]
+    return key
 
 
-def _key(network: Network, asked: CalibrationConfig) -> dict[str, Any]:
-    """What two calibrations must have in common to be the same file."""
-    import onnxruntime
-
-    top = weight_top(KINDS[0])
-    return {
-        **_model_key(network),
-        **({} if top == WEIGHT_TOP else {"weight_top": top}),
-        **({"float_in_bf16": True} if bf16_can_be_measured() else {}),
-        "geometry": [network.input.geometry, network.input.pad_value],
-        "method": asked.calibrate_method,
-        "budget": asked.budget,
-        "frames": asked.calibrate_frames,
-        "source_sha256": source_sha256(str(asked.calibrate)),
-        "onnxruntime": onnxruntime.__version__,
-    }
-
-
-def _file_stem(network: Network) -> str:
+def file_stem(network: Network) -> str:
     """A file name without batch and precision: the calibration holds for all of them."""
     return re.sub(r"-b\d+$", "-int8", store.stem(network))
-
-
-def _stoppable(progress: BuildProgress) -> Progress:
-    """Reports progress, and raises EngineError where the caller wants to stop."""
-
-    def report(doing: str, done: int, of: int) -> None:
-        if not progress(doing, done, of):
-            raise EngineError("int8: the calibration was stopped; nothing is kept")
-
-    return report
-
-
-# Making it
-
-
-def _make_file(
-    network: Network, asked: CalibrationConfig, target: Path, progress: Progress
-) -> dict[str, Any]:
-    """Writes the file; returns facts for its manifest."""
-    frames = read_frames(str(asked.calibrate), network.input, asked.calibrate_frames)
-    calibration = calibrate(network, frames, asked, progress)
-    target.write_text(calibration.to_json(), encoding="utf-8")
-    return {
-        kind: {"agreement": result.agreement, "plain": result.plain}
-        for kind, result in calibration.result.items()
-    }
-
-
-def calibrate(
-    network: Network, frames: Frames, asked: CalibrationConfig, progress: Progress = lambda *_: None
-) -> Calibration:
-    """Measures the ranges and, unless the weights are random, searches for what stays float."""
-    ranges = measure_ranges(
-        network.graph,
-        tensors_to_measure(network.graph),
-        frames.seen,
-        asked.calibrate_method,
-        lambda done, of: progress("int8: ranges", done, of),
-    )
-    reference = Reference.of(network, frames.held_out)
-    searched = network.random_seed is None
-    budget = asked.budget if searched else 0.0  # a budget of 0 is reached without a search
-    result = _search_both_kinds(network, frames, ranges, reference, budget, progress)
-    if bf16_can_be_measured():
-        halves = float_in_bf16(network, ranges, result[KINDS[0]], reference)
-        if halves is not None and halves.agreement >= budget:
-            result[FLOAT_IN_BF16] = halves
-    return Calibration(
-        source=str(asked.calibrate),
-        method=asked.calibrate_method,
-        seen=len(frames.seen),
-        held_out=len(frames.held_out),
-        apart=frames.apart,
-        frames_sha256=frames.digest,
-        budget=asked.budget,
-        searched=searched,
-        detections=sum(map(len, reference.detections)),
-        ranges=ranges,
-        result=result,
-    )
-
-
-def bf16_can_be_measured() -> bool:
-    return bool(cpu_flags() & BF16) and engines.is_installed(HALVES_ENGINE)
-
-
-def float_in_bf16(
-    network: Network, ranges: Mapping[str, Range], u8: Result, reference: Reference
-) -> Result | None:
-    """What a result of int8-u8 becomes by OpenVINO with its float layers in bf16; None where
-    OpenVINO does not run the graph, which other engines may.
-    """
-    kind = KINDS[0]
-    graph = quantised_graph(network.graph, ranges, set(u8.kept), kind, weight_top(kind))
-    in_int8 = replace(reference, network=replace(network, precision=kind))
-    options = {"precision": "int8", "concurrency": 1, "own": {"float": "bf16"}}
-    try:
-        share = in_int8.agreement(graph, HALVES_ENGINE, **options)
-    except DetectVideoError:
-        return None
-    return replace(u8, agreement=share, runs=1)
-
-
-def _search_both_kinds(
-    network: Network,
-    frames: Frames,
-    ranges: Mapping[str, Range],
-    reference: Reference,
-    budget: float,
-    progress: Progress,
-) -> dict[str, Result]:
-    """u8 first; s8 keeps the same nodes float, and more where its coarser steps need it."""
-    units = int8_units(Wiring(network.graph))
-    results: dict[str, Result] = {}
-    ranking: list[Unit] | None = None
-    kept: list[Unit] = []
-    for kind in KINDS:
-        all_int8 = _graph_maker(network, ranges, kind, [])
-        make_graph = _graph_maker(network, ranges, kind, kept)
-        choice = choose_float_units([], make_graph, reference.agreement, 0.0, progress)
-        plain = reference.agreement(all_int8([])) if kept else choice.plain
-        runs = len(choice.agreements)
-        if choice.plain < budget:
-            if ranking is None:
-                ranking = _rank_on_few_frames(network, frames, units, all_int8, progress)
-                runs += len(units)
-            rest = [unit for unit in ranking if unit not in kept]
-            choice = choose_float_units(rest, make_graph, reference.agreement, budget, progress)
-            runs += len(choice.agreements)
-        kept = [*kept, *choice.kept]
-        results[kind] = _result(network, kept, plain, choice.reached, runs)
-    return results
-
-
-def _rank_on_few_frames(
-    network: Network,
-    frames: Frames,
-    units: Sequence[Unit],
-    make_graph: MakeGraph,
-    progress: Progress,
-) -> list[Unit]:
-    chosen = np.linspace(0, len(frames.seen) - 1, RANKING_FRAMES).round().astype(int)
-    reference = Reference.of(network, frames.seen[np.unique(chosen)])
-    return rank_units(units, make_graph, reference.error, progress)
-
-
-def _graph_maker(
-    network: Network, ranges: Mapping[str, Range], kind: str, always: Sequence[Unit]
-) -> MakeGraph:
-    """A function from units that stay float to the graph; those in ``always`` stay float too."""
-    return lambda kept: quantised_graph(
-        network.graph,
-        ranges,
-        {name for unit in (*always, *kept) for name in unit.nodes},
-        kind,
-        weight_top(kind),
-    )
-
-
-def _result(
-    network: Network, kept: Sequence[Unit], plain: float, reached: float, runs: int
-) -> Result:
-    nodes = tuple(name for unit in kept for name in unit.nodes)
-    share = float_share(network.graph, nodes)
-    return Result(nodes, plain, reached, share.layers, share.all_layers, share.macs, runs)

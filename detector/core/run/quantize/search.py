@@ -25,9 +25,8 @@ from detector.core import engines
 from detector.core.analysis.agreement import agreement
 from detector.core.config.schema import SelectionConfig
 from detector.core.engines.base import EngineOptions
-from detector.core.errors.machine import adds_int8_in_16_bits
 from detector.core.models.base import Network
-from detector.core.models.graph.qdq import NARROW_TOP, WEIGHT_TOP, Unit
+from detector.core.models.graph.qdq import Unit
 from detector.core.stages.nms import nms
 from detector.core.types import Detections
 
@@ -47,16 +46,6 @@ MakeGraph = Callable[[Sequence[Unit]], "onnx.ModelProto"]
 Score = Callable[["onnx.ModelProto"], float]
 Progress = Callable[[str, int, int], None]
 """(what is being done, steps done, steps in all); raises to stop."""
-
-
-def weight_top(kind: str) -> int:
-    """The largest weight of a kind of int8, in steps, on this CPU.
-
-    Sums of u8 products that overflow cost more than a bit of the weights: the default model's
-    agreement with fp32 is 0.92 with 8 bits and 0.97 with 7 on an AMD Zen 3 (AVX2), and 0.98 with 8
-    where 32 bits are added (``training/evaluate_default --agreement --size 608x352``).
-    """
-    return NARROW_TOP if kind == "int8-u8" and adds_int8_in_16_bits() else WEIGHT_TOP
 
 
 # Measuring a graph against fp32

@@ -23,7 +23,7 @@ from detector.core.models.formats.darknet.layers import (
     Yolo,
 )
 from detector.core.models.formats.darknet.weights import Filter, fold
-from detector.core.models.graph.build import ACTIVATIONS, GraphBuilder
+from detector.core.models.graph.build import GraphBuilder
 
 if TYPE_CHECKING:
     import onnx
@@ -66,24 +66,20 @@ class DarknetGraph:
             case Convolution():
                 return self._convolution(layer)
             case MaxPool():
-                return self._node(
-                    "MaxPool",
-                    layer,
-                    "maxpool",
-                    kernel_shape=[layer.kernel] * 2,
-                    strides=list(layer.stride),
-                    pads=list(layer.pads),
+                x = self.tensors[layer.inputs[0]]
+                return self.builder.max_pool(
+                    f"{layer.index}.maxpool", x, layer.kernel, layer.stride, layer.pads
                 )
             case AveragePool():
                 return self._node("GlobalAveragePool", layer, "avgpool")
             case Route():
                 return self._route(layer)
             case Shortcut():
-                return self._activation(layer, layer.activation, self._shortcut(layer))
+                added = self._shortcut(layer)
+                return self.builder.activation(f"{layer.index}", layer.activation, added)
             case Product():
-                return self._activation(
-                    layer, layer.activation, self._node("Mul", layer, "product")
-                )
+                product = self._node("Mul", layer, "product")
+                return self.builder.activation(f"{layer.index}", layer.activation, product)
             case Upsample():
                 return self._upsample(layer)
             case Yolo():
@@ -101,37 +97,17 @@ class DarknetGraph:
         weights, biases = fold(
             self.architecture, layer, next(self._filters), PICTURE_SCALE if first else 1.0
         )
-        name = f"{layer.index}.conv"
-        inputs = [
+        out = self.builder.conv(
+            f"{layer.index}.conv",
             self.tensors[layer.inputs[0]],
-            self.builder.constant(f"{name}.weight", weights),
-            self.builder.constant(f"{name}.bias", biases),
-        ]
-        out = self.builder.add(
-            "Conv",
-            name,
-            inputs,
-            kernel_shape=[layer.kernel] * 2,
-            strides=list(layer.stride),
+            weights,
+            biases,
+            strides=layer.stride,
             pads=[layer.padding] * 4,
-            dilations=[layer.dilation] * 2,
-            group=layer.groups,
+            dilation=layer.dilation,
+            groups=layer.groups,
         )
-        return self._activation(layer, layer.activation, out)
-
-    def _activation(self, layer: Layer, activation: str, x: str) -> str:
-        made = {"x": x}
-        for part, operator, inputs, attributes in ACTIVATIONS[activation]:
-            name = f"{layer.index}.{part}"
-            tensors = [
-                made[i] if isinstance(i, str) else self._number(f"{name}.n{at}", i)
-                for at, i in enumerate(inputs)
-            ]
-            made[part] = self.builder.add(operator, name, tensors, **attributes)
-        return made.get("act", x)
-
-    def _number(self, name: str, value: float) -> str:
-        return self.builder.constant(name, np.array(value, np.float32))
+        return self.builder.activation(f"{layer.index}", layer.activation, out)
 
     def _shortcut(self, layer: Shortcut) -> str:
         """Inputs with as many channels are added at once, then those with fewer, one by one."""
@@ -191,25 +167,13 @@ class DarknetGraph:
         return self.builder.add("Slice", name, [x, *constants])
 
     def _upsample(self, layer: Upsample) -> str:
-        name = f"{layer.index}.upsample"
-        scales = self.builder.constant(
-            f"{name}.scales", np.array([1, 1, layer.stride, layer.stride], np.float32)
-        )
-        out = self.builder.add(
-            "Resize",
-            name,
-            [self.tensors[layer.inputs[0]], "", scales],
-            mode="nearest",
-            coordinate_transformation_mode="asymmetric",
-            nearest_mode="floor",
-        )
+        x = self.tensors[layer.inputs[0]]
+        out = self.builder.upsample(f"{layer.index}.upsample", x, layer.stride)
         if layer.scale == 1:
             return out
-        return self.builder.add(
-            "Mul",
-            f"{layer.index}.scale",
-            [out, self._number(f"{layer.index}.scale.n", layer.scale)],
-        )
+        name = f"{layer.index}.scale"
+        factor = self.builder.constant(f"{name}.n", np.array(layer.scale, np.float32))
+        return self.builder.add("Mul", name, [out, factor])
 
     def _yolo(self, layer: Yolo) -> str:
         """The output is the raw map. It is decoded outside, after the filter on objectness."""

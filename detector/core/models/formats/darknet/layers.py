@@ -16,7 +16,7 @@ from typing import NamedTuple, TypedDict
 from detector.core.errors import ModelError
 from detector.core.errors.limits import how_to_raise, raised
 from detector.core.models.formats.darknet.cfg import Section, quote
-from detector.core.models.graph.build import ACTIVATIONS
+from detector.core.models.graph.operators import ACTIVATIONS
 
 MAX_SIDE = 16384  # pixels, of the input and of an anchor
 MAX_CHANNELS = 1 << 19  # yolo9000 has 28,269

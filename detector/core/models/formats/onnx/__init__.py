@@ -6,7 +6,7 @@ load.py       file -> ForeignGraph (foreign.py): one input, standard operators, 
 metadata.py   names, stride, size and task, as the exporter wrote them
 shapes.py     the size and batch asked for, with everything constant computed;
               rebatch.py: another batch than the file's own, where that is proven right
-recognise.py  which family it is and how its outputs are laid out, by evidence.py and probe.py
+recognise.py  which family it is and how its outputs are laid out (models/layouts), by evidence.py
 rewrite.py    our input and outputs, plainer operators, and our names
 
 A file that ``detect-video build --to onnx`` wrote says itself what it is (models/own_files.py), and
@@ -33,12 +33,11 @@ from detector.core.models.description import (
     family_names,
     geometry_of,
     given_size,
-    heads_of,
     listed_names,
     pixel_scale,
     read_description,
 )
-from detector.core.models.formats.onnx.evidence import Evidence
+from detector.core.models.formats.onnx.evidence import HOW_TO_SAY, Evidence
 from detector.core.models.formats.onnx.foreign import attributes_of
 from detector.core.models.formats.onnx.recognise import ALIASES
 from detector.core.models.names import find_names, read_names
@@ -48,11 +47,11 @@ if TYPE_CHECKING:
     import onnx
     from numpy.typing import NDArray
 
-    from detector.core.models.description import Bound
     from detector.core.models.formats.onnx.foreign import ForeignGraph
     from detector.core.models.formats.onnx.metadata import Metadata
     from detector.core.models.formats.onnx.recognise import Recognition
     from detector.core.models.formats.onnx.rewrite import Wanted
+    from detector.core.models.layouts.base import Bound
 
 SUFFIXES = (".onnx",)
 
@@ -80,7 +79,6 @@ def read(request: ModelRequest) -> Network:
         simplify_operators,
     )
     from detector.core.models.formats.onnx.shapes import refuse_costly_constants, settle_shapes
-    from detector.core.models.formats.onnx.yolo import HOW_TO_SAY
     from detector.core.models.graph.build import infer_shapes, output_shapes
 
     path, batch = request.path, request.batch
@@ -114,11 +112,11 @@ def read(request: ModelRequest) -> Network:
     rename_all(foreign)
     graph = foreign.model()
     infer_shapes(graph)
-    stride = metadata.stride or max(result.strides, default=DEFAULT_STRIDE)
+    stride = metadata.stride or max(bound.strides, default=DEFAULT_STRIDE)
     given = wants.input
     of_picture = wants.outputs is not None and wants.outputs.boxes.of == "picture"
     rules = InputRules(height, width, geometry_of(given), stride, given.pad, of_picture)
-    head, dense = heads_of(bound.reading, len(class_names))
+    head, dense = bound.heads(len(class_names))
     macs, at_most = _count(path, foreign, graph, rules, warnings)
     return Network(
         name=path.stem,
@@ -169,6 +167,8 @@ def describe(request: ModelRequest) -> str:
         head = f"# {exc}\n# Check the lines with a guess against what its makers say.\n"
         return head + as_yaml(made, guessed)
     head = f"# {path.name} is read as {result.description.family} ({result.why}).\n"
+    if result.bound.reading is None:
+        raise ModelError(f"{path}: needs no description: it is read as {result.kind}")
     outputs = explicit(result.bound, {name: foreign.dims[name] for name in foreign.outputs})
     described = msgspec.structs.replace(result.description, outputs=outputs)
     return head + as_yaml(described)
@@ -220,7 +220,7 @@ def _read_own(request: ModelRequest, graph: ForeignGraph, sha256: str) -> Networ
         sha256=sha256,
         random_seed=own.random_seed,
         needs_nms=own.needs_nms,
-        watched=BUILD_AGAIN if own.kind == "list" else "",
+        watched=BUILD_AGAIN if own.decoder.watched else "",
         warnings=warnings,
         details={"layout": own.kind, "recognised": "from what detect-video wrote into it"},
     )
@@ -269,9 +269,11 @@ FRONT_END = FrontEnd(read, families=(*family_names(), *ALIASES), describe=descri
 def _state_columns(graph: ForeignGraph, bound: Bound) -> None:
     """Gives boxes of an output of their own the four columns that shape inference lost on the way:
     a description vouches for them, and where it is wrong, the Reshape of the list fails."""
-    boxes = bound.reading.boxes
+    if (reading := bound.reading) is None:
+        return
+    boxes = reading.boxes
     name = bound.outputs[boxes.output]
-    if boxes.count is not None and boxes.output != bound.reading.scores.output:
+    if boxes.count is not None and boxes.output != reading.scores.output:
         *sides, columns = graph.dims[name]
         if columns is None and not boxes.across:
             graph.dims[name] = (*sides, boxes.first + boxes.count)

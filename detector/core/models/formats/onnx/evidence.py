@@ -1,20 +1,21 @@
 """What a graph from elsewhere tells about itself: shapes, operators, constants, and one probe.
 
-Outputs of one shape may mean several things. ``Evidence`` answers what decides between them; it
-knows no family and no layout. Where the graph itself does not tell, ``probe`` runs it once.
+Outputs of one shape may mean several things. ``Evidence`` answers what decides between them, and
+the layouts ask (models/layouts). Where the graph itself does not tell, ``probe`` runs it once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.core.models.formats.onnx.foreign import Dims, ForeignGraph, attributes_of
-from detector.core.models.layouts import PYRAMIDS, count_cells
+from detector.core.models.formats.onnx.foreign import ForeignGraph, attributes_of
+from detector.core.models.layouts.seen import MAX_DETECTIONS, PYRAMIDS, Dims, Seen, count_cells
 
 if TYPE_CHECKING:
     import onnx
@@ -33,6 +34,9 @@ MOVING = frozenset(
 ROUNDING = frozenset(("QuantizeLinear", "DequantizeLinear"))
 AFFINE = frozenset("Mul Div Add Sub".split())
 MAX_STEPS = 64  # nodes behind the input that are looked at
+
+HOW_TO_SAY = "say what they mean: detect-video models describe {} writes a file for --describe"
+YOLOS = re.compile(r"yolox|yolov?(5|6|7|8|9|10|11|12|26)(?!\d)|rt[-_]?detr")
 
 # A factor on pixels below this takes 0..255: 1/255, or 1/58 for a deviation. Above it, 0..1.
 LARGEST_PIXEL_FACTOR = 0.05
@@ -69,7 +73,7 @@ class Inside:
 
 
 @dataclass(slots=True)
-class Evidence:
+class Evidence(Seen):
     """``height``, ``width``: of the input. ``forced``: the user said which family it is."""
 
     graph: ForeignGraph
@@ -91,22 +95,6 @@ class Evidence:
     def outputs(self) -> dict[str, Dims]:
         return {name: self.dims(name) for name in self.graph.outputs}
 
-    def rank3_outputs(self) -> Iterator[tuple[str, int, int]]:
-        """Name and last two sides of the outputs [B, n, m] of which both are known."""
-        for name in self.graph.outputs:
-            dims = self.dims(name)
-            if len(dims) == 3 and dims[1] is not None and dims[2] is not None:
-                yield name, dims[1], dims[2]
-
-    def pyramid(
-        self, rows: int, boxes: int, among: Iterable[tuple[int, ...]] = PYRAMIDS
-    ) -> tuple[int, ...] | None:
-        """The strides of the maps that give that many rows, with ``boxes`` boxes a cell."""
-        for strides in among:
-            if boxes * count_cells(self.height, self.width, strides) == rows:
-                return strides
-        return None
-
     def has_pyramid(self) -> bool:
         """Whether some tensor inside has a row for each cell of a YOLO's maps."""
         counts = {
@@ -124,6 +112,45 @@ class Evidence:
         """False where the file names another number of classes."""
         names = self.metadata.names
         return names is None or len(names) == classes or self.forced
+
+    def named(self) -> tuple[str | None, str]:
+        """The YOLO that the metadata's description names, else the file's name; and where."""
+        for text, where in (
+            (self.metadata.description, "from the metadata"),
+            (self.graph.name, "from the file's name"),
+        ):
+            if (match := YOLOS.search(text.lower())) is None:
+                continue
+            if (number := match.group(1)) is None:
+                return ("yolox" if match.group() == "yolox" else "rtdetr"), where
+            return (f"yolov{number}" if int(number) <= 10 else f"yolo{number}"), where
+        return None, ""
+
+    def is_stated(self) -> bool:
+        """Whether the file has the metadata that Ultralytics' exporters write."""
+        return self.metadata.names is not None and self.metadata.stride is not None
+
+    def is_yolo(self) -> bool:
+        """Whether anything but the shape of a list says that a YOLO gives it."""
+        return self.named()[0] is not None or self.is_stated() or self.has_pyramid()
+
+    def has_boxes_apart(self) -> bool:
+        """Whether boxes stand in an output of their own, so that others hold scores alone
+        (YOLO-NAS). The user's word counts more."""
+        return not self.forced and any(side == 4 for _, _, side in self.rank3_outputs())
+
+    def looks_finished(self, rows: int, columns: int) -> bool:
+        """Whether it has the shape of a list of finished detections, and of nothing else."""
+        return (
+            columns == 6
+            and rows <= MAX_DETECTIONS
+            and not self.pyramid(rows, 1)
+            and not self.pyramid(rows, 3)
+        )
+
+    def how_to_say(self) -> str:
+        """What to type where nothing says what the outputs mean."""
+        return HOW_TO_SAY.format(f"{self.graph.name}.onnx")
 
     def ends_in_class(self, name: str, columns: int) -> bool:
         """Whether rows of six end in a score and the number of a class, not in two scores.
@@ -219,6 +246,22 @@ class Evidence:
                 return []
             widths += inner if sum(inner) == side else [side]
         return widths if columns in (0, sum(widths)) else []
+
+    def joined_at(self, name: str, width: int) -> int | None:
+        """Where the first part of that width begins, of the parts that the columns of [K, columns]
+        are joined of; None where they are not, or where nothing tells."""
+        node = self.maker(name)
+        if node is None or node.op_type != "Concat" or attributes_of(node)["axis"] not in (1, -1):
+            return None
+        start = 0
+        for tensor in node.input:
+            dims = self.dims(tensor)
+            if len(dims) != 2 or dims[1] is None:
+                return None
+            if dims[1] == width:
+                return start
+            start += dims[1]
+        return None
 
     def _joined_side(self, node: onnx.NodeProto, tensor: str) -> int | None:
         """How long a tensor is along the axis of the Concat that reads it."""

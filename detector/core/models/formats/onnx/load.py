@@ -31,11 +31,11 @@ def read_graph(path: Path) -> tuple[ForeignGraph, str]:
 
     The order matters: the file is measured before it is parsed, inlined, converted or inferred.
     """
-    model = _parse(path)
+    model, digest = _parse(path)
     _refuse_our_own(path, model)
     measure_graph(path, model)
     tidy(model)
-    files = [path, *read_external_data(path, model)]
+    _digest(digest, read_external_data(path, model))
     check_tensors(path, model)
     heavy = _set_aside(path, model)
     model = _inline_functions(path, model)
@@ -58,11 +58,12 @@ def read_graph(path: Path) -> tuple[ForeignGraph, str]:
             metadata=metadata,
             declared=_declared_shapes(graph),
         ),
-        _digest(files),
+        digest.hexdigest(),
     )
 
 
-def _parse(path: Path) -> onnx.ModelProto:
+def _parse(path: Path) -> tuple[onnx.ModelProto, hashlib._Hash]:
+    """The model, and the digest of its bytes: they are read once, and parsed once."""
     import onnx
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
@@ -89,7 +90,7 @@ def _parse(path: Path) -> onnx.ModelProto:
             f"{path}: holds no network; it is no ONNX file, or is damaged: export it again"
         )
     model.ClearField("training_info")
-    return model
+    return model, hashlib.sha256(data)
 
 
 def _refuse_our_own(path: Path, model: onnx.ModelProto) -> None:
@@ -243,13 +244,12 @@ def _declared_shapes(graph: onnx.GraphProto) -> dict[str, Dims]:
     return {name: dims for name, dims in stated.items() if all(dims)}
 
 
-def _digest(files: list[Path]) -> str:
-    digest = hashlib.sha256()
+def _digest(digest: hashlib._Hash, files: list[Path]) -> None:
+    """Adds the bytes of further files."""
     for path in files:
         with path.open("rb") as file:
             while block := file.read(READ_BYTES):
                 digest.update(block)
-    return digest.hexdigest()
 
 
 def _one_line(exc: BaseException) -> str:

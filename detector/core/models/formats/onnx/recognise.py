@@ -5,7 +5,7 @@ A reading needs evidence. It comes, in this order, from
     the user             --describe FILE, --family NAME
     the file's metadata  what Ultralytics and the YOLOs before it write: names, stride, task
     tensors' names       of a family in cfg/families that says where its outputs stand
-    the number of rows   3 boxes a cell, or 1, of a YOLO's maps: yolo.py
+    the number of rows   3 boxes a cell, or 1, of a YOLO's maps: models/layouts
 
 Where the metadata does not prove a layout, one probe of the network may disprove it: scores
 outside 0..1, boxes within a pixel, classes that are no whole numbers. A file that fits no layout,
@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from detector.core.errors import ModelError
-from detector.core.models.description import Bound, Description, bind, families, family
+from detector.core.models.description import Description, bind, families, family
 from detector.core.models.formats.onnx.evidence import Evidence
 from detector.core.models.formats.onnx.inputs import meaning_of
 from detector.core.models.formats.onnx.raw_maps import raw_kind
-from detector.core.models.formats.onnx.yolo import HOW_TO_SAY, LAYOUTS, Layout, named_family
-from detector.core.models.layouts import ANCHOR_FREE
+from detector.core.models.layouts import layouts
+from detector.core.models.layouts.base import Bound
 from detector.core.models.probed import doubt_outputs
 
 if TYPE_CHECKING:
@@ -41,15 +41,12 @@ ALIASES = {"yolov11": "yolo11", "yolov12": "yolo12", "yolov26": "yolo26", "rt-de
 
 @dataclass(frozen=True, slots=True)
 class Recognition:
-    """``kind``: the layout. ``strides``: of its maps, where they are known. ``why``: what gave it
-    away, as words for the user.
-    """
+    """``kind``: the layout. ``why``: what gave it away, as words for the user."""
 
     description: Description
     kind: str
     bound: Bound
     why: str
-    strides: tuple[int, ...] = ()
 
 
 def recognise(
@@ -73,15 +70,16 @@ def recognise(
     _refuse_masks(evidence)
     if asked is not None:
         return _as_asked(evidence, family(asked))
-    named, where = named_family(graph, metadata)
     found = None
     if metadata.names is None:
         found = _by_tensors(evidence)
-    found = found or _by_layout(evidence, named, where) or _by_tensors(evidence)
+    found = found or _by_layout(evidence) or _by_tensors(evidence)
     if found is None:
-        raise ModelError(_refusal(evidence, named))
+        raise ModelError(_refusal(evidence))
     if not _is_proven(metadata, found.bound):
-        doubt = _doubt_columns(evidence, found) or doubt_of(evidence, found.bound)
+        layout = layouts().get(found.kind)
+        doubt = layout.doubt(evidence, found.bound) if layout else None
+        doubt = doubt or doubt_of(evidence, found.bound)
         if doubt is not None:
             raise ModelError(_contradiction(evidence, found, doubt))
     return found
@@ -113,13 +111,13 @@ def _as_asked(
         if isinstance(bound, str):
             raise ModelError(
                 f"{evidence.graph.name}: --family {wanted.family}: {bound}; {seen}; "
-                f"{HOW_TO_SAY.format(evidence.graph.name + '.onnx')}"
+                f"{evidence.how_to_say()}"
             )
         return Recognition(wanted, DESCRIBED, bound, why)
     for kind in wanted.layouts:
-        if layout := LAYOUTS[kind].match(evidence):
-            return _of_layout(evidence, wanted, layout, why)
-    shapes = "; or ".join(LAYOUTS[kind].shape for kind in wanted.layouts)
+        if found := layouts()[kind].in_graph(evidence):
+            return Recognition(wanted, kind, found, why)
+    shapes = "; or ".join(layouts()[kind].shape for kind in wanted.layouts)
     raise ModelError(
         f"{evidence.graph.name}: --family {wanted.family}: its exports give {shapes}; but {seen}"
     )
@@ -149,17 +147,19 @@ def _by_tensors(evidence: Evidence) -> Recognition | None:
         names = ", ".join(one.description.family for one in fitting)
         raise ModelError(
             f"{evidence.graph.name}: {evidence.output_shapes()}, which may be {names}: say which "
-            f"with --family, or {HOW_TO_SAY.format(evidence.graph.name + '.onnx')}"
+            f"with --family, or {evidence.how_to_say()}"
         )
     return fitting[0] if fitting else None
 
 
 def _has_parts(evidence: Evidence, known: Description, bound: Bound) -> bool:
     """Whether the outputs have the signs that are about them: columns, and how boxes are made."""
-    wanted, background = known.signs.classes, bound.reading.background != "none"
+    reading, wanted = bound.reading, known.signs.classes
+    assert reading is not None
+    background = reading.background != "none"
     if wanted is not None and (bound.classes or 0) + background != wanted:
         return False
-    boxes = bound.outputs[bound.reading.boxes.output]
+    boxes = bound.outputs[reading.boxes.output]
     return not known.signs.sides or evidence.sides(boxes) == known.signs.sides
 
 
@@ -184,29 +184,16 @@ def _has_signs(evidence: Evidence, known: Description) -> bool:
     )
 
 
-def _by_layout(evidence: Evidence, named: str | None, where: str) -> Recognition | None:
-    """The first layout of a YOLO that fits; of the family that the file names, where it does."""
-    for kind, row in LAYOUTS.items():
+def _by_layout(evidence: Evidence) -> Recognition | None:
+    """The first layout that fits; of the family that the file names, where it does."""
+    named, where = evidence.named()
+    for kind, layout in layouts().items():
         if named is not None and kind not in family(named).layouts:
             continue
-        if layout := row.match(evidence):
-            usual = "yolox" if layout.form == "cells" else row.usual_family
-            name, why = (named, where) if named else (usual, "from its output's shape")
-            return _of_layout(evidence, family(name), layout, f"{why}, {kind} outputs")
+        if bound := layout.in_graph(evidence):
+            name, why = (named, where) if named else (bound.family, "from its output's shape")
+            return Recognition(family(name), kind, bound, f"{why}, {kind} outputs")
     return None
-
-
-def _of_layout(evidence: Evidence, known: Description, layout: Layout, why: str) -> Recognition:
-    row = LAYOUTS[layout.kind]
-    bare = {name for name in layout.outputs if layout.form == "batch-rows"}
-    bound = Bound(
-        row.reading(layout, evidence),
-        layout.outputs,
-        frozenset(bare),
-        layout.classes,
-        row.needs_nms,
-    )
-    return Recognition(known, layout.kind, bound, why, layout.strides)
 
 
 # ----------------------------------------------------------------------
@@ -220,29 +207,9 @@ def _is_proven(metadata: Metadata, bound: Bound) -> bool:
     return fits and metadata.stride is not None
 
 
-def _doubt_columns(evidence: Evidence, found: Recognition) -> str | None:
-    """What joins the columns of YOLOv8's layout says that they hold more than a box and scores.
-
-    An angle may lie in 0..1 in every probe; but it is joined behind the scores.
-    """
-    classes = found.bound.classes
-    if found.kind != ANCHOR_FREE or classes is None:
-        return None
-    parts = evidence.parts(found.bound.outputs[0], 4 + classes)
-    ends = [sum(parts[: at + 1]) for at in range(len(parts))]
-    if 4 not in ends or len(parts) - ends.index(4) <= 2:
-        return None
-    behind = sum(parts[ends.index(4) + 2 :])
-    return (
-        f"its {4 + classes} columns are joined of {' + '.join(map(str, parts))}, and what stands "
-        f"behind box and scores, {behind} of them, is no class (keypoints, an angle, masks)"
-    )
-
-
 def doubt_of(evidence: Evidence, bound: Bound) -> str | None:
     """What a probe of the network shows that cannot be so if this is the reading; else None."""
-    answers = evidence.probe()
-    if answers is None:
+    if bound.reading is None or (answers := evidence.probe()) is None:
         return None
     outputs = []
     for name in bound.outputs:
@@ -261,7 +228,7 @@ def _contradiction(evidence: Evidence, found: Recognition, doubt: str) -> str:
     return (
         f"{graph.name}: looks like {found.description.family} ({found.why}), but cannot be: "
         f"{doubt}; {evidence.output_shapes()}; is it a detector? "
-        f"If so, {HOW_TO_SAY.format(graph.name + '.onnx')}"
+        f"If so, {evidence.how_to_say()}"
     )
 
 
@@ -295,10 +262,10 @@ def _families_of_that_shape(evidence: Evidence) -> str:
     return f"; they have the names and shapes of {' or '.join(fitting)}" if fitting else ""
 
 
-def _refusal(evidence: Evidence, named: str | None) -> str:
+def _refusal(evidence: Evidence) -> str:
     from detector.core.models.formats.onnx.guess import seen_columns
 
-    graph = evidence.graph
+    graph, (named, _) = evidence.graph, evidence.named()
     if (kind := raw_kind(evidence)) is not None:
         needed = f"these are {kind}"
     else:
@@ -306,7 +273,7 @@ def _refusal(evidence: Evidence, named: str | None) -> str:
             f"which of them are boxes, and of what kind, nothing says for sure"
             f"{_families_of_that_shape(evidence)}{seen_columns(evidence)}. Name its family with "
             f"--family (detect-video models families lists {len(families())}), or "
-            f"{HOW_TO_SAY.format(graph.name + '.onnx')}"
+            f"{evidence.how_to_say()}"
         )
     said = f"it calls itself {named}, but " if named else "its family was not recognised: "
     return f"{graph.name}: {said}{evidence.output_shapes()}; {needed}"

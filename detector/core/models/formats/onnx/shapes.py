@@ -30,7 +30,8 @@ from detector.core.models.formats.onnx.inputs import fix_sizes
 from detector.core.models.formats.onnx.metadata import MAX_SIDE, Metadata
 from detector.core.models.formats.onnx.operands import check_operands
 from detector.core.models.formats.onnx.rebatch import BROADCAST, UNARY, rebatch
-from detector.core.models.graph.build import MULTIPLYING, node_macs
+from detector.core.models.graph.build import node_macs
+from detector.core.models.graph.operators import MULTIPLYING
 from detector.core.models.own_files import KEY
 
 if TYPE_CHECKING:

@@ -48,7 +48,7 @@ from detector.core.models.formats.yolo.weights import (
     StoredNumbers,
     stored_anchors,
 )
-from detector.core.models.graph.build import ACTIVATIONS, INPUT, GraphBuilder
+from detector.core.models.graph.build import INPUT, GraphBuilder
 from detector.core.models.names import find_names
 from detector.core.stages.heads import AnchoredLayer, anchor_maps, anchor_maps_dense
 
@@ -222,26 +222,11 @@ class YoloGraph:
             case Convolution():
                 self._convolution(step)
             case MaxPool():
-                self.builder.add(
-                    "MaxPool",
-                    name,
-                    inputs,
-                    kernel_shape=[step.kernel] * 2,
-                    strides=[step.stride] * 2,
-                    pads=[step.padding] * 4,
+                self.builder.max_pool(
+                    name, inputs[0], step.kernel, [step.stride] * 2, [step.padding] * 4
                 )
             case Upsample():
-                scales = self.builder.constant(
-                    f"{name}.scales", np.array([1, 1, step.scale, step.scale], np.float32)
-                )
-                self.builder.add(
-                    "Resize",
-                    name,
-                    [inputs[0], "", scales],
-                    mode="nearest",
-                    coordinate_transformation_mode="asymmetric",
-                    nearest_mode="floor",
-                )
+                self.builder.upsample(name, inputs[0], step.scale)
             case Concat():
                 self.builder.add("Concat", name, inputs, axis=1)
             case Add():
@@ -260,36 +245,16 @@ class YoloGraph:
         if (x.folded or x).name == INPUT:
             # 1/255 goes into the weights: zero padding stays zero, the bias is added afterwards.
             weight = weight * PICTURE_SCALE
-        inputs = [
-            self._tensor(x),
-            self.builder.constant(f"{step.node}.weight", weight.astype(np.float32)),
-            self.builder.constant(f"{step.node}.bias", bias.astype(np.float32)),
-        ]
-        out = self.builder.add(
-            "Conv",
+        out = self.builder.conv(
             step.node,
-            inputs,
-            kernel_shape=[times * step.kernel] * 2,
+            self._tensor(x),
+            weight.astype(np.float32),
+            bias.astype(np.float32),
             strides=[times * step.stride] * 2,
             pads=[times * step.padding] * 4,
-            dilations=[1, 1],
-            group=step.groups,
+            groups=step.groups,
         )
-        self._activation(step, out)
-
-    def _activation(self, step: Convolution, x: str) -> None:
-        made = {"x": x}
-        for part, operator, inputs, attributes in ACTIVATIONS[step.activation.kind]:
-            if step.activation.kind == "leaky":
-                attributes = {"alpha": step.activation.slope}
-            name = f"{step.path}.{part}"
-            tensors = [
-                made[i]
-                if isinstance(i, str)
-                else self.builder.constant(f"{name}.n{at}", np.array(i, np.float32))
-                for at, i in enumerate(inputs)
-            ]
-            made[part] = self.builder.add(operator, name, tensors, **attributes)
+        self.builder.activation(step.path, step.activation.kind, out, step.activation.slope)
 
 
 def spread_over_pixels(weight: Floats, groups: int) -> Floats:

@@ -1,5 +1,4 @@
-"""ONNX Runtime on the CPU or on an NVIDIA GPU: one session, any number of requests inside it at
-once.
+"""The engine ort, open: one session, any number of requests inside it at once.
 
 From top to bottom: the engine and its profiler; how a session is opened; how its trace is read;
 what ONNX Runtime made of the graph.
@@ -10,9 +9,9 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,15 +19,15 @@ from numpy.typing import NDArray
 from detector.core.engines._layer_times import match_layers
 from detector.core.engines.base import (
     NVIDIA_DRIVER,
-    AutoChoice,
     Engine,
     EngineOptions,
     LayerExecution,
     Request,
-    best_streams,
     cpu_threads,
     translated,
 )
+from detector.core.engines.ort import abilities
+from detector.core.engines.ort.abilities import CPU, CUDA
 from detector.core.errors import EngineError
 from detector.core.models.base import Network
 
@@ -39,17 +38,9 @@ if TYPE_CHECKING:
 # Fatal messages only: an error comes back as an exception, and stdout and stderr belong to this
 # program.
 SILENT = 4
-CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
-WITH_CUDA = "pip install onnxruntime-gpu (after: pip uninstall onnxruntime)"
 # Rounds the float weights of a convolution between two quantised ones to int8, though the graph
 # keeps it in float.
 UNWANTED = {"WeightBiasQuantization"}
-ON_GPU_ONLY = {
-    "tf32": "it is a GPU's arithmetic",
-    # Measured: a cast on each edge, all 47 convolutions of street in fp32, the same speed. bf16: no
-    # convolution at all.
-    "fp16": "ONNX Runtime computes an fp16 graph in fp32 on a CPU, with casts",
-}
 
 
 class OrtRequest(Request):
@@ -74,7 +65,7 @@ class OrtRequest(Request):
             import onnxruntime
 
             self._uploaded = onnxruntime.OrtValue.ortvalue_from_numpy(
-                self.slot, "cuda", _index(device)
+                self.slot, "cuda", abilities.index_of(device)
             )
             self._binding.bind_ortvalue_input(given, self._uploaded)
         for output, array in zip(session.get_outputs(), self._outputs, strict=True):
@@ -95,37 +86,8 @@ class OrtRequest(Request):
         self._session = self._binding = self._uploaded = None
 
 
-class OrtEngine(Engine):
+class OpenOrt(Engine):
     name = "ort"
-    library = "onnxruntime"
-    install = "pip install onnxruntime"
-    auto = AutoChoice(20, "onnxruntime is installed, the first choice on a CPU")
-    precisions: ClassVar[Mapping[str, str]] = {
-        "fp32": "fp32",
-        "tf32": "fp32",
-        "fp16": "fp16",
-        "int8": "int8-u8",
-    }
-    devices = ("cpu", "cuda")
-
-    @classmethod
-    def refusal(cls, precision: str, device: str) -> str | None:
-        if device.startswith("cuda") and not _has_cuda():
-            return f"--device {device}: {_no_cuda()}"
-        if precision == "int8" and device.startswith("cuda"):
-            return (
-                "ONNX Runtime has no int8 convolution on a GPU and would compute them in fp32; "
-                "use --device cpu, or --engine trt"
-            )
-        if precision not in ON_GPU_ONLY or (device != "cpu" and _has_cuda()):
-            return None
-        why = "--device is cpu" if device == "cpu" else _no_cuda()
-        return f"{ON_GPU_ONLY[precision]}, and {why}"
-
-    @classmethod
-    def best_concurrency(cls, options: EngineOptions) -> int:
-        """On a CPU, as many as fill the cores. On a GPU one: not measured there yet."""
-        return 1 if _wanted_device(options) != "cpu" else best_streams(options)
 
     @classmethod
     def layer_profiler(cls, network: Network, options: EngineOptions) -> OrtLayerProfiler:
@@ -133,7 +95,7 @@ class OrtEngine(Engine):
 
     def __init__(self, network: Network, options: EngineOptions) -> None:
         self.precision = options.precision
-        self.concurrency = options.concurrency or self.best_concurrency(options)
+        self.concurrency = options.concurrency or abilities.best_concurrency(options)
         self.threads = cpu_threads(options, self.concurrency)
         self._network: Network | None = network
         self.notes: list[str] = []
@@ -152,16 +114,16 @@ class OrtEngine(Engine):
         A device or precision that the user named is never replaced, and ``auto`` says in ``notes``
         when it falls back to the CPU.
         """
-        device = _wanted_device(options)
+        device = abilities.wanted_device(options)
         if device != "cpu":
             try:
                 return _cuda_session(network, self.threads, self.precision, device), device
             except EngineError as error:
-                if options.device != "auto" or self.precision in ON_GPU_ONLY:
+                if options.device != "auto" or self.precision in abilities.ON_GPU_ONLY:
                     raise
                 self.notes.append(f"{error}; it runs on the CPU")
         elif options.device == "auto" and NVIDIA_DRIVER.exists() and self.precision != "int8":
-            self.notes.append(f"engine ort runs on the CPU: {_no_cuda()}")
+            self.notes.append(f"engine ort runs on the CPU: {abilities.no_cuda()}")
         with translated("ort", "load the graph"):
             return _session(network, _settings(self.threads), [CPU]), "cpu"
 
@@ -194,7 +156,7 @@ class OrtLayerProfiler:
 
         self._network, self._precision = network, options.precision
         self._folder = tempfile.TemporaryDirectory(prefix="detect-video-layers-")
-        device = _wanted_device(options)
+        device = abilities.wanted_device(options)
         settings = trace_runs(_settings(cpu_threads(options)), self._folder.name)
         with translated("ort", "load the graph for a profile"):
             self._session: Any = _session(network, settings, _providers(device, self._precision))
@@ -217,36 +179,14 @@ class OrtLayerProfiler:
         self._folder.cleanup()
 
 
-def _has_cuda() -> bool:
-    import onnxruntime
-
-    return CUDA in onnxruntime.get_available_providers()
-
-
-def _no_cuda() -> str:
-    return f"this build of onnxruntime has no CUDA provider; one that has it: {WITH_CUDA}"
-
-
-def _wanted_device(options: EngineOptions) -> str:
-    """ "cpu" or "cuda:N".
-
-    ``auto`` is the first GPU where this build can use one and it has the precision.
-    """
-    if options.device == "auto":
-        return "cuda:0" if options.precision != "int8" and _has_cuda() else "cpu"
-    return f"cuda:{_index(options.device)}" if options.device != "cpu" else "cpu"
-
-
-def _index(device: str) -> int:
-    """N of ``cuda:N``; 0 of ``cuda``."""
-    return int(device.partition(":")[2] or 0)
-
-
 def _providers(device: str, precision: str) -> list[Any]:
     if device == "cpu":
         return [CPU]
     # use_tf32 is on by default, and fp32 would not be fp32.
-    return [(CUDA, {"device_id": _index(device), "use_tf32": int(precision == "tf32")}), CPU]
+    return [
+        (CUDA, {"device_id": abilities.index_of(device), "use_tf32": int(precision == "tf32")}),
+        CPU,
+    ]
 
 
 def _cuda_session(network: Network, threads: int, precision: str, device: str) -> Any:
@@ -256,8 +196,8 @@ def _cuda_session(network: Network, threads: int, precision: str, device: str) -
     """
     import onnxruntime
 
-    if not _has_cuda():
-        raise EngineError(f"engine ort: --device {device}: {_no_cuda()}")
+    if not abilities.has_cuda():
+        raise EngineError(f"engine ort: --device {device}: {abilities.no_cuda()}")
     onnxruntime.set_default_logger_severity(SILENT)  # it reports a library that is not found
     if hasattr(onnxruntime, "preload_dlls"):
         onnxruntime.preload_dlls()  # CUDA's libraries from packages that pip installed

@@ -1,0 +1,43 @@
+"""ONNX Runtime on the CPU or on an NVIDIA GPU: what the engine is. ``engine.py`` runs the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from detector.core.engines.base import AutoChoice, Engine, EngineOptions
+
+if TYPE_CHECKING:
+    from detector.core.models.base import Network
+
+
+class OrtEngine(Engine):
+    name = "ort"
+    library = "onnxruntime"
+    install = "pip install onnxruntime"
+    auto = AutoChoice(20, "onnxruntime is installed, the first choice on a CPU")
+    precisions: ClassVar[Mapping[str, str]] = {
+        "fp32": "fp32",
+        "tf32": "fp32",
+        "fp16": "fp16",
+        "int8": "int8-u8",
+    }
+    devices = ("cpu", "cuda")
+
+    @classmethod
+    def refusal(cls, precision: str, device: str) -> str | None:
+        from detector.core.engines.ort import abilities
+
+        return abilities.refusal(precision, device)
+
+    @classmethod
+    def best_concurrency(cls, options: EngineOptions) -> int:
+        from detector.core.engines.ort import abilities
+
+        return abilities.best_concurrency(options)
+
+    @classmethod
+    def start(cls, network: Network, options: EngineOptions) -> Engine:
+        from detector.core.engines.ort.engine import OpenOrt
+
+        return OpenOrt(network, options)

@@ -1,0 +1,60 @@
+"""What ONNX Runtime can do here: its devices, and what it does not compute on them."""
+
+from __future__ import annotations
+
+from detector.core.engines.base import EngineOptions, best_streams
+
+CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
+WITH_CUDA = "pip install onnxruntime-gpu (after: pip uninstall onnxruntime)"
+
+ON_GPU_ONLY = {
+    "tf32": "it is a GPU's arithmetic",
+    # Measured: a cast on each edge, all 47 convolutions of street in fp32, the same speed. bf16: no
+    # convolution at all.
+    "fp16": "ONNX Runtime computes an fp16 graph in fp32 on a CPU, with casts",
+}
+
+
+def refusal(precision: str, device: str) -> str | None:
+    """As ``Engine.refusal``."""
+    if device.startswith("cuda") and not has_cuda():
+        return f"--device {device}: {no_cuda()}"
+    if precision == "int8" and device.startswith("cuda"):
+        return (
+            "ONNX Runtime has no int8 convolution on a GPU and would compute them in fp32; "
+            "use --device cpu, or --engine trt"
+        )
+    if precision not in ON_GPU_ONLY or (device != "cpu" and has_cuda()):
+        return None
+    why = "--device is cpu" if device == "cpu" else no_cuda()
+    return f"{ON_GPU_ONLY[precision]}, and {why}"
+
+
+def best_concurrency(options: EngineOptions) -> int:
+    """On a CPU, as many as fill the cores. On a GPU one: not measured there yet."""
+    return 1 if wanted_device(options) != "cpu" else best_streams(options)
+
+
+def has_cuda() -> bool:
+    import onnxruntime
+
+    return CUDA in onnxruntime.get_available_providers()
+
+
+def no_cuda() -> str:
+    return f"this build of onnxruntime has no CUDA provider; one that has it: {WITH_CUDA}"
+
+
+def wanted_device(options: EngineOptions) -> str:
+    """ "cpu" or "cuda:N".
+
+    ``auto`` is the first GPU where this build can use one and it has the precision.
+    """
+    if options.device == "auto":
+        return "cuda:0" if options.precision != "int8" and has_cuda() else "cpu"
+    return f"cuda:{index_of(options.device)}" if options.device != "cpu" else "cpu"
+
+
+def index_of(device: str) -> int:
+    """N of ``cuda:N``; 0 of ``cuda``."""
+    return int(device.partition(":")[2] or 0)

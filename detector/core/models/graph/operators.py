@@ -1,0 +1,73 @@
+"""What is known of ONNX's operators without reading a graph: names, and activations made of them.
+
+Nothing here imports onnx, so that a run may ask whose graph was built before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+MULTIPLYING = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # whose multiply-accumulates are counted
+# Operators that move values about, or choose among them, and compute none; a Resize only where it
+# takes the nearest value.
+MOVING = (
+    "MaxPool",
+    "Transpose",
+    "Reshape",
+    "Flatten",
+    "Squeeze",
+    "Unsqueeze",
+    "Slice",
+    "Resize",
+    "Identity",
+    "DepthToSpace",
+    "SpaceToDepth",
+)
+# Operators that change a type, or nothing: how an engine treats them says nothing about how it
+# computes the network.
+CONVERSIONS = ("Cast", "Identity", "QuantizeLinear", "DequantizeLinear", "Constant")
+# In an fp32 graph these show that its file was quantised already.
+INTEGER = frozenset(
+    "QuantizeLinear DequantizeLinear DynamicQuantizeLinear ConvInteger MatMulInteger QLinearConv "
+    "QLinearMatMul".split()
+)
+QUANTISED = "its file is quantised already; --precision fp32 runs it as it is"
+
+
+# Activation functions by Darknet's names, as ONNX operators: adding one is one row.
+#
+# A step is (name part, operator, inputs, attributes). Among the inputs "x" is the convolution's
+# output, another text is an earlier step's name part, and a number is a constant. The last step is
+# always called "act".
+
+Step = tuple[str, str, tuple[str | float, ...], dict[str, Any]]
+
+_SILU: tuple[Step, ...] = (("sigmoid", "Sigmoid", ("x",), {}), ("act", "Mul", ("x", "sigmoid"), {}))
+_HARD_SWISH: tuple[Step, ...] = (("act", "HardSwish", ("x",), {}),)
+
+ACTIVATIONS: dict[str, tuple[Step, ...]] = {
+    "linear": (),
+    "leaky": (("act", "LeakyRelu", ("x",), {"alpha": 0.1}),),
+    "relu": (("act", "Relu", ("x",), {}),),
+    "relu6": (("act", "Clip", ("x", 0.0, 6.0), {}),),
+    "logistic": (("act", "Sigmoid", ("x",), {}),),
+    "tanh": (("act", "Tanh", ("x",), {}),),
+    "elu": (("act", "Elu", ("x",), {"alpha": 1.0}),),
+    "swish": _SILU,
+    "silu": _SILU,
+    # Mish became an ONNX operator in opset 18 only: x * tanh(log(1 + e^x)).
+    "mish": (
+        ("softplus", "Softplus", ("x",), {}),
+        ("tanh", "Tanh", ("softplus",), {}),
+        ("act", "Mul", ("x", "tanh"), {}),
+    ),
+    # x * min(2, max(0, x + 2)) / 2
+    "hard_mish": (
+        ("shifted", "Add", ("x", 2.0), {}),
+        ("clipped", "Clip", ("shifted", 0.0, 2.0), {}),
+        ("halved", "Mul", ("clipped", 0.5), {}),
+        ("act", "Mul", ("x", "halved"), {}),
+    ),
+    "hardswish": _HARD_SWISH,
+    "hard_swish": _HARD_SWISH,
+}

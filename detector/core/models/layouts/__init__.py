@@ -1,0 +1,52 @@
+"""The layouts of outputs, one file each: what columns mean, what proves it, and the head for them.
+
+ONNX files, TensorRT plans, OpenVINO IR and our own files ask this table. A new layout is one file
+here with a ``LAYOUT`` (base.py says what it declares). It is imported with the others, when a file
+has to be recognised; a run of a darknet or YOLO file imports none.
+
+    name          outputs                                        of
+    darknet       maps [B, A*(5 + classes), h, w], raw           darknet
+    anchor-maps   maps [B, A*(5 + classes), h, w], raw           YOLOv5 and 7, by our own builders
+    decoded       [B, 3 boxes a cell, 5 + classes]               YOLOv5 and 7
+                  [B, cells, 5 + classes]                        YOLOv6, if named
+    grid          [B, cells, 5 + classes]                        YOLOX, raw
+    anchor-free   [B, 4 + classes, cells]                        YOLOv3u, 8, 9, 11 and 12
+    queries       [B, queries, 4 + classes]                      RT-DETR
+    end-to-end    [B, detections, 6] and the like                YOLOv10, 26, or NMS inside
+    corners       [B, N, 1, 4] and [B, N, classes]               YOLOv4, by pytorch-YOLOv4
+    described     as cfg/families or --describe says             any other
+
+The number of rows tells most: 3 boxes a cell, 1 box a cell, or a few hundred detections. Where two
+layouts have the same shape, the graph itself is asked (formats/onnx/evidence.py), or the header.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from detector.core.models.layouts.base import Decoder, Layout
+
+
+@cache
+def layouts() -> Mapping[str, Layout]:
+    """Name -> layout, in the order in which they are tried: first those that most proves."""
+    modules = [
+        importlib.import_module(f"{__name__}.{info.name}")
+        for info in pkgutil.iter_modules(__path__)
+    ]
+    found: list[Layout] = [module.LAYOUT for module in modules if hasattr(module, "LAYOUT")]
+    found.sort(key=lambda layout: (layout.order, layout.name))
+    return MappingProxyType({layout.name: layout for layout in found})
+
+
+@cache
+def decoders() -> Mapping[str, Decoder]:
+    """Name -> decoder, of all layouts."""
+    found = [decoder for layout in layouts().values() for decoder in layout.decoders]
+    return MappingProxyType({decoder.name: decoder for decoder in found})

@@ -1,0 +1,154 @@
+"""What a layout declares (``Layout``), finds (``Bound``), and is read by (``Decoder``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from detector.core.models.base import Dense, Head, InputRules
+from detector.core.stages.readings import Reading, list_dense, read_list, read_rows, rows_dense
+
+if TYPE_CHECKING:
+    from detector.core.models.formats.onnx.evidence import Evidence
+    from detector.core.models.layouts.plans import ReadyMade
+
+MAX_CLASSES = 100_000
+MAX_LAYERS = 16
+MAX_STRIDE = 1024
+
+Shape = tuple[int, ...]
+
+
+class Decoder:
+    """A head, its plain twin, and how their arguments go into a file of ours and come back.
+
+    ``head``, ``dense``: as ``Network`` has them, once ``heads`` has given them their arguments.
+    ``watched``: nothing in a file proves what its numbers mean, so a run watches for what cannot
+    be so.
+    """
+
+    name: str
+    head: Callable[..., Any]
+    dense: Callable[..., Any]
+    arguments: tuple[str, ...]  # that the input and the class names do not give
+    watched = False
+
+    def heads(self, given: Mapping[str, Any], classes: int) -> tuple[Head, Dense]:
+        """``Network.head`` and ``Network.dense``. ``classes``: how many names there are."""
+        return partial(self.head, **given), partial(self.dense, **given)
+
+    def store(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments, as JSON has them: whatever is measured in pixels of the input is free of
+        its size."""
+        raise NotImplementedError
+
+    def restore(self, content: Mapping[str, Any]) -> dict[str, Any]:
+        """The twin of ``store``, checked. Raises ValueError that says what is wrong."""
+        raise NotImplementedError
+
+    def at_size(self, given: Mapping[str, Any], rules: InputRules) -> Mapping[str, Any]:
+        """The restored arguments, for an input of that size."""
+        return given
+
+    def fits(
+        self, shapes: Sequence[Shape], given: Mapping[str, Any], rules: InputRules, classes: int
+    ) -> bool:
+        """Whether the head can read outputs of these shapes. ``given``: as of ``at_size``."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A layout, or a description, held against the outputs of a file.
+
+    ``reading``: what the outputs are read by; None where ``decoder`` and its arguments ``given``
+    take its place. ``outputs``: the names of those that the head reads, in its order. ``bare``:
+    those of them that have no axis for the batch. ``classes``: None where the outputs do not tell.
+    ``strides``: of the maps, where they are known. ``family``: whose input is assumed where nothing
+    names one. ``geometry``, ``pad_value``: of the input, where the layout's own file says them.
+    """
+
+    reading: Reading | None
+    outputs: tuple[str, ...]
+    bare: frozenset[str]
+    classes: int | None
+    needs_nms: bool
+    strides: tuple[int, ...] = ()
+    family: str = ""
+    decoder: Decoder | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
+    geometry: str | None = None
+    pad_value: int | tuple[int, int, int] = 114
+
+    def heads(self, classes: int) -> tuple[Head, Dense]:
+        """``Network.head`` and ``Network.dense``. ``classes``: how many names there are."""
+        if self.decoder is not None:
+            return self.decoder.heads(self.given, classes)
+        assert self.reading is not None
+        return heads_of(self.reading, classes)
+
+
+Example = tuple[Bound, list[Shape]]
+"""A layout, and the shapes of the outputs that it reads."""
+
+
+def heads_of(reading: Reading, classes: int) -> tuple[Head, Dense]:
+    """``Network.head`` and ``Network.dense``. ``classes``: how many names there are."""
+    if reading.classes is None:
+        return partial(read_rows, reading=reading), partial(rows_dense, reading=reading)
+    dense = partial(list_dense, reading=reading, classes=classes)
+    return partial(read_list, reading=reading), dense
+
+
+class Layout:
+    """One way in which exporters write a detector's outputs.
+
+    ``shape``: for messages. ``order``: the smaller, the earlier it is tried. ``usual_family``:
+    assumed where nothing names one; others of that layout want the same input. ``needs_nms``:
+    whether several boxes of one object may come out. ``decoders``: heads of its own; a layout that
+    a ``Reading`` says needs none.
+    """
+
+    name: str
+    shape: str = ""
+    order = 50
+    usual_family = ""
+    needs_nms = True
+    decoders: tuple[Decoder, ...] = ()
+
+    def in_graph(self, evidence: Evidence) -> Bound | None:
+        """The layout in a graph that can be looked into; None where it is not that."""
+        return None
+
+    def in_plan(self, seen: ReadyMade) -> Bound | None:
+        """The layout in a file that shows shapes and a header alone; None where it is not that."""
+        return None
+
+    def is_named(self, seen: ReadyMade) -> bool:
+        """Whether the header, or a file beside it, names the layout: it is then tried first."""
+        return False
+
+    def doubt(self, evidence: Evidence, bound: Bound) -> str | None:
+        """What the graph shows that cannot be so if it is this layout, as words; else None."""
+        return None
+
+    def examples(self, height: int, width: int, classes: int) -> Iterator[Example]:
+        """Outputs of the layout, in each of its forms, for an input of that size: what
+        tests/conformance/test_heads.py holds its heads against."""
+        raise NotImplementedError
+
+    def bound(
+        self,
+        reading: Reading | None,
+        outputs: tuple[str, ...],
+        classes: int | None,
+        *,
+        bare: bool = False,
+        **more: Any,
+    ) -> Bound:
+        """``bare``: the outputs have no axis for the batch. ``more``: of ``Bound``."""
+        without = frozenset(outputs if bare else ())
+        family = more.pop("family", self.usual_family)
+        return Bound(reading, outputs, without, classes, self.needs_nms, family=family, **more)

@@ -1,0 +1,71 @@
+"""Raw maps of darknet's [yolo] layers. In a plan, the .cfg that it was made from tells which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from detector.core.errors import ModelError
+from detector.core.models.layouts.base import Bound, Example, Layout
+from detector.core.models.layouts.maps import MapsDecoder
+from detector.core.stages.heads import YoloLayer, darknet_yolo, darknet_yolo_dense
+
+if TYPE_CHECKING:
+    from detector.core.models.layouts.plans import ReadyMade
+
+DECODER = MapsDecoder(
+    "darknet-yolo",
+    darknet_yolo,
+    darknet_yolo_dense,
+    YoloLayer,
+    lambda layer: (layer.cell_width, layer.cell_height),
+)
+
+
+class DarknetYolo(Layout):
+    name = "darknet"
+    order = 0
+    decoders = (DECODER,)
+
+    def is_named(self, seen: ReadyMade) -> bool:
+        return seen.cfg is not None
+
+    def in_plan(self, seen: ReadyMade) -> Bound | None:
+        """By the maps' shapes: a plan keeps no order."""
+        if seen.cfg is None:
+            return None
+        from detector.core.models.formats.darknet import head_layers, input_geometry
+        from detector.core.models.formats.darknet.cfg import read_cfg
+        from detector.core.models.formats.darknet.layers import read_architecture
+
+        sections, _, _ = read_cfg(seen.cfg)
+        architecture = read_architecture(sections, size=(seen.height, seen.width), batch=seen.batch)
+        outputs = []
+        for yolo in architecture.yolos:
+            shape = (len(yolo.anchors) * (5 + yolo.classes), yolo.height, yolo.width)
+            fitting = [name for name, dims in seen.outputs().items() if dims[1:] == shape]
+            if len(fitting) != 1:
+                raise ModelError(
+                    f"{seen.path}: {seen.cfg.name} says that one output is "
+                    f"{'x'.join(map(str, shape))} a picture, but the plan has {seen.listed()}; "
+                    "is it the cfg that the plan was made from?"
+                )
+            outputs += fitting
+        geometry, pad_value = input_geometry(architecture)
+        return self.bound(
+            None,
+            tuple(outputs),
+            architecture.yolos[0].classes,
+            decoder=DECODER,
+            given={"layers": head_layers(architecture)},
+            geometry=geometry,
+            pad_value=pad_value,
+        )
+
+    def examples(self, height: int, width: int, classes: int) -> Iterator[Example]:
+        anchors = ((10.0, 14.0), (23.5, 27.0), (37.0, 58.0))
+        layers = [YoloLayer(anchors, classes, cell, cell, 1.05) for cell in (8.0, 16.0)]
+        yield DECODER.example(height, width, layers)
+
+
+LAYOUT = DarknetYolo()

@@ -1,0 +1,124 @@
+"""Finished detections: box corners in network pixels, score, class; joined or apart."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from detector.core.models.layouts.base import Bound, Example, Layout, Shape
+from detector.core.models.layouts.seen import MAX_DETECTIONS
+from detector.core.stages.readings import Columns, Reading
+
+if TYPE_CHECKING:
+    from detector.core.models.formats.onnx.evidence import Evidence
+    from detector.core.models.layouts.plans import ReadyMade
+
+COLUMNS = 6  # of a row: x1, y1, x2, y2, score, class
+A_YOLO = re.compile("yolo|ultralytics", re.IGNORECASE)
+# The columns of boxes, scores and classes.
+FINISHED = {
+    "rows": (Columns(0, 0, 4), Columns(0, 4, 1), Columns(0, 5, 1)),  # [B, K, 6]
+    "batch-rows": (Columns(0, 1, 4), Columns(0, 6, 1), Columns(0, 5, 1)),  # [K, 7], YOLOv7
+    "parts": (Columns(0, 0, 4), Columns(1, 0, 1), Columns(2, 0, 1)),  # [B, K, 4], twice [B, K]
+    "boxes-with-scores": (
+        Columns(0, 0, 4),
+        Columns(0, 4, 1),
+        Columns(1, 0, 1),
+    ),  # [B, K, 5], [B, K]
+}
+
+
+def finished(form: str = "rows") -> Reading:
+    """``form``: one of ``FINISHED``."""
+    boxes, scores, classes = FINISHED[form]
+    return Reading(boxes, scores, form="xyxy", classes=classes)
+
+
+class EndToEnd(Layout):
+    name = "end-to-end"
+    shape = "[batch, detections, 6] or the like, after NMS"
+    order = 50
+    usual_family = "yolov10"
+    needs_nms = False
+
+    def in_graph(self, evidence: Evidence) -> Bound | None:
+        names = list(evidence.graph.outputs)
+        return self._rows(evidence, names[0]) if len(names) == 1 else self._parts(evidence, names)
+
+    def _rows(self, evidence: Evidence, name: str) -> Bound | None:
+        """[B, K, 6], or YOLOv7's [K, 7] with the picture's number in front."""
+        dims = evidence.dims(name)
+        if len(dims) == 3 and dims[2] == COLUMNS and (dims[1] is None or dims[1] <= MAX_DETECTIONS):
+            rows = dims[1]
+            stated = evidence.forced or evidence.metadata.nms or evidence.metadata.end2end
+            if not (stated or evidence.is_yolo()):
+                return None  # lists of detections of other detectors have as many columns
+            if (
+                rows is not None
+                and (evidence.pyramid(rows, 1) or evidence.pyramid(rows, 3))
+                and not stated
+            ):
+                return None
+            if evidence.has_operator("GridSample") and not stated:
+                return None  # these are queries of two classes
+            return self.bound(finished(), (name,), None)
+        # YOLOv7 writes batch, box, class, score; others have other orders.
+        if len(dims) == 2 and dims[1] == 7 and evidence.joined_at(name, 4) == 1:
+            return self.bound(finished("batch-rows"), (name,), None, bare=True)
+        return None
+
+    def _parts(self, evidence: Evidence, names: list[str]) -> Bound | None:
+        """Boxes [B, K, 4] with scores and classes [B, K], or [B, K, 5] with classes.
+
+        A count [B, 1] may be among the outputs. Boxes behind the NMS of YOLOs' exporters are called
+        det_boxes.
+        """
+        dims = evidence.dims
+        wide = [name for name in names if len(dims(name)) == 3 and dims(name)[2] in (4, 5)]
+        flat = [name for name in names if len(dims(name)) == 2 and dims(name)[1] != 1]
+        counts = [name for name in names if name not in wide and name not in flat]
+        if len(wide) != 1 or not (evidence.forced or evidence.is_yolo() or wide[0] == "det_boxes"):
+            return None
+        if any(dims(name)[1] != dims(wide[0])[1] for name in flat):
+            return None
+        if len(counts) > 1 or any(dims(name)[-1:] not in ((1,), ()) for name in counts):
+            return None
+        scores = [name for name in flat if re.search(r"score|conf", name.lower())]
+        labels = [name for name in flat if name not in scores]
+        columns = dims(wide[0])[2]
+        if columns == 5 and len(flat) == 1:
+            return self.bound(finished("boxes-with-scores"), (wide[0], flat[0]), None)
+        if columns == 4 and len(scores) == 1 and len(labels) == 1:
+            return self.bound(finished("parts"), (wide[0], scores[0], labels[0]), None)
+        return None
+
+    def in_plan(self, seen: ReadyMade) -> Bound | None:
+        """The model was exported with NMS inside, or is a YOLOv10 or YOLO26. Other detectors' lists
+        are as wide, with other columns: the header, the file's name or class names have to say that
+        it is one.
+        """
+        if (table := seen.only()) is None:
+            return None
+        name, rows, columns = table
+        if columns != COLUMNS or rows > MAX_DETECTIONS:
+            return None
+        if not seen.finished:
+            is_known = seen.names or A_YOLO.search(f"{seen.about}\n{seen.path.stem}")
+            if not is_known or seen.pyramid(rows, 1) or seen.pyramid(rows, 3):
+                return None
+        return self.bound(finished(), (name,), None)
+
+    def examples(self, height: int, width: int, classes: int) -> Iterator[Example]:
+        shapes: dict[str, list[Shape]] = {
+            "rows": [(1, 300, 6)],
+            "batch-rows": [(1, 300, 7)],
+            "parts": [(1, 300, 4), (1, 300), (1, 300)],
+            "boxes-with-scores": [(1, 300, 5), (1, 300)],
+        }
+        for form, each in shapes.items():
+            outputs = ("boxes", "scores", "labels")[: len(each)]
+            yield self.bound(finished(form), outputs, None), each
+
+
+LAYOUT = EndToEnd()

@@ -1,0 +1,54 @@
+"""Rows of one box a cell: offsets from the cell, logarithms of sizes, objectness, probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from detector.core.models.layouts.base import Bound, Example, Layout
+from detector.core.models.layouts.seen import PYRAMIDS, count_cells
+from detector.core.stages.readings import Cells, Columns, Reading
+
+if TYPE_CHECKING:
+    from detector.core.models.formats.onnx.evidence import Evidence
+
+
+def grid(height: int, width: int, strides: tuple[int, ...]) -> Reading:
+    """[B, cells, 5 + C]."""
+    cells = Cells("offsets", height, width, strides)
+    return Reading(Columns(0, 0, 4), Columns(0, 5), objectness=Columns(0, 4, 1), cells=cells)
+
+
+class Grid(Layout):
+    name = "grid"
+    shape = "[batch, cells, 5 + classes]"
+    order = 20
+    usual_family = "yolox"
+
+    def in_graph(self, evidence: Evidence) -> Bound | None:
+        """Raw rows of one box a cell.
+
+        In a network that was quantised dynamically, arithmetic stands behind every convolution, so
+        the rows do not look raw. If such a file calls itself YOLOX, the missing e^size tells.
+        """
+        if evidence.has_boxes_apart():
+            return None
+        undecoded = not evidence.has_operator("Exp") and (
+            evidence.forced or evidence.named()[0] == "yolox"
+        )
+        for name, rows, columns in evidence.rank3_outputs():
+            strides = evidence.pyramid(rows, 1)
+            if strides is None or columns < 6 or not evidence.fits_names(columns - 5):
+                continue
+            if undecoded or evidence.is_raw(name):
+                reading = grid(evidence.height, evidence.width, strides)
+                return self.bound(reading, (name,), columns - 5, strides=strides)
+        return None
+
+    def examples(self, height: int, width: int, classes: int) -> Iterator[Example]:
+        reading = grid(height, width, PYRAMIDS[0])
+        rows = count_cells(height, width, PYRAMIDS[0])
+        yield self.bound(reading, ("rows",), classes), [(1, rows, 5 + classes)]
+
+
+LAYOUT = Grid()

@@ -1,0 +1,117 @@
+"""Raw maps, one for each layer of anchors: what the heads of such maps have in common."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from detector.core.errors.parsing import quote
+from detector.core.models.base import InputRules
+from detector.core.models.layouts.base import (
+    MAX_CLASSES,
+    MAX_LAYERS,
+    MAX_STRIDE,
+    Bound,
+    Decoder,
+    Example,
+    Shape,
+)
+
+MAX_ANCHORS, LARGEST_ANCHOR = 64, 1e6
+# Attribute of a layer -> the smallest and the largest value.
+LIMITS = {
+    "classes": (1, MAX_CLASSES),
+    "stride": (1, MAX_STRIDE),
+    "cell_width": (0.01, MAX_STRIDE),
+    "cell_height": (0.01, MAX_STRIDE),
+    "scale_x_y": (0, 100),
+}
+
+
+class MapsDecoder(Decoder):
+    """``layer``: the dataclass of a map. ``cell``: layer -> width and height of a cell, in network
+    pixels."""
+
+    arguments = ("layers",)
+
+    def __init__(
+        self,
+        name: str,
+        head: Callable[..., Any],
+        dense: Callable[..., Any],
+        layer: type,
+        cell: Callable[[Any], tuple[float, float]],
+    ) -> None:
+        self.name, self.head, self.dense = name, head, dense
+        self.layer, self.cell = layer, cell
+
+    def example(self, height: int, width: int, layers: Sequence[Any]) -> Example:
+        """Maps of these layers, for an input of that size."""
+        shapes: list[Shape] = []
+        for layer in layers:
+            cell_width, cell_height = self.cell(layer)
+            channels = len(layer.anchors) * (5 + layer.classes)
+            shapes.append((1, channels, round(height / cell_height), round(width / cell_width)))
+        bound = Bound(
+            None,
+            tuple(f"map{at}" for at in range(len(layers))),
+            frozenset(),
+            layers[0].classes,
+            needs_nms=True,
+            decoder=self,
+            given={"layers": list(layers)},
+        )
+        return bound, shapes
+
+    def store(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        return {"layers": [dataclasses.asdict(layer) for layer in given["layers"]]}
+
+    def restore(self, content: Mapping[str, Any]) -> dict[str, Any]:
+        layers = content.get("layers")
+        if not isinstance(layers, list) or not 0 < len(layers) <= MAX_LAYERS:
+            raise ValueError(f"a list {quote(layers)}")
+        return {"layers": [self._restore_layer(layer) for layer in layers]}
+
+    def _restore_layer(self, content: object) -> Any:
+        import msgspec
+
+        names = {field.name for field in dataclasses.fields(self.layer)}
+        if not isinstance(content, dict) or content.keys() != names:
+            raise ValueError(f"layer {quote(content)}")
+        try:
+            layer: Any = msgspec.convert(content, self.layer)
+        except msgspec.ValidationError as exc:
+            raise ValueError(f"layer {quote(content)}: {exc}") from exc
+        for name in names & LIMITS.keys():
+            low, high = LIMITS[name]
+            if not low <= getattr(layer, name) <= high:
+                raise ValueError(f"{name} {quote(content[name])}")
+        sides = [side for pair in layer.anchors for side in pair]
+        if not 0 < len(layer.anchors) <= MAX_ANCHORS or not all(map(_is_side, sides)):
+            raise ValueError(f"anchors {quote(content['anchors'])}")
+        return layer
+
+    def fits(
+        self, shapes: Sequence[Shape], given: Mapping[str, Any], rules: InputRules, classes: int
+    ) -> bool:
+        layers = given["layers"]
+        return len(shapes) == len(layers) and all(
+            self._is_map(shape, layer, rules, classes)
+            for shape, layer in zip(shapes, layers, strict=True)
+        )
+
+    def _is_map(self, shape: Shape, layer: Any, rules: InputRules, classes: int) -> bool:
+        width, height = self.cell(layer)
+        return (
+            len(shape) == 4
+            and layer.classes == classes
+            and shape[1] == len(layer.anchors) * (5 + classes)
+            and abs(shape[2] * height - rules.height) <= 0.5
+            and abs(shape[3] * width - rules.width) <= 0.5
+        )
+
+
+def _is_side(side: float) -> bool:
+    return math.isfinite(side) and 0 <= side <= LARGEST_ANCHOR

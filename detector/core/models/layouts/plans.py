@@ -1,0 +1,67 @@
+"""What a file that one engine built for itself shows: tensors, and a header or a file beside it.
+
+A TensorRT plan and an OpenVINO IR know the shapes of their tensors; nobody looks into their graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from detector.core.models.layouts.seen import Dims, Seen
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One input or output of a plan.
+
+    ``shape``: -1 for a side that is chosen at run time. ``profiles``: of an input, the (smallest,
+    best, largest) shape of each optimisation profile. ``dtype``: numpy's name, or TensorRT's where
+    numpy has none.
+    """
+
+    name: str
+    is_input: bool
+    dtype: str
+    shape: tuple[int, ...]
+    profiles: tuple[tuple[tuple[int, ...], ...], ...] = ()
+
+    def __str__(self) -> str:
+        sides = "x".join("?" if side < 0 else str(side) for side in self.shape)
+        return f"{'input' if self.is_input else 'output'} {self.name} {self.dtype} {sides}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyMade(Seen):
+    """``tensors``: the outputs. ``names``: () where they are unknown. ``finished``: its header says
+    that it gives detections that need no NMS. ``about``: what its header calls the model.
+    """
+
+    path: Path
+    tensors: Sequence[Tensor]
+    height: int
+    width: int
+    batch: int
+    cfg: Path | None
+    names: tuple[str, ...]
+    finished: bool = False
+    about: str = ""
+
+    def outputs(self) -> Mapping[str, Dims]:
+        return {
+            tensor.name: tuple(None if side < 0 else side for side in tensor.shape)
+            for tensor in self.tensors
+        }
+
+    def fits_names(self, classes: int) -> bool:
+        return True  # names of another number are refused behind, and the message counts both
+
+    def only(self) -> tuple[str, int, int] | None:
+        """The only output, if it has three sides and the last two are known; else None."""
+        known = list(self.rank3_outputs())
+        return known[0] if len(known) == len(self.tensors) == 1 else None
+
+    def listed(self) -> str:
+        """The outputs, for messages."""
+        return ", ".join(map(str, self.tensors))

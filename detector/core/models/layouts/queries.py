@@ -1,0 +1,103 @@
+"""Rows of a transformer's queries: a box in 0..1, probabilities or logits, joined or apart."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from detector.core.models.layouts.base import Bound, Example, Layout, Shape
+from detector.core.models.layouts.seen import MAX_DETECTIONS
+from detector.core.stages.readings import Columns, Reading
+
+if TYPE_CHECKING:
+    from detector.core.models.formats.onnx.evidence import Evidence
+    from detector.core.models.layouts.plans import ReadyMade
+
+
+def queries(height: int, width: int, form: str) -> Reading:
+    """``form``: "joined" [B, Q, 4 + C]; "numbered" [B, Q, 6], a score and a class in place of the
+    scores; "probabilities" or "logits": scores [B, Q, C], and boxes [B, Q, 4] behind them."""
+    unit = (float(width), float(height))
+    if form == "numbered":
+        return Reading(Columns(0, 0, 4), Columns(0, 4, 1), unit=unit, classes=Columns(0, 5, 1))
+    if form == "joined":
+        return Reading(Columns(0, 0, 4), Columns(0, 4), unit=unit)
+    # Apart, as RT-DETR's own code has them: it takes the best of all pairs of a query and a class.
+    return Reading(Columns(1, 0, 4), Columns(0), unit=unit, values=form, several=True)
+
+
+class Queries(Layout):
+    name = "queries"
+    shape = (
+        "[batch, queries, 4 + classes], or 4 + score and class, or boxes [batch, queries, 4] "
+        "beside logits [batch, queries, classes]"
+    )
+    order = 40
+    usual_family = "rtdetr"
+    needs_nms = False
+
+    def in_graph(self, evidence: Evidence) -> Bound | None:
+        named = evidence.named()[0] == "rtdetr" or evidence.forced
+        # RT-DETR begins with convolutions of 3x3; other transformers that sample begin with 7x7, or
+        # with patches, and want their pictures normalised.
+        alike = evidence.has_operator("GridSample") and (
+            evidence.is_stated() or evidence.stem() == {3}
+        )
+        if not named and not alike:
+            return None
+        outputs = list(evidence.rank3_outputs())
+        boxes = [(name, rows) for name, rows, columns in outputs if columns == 4]
+        if len(boxes) > 1:  # four classes
+            boxes = [(name, rows) for name, rows in boxes if "box" in name.lower()]
+        if len(boxes) == 1:
+            boxes_name, count = boxes[0]
+            for name, rows, columns in outputs:
+                if name != boxes_name and rows == count:
+                    maker = evidence.maker(name)
+                    is_sigmoid = maker is not None and maker.op_type == "Sigmoid"
+                    form = "probabilities" if is_sigmoid else "logits"
+                    return self._found(evidence, (name, boxes_name), columns, form)
+        for name, rows, columns in outputs:
+            if (
+                len(outputs) == 1
+                and columns >= 5
+                and rows <= MAX_DETECTIONS
+                and not evidence.pyramid(columns, 1)
+            ):
+                if evidence.ends_in_class(name, columns):
+                    return self._found(evidence, (name,), None, "numbered")
+                return self._found(evidence, (name,), columns - 4, "joined")
+        return None
+
+    def in_plan(self, seen: ReadyMade) -> Bound | None:
+        """The header must name it: with two classes it looks like finished detections."""
+        if (table := seen.only()) is None or not self.is_named(seen):
+            return None
+        name, _, columns = table
+        if columns == 6 and len(seen.names) not in (0, 2):
+            return self._found(seen, (name,), None, "numbered")
+        return self._found(seen, (name,), columns - 4, "joined")
+
+    def is_named(self, seen: ReadyMade) -> bool:
+        return re.search(r"rt-?detr", seen.about, re.IGNORECASE) is not None
+
+    def _found(
+        self, seen: Evidence | ReadyMade, outputs: tuple[str, ...], classes: int | None, form: str
+    ) -> Bound:
+        return self.bound(queries(seen.height, seen.width, form), outputs, classes)
+
+    def examples(self, height: int, width: int, classes: int) -> Iterator[Example]:
+        shapes: dict[str, list[Shape]] = {
+            "joined": [(1, 300, 4 + classes)],
+            "numbered": [(1, 300, 6)],
+            "probabilities": [(1, 300, classes), (1, 300, 4)],
+            "logits": [(1, 300, classes), (1, 300, 4)],
+        }
+        for form, each in shapes.items():
+            known = None if form == "numbered" else classes
+            outputs = ("scores", "boxes")[: len(each)]
+            yield self.bound(queries(height, width, form), outputs, known), each
+
+
+LAYOUT = Queries()

@@ -1,0 +1,56 @@
+"""What any file shows of its outputs: names, shapes, and how they fit the cells of YOLOs' maps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+Dims = tuple[int | None, ...]
+"""A shape; None for a side that is known only at run time."""
+
+MAX_DETECTIONS = 3000  # rows of a list of finished detections; the smallest maps have fewer cells
+
+# Strides of a network's maps, from the largest map to the smallest; P2 and P6 models have one more.
+PYRAMIDS = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32))
+# YOLOv3-tiny has two maps. They have so few cells that a list of detections may be as long, so only
+# layouts of another shape than such a list look for them.
+WITH_TINY = (*PYRAMIDS, (16, 32))
+
+
+def count_cells(height: int, width: int, strides: tuple[int, ...]) -> int:
+    """The number of cells of all maps."""
+    return sum(-(-height // stride) * -(-width // stride) for stride in strides)
+
+
+class Seen:
+    """``height``, ``width``: of the input. A file whose graph can be read shows more
+    (formats/onnx/evidence.py), and so does a header (plans.py)."""
+
+    __slots__ = ()
+    height: int
+    width: int
+
+    def outputs(self) -> Mapping[str, Dims]:
+        """Name -> shape."""
+        raise NotImplementedError
+
+    def fits_names(self, classes: int) -> bool:
+        """False where the file names another number of classes."""
+        raise NotImplementedError
+
+    def dims(self, name: str) -> Dims:
+        return self.outputs().get(name, ())
+
+    def rank3_outputs(self) -> Iterator[tuple[str, int, int]]:
+        """Name and last two sides of the outputs [B, n, m] of which both are known."""
+        for name, dims in self.outputs().items():
+            if len(dims) == 3 and dims[1] is not None and dims[2] is not None:
+                yield name, dims[1], dims[2]
+
+    def pyramid(
+        self, rows: int, boxes: int, among: Iterable[tuple[int, ...]] = PYRAMIDS
+    ) -> tuple[int, ...] | None:
+        """The strides of the maps that give that many rows, with ``boxes`` boxes a cell."""
+        for strides in among:
+            if boxes * count_cells(self.height, self.width, strides) == rows:
+                return strides
+        return None

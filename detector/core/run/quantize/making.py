@@ -1,0 +1,226 @@
+"""Makes a calibration: measures the ranges on frames, and searches for what stays float."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from detector.core import engines, sources
+from detector.core.config.schema import CalibrationConfig
+from detector.core.engines._built import store
+from detector.core.engines.base import BuildProgress
+from detector.core.errors import DetectVideoError, EngineError
+from detector.core.errors.machine import BF16, cpu_flags
+from detector.core.models.base import Network
+from detector.core.models.graph.int8 import KINDS, WEIGHT_TOP, weight_top
+from detector.core.models.graph.qdq import (
+    Unit,
+    Wiring,
+    float_share,
+    int8_units,
+    quantised_graph,
+    tensors_to_measure,
+)
+from detector.core.models.graph.ranges import Range, measure_ranges
+from detector.core.run.quantize.calibrate import (
+    FLOAT_IN_BF16,
+    SUFFIX,
+    Calibration,
+    Result,
+    file_stem,
+    model_key,
+)
+from detector.core.run.quantize.frames import Frames, read_frames, source_sha256
+from detector.core.run.quantize.search import (
+    RANKING_FRAMES,
+    MakeGraph,
+    Progress,
+    Reference,
+    choose_float_units,
+    rank_units,
+)
+
+HALVES_ENGINE = "openvino"  # the only one that mixes int8 and bf16
+
+
+def make_calibration(
+    network: Network, asked: CalibrationConfig, folder: Path, progress: BuildProgress
+) -> tuple[Calibration, list[str]]:
+    """The calibration on the source that ``--calibrate`` names, unless it is kept already; with
+    lines for the user."""
+    source = str(asked.calibrate)
+    sources.refuse_pipe(source, "calibration reads its source more than once")
+    with sources.open(source, frames=1):
+        pass  # a source that cannot be opened is refused before anything is made
+    made = store.build_once(
+        folder,
+        file_stem(network),
+        SUFFIX,
+        _key(network, asked),
+        lambda target: _make_file(network, asked, target, _stoppable(progress)),
+    )
+    return Calibration.from_json(Path(made.path).read_text(encoding="utf-8")), list(made.notes)
+
+
+def _key(network: Network, asked: CalibrationConfig) -> dict[str, Any]:
+    """What two calibrations must have in common to be the same file."""
+    import onnxruntime
+
+    top = weight_top(KINDS[0])
+    return {
+        **model_key(network),
+        **({} if top == WEIGHT_TOP else {"weight_top": top}),
+        **({"float_in_bf16": True} if bf16_can_be_measured() else {}),
+        "geometry": [network.input.geometry, network.input.pad_value],
+        "method": asked.calibrate_method,
+        "budget": asked.budget,
+        "frames": asked.calibrate_frames,
+        "source_sha256": source_sha256(str(asked.calibrate)),
+        "onnxruntime": onnxruntime.__version__,
+    }
+
+
+def _stoppable(progress: BuildProgress) -> Progress:
+    """Reports progress, and raises EngineError where the caller wants to stop."""
+
+    def report(doing: str, done: int, of: int) -> None:
+        if not progress(doing, done, of):
+            raise EngineError("int8: the calibration was stopped; nothing is kept")
+
+    return report
+
+
+def _make_file(
+    network: Network, asked: CalibrationConfig, target: Path, progress: Progress
+) -> dict[str, Any]:
+    """Writes the file; returns facts for its manifest."""
+    frames = read_frames(str(asked.calibrate), network.input, asked.calibrate_frames)
+    calibration = calibrate(network, frames, asked, progress)
+    target.write_text(calibration.to_json(), encoding="utf-8")
+    return {
+        kind: {"agreement": result.agreement, "plain": result.plain}
+        for kind, result in calibration.result.items()
+    }
+
+
+def calibrate(
+    network: Network, frames: Frames, asked: CalibrationConfig, progress: Progress = lambda *_: None
+) -> Calibration:
+    """Measures the ranges and, unless the weights are random, searches for what stays float."""
+    ranges = measure_ranges(
+        network.graph,
+        tensors_to_measure(network.graph),
+        frames.seen,
+        asked.calibrate_method,
+        lambda done, of: progress("int8: ranges", done, of),
+    )
+    reference = Reference.of(network, frames.held_out)
+    searched = network.random_seed is None
+    budget = asked.budget if searched else 0.0  # a budget of 0 is reached without a search
+    result = _search_both_kinds(network, frames, ranges, reference, budget, progress)
+    if bf16_can_be_measured():
+        halves = float_in_bf16(network, ranges, result[KINDS[0]], reference)
+        if halves is not None and halves.agreement >= budget:
+            result[FLOAT_IN_BF16] = halves
+    return Calibration(
+        source=str(asked.calibrate),
+        method=asked.calibrate_method,
+        seen=len(frames.seen),
+        held_out=len(frames.held_out),
+        apart=frames.apart,
+        frames_sha256=frames.digest,
+        budget=asked.budget,
+        searched=searched,
+        detections=sum(map(len, reference.detections)),
+        ranges=ranges,
+        result=result,
+    )
+
+
+def bf16_can_be_measured() -> bool:
+    return bool(cpu_flags() & BF16) and engines.is_installed(HALVES_ENGINE)
+
+
+def float_in_bf16(
+    network: Network, ranges: Mapping[str, Range], u8: Result, reference: Reference
+) -> Result | None:
+    """What a result of int8-u8 becomes by OpenVINO with its float layers in bf16; None where
+    OpenVINO does not run the graph, which other engines may.
+    """
+    kind = KINDS[0]
+    graph = quantised_graph(network.graph, ranges, set(u8.kept), kind, weight_top(kind))
+    in_int8 = replace(reference, network=replace(network, precision=kind))
+    options = {"precision": "int8", "concurrency": 1, "own": {"float": "bf16"}}
+    try:
+        share = in_int8.agreement(graph, HALVES_ENGINE, **options)
+    except DetectVideoError:
+        return None
+    return replace(u8, agreement=share, runs=1)
+
+
+def _search_both_kinds(
+    network: Network,
+    frames: Frames,
+    ranges: Mapping[str, Range],
+    reference: Reference,
+    budget: float,
+    progress: Progress,
+) -> dict[str, Result]:
+    """u8 first; s8 keeps the same nodes float, and more where its coarser steps need it."""
+    units = int8_units(Wiring(network.graph))
+    results: dict[str, Result] = {}
+    ranking: list[Unit] | None = None
+    kept: list[Unit] = []
+    for kind in KINDS:
+        all_int8 = _graph_maker(network, ranges, kind, [])
+        make_graph = _graph_maker(network, ranges, kind, kept)
+        choice = choose_float_units([], make_graph, reference.agreement, 0.0, progress)
+        plain = reference.agreement(all_int8([])) if kept else choice.plain
+        runs = len(choice.agreements)
+        if choice.plain < budget:
+            if ranking is None:
+                ranking = _rank_on_few_frames(network, frames, units, all_int8, progress)
+                runs += len(units)
+            rest = [unit for unit in ranking if unit not in kept]
+            choice = choose_float_units(rest, make_graph, reference.agreement, budget, progress)
+            runs += len(choice.agreements)
+        kept = [*kept, *choice.kept]
+        results[kind] = _result(network, kept, plain, choice.reached, runs)
+    return results
+
+
+def _rank_on_few_frames(
+    network: Network,
+    frames: Frames,
+    units: Sequence[Unit],
+    make_graph: MakeGraph,
+    progress: Progress,
+) -> list[Unit]:
+    chosen = np.linspace(0, len(frames.seen) - 1, RANKING_FRAMES).round().astype(int)
+    reference = Reference.of(network, frames.seen[np.unique(chosen)])
+    return rank_units(units, make_graph, reference.error, progress)
+
+
+def _graph_maker(
+    network: Network, ranges: Mapping[str, Range], kind: str, always: Sequence[Unit]
+) -> MakeGraph:
+    """A function from units that stay float to the graph; those in ``always`` stay float too."""
+    return lambda kept: quantised_graph(
+        network.graph,
+        ranges,
+        {name for unit in (*always, *kept) for name in unit.nodes},
+        kind,
+        weight_top(kind),
+    )
+
+
+def _result(
+    network: Network, kept: Sequence[Unit], plain: float, reached: float, runs: int
+) -> Result:
+    nodes = tuple(name for unit in kept for name in unit.nodes)
+    share = float_share(network.graph, nodes)
+    return Result(nodes, plain, reached, share.layers, share.all_layers, share.macs, runs)

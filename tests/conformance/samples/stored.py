@@ -1,0 +1,16 @@
+"""A video at an address, as a batch job names it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from detector.core.sources._addresses import StoredVideo
+from tests.conformance.samples import Sample, web
+
+
+@contextmanager
+def sample(folder: Path) -> Iterator[Sample]:
+    with web.sample(folder) as same:
+        yield Sample(StoredVideo(same.spec), tuple(map(StoredVideo, same.damaged)))

@@ -1,0 +1,330 @@
+"""What every head of the table of layouts must do: a layout that is added is tested by this."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detector.core.models.base import Dense, Head, InputRules
+from detector.core.models.description import families
+from detector.core.models.layouts import decoders, layouts
+from detector.core.models.layouts.base import Bound, Layout
+from detector.core.models.layouts.plans import ReadyMade, Tensor
+from detector.core.models.probed import doubt_outputs
+from detector.core.types import Candidates
+
+HEIGHT, WIDTH, CLASSES = 64, 96, 3
+RULES = InputRules(HEIGHT, WIDTH, "centre")
+CONFS = (0.0, 0.05, 0.5, 0.95, 1.0)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A head, and drawn outputs of its layout."""
+
+    bound: Bound
+    shapes: list[tuple[int, ...]]
+    outputs: list[np.ndarray]
+    head: Head
+    dense: Dense
+
+
+CASES = [
+    pytest.param(bound, shapes, id=f"{layout.name}-{at}")
+    for layout in layouts().values()
+    for at, (bound, shapes) in enumerate(layout.examples(HEIGHT, WIDTH, CLASSES))
+]
+every_layout = pytest.mark.parametrize("layout", layouts().values(), ids=list(layouts()))
+
+
+def case_of(bound: Bound, shapes: list[tuple[int, ...]], seed: int = 0) -> Case:
+    return Case(bound, shapes, draw(bound, shapes, seed), *bound.heads(CLASSES))
+
+
+def draw(bound: Bound, shapes: list[tuple[int, ...]], seed: int) -> list[np.ndarray]:
+    """Outputs as a network may give them: probabilities, boxes of this input, whole classes."""
+    rng = np.random.default_rng(seed)
+    reading = bound.reading
+    raw = reading is None or reading.values != "probabilities" or reading.cells is not None
+    if reading is None:
+        return [rng.normal(0, 2, shape).astype(np.float32) for shape in shapes]
+    outputs = [rng.uniform(0, 1, shape).astype(np.float32) for shape in shapes]
+    for part, low, high in ((reading.boxes, 0.0, 1.0), (reading.scores, -4.0, 4.0)):
+        view = columns_of(outputs, part)
+        if part is reading.boxes and reading.cells is None:
+            scale = (WIDTH, HEIGHT, WIDTH, HEIGHT) if reading.unit == (1.0, 1.0) else (1, 1, 1, 1)
+            corners = np.sort(rng.uniform(low, high, (len(view), 2, 2)), axis=1)
+            view[:] = corners.reshape(-1, 4) * scale
+        elif part is reading.scores and raw and reading.values != "probabilities":
+            view[:] = rng.uniform(low, high, view.shape)
+    if reading.classes is not None:
+        view = columns_of(outputs, reading.classes)
+        view[:] = rng.integers(0, CLASSES, view.shape)
+    if reading.count is not None:
+        outputs[reading.count][:] = 123
+    return outputs
+
+
+def columns_of(outputs: list[np.ndarray], part: Any) -> np.ndarray:
+    """[N, columns], a view that can be written."""
+    whole = outputs[part.output][0]
+    table = whole.reshape(len(whole), -1)
+    table = table.T if part.across else table
+    return table[:, part.first : None if part.count is None else part.first + part.count]
+
+
+# ----------------------------------------------------------------------
+# The checks, as functions, so that a test below can plant heads that break each of them
+
+
+def check_candidates(
+    case: Case, conf: float, outputs: list[np.ndarray] | None = None
+) -> Candidates:
+    """The head's answer, which has the right form whatever the outputs hold."""
+    outputs = case.outputs if outputs is None else outputs
+    before = [output.copy() for output in outputs]
+    found = case.head(outputs, conf)
+    for output, copy in zip(outputs, before, strict=True):
+        np.testing.assert_array_equal(output, copy, "outputs are the engine's")
+    count = len(found.scores)
+    assert found.boxes.shape == (count, 4)
+    assert found.scores.shape == found.class_ids.shape == (count,)
+    assert found.boxes.dtype == found.scores.dtype == np.float32
+    assert found.class_ids.dtype == np.int64
+    assert np.isfinite(found.boxes).all()
+    assert np.isfinite(found.scores).all()
+    assert (found.scores >= np.float32(conf)).all()
+    for output in outputs:
+        for part in (found.boxes, found.scores, found.class_ids):
+            assert not np.shares_memory(part, output), "the engine will write there again"
+    return found
+
+
+def check_rows(case: Case, conf: float) -> None:
+    """The candidates are those of the plain twin: boxes in network pixels, scores, classes."""
+    found = check_candidates(case, conf)
+    assert ((found.class_ids >= 0) & (found.class_ids < CLASSES)).all()
+    rows = case.dense(case.outputs)
+    assert rows.dtype == np.float32
+    assert rows.shape[::2] == (1, 5 + CLASSES)
+    scores = rows[0, :, 4:5] * rows[0, :, 5:]
+    reading = case.bound.reading
+    if reading is not None and reading.several:
+        at, ids = np.nonzero(scores >= conf)
+    else:
+        ids = scores.argmax(axis=1)
+        at = np.flatnonzero(scores[np.arange(len(ids)), ids] >= conf)
+        ids = ids[at]
+    if reading is not None and reading.classes is not None:
+        used = scores[at, ids] > 0
+        at, ids = at[used], ids[used]
+    half = rows[0, at, 2:4] / 2
+    centres = rows[0, at, :2]
+    right = np.column_stack([centres - half, centres + half, scores[at, ids], ids])
+    given = np.column_stack([found.boxes, found.scores, found.class_ids])
+    borderline = np.abs(right[:, 4] - conf).min(initial=1) < 1e-5
+    assert borderline or len(given) == len(right)
+    if not borderline:
+        np.testing.assert_allclose(in_order(given), in_order(right), rtol=1e-4, atol=1e-3)
+
+
+def in_order(rows: np.ndarray) -> np.ndarray:
+    return rows[np.lexsort(rows.round(2).T)]
+
+
+def check_pixels(case: Case) -> None:
+    """Boxes are in network pixels: not all within one, and not all far outside."""
+    boxes = check_candidates(case, 0.0).boxes
+    assert np.ptp(boxes[:, ::2]) > WIDTH / 4
+    assert np.ptp(boxes[:, 1::2]) > HEIGHT / 4
+    centres = (boxes[:, :2] + boxes[:, 2:]) / 2
+    assert (np.abs(centres - [WIDTH / 2, HEIGHT / 2]) < [WIDTH, HEIGHT]).mean() > 0.9
+    if case.bound.reading is not None:
+        size = (WIDTH, HEIGHT)
+        outputs, reading = case.outputs, case.bound.reading
+        doubt = doubt_outputs(outputs, reading, size, CLASSES)
+        assert doubt is None or reading.form == "cxcywh", doubt
+
+
+def check_broken(case: Case) -> None:
+    """Numbers that are none count as below any threshold, in one row or in all."""
+    for value in (np.nan, np.inf, -np.inf, 3e38, -3e38):
+        check_candidates(case, 0.1, [np.full(s, value, np.float32) for s in case.shapes])
+        spoilt = [output.copy() for output in case.outputs]
+        for output in spoilt:
+            output.reshape(-1)[::101] = value
+        check_candidates(case, 0.1, spoilt)
+
+
+def check_nothing(case: Case) -> None:
+    """Above all scores, and where the network sees nothing, there are no rows, of the same form."""
+    assert len(check_candidates(case, 1e6).scores) == 0
+    assert check_candidates(case, 1e6).boxes.shape == (0, 4)
+    check_candidates(case, 0.6, [np.zeros(shape, np.float32) for shape in case.shapes])
+
+
+def check_slices(case: Case) -> None:
+    """A row of a batch gives what it gives alone."""
+    alone = check_candidates(case, 0.3)
+    batch = [np.concatenate([output + 1, output, output * 0]) for output in case.outputs]
+    inside = check_candidates(case, 0.3, [output[1:2] for output in batch])
+    for part, right in zip(
+        (inside.boxes, inside.scores, inside.class_ids),
+        (alone.boxes, alone.scores, alone.class_ids),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(part, right)
+
+
+def check_all(case: Case) -> None:
+    for conf in CONFS:
+        check_rows(case, conf)
+    check_pixels(case)
+    check_broken(case)
+    check_nothing(case)
+    check_slices(case)
+
+
+@pytest.mark.parametrize(("bound", "shapes"), CASES)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_head_finds_what_its_plain_twin_finds(
+    bound: Bound, shapes: list[tuple[int, ...]], seed: int
+) -> None:
+    check_all(case_of(bound, shapes, seed))
+
+
+# ----------------------------------------------------------------------
+# That the checks can fail
+
+
+def _broken(change: Any) -> Any:
+    """A head whose candidates are changed."""
+
+    def plant(case: Case) -> Case:
+        return replace(case, head=lambda outputs, conf: change(case, outputs, conf))
+
+    return plant
+
+
+def _float64(case: Case, outputs: list[np.ndarray], conf: float) -> Candidates:
+    found = case.head(outputs, conf)
+    return Candidates(found.boxes.astype(np.float64), found.scores, found.class_ids)
+
+
+def _one_class_up(case: Case, outputs: list[np.ndarray], conf: float) -> Candidates:
+    found = case.head(outputs, conf)
+    return Candidates(found.boxes, found.scores, found.class_ids + 1)
+
+
+def _fractions(case: Case, outputs: list[np.ndarray], conf: float) -> Candidates:
+    found = case.head(outputs, conf)
+    return Candidates(found.boxes / np.float32(WIDTH), found.scores, found.class_ids)
+
+
+def _without_threshold(case: Case, outputs: list[np.ndarray], conf: float) -> Candidates:
+    return case.head(outputs, conf / 2)
+
+
+def _a_row_lost(case: Case, outputs: list[np.ndarray], conf: float) -> Candidates:
+    found = case.head(outputs, conf)
+    return Candidates(found.boxes[1:], found.scores[1:], found.class_ids[1:])
+
+
+def _a_view(case: Case, outputs: list[np.ndarray], conf: float) -> Candidates:
+    found = case.head(outputs, conf)
+    scores = outputs[0].reshape(-1)[: len(found.scores)]
+    return Candidates(found.boxes, np.maximum(scores, conf, out=scores), found.class_ids)
+
+
+def _nothing_of_another_form(case: Case, outputs: list[np.ndarray], conf: float) -> Candidates:
+    found = case.head(outputs, conf)
+    if len(found.scores):
+        return found
+    return Candidates(np.empty(0, np.float32), found.scores, found.class_ids)
+
+
+def _nan_kept(case: Case, outputs: list[np.ndarray], conf: float) -> Candidates:
+    found = case.head(outputs, conf)
+    if not any(np.isnan(output).any() for output in outputs):
+        return found
+    return Candidates(found.boxes * np.float32(np.nan), found.scores, found.class_ids)
+
+
+def _first_of_the_batch(case: Case, outputs: list[np.ndarray], conf: float) -> Candidates:
+    whole = [output if output.base is None else output.base[:1] for output in outputs]
+    return case.head(whole, conf)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _float64, _one_class_up, _fractions, _without_threshold, _a_row_lost, _a_view,
+        _nothing_of_another_form, _nan_kept, _first_of_the_batch,
+    ],
+)  # fmt: skip
+def test_a_planted_bad_head_fails(change: Any) -> None:
+    for bound, shapes in layouts()["decoded"].examples(HEIGHT, WIDTH, CLASSES):
+        good = case_of(bound, shapes)
+        check_all(good)
+        with pytest.raises(AssertionError):
+            check_all(_broken(change)(good))
+
+
+# ----------------------------------------------------------------------
+# The table
+
+
+@every_layout
+def test_a_layout_says_all_that_others_ask(layout: Layout) -> None:
+    table = layouts()
+    assert list(layout.examples(HEIGHT, WIDTH, CLASSES))
+    assert not layout.usual_family or layout.name in families()[layout.usual_family].layouts
+    listed = any(layout.name in known.layouts for known in families().values())
+    assert bool(layout.shape) == listed, "a message names the shape where --family does not fit"
+    for known in families().values():
+        assert set(known.layouts) <= set(table)
+
+
+@pytest.mark.parametrize(("bound", "shapes"), CASES)
+def test_a_file_of_ours_brings_the_same_head_back(
+    bound: Bound, shapes: list[tuple[int, ...]]
+) -> None:
+    head, dense = bound.heads(CLASSES)
+    assert isinstance(head, partial)
+    [decoder] = [one for one in decoders().values() if one.head is head.func]
+    stored = decoder.store(head.keywords)
+    assert set(stored) <= set(decoder.arguments)
+    given = decoder.at_size(decoder.restore(stored), RULES)
+    again, again_dense = decoder.heads(given, CLASSES)
+    assert (again.func, again.keywords) == (head.func, head.keywords)  # type: ignore[attr-defined]
+    assert again_dense.keywords == dense.keywords  # type: ignore[attr-defined]
+    assert decoder.fits(shapes, given, RULES, CLASSES)
+    assert not decoder.fits(shapes[:-1], given, RULES, CLASSES)
+    assert bound.classes is None or not decoder.fits(shapes, given, RULES, CLASSES + 1)
+    for spoilt in ({}, dict.fromkeys(stored), dict.fromkeys(stored, 7), dict.fromkeys(stored, "")):
+        with pytest.raises(ValueError, match=r"\S"):
+            decoder.restore(spoilt)
+
+
+@every_layout
+def test_a_plan_of_its_shape_is_its_own_or_nobodys(layout: Layout) -> None:
+    """Whatever a layout finds in shapes alone can be read by the head that it gives."""
+    names = tuple(f"class{at}" for at in range(CLASSES))
+    for bound, shapes in layout.examples(HEIGHT, WIDTH, CLASSES):
+        tensors = [
+            Tensor(name, False, "float32", shape)
+            for name, shape in zip(bound.outputs, shapes, strict=True)
+        ]
+        about = f"Ultralytics {layout.usual_family}"
+        seen = ReadyMade(Path("m.plan"), tensors, HEIGHT, WIDTH, 1, None, names, about=about)
+        if (found := layout.in_plan(seen)) is None:
+            continue
+        outputs = dict(zip(bound.outputs, shapes, strict=True))
+        head, _ = found.heads(CLASSES)
+        head([np.zeros(outputs[name], np.float32) for name in found.outputs], 0.5)
+        assert found.classes in (None, CLASSES)

@@ -1,0 +1,16 @@
+"""A camera that sends pictures for as long as somebody looks. No damage of it ends a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.conformance.samples import Sample
+from tests.live.servers import http
+
+
+@contextmanager
+def sample(folder: Path) -> Iterator[Sample]:
+    with http() as server:
+        yield Sample(server.url("/mjpeg"))
