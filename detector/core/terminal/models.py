@@ -9,31 +9,40 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rich import box
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from detector.core.terminal.console import SafeConsole, fit_columns
+from detector.core.tables import Column, Table
+from detector.core.terminal.console import SafeConsole
+from detector.core.terminal.tables import draw_table
+
+MODELS = (
+    Column("name", "model"),
+    Column("family", out=6),
+    Column("input", value=lambda one: _size(one["input"]), out=7),
+    Column(
+        "parameters",
+        form=".2f",
+        unit="M",
+        value=lambda one: _divided(one["parameters"] or one["parameters_fused"], 1e6),
+        out=5,
+    ),
+    Column("macs", "GMACs", ".3f", value=lambda one: _divided(one["macs"], 1e9), out=3),
+    Column("flops", "GFLOPs", ".3f", value=lambda one: _divided(one["flops"], 1e9), out=4),
+    Column("gflops_published", "published", ".2f", out=2),
+    Column("licence", out=1),
+    Column("needs"),
+)
+FAMILIES = (
+    Column("name", "family"),
+    Column("about", "what", out=1),
+    Column("licence", out=3),
+    Column("source", "where to get it", out=2),
+)
 
 
 def print_models(console: SafeConsole, models: Sequence[dict[str, Any]]) -> None:
     """The known models, one line each."""
-    columns = "model family input parameters GMACs GFLOPs published licence needs".split()
-    table = new_table(columns, right=("parameters", "GMACs", "GFLOPs", "published"))
-    for model in models:
-        table.add_row(
-            model["name"],
-            model["family"],
-            _size(model["input"]),
-            _millions(model["parameters"] or model["parameters_fused"]),
-            _billions(model["macs"]),
-            _billions(model["flops"]),
-            "-" if model["gflops_published"] is None else f"{model['gflops_published']:.2f}",
-            model["licence"],
-            model["needs"],
-        )
-    least_first = ("licence", "published", "GMACs", "GFLOPs", "parameters", "family", "input")
-    console.print(fit_columns(console, table, least_first, one_line=True))
+    console.print(draw_table(console, Table("models", MODELS, models), one_line=True))
     console.print(
         "GFLOPs = 2 x GMACs of convolutions and matrix products; published: the GFLOPs that its "
         "makers state",
@@ -49,10 +58,7 @@ def print_models(console: SafeConsole, models: Sequence[dict[str, Any]]) -> None
 
 def print_families(console: SafeConsole, families: Sequence[dict[str, Any]]) -> None:
     """The families of ONNX files, one line each."""
-    table = new_table(["family", "what", "licence", "where to get it"])
-    for family in families:
-        table.add_row(family["name"], family["about"], family["licence"], family["source"])
-    console.print(fit_columns(console, table, ("what", "where to get it", "licence")))
+    console.print(draw_table(console, Table("families", FAMILIES, families)))
     console.print(
         "--family NAME says which one an .onnx file is, where the file does not tell",
         style="dim",
@@ -99,12 +105,8 @@ def _count(value: int | None, most: str = "") -> str | None:
     return None if value is None else f"{most}{value:,}"
 
 
-def _millions(value: int | None) -> str:
-    return "-" if value is None else f"{value / 1e6:.2f} M"
-
-
-def _billions(value: int | None) -> str:
-    return "-" if value is None else f"{value / 1e9:.3f}"
+def _divided(value: int | None, unit: float) -> float | None:
+    return None if value is None else value / unit
 
 
 @contextmanager
@@ -157,11 +159,3 @@ def build_line(console: SafeConsole) -> Callable[[str, int, int], bool]:
         return True
 
     return step
-
-
-def new_table(columns: Sequence[str], right: Sequence[str] = ()) -> Table:
-    """An empty table; long cells fold. ``right``: the columns of numbers."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in columns:
-        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
-    return table

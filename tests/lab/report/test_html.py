@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from detector.lab.report.html import LINES, page
+from detector.lab.report.page import AGES, list_hows, page
 from detector.lab.session.read import read_session
 from tests.conftest import CHECKOUT
 from tests.lab.report.browser import Browser, chromium
@@ -538,9 +538,8 @@ def test_a_pass_that_could_not_run_says_why(browser, report):
 @pytest.mark.slow
 def test_every_how_has_its_heading_in_the_documentation(report):
     content = report.read_text()
-    for name, _, _, (file, heading) in LINES:
-        assert f"\n## {heading}\n" in (CHECKOUT / file).read_text(), heading
-        assert f'id="how-{name}"' in content
-    assert set(re.findall(r'href="#how-(\w+)"', content)) == {name for name, *_ in LINES} - {
-        "ages"  # of cameras, which this session has none of
-    }
+    for one in list_hows():
+        assert f"\n## {one.heading}\n" in (CHECKOUT / one.file).read_text(), one.heading
+        assert f'id="how-{one.name}"' in content
+    linked = set(re.findall(r'href="#how-(\w+)"', content))
+    assert linked == {one.name for one in list_hows()} - {AGES.name}  # here are no cameras

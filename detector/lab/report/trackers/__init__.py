@@ -17,7 +17,7 @@ from detector.core.analysis.summary import stage_rows, thread_rows
 from detector.core.errors import DetectVideoError, OutputError, UsageError
 from detector.core.errors.text import printable
 from detector.core.session.codec import to_builtins
-from detector.lab.report.html import page
+from detector.lab.report.page import page
 from detector.lab.report.tables import csv_files
 from detector.lab.session.passes import CriticalPathFacts, WhatIfFacts
 from detector.lab.session.read import SavedSession
