@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import MISSING, fields
 
+from detector.core.analysis.statistics import list_statistics
 from detector.core.analysis.summary import stage_rows, thread_rows
 from detector.core.errors.text import counted
 from detector.core.session.document import Rates, StreamSummary, Summary
@@ -17,6 +18,7 @@ def rates_table(summary: Summary, rounded: Callable[[float], float] = float) -> 
     rates = {one.name: getattr(summary.fps, one.name) for one in fields(Rates)}
     optional = {one.name for one in fields(Rates) if one.default is not MISSING}
     told = {name: rate for name, rate in rates.items() if rate is not None or name not in optional}
+    titles = {one.name: one.title for one in list_statistics(Rates)}
     row = {
         "model": summary.model,
         "engine": summary.engine,
@@ -34,14 +36,13 @@ def rates_table(summary: Summary, rounded: Callable[[float], float] = float) -> 
         Column("input", "model input", out=2),
         Column("batch", out=4),
         Column("video", "video size", out=1),
-        *(Column(name, f"{name.replace('_', '-')} FPS", ".2f") for name in sorted(told, key=_slow)),
+        *(Column(name, titles[name], ".2f") for name in sorted(told, key=_end_to_end_last)),
         Column("frames", out=5),
     ]
     return Table("lab", columns, [row])
 
 
-def _slow(name: str) -> tuple[bool, str]:
-    """What a person asks for stands last: end to end."""
+def _end_to_end_last(name: str) -> tuple[bool, str]:
     return name == "end_to_end", name
 
 

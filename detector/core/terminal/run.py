@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import fields
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -110,11 +111,9 @@ def _remarks(summary: Summary, verbose: bool) -> list[str]:
 def _frames(summary: Summary) -> str:
     frames = summary.frames
     others = {
-        "dropped": frames.dropped,
-        "bad": frames.bad,
-        "corrupt": frames.corrupt,
-        "skipped": frames.skipped,
-        "reused": frames.reused,
+        one.name: getattr(frames, one.name)
+        for one in sorted(fields(frames), key=lambda one: one.name != "dropped")
+        if one.name not in ("read", "written")
     }
     done = "written" if _wrote_pictures(summary) else "detected"
     text = f"frames: {frames.read} read, {frames.written} {done}"

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from html import escape
 
+from detector.core.analysis.statistics import list_statistics
 from detector.core.analysis.summary import (
     StageRow,
     ThreadRow,
@@ -16,10 +17,11 @@ from detector.core.analysis.summary import (
 from detector.core.analysis.tables import ledger_table, rates_table, threads_table
 from detector.core.errors.text import counted
 from detector.core.session.document import SessionDocument
+from detector.core.tables import Column, Table
 from detector.core.wings import Rounded
 from detector.lab.analysis.noise import decimals_of_rate
 from detector.lab.report.html import drawings
-from detector.lab.report.html.drawings import figure, key, table, text
+from detector.lab.report.html.drawings import figure, folded, key, table, text
 from detector.lab.report.part import How, Part, stages_of
 from detector.lab.session.read import SavedSession
 
@@ -29,6 +31,20 @@ def rates(session: SavedSession) -> str:
         return Rounded(rate, decimals_of_rate(session, rate))
 
     return table(rates_table(session.document, rounded), sortable=False)
+
+
+STATISTICS = (
+    Column("title", "statistic", value=lambda one: one[0].title),
+    Column("value", value=lambda one: one[1]),
+    Column("unit", value=lambda one: one[0].unit if one[0].unit != "1" else ""),
+    Column("name", "in summary.json", value=lambda one: one[0].name),
+)
+
+
+def statistics(session: SavedSession) -> str:
+    rows = [(one, one.of(session.document)) for one in list_statistics()]
+    told = Table("statistics", STATISTICS, [row for row in rows if row[1] is not None])
+    return folded(f"all {len(told.rows)} of the summary", table(told))
 
 
 def ledger(session: SavedSession) -> str:
@@ -120,5 +136,6 @@ LEDGER = How(
 PARTS = (
     Part(name="run", title="The run", place=10, page=rates, how=FPS),
     Part(name="ledger", title="Ledger", place=20, page=ledger, how=LEDGER),
+    Part(name="statistics", title="Statistics", place=185, page=statistics),
     Part(name="machine", title="The machine and the command", place=190, page=machine),
 )

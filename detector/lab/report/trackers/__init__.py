@@ -10,9 +10,10 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
+from detector.core.analysis.statistics import list_statistics
 from detector.core.analysis.summary import stage_rows, thread_rows
 from detector.core.errors import DetectVideoError, OutputError, UsageError
 from detector.core.errors.text import printable
@@ -83,8 +84,7 @@ def _figures(session: SavedSession) -> Iterator[tuple[str, Any]]:
     """(name, value), flat. Times of stages and threads are milliseconds a frame."""
     document = session.document
     frames = document.frames.written
-    yield from ((f"fps/{name}", value) for name, value in asdict(document.fps).items())
-    yield from ((f"frames/{name}", value) for name, value in asdict(document.frames).items())
+    yield from ((one.name, one.of(document)) for one in list_statistics())
     yield from ((f"seconds/{name}", value) for name, value in document.seconds.items())
     for stage in stage_rows(document, frames) if frames else ():
         yield from (
