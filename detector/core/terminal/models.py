@@ -110,11 +110,11 @@ def _divided(value: int | None, unit: float) -> float | None:
 
 
 @contextmanager
-def progress_bar(console: SafeConsole, shown: bool) -> Iterator[Callable[[str, int, int], bool]]:
-    """A progress bar for ``build``: (what is done, steps done, steps in all) -> go on.
-
-    It appears with the first step, so that nothing flickers where nothing is built.
-    """
+def progress_bar(
+    console: SafeConsole, shown: bool, *, one_line: bool = False
+) -> Iterator[Callable[[str, int, int], bool]]:
+    """A line for each thing that is being done, or ``one_line`` for all. Nothing where it is not
+    ``shown``."""
     if not shown:
         yield lambda doing, done, of: True
         return
@@ -124,12 +124,13 @@ def progress_bar(console: SafeConsole, shown: bool) -> Iterator[Callable[[str, i
         TextColumn("{task.percentage:>3.0f}%"),
     )
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
-        tasks: dict[str, Any] = {}
+        tasks: dict[str, Any] = {"": bar.add_task("starting", total=None)} if one_line else {}
 
         def step(doing: str, done: int, of: int) -> bool:
-            if doing not in tasks:
-                tasks[doing] = bar.add_task(doing, total=of)
-            bar.update(tasks[doing], completed=done, total=of)
+            line = "" if one_line else doing
+            if line not in tasks:
+                tasks[line] = bar.add_task(doing, total=of)
+            bar.update(tasks[line], description=doing, completed=done, total=of)
             return True
 
         yield step

@@ -18,12 +18,12 @@ from detector.lab.session.read import SavedSession
 
 FILES = Path(__file__).parent / "html/page"
 AGES = How(  # of the cameras, which a wing shows
-    name="ages",
-    what="age of a picture",
-    text="From its arrival to its detections (the end of nms), and to each output. By the camera's "
+    "ages",
+    "age of a picture",
+    "From its arrival to its detections (the end of nms), and to each output. By the camera's "
     "clock: from the moment that the camera states (RTCP).",
-    file="docs/live.md",
-    heading="Policies and frame age",
+    "Policies and frame age",
+    "docs/live.md",
 )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,19 +21,19 @@ from detector.lab.session.read import SavedSession
 FOLDER = Path(__file__).with_name("parts")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class How:
-    """How numbers are taken, in a line. ``what``: the numbers. ``file`` and ``heading``: where the
+    """How numbers are taken, in a line. ``what``: the numbers. ``heading`` and ``file``: where the
     documentation says more."""
 
     name: str
     what: str
     text: str
-    file: str
     heading: str
+    file: str = "docs/reading.md"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Part:
     """``name``: its anchor, ``NAME-part`` in the page. ``place``: the parts stand in its order.
 
@@ -47,6 +47,7 @@ class Part:
     title: str | Callable[[SavedSession], str]
     place: int
     page: Callable[..., str] | None = None
+    _: KW_ONLY
     how: How | None = None
     facts: type[Any] | None = None
     says: Callable[[Any], Iterable[Table | str]] | None = None

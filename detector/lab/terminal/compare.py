@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from detector.core.errors.text import counted
@@ -20,24 +16,6 @@ from detector.lab.session.evaluation import Figure
 WORDS: dict[Metric, str] = {"inference": "inference FPS", "end_to_end": "end-to-end FPS"}
 FEW_CLASSES = 4  # up to so many have a column each
 MEANINGLESS = "random weights: boxes are meaningless, and so is the agreement"
-
-
-@contextmanager
-def progress_bar(console: SafeConsole, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """A progress bar, where one is to be shown."""
-    if not shown:
-        yield lambda doing, done, of: None
-        return
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-    )
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
-        task = progress.add_task("starting", total=None)
-        yield lambda doing, done, of: progress.update(
-            task, description=doing, completed=done, total=of
-        )
 
 
 def print_comparison(

@@ -165,30 +165,23 @@ def _slow_frame(session: SavedSession, row: SlowFrame, parts: Sequence[FramePart
 
 
 SPANS = How(
-    name="spans",
-    what="timeline, queues",
-    text="From the recorded start and end of each call; nothing is sampled. A queue's depth "
+    "spans",
+    "timeline, queues",
+    "From the recorded start and end of each call; nothing is sampled. A queue's depth "
     "follows from the calls before and after it.",
-    file="docs/measurement.md",
-    heading="Spans, waits, other",
+    "Spans, waits, other",
+    "docs/measurement.md",
 )
 PERCENTILES = How(
-    name="percentiles",
-    what="latency, slowest moments",
-    text="Of single calls. A percentile without enough samples is left out.",
-    file="docs/measurement.md",
-    heading="Percentiles",
+    "percentiles",
+    "latency, slowest moments",
+    "Of single calls. A percentile without enough samples is left out.",
+    "Percentiles",
+    "docs/measurement.md",
 )
 PARTS = (
-    Part(name="timeline", title=_title, place=30, page=timeline, how=SPANS),
-    Part(name="queues", title="Queues", place=40, page=queues, how=SPANS),
-    Part(name="latency", title="Latency", place=50, page=latency, how=PERCENTILES),
-    Part(
-        name="slowest",
-        title="The slowest moments",
-        place=170,
-        page=slowest,
-        how=PERCENTILES,
-        facts=FramesFacts,
-    ),
+    Part("timeline", _title, 30, timeline, how=SPANS),
+    Part("queues", "Queues", 40, queues, how=SPANS),
+    Part("latency", "Latency", 50, latency, how=PERCENTILES),
+    Part("slowest", "The slowest moments", 170, slowest, how=PERCENTILES, facts=FramesFacts),
 )

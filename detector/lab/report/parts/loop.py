@@ -157,56 +157,38 @@ def _went(record: PassRecord) -> str:
 
 
 CRITICAL_PATH = How(
-    name="path",
-    what="critical path",
-    text="The chain of calls and hand-overs that the wall time of the steady state consists of: "
+    "path",
+    "critical path",
+    "The chain of calls and hand-overs that the wall time of the steady state consists of: "
     "program order, data, bounded queues, buffers given back.",
-    file="docs/reading.md",
-    heading="Critical path",
+    "Critical path",
 )
 WHAT_IF = How(
-    name="whatif",
-    what="what if",
-    text="A stand-in hands out what a stage gave for the first pictures, or the loop is another. "
+    "whatif",
+    "what if",
+    "A stand-in hands out what a stage gave for the first pictures, or the loop is another. "
     "Each such run stands between two runs as they are; their ratio is the gain, from the lowest "
     "round to the highest. Nothing is predicted.",
-    file="docs/reading.md",
-    heading="What if",
+    "What if",
 )
 INSTRUMENTS = How(
-    name="passes",
-    what="passes",
-    text="Each pass that slows the run down is a separate run, compared with the plain one. It has "
+    "passes",
+    "passes",
+    "Each pass that slows the run down is a separate run, compared with the plain one. It has "
     "that one's engine, precision, threads, requests, batch and input, unless it says so.",
-    file="docs/reading.md",
-    heading="Instruments and passes",
+    "Instruments and passes",
 )
 PARTS = (
     Part(
-        name="path",
-        title="Critical path",
-        place=60,
-        page=path,
+        "path",
+        "Critical path",
+        60,
+        path,
         how=CRITICAL_PATH,
         facts=CriticalPathFacts,
         says=lambda facts: [path_table(facts)],
     ),
-    Part(
-        name="what-if",
-        title="What if",
-        place=70,
-        page=what_if,
-        how=WHAT_IF,
-        facts=WhatIfFacts,
-        says=what_if_says,
-    ),
-    Part(
-        name="instruments",
-        title="Instruments",
-        place=175,
-        facts=LoopFacts,
-        says=loop_says,
-        detail=True,
-    ),
-    Part(name="passes", title="Passes", place=180, page=passes, how=INSTRUMENTS),
+    Part("what-if", "What if", 70, what_if, how=WHAT_IF, facts=WhatIfFacts, says=what_if_says),
+    Part("instruments", "Instruments", 175, facts=LoopFacts, says=loop_says, detail=True),
+    Part("passes", "Passes", 180, passes, how=INSTRUMENTS),
 )

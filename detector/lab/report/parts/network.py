@@ -356,90 +356,73 @@ def sweep(session: SavedSession, facts: SweepFacts) -> str:
 
 
 LAYERS_HOW = How(
-    name="layers",
-    what="layers",
-    text="Medians of a separate run under the engine's own profiler. They tell the layers' shares, "
+    "layers",
+    "layers",
+    "Medians of a separate run under the engine's own profiler. They tell the layers' shares, "
     "but no rates of the whole run. FLOPs are 2 x MACs, counted on the graph.",
-    file="docs/reading.md",
-    heading="Instruments and passes",
+    "Instruments and passes",
 )
 ROOFLINE = How(
-    name="roofline",
-    what="roofline",
-    text="Peaks were measured on this computer with the engine's number of threads. Above 100% the "
+    "roofline",
+    "roofline",
+    "Peaks were measured on this computer with the engine's number of threads. Above 100% the "
     "peak was measured too low; the value is not clamped.",
-    file="docs/reading.md",
-    heading="Instruments and passes",
+    "Instruments and passes",
 )
 TORCH = How(
-    name="torch",
-    what="torch's operators",
-    text="Five steady frames under torch.profiler, after three warm-up frames.",
-    file="docs/reading.md",
-    heading="torch and device",
+    "torch",
+    "torch's operators",
+    "Five steady frames under torch.profiler, after three warm-up frames.",
+    "torch and device",
 )
 DEVICE = How(
-    name="device",
-    what="host and device",
-    text="Kernels and operators of ten batches as torch.profiler (CUPTI) saw them; busy is the "
+    "device",
+    "host and device",
+    "Kernels and operators of ten batches as torch.profiler (CUPTI) saw them; busy is the "
     "union of all kernels and copies, idle the rest of the window.",
-    file="docs/reading.md",
-    heading="torch and device",
+    "torch and device",
 )
 SWEEP = How(
-    name="sweep",
-    what="batches and precisions",
-    text="Runs without a profiler, in turn; medians over three rounds.",
-    file="docs/reading.md",
-    heading="Sweep",
+    "sweep",
+    "batches and precisions",
+    "Runs without a profiler, in turn; medians over three rounds.",
+    "Sweep",
 )
 PARTS = (
     Part(
-        name="layers",
-        title="Layers",
-        place=80,
-        page=layers,
+        "layers",
+        "Layers",
+        80,
+        layers,
         how=LAYERS_HOW,
         facts=LayersFacts,
         says=layers_say,
         brief=longest_layers,
     ),
     Part(
-        name="roofline",
-        title="Roofline",
-        place=90,
-        page=roofline,
-        how=ROOFLINE,
-        facts=RooflineFacts,
-        says=roofline_says,
+        "roofline", "Roofline", 90, roofline, how=ROOFLINE, facts=RooflineFacts, says=roofline_says
     ),
     Part(
-        name="torch",
-        title="torch's operators",
-        place=100,
-        page=torch,
+        "torch",
+        "torch's operators",
+        100,
+        torch,
         how=TORCH,
         facts=TorchFacts,
         says=torch_says,
         detail=True,
     ),
     Part(
-        name="device",
-        title="Host and device",
-        place=110,
-        page=device,
+        "device",
+        "Host and device",
+        110,
+        device,
         how=DEVICE,
         facts=DeviceFacts,
         says=device_says,
         detail=True,
     ),
     Part(
-        name="sweep",
-        title="Batches and precisions",
-        place=120,
-        page=sweep,
-        how=SWEEP,
-        facts=SweepFacts,
-        says=sweep_says,
+        "sweep", "Batches and precisions", 120, sweep, how=SWEEP, facts=SweepFacts, says=sweep_says
     ),
 )

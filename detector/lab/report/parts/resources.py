@@ -203,61 +203,34 @@ def python(session: SavedSession, facts: PythonFacts) -> str:
 
 
 MEMORY = How(
-    name="memory",
-    what="memory",
-    text="Resident set of the process, sampled in a separate run.",
-    file="docs/reading.md",
-    heading="Memory",
+    "memory", "memory", "Resident set of the process, sampled in a separate run.", "Memory"
 )
 JOULES = How(
-    name="energy",
-    what="energy",
-    text="The processor's and the GPU's own counters, read every 100 ms, less the idle power. "
+    "energy",
+    "energy",
+    "The processor's and the GPU's own counters, read every 100 ms, less the idle power. "
     "Nothing is estimated.",
-    file="docs/reading.md",
-    heading="Energy",
+    "Energy",
 )
-PYTHON = How(
-    name="python",
-    what="Python",
-    text="One plain loop under cProfile.",
-    file="docs/reading.md",
-    heading="Python",
-)
+PYTHON = How("python", "Python", "One plain loop under cProfile.", "Python")
 PARTS = (
+    Part("memory", "Memory", 130, memory, how=MEMORY, facts=MemoryFacts, says=memory_says),
+    Part("energy", "Energy", 140, energy, how=JOULES, facts=EnergyFacts, says=energy_says),
     Part(
-        name="memory",
-        title="Memory",
-        place=130,
-        page=memory,
-        how=MEMORY,
-        facts=MemoryFacts,
-        says=memory_says,
-    ),
-    Part(
-        name="energy",
-        title="Energy",
-        place=140,
-        page=energy,
-        how=JOULES,
-        facts=EnergyFacts,
-        says=energy_says,
-    ),
-    Part(
-        name="counters",
-        title="Counters",
-        place=150,
-        page=counters,
+        "counters",
+        "Counters",
+        150,
+        counters,
         how=INSTRUMENTS,
         facts=CountersFacts,
         says=counters_say,
         detail=True,
     ),
     Part(
-        name="functions",
-        title="Python",
-        place=160,
-        page=python,
+        "functions",
+        "Python",
+        160,
+        python,
         how=PYTHON,
         facts=PythonFacts,
         says=python_says,

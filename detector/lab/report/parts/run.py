@@ -117,25 +117,24 @@ def machine(session: SavedSession) -> str:
 
 
 FPS = How(
-    name="fps",
-    what="FPS",
-    text="End-to-end FPS: frames written over the seconds of the run, from opening the source to "
+    "fps",
+    "FPS",
+    "End-to-end FPS: frames written over the seconds of the run, from opening the source to "
     "closing the files. Inference FPS: frames over the seconds in which at least one infer was "
     "running.",
-    file="docs/measurement.md",
-    heading="FPS",
+    "FPS",
+    "docs/measurement.md",
 )
 LEDGER = How(
-    name="ledger",
-    what="ledger",
-    text="Each thread reads the clock around every stage call and every wait; the rest of its wall "
+    "ledger",
+    "ledger",
+    "Each thread reads the clock around every stage call and every wait; the rest of its wall "
     "time is other. CPU is the thread's own CPU clock.",
-    file="docs/reading.md",
-    heading="Ledger and threads",
+    "Ledger and threads",
 )
 PARTS = (
-    Part(name="run", title="The run", place=10, page=rates, how=FPS),
-    Part(name="ledger", title="Ledger", place=20, page=ledger, how=LEDGER),
-    Part(name="statistics", title="Statistics", place=185, page=statistics),
-    Part(name="machine", title="The machine and the command", place=190, page=machine),
+    Part("run", "The run", 10, rates, how=FPS),
+    Part("ledger", "Ledger", 20, ledger, how=LEDGER),
+    Part("statistics", "Statistics", 185, statistics),
+    Part("machine", "The machine and the command", 190, machine),
 )

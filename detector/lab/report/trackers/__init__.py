@@ -15,6 +15,7 @@ from typing import Any
 
 from detector.core.analysis.statistics import list_statistics
 from detector.core.analysis.summary import stage_rows, thread_rows
+from detector.core.analysis.tables import LEDGER, THREADS
 from detector.core.errors import DetectVideoError, OutputError, UsageError
 from detector.core.errors.text import printable
 from detector.core.session.codec import to_builtins
@@ -89,12 +90,12 @@ def _figures(session: SavedSession) -> Iterator[tuple[str, Any]]:
     for stage in stage_rows(document, frames) if frames else ():
         yield from (
             (f"stage_{key}/{stage.stage}", getattr(stage, key))
-            for key in ("busy_ms", "share", "p50_ms", "p90_ms", "p99_ms", "cpu_ms")
+            for key in (column.key for column in LEDGER if column.form)
         )
     for thread in thread_rows(document, frames) if frames else ():
         yield from (
             (f"thread_{key}/{thread.thread}", getattr(thread, key))
-            for key in ("busy_ms", "wait_input_ms", "wait_output_ms", "other_ms", "wall_ms")
+            for key in (column.key for column in THREADS if column.form)
         )
     if (path := session.facts(CriticalPathFacts)) is not None:
         yield from ((f"critical_path_share/{stage.name}", stage.share) for stage in path.stages)
