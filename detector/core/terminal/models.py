@@ -35,8 +35,8 @@ MODELS = (
 FAMILIES = (
     Column("name", "family"),
     Column("about", "what", out=1),
-    Column("licence", out=3),
-    Column("source", "where to get it", out=2),
+    Column("licence", out=2),
+    Column("source", "where to get it", out=3),
 )
 
 
