@@ -26,7 +26,7 @@ LEVELS = {
         ("config", "analysis"),
         ("engines",),
         ("models", "sources", "sinks", "loop", "session"),
-        ("stages", "timeline"),
+        ("stages", "tables", "timeline"),
         ("wings", "types", "errors"),
     ],
     "lab": [
@@ -41,13 +41,13 @@ LEVELS = {
 }
 ONLY = {  # all of the core that a room may import, where it is less than everything below it
     "core/loop": {"stages", "timeline", "types"},
-    "core/analysis": {"session", "timeline", "types", "errors"},
-    "core/terminal": {"analysis", "session", "timeline", "types", "errors"},
+    "core/analysis": {"session", "tables", "timeline", "types", "errors"},
+    "core/terminal": {"analysis", "session", "tables", "timeline", "types", "errors"},
     "core/engines": {"models", "types", "errors"},
     "core/types": set(),
     "core/errors": set(),
     "lab/analysis": {"analysis", "session", "timeline", "types", "errors"},
-    "lab/report": {"analysis", "session", "timeline", "types", "errors", "wings"},
+    "lab/report": {"analysis", "session", "tables", "timeline", "types", "errors", "wings"},
 }
 ENGINES = {"torch", "onnx", "onnxruntime", "openvino", "tensorrt"}
 NEVER = {  # libraries that a room does not touch, not even inside a function

@@ -10,7 +10,6 @@ by more than the rounds differ is no winner.
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +40,7 @@ ROUNDS = 3  # of the comparison at the end
 FOR_THE_END = 0.3  # of the time
 PRECISIONS = ("fp32", "bf16", "fp16", "int8")
 
-Watch = Callable[[str, float, float], None]
+Watch = Callable[[str, float, float], object]
 """(what is being tried, seconds that passed, seconds in all)"""
 
 
@@ -245,20 +244,20 @@ class Search:
             seconds=self.clock() - self._start,
             floor=self.floor,
             settings={},
-            before=_interval([old.fps for old, _ in pairs] or [plain.fps]),
+            before=Interval.over([old.fps for old, _ in pairs] or [plain.fps]),
             trials=tuple(self.trials),
             notes=tuple(self._remarks()),
         )
         if not pairs:
             return found
-        after, last = _interval([new.fps for _, new in pairs]), pairs[-1]
+        after, last = Interval.over([new.fps for _, new in pairs]), pairs[-1]
         won = after.low > found.before.high
         return replace(
             found,
             settings=best if won else {},
             rounds=len(pairs),
             after=after,
-            ratio=_interval([new.fps / old.fps for old, new in pairs]),
+            ratio=Interval.over([new.fps / old.fps for old, new in pairs]),
             agreement=self._agreement(last[1]),
             video_bytes_ratio=(
                 last[1].video_bytes / last[0].video_bytes if last[0].video_bytes else None
@@ -276,10 +275,6 @@ class Search:
                 "nothing was detected in these frames, so only fp32 was tried: use a source that "
                 "shows what you look for"
             )
-
-
-def _interval(values: Sequence[float]) -> Interval:
-    return Interval(statistics.median(values), min(values), max(values))
 
 
 # The axes: candidates beside the best so far. What the user names is left alone.

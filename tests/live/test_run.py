@@ -25,7 +25,7 @@ from detector.core.session.document import DecodingFigures
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.run import print_run
 from detector.lab.analysis.next_steps import next_steps
-from detector.lab.report.html import page
+from detector.lab.report.page import page
 from detector.lab.session.read import read_session
 from detector.live import day as days
 from detector.live import roster

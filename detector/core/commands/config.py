@@ -44,15 +44,17 @@ def show(config_file: str | None, as_json: bool, **flags: Any) -> None:
     if as_json:
         print_json({"schema": 1, "options": rows})
         return
-    from detector.core.terminal.run import new_table
+    from detector.core.tables import Column, Table
+    from detector.core.terminal.tables import draw_table
 
-    table = new_table("options in force", "option", "value", "from")
-    for column in table.columns[1:]:
-        column.justify = "left"
-    for group, leaves in rows.items():
-        for name, row in leaves.items():
-            table.add_row(f"{group}.{name}", _text(row["value"]), row["from"])
-    terminal(piped_width=120).print(table)
+    each = [
+        {"option": f"{group}.{name}", "value": _text(row["value"]), "from": row["from"]}
+        for group, leaves in rows.items()
+        for name, row in leaves.items()
+    ]
+    columns = (Column("option"), Column("value"), Column("from"))
+    console = terminal(piped_width=120)
+    console.print(draw_table(console, Table("options", columns, each, "options in force")))
 
 
 def _text(value: Any) -> str:

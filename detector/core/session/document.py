@@ -24,6 +24,12 @@ Duration = Annotated[float, Meta(ge=0)]  # seconds or milliseconds, as the field
 Amount = Annotated[float, Meta(ge=0)]  # a rate, a share, megabytes
 
 
+def statistic(title: str, unit: str) -> Meta:
+    """Declares a field as a statistic: the schema, the report and run trackers call it so, since
+    ``analysis/statistics.py`` finds it by this. ``unit``: "1" of a count or a share."""
+    return Meta(title=title, extra_json_schema={"unit": unit})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Video:
     """One source. What only an open source can tell is null, or absent, where it could not be
@@ -56,13 +62,13 @@ class FrameCounts:
     the detections of the last one that was inferred (--skip-still).
     """
 
-    read: Count
-    written: Count
-    bad: Count
-    corrupt: Count
-    skipped: Count
-    dropped: Count
-    reused: Count = 0
+    read: Annotated[Count, statistic("frames read", "1")]
+    written: Annotated[Count, statistic("frames written", "1")]
+    bad: Annotated[Count, statistic("frames that could not be read", "1")]
+    corrupt: Annotated[Count, statistic("frames read with damage", "1")]
+    skipped: Annotated[Count, statistic("frames skipped", "1")]
+    dropped: Annotated[Count, statistic("frames dropped", "1")]
+    reused: Annotated[Count, statistic("frames with the detections of another", "1")] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +76,9 @@ class Rates:
     """Frames a second; None where no frame was written. ``device``: of the device's own time; None
     where it reports none."""
 
-    end_to_end: Amount | None
-    inference: Amount | None
-    device: Amount | None = None
+    end_to_end: Annotated[Amount | None, statistic("end-to-end FPS", "1/s")]
+    inference: Annotated[Amount | None, statistic("inference FPS", "1/s")]
+    device: Annotated[Amount | None, statistic("device FPS", "1/s")] = None
 
     @property
     def frame_s(self) -> float:
@@ -103,10 +109,10 @@ class DecodingFigures:
     """What the cameras' own threads did beside the loop: ``threads`` of them decoded ``calls``
     packets. No stage holds it: the loop takes pictures that are decoded."""
 
-    threads: Count
-    calls: Count
-    busy_s: Duration
-    cpu_s: Duration
+    threads: Annotated[Count, statistic("threads that decode cameras", "1")]
+    calls: Annotated[Count, statistic("packets decoded", "1")]
+    busy_s: Annotated[Duration, statistic("decoding", "s")]
+    cpu_s: Annotated[Duration, statistic("CPU time of decoding", "s")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,10 +157,10 @@ class LibraryThreads:
 class CpuTime:
     """CPU seconds of this process over the run. ``cores``: those that it may use."""
 
-    cores: Size
-    process_s: Duration
-    our_threads_s: Duration
-    library_threads_s: Duration
+    cores: Annotated[Size, statistic("cores that may be used", "1")]
+    process_s: Annotated[Duration, statistic("CPU time", "s")]
+    our_threads_s: Annotated[Duration, statistic("CPU time of our threads", "s")]
+    library_threads_s: Annotated[Duration, statistic("CPU time of libraries' threads", "s")]
     # In the plain loop a stage's CPU time is the process's, library threads included.
     stages_include_libraries: bool
     libraries: LibraryThreads | None = None
@@ -171,15 +177,15 @@ class Verdict:
     bottleneck: str | None
     sentence: str
     gain_if_free: dict[str, Amount | None] | UnsetType = UNSET
-    cpu_share: Amount | UnsetType = UNSET
+    cpu_share: Annotated[Amount | UnsetType, statistic("share of the cores used", "1")] = UNSET
     smaller_input: tuple[Size, Size] | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectionCounts:
-    total: Count
+    total: Annotated[Count, statistic("detections", "1")]
     by_class: dict[str, Count]  # the most frequent first
-    cut_by_max_det: Count
+    cut_by_max_det: Annotated[Count, statistic("detections cut by --max-det", "1")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,10 +280,10 @@ class LiveMemory:
     ten, with the 95% interval ``slope_low`` to ``slope_high``; None for the ``slope_reason``.
     """
 
-    start_mb: Amount
-    end_mb: Amount
-    peak_mb: Amount
-    slope_mb_per_hour: float | None
+    start_mb: Annotated[Amount, statistic("memory at the start", "MB")]
+    end_mb: Annotated[Amount, statistic("memory at the end", "MB")]
+    peak_mb: Annotated[Amount, statistic("memory at the peak", "MB")]
+    slope_mb_per_hour: Annotated[float | None, statistic("growth of memory", "MB/h")]
     slope_low: float | None
     slope_high: float | None
     slope_reason: str | None
@@ -321,7 +327,9 @@ class Summary:
     session: str | UnsetType = UNSET  # its folder; absent where no source could be opened
     # Of live runs alone. ``capacity``: how many such cameras this machine could take.
     streams: list[StreamSummary] | UnsetType = UNSET
-    capacity: Amount | UnsetType | None = UNSET
+    capacity: Annotated[
+        Amount | UnsetType | None, statistic("cameras that this machine could take", "1")
+    ] = UNSET
     decoding: DecodingFigures | UnsetType = UNSET
     memory: LiveMemory | UnsetType | None = UNSET  # None: the system does not tell
 

@@ -5,6 +5,7 @@ A file of its own, because every run reads these types and only ``compare`` the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,6 +21,12 @@ class Interval:
     median: float
     low: float
     high: float
+
+    @classmethod
+    def over(cls, values: Sequence[float]) -> Interval:
+        from statistics import median  # takes longer to import than this file, which runs read
+
+        return cls(median(values), min(values), max(values))
 
 
 @dataclass(frozen=True)

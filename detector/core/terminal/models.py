@@ -9,31 +9,40 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rich import box
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from detector.core.terminal.console import SafeConsole, fit_columns
+from detector.core.tables import Column, Table
+from detector.core.terminal.console import SafeConsole
+from detector.core.terminal.tables import draw_table
+
+MODELS = (
+    Column("name", "model"),
+    Column("family", out=6),
+    Column("input", value=lambda one: _size(one["input"]), out=7),
+    Column(
+        "parameters",
+        form=".2f",
+        unit="M",
+        value=lambda one: _divided(one["parameters"] or one["parameters_fused"], 1e6),
+        out=5,
+    ),
+    Column("macs", "GMACs", ".3f", value=lambda one: _divided(one["macs"], 1e9), out=3),
+    Column("flops", "GFLOPs", ".3f", value=lambda one: _divided(one["flops"], 1e9), out=4),
+    Column("gflops_published", "published", ".2f", out=2),
+    Column("licence", out=1),
+    Column("needs"),
+)
+FAMILIES = (
+    Column("name", "family"),
+    Column("about", "what", out=1),
+    Column("licence", out=2),
+    Column("source", "where to get it", out=3),
+)
 
 
 def print_models(console: SafeConsole, models: Sequence[dict[str, Any]]) -> None:
     """The known models, one line each."""
-    columns = "model family input parameters GMACs GFLOPs published licence needs".split()
-    table = new_table(columns, right=("parameters", "GMACs", "GFLOPs", "published"))
-    for model in models:
-        table.add_row(
-            model["name"],
-            model["family"],
-            _size(model["input"]),
-            _millions(model["parameters"] or model["parameters_fused"]),
-            _billions(model["macs"]),
-            _billions(model["flops"]),
-            "-" if model["gflops_published"] is None else f"{model['gflops_published']:.2f}",
-            model["licence"],
-            model["needs"],
-        )
-    least_first = ("licence", "published", "GMACs", "GFLOPs", "parameters", "family", "input")
-    console.print(fit_columns(console, table, least_first, one_line=True))
+    console.print(draw_table(console, Table("models", MODELS, models), one_line=True))
     console.print(
         "GFLOPs = 2 x GMACs of convolutions and matrix products; published: the GFLOPs that its "
         "makers state",
@@ -49,10 +58,7 @@ def print_models(console: SafeConsole, models: Sequence[dict[str, Any]]) -> None
 
 def print_families(console: SafeConsole, families: Sequence[dict[str, Any]]) -> None:
     """The families of ONNX files, one line each."""
-    table = new_table(["family", "what", "licence", "where to get it"])
-    for family in families:
-        table.add_row(family["name"], family["about"], family["licence"], family["source"])
-    console.print(fit_columns(console, table, ("what", "where to get it", "licence")))
+    console.print(draw_table(console, Table("families", FAMILIES, families)))
     console.print(
         "--family NAME says which one an .onnx file is, where the file does not tell",
         style="dim",
@@ -99,20 +105,16 @@ def _count(value: int | None, most: str = "") -> str | None:
     return None if value is None else f"{most}{value:,}"
 
 
-def _millions(value: int | None) -> str:
-    return "-" if value is None else f"{value / 1e6:.2f} M"
-
-
-def _billions(value: int | None) -> str:
-    return "-" if value is None else f"{value / 1e9:.3f}"
+def _divided(value: int | None, unit: float) -> float | None:
+    return None if value is None else value / unit
 
 
 @contextmanager
-def progress_bar(console: SafeConsole, shown: bool) -> Iterator[Callable[[str, int, int], bool]]:
-    """A progress bar for ``build``: (what is done, steps done, steps in all) -> go on.
-
-    It appears with the first step, so that nothing flickers where nothing is built.
-    """
+def progress_bar(
+    console: SafeConsole, shown: bool, *, one_line: bool = False
+) -> Iterator[Callable[[str, int, int], bool]]:
+    """A line for each thing that is being done, or ``one_line`` for all. Nothing where it is not
+    ``shown``."""
     if not shown:
         yield lambda doing, done, of: True
         return
@@ -122,12 +124,13 @@ def progress_bar(console: SafeConsole, shown: bool) -> Iterator[Callable[[str, i
         TextColumn("{task.percentage:>3.0f}%"),
     )
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
-        tasks: dict[str, Any] = {}
+        tasks: dict[str, Any] = {"": bar.add_task("starting", total=None)} if one_line else {}
 
         def step(doing: str, done: int, of: int) -> bool:
-            if doing not in tasks:
-                tasks[doing] = bar.add_task(doing, total=of)
-            bar.update(tasks[doing], completed=done, total=of)
+            line = "" if one_line else doing
+            if line not in tasks:
+                tasks[line] = bar.add_task(doing, total=of)
+            bar.update(tasks[line], description=doing, completed=done, total=of)
             return True
 
         yield step
@@ -157,11 +160,3 @@ def build_line(console: SafeConsole) -> Callable[[str, int, int], bool]:
         return True
 
     return step
-
-
-def new_table(columns: Sequence[str], right: Sequence[str] = ()) -> Table:
-    """An empty table; long cells fold. ``right``: the columns of numbers."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in columns:
-        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
-    return table

@@ -156,7 +156,7 @@ def _series(variant: Variant, metric: Metric) -> list[float]:
 
 
 def _interval(values: Sequence[float]) -> Interval | None:
-    return Interval(median(values), min(values), max(values)) if values else None
+    return Interval.over(values) if values else None
 
 
 def _ratio(variant: Variant, base: Variant, metric: Metric) -> Interval | None:

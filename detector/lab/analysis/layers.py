@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from detector.core.analysis.summary import BYTES as KNOWN_BYTES
 from detector.core.errors.text import counted
 from detector.lab.session.passes import (
     DeviceFacts,
@@ -25,19 +26,7 @@ from detector.lab.session.passes import (
 # ----------------------------------------------------------------------
 # Layers as rows
 
-BYTES = {
-    "fp32": 4,
-    "tf32": 4,
-    "bf16": 2,
-    "fp16": 2,
-    "int8": 1,
-    "u8": 1,
-    "s8": 1,
-    "i8": 1,
-    "bool": 1,
-    "int32": 4,
-    "int64": 8,
-}
+BYTES = KNOWN_BYTES | {"i8": 1, "bool": 1, "int32": 4, "int64": 8}
 ALIKE = 0.1  # of a forward pass: by so much the sum of its layers may differ from it
 
 

@@ -88,8 +88,9 @@ def command(
     agrees from then on; eval never does.
     """
     from detector.core.config.levels import resolve_config
+    from detector.core.terminal.models import progress_bar
     from detector.lab.compare import compare_command, preview_choice, record_comparison
-    from detector.lab.terminal.compare import print_comparison, progress_bar
+    from detector.lab.terminal.compare import print_comparison
 
     config = resolve_config(config_file, flags)
     errors = error_terminal()

@@ -106,7 +106,7 @@ def command(
     from detector.core.terminal.run import print_run
     from detector.lab.analysis.profile import profile_document
     from detector.lab.profile import profile
-    from detector.lab.report.html import page
+    from detector.lab.report.page import page
     from detector.lab.report.tables import csv_files
     from detector.lab.terminal.profile import print_profile
 

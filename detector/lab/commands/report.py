@@ -67,7 +67,7 @@ def _render(session: SavedSession, kind: str, output: str | None) -> dict[str, b
 
         return {name: utf8(text) for name, text in csv_files(session).items()}
     if kind == "html":
-        from detector.lab.report.html import page
+        from detector.lab.report.page import page
 
         return {"report.html": page(session)}
     if kind == "trace":

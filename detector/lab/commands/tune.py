@@ -87,7 +87,7 @@ def command(
     from detector.core.errors.guard import keep, refuse_kept
     from detector.core.errors.writing import write_whole
     from detector.core.run.choose import in_words
-    from detector.lab.terminal.compare import progress_bar
+    from detector.core.terminal.models import progress_bar
     from detector.lab.terminal.tune import print_tuning, verdict
     from detector.lab.tune import as_config, tune
 
@@ -101,7 +101,7 @@ def command(
         keep("the source", source)
         refuse_kept(Path(output), "choose another with -o")  # before a minute has passed
     errors = error_terminal()
-    with progress_bar(errors, not quiet and errors.is_terminal) as progress:
+    with progress_bar(errors, not quiet and errors.is_terminal, one_line=True) as progress:
         found = tune(
             source,
             config,

@@ -31,7 +31,7 @@ from detector.lab.compare.worker import (
 from detector.lab.session.comparison import About, Comparison, Round, VariantFacts
 
 FRAMES = 60  # of a round, by default: two seconds at 30 frames a second
-Watch = Callable[[str, int, int], None]  # what is being done, steps done, steps in all
+Watch = Callable[[str, int, int], object]  # what is being done, steps done, steps in all
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,18 +6,15 @@ been run on a GPU yet.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from detector.core import engines
 from detector.core.errors.machine import NotHereError
 from detector.lab.analysis.layers import device_facts
 from detector.lab.profile.base import Occasion, Pass
-from detector.lab.profile.batches import open_with_batches, time_batches
+from detector.lab.profile.batches import open_with_batches
 from detector.lab.profile.layers import ALONE
-from detector.lab.profile.torch import TOP, operator_rows, silence_kineto
+from detector.lab.profile.torch import TOP, operator_rows, record_batches
 from detector.lab.session.passes import DeviceFacts
 
-WARMUP, BATCHES = 3, 10
+BATCHES = 10
 
 
 def watch_gpu(occasion: Occasion) -> DeviceFacts:
@@ -35,17 +32,7 @@ def watch_gpu(occasion: Occasion) -> DeviceFacts:
             f"kernels are recorded by torch.profiler, and torch {torch.__version__} "
             "has no CUDA here"
         )
-    assert machine.options is not None
-    alone = replace(machine.options, requests=1, concurrency=1)
-    with engines.open(machine.engine.name, machine.network, alone) as engine:
-        request = engine.requests[0]
-        list(time_batches(request, batches, WARMUP))
-        plain = list(time_batches(request, batches, BATCHES))
-        silence_kineto()
-        with torch.profiler.profile(acc_events=True) as profiler:
-            profiled = list(time_batches(request, batches, BATCHES))
-        # Plain passes before and after: a slow second falls on one of the two.
-        plain += time_batches(request, batches, BATCHES)
+    profiler, plain_ms, profiled_ms = record_batches(machine, batches, BATCHES)
     times: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
     for event in profiler.events():
         on_gpu = event.device_type != torch.autograd.DeviceType.CPU
@@ -60,7 +47,7 @@ def watch_gpu(occasion: Occasion) -> DeviceFacts:
         device=machine.engine.device,
         batches=BATCHES,
         rows=operator_rows(profiler.key_averages(), BATCHES)[:TOP],
-        slowdown=min(profiled) / min(plain),
+        slowdown=profiled_ms / plain_ms,
     )
 
 

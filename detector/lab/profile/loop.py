@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
-
 from detector.lab.profile.base import Occasion, Pass
 from detector.lab.session.passes import Interval, LoopFacts
 from detector.lab.session.read import SavedSession
@@ -18,15 +16,15 @@ def measure_instruments(occasion: Occasion) -> LoopFacts:
         off.append(_frame_ms(occasion.again(instruments=False, nvtx=False)))
         on.append(_frame_ms(occasion.again()))
     shares = [with_them / without - 1 for with_them, without in zip(on, off, strict=True)]
-    median = statistics.median(shares)
+    cost = Interval.over(shares)
     # The warning must stand above the noise: the cost shows in every round, not in the middle one.
-    costly = min(shares) > TOO_MUCH
+    costly = cost.low > TOO_MUCH
     return LoopFacts(
         off_ms=off,
         on_ms=on,
-        instruments=Interval(median, min(shares), max(shares)),
-        warning=f"the instruments cost {median:.1%} of a frame's time" if costly else None,
-        slowdown=1 + median,
+        instruments=cost,
+        warning=f"the instruments cost {cost.median:.1%} of a frame's time" if costly else None,
+        slowdown=1 + cost.median,
     )
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from detector.core import engines
 from detector.core.errors.machine import NotHereError
+from detector.core.run.wire import LoadedModel
 from detector.lab.profile.base import Occasion, Pass
-from detector.lab.profile.batches import open_with_batches, time_batches
+from detector.lab.profile.batches import Batch, open_with_batches, time_batches
 from detector.lab.profile.layers import ALONE
 from detector.lab.session.passes import Operator, TorchFacts
 
@@ -25,22 +26,13 @@ def profile_operators(occasion: Occasion) -> TorchFacts:
     if used != "torch":
         raise NotHereError(f"the network ran on {used}; torch's profiler sees --engine torch")
     machine, batches = open_with_batches(occasion)
-    assert machine.options is not None
-    alone = replace(machine.options, requests=1, concurrency=1)
-    with engines.open("torch", machine.network, alone) as engine:
-        request = engine.requests[0]
-        list(time_batches(request, batches, WARMUP))
-        plain = list(time_batches(request, batches, FRAMES))
-        silence_kineto()
-        from torch.profiler import ProfilerActivity, profile
+    from torch.profiler import ProfilerActivity
 
-        on_gpu = [ProfilerActivity.CUDA] if engine.device != "cpu" else []
-        activities = [ProfilerActivity.CPU, *on_gpu]
-        with profile(activities=activities, record_shapes=True, acc_events=True) as profiler:
-            profiled = list(time_batches(request, batches, FRAMES))
-        # Plain passes before and after: a slow second falls on one of the two.
-        plain += time_batches(request, batches, FRAMES)
-        device = engine.device
+    device = machine.engine.device
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device != "cpu" else [])]
+    profiler, plain_ms, profiled_ms = record_batches(
+        machine, batches, FRAMES, activities=activities, record_shapes=True
+    )
     with occasion.session.whole(TRACE) as temporary:
         profiler.export_chrome_trace(str(temporary))
     by_name = operator_rows(profiler.key_averages(), FRAMES)
@@ -52,15 +44,35 @@ def profile_operators(occasion: Occasion) -> TorchFacts:
         trace=TRACE,
         frames=FRAMES,
         device=device,
-        forward_ms=min(plain),  # the fastest: so few passes have no useful median
-        profiled_ms=min(profiled),
-        slowdown=min(profiled) / min(plain),
+        forward_ms=plain_ms,
+        profiled_ms=profiled_ms,
+        slowdown=profiled_ms / plain_ms,
     )
 
 
-def silence_kineto() -> None:
-    """torch 2.13's profiler writes two lines to stderr each time. Errors are raised anyway."""
+def record_batches(
+    machine: LoadedModel, batches: Sequence[Batch], count: int, **what: Any
+) -> tuple[Any, float, float]:
+    """torch.profiler over ``count`` batches of one request alone, whichever engine runs them.
+
+    Returns it, and milliseconds of the fastest pass without it and under it: so few passes have no
+    useful median. ``what``: it records.
+    """
+    from torch.profiler import profile
+
+    # torch 2.13's profiler writes two lines to stderr each time. Errors are raised anyway.
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+    assert machine.options is not None
+    alone = replace(machine.options, requests=1, concurrency=1)
+    with engines.open(machine.engine.name, machine.network, alone) as engine:
+        request = engine.requests[0]
+        list(time_batches(request, batches, WARMUP))
+        plain = list(time_batches(request, batches, count))
+        with profile(acc_events=True, **what) as profiler:
+            profiled = list(time_batches(request, batches, count))
+        # Plain passes before and after: a slow second falls on one of the two.
+        plain += time_batches(request, batches, count)
+    return profiler, min(plain), min(profiled)
 
 
 def operator_rows(events: Sequence[Any], frames: int) -> list[Operator]:

@@ -2,48 +2,32 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
-
-from detector.core.errors.text import as_cell, printable
-from detector.core.session.codec import to_builtins
+from detector.core.tables import Column, Table, csv_text
 from detector.lab.analysis.loop.activities import step_rows
+from detector.lab.report.parts.network import LAYERS
+from detector.lab.report.parts.resources import ENERGY
 from detector.lab.session.passes import EnergyFacts, LayersFacts
 from detector.lab.session.read import SavedSession
 
-STEPS = ("step", "total", "count", "avg", "std", "min", "max", "share", "p50", "p90", "p99")
-LAYERS = ("layer", "type", "calls", "ms")
-ENERGY = ("timestamp", "tag", "duration", "package", "core", "dram", "joules_per_frame")
+STEPS = (
+    Column("step", "stage"),
+    Column("total", form=".2f"),
+    Column("count", "calls"),
+    *(Column(name, form=".2f") for name in ("avg", "std", "min", "max")),
+    Column("share", form=".1%"),
+    *(Column(name, form=".2f") for name in ("p50", "p90", "p99")),
+)
+JOULES = ("timestamp", "tag", "duration", "package", "core", "dram", "joules_per_frame")
 
 
 def csv_files(session: SavedSession) -> dict[str, str]:
     """File name -> text. Times in milliseconds; energy in joules and seconds. A pass that did not
     run has no file."""
-    found = {"steps_timer.csv": _text(STEPS, [asdict(row) for row in step_rows(session.spans)])}
+    found = {"steps_timer.csv": Table("steps", STEPS, step_rows(session.spans))}
     if (layers := session.facts(LayersFacts)) is not None:
-        rows = [
-            {"layer": row.name, "type": row.type, "calls": row.calls, "ms": row.ms}
-            for row in layers.rows
-        ]
-        found["layer_timer.csv"] = _text(LAYERS, rows)
+        rows = Table("layers", LAYERS, layers.rows)
+        found["layer_timer.csv"] = rows.pick("layer", "type", "calls", "ms")
     if (energy := session.facts(EnergyFacts)) is not None:
-        lines = [to_builtins(row) for row in (*energy.rows, *energy.samples)]
-        found["energy.csv"] = _text(ENERGY, lines)
-    return found
-
-
-def _text(columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> str:
-    out = io.StringIO()
-    writer = csv.DictWriter(out, columns, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows([{name: _plain(row.get(name)) for name in columns} for row in rows])
-    return out.getvalue()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, str):
-        return as_cell(printable(value))
-    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else value
+        readings = Table("energy", ENERGY, [*energy.rows, *energy.samples])
+        found["energy.csv"] = readings.pick(*JOULES)
+    return {name: csv_text(table) for name, table in found.items()}

@@ -177,14 +177,6 @@ class Evaluation:
     exit: Exit
 
 
-@dataclass(frozen=True)
-class FailedEvaluation:
-    """What ``eval --json`` prints where nothing could be evaluated."""
-
-    schema: int
-    exit: Exit
-
-
 SUBTYPES: dict[type[Any], tuple[type[Any], ...]] = {
     Result: (EngineResult, FileResult, InterruptedResult),
     Settings: (Thresholds, GivenDetections),

@@ -24,18 +24,10 @@ from detector.core.session.codec import (
     to_builtins,
 )
 from detector.core.session.document import Amount, Count, Duration, SessionDocument, Size
+from detector.core.session.measured import Interval as Interval
 
 Facts = TypeVar("Facts")
 Peak = Annotated[float, Meta(ge=1e-6)]  # what a computer reaches at most; a tiny one is none
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A median with the lowest and the highest value that it stands for."""
-
-    median: float
-    low: float
-    high: float
 
 
 # ----------------------------------------------------------------------

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-
-from rich import box
-from rich.console import Group, RenderableType
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
 from detector.core.errors.text import counted
 from detector.core.session.measured import Interval, Metric
-from detector.core.terminal.console import SafeConsole, fit_columns, fits
+from detector.core.tables import Column, Table
+from detector.core.terminal.console import SafeConsole
+from detector.core.terminal.tables import print_pieces, table_fits
 from detector.lab.analysis.compare import ROUNDS_FOR_A_WINNER, find_contenders
-from detector.lab.session.comparison import METRICS, Comparison, Row
+from detector.lab.session.comparison import METRICS, ComparedLabels, Comparison, Row
 from detector.lab.session.evaluation import Figure
 
 WORDS: dict[Metric, str] = {"inference": "inference FPS", "end_to_end": "end-to-end FPS"}
@@ -23,44 +18,24 @@ FEW_CLASSES = 4  # up to so many have a column each
 MEANINGLESS = "random weights: boxes are meaningless, and so is the agreement"
 
 
-@contextmanager
-def progress_bar(console: SafeConsole, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """A progress bar, where one is to be shown."""
-    if not shown:
-        yield lambda doing, done, of: None
-        return
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-    )
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
-        task = progress.add_task("starting", total=None)
-        yield lambda doing, done, of: progress.update(
-            task, description=doing, completed=done, total=of
-        )
-
-
 def print_comparison(
     console: SafeConsole, document: Comparison, would_take: str | None = None
 ) -> None:
     """``would_take``: what ``--engine auto`` would take from now on, if the result were kept."""
-    parts: list[RenderableType] = [
-        Text(_title(document), style="bold"),
-        _speeds(console, document),
-        _costs(console, document),
-    ]
+    bounds = table_fits(console, _speeds(document, bounds=True).without("batch"))
+    pieces: list[Table | str] = [_speeds(document, bounds), Table("costs", COSTS, document.rows)]
     if document.labels is not None and any(row.ap for row in document.rows):
-        parts.append(_accuracies(document))
-    parts += [Text(line) for line in _failures(document)]
-    parts += [Text(line) for line in _notes(document)]
-    parts += [Text(f"warning: {warning}", style="bold") for warning in document.warnings]
-    parts += [
-        Text(_sentence(document, metric), style="bold") for metric in METRICS if document.baseline
-    ]
+        pieces.append(_accuracies(document, document.labels))
+    pieces += _failures(document)
+    pieces += _notes(document)
+    console.print(Text(_title(document), style="bold"))
+    print_pieces(console, pieces)
+    last = [f"warning: {warning}" for warning in document.warnings]
+    last += [_sentence(document, metric) for metric in METRICS if document.baseline]
+    for line in last:
+        console.print(Text(line, style="bold"))
     if would_take is not None:
-        parts.append(Text(f"auto would take: {would_take}"))
-    console.print(Group(*parts))
+        console.print(Text(f"auto would take: {would_take}"))
 
 
 def _title(document: Comparison) -> str:
@@ -78,119 +53,80 @@ def _title(document: Comparison) -> str:
     return ", ".join(parts)
 
 
-def _table(*columns: str, left: int) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for number, name in enumerate(columns):
-        table.add_column(
-            name,
-            justify="left" if number < left else "right",
-            overflow="fold",
-            no_wrap="FPS" in name,
-        )
-    return table
-
-
-def _speeds(console: SafeConsole, document: Comparison) -> Table:
-    """With the intervals where there is room for them."""
-    table = _speeds_table(document, bounds=True)
-    if fits(console, table):
-        return table
-    table = _speeds_table(document, bounds=False)
-    return fit_columns(console, table, ("batch", "agreement"))
-
-
-def _speeds_table(document: Comparison, bounds: bool) -> Table:
-    table = _table(
-        "engine",
-        "precision",
-        "batch",
-        "inference FPS",
-        "ratio",
-        "end-to-end FPS",
-        "ratio",
-        "agreement",
-        left=2,
+def _rates(metric: Metric, bounds: bool) -> tuple[Column, Column]:
+    return (
+        Column(
+            metric,
+            WORDS[metric],
+            value=lambda row: _interval(row.fps[metric], bounds),
+            right=True,
+            whole=True,
+        ),
+        Column(f"{metric}_ratio", "ratio", value=lambda row: _ratio(row.ratio[metric]), right=True),
     )
-    for row in document.rows:
-        cells = []
-        for metric in METRICS:
-            cells += [_interval(row.fps[metric], bounds), _ratio(row.ratio[metric])]
-        texts = (row.engine, row.precision, str(row.batch), *cells, _agreement(document, row))
-        table.add_row(*map(Text, texts))  # Text: brackets are no markup
-    if document.baseline:
-        interval = f" [{document.interval}]" if bounds else ""
-        caption = (
-            f"median{interval}; ratio: median of the rounds' own ratios to {document.baseline}"
-        )
-        table.caption, table.caption_justify = Text(caption), "left"
-    return table
 
 
-def _costs(console: SafeConsole, document: Comparison) -> Table:
-    table = _table(
-        "engine",
-        "precision",
-        "batch",
-        "executed",
-        "mean IoU",
+def _speeds(document: Comparison, bounds: bool) -> Table:
+    """``bounds``: with the intervals, for which a narrow terminal has no room."""
+    columns = [*VARIANT, *(one for metric in METRICS for one in _rates(metric, bounds))]
+    agreed = Column("agreement", value=lambda row: _agreement(document, row), right=True, out=9)
+    interval = f" [{document.interval}]" if bounds else ""
+    caption = f"median{interval}; ratio: median of the rounds' own ratios to {document.baseline}"
+    shown = caption if document.baseline else ""
+    return Table("speeds", (*columns, agreed), document.rows, caption=shown)
+
+
+VARIANT = (Column("engine"), Column("precision"), Column("batch", out=4))
+COSTS = (
+    *VARIANT,
+    Column("executed", value=lambda row: _executed_text(row)),
+    Column(
+        "iou", "mean IoU", ".3f", out=6, value=lambda row: row.agreement and row.agreement.mean_iou
+    ),
+    Column(
+        "score",
         "score diff",
-        "peak MB",
-        "load s",
-        "build s",
-        left=2,
-    )
-    table.columns[3].justify = "left"
-    for row in document.rows:
-        agreement = row.agreement
-        table.add_row(
-            row.engine,
-            row.precision,
-            str(row.batch),
-            _executed_text(row),
-            _number(agreement.mean_iou if agreement else None, 3),
-            _number(agreement.mean_score_diff if agreement else None, 4),
-            _number(row.memory_mb, 0),
-            _number(row.load_s, 2),
-            _number(row.build_s, 2),
-        )
-    return fit_columns(console, table, ("build s", "score diff", "batch", "load s", "mean IoU"))
+        ".4f",
+        out=2,
+        value=lambda row: row.agreement and row.agreement.mean_score_diff,
+    ),
+    Column("memory_mb", "peak", ".0f", "MB"),
+    Column("load_s", "load", ".2f", "s", out=5),
+    Column("build_s", "build", ".2f", "s", out=1),
+)
 
 
-def _accuracies(document: Comparison) -> Table:
+def _accuracies(document: Comparison, labels: ComparedLabels) -> Table:
     """Average precision; of each class too, where they are few."""
-    labels = document.labels
-    assert labels is not None
     classes = labels.classes or ()
-    shown = classes if len(classes) <= FEW_CLASSES else ()
-    table = _table(
-        "engine",
-        "precision",
-        "batch",
-        "AP50",
-        "95 %",
-        "AP",
-        *(f"AP50 {name}" for name in shown),
-        left=2,
-    )
-    for row in document.rows:
-        cells = ["-"] * (3 + len(shown))
-        if row.ap is not None:
-            figures = [row.ap.ap, *(row.ap.per_class[name].ap50 for name in shown)]
-            cells = [_number(row.ap.ap50, 3), _bounds(row.ap.ap50_interval)]
-            cells += [_number(figure, 3) for figure in figures]
-        table.add_row(*map(Text, (row.engine, row.precision, str(row.batch), *cells)))
+    columns = [
+        *VARIANT,
+        Column("ap50", "AP50", ".3f", value=lambda row: row.ap and row.ap.ap50),
+        Column("interval", "95 %", value=lambda row: row.ap and _bounds(row.ap.ap50_interval)),
+        Column("ap", "AP", ".3f", value=lambda row: row.ap and row.ap.ap),
+    ]
+    if len(classes) <= FEW_CLASSES:
+        columns += map(_class_column, classes)
     caption = (
         f"against {labels.path}: {counted(labels.pictures, 'frame')}, "
         f"{counted(labels.boxes, 'box')}; in a pass of its own, with scores from {labels.conf:g} "
         f"and NMS IoU {labels.iou:g}"
     )
-    table.caption, table.caption_justify = Text(caption), "left"
-    return table
+    return Table("accuracies", columns, document.rows, caption=caption)
 
 
-def _bounds(interval: tuple[Figure, Figure]) -> str:
+def _class_column(name: str) -> Column:
+    return Column(
+        f"ap50_{name}",
+        f"AP50 {name}",
+        ".3f",
+        value=lambda row: row.ap and row.ap.per_class[name].ap50,
+    )
+
+
+def _bounds(interval: tuple[Figure, Figure]) -> str | None:
     low, high = interval
-    return "-" if low is None or high is None else f"{low:.3f}..{high:.3f}"
+    return None if low is None or high is None else f"{low:.3f}..{high:.3f}"
 
 
 def _executed_text(row: Row) -> str:
@@ -271,7 +207,3 @@ def _fps(value: float) -> str:
 
 def _ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}x"
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"

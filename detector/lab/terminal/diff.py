@@ -4,27 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich import box
-from rich.table import Table
-
+from detector.core.tables import Column, Table
 from detector.core.terminal.console import SafeConsole
+from detector.core.terminal.tables import print_pieces
 from detector.lab.analysis.diff import Change
+
+CHANGES = (
+    Column("what", ""),
+    Column("before", form=".3f", unit="ms", out=1),
+    Column("after", form=".3f", unit="ms", out=2),
+    Column("ratio", form=".3f"),
+    Column("interval", "95% interval", value=lambda one: f"{one.low:.3f} .. {one.high:.3f}"),
+    Column("verdict", ""),
+)
 
 
 def print_diff(console: SafeConsole, changes: Sequence[Change], differing: Sequence[str]) -> None:
     """Two sessions side by side; ``differing``: what else was not the same in both."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for number, name in enumerate(("", "before ms", "after ms", "ratio", "95% interval", "")):
-        table.add_column(name, justify="right" if 0 < number < 5 else "left")
-    for one in changes:
-        table.add_row(
-            one.what,
-            f"{one.before:.3f}",
-            f"{one.after:.3f}",
-            f"{one.ratio:.3f}",
-            f"{one.low:.3f} .. {one.high:.3f}",
-            one.verdict,
-        )
-    console.print(table)
-    for line in differing:
-        console.print(f"not the same: {line}", highlight=False)
+    lines = [f"not the same: {line}" for line in differing]
+    print_pieces(console, [Table("diff", CHANGES, changes), *lines])

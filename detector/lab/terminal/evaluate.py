@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from rich import box
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+from dataclasses import replace
+from typing import Any
 
 from detector.core.errors.text import counted
+from detector.core.tables import Column, Table
 from detector.core.terminal.console import SafeConsole
+from detector.core.terminal.tables import print_pieces
 from detector.lab.session.evaluation import (
     ClassAccuracy,
     EngineResult,
@@ -19,27 +19,40 @@ from detector.lab.session.evaluation import (
 )
 
 MANY = 20  # classes; of more only the best and the worst are printed, the session has all
-COLUMNS = (
-    ("AP", "ap"),
-    ("AP50", "ap50"),
-    ("AP75", "ap75"),
-    ("small", "ap_small"),
-    ("medium", "ap_medium"),
-    ("large", "ap_large"),
-)
-
-
 Scored = EngineResult | FileResult
+
+
+def _ap50(row: ClassAccuracy | MeanAccuracy) -> str | None:
+    if row.ap50 is None:
+        return None
+    low, high = row.ap50_interval
+    return f"{row.ap50:.3f}" + ("" if low is None or high is None else f" [{low:.2f}, {high:.2f}]")
+
+
+PRECISION = (
+    Column("ap", "AP", ".3f"),
+    Column("ap50", "AP50 [95 %]", value=_ap50, right=True, whole=True),
+    Column("ap75", "AP75", ".3f", out=5),
+    Column("ap_small", "small", ".3f", out=1),
+    Column("ap_medium", "medium", ".3f", out=2),
+    Column("ap_large", "large", ".3f", out=3),
+)
+FPS = {"inference": "inference FPS", "end_to_end": "end-to-end FPS"}
+FIGURES = (  # of one class
+    Column("pictures", out=6),
+    Column("boxes", out=7),
+    *PRECISION,
+    Column("recall", form=".3f", out=4),
+    Column("recall_conf25", "at .25: recall", ".3f", out=8),
+    Column("precision_conf25", "precision", ".3f", out=9),
+)
 
 
 def print_evaluation(console: SafeConsole, document: Evaluation) -> None:
     results = _scored_rows(document)
-    parts: list[RenderableType] = [Text(line) for line in _dataset(document)]
-    if results:
-        parts.append(_means(results))
-    parts += [_classes(row, several=len(results) > 1) for row in results]
-    parts += [Text(line) for line in _lines(document)]
-    console.print(Group(*parts))
+    tables = [_means(results)] if results else []
+    tables += [_classes(row, several=len(results) > 1) for row in results]
+    print_pieces(console, [*_dataset(document), *tables, *_lines(document)])
 
 
 def _dataset(document: Evaluation) -> list[str]:
@@ -64,60 +77,48 @@ def _model(row: EngineResult) -> str:
     return f"{row.model}, input {width}x{height}{batch}"
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(
-        title=title or None,
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        title_style="bold",
-        pad_edge=False,
-    )
-    for number, name in enumerate(columns):
-        table.add_column(name, justify="left" if number == 0 else "right", overflow="fold")
-    return table
-
-
 def _means(results: list[Scored]) -> Table:
     """A line for each engine, and below it its difference from the first engine."""
-    names = [name if name != "AP50" else "AP50 [95 %]" for name, _ in COLUMNS]
-    table = _table("", "engine", "precision", *names, "inference FPS", "end-to-end FPS")
+    rows: list[dict[str, Any]] = []
+    changes: list[int] = []
     first = results[0]
     for row in results:
-        figures = [_figure(row, key) for _, key in COLUMNS]
+        figures = {one.key: one.of(row) for one in PRECISION}
         if isinstance(row, FileResult):
-            table.add_row("(a file)", "-", *figures, "-", "-")
+            rows.append(dict.fromkeys(FPS) | figures | {"engine": "(a file)", "precision": "-"})
             continue
-        table.add_row(row.engine, row.precision, *figures, *map(_rate, _rates(row)))
+        rates = {name: getattr(row.fps, name) for name in FPS}
+        rows.append({"engine": row.engine, "precision": row.precision, **figures, **rates})
         if row.difference and isinstance(first, EngineResult):
-            changes = [_signed_text(getattr(row.difference, key)) for _, key in COLUMNS]
-            ratios = list(map(_ratio, _rates(row), _rates(first)))
-            table.add_row("  to the first", "", *changes, *ratios, style="dim")
-    return table
-
-
-def _rates(row: EngineResult) -> tuple[float | None, float | None]:
-    return row.fps.inference, row.fps.end_to_end
+            signed = {one.key: getattr(row.difference, one.key) for one in PRECISION}
+            texts = {
+                key: None if value is None else f"{value:+.4f}" for key, value in signed.items()
+            }
+            ratios = {name: _ratio(rates[name], getattr(first.fps, name)) for name in FPS}
+            changes.append(len(rows))
+            rows.append({"engine": "  to the first", "precision": "", **texts, **ratios})
+    columns = (
+        Column("engine"),
+        Column("precision", out=4),
+        *(replace(one, value=None, right=True) for one in PRECISION),
+        *(Column(name, title, ".2f", right=True) for name, title in FPS.items()),
+    )
+    return Table("means", columns, rows, dim=changes)
 
 
 def _classes(row: Scored, several: bool) -> Table:
-    several = several and isinstance(row, EngineResult)
     title = f"by class, {row.engine}" if isinstance(row, EngineResult) and several else "by class"
-    names = [name if name != "AP50" else "AP50 [95 %]" for name, _ in COLUMNS]
-    table = _table(
-        title, "class", "pictures", "boxes", *names, "recall", "at .25: recall", "precision"
-    )
     per_class = row.per_class
     shown = list(per_class)
     if len(shown) > MANY:
         shown.sort(key=lambda name: -(per_class[name].ap or 0))
         shown = shown[: MANY // 2] + shown[-MANY // 2 :]
-        table.title = f"{title}: best and worst of {len(per_class)}"
-    for name in shown:
-        one = per_class[name]
-        figures = [_figure(one, key) for _, key in COLUMNS]
-        rates = [_share(rate) for rate in (one.recall, one.recall_conf25, one.precision_conf25)]
-        table.add_row(name, str(one.pictures), str(one.boxes), *figures, *rates)
-    return table
+        title += f": best and worst of {len(per_class)}"
+    rows = [
+        {one.key: one.of(per_class[name]) for one in FIGURES} | {"class": name} for name in shown
+    ]
+    columns = [Column("class"), *(replace(one, value=None) for one in FIGURES)]
+    return Table("classes", columns, rows, title)
 
 
 def _lines(document: Evaluation) -> list[str]:
@@ -140,23 +141,5 @@ def _lines(document: Evaluation) -> list[str]:
     return lines
 
 
-def _figure(row: ClassAccuracy | MeanAccuracy, key: str) -> str:
-    text = _share(getattr(row, key))
-    low, high = row.ap50_interval if key == "ap50" else (None, None)
-    return text if low is None or high is None else f"{text} [{low:.2f}, {high:.2f}]"
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
-def _signed_text(value: float | None) -> str:
-    return "-" if value is None else f"{value:+.4f}"
-
-
-def _rate(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
-
-
-def _ratio(value: float | None, first: float | None) -> str:
-    return "-" if not value or not first else f"x {value / first:.2f}"
+def _ratio(value: float | None, first: float | None) -> str | None:
+    return None if not value or not first else f"x {value / first:.2f}"

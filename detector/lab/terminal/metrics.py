@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rich.console import Group
-from rich.table import Table
-from rich.text import Text
-
+from detector.core.tables import Column, Table
 from detector.core.terminal.console import SafeConsole
-from detector.core.terminal.models import new_table
+from detector.core.terminal.tables import print_pieces
 
 # What nvprof was asked -> what answers it today, besides its metrics.
 ANSWERS = (
@@ -46,9 +43,9 @@ def print_metrics(
         for title, rows in (("metric of nvprof", metrics), ("event of nvprof", events))
         if rows
     ]
-    today = new_table(("what nvprof was asked", "what answers it today"))
-    for asked, answer in ANSWERS:
-        today.add_row(asked, answer)
+    asked = Column("asked", "what nvprof was asked", value=lambda one: one[0])
+    answer = Column("answer", "what answers it today", value=lambda one: one[1])
+    tables.append(Table("today", (asked, answer), ANSWERS))
     said = (
         "Source: NVIDIA, Nsight Compute CLI, nvprof Transition Guide (compute capability 7.0 and "
         "later). What has no counterpart there names the nearest, as this program sees it. A "
@@ -58,12 +55,18 @@ def print_metrics(
         "nvprof does not support GPUs of compute capability 8.0 and later; "
         "Volta is the last one that it supports fully."
     )
-    console.print(Group(*tables, today, Text(said), Text(support)))
+    print_pieces(console, [*tables, said, support])
 
 
 def _names_table(title: str, rows: Mapping[str, Mapping[str, str | None]]) -> Table:
-    table = new_table((title, "ncu", "says"))
-    for name, row in rows.items():
-        nearest = f"; nearest: {near}" if (near := row["nearest"]) else ""
-        table.add_row(name, row["ncu"] or f"no counterpart{nearest}", row["says"] or "")
-    return table
+    columns = (
+        Column("name", title, value=lambda one: one[0]),
+        Column("ncu", value=lambda one: _counterpart(one[1])),
+        Column("says", value=lambda one: one[1]["says"] or ""),
+    )
+    return Table("names", columns, list(rows.items()))
+
+
+def _counterpart(row: Mapping[str, str | None]) -> str:
+    near = f"; nearest: {row['nearest']}" if row["nearest"] else ""
+    return row["ncu"] or f"no counterpart{near}"

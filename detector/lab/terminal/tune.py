@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from rich import box
-from rich.table import Table
-from rich.text import Text
-
 from detector.core.session.measured import Interval
-from detector.core.terminal.console import SafeConsole, fit_columns
-from detector.lab.session.tuning import Trial, Tuning
+from detector.core.tables import Column, Table
+from detector.core.terminal.console import SafeConsole
+from detector.core.terminal.tables import print_pieces
+from detector.lab.session.tuning import Tuning
 
 
 def print_tuning(console: SafeConsole, found: Tuning, words: dict[int, str]) -> None:
     """``words``: of each trial's settings, by its place, as they are typed."""
-    table = Table(box=box.SIMPLE_HEAD)
-    for name in ("settings", "frames", "end-to-end FPS", "agreement"):
-        table.add_column(name, justify="left" if name == "settings" else "right")
-    trials = sorted(enumerate(found.trials), key=lambda pair: -(pair[1].fps or 0.0))
-    for place, trial in trials:
-        if trial.error is None:
-            table.add_row(words[place], str(trial.frames), *_figures(trial))
-    console.print(fit_columns(console, table, ("agreement", "frames")))
-    for note in found.notes:
-        console.print(Text(f"note: {note}"))
-
-
-def _figures(trial: Trial) -> tuple[str, str]:
-    fps = "-" if trial.fps is None else f"{trial.fps:.1f}"
-    return fps, "-" if trial.agreement is None else f"{trial.agreement:.3f}"
+    columns = (
+        Column("settings", value=lambda one: words[one[0]]),
+        Column("frames", value=lambda one: one[1].frames, out=2),
+        Column("fps", "end-to-end FPS", ".1f", value=lambda one: one[1].fps),
+        Column("agreement", form=".3f", value=lambda one: one[1].agreement, out=1),
+    )
+    tried = [pair for pair in enumerate(found.trials) if pair[1].error is None]
+    trials = Table("trials", columns, sorted(tried, key=lambda pair: -(pair[1].fps or 0.0)))
+    print_pieces(console, [trials, *(f"note: {note}" for note in found.notes)])
 
 
 def verdict(found: Tuning, best: str) -> list[str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -30,7 +31,7 @@ from detector.lab.analysis.loop.activities import (
     frame_times_ms,
     queue_curves,
 )
-from detector.lab.analysis.loop.critical_path import critical_path, slack
+from detector.lab.analysis.loop.critical_path import critical_path
 from detector.lab.analysis.loop.frames import frame_parts
 from detector.lab.analysis.loop.recorded import recorded_facts
 from detector.lab.session.nsys import Recorded
@@ -224,6 +225,35 @@ def test_waits_and_self_times_add_up_to_the_wall_also_with_hand_overs():
     assert sum(row.share for row in facts.stages) == pytest.approx(1)
     spans = facts.startup_s + facts.wall_s + facts.teardown_s
     assert spans == pytest.approx((later[-1].end_ns - later[0].start_ns) / 1e9)
+
+
+def slack(graph: ActivityGraph) -> list[int]:
+    """How much longer each activity could take, in nanoseconds, before the last one ends later.
+
+    Durations stay as they were, hand-overs take no time, and each activity starts as early as its
+    predecessors allow.
+    """
+    order = graph.order()
+    starts, ends = _earliest(graph, order)
+    finish = max(ends, default=0)
+    latest_end, latest_start = [finish] * len(ends), [finish] * len(ends)
+    for at in reversed(order):
+        latest_start[at] = min(latest_start[at], latest_end[at] - (ends[at] - starts[at]))
+        for edge in graph.edges[at]:
+            latest = latest_start if edge.at_start else latest_end
+            latest[edge.before] = min(latest[edge.before], latest_start[at])
+    return [latest - end for latest, end in zip(latest_end, ends, strict=True)]
+
+
+def _earliest(graph: ActivityGraph, order: Sequence[int]) -> tuple[list[int], list[int]]:
+    starts, ends = [0] * len(graph.activities), [0] * len(graph.activities)
+    for at in order:
+        one = graph.activities[at]
+        starts[at] = max(
+            (starts[e.before] if e.at_start else ends[e.before] for e in graph.edges[at]), default=0
+        )
+        ends[at] = starts[at] + one.end_ns - one.start_ns
+    return starts, ends
 
 
 @pytest.mark.slow

@@ -9,8 +9,8 @@ from html import unescape
 
 import pytest
 
-from detector.lab.report.html import page
-from detector.lab.report.html.parts import MOST_LAYERS
+from detector.lab.report.page import page
+from detector.lab.report.parts.network import MOST_LAYERS
 from detector.lab.session.read import read_session
 from tests.lab.report.browser import Browser, chromium
 from tests.lab.report.sessions import LAYERS, PASSES, ran, with_passes

@@ -12,9 +12,10 @@ from detector.core.analysis.summary import stage_rows, thread_rows
 from detector.core.session.codec import from_builtins
 from detector.core.terminal.progress import LiveLine, line, shorten
 from detector.core.terminal.run import DROPPED, print_run
+from detector.core.terminal.tables import print_pieces
 from detector.core.timeline import Timeline
+from detector.lab.report.parts.loop import what_if_says
 from detector.lab.session.passes import WhatIfFacts
-from detector.lab.terminal.profile import what_if_table
 from detector.live.sources.base import REASONS
 from tests.lab.report.sessions import PASSES
 from tests.session.documents import DOCUMENT, document
@@ -214,15 +215,15 @@ def test_what_if_shows_gains_with_their_rounds_and_why_not_to_believe_them():
     out = io.StringIO()
     doubts = ["24 frames are few"]
     facts = from_builtins(PASSES["what_if"] | {"doubts": doubts}, WhatIfFacts, "the test")
-    Console(file=out, width=140).print(what_if_table(facts))
+    print_pieces(Console(file=out, width=140), what_if_says(facts))
     lines = out.getvalue().splitlines()
     rows = {
         name: " ".join(next(line for line in lines if line.strip().startswith(name)).split())
         for name in ("infer free", "read free", "overlap off")
     }
-    assert rows["infer free"] == "infer free +53.8% +48.0% .. +56.0% 62 16"
+    assert rows["infer free"] == "infer free +53.8% +48.0% +56.0% 62 16"
     # Slower in one round: no gain is shown, but from where to where the rounds went.
-    assert rows["read free"] == "read free not told from none -2.0% .. +4.0% 40 25"
-    assert rows["overlap off"].startswith("overlap off -45.0% -47.0% .. -43.0%")
+    assert rows["read free"] == "read free not told from none -2.0% +4.0% 40 25"
+    assert rows["overlap off"].startswith("overlap off -45.0% -47.0% -43.0%")
     assert "unreliable: 24 frames are few" in lines
     assert "not measured: head free: it takes 0.4% of a frame's time: runs differ by more" in lines

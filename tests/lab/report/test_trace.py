@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from detector.core.timeline import KINDS, STAGES
-from detector.lab.report.html import page
+from detector.lab.report.page import page
 from detector.lab.report.trace import trace
 from detector.lab.session.read import SavedSession
 from tests.lab.analysis.pipelines import load, run_of, shape

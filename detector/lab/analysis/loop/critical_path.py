@@ -165,32 +165,3 @@ def _by_stage(graph: ActivityGraph, steps: Sequence[Step]) -> dict[str, StageOnP
         if step.wait_ns:
             stage.causes[step.cause] += step.wait_ns
     return stages
-
-
-def slack(graph: ActivityGraph) -> list[int]:
-    """How much longer each activity could take, in nanoseconds, before the last one ends later.
-
-    Durations stay as they were, hand-overs take no time, and each activity starts as early as its
-    predecessors allow.
-    """
-    order = graph.order()
-    starts, ends = _earliest(graph, order)
-    finish = max(ends, default=0)
-    latest_end, latest_start = [finish] * len(ends), [finish] * len(ends)
-    for at in reversed(order):
-        latest_start[at] = min(latest_start[at], latest_end[at] - (ends[at] - starts[at]))
-        for edge in graph.edges[at]:
-            latest = latest_start if edge.at_start else latest_end
-            latest[edge.before] = min(latest[edge.before], latest_start[at])
-    return [latest - end for latest, end in zip(latest_end, ends, strict=True)]
-
-
-def _earliest(graph: ActivityGraph, order: Sequence[int]) -> tuple[list[int], list[int]]:
-    starts, ends = [0] * len(graph.activities), [0] * len(graph.activities)
-    for at in order:
-        one = graph.activities[at]
-        starts[at] = max(
-            (starts[e.before] if e.at_start else ends[e.before] for e in graph.edges[at]), default=0
-        )
-        ends[at] = starts[at] + one.end_ns - one.start_ns
-    return starts, ends

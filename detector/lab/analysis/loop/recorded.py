@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from detector.core.errors import UsageError
 from detector.core.errors.text import counted
 from detector.core.timeline import KINDS, WORK
+from detector.lab.analysis.layers import merge
 from detector.lab.analysis.loop.activities import (
     Activity,
     LoopShape,
@@ -124,10 +125,7 @@ def gpu_busy(kernels: Sequence[tuple[int, int]], activities: Sequence[Activity])
     """The time in which at least one kernel ran, and its share of the run."""
     if not kernels or not activities:
         return GpuBusy(available=False, reason="the recording has no CUDA kernels")
-    busy, until = 0, min(start for start, _ in kernels)
-    for start, end in sorted(kernels):
-        busy += max(0, end - max(start, until))
-        until = max(until, end)
+    busy = sum(end - start for start, end in merge(kernels))
     wall = max(one.end_ns for one in activities) - min(one.start_ns for one in activities)
     return GpuBusy(
         available=True,

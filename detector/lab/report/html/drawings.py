@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from typing import Any, TypeVar
 
-from detector.core.timeline.spans import STAGES
-from detector.core.wings import Rounded, Share
+from detector.core.tables import Column, Table, plain
 
 LONG = 36  # characters of a cell that wraps
 MOST_POINTS = 600  # of a drawn series
@@ -32,7 +32,7 @@ def section(name: str, title: str, *content: str, how: str = "") -> str:
     return f'<section id="{name}-part"><h2>{escape(title)}{link}</h2>{"".join(content)}</section>'
 
 
-def key(names: Sequence[str] = (*STAGES, "wait", "other")) -> str:
+def key(names: Sequence[str]) -> str:
     """What the colours mean."""
     return key_of([(name, name) for name in names])
 
@@ -48,6 +48,11 @@ def key_of(parts: Sequence[tuple[str, str]]) -> str:
 def legend(names: Sequence[str]) -> str:
     """The colours of ``drawings.lines``' curves."""
     return key_of([(f"series-{at % SERIES}", name) for at, name in enumerate(names)])
+
+
+def text(*sentences: str | None) -> str:
+    """One paragraph; what is None is left out."""
+    return f"<p>{escape(' '.join(one for one in sentences if one))}</p>"
 
 
 def zoom_buttons(note: str) -> str:
@@ -68,30 +73,26 @@ def figure(drawn: str, caption: str = "") -> str:
     return f'<figure><div class="scroll">{drawn}</div>{below}</figure>'
 
 
-def table(
-    name: str,
-    columns: Sequence[str],
-    rows: Sequence[Sequence[Any]],
-    sortable: bool = True,
-    most: int | None = None,
-    rest: str = "rows",
-) -> str:
-    """``name`` is its id. A column whose first value is text stands at the left. Of more than
-    ``most`` rows the others are folded away: a button, a filter or paper shows them. ``rest``: what
-    the rows are called."""
+def table(described: Table, sortable: bool = True) -> str:
+    """Of more than ``most`` rows the others are folded away: a button, a filter or paper shows
+    them."""
+    name, columns = escape(described.name), described.columns
+    rows = [[column.of(row) for column in columns] for row in described.rows]
     heads = []
     for at, column in enumerate(columns):
         kind = ' class="text"' if rows and isinstance(rows[0][at], str) else ""
-        inside = f'<button type="button">{escape(column)}</button>' if sortable else escape(column)
+        title = escape(column.head())
+        inside = f'<button type="button">{title}</button>' if sortable else title
         heads.append(f'<th scope="col"{kind}>{inside}</th>')
+    body = "".join("<tr>" + "".join(map(cell, columns, values)) + "</tr>" for values in rows)
+    most = described.most
     fold = most is not None and len(rows) > most
-    body = "".join("<tr>" + "".join(cell(value) for value in row) + "</tr>" for row in rows)
     kinds = " ".join(["sortable"] * sortable + ["folded"] * fold)
     kind = f' class="{kinds}" data-most="{most}"' if fold else f' class="{kinds}"' if kinds else ""
     inside = f"<thead><tr>{''.join(heads)}</tr></thead><tbody>{body}</tbody>"
     more = (
         f'<button type="button" class="more screen" data-table="{name}" aria-expanded="false">'
-        f"show all {len(rows)} {escape(rest)}</button>"
+        f"show all {len(rows)} {escape(described.rest)}</button>"
         if fold
         else ""
     )
@@ -106,27 +107,17 @@ def filter_of(name: str, what: str) -> str:
     )
 
 
-def cell(value: Any) -> str:
-    """A number carries its full value, for sorting and for checks against the session."""
+def cell(column: Column, value: Any) -> str:
+    """A number carries its full value, for sorting and for checks against the session. So it needs
+    no more than two decimals, as ``plain`` has."""
+    fine = column.form.endswith(("3f", "4f", "6f"))
+    text = (replace(column, form="") if fine else column).text(value, absent="–")
     if value is None or (isinstance(value, float) and value != value):
-        return '<td class="none">–</td>'
-    if isinstance(value, Share):
-        return f'<td data-value="{float(value)!r}">{value:.1%}</td>'
-    if isinstance(value, Rounded):
-        return f'<td data-value="{float(value)!r}">{value:.{value.decimals}f}</td>'
+        return f'<td class="none">{text}</td>'
     if isinstance(value, (int, float)):
-        return f'<td data-value="{value!r}">{escape(plain(value))}</td>'
-    text = str(value)
+        full = float(value) if isinstance(value, float) else value  # not what a kind of number says
+        return f'<td data-value="{full!r}">{escape(text)}</td>'
     return f'<td class="text{" long" if len(text) > LONG else ""}">{escape(text)}</td>'
-
-
-def plain(value: float) -> str:
-    """Two decimals at most, and no more figures than a measurement has: 1234, 123.4, 12.34."""
-    if isinstance(value, int):
-        return str(value)
-    if 0 < abs(value) < 0.005:
-        return "<0.01" if value > 0 else ">-0.01"
-    return f"{value:.{2 if abs(value) < 100 else 1 if abs(value) < 1000 else 0}f}"
 
 
 Series = Sequence[tuple[float, float]]

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from detector.core.errors.text import counted
 from detector.core.session.document import SessionDocument
-from detector.core.wings import Rounded, Share
+from detector.core.tables import Column, Table
 from detector.lab.analysis.found import count_classes, count_over_time
 from detector.lab.analysis.next_steps import NextStep, base_command, next_steps
 from detector.lab.analysis.noise import decimals, decimals_of, decimals_of_rate, spread_of_run
@@ -116,14 +116,19 @@ def _limit(session: SavedSession) -> str:
 # ----------------------------------------------------------------------
 # What was found
 
+FOUND = (
+    Column("name", "class"),
+    Column("count", "detections"),
+    Column("share", form=".1%"),
+    Column("a_frame", "a frame", ".1f"),
+)
+
 
 def _found_section(session: SavedSession) -> str:
     classes = count_classes(session.document)
     if not classes:
         return '<section id="found-part"><h2>What was found</h2><p>Nothing was found.</p></section>'
-    rows = [[one.name, one.count, Share(one.share), Rounded(one.a_frame, 1)] for one in classes]
-    columns = ("class", "detections", "share", "a frame")
-    counts = table("found", columns, rows, most=MOST_CLASSES, rest="classes")
+    counts = table(Table("found", FOUND, classes, most=MOST_CLASSES, rest="classes"))
     return section(
         "found",
         "What was found",

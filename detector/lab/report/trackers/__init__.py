@@ -10,14 +10,16 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
+from detector.core.analysis.statistics import list_statistics
 from detector.core.analysis.summary import stage_rows, thread_rows
+from detector.core.analysis.tables import LEDGER, THREADS
 from detector.core.errors import DetectVideoError, OutputError, UsageError
 from detector.core.errors.text import printable
 from detector.core.session.codec import to_builtins
-from detector.lab.report.html import page
+from detector.lab.report.page import page
 from detector.lab.report.tables import csv_files
 from detector.lab.session.passes import CriticalPathFacts, WhatIfFacts
 from detector.lab.session.read import SavedSession
@@ -83,18 +85,17 @@ def _figures(session: SavedSession) -> Iterator[tuple[str, Any]]:
     """(name, value), flat. Times of stages and threads are milliseconds a frame."""
     document = session.document
     frames = document.frames.written
-    yield from ((f"fps/{name}", value) for name, value in asdict(document.fps).items())
-    yield from ((f"frames/{name}", value) for name, value in asdict(document.frames).items())
+    yield from ((one.name, one.of(document)) for one in list_statistics())
     yield from ((f"seconds/{name}", value) for name, value in document.seconds.items())
     for stage in stage_rows(document, frames) if frames else ():
         yield from (
             (f"stage_{key}/{stage.stage}", getattr(stage, key))
-            for key in ("busy_ms", "share", "p50_ms", "p90_ms", "p99_ms", "cpu_ms")
+            for key in (column.key for column in LEDGER if column.form)
         )
     for thread in thread_rows(document, frames) if frames else ():
         yield from (
             (f"thread_{key}/{thread.thread}", getattr(thread, key))
-            for key in ("busy_ms", "wait_input_ms", "wait_output_ms", "other_ms", "wall_ms")
+            for key in (column.key for column in THREADS if column.form)
         )
     if (path := session.facts(CriticalPathFacts)) is not None:
         yield from ((f"critical_path_share/{stage.name}", stage.share) for stage in path.stages)

@@ -1,0 +1,55 @@
+"""The statistics of a summary: found by their declaration (``document.statistic``) on its types.
+
+A new one is a field that declares its title and unit, and the line in summary.py that computes it.
+The schema, the report and run trackers have it from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from typing import Any, get_args, get_type_hints
+
+from msgspec import UNSET, Meta
+
+from detector.core.session.document import Summary
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """``name``: the keys that lead to it in the document, with ``/`` between them."""
+
+    name: str
+    title: str
+    unit: str
+
+    def of(self, summary: Summary) -> float | None:
+        """Its value, a whole number of counts; None where the run does not tell."""
+        value: Any = summary
+        for key in self.name.split("/"):
+            value = getattr(value, key)
+            if value is None or value is UNSET:
+                return None
+        found: float = value
+        return found
+
+
+@cache
+def list_statistics(kind: type[Any] = Summary) -> tuple[Statistic, ...]:
+    """All of a summary, in the order of the document."""
+    return tuple(_declared(kind, ""))
+
+
+def _declared(kind: type[Any], above: str) -> Iterator[Statistic]:
+    hints = get_type_hints(kind, include_extras=True)
+    for one in fields(kind):
+        name = f"{above}{one.name}"
+        for part in get_args(hints[one.name]):
+            if isinstance(part, Meta) and "unit" in (part.extra_json_schema or {}):
+                assert part.title is not None
+                assert part.extra_json_schema is not None
+                yield Statistic(name, part.title, part.extra_json_schema["unit"])
+        for part in (hints[one.name], *get_args(hints[one.name])):
+            if isinstance(part, type) and is_dataclass(part):
+                yield from _declared(part, f"{name}/")

@@ -1,0 +1,149 @@
+"""The tables of a run: its rates, the ledger of its stages, its threads, and its cameras."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+
+from detector.core.analysis.statistics import list_statistics
+from detector.core.analysis.summary import stage_rows, thread_rows
+from detector.core.errors.text import counted
+from detector.core.session.document import Rates, StreamSummary, Summary
+from detector.core.tables import Column, Table
+
+
+def rates_table(summary: Summary, rounded: Callable[[float], float] = float) -> Table:
+    """What ran, and how fast: one row. ``rounded``: gives a rate the decimals that count."""
+    height, width = summary.model_input
+    rates = {one.name: getattr(summary.fps, one.name) for one in fields(Rates)}
+    optional = {one.name for one in fields(Rates) if one.default is not MISSING}
+    told = {name: rate for name, rate in rates.items() if rate is not None or name not in optional}
+    titles = {one.name: one.title for one in list_statistics(Rates)}
+    row = {
+        "model": summary.model,
+        "engine": summary.engine,
+        "precision": summary.precision,
+        "input": f"{width}x{height}",
+        "batch": summary.batch,
+        "video": _video_size(summary),
+        "frames": summary.frames.written,
+        **{name: None if rate is None else rounded(rate) for name, rate in told.items()},
+    }
+    columns = [
+        Column("model"),
+        Column("engine"),
+        Column("precision", out=3),
+        Column("input", "model input", out=2),
+        Column("batch", out=4),
+        Column("video", "video size", out=1),
+        *(Column(name, titles[name], ".2f") for name in sorted(told, key=_end_to_end_last)),
+        Column("frames", out=5),
+    ]
+    return Table("lab", columns, [row])
+
+
+def _end_to_end_last(name: str) -> tuple[bool, str]:
+    return name == "end_to_end", name
+
+
+def _video_size(summary: Summary) -> str:
+    sizes = {source.video.size for source in summary.each} - {None}
+    return sizes.pop() or "several" if len(sizes) == 1 else "several"
+
+
+# ----------------------------------------------------------------------
+# Where a frame's milliseconds went
+
+LEDGER = (
+    Column("stage"),
+    Column("busy_ms", "busy", ".2f", "ms"),
+    Column("share", form=".1%", out=4),
+    Column("p50_ms", "p50", ".2f", "ms", out=3),
+    Column("p90_ms", "p90", ".2f", "ms", out=2),
+    Column("p99_ms", "p99", ".2f", "ms", out=5),
+    Column("cpu_ms", "CPU", ".2f", "ms", out=6),
+    Column("thread", value=lambda row: _threads_text(row["thread"]), out=1),
+)
+PERCENTILES = ("p50_ms", "p90_ms", "p99_ms")
+EMPTY = dict.fromkeys((one.key for one in LEDGER), "")
+
+
+def ledger_table(summary: Summary, frames: int, libraries: bool = False) -> Table:
+    """A row for each stage that ran, then what no stage holds. ``libraries``: their own threads,
+    too."""
+    rows = [
+        {one: getattr(row, one) for one in row.__dataclass_fields__}
+        for row in stage_rows(summary, frames)
+    ]
+    stages = len(rows)
+    if summary.decoding and summary.decoding.calls:
+        # Not a stage: the loop's ledger adds up without it. A feed decodes what is dropped, too.
+        one = summary.decoding
+        busy, cpu = (seconds * 1e3 / frames for seconds in (one.busy_s, one.cpu_s))
+        threads = counted(one.threads, "camera")
+        rows.append(
+            EMPTY | {"stage": "decoding", "busy_ms": busy, "cpu_ms": cpu, "thread": threads}
+        )
+    if libraries:
+        cpu = summary.cpu.library_threads_s * 1e3 / frames
+        where = "in the stages" if summary.cpu.stages_include_libraries else ""
+        rows.append(EMPTY | {"stage": "library threads", "cpu_ms": cpu, "thread": where})
+    title = f"ledger of {counted(frames, 'frame')}, ms a frame"
+    return Table("ledger", LEDGER, rows, title, unit="ms", dim=range(stages, len(rows)))
+
+
+def _threads_text(names: str) -> str:
+    """``reader``; ``3 workers`` for worker-0,worker-1,worker-2."""
+    each = names.split(",")
+    return names if len(each) == 1 else f"{len(each)} workers"
+
+
+THREADS = (
+    Column("thread"),
+    Column("busy_ms", "busy", ".2f", "ms"),
+    Column("wait_input_ms", "wait for input", ".2f", "ms"),
+    Column("wait_output_ms", "wait for output", ".2f", "ms"),
+    Column("other_ms", "other", ".2f", "ms", out=2),
+    Column("wall_ms", "= wall", ".2f", "ms", out=3),
+    Column("waits", "waited for", value=lambda row: ", ".join(row.waits), out=1),
+)
+
+
+def threads_table(summary: Summary, frames: int) -> Table:
+    rows = thread_rows(summary, frames)
+    return Table("threads", THREADS, rows, "threads, ms a frame", unit="ms")
+
+
+# ----------------------------------------------------------------------
+# The cameras of a live run
+
+CAMERAS = (
+    Column("name", "camera", longest=16),
+    Column("size", value=lambda one: one.size or "-", right=True, out=3),
+    Column(
+        "fps",
+        "FPS/sent",
+        value=lambda one: f"{_tenth(one.processed_fps)}/{_tenth(one.camera_fps)}",
+        right=True,
+    ),
+    Column("dropped_share", "dropped", ".0%"),
+    Column("age_p50", "age p50", ".0f", value=lambda one: one.age_ms.p50),
+    Column("age_p90", "p90", ".0f", value=lambda one: one.age_ms.p90, out=1),
+    Column("age_p99", "p99", ".0f", value=lambda one: one.age_ms.p99),
+    Column("age_max", "max ms", ".0f", value=lambda one: one.age_ms.max, out=2),
+    Column("lost", value=lambda one: one.reconnects + one.stalls, out=4),
+)
+
+
+def cameras_table(summary: Summary) -> Table:
+    """The cameras of a live run at its end."""
+    return Table("cameras", CAMERAS, streams_of(summary), "cameras")
+
+
+def _tenth(rate: float | None) -> str:
+    return "-" if rate is None else f"{rate:.1f}"
+
+
+def streams_of(summary: Summary) -> list[StreamSummary]:
+    """Empty for runs of files."""
+    return summary.streams if isinstance(summary.streams, list) else []

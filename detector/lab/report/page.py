@@ -1,0 +1,88 @@
+"""A session as one HTML file. It works offline, loads nothing, and reads well in light and dark and
+on paper."""
+
+from __future__ import annotations
+
+from html import escape
+from operator import itemgetter
+from pathlib import Path
+
+from detector.core import wings
+from detector.core.errors.text import printable_page
+from detector.core.session.document import SessionDocument
+from detector.core.tables import Column, Table
+from detector.lab.report.html.drawings import curve, figure, section, table, text
+from detector.lab.report.html.first import first_screen
+from detector.lab.report.part import How, list_parts
+from detector.lab.session.read import SavedSession
+
+FILES = Path(__file__).parent / "html/page"
+AGES = How(  # of the cameras, which a wing shows
+    "ages",
+    "age of a picture",
+    "From its arrival to its detections (the end of nms), and to each output. By the camera's "
+    "clock: from the moment that the camera states (RTCP).",
+    "Policies and frame age",
+    "docs/live.md",
+)
+
+
+def page(session: SavedSession) -> bytes:
+    """The whole file in UTF-8. Facts that a session lacks have no section."""
+    document = session.document
+    title = escape(f"{document.model} on {document.engine}: {_video(document)}")
+    body = "".join(
+        [
+            first_screen(session),
+            *map(_drawn, wings.sections(document)),
+            *(part.drawn(session) for part in list_parts()),
+            _how(),
+        ]
+    )
+    style = (FILES / "style.css").read_text(encoding="utf-8")
+    script = (FILES / "script.js").read_text(encoding="utf-8")
+    whole = (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<link rel="icon" href="data:,"><style>{style}</style></head>'
+        f"<body><h1>{title}</h1>{body}<script>{script}</script></body></html>\n"
+    )
+    return printable_page(whole).encode()
+
+
+def _video(document: SessionDocument) -> str:
+    first, *others = document.each
+    return f"{1 + len(others)} sources" if others else Path(first.video.path).name
+
+
+def _drawn(part: wings.Section) -> str:
+    """What a wing adds, drawn as the rest."""
+    inside = []
+    for piece in part.pieces:
+        if isinstance(piece, wings.Rows):
+            drawn = table(_described(piece))
+        elif isinstance(piece, wings.Curve):
+            drawn = figure(curve(piece.points, piece.x_unit, piece.y_unit), piece.caption)
+        else:
+            drawn = text(piece)
+        inside.append(drawn)
+    return section(part.name, part.title, *inside, how=part.how)
+
+
+def _described(rows: wings.Rows) -> Table:
+    columns = [Column(name, value=itemgetter(at)) for at, name in enumerate(rows.columns)]
+    return Table(rows.name, columns, rows.rows, most=rows.most, rest=rows.rest)
+
+
+def list_hows() -> list[How]:
+    """How each number of the report was taken."""
+    return list(dict.fromkeys([*(part.how for part in list_parts() if part.how), AGES]))
+
+
+def _how() -> str:
+    rows = "".join(
+        f'<dt id="how-{one.name}">{escape(one.what)}</dt><dd>{escape(one.text)} '
+        f"<cite>{escape(one.file)}, {escape(one.heading)}</cite></dd>"
+        for one in list_hows()
+    )
+    return section("how", "How each number was taken", f"<dl>{rows}</dl>")

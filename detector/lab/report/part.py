@@ -1,0 +1,102 @@
+"""What a part of a report is: a section of the page, and what a terminal says of the same.
+
+Each stands in a file of ``parts/``, in its list ``PARTS``, and is found by standing there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from detector.core.tables import Table
+from detector.lab.report.html.drawings import section, text
+from detector.lab.session.passes import PassRecord
+from detector.lab.session.read import SavedSession
+
+FOLDER = Path(__file__).with_name("parts")
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """How numbers are taken, in a line. ``what``: the numbers. ``heading`` and ``file``: where the
+    documentation says more."""
+
+    name: str
+    what: str
+    text: str
+    heading: str
+    file: str = "docs/reading.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """``name``: its anchor, ``NAME-part`` in the page. ``place``: the parts stand in its order.
+
+    ``facts``: the type of a pass's facts, without which there is no such part. ``page``: HTML below
+    the heading, of the session and of those facts, if it is a pass's; "" where there is nothing to
+    show. ``says``: tables and lines for a terminal, of the facts; ``brief``: the same in short.
+    ``detail``: the short form does not say it.
+    """
+
+    name: str
+    title: str | Callable[[SavedSession], str]
+    place: int
+    page: Callable[..., str] | None = None
+    _: KW_ONLY
+    how: How | None = None
+    facts: type[Any] | None = None
+    says: Callable[[Any], Iterable[Table | str]] | None = None
+    brief: Callable[[Any], Iterable[Table | str]] | None = None
+    detail: bool = False
+
+    def drawn(self, session: SavedSession) -> str:
+        """Its section of the page; "" where the session has nothing for it."""
+        if self.page is None:
+            return ""
+        if self.facts is None:
+            inside = self.page(session)
+        else:
+            record = self.record(session)
+            if record is None:
+                return ""
+            inside = self.page(session, record.facts)
+            if inside and record.ran is not None:  # sessions of earlier versions do not say
+                ran = f"Measured on {record.ran.text}."
+                inside = text(ran).replace("<p>", '<p class="note">', 1) + inside
+        title = self.title if isinstance(self.title, str) else self.title(session)
+        how = self.how.name if self.how else ""
+        return section(self.name, title, inside, how=how) if inside else ""
+
+    def record(self, session: SavedSession) -> PassRecord | None:
+        """Of the pass that left its facts."""
+        kind = self.facts
+        if kind is None:
+            return None
+        each = session.passes.values()
+        return next((record for record in each if isinstance(record.facts, kind)), None)
+
+
+def stages_of(session: SavedSession) -> list[str]:
+    """Those that ran, in the order in which a frame goes through them."""
+    return [name for name, stage in session.document.stages.items() if stage.calls]
+
+
+@cache
+def list_parts() -> tuple[Part, ...]:
+    """All of them, in the order of the page."""
+    package = f"{__name__.rpartition('.')[0]}.{FOLDER.name}"
+    names = sorted(info.name for info in pkgutil.iter_modules([str(FOLDER)]))
+    modules = [importlib.import_module(f"{package}.{name}") for name in names]
+    return tuple(sorted((one for each in modules for one in each.PARTS), key=lambda one: one.place))
+
+
+def find_part(record: PassRecord) -> Part | None:
+    """That of a pass; None where it could not run, or nothing is told of it."""
+    return next(
+        (one for one in list_parts() if one.facts and isinstance(record.facts, one.facts)), None
+    )

@@ -1,0 +1,187 @@
+"""Parts of the report on single frames: when each stage ran, the queues, the slowest moments."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from html import escape
+
+from detector.core.errors import UsageError
+from detector.core.errors.text import counted
+from detector.lab.analysis.loop.activities import (
+    Activity,
+    LoopShape,
+    activities_of,
+    durations_ms,
+    frame_times_ms,
+    percentiles,
+    queue_curves,
+)
+from detector.lab.analysis.loop.frames import FramePart, frame_parts
+from detector.lab.report.html import drawings
+from detector.lab.report.html.drawings import figure, key, zoom_buttons
+from detector.lab.report.part import How, Part, stages_of
+from detector.lab.session.passes import FramesFacts, SlowFrame
+from detector.lab.session.read import SavedSession, read_picture
+
+SHOWN_FRAMES = 20  # of the steady state, in the timeline
+MOST_PICTURES = 50
+
+
+def timeline(session: SavedSession) -> str:
+    activities = activities_of(session.spans)
+    shown = _steady_part(activities)
+    if not shown:
+        return ""
+    start, end = min(one.start_ns for one in shown), max(one.end_ns for one in shown)
+    threads = list(dict.fromkeys(one.thread for one in sorted(activities, key=_reader_first)))
+    slices = [
+        (
+            threads.index(one.thread),
+            one.stage,
+            f"{one.stage} {one.number}",
+            (one.start_ns - start) / 1e6,
+            (one.end_ns - start) / 1e6,
+        )
+        for one in shown
+    ]
+    drawn = drawings.lanes(threads, slices, (end - start) / 1e6)
+    note = "Gaps are waits. Ctrl or Shift and the wheel zoom too, dragging moves."
+    return key(stages_of(session)) + figure(drawn) + zoom_buttons(note)
+
+
+def _title(session: SavedSession) -> str:
+    shown = _steady_part(activities_of(session.spans))
+    frames = len({one.number for one in shown if one.stage == "nms"})
+    whole = f"the whole run: {counted(frames, 'frame')}"
+    return f"Timeline of {f'{SHOWN_FRAMES} steady frames' if frames >= SHOWN_FRAMES else whole}"
+
+
+def _steady_part(activities: Sequence[Activity]) -> list[Activity]:
+    frames = [one.number for one in activities if one.stage == "nms"]
+    if len(frames) < SHOWN_FRAMES:  # there is no steady part: the whole run, if it has a frame
+        return list(activities) if frames else []
+    first = max(0, min(max(frames) // 2, max(frames) - SHOWN_FRAMES))
+    middle = [
+        one
+        for one in activities
+        if one.stage == "nms" and first <= one.number < first + SHOWN_FRAMES
+    ]
+    if not middle:  # of frames whose numbers leave a gap in the middle
+        return []
+    start, end = middle[0].start_ns, middle[-1].end_ns
+    return [one for one in activities if one.end_ns > start and one.start_ns < end]
+
+
+def _reader_first(one: Activity) -> tuple[int, str]:
+    order = ("main", "reader", "worker", "writer")
+    return order.index(one.thread.split("-")[0]), one.thread
+
+
+def latency(session: SavedSession) -> str:
+    times = frame_times_ms(session.spans)
+    infer = durations_ms(session.spans, "infer")
+    parts = []
+    for name, values in (
+        ("from reading a frame to having written it", times),
+        ("one inference", infer),
+    ):
+        if len(values) >= 5:
+            ordered = sorted(values.tolist())
+            marks = {
+                name: value for name, value in percentiles(values).items() if value is not None
+            }
+            drawn = drawings.histogram(ordered, marks, "ms")
+            beyond = sum(
+                1
+                for value in ordered
+                if value > ordered[min(len(ordered) - 1, int(len(ordered) * 0.995))]
+            )
+            note = (
+                f"; the last bin holds {beyond} that took longer, up to {ordered[-1]:.1f} ms"
+                if beyond
+                else ""
+            )
+            parts.append(figure(drawn, f"{name}, {counted(len(ordered), 'sample')}{note}"))
+    return "".join(parts)
+
+
+def queues(session: SavedSession) -> str:
+    loop = session.document.loop[0] if session.document.loop else None
+    activities = activities_of(session.spans)
+    if not loop or not activities:
+        return ""
+    drawn = []
+    for one in queue_curves(activities, LoopShape.of(loop)):
+        caption = (
+            f"{one.name}: {one.mean:.1f} on average, room for {one.room}; full for {one.full:.0%} "
+            f"of the time, empty for {one.empty:.0%}"
+        )
+        points = list(zip(one.times_s, one.means, strict=True))
+        around = list(zip(one.times_s, one.least, one.most, strict=True))
+        drawn.append(figure(drawings.queue(points, around, one.room, "s", "how many"), caption))
+    note = (
+        "<p>The line is the mean of a stretch of time, the band around it the least and the most, "
+        "and the broken line the room that there is; one more may wait at the door. "
+        "A queue that is always full waits for the stage behind it; one that is always empty, for "
+        "the stage before it.</p>"
+    )
+    return note + "".join(drawn) if drawn else ""
+
+
+def slowest(session: SavedSession, facts: FramesFacts) -> str:
+    """Each with its picture, and where its time went."""
+    rows = facts.rows[:MOST_PICTURES]
+    parts = frame_parts(
+        activities_of(session.spans), session.document.batch, {row.frame for row in rows}
+    )
+    shown = "".join(_slow_frame(session, row, parts.get(row.frame, ())) for row in rows)
+    legend = key([*stages_of(session), "wait"])
+    return f'{legend}<div class="frames">{shown}</div>' if shown else ""
+
+
+def _slow_frame(session: SavedSession, row: SlowFrame, parts: Sequence[FramePart]) -> str:
+    text = (
+        f"frame {row.frame}: {row.ms:.1f} ms, of which {row.stage} took the longest "
+        f"({row.stage_ms:.1f} ms)"
+    )
+    went = ""
+    if parts:
+        text = f"frame {row.frame}: {row.ms:.1f} ms"
+        bar = drawings.bar(
+            [("wait" if one.waits else one.stage, one.text, one.ms) for one in parts],
+            "ms",
+            labels=False,
+        )
+        longest = sorted(parts, key=lambda one: -one.ms)
+        listed = ", ".join(f"{one.text} {one.ms:.1f}" for one in longest if one.ms >= 0.05)
+        went = f'{bar}<p class="went">{escape(listed)} ms</p>'
+    try:
+        source = base64.b64encode(read_picture(session.folder, row.file)).decode()
+        picture = f'<img alt="{escape(text)}" src="data:image/jpeg;base64,{source}">'
+    except UsageError as error:
+        picture, text = "", f"{text}; its picture is left out: {error}"
+    return f"<figure>{picture}<figcaption>{escape(text)}</figcaption>{went}</figure>"
+
+
+SPANS = How(
+    "spans",
+    "timeline, queues",
+    "From the recorded start and end of each call; nothing is sampled. A queue's depth "
+    "follows from the calls before and after it.",
+    "Spans, waits, other",
+    "docs/measurement.md",
+)
+PERCENTILES = How(
+    "percentiles",
+    "latency, slowest moments",
+    "Of single calls. A percentile without enough samples is left out.",
+    "Percentiles",
+    "docs/measurement.md",
+)
+PARTS = (
+    Part("timeline", _title, 30, timeline, how=SPANS),
+    Part("queues", "Queues", 40, queues, how=SPANS),
+    Part("latency", "Latency", 50, latency, how=PERCENTILES),
+    Part("slowest", "The slowest moments", 170, slowest, how=PERCENTILES, facts=FramesFacts),
+)

@@ -1,0 +1,194 @@
+"""Parts of the report on the loop: its critical path, changes of it, and what the passes cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from detector.core.errors.text import counted
+from detector.core.tables import Column, Table
+from detector.core.wings import Rounded, Share
+from detector.lab.analysis.noise import decimals_of
+from detector.lab.analysis.profile import describe_cost
+from detector.lab.report.html import drawings
+from detector.lab.report.html.drawings import figure, key, table
+from detector.lab.report.html.first import levers
+from detector.lab.report.part import How, Part, stages_of
+from detector.lab.session.passes import (
+    CriticalPathFacts,
+    Interval,
+    LoopFacts,
+    PassRecord,
+    PathStage,
+    WhatIfFacts,
+)
+from detector.lab.session.read import SavedSession
+
+
+def _causes(row: PathStage) -> str:
+    return ", ".join(f"{cause} {seconds:.3f}" for cause, seconds in row.wait_causes.items())
+
+
+PATH = (
+    Column("name", "stage"),
+    Column("share", form=".1%"),
+    Column("self_s", "self", ".3f", "s"),
+    Column("wait_s", "wait", ".3f", "s"),
+    Column("calls", out=2),
+    Column("wait_causes", "waits because of", value=_causes, out=1),
+)
+
+
+def path_table(facts: CriticalPathFacts) -> Table:
+    title = (
+        f"critical path of {counted(facts.frames, 'frame')}, "
+        f"{facts.wall_s:.3f} s of steady state = 100%"
+    )
+    return Table("path", PATH, facts.stages, title)
+
+
+def path(session: SavedSession, facts: CriticalPathFacts) -> str:
+    parts = [(row.name, row.name, row.self_s) for row in facts.stages]
+    parts.append(("wait", "hand-overs", sum(row.wait_s for row in facts.stages)))
+    note = (
+        f"{facts.wall_s:.2f} s of steady state ({counted(facts.frames, 'frame')}), without "
+        f"{facts.startup_s:.2f} s of start-up and {facts.teardown_s:.2f} s of tear-down."
+    )
+    names = {kind for kind, *_ in parts}
+    shown = key([name for name in (*stages_of(session), "wait") if name in names])
+    return shown + figure(drawings.bar(parts, "s"), note) + table(path_table(facts))
+
+
+# ----------------------------------------------------------------------
+# What if
+
+CHANGES = (
+    Column("change"),
+    # A change that was slower in every round has its loss as a gain below nothing.
+    Column(
+        "gain",
+        form="+.1%",
+        value=lambda row: row.fps_ratio.median - 1 if row.helps or row.fps_ratio.high < 1 else None,
+        absent="not told from none",
+    ),
+    Column("lowest", form="+.1%", value=lambda row: row.fps_ratio.low - 1),
+    Column("highest", form="+.1%", value=lambda row: row.fps_ratio.high - 1),
+    Column("fps", "FPS", value=lambda row: in_rounds(row.fps)),
+    Column("frame_ms", "ms a frame", value=lambda row: in_rounds(row.frame_ms), out=1),
+    Column("how", "instead of it"),
+)
+
+
+def in_rounds(values: Interval) -> Rounded:
+    """The median, with no more decimals than the rounds agree on."""
+    return Rounded(values.median, decimals_of(values))
+
+
+def what_if_says(facts: WhatIfFacts) -> Iterator[Table | str]:
+    """What each change gained beside the run as it is, and reasons to doubt it."""
+    now = in_rounds(facts.fps)
+    title = (
+        f"what if, measured: {counted(facts.rounds, 'round')} of {counted(facts.frames, 'frame')}, "
+        f"in turns with the run as it is ({now:.{now.decimals}f} FPS end to end)"
+    )
+    yield Table("whatif", CHANGES, facts.changes, title).without("how")
+    yield from (f"unreliable: {reason}" for reason in facts.doubts)
+    yield from (f"not measured: {change}: {why}" for change, why in facts.not_measured.items())
+
+
+def what_if(session: SavedSession, facts: WhatIfFacts) -> str:
+    del session
+    now = in_rounds(facts.fps)
+    note = (
+        "<p>Each change ran in turns with the run as it is "
+        f'(<b data-value="{facts.fps.median!r}">{now:.{now.decimals}f}</b> FPS end to end), '
+        f"{counted(facts.rounds, 'round')} of {counted(facts.frames, 'frame')}. The gain is the "
+        "median of the rounds; a dash: it was not faster in every round, so that it is not told "
+        "from none.</p>"
+    )
+    if facts.doubts:
+        note += f'<p class="warning">Unreliable: {escape("; ".join(facts.doubts))}.</p>'
+    if facts.not_measured:
+        reasons = "; ".join(f"{change}: {why}" for change, why in facts.not_measured.items())
+        note += f"<p>Not measured: {escape(reasons)}.</p>"
+    return levers(facts) + note + table(Table("whatif", CHANGES, facts.changes))
+
+
+# ----------------------------------------------------------------------
+# What the passes did
+
+
+def loop_says(facts: LoopFacts) -> Sequence[str]:
+    warning = f"; warning: {facts.warning}" if facts.warning else ""
+    return [f"instruments: {describe_cost(facts.instruments)}{warning}"]
+
+
+PASSES = (
+    Column("pass", value=lambda one: one[0]),
+    Column("ran", "measured on", value=lambda one: one[1].ran.text if one[1].ran else ""),
+    Column("slower", "slower under it", value=lambda one: _slower(one[1])),
+    Column("seconds", value=lambda one: one[1].seconds),
+    Column("went", "how it went", value=lambda one: _went(one[1])),
+)
+
+
+def passes(session: SavedSession) -> str:
+    """By how much each pass slowed the run down, or why it could not run."""
+    note = ""
+    if (loop := session.facts(LoopFacts)) is not None:
+        note = f"<p>The instruments of the plain run: {describe_cost(loop.instruments)}.</p>"
+    rows = list(session.passes.items())
+    return note + table(Table("others", PASSES, rows)) if rows else ""
+
+
+def _slower(record: PassRecord) -> Share | str | None:
+    """A pass that took less time than the plain run was measured within the noise."""
+    if record.slowdown is None:
+        return None
+    return Share(record.slowdown - 1) if record.slowdown > 1 else "not measurable"
+
+
+def _went(record: PassRecord) -> str:
+    if record.reason:
+        return f"not available: {record.reason}"
+    if isinstance(record.facts, LoopFacts) and record.facts.warning:
+        return record.facts.warning
+    return "ran" if record.undisturbed is None else f"ran, {record.undisturbed}"
+
+
+CRITICAL_PATH = How(
+    "path",
+    "critical path",
+    "The chain of calls and hand-overs that the wall time of the steady state consists of: "
+    "program order, data, bounded queues, buffers given back.",
+    "Critical path",
+)
+WHAT_IF = How(
+    "whatif",
+    "what if",
+    "A stand-in hands out what a stage gave for the first pictures, or the loop is another. "
+    "Each such run stands between two runs as they are; their ratio is the gain, from the lowest "
+    "round to the highest. Nothing is predicted.",
+    "What if",
+)
+INSTRUMENTS = How(
+    "passes",
+    "passes",
+    "Each pass that slows the run down is a separate run, compared with the plain one. It has "
+    "that one's engine, precision, threads, requests, batch and input, unless it says so.",
+    "Instruments and passes",
+)
+PARTS = (
+    Part(
+        "path",
+        "Critical path",
+        60,
+        path,
+        how=CRITICAL_PATH,
+        facts=CriticalPathFacts,
+        says=lambda facts: [path_table(facts)],
+    ),
+    Part("what-if", "What if", 70, what_if, how=WHAT_IF, facts=WhatIfFacts, says=what_if_says),
+    Part("instruments", "Instruments", 175, facts=LoopFacts, says=loop_says, detail=True),
+    Part("passes", "Passes", 180, passes, how=INSTRUMENTS),
+)

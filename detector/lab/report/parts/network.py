@@ -1,0 +1,428 @@
+"""Parts of the report on the network: its layers, torch's operators, a GPU, the sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from detector.core.errors.text import counted
+from detector.core.tables import Column, Table
+from detector.core.wings import Rounded
+from detector.lab.analysis.layers import describe_above_roof, describe_outside, describe_uncounted
+from detector.lab.analysis.noise import decimals_of
+from detector.lab.report.html import drawings
+from detector.lab.report.html.drawings import (
+    figure,
+    filter_of,
+    folded,
+    key_of,
+    legend,
+    table,
+    text,
+    zoom_buttons,
+)
+from detector.lab.report.part import How, Part
+from detector.lab.session.passes import (
+    DeviceFacts,
+    LayersFacts,
+    RooflineFacts,
+    SweepFacts,
+    SweepRow,
+    TorchFacts,
+)
+from detector.lab.session.read import SavedSession
+
+MOST_LAYERS, FEW_LAYERS = 15, 5  # that are shown before the others are asked for
+MOST_OPERATORS = 15  # on a terminal
+
+
+def sentence(line: str | None) -> str | None:
+    return f"{line[0].upper()}{line[1:]}." if line else None
+
+
+# ----------------------------------------------------------------------
+# Layers and the roofline
+
+LAYERS = (
+    Column("layer", value=lambda row: row.name),
+    Column("type", out=9),
+    Column("ms", form=".3f"),
+    Column("share", form=".1%"),
+    Column("mmacs", "MMACs", ".1f", value=lambda row: row.macs / 1e6, out=1),
+    Column("mflops", "MFLOPs", ".1f", value=lambda row: row.flops / 1e6, out=6),
+    Column("kb", "KB", ".0f", value=lambda row: row.bytes / 1e3 or None, out=4),
+    Column("gflops_s", "GFLOP/s", ".1f", out=8),
+    Column("gbytes_s", "GB/s", ".1f", out=3),
+    Column("intensity", "FLOP/byte", ".1f", out=2),
+    Column("precision", "runs in", out=5),
+    Column("utilisation", "of its roof", ".0%", out=10),
+    Column("bound", value=lambda row: row.bound or "-", out=7),
+    Column("flag", "note", value=lambda row: row.flag or ""),
+    Column("calls"),
+)
+TYPES = (
+    Column("type"),
+    Column("layers"),
+    Column("ms", form=".3f"),
+    Column("share", form=".1%"),
+    Column("mmacs", "MMACs", ".1f", value=lambda row: row.macs / 1e6),
+)
+
+
+def layers_table(facts: LayersFacts, count: int | None = None) -> Table:
+    """The longest first. ``count``: no more than so many."""
+    rows = sorted(facts.rows, key=lambda row: -row.ms)[:count]
+    title = (
+        f"the {len(rows)} longest layers of {facts.engine} {facts.precision}, "
+        f"{counted(facts.threads, 'thread')}: all {len(facts.rows)} take {facts.sum_ms:.3f} ms, a "
+        f"forward pass {facts.forward_ms:.3f} ms ({facts.off_by:+.1%})"
+    )
+    made = Table("layers", LAYERS, rows, title, most=MOST_LAYERS, rest="layers")
+    return made.without("calls")
+
+
+def longest_layers(facts: LayersFacts) -> Iterator[Table | str]:
+    """The few longest layers alone."""
+    yield layers_table(facts, FEW_LAYERS).without("flag")
+    if facts.flag:
+        yield f"note: {facts.flag}"
+
+
+def layers_say(facts: LayersFacts) -> Iterator[Table | str]:
+    """The longest layers, and all of them by type."""
+    yield layers_table(facts, MOST_LAYERS).without("flag")
+    if facts.by_type:
+        yield Table("types", TYPES, facts.by_type, "layers by type")
+    if outside := describe_outside(facts):
+        yield outside
+    yield from (f"note: {note}" for note in (facts.flag, *facts.notes) if note)
+
+
+def layers(session: SavedSession, facts: LayersFacts) -> str:
+    del session
+    said = text(
+        f"{counted(len(facts.rows), 'layer')}: {facts.sum_ms:.2f} ms together; a forward pass took "
+        f"{facts.forward_ms:.2f} ms. The longest come first.",
+        *map(sentence, (describe_outside(facts), facts.flag, *facts.notes)),
+    )
+    types = table(Table("types", TYPES, facts.by_type)) if facts.by_type else ""
+    return said + filter_of("layers", "layers") + table(layers_table(facts)) + types
+
+
+def roofline(session: SavedSession, facts: RooflineFacts) -> str:
+    measured = session.facts(LayersFacts)
+    if measured is None:
+        return ""
+    dots = [(row.name, row.intensity or 0.0, row.gflops_s or 0.0) for row in measured.rows]
+    used = {row.precision for row in measured.rows if row.flops}
+    roofs = {name: peak for name, peak in facts.peaks.gflops_s.items() if name in used}
+    drawn = drawings.roofline(dots, roofs, facts.peaks.bandwidth_gbytes_s) if roofs else ""
+    note = (
+        f"{'At least ' if facts.uncounted else ''}{facts.macs / 1e9:.2f} GMACs = "
+        f"{facts.flops / 1e9:.2f} GFLOPs a picture. The peaks were "
+        f"measured here; memory reaches {facts.peaks.bandwidth_gbytes_s:.1f} GB/s."
+    )
+    if facts.bound and facts.utilisation is not None:  # without layer times there is neither
+        note += (
+            f" The model is mostly {facts.bound}-bound and reaches {facts.utilisation:.1%} of the "
+            "roof over the whole forward pass."
+        )
+    under = facts.peak_under_measured
+    said = text(
+        note,
+        sentence(describe_uncounted(facts.uncounted)) if facts.uncounted else None,
+        sentence(describe_above_roof(len(under))) if under else None,
+    )
+    return said + (figure(drawn) if drawn else "")
+
+
+def roofline_says(facts: RooflineFacts) -> Iterator[str]:
+    peaks, least = facts.peaks, "at least " if facts.uncounted else ""
+    if not (facts.macs or facts.uncounted):
+        yield "roofline: no graph is left in the model file, so nothing was counted"
+    else:
+        rate = "-" if facts.gflops_s is None else f"{facts.gflops_s:.1f}"
+        share = "-" if facts.utilisation is None else f"{facts.utilisation:.1%}"
+        yield (
+            f"roofline: {least}{facts.macs / 1e9:.3f} GMACs = {facts.flops / 1e9:.3f} GFLOPs a "
+            f"picture, {rate} GFLOP/s, {share} of the roof, bound by {facts.bound}"
+        )
+    reached = ", ".join(
+        f"{name} {peak:.1f} GFLOP/s ({peaks.by.get(name, '-')})"
+        for name, peak in peaks.gflops_s.items()
+    )
+    yield f"peaks measured here: {reached}; memory {peaks.bandwidth_gbytes_s:.1f} GB/s"
+    if facts.uncounted:
+        yield f"note: {describe_uncounted(facts.uncounted)}"
+    if facts.peak_under_measured:
+        yield f"note: {describe_above_roof(len(facts.peak_under_measured))}"
+
+
+# ----------------------------------------------------------------------
+# torch's operators, and a GPU beside its host
+
+OPERATORS = (
+    Column("name", "operator", longest=60),
+    Column("calls", form=".1f", out=3),
+    Column("self_ms", "self", ".3f", "ms"),
+    Column("share", form=".1%"),
+    Column("total_ms", "with its callees", ".3f", "ms", out=2),
+    Column("device_ms", "on the GPU", ".3f", "ms", value=lambda row: row.device_ms or None, out=1),
+    Column("shapes", "shapes of its inputs", whole=True, longest=40),
+)
+
+
+def operators_table(facts: TorchFacts) -> Table:
+    slow = f"{facts.slowdown:.2f} times a pass without the profiler"
+    title = f"torch's operators over {counted(facts.frames, 'steady frame')} ({slow}), ms a frame"
+    return Table("operators", OPERATORS, facts.rows, title, unit="ms").without("shapes")
+
+
+def shapes_table(facts: TorchFacts) -> Table:
+    title = "the same by shapes of their inputs, ms a frame"
+    return Table("shapes", OPERATORS, facts.by_shape, title, unit="ms")
+
+
+def torch_says(facts: TorchFacts) -> Iterator[Table | str]:
+    """torch.profiler's operators, and the same by the shapes of their inputs."""
+    yield operators_table(facts).first(MOST_OPERATORS)
+    yield shapes_table(facts).first(MOST_OPERATORS)
+    yield f"trace: {facts.trace} in the session"
+
+
+def torch(session: SavedSession, facts: TorchFacts) -> str:
+    """Operators by their own time, and the same for every shape of their inputs."""
+    del session
+    note = (
+        f"Milliseconds a frame, over {counted(facts.frames, 'steady frame')}. A forward pass took "
+        f"{facts.forward_ms:.2f} ms, and {facts.profiled_ms:.2f} ms under the profiler "
+        f"({facts.slowdown:.2f} times as long), so trust the shares and not the rates. The session "
+        f"holds the trace: {facts.trace}."
+    )
+    by_shape = folded(
+        f"by shape: the {len(facts.by_shape)} longest",
+        filter_of("shapes", "operators and shapes"),
+        table(shapes_table(facts)),
+    )
+    by_name = filter_of("operators", "operators") + table(operators_table(facts))
+    return text(note) + by_name + by_shape
+
+
+GAPS = (
+    Column("gap", value=lambda one: one[0]),
+    Column("at_ms", "at ms", value=lambda one: one[1].at_ms),
+    Column("ms", value=lambda one: one[1].ms),
+    Column("cause", value=lambda one: one[1].cause),
+)
+SIDES = (
+    Column("name", "operator"),
+    Column("calls", "calls a batch", ".1f"),
+    Column("self_ms", "host", ".3f", "ms"),
+    Column("device_ms", "device", ".3f", "ms"),
+    Column("share", "share of both", ".1%"),
+)
+
+
+def device(session: SavedSession, facts: DeviceFacts) -> str:
+    """When a GPU was busy and why it was idle; host and device side by side."""
+    del session
+    parts = [("infer", "busy", facts.busy_ms)]
+    kinds = ("other", "wait")
+    parts += [(kinds[at % 2], cause, ms) for at, (cause, ms) in enumerate(facts.idle_ms.items())]
+    said = text(
+        f"{facts.device}: busy for {facts.busy_share:.1%} of {facts.window_ms:.2f} ms, "
+        f"{counted(facts.kernels, 'kernel')} in {counted(facts.batches, 'batch')}; "
+        f"{counted(facts.gaps, 'gap')}, the longest "
+        f"{facts.longest_gap_ms:.2f} ms.",
+        "Launch-bound: the GPU is idle for more than half of the time, mostly while the host "
+        "prepares and launches. Fewer or larger kernels, CUDA graphs or a larger batch help; a "
+        "faster GPU does not."
+        if facts.launch_bound
+        else "Not launch-bound.",
+    )
+    drawn = key_of([(kind, name) for kind, name, _ in parts])
+    drawn += figure(drawings.bar(parts, "ms"), "the window, busy and idle") + _lanes(facts)
+    if facts.longest_gaps:
+        gaps = Table("gaps", GAPS, list(enumerate(facts.longest_gaps, 1)))
+        drawn += folded(f"the {len(gaps.rows)} longest gaps", table(gaps))
+    if facts.rows:
+        sides = Table("host-device", SIDES, facts.rows)
+        drawn += filter_of("host-device", "operators") + table(sides)
+    return said + drawn
+
+
+def _lanes(facts: DeviceFacts) -> str:
+    """What the host and the GPU did at the beginning of the window."""
+    shown = facts.shown
+    if not shown:
+        return ""
+    slices = [
+        (lane, kind, name, start, end)
+        for lane, (name, kind, side) in enumerate(
+            (("host", "preprocess", shown.host), ("device", "infer", shown.device))
+        )
+        for start, end in side
+    ]
+    drawn = drawings.lanes(("host", "device"), slices, shown.until_ms)
+    caption = f"the first {shown.until_ms:.2f} ms of the window; gaps of the device are idle time"
+    return figure(drawn, caption) + zoom_buttons("Dragging moves.")
+
+
+def device_says(facts: DeviceFacts) -> Sequence[str]:
+    causes = ", ".join(f"{cause} {ms:.2f} ms" for cause, ms in facts.idle_ms.items())
+    bound = (
+        "; launch-bound: the GPU waits for the host to start its kernels"
+        if facts.launch_bound
+        else ""
+    )
+    busy = (
+        f"busy {facts.busy_share:.1%} of {facts.window_ms:.2f} ms, "
+        f"{counted(facts.kernels, 'kernel')}"
+    )
+    return [f"{facts.device}: {busy}; idle: {causes or 'never'}{bound}"]
+
+
+# ----------------------------------------------------------------------
+# Batches and precisions
+
+
+def _spread(metric: str, which: str) -> Callable[[SweepRow], Rounded | None]:
+    """The median, the lowest or the highest, with no more decimals than the rounds agree on."""
+
+    def of(row: SweepRow) -> Rounded | None:
+        rates = row.fps.get(metric)
+        return None if rates is None else Rounded(getattr(rates, which), decimals_of(rates))
+
+    return of
+
+
+VARIANTS = (
+    Column("name", "variant", whole=True),
+    Column("precision", out=2),
+    Column("batch", out=1),
+    Column("inference", "inference FPS", value=_spread("inference", "median")),
+    Column("low", "lowest", value=_spread("inference", "low"), out=4),
+    Column("high", "highest", value=_spread("inference", "high"), out=3),
+    Column("batch_ms", "ms a batch", ".2f", out=6),
+    Column("end_to_end", "end-to-end FPS", value=_spread("end_to_end", "median")),
+    Column("memory_mb", "memory MB", ".0f", out=5),
+    Column("matched", "agrees", ".1%"),
+    Column("went", value=lambda row: row.error or "ran"),
+)
+
+
+def sweep_says(facts: SweepFacts) -> Iterator[Table | str]:
+    rounds = f"{counted(facts.rounds, 'round')} of {counted(facts.frames, 'frame')}"
+    title = f"batches and precisions ({rounds}, medians; agrees: with fp32)"
+    yield Table("sweep", VARIANTS, facts.rows, title).without("went")
+    yield from (f"{row.name}: {row.error}" for row in facts.rows if row.error is not None)
+    knees = "; ".join(f"{precision}: batch {batch}" for precision, batch in facts.knees.items())
+    yield f"knee (least batch within 5% of the best inference FPS): {knees or '-'}"
+
+
+def sweep(session: SavedSession, facts: SweepFacts) -> str:
+    """Latency and throughput over the batch size: one curve a precision, each with its knee."""
+    del session
+    ran = [
+        (row, row.batch_ms, rates.median)
+        for row in sorted(facts.rows, key=lambda row: row.batch)
+        if row.error is None and row.batch_ms and (rates := row.fps.get("inference"))
+    ]
+    curves: dict[str, dict[str, list[tuple[float, float]]]] = {"latency": {}, "throughput": {}}
+    knees: dict[str, dict[str, tuple[float, float, str]]] = {"latency": {}, "throughput": {}}
+    for row, batch_ms, rate in ran:
+        precision, batch = row.precision, row.batch
+        for name, value in (("latency", batch_ms), ("throughput", rate)):
+            curves[name].setdefault(precision, []).append((float(batch), value))
+            if facts.knees.get(precision) == batch:
+                knees[name][precision] = (float(batch), value, f"knee of {precision}")
+    units = {"latency": "ms a batch", "throughput": "inference FPS"}
+    drawn = "".join(
+        figure(
+            drawings.lines(lines, "pictures a batch", units[name], knees[name]),
+            f"{name}: {units[name]}",
+        )
+        for name, lines in curves.items()
+        if lines
+    )
+    note = (
+        f"Medians of {counted(facts.rounds, 'round')} of {counted(facts.frames, 'frame')}, in "
+        f"turn on {facts.engine}. "
+        f"The column agrees is the share of boxes that match those of {facts.reference}. The "
+        "knee is the smallest batch within 5% of the best inference FPS."
+    )
+    keys = legend(list(curves["latency"]))
+    rows = table(Table("sweep", VARIANTS, facts.rows))
+    return text(note) + keys + drawn + filter_of("sweep", "variants") + rows
+
+
+LAYERS_HOW = How(
+    "layers",
+    "layers",
+    "Medians of a separate run under the engine's own profiler. They tell the layers' shares, "
+    "but no rates of the whole run. FLOPs are 2 x MACs, counted on the graph.",
+    "Instruments and passes",
+)
+ROOFLINE = How(
+    "roofline",
+    "roofline",
+    "Peaks were measured on this computer with the engine's number of threads. Above 100% the "
+    "peak was measured too low; the value is not clamped.",
+    "Instruments and passes",
+)
+TORCH = How(
+    "torch",
+    "torch's operators",
+    "Five steady frames under torch.profiler, after three warm-up frames.",
+    "torch and device",
+)
+DEVICE = How(
+    "device",
+    "host and device",
+    "Kernels and operators of ten batches as torch.profiler (CUPTI) saw them; busy is the "
+    "union of all kernels and copies, idle the rest of the window.",
+    "torch and device",
+)
+SWEEP = How(
+    "sweep",
+    "batches and precisions",
+    "Runs without a profiler, in turn; medians over three rounds.",
+    "Sweep",
+)
+PARTS = (
+    Part(
+        "layers",
+        "Layers",
+        80,
+        layers,
+        how=LAYERS_HOW,
+        facts=LayersFacts,
+        says=layers_say,
+        brief=longest_layers,
+    ),
+    Part(
+        "roofline", "Roofline", 90, roofline, how=ROOFLINE, facts=RooflineFacts, says=roofline_says
+    ),
+    Part(
+        "torch",
+        "torch's operators",
+        100,
+        torch,
+        how=TORCH,
+        facts=TorchFacts,
+        says=torch_says,
+        detail=True,
+    ),
+    Part(
+        "device",
+        "Host and device",
+        110,
+        device,
+        how=DEVICE,
+        facts=DeviceFacts,
+        says=device_says,
+        detail=True,
+    ),
+    Part(
+        "sweep", "Batches and precisions", 120, sweep, how=SWEEP, facts=SweepFacts, says=sweep_says
+    ),
+)

@@ -1,0 +1,239 @@
+"""Parts of the report on what a run uses: memory, energy, the processor's counters, Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+
+from detector.core.tables import Column, Table
+from detector.core.wings import Share
+from detector.lab.report.html import drawings
+from detector.lab.report.html.drawings import (
+    figure,
+    filter_of,
+    folded,
+    legend,
+    table,
+    text,
+    thinned,
+)
+from detector.lab.report.part import How, Part
+from detector.lab.report.parts.loop import INSTRUMENTS
+from detector.lab.session.passes import CountersFacts, EnergyFacts, MemoryFacts, PythonFacts
+from detector.lab.session.read import SavedSession
+
+LEAST = 0.005  # of Python's time: a room or library with less is not listed
+LONGEST_FUNCTIONS = 10  # on a terminal
+
+
+def memory_text(facts: MemoryFacts) -> str:
+    slope = facts.slope_mb_per_1000_frames
+    growth = (
+        facts.slope_reason
+        if slope is None
+        else f"{slope:+.2f} MB per 1000 frames in the second half"
+    )
+    return (
+        f"{facts.start_mb:.0f} MB at the start, {facts.peak_mb:.0f} MB at the peak; "
+        f"growth: {growth}"
+    )
+
+
+def _peaks(facts: MemoryFacts) -> dict[str, float]:
+    return {name: mb for name, mb in facts.peak_by_stage_mb.items() if mb is not None}
+
+
+def memory_says(facts: MemoryFacts) -> Sequence[str]:
+    said = f"memory: {memory_text(facts)}"
+    if peaks := _peaks(facts):
+        highest = ", ".join(f"{name} {mb:.0f}" for name, mb in peaks.items())
+        said += f"; highest while {highest} ran"
+    gpu = facts.gpu
+    if gpu is not None and gpu.used_mb is not None:
+        torch = gpu.torch_peak_allocated_mb
+        said += f"; GPU {gpu.used_mb:.0f} MB used" + (
+            f", torch at most {torch:.0f}" if torch is not None else ""
+        )
+    return [said]
+
+
+STAGE_PEAKS = (
+    Column("stage", value=lambda one: one[0]),
+    Column("mb", "highest MB while it ran", value=lambda one: one[1]),
+)
+
+
+def memory(session: SavedSession, facts: MemoryFacts) -> str:
+    del session
+    points = [(sample.t_s, sample.rss_mb) for sample in thinned(facts.samples)]
+    drawn = figure(drawings.curve(points, "s", "MB"), f"Resident: {memory_text(facts)}.")
+    peaks = list(_peaks(facts).items())
+    return drawn + (table(Table("memory", STAGE_PEAKS, peaks)) if peaks else "")
+
+
+# ----------------------------------------------------------------------
+# Energy
+
+TAGS = ("package", "core", "dram", "gpu")
+ENERGY = (
+    Column("timestamp"),
+    Column("tag", "of"),
+    Column("duration", "seconds", ".2f"),
+    *(Column(tag, form=".2f", unit="J") for tag in TAGS),
+    Column("joules_per_frame", "J a frame", ".4f"),
+)
+
+
+def energy_tags(facts: EnergyFacts) -> list[str]:
+    """The counters that this computer has."""
+    return [tag for tag in TAGS if any(row.joules(tag) is not None for row in facts.rows)]
+
+
+def energy_table(facts: EnergyFacts) -> Table:
+    title = "energy (the run without the idle power)"
+    whole = Table("energy", ENERGY, facts.rows, title)
+    return whole.pick("tag", "duration", *energy_tags(facts), "joules_per_frame")
+
+
+def energy_says(facts: EnergyFacts) -> Iterator[Table | str]:
+    yield energy_table(facts)
+    if facts.frames_per_joule:
+        yield f"{facts.frames_per_joule:.3g} frames a joule"
+
+
+def energy(session: SavedSession, facts: EnergyFacts) -> str:
+    """Joules while idle and of the run, and the power over time as the counters told it."""
+    del session
+    each = facts.frames_per_joule
+    note = (
+        f"{facts.joules_per_frame:.2f} J a frame{f', {each:.3g} frames a joule' if each else ''}: "
+        "package, memory and GPU, without the idle power. The cores are part of the package."
+    )
+    return text(note) + _power(facts, energy_tags(facts)) + table(energy_table(facts))
+
+
+def _power(facts: EnergyFacts, tags: Sequence[str]) -> str:
+    samples = facts.samples
+    if len(samples) < 2:
+        return ""
+    first = samples[0].timestamp
+    series = {
+        tag: [
+            (row.timestamp - first + row.duration / 2, joules / row.duration)
+            for row in thinned(samples)
+            if (joules := row.joules(tag)) is not None and row.duration > 0
+        ]
+        for tag in tags
+    }
+    begin = next((row.timestamp - first for row in samples if row.tag.startswith("run")), None)
+    marks = {} if begin is None else {"loading and the run": begin}
+    drawn = drawings.lines(series, "s", "W", at=marks)
+    return legend(list(series)) + figure(drawn, "power over time, with idle power and loading")
+
+
+# ----------------------------------------------------------------------
+# Counters and Python
+
+
+def _figures(facts: CountersFacts) -> Mapping[str, float | None]:
+    return {
+        "instructions a cycle": facts.ipc,
+        "cache misses": None if facts.cache_miss_rate is None else Share(facts.cache_miss_rate),
+        "instructions a frame": facts.instructions_per_frame,
+    }
+
+
+COUNTERS = (Column("what", value=lambda one: one[0]), Column("value", value=lambda one: one[1]))
+
+
+def counters(session: SavedSession, facts: CountersFacts) -> str:
+    del session
+    note = text(f"Counted over a run in a process of its own, {facts.includes}.")
+    rows = list({**_figures(facts), **facts.counts}.items())
+    return note + table(Table("counters", COUNTERS, rows))
+
+
+def counters_say(facts: CountersFacts) -> Sequence[str]:
+    value = COUNTERS[1]
+    said = ", ".join(f"{value.text(one)} {what}" for what, one in _figures(facts).items())
+    return [f"counters: {said} ({facts.includes})"]
+
+
+OWNERS = (
+    Column("owner", "room or library", value=lambda one: one[0]),
+    Column("self_s", "self", ".3f", "s", value=lambda one: one[1]),
+    Column("share", form=".1%", value=lambda one: one[2]),
+)
+FUNCTIONS = (
+    Column("function"),
+    Column("calls", out=1),
+    Column("self_s", "self", ".3f", "s"),
+    Column("total_s", "with its callees", ".3f", "s", out=2),
+)
+
+
+def owners_table(facts: PythonFacts) -> Table:
+    whole = sum(facts.folded.values()) or 1.0
+    rows = [
+        (name, seconds, seconds / whole)
+        for name, seconds in facts.folded.items()
+        if seconds >= LEAST * whole
+    ]
+    return Table("owners", OWNERS, rows, "Python: self time under cProfile, one plain loop")
+
+
+def functions_table(facts: PythonFacts) -> Table:
+    return Table("python", FUNCTIONS, facts.functions, "functions")
+
+
+def python_says(facts: PythonFacts) -> Sequence[Table]:
+    """Self times: by room and library, and by function."""
+    return [owners_table(facts), functions_table(facts).first(LONGEST_FUNCTIONS)]
+
+
+def python(session: SavedSession, facts: PythonFacts) -> str:
+    del session
+    functions, owners = functions_table(facts), owners_table(facts)
+    title = f"{len(functions.rows)} functions of the longest self time"
+    inside = folded(title, filter_of("python", "functions"), table(functions))
+    if facts.tree:
+        tree = f'<div class="scroll"><pre class="tree">{escape(facts.tree)}</pre></div>'
+        inside += folded("call tree by pyinstrument, a run of its own", tree)
+    return (table(owners) if owners.rows else "") + inside
+
+
+MEMORY = How(
+    "memory", "memory", "Resident set of the process, sampled in a separate run.", "Memory"
+)
+JOULES = How(
+    "energy",
+    "energy",
+    "The processor's and the GPU's own counters, read every 100 ms, less the idle power. "
+    "Nothing is estimated.",
+    "Energy",
+)
+PYTHON = How("python", "Python", "One plain loop under cProfile.", "Python")
+PARTS = (
+    Part("memory", "Memory", 130, memory, how=MEMORY, facts=MemoryFacts, says=memory_says),
+    Part("energy", "Energy", 140, energy, how=JOULES, facts=EnergyFacts, says=energy_says),
+    Part(
+        "counters",
+        "Counters",
+        150,
+        counters,
+        how=INSTRUMENTS,
+        facts=CountersFacts,
+        says=counters_say,
+        detail=True,
+    ),
+    Part(
+        "functions",
+        "Python",
+        160,
+        python,
+        how=PYTHON,
+        facts=PythonFacts,
+        says=python_says,
+        detail=True,
+    ),
+)

@@ -1,0 +1,140 @@
+"""Parts of the report on the run as a whole: its rates, its ledger, the machine that it ran on."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from html import escape
+
+from detector.core.analysis.statistics import list_statistics
+from detector.core.analysis.summary import (
+    StageRow,
+    ThreadRow,
+    seconds_text,
+    stage_rows,
+    thread_rows,
+)
+from detector.core.analysis.tables import ledger_table, rates_table, threads_table
+from detector.core.errors.text import counted
+from detector.core.session.document import SessionDocument
+from detector.core.tables import Column, Table
+from detector.core.wings import Rounded
+from detector.lab.analysis.noise import decimals_of_rate
+from detector.lab.report.html import drawings
+from detector.lab.report.html.drawings import figure, folded, key, table, text
+from detector.lab.report.part import How, Part, stages_of
+from detector.lab.session.read import SavedSession
+
+
+def rates(session: SavedSession) -> str:
+    def rounded(rate: float) -> Rounded:
+        return Rounded(rate, decimals_of_rate(session, rate))
+
+    return table(rates_table(session.document, rounded), sortable=False)
+
+
+STATISTICS = (
+    Column("title", "statistic", value=lambda one: one[0].title),
+    Column("value", value=lambda one: one[1]),
+    Column("unit", value=lambda one: one[0].unit if one[0].unit != "1" else ""),
+    Column("name", "in summary.json", value=lambda one: one[0].name),
+)
+
+
+def statistics(session: SavedSession) -> str:
+    rows = [(one, one.of(session.document)) for one in list_statistics()]
+    told = Table("statistics", STATISTICS, [row for row in rows if row[1] is not None])
+    return folded(f"all {len(told.rows)} of the summary", table(told))
+
+
+def ledger(session: SavedSession) -> str:
+    document, frames = session.document, session.document.frames.written
+    if not frames:
+        return ""
+    stages = stage_rows(document, frames)
+    shapes = "".join(
+        figure(
+            drawings.bar(_thread_parts(thread, stages), "ms a frame"),
+            f"{thread.thread}: {thread.wall_ms:.2f} ms of wall time a frame",
+        )
+        for thread in thread_rows(document, frames)
+    )
+    note = (
+        "<p>Milliseconds a frame; a thread's parts add up to its wall time. "
+        f"{_outside_threads(document, frames)}</p>"
+    )
+    tables = table(ledger_table(document, frames)), table(threads_table(document, frames))
+    return key([*stages_of(session), "wait", "other"]) + shapes + note + "".join(tables)
+
+
+def _outside_threads(document: SessionDocument, frames: int) -> str:
+    """Time that is in no thread's bar: CPU of libraries' threads, and the seconds of each phase."""
+    libraries = document.cpu.library_threads_s * 1e3 / frames
+    used = (
+        "CPU time of libraries' threads is in the stages."
+        if document.cpu.stages_include_libraries
+        else "Libraries' own threads used "
+        f'<b data-value="{libraries!r}">{libraries:.2f}</b> ms of CPU a frame.'
+    )
+    return f"{used} Seconds: {escape(seconds_text(document))}."
+
+
+def _thread_parts(thread: ThreadRow, stages: Sequence[StageRow]) -> list[tuple[str, str, float]]:
+    """(CSS class, label, ms) of its stages, its waits and the rest: together its wall time."""
+    parts = []
+    for stage in stages:
+        threads = stage.thread.split(",")
+        if thread.thread in threads:
+            # A stage of several threads is infer, which is all that its workers do.
+            ms = thread.busy_ms if len(threads) > 1 else stage.busy_ms
+            parts.append((stage.stage, stage.stage, ms))
+    return [
+        *parts,
+        ("wait", "waits for input", thread.wait_input_ms),
+        ("wait", "waits for output", thread.wait_output_ms),
+        ("other", "other", thread.other_ms),
+    ]
+
+
+def machine(session: SavedSession) -> str:
+    document, environment = session.document, session.document.environment
+    cpu = environment.cpu
+    command = shlex.join(document.command)
+    lines = [
+        f"{cpu.model or 'unknown CPU'}, "
+        f"{'? cores' if cpu.cores is None else counted(cpu.cores, 'core')}",
+        f"GPU driver {environment.gpu_driver}" if environment.gpu_driver else "",
+        environment.platform,
+        f"detect-video {environment.detect_video}, Python {environment.python or '?'}"
+        if environment.detect_video
+        else "",
+        ", ".join(f"{name} {version}" for name, version in environment.libraries.items()),
+        document.engine_reason,
+        *document.notes,
+    ]
+    ran = f"<p>The exact command:</p><pre>{escape(command)}</pre>" if command else ""
+    return "".join(text(line) for line in lines if line) + ran
+
+
+FPS = How(
+    "fps",
+    "FPS",
+    "End-to-end FPS: frames written over the seconds of the run, from opening the source to "
+    "closing the files. Inference FPS: frames over the seconds in which at least one infer was "
+    "running.",
+    "FPS",
+    "docs/measurement.md",
+)
+LEDGER = How(
+    "ledger",
+    "ledger",
+    "Each thread reads the clock around every stage call and every wait; the rest of its wall "
+    "time is other. CPU is the thread's own CPU clock.",
+    "Ledger and threads",
+)
+PARTS = (
+    Part("run", "The run", 10, rates, how=FPS),
+    Part("ledger", "Ledger", 20, ledger, how=LEDGER),
+    Part("statistics", "Statistics", 185, statistics),
+    Part("machine", "The machine and the command", 190, machine),
+)

@@ -1,0 +1,164 @@
+"""Every part of the report, on a session without a frame, of one frame, and a whole one."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from html import escape
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from detector.core.session.document import FrameCounts, Rates
+from detector.core.tables import Table
+from detector.core.terminal.console import SafeConsole
+from detector.core.terminal.tables import print_pieces
+from detector.lab.report.page import list_hows
+from detector.lab.report.part import Part, list_parts
+from detector.lab.session.passes import FACTS
+from detector.lab.session.read import SavedSession, read_session
+from tests.lab.report.sessions import ran, with_passes
+
+KINDS = ("empty", "one frame", "whole")
+MORE = {  # passes that this machine need not be able to run
+    "counters": {
+        "counts": {"cycles": 1e9},
+        "ipc": 1.5,
+        "cache_miss_rate": None,
+        "instructions_per_frame": 1.5e9,
+        "includes": "start-up too",
+        "slowdown": 1.0,
+    },
+    "frames": {
+        "rows": [{"frame": 3, "ms": 9.5, "stage": "infer", "stage_ms": 7.0, "file": "gone.jpg"}]
+    },
+}
+VOID = {"meta", "br", "img", "input", "hr", "link"}
+
+
+@pytest.fixture(scope="module")
+def sessions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SavedSession]:
+    whole = with_passes(ran(tmp_path_factory.mktemp("whole")))
+    for name, facts in MORE.items():
+        (whole / f"passes/{name}.json").write_text(json.dumps({"available": True, **facts}))
+    one = read_session(ran(tmp_path_factory.mktemp("one"), frames=1))
+    return {"empty": without_frames(one), "one frame": one, "whole": read_session(whole)}
+
+
+def without_frames(session: SavedSession) -> SavedSession:
+    """As of a run that ended before its first frame was done."""
+    document = replace(
+        session.document,
+        frames=FrameCounts(read=0, written=0, bad=0, corrupt=0, skipped=0, dropped=0),
+        fps=Rates(end_to_end=None, inference=None),
+        stages={},
+        threads={},
+        loop=[{}],
+        command=[],
+    )
+    names = ("thread_names", "stage_names", "kind_names")
+    spans = {
+        name: column if name in names else column[:0] for name, column in session.spans.items()
+    }
+    return replace(session, document=document, spans=spans, passes={})
+
+
+class _Tags(HTMLParser):
+    """The tags that are open at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if self.open[-1:] == [tag]:
+            self.open.pop()
+
+
+def complaints(part: Part, session: SavedSession) -> Iterator[str]:
+    try:
+        drawn = part.drawn(session)
+        said = _said(part, session)
+    except Exception as error:
+        yield f"it raises {type(error).__name__}: {error}"
+        return
+    if drawn:
+        title = part.title if isinstance(part.title, str) else part.title(session)
+        if not drawn.startswith(f'<section id="{part.name}-part"><h2>{escape(title)}'):
+            yield "its section lacks the anchor or the heading"
+        if not title.strip() or not re.fullmatch(r"[a-z][a-z-]*", part.name):
+            yield "its heading or its name says nothing"
+        tags = _Tags()
+        tags.feed(drawn)
+        if tags.open:
+            yield f"it leaves {tags.open[-1]} open"
+        if re.search(r"(?i)>-?(nan|inf)<", drawn):
+            yield "it shows no number where one should stand"
+    for width in (80, 120):
+        out = io.StringIO()
+        print_pieces(SafeConsole(file=out, width=width), said)
+        if any(len(line) > width for line in out.getvalue().splitlines()):
+            yield f"a line is wider than {width} columns"
+
+
+def _said(part: Part, session: SavedSession) -> list[Table | str]:
+    record = part.record(session)
+    if record is None:
+        return []
+    ways = [way for way in (part.says, part.brief) if way is not None]
+    return [piece for way in ways for piece in way(record.facts)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("part", list_parts(), ids=lambda part: part.name)
+def test_every_part_draws_what_there_is(part, kind, sessions) -> None:
+    assert list(complaints(part, sessions[kind])) == []
+
+
+@pytest.mark.parametrize("part", list_parts(), ids=lambda part: part.name)
+def test_a_whole_session_has_every_part(part, sessions) -> None:
+    assert part.drawn(sessions["whole"]) or _said(part, sessions["whole"])
+    if part.facts is not None:
+        assert part.drawn(sessions["one frame"]) == "", "its pass did not run"
+
+
+def test_parts_are_told_apart_and_stand_in_an_order() -> None:
+    for key in ("name", "place"):
+        each = [getattr(part, key) for part in list_parts()]
+        assert len(set(each)) == len(each), key
+    own = {part.how.name for part in list_parts() if part.how}
+    assert own <= {one.name for one in list_hows()}
+
+
+def test_every_pass_has_a_part() -> None:
+    assert {part.facts for part in list_parts() if part.facts} == set(FACTS.values())
+
+
+def test_every_file_of_the_folder_has_parts() -> None:
+    folder = Path(__file__).parents[2] / "detector/lab/report/parts"
+    for file in folder.glob("[!_]*.py"):
+        assert "\nPARTS = (" in file.read_text(), file.name
+
+
+@pytest.mark.parametrize(
+    ("planted", "expected"),
+    [
+        ({"page": lambda session: str(1 / session.document.frames.written)}, "it raises Zero"),
+        ({"page": lambda session: "<p>", "title": ""}, "its heading or its name says nothing"),
+        ({"page": lambda session: "<div><p>text</div>"}, "it leaves"),
+        ({"page": lambda session: "<td>nan</td>"}, "it shows no number"),
+        ({"page": lambda session: "x", "name": "No anchor"}, "its heading or its name"),
+    ],
+)
+def test_a_bad_part_is_found(planted, expected, sessions) -> None:
+    part = Part(**{"name": "planted", "title": "Planted", "place": 1, **planted})
+    found = [one for kind in KINDS for one in complaints(part, sessions[kind])]
+    assert any(one.startswith(expected) for one in found), found

@@ -1,0 +1,152 @@
+"""Every statistic of a summary is told everywhere: schema, report, run trackers. A number that is
+none says so here, so that a new one cannot be forgotten."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from html import escape
+from types import SimpleNamespace, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+import pytest
+
+from detector.core.analysis.statistics import Statistic, list_statistics
+from detector.core.session.codec import json_schema
+from detector.core.session.document import Count, Summary, statistic
+from detector.lab.report.page import page
+from detector.lab.report.trackers import entries_of
+from detector.lab.session.read import SavedSession, read_session
+from tests.lab.report.sessions import ran
+
+# Numbers that are what was asked for, or names: the same in every run of one command line.
+NOT_MEASURED = {
+    "schema",
+    "batch",
+    "engine_threads",
+    "concurrency",
+    "random_weights",
+    "exit/code",
+    # of the one source; each of several has its own
+    "video/width",
+    "video/height",
+    "video/fps",
+    "video/frames_declared",
+    "video/duration_s",
+    "video/rotation",
+    # parts of a fact that is told whole
+    "cpu/libraries/wall_s",
+    "cpu/libraries/process_s",
+    "cpu/libraries/unknown_s",
+    "cpu/libraries/others_s",
+    "memory/slope_low",
+    "memory/slope_high",
+}
+
+
+def numbers(kind: type[Any], above: str = "") -> Iterator[str]:
+    """The names of all fields that are one number, of a type and of those inside it."""
+    hints = get_type_hints(kind, include_extras=True)
+    for one in fields(kind):
+        for part in parts(hints[one.name]):
+            if part in (int, float):
+                yield f"{above}{one.name}"
+            elif is_dataclass(part):
+                yield from numbers(part, f"{above}{one.name}/")
+
+
+def parts(hint: Any) -> Iterator[Any]:
+    """The types that a value may have."""
+    if get_origin(hint) is Annotated:
+        yield from parts(get_args(hint)[0])
+    elif get_origin(hint) in (Union, UnionType):
+        for one in get_args(hint):
+            yield from parts(one)
+    else:
+        yield hint
+
+
+def undeclared(kind: type[Any], but: set[str]) -> set[str]:
+    return set(numbers(kind)) - {one.name for one in list_statistics(kind)} - but
+
+
+def complaints(one: Statistic, schema: dict[str, Any], shown: str, told: set[str]) -> list[str]:
+    """What is wrong with a statistic that a run has measured."""
+    found = []
+    place, names = schema, one.name.split("/")
+    for name in names:
+        for choice in (place, *place.get("anyOf", ())):
+            if "$ref" in choice:
+                place = schema["$defs"][choice["$ref"].rpartition("/")[2]]
+        place = place.get("properties", {}).get(name, {})
+    if (place.get("title"), place.get("unit")) != (one.title, one.unit) or not one.title:
+        found.append("the schema lacks its title or its unit")
+    if not one.unit:
+        found.append("it has no unit")
+    row = rf">{re.escape(escape(one.title))}</td><td data-value=\"[^\"]+\">"
+    if not re.search(row, shown):
+        found.append("the report lacks it")
+    if one.name not in told:
+        found.append("run trackers are not told it")
+    return found
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> SavedSession:
+    return read_session(ran(tmp_path_factory.mktemp("statistics")))
+
+
+@pytest.fixture(scope="module")
+def told(session: SavedSession) -> tuple[dict[str, Any], str, set[str]]:
+    return json_schema(Summary), page(session).decode(), set(entries_of(session).figures)
+
+
+@pytest.mark.parametrize("one", list_statistics(), ids=lambda one: one.name)
+def test_every_statistic_is_told(one, session, told) -> None:
+    schema, shown, figures = told
+    expected = [] if one.of(session.document) is not None else complaints(one, {}, "", set())[-2:]
+    assert [each for each in complaints(one, schema, shown, figures) if each not in expected] == []
+
+
+def test_most_are_measured_in_a_plain_run(session) -> None:
+    absent = {one.name for one in list_statistics() if one.of(session.document) is None}
+    assert {name.split("/")[0] for name in absent} <= {"fps", "memory", "decoding", "capacity"}
+    assert "fps/end_to_end" not in absent
+
+
+def test_no_number_of_a_summary_is_forgotten() -> None:
+    assert undeclared(Summary, NOT_MEASURED) == set()
+    assert set(numbers(Summary)) >= NOT_MEASURED, "names that no summary has any more"
+
+
+def test_names_and_titles_are_told_apart() -> None:
+    found = list_statistics()
+    assert len({one.name for one in found}) == len({one.title for one in found}) == len(found)
+
+
+@dataclass
+class Inside:
+    peak_mb: Annotated[float | None, statistic("", "MB")]
+    forgotten: float
+
+
+@dataclass
+class Planted:
+    inside: Inside | None
+    count: Annotated[Count, statistic("things", "")]
+    also: Count = 0
+
+
+def test_what_is_forgotten_or_badly_declared_is_found(session, told) -> None:
+    assert undeclared(Planted, set()) == {"inside/forgotten", "also"}
+    peak, count = list_statistics(Planted)
+    _, shown, figures = told
+    assert complaints(peak, json_schema(Planted), shown, figures) == [
+        "the schema lacks its title or its unit",
+        "the report lacks it",
+        "run trackers are not told it",
+    ]
+    assert "it has no unit" in complaints(count, json_schema(Planted), shown, figures)
+    given = SimpleNamespace(inside=None, count=3)
+    assert (peak.of(given), count.of(given)) == (None, 3)

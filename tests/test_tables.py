@@ -1,0 +1,106 @@
+"""A table is described once: what the terminal, the page and CSV show of it is the same."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+
+import pytest
+
+from detector.core.tables import Column, Table, csv_text
+from detector.core.terminal.console import SafeConsole
+from detector.core.terminal.tables import print_pieces, table_fits
+from detector.core.wings import Rounded, Share
+from detector.lab.report.html import drawings
+
+COLUMNS = (
+    Column("name", "the name of a layer"),
+    Column("ms", "time", ".3f", "ms"),
+    Column("share", form=".1%", out=2),
+    Column("half", value=lambda row: row["ms"] / 2, out=1),
+    Column("note", absent="nothing known"),
+)
+ROWS = [
+    {"name": "a-long-name-of-a-layer", "ms": 12.3456789, "share": 0.5, "note": None},
+    {"name": "=1+1", "ms": 0.25, "share": None, "note": "<b> of [bold]"},
+]
+TABLE = Table("layers", COLUMNS, ROWS, "times, ms", unit="ms", dim=[1], most=1)
+
+
+def printed(table: Table, width: int) -> str:
+    out = io.StringIO()
+    print_pieces(SafeConsole(file=out, width=width), [table])
+    return out.getvalue()
+
+
+def words(text: str) -> set[str]:
+    return set(re.findall(r"[^\s─]+", text))
+
+
+def test_each_renderer_shows_the_same_columns_in_the_same_order() -> None:
+    text = printed(TABLE, 200)
+    heads = ["the name of a layer", "time", "share", "half", "note"]
+    assert [text.index(head, 12) for head in heads] == sorted(text.index(h, 12) for h in heads)
+    page = drawings.table(TABLE)
+    shown = re.findall(r"<th[^>]*><button[^>]*>([^<]*)<", page)
+    assert shown == ["the name of a layer", "time ms", "share", "half", "note"]
+    first, *rows = csv.reader(io.StringIO(csv_text(TABLE)))
+    assert first == ["name", "ms", "share", "half", "note"]
+    assert rows[0] == ["a-long-name-of-a-layer", "12.3457", "0.5", "6.17284", ""]
+    assert rows[1][0] == "'=1+1", "no formula of a spreadsheet"
+
+
+def test_a_page_keeps_the_full_value_and_is_no_markup() -> None:
+    page = drawings.table(TABLE)
+    assert 'data-value="12.3456789">12.35<' in page
+    assert "&lt;b&gt; of [bold]" in page
+    assert page.count('class="none"') == 2
+    assert "show all 2 rows" in page
+
+
+def test_a_terminal_rounds_as_the_column_says() -> None:
+    text = printed(TABLE, 200)
+    assert {"12.346", "50.0%", "6.17", "[bold]"} <= words(text)
+    assert "nothing known" in text
+    assert text.startswith("times, ms\n")
+
+
+@pytest.mark.parametrize("width", range(43, 90))
+def test_columns_go_before_words_break(width: int) -> None:
+    """In the order that the columns say, and not one more than needed."""
+    text = printed(TABLE, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert {"a-long-name-of-a-layer", "12.346", "nothing", "known"} <= words(text)
+    half, share = "half" in text, "share" in text
+    assert share or not half
+    assert share == table_fits(SafeConsole(width=width), TABLE.without("half"))
+    assert half == table_fits(SafeConsole(width=width), TABLE)
+
+
+def test_where_no_column_may_go_the_widest_one_breaks() -> None:
+    text = printed(TABLE, 25)
+    assert max(map(len, text.splitlines())) <= 25
+    assert "12.346" in words(text)
+
+
+def test_numbers_that_know_their_decimals_keep_them() -> None:
+    column = Column("x", form=".4f")
+    assert column.text(Rounded(12.345, 1)) == "12.3"
+    assert column.text(Share(0.125)) == "12.5%"
+    assert column.text(float("nan")) == "-"
+    assert column.text(3) == "3.0000"
+    assert Column("x").text(1234.4) == "1234"
+
+
+def test_parts_of_a_table() -> None:
+    assert [one.key for one in TABLE.pick("note", "name").columns] == ["note", "name"]
+    assert [one.key for one in TABLE.without("half", "note").columns] == ["name", "ms", "share"]
+    assert TABLE.first(1).rows == ROWS[:1]
+    with pytest.raises(KeyError):
+        TABLE.pick("nothing")
+
+
+def test_a_cell_that_is_too_long_loses_its_middle() -> None:
+    table = Table("t", (Column("name", longest=12),), ROWS)
+    assert "a-lon...ayer" in printed(table, 200)
