@@ -9,7 +9,7 @@ from typing import Any
 
 from detector.core import engines
 from detector.core.errors.machine import NotHereError
-from detector.core.run.wire import LoadedModel
+from detector.core.run.loading import LoadedModel
 from detector.lab.profile.base import Occasion, Pass
 from detector.lab.profile.batches import Batch, open_with_batches, time_batches
 from detector.lab.profile.layers import ALONE
