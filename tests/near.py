@@ -1,0 +1,146 @@
+"""Which files of tests see a change: what ``scripts/test --changed`` and ``--wing`` run, and
+``scripts/mutate``.
+
+    python -m tests.near --changed REVISION
+    python -m tests.near --wing lab
+
+A change of the program is seen by the tests that import it, and by those of its room. It is a
+choice for the loop while one works: whoever imports what imports it may break too, and the full run
+is there for that.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TESTS = ROOT / "tests"
+WINGS = ("lab", "live", "batch")
+# They look at all of the source, or at all pages.
+OF_THE_HOUSE = tuple(
+    TESTS / f"test_{name}.py" for name in ("house", "wings", "sizes", "architecture")
+)
+OF_PAGES = (TESTS / "cli/test_docs.py",)
+CONFORMANCE = ("sinks", "engines", "sources", "stages", "models")
+# Beginning of a name in the checkout -> tests that see it.
+OTHERS = {
+    "cfg/": ("config", "models", "lab/datasets"),
+    "setup.py": ("test_constraints.py", "test_bounds_check.py"),
+    "constraints": ("test_constraints.py",),
+    "scripts/": (),
+    "docs/": (),
+}
+
+
+@cache
+def all_tests() -> tuple[Path, ...]:
+    return tuple(sorted(TESTS.rglob("test_*.py")))
+
+
+def module_of(file: Path) -> str:
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def names_in(file: Path) -> frozenset[str]:
+    """Modules and names that a file imports, and texts that may name some: of
+    ``monkeypatch.setattr("detector.core.X.name", ...)``, or of a script."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.add(node.value)
+    return frozenset(found)
+
+
+def importing(file: Path) -> list[Path]:
+    """The tests that import a file of the program or of the tests."""
+    module = module_of(file)
+    return [
+        one
+        for one in all_tests()
+        if any(name == module or name.startswith(f"{module}.") for name in names_in(one))
+    ]
+
+
+def tests_near(file: Path) -> list[Path]:
+    """The tests that import a file of the program, then those of its room."""
+    direct = importing(file)
+    parts = file.relative_to(ROOT / "detector").with_suffix("").parts
+    where = parts[1:] if parts[0] == "core" else parts
+    folder = TESTS / where[0] if where else TESTS
+    if len(where) > 2 and (folder / where[1]).is_dir():
+        folder = folder / where[1]
+    near = [one for one in all_tests() if folder in one.parents and folder != TESTS]
+    if where and where[0] in CONFORMANCE:
+        near += [one for one in all_tests() if one.parent.name == "conformance"]
+    return list(dict.fromkeys([*direct, *near]))
+
+
+def tests_of_wing(wing: str) -> list[Path]:
+    """Those of a wing, or of the core."""
+    if wing == "core":
+        elsewhere = [TESTS / one for one in WINGS]
+        return [one for one in all_tests() if not any(wing in one.parents for wing in elsewhere)]
+    return [*OF_THE_HOUSE, *(one for one in all_tests() if TESTS / wing in one.parents)]
+
+
+def tests_of_change(names: Iterable[str]) -> list[Path]:
+    """``names``: of files that changed, in the checkout."""
+    found: list[Path] = [*OF_THE_HOUSE]
+    for name in names:
+        file = ROOT / name
+        if name.startswith("detector/") and name.endswith(".py"):
+            found += tests_near(file) if file.exists() else []
+        elif name.startswith("tests/") and name.endswith(".py") and file.exists():
+            found += [file] if file.name.startswith("test_") else importing(file)
+        elif name.endswith(".md"):
+            found += OF_PAGES
+        else:
+            found += _other(name)
+    return list(dict.fromkeys(one for one in found if one.exists()))
+
+
+def _other(name: str) -> list[Path]:
+    found = []
+    for begin, places in OTHERS.items():
+        if name.startswith(begin):
+            for place in map(TESTS.joinpath, places):
+                found += [one for one in all_tests() if one == place or place in one.parents]
+    stem = Path(name).name
+    return [*found, *(one for one in all_tests() if any(stem in text for text in names_in(one)))]
+
+
+def changed_since(revision: str) -> list[str]:
+    """Names of the files that differ from a revision, and of those that git does not know yet."""
+
+    def git(*words: str) -> list[str]:
+        return subprocess.check_output(["git", *words], cwd=ROOT, text=True).splitlines()
+
+    since = git("merge-base", revision, "HEAD")[0]
+    return [*git("diff", "--name-only", since), *git("ls-files", "-o", "--exclude-standard")]
+
+
+def main(words: list[str]) -> None:
+    match words:
+        case ["--wing", wing] if wing in (*WINGS, "core"):
+            found = tests_of_wing(wing)
+        case ["--changed", revision]:
+            found = tests_of_change(changed_since(revision))
+        case _:
+            sys.exit(f"tests.near: {' '.join(words)}: give --changed REVISION or --wing NAME")
+    print(*(one.relative_to(ROOT) for one in found), sep="\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
