@@ -73,7 +73,7 @@ def importing(file: Path) -> list[Path]:
     ]
 
 
-def tests_near(file: Path) -> list[Path]:
+def near_to(file: Path) -> list[Path]:
     """The tests that import a file of the program, then those of its room."""
     direct = importing(file)
     parts = file.relative_to(ROOT / "detector").with_suffix("").parts
@@ -87,7 +87,7 @@ def tests_near(file: Path) -> list[Path]:
     return list(dict.fromkeys([*direct, *near]))
 
 
-def tests_of_wing(wing: str) -> list[Path]:
+def of_wing(wing: str) -> list[Path]:
     """Those of a wing, or of the core."""
     if wing == "core":
         elsewhere = [TESTS / one for one in WINGS]
@@ -95,13 +95,13 @@ def tests_of_wing(wing: str) -> list[Path]:
     return [*OF_THE_HOUSE, *(one for one in all_tests() if TESTS / wing in one.parents)]
 
 
-def tests_of_change(names: Iterable[str]) -> list[Path]:
+def of_change(names: Iterable[str]) -> list[Path]:
     """``names``: of files that changed, in the checkout."""
     found: list[Path] = [*OF_THE_HOUSE]
     for name in names:
         file = ROOT / name
         if name.startswith("detector/") and name.endswith(".py"):
-            found += tests_near(file) if file.exists() else []
+            found += near_to(file) if file.exists() else []
         elif name.startswith("tests/") and name.endswith(".py") and file.exists():
             found += [file] if file.name.startswith("test_") else importing(file)
         elif name.endswith(".md"):
@@ -134,9 +134,9 @@ def changed_since(revision: str) -> list[str]:
 def main(words: list[str]) -> None:
     match words:
         case ["--wing", wing] if wing in (*WINGS, "core"):
-            found = tests_of_wing(wing)
+            found = of_wing(wing)
         case ["--changed", revision]:
-            found = tests_of_change(changed_since(revision))
+            found = of_change(changed_since(revision))
         case _:
             sys.exit(f"tests.near: {' '.join(words)}: give --changed REVISION or --wing NAME")
     print(*(one.relative_to(ROOT) for one in found), sep="\n")
