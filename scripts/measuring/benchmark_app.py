@@ -231,7 +231,7 @@ def export_graph(name: str, precision: str, target: Path) -> None:
     """Writes the ONNX graph that the openvino engine compiles."""
     import onnx
 
-    from detector.core.engines.openvino import remove_needless_pairs
+    from detector.core.engines.openvino.pairs import remove_needless_pairs
     from detector.core.run.prepare import prepare_network
 
     network, config = _opened(name, precision)

@@ -15,10 +15,12 @@ import onnx.helper
 import pytest
 
 from detector.core import engines
-from detector.core.engines import openvino as openvino_
 from detector.core.engines._built.store import export
 from detector.core.engines.base import EngineOptions, LayerExecution
-from detector.core.engines.openvino import mark_precise
+from detector.core.engines.openvino import compiling
+from detector.core.engines.openvino import engine as engine_room
+from detector.core.engines.openvino import layers as layers_room
+from detector.core.engines.openvino.precise import mark_precise
 from detector.core.errors import EngineError, UsageError
 from tests.conftest import CHECKOUT
 from tests.engines.quantised import CONVOLUTIONS, pictures, quantised, small_network
@@ -62,7 +64,7 @@ def test_a_convolution_that_no_layer_names_belongs_to_the_one_that_it_reads():
         LayerExecution("1.conv/WithoutBiases", "Convolution", "fp32", nodes=("1.conv", "1.act")),
         LayerExecution("3.conv/WithoutBiases", "Convolution", "fp32", nodes=("3.conv",)),
     ]
-    found = openvino_.name_swallowed(layers, onnx.helper.make_graph(nodes, "g", [], []))
+    found = layers_room.name_swallowed(layers, onnx.helper.make_graph(nodes, "g", [], []))
     assert [layer.nodes for layer in found] == [("1.conv", "1.act", "2.conv", "2.act"), ("3.conv",)]
 
 
@@ -118,9 +120,9 @@ def test_its_telemetry_never_runs_and_nothing_is_left_in_the_users_home(tmp_path
 
 def test_bf16_on_a_cpu_without_it_is_seen_and_said(monkeypatch, tmp_path):
     """The plugin goes on in another type there; here it is told to."""
-    real = openvino_._compile
+    real = engine_room.compile_graph
     monkeypatch.setattr(
-        openvino_, "_compile", lambda network, hint, *more: real(network, "f32", *more)
+        engine_room, "compile_graph", lambda network, hint, *more: real(network, "f32", *more)
     )
     with engines.open(
         "openvino", small_network(tmp_path), EngineOptions(precision="bf16")
@@ -293,15 +295,15 @@ def test_what_int8_leaves_in_float_runs_in_bf16_where_that_is_asked_for(tmp_path
 def test_float_layers_of_int8_are_bf16_where_the_loss_is_known(
     monkeypatch, flags, known, chosen, precision, hint
 ):
-    monkeypatch.setattr(openvino_, "cpu_flags", lambda: frozenset(flags))
+    monkeypatch.setattr(compiling, "cpu_flags", lambda: frozenset(flags))
     own = {} if chosen is None else {"float": chosen}
     network = SimpleNamespace(details={"int8": {"float_in_bf16": known}})
-    assert openvino_._hint(network, EngineOptions(precision=precision, own=own)) == hint
+    assert compiling.hint_of(network, EngineOptions(precision=precision, own=own)) == hint
 
 
 def test_the_note_tells_the_agreement_where_it_is_known():
     network = SimpleNamespace(details={"int8": {"float_in_bf16": 0.98164}})
-    assert "run in bf16 on this CPU; agreement with fp32 is 0.981; " in openvino_._float_note(
+    assert "run in bf16 on this CPU; agreement with fp32 is 0.981; " in compiling._float_note(
         network
     )
 
@@ -359,7 +361,7 @@ def test_single_runs_are_worked_out_of_the_means_of_all():
     """PERF_COUNT tells the mean since the graph was compiled; taken as a run, one slow start stays
     in all.
     """
-    profiler = object.__new__(openvino_.OpenvinoLayerProfiler)
+    profiler = object.__new__(layers_room.OpenvinoLayerProfiler)
     profiler._sums, told = {}, []
     for profiler._runs, mean_us in enumerate((2000, 3000, 3000, 2750), 1):
         mean = SimpleNamespace(

@@ -7,7 +7,7 @@ import pytest
 
 from detector.core import engines
 from detector.core.engines.base import EngineOptions
-from detector.core.engines.openvino import remove_needless_pairs
+from detector.core.engines.openvino.pairs import remove_needless_pairs
 from tests.engines.quantised import pictures, quantised, small_network
 
 INPUT, WIDE = [1, 8, 4, 4], [1, 16, 4, 4]

@@ -19,7 +19,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detector.core.engines._layer_times import LayerTimes, measure_layers
 from detector.core.engines.base import PRECISIONS, AutoChoice, Engine, EngineOptions, translated
 from detector.core.errors import EngineError, UsageError
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from detector.core.engines._layer_times import LayerTimes
     from detector.core.models.base import Network
 
 __all__ = [
@@ -256,6 +256,8 @@ def time_layers(
     ``slots``: batches u8 RGB [B, H, W, 3]. Raises EngineError where the engine has no profiler of
     its layers.
     """
+    from detector.core.engines._layer_times import measure_layers
+
     load_library(name)
     alone = replace(options, requests=1, concurrency=1)
     with open(name, network, alone) as engine:

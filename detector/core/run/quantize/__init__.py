@@ -72,6 +72,8 @@ def quantize_network(
         variant.graph = lambda: quantised_graph(
             network.graph, calibration.ranges, kept, kind, weight_top(kind)
         )
+        # The next run is told of its sizes by the file, and builds no fp32 graph to know them.
+        notes = [*notes, *store.export(network, folder).notes]
     return variant, [*notes, *more]
 
 

@@ -1,0 +1,94 @@
+"""The engine openvino, open: one compiled graph, a stream of threads for each request at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.engines.base import (
+    Engine,
+    EngineOptions,
+    LayerExecution,
+    Request,
+    cpu_threads,
+    stays_fp32,
+    translated,
+)
+from detector.core.engines.openvino.compiling import (
+    check_contract,
+    compile_graph,
+    hint_of,
+    notes_of,
+)
+from detector.core.errors import EngineError
+from detector.core.models.base import Network
+
+if TYPE_CHECKING:
+    from detector.core.engines.openvino.layers import OpenvinoLayerProfiler
+
+
+class OpenvinoRequest(Request):
+    """Slot and outputs are given to OpenVINO once; each run reads and writes them in place."""
+
+    def __init__(self, compiled: Any, network: Network) -> None:
+        from openvino import Tensor
+
+        self.slot = np.zeros(network.input_shape, np.uint8)  # [B, H, W, 3] RGB
+        self._outputs = [np.zeros(shape, np.float32) for shape in network.output_shapes]
+        self._request = compiled.create_infer_request()
+        self._request.set_input_tensor(Tensor(self.slot, shared_memory=True))
+        for at, output in enumerate(self._outputs):
+            self._request.set_output_tensor(at, Tensor(output, shared_memory=True))
+
+    def infer(self, n: int) -> list[NDArray[np.float32]]:
+        if self._request is None:
+            raise EngineError("engine openvino: infer after close")
+        with translated("openvino", "run the network"):
+            # Not infer(): that makes a dictionary of arrays for every call.
+            self._request.start_async()
+            self._request.wait()
+        return [output[:n] for output in self._outputs]
+
+    def release(self) -> None:
+        self._request = None
+
+
+class OpenOpenvino(Engine):
+    name = "openvino"
+
+    @classmethod
+    def layer_profiler(cls, network: Network, options: EngineOptions) -> OpenvinoLayerProfiler:
+        from detector.core.engines.openvino.layers import OpenvinoLayerProfiler
+
+        return OpenvinoLayerProfiler(network, options)
+
+    def __init__(self, network: Network, options: EngineOptions, concurrency: int) -> None:
+        self.precision = options.precision
+        self.concurrency = concurrency
+        self.threads = cpu_threads(options, self.concurrency)
+        self._network = network
+        stays, hint = stays_fp32(network, options), hint_of(network, options)
+        with translated("openvino", "load the graph"):
+            self._compiled: Any = compile_graph(
+                network, hint, stays, self.concurrency, self.threads
+            )
+            check_contract(self._compiled, network)
+            self.requests: list[OpenvinoRequest] = [
+                OpenvinoRequest(self._compiled, network) for _ in range(options.requests)
+            ]
+            self.notes = notes_of(self._compiled, network, options.precision, hint)
+
+    def execution(self) -> list[LayerExecution]:
+        if self._compiled is None:
+            return []
+        from detector.core.engines.openvino.layers import layers_of
+
+        with translated("openvino", "list the layers"):
+            return layers_of(self._compiled.get_runtime_model(), self._network.graph.graph)
+
+    def close(self) -> None:
+        self._compiled = None
+        for request in self.requests:
+            request.release()

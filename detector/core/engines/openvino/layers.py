@@ -1,0 +1,138 @@
+"""What the plugin says that it runs, and how long each of it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.engines._layer_times import match_layers
+from detector.core.engines.base import (
+    EngineOptions,
+    LayerExecution,
+    cpu_threads,
+    stays_fp32,
+    translated,
+)
+from detector.core.engines.openvino.compiling import TYPES, compile_graph, hint_of
+from detector.core.engines.openvino.pairs import ELEMENTWISE
+from detector.core.models.base import Network
+
+if TYPE_CHECKING:
+    import onnx
+
+FACTS = ("layerType", "runtimePrecision", "originalLayersNames")
+QUANTISED = ("u8", "i8")
+# Layers of the runtime model that compute nothing: constants, inputs and outputs.
+NO_LAYERS = ("Const", "Input", "Output")
+RUNS_OF_A_MEAN = 16  # under the profiler, before the graph is compiled again
+# u8 in these layers is the picture, which is moved or cast. In all others it is quantised
+# arithmetic.
+LAYERS_THAT_MOVE = ("Transpose", "Reorder", "Convert", "Subgraph")
+
+
+class OpenvinoLayerProfiler:
+    """The graph compiled with PERF_COUNT: the request reports the time of every layer as the mean
+    of all runs so far.
+
+    The means are in whole microseconds. A single run is the difference of two sums, so its error
+    grows with the number of runs. Therefore the graph is compiled again every RUNS_OF_A_MEAN runs.
+    """
+
+    def __init__(self, network: Network, options: EngineOptions) -> None:
+        self._network, self._options = network, options
+        self._told: list[list[tuple[str, str, float]]] = []
+        self._open()
+
+    def _open(self) -> None:
+        options = self._options
+        with translated("openvino", "load the graph for a profile"):
+            hint, stays = hint_of(self._network, options), stays_fp32(self._network, options)
+            compiled = compile_graph(
+                self._network, hint, stays, 1, cpu_threads(options), PERF_COUNT=True
+            )
+            self._request: Any = compiled.create_infer_request()
+            self._layers = layers_of(compiled.get_runtime_model(), self._network.graph.graph)
+        self._names = {layer.name for layer in self._layers}
+        self._sums: dict[str, float] = {}
+        self._runs = 0
+
+    def run(self, slot: NDArray[np.uint8]) -> None:
+        from openvino import Tensor
+
+        if self._runs == RUNS_OF_A_MEAN:
+            self._open()
+        with translated("openvino", "run the network"):
+            self._request.set_input_tensor(Tensor(slot))
+            self._request.infer()
+            means = self._request.get_profiling_info()
+        self._runs += 1
+        # It also reports what was fused into another layer, which is no layer of the runtime model.
+        self._told.append([self._single(mean) for mean in means if mean.node_name in self._names])
+
+    def _single(self, mean: Any) -> tuple[str, str, float]:
+        name, total = mean.node_name, mean.real_time.total_seconds() * 1e3 * self._runs
+        before = self._sums.get(name, 0.0)
+        self._sums[name] = total
+        return name, mean.node_type, max(0.0, total - before)
+
+    def times(self) -> list[tuple[LayerExecution, list[float]]]:
+        return match_layers(self._layers, self._told)
+
+    def close(self) -> None:
+        self._request = None
+
+
+def layers_of(model: Any, graph: onnx.GraphProto) -> list[LayerExecution]:
+    """What the plugin says that it runs. Nodes that are not of ``graph`` are the plugin's own."""
+    known = {node.name for node in graph.node}
+    constant: set[str] = (
+        set()
+    )  # computed while compiling: constants, and what depends on nothing else
+    layers = []
+    for layer in model.get_ordered_ops():
+        facts = {
+            key: value.astype(str) for key, value in layer.get_rt_info().items() if key in FACTS
+        }
+        given = [value.get_node().get_friendly_name() for value in layer.input_values()]
+        name, kind = layer.get_friendly_name(), facts["layerType"]
+        if kind == "Const" or (given and constant.issuperset(given)):
+            constant.add(name)
+        elif kind not in NO_LAYERS:
+            nodes = tuple(node for node in facts["originalLayersNames"].split(",") if node in known)
+            layers.append(
+                LayerExecution(name, kind, _precision(kind, facts["runtimePrecision"]), nodes=nodes)
+            )
+    return name_swallowed(layers, graph)
+
+
+def name_swallowed(
+    layers: Sequence[LayerExecution], graph: onnx.GraphProto
+) -> list[LayerExecution]:
+    """Adds each convolution that no layer names to the layer whose result it reads.
+
+    Without AVX-512 the plugin computes a depthwise convolution inside the 1x1 before it
+    (``jit_avx2_dw_1x1_f32`` of openvino 2026.4), and names neither it nor its activation.
+    """
+    layer_of = {node: at for at, layer in enumerate(layers) for node in layer.nodes}
+    makers = {name: node.name for node in graph.node for name in node.output}
+    added: dict[str, int] = {}
+    for node in graph.node:
+        maker = makers.get(node.input[0], "") if node.input else ""
+        # An activation follows its convolution; one without is left out by the plugin, not hidden.
+        follows = node.op_type == "Conv" or (node.op_type in ELEMENTWISE and maker in added)
+        if node.name not in layer_of and follows and maker in layer_of:
+            added[node.name] = layer_of[node.name] = layer_of[maker]
+    return [
+        replace(layer, nodes=(*layer.nodes, *(name for name, its in added.items() if its == at)))
+        for at, layer in enumerate(layers)
+    ]
+
+
+def _precision(kind: str, found: str) -> str:
+    if found in QUANTISED and kind not in LAYERS_THAT_MOVE:
+        return "int8"
+    return TYPES.get(found, found)

@@ -1,0 +1,139 @@
+"""Q/DQ pairs that OpenVINO does not need, removed.
+
+The graph has a pair behind every node that ONNX Runtime runs in integers, because ONNX Runtime
+has a kernel for each of them. OpenVINO has one kernel for a convolution with all the elementwise
+work behind it. A pair in between makes it write the convolution's result as u8 and read it again.
+So these pairs are removed:
+1. behind nodes that only move or choose values, if the values had the same steps before: nothing
+is rounded there;
+2. between a convolution or elementwise work and elementwise work: one rounding less, at the end
+of the kernel.
+
+Measured with two requests in flight on 2 cores (docs/settings.md): 11 to 33 % less time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from detector.core.models.graph.operators import MOVING, MULTIPLYING
+
+if TYPE_CHECKING:
+    import onnx
+
+ELEMENTWISE = (
+    "Add",
+    "Sum",
+    "Sub",
+    "Mul",
+    "Div",
+    "Relu",
+    "LeakyRelu",
+    "PRelu",
+    "Clip",
+    "Sigmoid",
+    "HardSigmoid",
+    "HardSwish",
+    "Elu",
+    "Softplus",
+    "Tanh",
+    "Mish",
+)
+
+
+def remove_needless_pairs(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A new model with the same inputs and outputs."""
+    import onnx
+
+    # output of a DequantizeLinear -> input of its pair
+    instead = _Pairs(model.graph).needless()
+    pairs = set(instead)
+    for node in model.graph.node:
+        if node.op_type == "DequantizeLinear" and node.output[0] in instead:
+            pairs.add(node.input[0])
+    nodes = []
+    for node in model.graph.node:
+        if pairs.intersection(node.output):
+            continue
+        made = onnx.NodeProto()
+        made.CopyFrom(node)
+        for at, name in enumerate(node.input):
+            made.input[at] = _follow(instead, name)
+        nodes.append(made)
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    del result.graph.node[:]
+    result.graph.node.extend(nodes)
+    return result
+
+
+def _follow(instead: dict[str, str], name: str) -> str:
+    while name in instead:
+        name = instead[name]
+    return name
+
+
+class _Pairs:
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        from onnx import numpy_helper
+
+        self._graph = graph
+        self._outputs = {info.name for info in graph.output}
+        self._makers = {name: node for node in graph.node for name in node.output}
+        self._readers: dict[str, list[onnx.NodeProto]] = {}
+        for node in graph.node:
+            for name in node.input:
+                self._readers.setdefault(name, []).append(node)
+        self._single = {
+            tensor.name: numpy_helper.to_array(tensor).item()
+            for tensor in graph.initializer
+            if _is_single(tensor)
+        }
+
+    def needless(self) -> dict[str, str]:
+        found = {}
+        for quantize in self._graph.node:
+            if quantize.op_type != "QuantizeLinear":
+                continue
+            readers = self._readers.get(quantize.output[0], [])
+            if (
+                len(readers) == 1
+                and readers[0].op_type == "DequantizeLinear"
+                and self._is_needless(readers[0])
+            ):
+                found[readers[0].output[0]] = quantize.input[0]
+        return found
+
+    def _is_needless(self, dequantize: onnx.NodeProto) -> bool:
+        maker = self._makers.get(self._makers[dequantize.input[0]].input[0])
+        if maker is None or dequantize.output[0] in self._outputs:
+            return False
+        if maker.op_type in (*MOVING, "Concat"):
+            return self._only_moves(maker) and self._had_steps(maker, self._steps(dequantize))
+        readers = self._readers.get(dequantize.output[0], [])
+        return maker.op_type in (*MULTIPLYING, *ELEMENTWISE) and all(
+            node.op_type in ELEMENTWISE for node in readers
+        )
+
+    def _only_moves(self, node: onnx.NodeProto) -> bool:
+        """Whether the node makes no new values. Resize does, unless it takes the nearest."""
+        modes = [entry.s for entry in node.attribute if entry.name == "mode"]
+        return node.op_type != "Resize" or modes in ([], [b"nearest"])
+
+    def _had_steps(self, node: onnx.NodeProto, steps: tuple[Any, ...]) -> bool:
+        given = node.input if node.op_type == "Concat" else node.input[:1]
+        makers = [self._makers.get(name) for name in given]
+        return all(
+            maker is not None
+            and maker.op_type == "DequantizeLinear"
+            and self._steps(maker) == steps
+            for maker in makers
+        )
+
+    def _steps(self, node: onnx.NodeProto) -> tuple[Any, ...]:
+        """Scale and zero point; their names where they are not single numbers."""
+        return tuple(self._single.get(name, name) for name in node.input[1:])
+
+
+def _is_single(tensor: onnx.TensorProto) -> bool:
+    return all(side == 1 for side in tensor.dims)

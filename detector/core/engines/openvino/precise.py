@@ -1,0 +1,53 @@
+"""Nodes that stay float32, whatever precision the plugin is asked for.
+
+A hint makes the plugin convert the whole graph, except the nodes with the attribute ``precise``.
+Python cannot set it: it is an attribute of a C++ type, which a dictionary of strings cannot hold.
+OpenVINO's own file format can hold it, so the model goes through a file. No manual mentions the
+attribute; the compiled model shows whether it took effect (openvino 2024.6 and 2026.4 heed it).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Set
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+# What the ONNX front end appends to a convolution; the sum with its
+# bias has the node's name.
+WITHOUT_BIASES = "/WithoutBiases"
+PASSIVE = ("Const", "Parameter", "Result")
+
+
+def mark_precise(core: Any, model: Any, names: Set[str]) -> Any:
+    """A copy of the model in which the nodes of these names are marked.
+
+    ``core``: an ``openvino.Core``.
+
+    Raises OSError where nothing can be written to the folder for temporary files.
+    """
+    import openvino
+
+    with tempfile.TemporaryDirectory(prefix="detect-video-") as folder:
+        graph, weights = Path(folder, "graph.xml"), Path(folder, "graph.bin")
+        openvino.serialize(model, str(graph), str(weights))
+        # Both are read into memory: some systems cannot delete a file that is mapped.
+        return core.read_model(_mark(graph, names), weights.read_bytes())
+
+
+def _mark(graph: Path, names: Set[str]) -> bytes:
+    root = ElementTree.parse(graph).getroot()
+    for layer in root.iter("layer"):
+        if (
+            layer.get("type") in PASSIVE
+            or layer.get("name", "").removesuffix(WITHOUT_BIASES) not in names
+        ):
+            continue
+        info = layer.find("rt_info")
+        if info is None:
+            info = ElementTree.Element("rt_info")
+            # OpenVINO writes it behind the data.
+            layer.insert(0 if layer.find("data") is None else 1, info)
+        ElementTree.SubElement(info, "attribute", {"name": "precise", "version": "0"})
+    return ElementTree.tostring(root)
