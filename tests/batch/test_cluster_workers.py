@@ -248,6 +248,17 @@ def test_workers_that_short_memory_ends_as_they_start_are_given_up(out):
     assert not made.pool.is_alive()
 
 
+def test_memory_is_given_a_moment_to_be_free_again(out):
+    """The actor is gone at once, and the process that had the memory ends a little later."""
+    made = Made(out, node("a")).begin()
+    made.hand("endless")
+    made.ray.actors[0].dead = NO_MEMORY
+    made.next()
+    ended = made.clock.now
+    made.until(lambda: made.ray.actors)
+    assert made.clock.now - ended >= 4
+
+
 def test_a_worker_that_waits_may_lose_its_node_over_and_over(out):
     made = Made(out, node("a")).begin()
     made.ray.dies_saying_hello = "its node has died"

@@ -37,6 +37,7 @@ HEAD_S = 90.0  # for the cluster's head to answer again
 WAITING_S = 60.0  # for room that others seem to have; then it is not asked for ...
 AGAIN_S = 300.0  # ... for so long
 NO_WORKER_S = 600.0  # without any node for any worker
+MEMORY_S = 5.0  # for that of a worker that Ray ended to be free: its process may end later
 CLOSING_S = 10.0
 LIMITS = {"load": LOADING_S + SILENT_S, "work": SILENT_S, "look": SILENT_S}
 
@@ -61,6 +62,7 @@ class _Place(Place):
     """A place, and the actor that has it now."""
 
     actor: Any = None
+    due: float = 0.0  # when it may get one
     doing: str = ""  # the call that is under way
     answer: Any = None  # of it, to be waited for
     called: float = 0.0
@@ -138,7 +140,6 @@ class Workers(Places[_Place]):
         place = _Place(number=self._added, since=self.clock())
         self._added += 1
         self._places.append(place)
-        self._new_actor(place)
 
     def _new_actor(self, place: _Place) -> None:
         options: dict[str, Any] = {
@@ -165,7 +166,9 @@ class Workers(Places[_Place]):
         """Asks what is to be asked, and takes the answers that come within so many seconds."""
         now = self.clock()
         for place in self._standing():
-            if not place.doing:
+            if place.actor is None and now >= place.due:
+                self._new_actor(place)
+            elif not place.doing and place.actor is not None:
                 self._ask(place, now)
         for place in self._answered(seconds):
             self._hear(place)
@@ -282,13 +285,13 @@ class Workers(Places[_Place]):
         if place.failed_loads >= MOST_FAILED_LOADS or NOT_INSTALLED in why:
             self._give_up(place, why, EXIT_ENGINE)
         else:
-            self._restart(place)
+            self._restart(place, MEMORY_S if NO_MEMORY in why else 0.0)
 
-    def _restart(self, place: _Place) -> None:
+    def _restart(self, place: _Place, pause_s: float = 0.0) -> None:
         """Another actor, which may have to wait for a node."""
         self._end_actor(place)
         place.enter("waiting", self.clock())
-        self._new_actor(place)
+        place.due = place.since + pause_s
 
     def _end_actor(self, place: _Place) -> None:
         with suppress(Exception):
