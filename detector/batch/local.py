@@ -18,21 +18,19 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, cast
 
-from detector.batch.child import GRACE_S, Child, end, python
 from detector.batch.item import Task
 from detector.batch.pool import MOST_FAILED_LOADS, TICK_S, Gone, Place, Places
 from detector.batch.settings import LoadedFacts, digest_of
 from detector.batch.worker import Answer, Opening, Order
 from detector.core.errors import EXIT_ENGINE, error_of_code
 from detector.core.errors.text import counted
+from detector.core.run.child import GRACE_S, Child, end, python, receive, send
 from detector.core.run.signals import Stop, Stopped
 from detector.core.session import codec
-from detector.core.session.codec import to_builtins, to_json
+from detector.core.session.codec import to_builtins
 
 STALL_S = 300.0  # without a frame
 LOADING_S = 3600.0  # an engine may build its own file first
-LAST_WORDS = 300  # characters of stderr in a message
-MOST_BYTES = 64 << 20  # of an answer
 
 
 def share_cores(cores: Sequence[int], workers: int) -> list[list[int]]:
@@ -143,7 +141,7 @@ class LocalPool(Places[_Place]):
     def _send(self, place: _Place, order: Order) -> None:
         assert place.child is not None
         with suppress(OSError):  # its death is noticed where it is read
-            place.child.pipe.send_bytes(to_json(order).encode())
+            send(place.child.pipe, order)
 
     # ---- work
 
@@ -165,12 +163,12 @@ class LocalPool(Places[_Place]):
     def _read(self, place: _Place) -> None:
         assert place.child is not None
         try:
-            said = place.child.pipe.recv_bytes(MOST_BYTES)
+            answer = receive(place.child.pipe, Answer)
         except (EOFError, OSError):
             self._kill(place)
             self._bury(place, self._describe_death(place))
         else:
-            self._hear(place, codec.from_json(said, Answer, "a worker of batch"))
+            self._hear(place, answer)
 
     def _hear(self, place: _Place, answer: Answer) -> None:
         if answer.kind == "frames":
@@ -219,19 +217,10 @@ class LocalPool(Places[_Place]):
 
     def _describe_death(self, place: _Place) -> str:
         assert place.child is not None
-        code = place.child.process.wait()
         doing = (
             "while it loaded" if place.task is None else f"after {counted(place.frames, 'frame')}"
         )
-        if code >= 0:
-            text = f"its worker ended with status {code} {doing}"
-        else:
-            text = f"its worker was ended by signal {-code} ({_signal_name(-code)}) {doing}"
-        if code == -signal.SIGKILL:
-            text += "; the system may have killed it for lack of memory"
-        if words := " ".join(place.child.read_said().split()):
-            text += f"; the last that it printed: {words[-LAST_WORDS:]}"
-        return text
+        return place.child.describe_death("its worker", doing)
 
     def _bury(self, place: _Place, why: str) -> None:
         """Its process is dead. The item under way is told of, and another process starts."""
@@ -285,10 +274,3 @@ def _command_line(shared: Path, cores: Sequence[int], pipe: int) -> list[str]:
     """It takes its cores first: libraries start as many threads as they see."""
     bind = f"hasattr(os, 'sched_setaffinity') and os.sched_setaffinity(0, {list(cores)!r}); "
     return python("detector.batch.worker", pipe, shared, bind)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "unknown"

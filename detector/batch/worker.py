@@ -14,13 +14,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal
 
-from detector.batch.child import open_pipe
 from detector.batch.documents import ItemRecord
 from detector.core.errors import EXIT_INTERNAL, DetectVideoError, EngineError, OutputError
-from detector.core.run.signals import leave_unwanted
+from detector.core.run.child import listen, open_pipe, send
 from detector.core.session import codec
 
 if TYPE_CHECKING:
@@ -70,19 +68,7 @@ def main(pipe: int) -> None:
     parent = open_pipe(pipe)
     for number in (signal.SIGINT, signal.SIGHUP):  # the parent decides what these mean
         signal.signal(number, signal.SIG_IGN)
-    orders: SimpleQueue[Order] = SimpleQueue()
-    threading.Thread(target=_listen, args=(parent, orders), daemon=True).start()
-    _serve(orders.get, _Told(parent))
-
-
-def _listen(parent: Connection, orders: SimpleQueue[Order]) -> None:
-    with suppress(EOFError, OSError):
-        while True:
-            order = codec.from_json(parent.recv_bytes(), Order, "batch")
-            orders.put(order)
-            if order.do == "close":
-                return  # the parent closes its pipe next, and lives
-    leave_unwanted()
+    _serve(listen(parent, Order, lambda order: order.do == "close"), _Told(parent))
 
 
 def _serve(next_order: Callable[[], Order], told: _Told) -> None:
@@ -114,7 +100,7 @@ class _Told:
 
     def say(self, answer: Answer) -> None:
         with self._lock:
-            self._parent.send_bytes(codec.to_json(answer).encode())
+            send(self._parent, answer)
 
     def watch(self, frames: int) -> None:
         self.frames = frames

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from detector import __version__
-from detector.batch.cluster.messages import ORIGIN, Hello, Load, News, Welcome
+from detector.batch.cluster.messages import ORIGIN, Hello, Load, News, Welcome, to_text
 from detector.batch.cluster.room import Node
 from detector.batch.item import Task
 from detector.batch.places import open_outputs
@@ -66,7 +66,7 @@ class FakeActor:
             sees=hello.token == "abc",
             gathers=True,
         )
-        return codec.to_json(self.ray.welcome(about))
+        return to_text(self.ray.welcome(about))
 
     def do_load(self, load: Load) -> LoadedFacts:
         self.loads.append(load)

@@ -201,7 +201,7 @@ WORKER = textwrap.dedent(
     """
     import json, os, signal, sys, time
     sys.path.insert(0, ROOT)
-    from detector.batch.child import open_pipe
+    from detector.core.run.child import open_pipe
     parent = open_pipe(PIPE)
     def say(**answer):
         parent.send_bytes(json.dumps(answer).encode())

@@ -12,7 +12,7 @@ import pytest
 from detector import __version__
 from detector.batch import local
 from detector.batch.cluster.actor import LOCK, PREFIX, Worker, make_folder
-from detector.batch.cluster.messages import ORIGIN, Hello, Load, Welcome
+from detector.batch.cluster.messages import ORIGIN, Hello, Load, Welcome, to_text
 from detector.batch.item import Task
 from detector.batch.listing import version_of
 from detector.batch.pool import Failed, Finished
@@ -25,7 +25,7 @@ from tests.batch.storage import fake_store
 
 
 def greet(**fields) -> Welcome:
-    return heard(codec.to_json(Hello(**fields)))
+    return heard(to_text(Hello(**fields)))
 
 
 def heard(text: str) -> Welcome:

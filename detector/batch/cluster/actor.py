@@ -19,7 +19,7 @@ from typing import Any
 from detector import __version__
 from detector.batch import dataset
 from detector.batch.cluster.cores import claim_cores, take_lock
-from detector.batch.cluster.messages import ORIGIN, Hello, Load, News, Welcome
+from detector.batch.cluster.messages import ORIGIN, Hello, Load, News, Welcome, to_text
 from detector.batch.item import Task
 from detector.batch.listing import look_at
 from detector.batch.local import Limits, LocalPool
@@ -64,7 +64,7 @@ class Worker:
             about["unseen"] = [path for path in hello.paths if not os.path.exists(path)]
             about["barred"] = dict(_barred(hello))
             about["gathers"] = dataset.is_installed()
-        return codec.to_json(Welcome(**about))
+        return to_text(Welcome(**about))
 
     def load(self, load: Load) -> LoadedFacts:
         """Once with the settings in force, and before it, by the first worker, with those that are

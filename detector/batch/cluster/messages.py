@@ -6,6 +6,7 @@ Each worker has those of its own environment.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ from detector.batch.documents import WorkerReport, WorkerState
 from detector.batch.item import Task
 from detector.batch.pool import Event
 from detector.batch.settings import LoadedFacts
+from detector.core.session import codec
 
 ORIGIN = "a message of the cluster"
 
@@ -113,3 +115,7 @@ class News:
     frames: int
     starts: int
     events: list[Event]
+
+
+def to_text(message: Hello | Welcome) -> str:
+    return json.dumps(codec.to_builtins(message))

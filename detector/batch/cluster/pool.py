@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from detector.batch.child import GRACE_S, Child, end, python
 from detector.batch.cluster.messages import Hello, Load, Open, Turn, Turned
 from detector.batch.documents import WorkerReport, WorkerState
 from detector.batch.item import Task
@@ -34,6 +33,7 @@ from detector.core.errors import (
     error_of_code,
 )
 from detector.core.errors.machine import usable_cores
+from detector.core.run.child import GRACE_S, Child, end, python
 from detector.core.run.signals import ROOT, Stop, Stopped
 from detector.core.sources._addresses import is_address, parse_address
 

@@ -19,11 +19,11 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from detector.batch.child import open_pipe
 from detector.batch.cluster.messages import Open
 from detector.batch.cluster.room import Node
 from detector.batch.cluster.workers import Workers, describe
 from detector.core.errors import DetectVideoError, EngineError
+from detector.core.run.child import open_pipe
 
 STORE_BYTES = 80 << 20  # about the least that Ray allows; nothing of ours goes into it
 NODES_EVERY_S = 2.0

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from detector import __version__
-from detector.batch.cluster.messages import ORIGIN, Load, News, Open, Turn, Turned, Welcome
+from detector.batch.cluster.messages import ORIGIN, Load, News, Open, Turn, Turned, Welcome, to_text
 from detector.batch.cluster.room import Need, Node, need_of, room_of
 from detector.batch.item import Task
 from detector.batch.listing import look_at
@@ -151,7 +151,7 @@ class Workers(Places[_Place]):
         if self._avoid:
             options["label_selector"] = {"ray.io/node-id": f"!in({','.join(sorted(self._avoid))})"}
         place.actor = self.actor.options(**options).remote()
-        self._call(place, "hello", codec.to_json(self.wanted.hello))
+        self._call(place, "hello", to_text(self.wanted.hello))
 
     def _call(self, place: _Place, method: str, *given: Any) -> None:
         place.doing, place.called = method, self.clock()
