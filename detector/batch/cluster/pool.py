@@ -230,12 +230,14 @@ class ClusterPool:
         self._known = self._ask(turn, turn.wait + ANSWER_S, stops=stops)
 
     def _ask(self, message: Open | Turn, seconds: float, *, stops: bool) -> Any:
-        """``stops``: whether a signal ends the wait at once; otherwise it shortens it.
+        """``stops``: whether a signal ends the wait at once; otherwise it shortens it, but for the
+        time that workers need to leave.
 
         Raises ConnectionLostError, and what the process was refused.
         """
         assert self._child is not None
         pipe, until = self._child.pipe, time.monotonic() + seconds
+        patience_s = CLOSING_S if isinstance(message, Turn) and message.closes else GRACE_S
         try:
             pipe.send(message)
             while not pipe.poll(TICK_S):
@@ -243,7 +245,7 @@ class ClusterPool:
                     if stops:
                         assert self.stop.exit_code is not None
                         raise Stopped(self.stop.exit_code)
-                    until = min(until, time.monotonic() + GRACE_S)
+                    until = min(until, time.monotonic() + patience_s)
                 if time.monotonic() > until:
                     raise ConnectionLostError(f"Ray did not answer for {seconds:.0f} s")
             answer = pipe.recv()
