@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
+from detector.batch.layout import output_errors
 from detector.core.errors import OutputError
 from detector.core.errors.writing import put_in_place
 
@@ -64,18 +65,14 @@ def gather(place: str, name: str, rows: Path) -> None:
             os.unlink(folder)
     temporary = folder / f".{secrets.token_hex(8)}.tmp"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_table(temporary, rows)
-        put_in_place(temporary, folder / FILE)
+        with output_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            write_table(temporary, rows)
+            put_in_place(temporary, folder / FILE)
     except (ValueError, KeyError, TypeError) as error:
         raise OutputError(
             f"{rows}: damaged: no rows of detections; remove its folder, and --resume does the "
             "item again"
-        ) from error
-    except OSError as error:
-        raise OutputError(
-            f"{folder}: cannot be written: {error.strerror or error}; free space, or choose "
-            "another folder with -o"
         ) from error
     finally:
         with suppress(OSError):

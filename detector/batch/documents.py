@@ -1,6 +1,4 @@
-"""What a job of ``batch`` leaves and prints: the marker of an item, its settings, its progress, and
-the result of all.
-"""
+"""What a job of ``batch`` leaves and prints: markers, settings, progress, the result of all."""
 
 from __future__ import annotations
 

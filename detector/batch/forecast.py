@@ -1,5 +1,6 @@
-"""A run of a batch job as a whole: where the workers' seconds went, and what more workers would
-bring. Pure functions on what the run has counted.
+"""A run of a job as a whole: where its seconds went, what more workers would bring.
+
+Pure functions on what the run has counted.
 """
 
 from __future__ import annotations

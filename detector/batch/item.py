@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from detector import __version__
 from detector.batch import pieces
 from detector.batch.documents import OF_SOURCE, ItemRecord, Ledger, StageSeconds
-from detector.batch.layout import ROWS
+from detector.batch.layout import ROWS, output_errors
 from detector.batch.listing import look_at
 from detector.batch.places import Outputs
 from detector.batch.progress import add_ledgers
 from detector.batch.settings import LoadedFacts, as_plain, config_of, digest_of, key_of
-from detector.core.errors import EXIT_DONE, DetectVideoError, OutputError, SourceError, UsageError
+from detector.core.errors import EXIT_DONE, DetectVideoError, SourceError, UsageError
 from detector.core.session.document import Exit
 from detector.core.sources._addresses import StoredVideo, is_address
 from detector.core.sources._storage import About
@@ -212,6 +212,8 @@ def process_item(
         if isinstance(step, ItemRecord):
             return step
         why_whole = step
+    from detector.core.session.outcome import exit_of
+
     before = look_at(task.path)
     scratch = outputs.begin(task.name)
     try:
@@ -220,9 +222,10 @@ def process_item(
             raise run.error
         if look_at(task.path).version != before.version:
             raise SourceError(f"{task.path}: changed while it was read; run the job again")
-        record = _record(task, model, run, scratch, before)
+        facts = _facts_of(run) | _outputs(run.outputs, scratch)
         if why_whole:
-            record = replace(record, notes=[*record.notes, f"{NOT_SPLIT}{why_whole}"])
+            facts["notes"].append(f"{NOT_SPLIT}{why_whole}")
+        record = _record(task, model, before, exit=exit_of([run]), **facts)
         if gather is not None:
             gather(task.name, scratch / ROWS)
         outputs.commit(task.name, scratch, record)
@@ -265,11 +268,8 @@ def _run(task: Task, model: OpenModel, scratch: Path, watch: Watched) -> SourceR
     return run
 
 
-def _record(
-    task: Task, model: OpenModel, run: SourceRun, scratch: Path, about: About
-) -> ItemRecord:
-    from detector.core.session.outcome import exit_of
-
+def _record(task: Task, model: OpenModel, about: About, **facts: Any) -> ItemRecord:
+    """``facts``: fields of ItemRecord. A step has those of the step alone."""
     return ItemRecord(
         name=task.name,
         path=task.path,
@@ -277,21 +277,27 @@ def _record(
         version=about.version,
         settings=model.digest,
         key=key_of(task.path, about.version, model.digest),
-        frames=run.written,
-        detections=sum(run.by_class.values()),
-        seconds=run.run_s,
-        exit=exit_of([run]),
-        outputs={kind: os.path.relpath(path, scratch) for kind, path in run.outputs.items()},
-        sizes=_sizes(run.outputs),
-        notes=list(run.notes),
-        ledger=_ledger(run),
         detect_video=__version__,
         finished=time.time(),
+        **facts,
     )
 
 
-def _sizes(outputs: Mapping[str, str | Path]) -> dict[str, int]:
-    return {kind: os.path.getsize(to) for kind, to in outputs.items() if os.path.isfile(to)}
+def _facts_of(run: SourceRun) -> dict[str, Any]:
+    return {
+        "frames": run.written,
+        "detections": sum(run.by_class.values()),
+        "seconds": run.run_s,
+        "notes": list(run.notes),
+        "ledger": _ledger(run),
+    }
+
+
+def _outputs(outputs: Mapping[str, str | Path], scratch: Path) -> dict[str, Any]:
+    return {
+        "outputs": {kind: os.path.relpath(path, scratch) for kind, path in outputs.items()},
+        "sizes": {kind: os.path.getsize(to) for kind, to in outputs.items() if os.path.isfile(to)},
+    }
 
 
 def _ledger(run: SourceRun) -> Ledger:
@@ -371,7 +377,7 @@ class _Step:
             parts = plan.parts
             keep_plan(self._folder, self._key, parts)
         pieces.remove_under_way(self._folder)
-        return self._record(len(parts), self._own_ledger())
+        return self._record(len(parts))
 
     def detect(self, number: int, watch: Watched) -> ItemRecord:
         """Of a part that an earlier run of the job has done, the record has no frames."""
@@ -381,7 +387,7 @@ class _Step:
         if number >= len(parts):
             raise SourceError(f"{self._task.path}: the plan of its parts is gone")
         if pieces.read_record(self._folder, number) is not None:
-            return self._record(len(parts), Ledger())
+            return self._record(len(parts), ledger=Ledger())
         self._refuse_changed()
         under_way = pieces.begin_part(self._folder, number)
         try:
@@ -396,21 +402,9 @@ class _Step:
             if result.damaged:
                 raise SourceError(f"{self._task.path}: is damaged, which one run has to count")
             self._refuse_changed()
-            record = self._record(
-                len(parts),
-                _ledger(run),
-                frames=run.written,
-                detections=sum(run.by_class.values()),
-                seconds=run.run_s,
-                notes=run.notes,
-            )
-            try:
+            record = self._record(len(parts), **_facts_of(run))
+            with output_errors(self._folder):
                 pieces.finish_part(self._folder, number, under_way, record)
-            except OSError as error:
-                raise OutputError(
-                    f"{self._folder}: cannot be written: {error.strerror}; free space, or choose "
-                    "another folder with -o"
-                ) from error
         except BaseException:
             shutil.rmtree(under_way, ignore_errors=True)
             raise
@@ -436,7 +430,7 @@ class _Step:
             except (NotExactError, SourceError, UsageError) as error:
                 pieces.drop(outputs.place, name)
                 return str(error)
-            own = self._record(len(parts), self._own_ledger())
+            own = self._record(len(parts))
             ledger = own.ledger
             for each in done:
                 ledger = add_ledgers(ledger, each.ledger)
@@ -446,9 +440,8 @@ class _Step:
                 detections=sum(joined.by_class.values()),
                 seconds=own.seconds + sum(each.seconds for each in done),
                 ledger=ledger,
-                outputs={kind: os.path.relpath(to, scratch) for kind, to in joined.outputs.items()},
-                sizes=_sizes(joined.outputs),
                 notes=joined.notes,
+                **_outputs(joined.outputs, scratch),
             )
             if gather is not None:
                 gather(name, scratch / ROWS)
@@ -480,35 +473,15 @@ class _Step:
             plan = OutputPlan(output, [path], plain=True)
             return plan.paths(path, source.info, self._model.loaded.engine.name)
 
-    def _own_ledger(self) -> Ledger:
-        return Ledger(cpu_s=time.process_time() - self._cpu)
-
-    def _record(
-        self,
-        parts: int,
-        ledger: Ledger,
-        *,
-        frames: int = 0,
-        detections: int = 0,
-        seconds: float | None = None,
-        notes: Sequence[str] = (),
-    ) -> ItemRecord:
-        """Of this step. ``seconds``: None: since it began."""
+    def _record(self, parts: int, **facts: Any) -> ItemRecord:
+        """Of this step. Without ``facts``: no frames, and the seconds since it began."""
         task = self._task
-        return ItemRecord(
-            name=task.name,
-            path=task.path,
-            size=look_at(task.path).size,
-            version=task.version,
-            settings=self._model.digest,
-            key=self._key,
-            frames=frames,
-            detections=detections,
-            seconds=time.perf_counter() - self._started if seconds is None else seconds,
-            exit=Exit(code=EXIT_DONE, reason="done"),
-            notes=list(notes),
-            ledger=ledger,
-            detect_video=__version__,
-            finished=time.time(),
-            parts=parts,
-        )
+        own = {
+            "frames": 0,
+            "detections": 0,
+            "seconds": time.perf_counter() - self._started,
+            "ledger": Ledger(cpu_s=time.process_time() - self._cpu),
+        }
+        about = About(look_at(task.path).size, task.version)
+        done = Exit(code=EXIT_DONE, reason="done")
+        return _record(task, self._model, about, exit=done, parts=parts, **{**own, **facts})

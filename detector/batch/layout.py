@@ -31,6 +31,17 @@ def named(stem: str, suffix: str, shard: Shard) -> str:
     return f"{stem}{suffix}" if shard == WHOLE else f"{stem}-{shard}{suffix}"
 
 
+@contextmanager
+def output_errors(target: Path) -> Iterator[None]:
+    """An OSError as an OutputError."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(
+            f"{target}: cannot be written: {error.strerror or error}; free space, or {CURE}"
+        ) from error
+
+
 def remove_tree(path: str | Path) -> None:
     """A folder of ours and all that is in it; or the link that somebody put in its place, and not
     what it leads to."""

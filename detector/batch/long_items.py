@@ -1,4 +1,4 @@
-"""The items of a job that are long: which are done in parts, and what comes next for each.
+"""The long items of a job: which are done in parts, and what comes next for each.
 
 One long file must not keep one worker busy while the others have nothing left. Before anything is
 opened only sizes are known, so these decide: an item is looked at where it has more than a quarter
@@ -85,7 +85,7 @@ def choose(items: Sequence[Item], split: Split, workers: int) -> dict[str, int]:
 
 
 @dataclass(slots=True)
-class _Divided:
+class Divided:
     """An item that is being done in parts. ``size``: in bytes, of which ``booked`` are told of."""
 
     size: int
@@ -95,14 +95,6 @@ class _Divided:
     frames: int = 0
     plan_s: float = 0.0
     part_s: float = 0.0  # the longest
-
-
-@dataclass(frozen=True, slots=True)
-class GivenUp:
-    """What is known of parts that are not to be joined. ``booked``: bytes."""
-
-    frames: int
-    booked: int
 
 
 @dataclass(slots=True)
@@ -115,7 +107,7 @@ class LongItems:
     kept: Collection[str]
     chain_s: float = 0.0  # see analysis.batch.RunFacts
     chain_of: str = ""
-    _divided: dict[str, _Divided] = field(default_factory=dict)
+    _divided: dict[str, Divided] = field(default_factory=dict)
 
     @classmethod
     def begin(
@@ -146,7 +138,7 @@ class LongItems:
     def divide(self, task: Task, record: ItemRecord, wall_s: float) -> list[Task]:
         """The tasks of the parts, once it is known how many there are."""
         of = record.parts
-        self._divided[task.name] = _Divided(record.size, of, set(range(of)), plan_s=wall_s)
+        self._divided[task.name] = Divided(record.size, of, set(range(of)), plan_s=wall_s)
         return [
             replace(task, tries=1, piece=Piece(do="part", number=number, of=of))
             for number in range(of)
@@ -174,11 +166,10 @@ class LongItems:
             self.chain_s, self.chain_of = chain_s, task.name
         return item.size - item.booked
 
-    def give_up(self, name: str) -> GivenUp | None:
+    def give_up(self, name: str) -> Divided | None:
         """The item is done whole, or set aside. What comes of its parts from now on is dropped.
         None where it was not in parts."""
-        item = self._divided.pop(name, None)
-        return None if item is None else GivenUp(item.frames, item.booked)
+        return self._divided.pop(name, None)
 
     def is_given_up(self, task: Task) -> bool:
         """Whether this is a part of an item that is not done in parts any more."""

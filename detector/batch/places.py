@@ -19,14 +19,23 @@ import hashlib
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from detector.batch import dataset
 from detector.batch.documents import ItemRecord, JobSettings, Seal
-from detector.batch.layout import CURE, FILES, MARKER, MARKER_BYTES, ROWS, SCRATCH, remove_tree
+from detector.batch.layout import (
+    CURE,
+    FILES,
+    MARKER,
+    MARKER_BYTES,
+    ROWS,
+    SCRATCH,
+    output_errors,
+    remove_tree,
+)
 from detector.batch.listing import Shard, leads_out, names_above
 from detector.core.errors import OutputError, UsageError
 from detector.core.errors.writing import has_permission, sync_folder
@@ -127,7 +136,7 @@ class LocalOutputs:
 
     def begin(self, name: str) -> Path:
         scratch = self._new_place(name)
-        with _output_errors(scratch):
+        with output_errors(scratch):
             self.discard(name)
             self._refuse_links(name)
             scratch.mkdir(parents=True)
@@ -135,7 +144,7 @@ class LocalOutputs:
 
     def commit(self, name: str, scratch: Path, record: ItemRecord) -> None:
         target = self.folder(name)
-        with _output_errors(target):
+        with output_errors(target):
             # Only its content is synced: where a power loss takes its name, the item is not done.
             with open(scratch / MARKER, "wb", buffering=0) as file:
                 file.write(to_json(record).encode())
@@ -225,7 +234,7 @@ class LocalOutputs:
 
     def remove(self, name: str) -> None:
         target = self.folder(name)
-        with _output_errors(target):
+        with output_errors(target):
             self._refuse_links(name)
             if os.path.lexists(target):
                 self._set_aside(name, target)
@@ -266,16 +275,6 @@ def _read_plain(path: str, most: int) -> bytes:
         return os.read(file, most)
     finally:
         os.close(file)
-
-
-@contextmanager
-def _output_errors(target: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise OutputError(
-            f"{target}: cannot be written: {error.strerror}; free space, or {CURE}"
-        ) from error
 
 
 def make_output_folder(place: str) -> None:

@@ -1,5 +1,5 @@
-"""What is to be done of what is listed: the items against the manifest and the markers. And what is
-to be removed, because its source is gone.
+"""What is to be done of what is listed: the items against manifest and markers. And what is to
+be removed, because its source is gone.
 """
 
 from __future__ import annotations

@@ -1,20 +1,26 @@
-"""What a pool of workers promises. The job (job.py) knows no more of it: neither processes, nor
-machines.
+"""What a pool of workers promises, and what all pools keep.
 
-A worker loads the model once and then takes one item after the other. It is handed an item's name
-and path and gives back the item's record: never frames, never detections. Those it writes itself.
-A task may be one step of a long item (item.py); a pool hands it through like any other.
+The job (job.py) knows no more than ``Pool``: neither processes, nor machines. A worker loads the
+model once and then takes one item after the other. It is handed an item's name and path and gives
+back the item's record: never frames, never detections. Those it writes itself. A task may be one
+step of a long item (item.py); a pool hands it through like any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
 
 from detector.batch.documents import ItemRecord, WorkerReport, WorkerState
 from detector.batch.item import Task
 from detector.batch.settings import LoadedFacts
+from detector.core.errors import EXIT_ENGINE
+
+TICK_S = 0.2
+MOST_FAILED_LOADS = 3  # in a row, then the place is given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +93,142 @@ class Pool(Protocol):
 
     def close(self) -> None:
         """Lets all workers go. What they still work on is dropped, and nothing of it stays."""
+
+
+# ---- what pools keep
+
+
+@dataclass(slots=True, kw_only=True)
+class Place:
+    """One place in a pool. The worker that has it now; and over all its workers, what they did and
+    how long they were in each state."""
+
+    number: int
+    state: str = "waiting"  # for a node; "loading", "idle", "working", "gone"
+    since: float
+    task: Task | None = None
+    frames: int = 0  # of the item under way
+    facts: LoadedFacts | None = None
+    failed_loads: int = 0  # in a row
+    starts: int = 0  # processes
+    items: int = 0
+    done_frames: int = 0
+    spent: dict[str, float] = field(default_factory=dict)
+
+    def enter(self, state: str, now: float) -> None:
+        """Books the seconds of the state that ends."""
+        self.spent[self.state] = self.seconds(self.state, now)
+        self.state, self.since = state, now
+
+    def seconds(self, state: str, now: float) -> float:
+        here = now - self.since if self.state == state else 0.0
+        return self.spent.get(state, 0.0) + here
+
+    def stands(self) -> bool:
+        return self.state != "gone"
+
+    def is_free(self) -> bool:
+        return self.state == "idle"
+
+
+AnyPlace = TypeVar("AnyPlace", bound=Place)
+
+
+@dataclass(slots=True, kw_only=True)
+class Places(Generic[AnyPlace]):
+    """The places of a pool, what happened in them, and what is known of them."""
+
+    clock: Callable[[], float] = time.monotonic
+    _places: list[AnyPlace] = field(default_factory=list)
+    _events: list[Event] = field(default_factory=list)
+
+    @abstractmethod
+    def _look(self, seconds: float) -> None:
+        """Takes what workers say, for so long, and looks after those that do not."""
+
+    @abstractmethod
+    def _hand(self, place: AnyPlace, task: Task) -> None:
+        """The task is this place's."""
+
+    @abstractmethod
+    def _cores_each(self) -> float: ...
+
+    def has_room(self) -> bool:
+        return any(place.is_free() for place in self._places)
+
+    def submit(self, task: Task) -> None:
+        place = next(place for place in self._places if place.is_free())
+        place.task, place.frames = task, 0
+        place.enter("working", self.clock())
+        self._hand(place, task)
+
+    def wait(self, seconds: float) -> list[Event]:
+        end, had_room = self.clock() + seconds, self.has_room()
+        while not self._events and (had_room or not self.has_room()):
+            left = end - self.clock()
+            if left <= 0 or not self.is_alive():
+                break
+            self._look(min(left, TICK_S))
+        events, self._events = self._events, []
+        return events
+
+    def _finish_task(self, place: AnyPlace, record: ItemRecord) -> None:
+        task, place.task = place.task, None
+        if task is not None:
+            place.items += 1
+            place.done_frames += record.frames
+            wall_s = self.clock() - place.since
+            self._events.append(Finished(task, place.number, record, wall_s))
+
+    def _fail_task(
+        self, place: AnyPlace, why: str, exit_code: int = EXIT_ENGINE, *, lost: bool = True
+    ) -> bool:
+        """Whether there was a task."""
+        task, place.task = place.task, None
+        if task is not None:
+            wall_s = self.clock() - place.since
+            self._events.append(Failed(task, place.number, why, exit_code, lost, wall_s))
+        return task is not None
+
+    def _leave(self, place: AnyPlace, why: str, exit_code: int) -> None:
+        place.enter("gone", self.clock())
+        self._events.append(Gone(place.number, why, exit_code))
+
+    def is_alive(self) -> bool:
+        return any(place.stands() for place in self._places)
+
+    def states(self) -> list[WorkerState]:
+        return [self._state(place) for place in self._places]
+
+    def _state(self, place: AnyPlace) -> WorkerState:
+        report = self._report(place)
+        frames = place.frames if place.task is not None else 0
+        all_frames = place.done_frames + frames
+        return WorkerState(
+            worker=place.number,
+            state=place.state,
+            item=None if place.task is None else place.task.label,
+            frames=frames,
+            done=place.items,
+            fps=all_frames / report.busy_s if all_frames and report.busy_s > 0 else None,
+            busy_share=report.utilisation,
+        )
+
+    def reports(self) -> list[WorkerReport]:
+        """Of the places that ever had a worker."""
+        now = self.clock()
+        there = [place for place in self._places if place.starts or place.seconds("loading", now)]
+        return [self._report(place) for place in there]
+
+    def _report(self, place: AnyPlace) -> WorkerReport:
+        now = self.clock()
+        return WorkerReport(
+            worker=place.number,
+            starts=place.starts,
+            items=place.items,
+            frames=place.done_frames,
+            load_s=place.seconds("loading", now),
+            busy_s=place.seconds("working", now),
+            idle_s=place.seconds("idle", now),
+            cores=self._cores_each(),
+        )

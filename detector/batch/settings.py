@@ -20,7 +20,7 @@ from detector.batch.documents import OF_SOURCE, Canvas, JobSettings
 from detector.batch.listing import Item
 from detector.core.config.levels import FILES, merge_levels, resolve_config
 from detector.core.config.schema import CAMERA_GROUPS, PACKAGED, Config
-from detector.core.errors import OutputError, UsageError
+from detector.core.errors import OutputError
 from detector.core.errors.writing import write_whole
 from detector.core.session.codec import check_schema, from_builtins, parse_json, read_file, to_json
 
@@ -210,9 +210,3 @@ def _as_yaml(settings: JobSettings) -> str:
             f"# of {width}x{height}.\n"
         )
     return head + str(yaml.safe_dump(settings.config, sort_keys=False, allow_unicode=False))
-
-
-def refuse_other_sources(settings: JobSettings, sources: Sequence[str]) -> None:
-    """Raises UsageError where there is nothing to take the sources of."""
-    if not sources and not settings.sources:
-        raise UsageError("no SOURCE is given, and the job holds none; give folders or files")

@@ -276,15 +276,6 @@ def _why_no_joint(survey: Survey) -> str:
     return f"it has {counted(len(usable), 'key frame')}, and none lies where a part could begin"
 
 
-def describe(plan: Plan) -> Sequence[str]:
-    """A line for each part, for those who read along."""
-    return [
-        f"part {part.number + 1} of {part.of}: {counted(part.frames, 'frame')} from number "
-        f"{part.first}"
-        for part in plan.parts
-    ] or [f"not split: {plan.why_whole}"]
-
-
 # A plan that is kept, so that workers, and a job that goes on later, have the same parts.
 
 

@@ -42,7 +42,7 @@ def run_batch(
     """Does all items. Raises DetectVideoError for what ends the job before its first item, and
     Stopped where a signal does."""
     if request.on != LOCAL:
-        from detector.batch.cluster.connection import check_on
+        from detector.batch.cluster.pool import check_on
 
         check_on(request.on)
     home = open_home(request.output)
@@ -133,11 +133,11 @@ def _pool_of(request: Request, config: Config, place: str) -> MakePool:
     def make_pool(folder: Path, stop: Stop) -> Pool:
         if request.on == LOCAL:
             return _local_pool(request, config, place, folder, stop)
-        from detector.batch.cluster.connection import Connection
         from detector.batch.cluster.pool import ClusterPool
 
         return ClusterPool(
-            Connection(request.on, folder, stop),
+            request.on,
+            folder,
             place,
             token_name=named(TOKEN, "", request.shard),
             workers=request.workers,
@@ -160,7 +160,7 @@ def _local_pool(
         share_cores(cores, workers),
         Limits(item=request.item_timeout),
         dataset.is_installed(),
-        stop,
+        stop=stop,
     )
 
 

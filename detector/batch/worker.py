@@ -1,26 +1,24 @@
-"""A process of the local pool: it loads the model once, then serves one item after the other.
+"""A process of the local pool: it loads the model once, then does one item after the other.
 
-The parent writes one line of JSON, an ``Order``. The worker answers with lines, each an ``Answer``:
-while it works, how many frames are done; then the record, or what went wrong. What libraries print
-goes to stderr, of which the parent keeps the last words.
+The parent sends an ``Order``. The worker answers, each time with an ``Answer``: while it works, how
+many frames are done; then the record, or what went wrong. All is JSON, for it reads strangers'
+files. What libraries print goes to a file, of which the parent keeps the last words.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any, Literal
 
 from detector.batch.documents import ItemRecord
 from detector.core.errors import EXIT_INTERNAL, DetectVideoError, EngineError, OutputError
-from detector.core.run.signals import leave_unwanted
+from detector.core.run.child import listen, open_pipe, send
 from detector.core.session import codec
 
 if TYPE_CHECKING:
@@ -65,33 +63,17 @@ class Answer:
     broken: bool = False
 
 
-def to_line(message: Order | Answer) -> str:
-    return json.dumps(codec.to_builtins(message)) + "\n"
-
-
-def main() -> None:
-    """Serves until ``close``, or until nobody writes to stdin any more."""
-    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
+def main(pipe: int) -> None:
+    """Serves until ``close``, or until the parent's end of the pipe is closed."""
+    parent = open_pipe(pipe)
     for number in (signal.SIGINT, signal.SIGHUP):  # the parent decides what these mean
         signal.signal(number, signal.SIG_IGN)
-    orders: SimpleQueue[str] = SimpleQueue()
-    threading.Thread(target=_listen, args=(sys.stdin, orders), daemon=True).start()
-    serve(orders.get, replies)
+    _serve(listen(parent, Order, lambda order: order.do == "close"), _Told(parent))
 
 
-def _listen(stdin: TextIO, orders: SimpleQueue[str]) -> None:
-    for line in stdin:
-        orders.put(line)
-        if '"do": "close"' in line:
-            return  # the parent closes its pipe next, and lives
-    leave_unwanted()
-
-
-def serve(next_line: Callable[[], str], replies: TextIO) -> None:
+def _serve(next_order: Callable[[], Order], told: _Told) -> None:
     worker: _Worker | None = None
-    told = _Told(replies)
-    while (order := codec.from_json(next_line(), Order, "batch")).do != "close":
+    while (order := next_order()).do != "close":
         try:
             if order.opening is not None:
                 worker = _Worker(order.opening)
@@ -109,17 +91,16 @@ def serve(next_line: Callable[[], str], replies: TextIO) -> None:
 
 
 class _Told:
-    """The worker's lines. While an item is under way, a thread says how many frames are done; and
+    """What the worker says. While an item is under way, a thread says how many frames are done; and
     that it gets on, where what is done has no frames: planning and joining the parts of a file."""
 
-    def __init__(self, replies: TextIO) -> None:
-        self._replies, self._lock = replies, threading.Lock()
+    def __init__(self, parent: Connection) -> None:
+        self._parent, self._lock = parent, threading.Lock()
         self.frames = self._steps = 0
 
     def say(self, answer: Answer) -> None:
         with self._lock:
-            self._replies.write(to_line(answer))
-            self._replies.flush()
+            send(self._parent, answer)
 
     def watch(self, frames: int) -> None:
         self.frames = frames

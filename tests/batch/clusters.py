@@ -1,40 +1,27 @@
-"""A cluster without Ray, for tests of its pool: nodes with cores, actors that answer at once."""
+"""A Ray without a cluster, for tests of its workers: nodes with cores, actors that answer at
+once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from detector import __version__
-from detector.batch.cluster.connection import ConnectionLostError
-from detector.batch.cluster.messages import (
-    ORIGIN,
-    Begin,
-    Happened,
-    Hello,
-    Load,
-    Loaded,
-    NewActor,
-    News,
-    Node,
-    Reply,
-    Turn,
-    Turned,
-    Welcome,
-    to_text,
-)
+from detector.batch.cluster.messages import ORIGIN, Hello, Load, News, Welcome, to_text
+from detector.batch.cluster.room import Node
 from detector.batch.item import Task
 from detector.batch.places import open_outputs
 from detector.batch.pool import Event, Failed, Finished, Gone
 from detector.batch.settings import LoadedFacts
 from detector.core.session import codec
-from detector.core.session.codec import to_builtins
 from tests.batch.pools import FACTS, place_results
 
 
 def node(name: str, cpus: float = 2, gpus: float = 0) -> Node:
-    return Node(id=f"id-{name}", host=name, cpus=cpus, gpus=gpus)
+    return Node(id=f"id-{name}", cpus=cpus, gpus=gpus)
 
 
 class Clock:
@@ -43,73 +30,66 @@ class Clock:
     def __call__(self) -> float:
         return self.now
 
+    def sleep(self, seconds: float) -> None:
+        self.now += max(seconds, 0.01)
+
 
 @dataclass
 class FakeActor:
-    """``fake``: the cluster. What an item's name holds decides what becomes of it."""
+    """``ray``: the fake. What an item's name holds decides what becomes of it."""
 
-    place: NewActor
-    fake: FakeCluster
+    number: int
+    options: dict[str, Any]
+    ray: FakeRay
     node: Node | None = None
-    digest: str = ""
+    digest: str | None = None
     task: Task | None = None
     looks: int = 0
     dead: str = ""  # why
+    is_hung: bool = False
     loads: list[Load] = field(default_factory=list)
 
-    def answer(self, method: str, text: str) -> Reply | None:
-        """None while there is no answer yet."""
-        number = self.place.number
-        if self.dead:
-            return Reply(number=number, lost=self.dead)
-        if self.node is None or '"name": "silent' in text:
-            return None
-        said = getattr(self, method)(text)
-        return (
-            Reply(number=number, lost=self.dead) if self.dead else Reply(number=number, text=said)
-        )
+    def __getattr__(self, method: str) -> Any:
+        if method not in ("hello", "load", "work", "look", "close"):
+            raise AttributeError(method)
+        return SimpleCall(self, method)
 
-    def hello(self, text: str) -> str:
-        if self.fake.dies_saying_hello:
-            self.dead = self.fake.dies_saying_hello
-            return ""
+    def do_hello(self, text: str) -> str:
+        if self.ray.dies_saying_hello:
+            self.dead = self.ray.dies_saying_hello
         assert self.node is not None
         hello = codec.from_json(text, Hello, ORIGIN)
-        self.fake.hellos.append(hello)
-        seen = Path(hello.place, hello.token_file)
         about = Welcome(
             version=__version__,
-            host=self.node.host,
+            host=self.node.id.removeprefix("id-"),
             node=self.node.id,
-            sees=seen.read_text() == hello.token,
+            sees=hello.token == "abc",
             gathers=True,
         )
-        return to_text(self.fake.welcome(about))
+        return to_text(self.ray.welcome(about))
 
-    def load(self, text: str) -> str:
-        load = codec.from_json(text, Load, ORIGIN)
+    def do_load(self, load: Load) -> LoadedFacts:
         self.loads.append(load)
-        self.fake.loads.append(load)
-        if self.fake.dies_loading:
+        self.ray.loads.append(load)
+        if self.ray.dies_loading:
             self.dead = "it died while it loaded"
-        facts = replace(self.fake.facts, config=load.config)
-        return to_text(Loaded(facts=to_builtins(facts)))
+        if self.ray.refuses is not None:
+            raise self.ray.refuses
+        self.digest = load.digest
+        return replace(self.ray.facts, config=load.config)
 
-    def begin(self, text: str) -> str:
-        self.digest = codec.from_json(text, Begin, ORIGIN).digest
-        return self.news()
+    def do_work(self, task: Task) -> News:
+        self.task, self.looks = task, 0
+        self.is_hung = "silent" in task.name
+        return self.do_look()
 
-    def work(self, text: str) -> str:
-        self.task, self.looks = codec.from_json(text, Task, ORIGIN), 0
-        return self.look("")
-
-    def look(self, text: str) -> str:
+    def do_look(self) -> News:
         if self.task is None:
             return self.news()
         task, self.looks = self.task, self.looks + 1
         if "vanish" in task.name and task.tries == 1:
             self.dead = "its node has died"
-            return ""
+            return self.news()
         if "endless" in task.name or ("slow" in task.name and self.looks < 4):
             return self.news()
         self.task = None
@@ -121,80 +101,119 @@ class FakeActor:
             return self.news(
                 Failed(task, 0, "it crashed", 5, True, 0.1), Gone(0, "it does not load", 5)
             )
-        record = place_results(task, open_outputs(self.fake.out), self.digest)
+        assert self.digest is not None
+        record = place_results(task, open_outputs(self.ray.out), self.digest)
         return self.news(Finished(task, 0, record, 0.1))
 
-    def close(self, text: str) -> str:
-        self.fake.closed.append(self.place.number)
-        return ""
+    def do_close(self) -> None:
+        self.ray.closed.append(self.number)
 
-    def news(self, *events: Event) -> str:
-        happened = [Happened(kind=type(one).__name__, event=to_builtins(one)) for one in events]
+    def news(self, *events: Event) -> News:
         state = "idle" if self.task is None else "working"
-        return to_text(News(state=state, frames=self.looks, starts=1, events=happened))
+        return News(state=state, frames=self.looks, starts=1, events=list(events))
 
 
-class FakeCluster:
+@dataclass
+class SimpleCall:
+    actor: FakeActor
+    method: str
+
+    def remote(self, *given: Any) -> Answer:
+        return Answer(self.actor, self.method, given)
+
+
+@dataclass(eq=False)
+class Answer:
+    """Of a call that waits for a node, is done when somebody asks, or hangs."""
+
+    actor: FakeActor
+    method: str
+    given: tuple[Any, ...]
+    said: Any = None
+    is_there: bool = False
+
+    def arrive(self) -> bool:
+        actor = self.actor
+        if not self.is_there and not actor.dead:
+            if actor.node is None or actor.is_hung:
+                return False
+            try:
+                self.said = getattr(actor, f"do_{self.method}")(*self.given)
+            except Exception as error:
+                self.said = error
+            if actor.is_hung:
+                return False
+        self.is_there = True
+        return True
+
+
+class FakeRay:
+    """``ray``, ``ray.remote(Worker)`` and the nodes in one. ``full``: others have what room there
+    is."""
+
     def __init__(self, out: Path, clock: Clock, *nodes: Node) -> None:
-        self.out, self.clock, self.nodes = str(out), clock, list(nodes)
+        self.out, self.clock = str(out), clock
+        self.found: list[Node] = list(nodes)
         self.facts: LoadedFacts = FACTS
         self.welcome: Callable[[Welcome], Welcome] = lambda about: about
         self.dies_loading = False
         self.dies_saying_hello = ""  # why
+        self.refuses: Exception | None = None
         self.actors: dict[int, FakeActor] = {}
-        self.calls: dict[int, tuple[str, str]] = {}
-        self.hellos: list[Hello] = []
         self.loads: list[Load] = []
-        self.placed: list[NewActor] = []
-        self.ended: list[int] = []
+        self.placed: list[dict[str, Any]] = []  # options
         self.closed: list[int] = []
-        self.opened = self.left = 0
-        self.silent_s = 0.0
-        self.gone = False
-        self.full = False  # others have what room there is
+        self.silent = 0.0
+        self.full = False
+        self._options: dict[str, Any] = {}
 
-    def open(self) -> None:
-        self.opened += 1
+    def silent_s(self) -> float:
+        return self.silent
 
-    def close(self) -> None:
-        self.left += 1
+    def options(self, **options: Any) -> FakeRay:
+        self._options = options
+        return self
 
-    def turn(self, turn: Turn) -> Turned:
-        if self.gone:
-            raise ConnectionLostError("its process was killed")
-        self.clock.now += max(turn.wait, 0.01)
-        for number in turn.ends:
-            self.ended.append(number)
-            self.actors.pop(number, None)
-            self.calls.pop(number, None)
-        for place in turn.places:
-            assert place.number not in self.actors
-            self.actors[place.number] = FakeActor(place, self)
-            self.placed.append(place)
-        for call in turn.calls:
-            assert call.number not in self.calls, "one call at a time"
-            self.calls[call.number] = (call.method, call.text)
+    def remote(self) -> FakeActor:
+        actor = FakeActor(len(self.placed), self._options, self)
+        self.placed.append(self._options)
+        self.actors[actor.number] = actor
+        return actor
+
+    def kill(self, actor: FakeActor, no_restart: bool) -> None:
+        assert no_restart
+        del self.actors[actor.number]
+
+    def wait(
+        self, answers: Sequence[Answer], num_returns: int, timeout: float
+    ) -> tuple[list[Answer], list[Answer]]:
+        assert len({id(one.actor) for one in answers}) == len(answers), "one call at a time"
+        if timeout:
+            self.clock.sleep(timeout)
         self._find_room()
-        replies = []
-        for number, call in list(self.calls.items()):
-            if (reply := self.actors[number].answer(*call)) is not None:
-                del self.calls[number]
-                replies.append(reply)
-        return Turned(replies=replies, nodes=self.nodes, silent_s=self.silent_s)
+        return [one for one in answers if one.arrive()], []
+
+    def get(self, answer: Answer) -> Any:
+        if answer.actor.dead:
+            raise RuntimeError(answer.actor.dead)
+        if isinstance(answer.said, Exception):
+            raise answer.said
+        return answer.said
 
     def _find_room(self) -> None:
         for actor in self.actors.values():
-            for one in [] if self.full else self.nodes:
-                if actor.node is None and one.id not in actor.place.avoid:
-                    used = [a.place for a in self.actors.values() if a.node == one]
-                    cpus = sum(place.cpus for place in used) + actor.place.cpus
-                    gpus = sum(place.gpus for place in used) + actor.place.gpus
+            avoided = actor.options.get("label_selector", {}).get("ray.io/node-id", "")
+            for one in [] if self.full else self.found:
+                if actor.node is None and one.id not in avoided:
+                    used = [a.options for a in self.actors.values() if a.node == one]
+                    cpus = sum(options["num_cpus"] for options in [*used, actor.options])
+                    gpus = sum(options["num_gpus"] for options in [*used, actor.options])
                     if cpus <= one.cpus and gpus <= one.gpus:
                         actor.node = one
 
     def lose(self, name: str) -> None:
         """A node dies, and all that is on it."""
-        self.nodes = [one for one in self.nodes if one.host != name]
+        self.found = [one for one in self.found if one.id != f"id-{name}"]
         for actor in self.actors.values():
-            if actor.node is not None and actor.node.host == name:
+            if actor.node is not None and actor.node.id == f"id-{name}":
                 actor.dead = "its node has died"

@@ -145,7 +145,7 @@ def list_faults(
         faults.append("a traceback")
     if left := [path.name for path in (place / "out").glob(f"{SCRATCH}*")]:
         faults.append(f"left: {left}")
-    faults += _list_left(place, ended, patience_s)
+    faults += _list_left(place, patience_s)
     for name in deadly:
         if (place / "out" / FILES / name).exists():
             faults.append(f"{name}: has results")
@@ -157,16 +157,14 @@ def told_of(ended: Ended, name: str) -> str:
     return next((one["error"] for one in ended.result["failures"] if one["name"] == name), "")
 
 
-def _list_left(place: Path, ended: Ended, patience_s: float) -> list[str]:
+def _list_left(place: Path, patience_s: float) -> list[str]:
     """Processes of the job, and files of theirs, that are there after so long."""
     deadline = time.monotonic() + patience_s
     while True:
         lines = map(command_line, all_pids())
         left = [f"still there: {line}" for line in lines if str(place) in line]
-        # Locks of cores stay, by which workers of several jobs share a machine. So does the folder
-        # of an actor that Ray killed together with its process: nobody is left to remove it.
+        # Locks of cores stay, by which workers of several jobs share a machine.
         names = [path.name for path in (place / "tmp").iterdir() if "-cores-" not in path.name]
-        names = [] if HOG in ended.deaths else names
         left += [f"left in TMPDIR: {name}" for name in names]
         if not left or time.monotonic() > deadline:
             return left

@@ -201,12 +201,19 @@ WORKER = textwrap.dedent(
     """
     import json, os, signal, sys, time
     sys.path.insert(0, ROOT)
+    from detector.core.run.child import open_pipe
+    parent = open_pipe(PIPE)
     def say(**answer):
-        print(json.dumps(answer), flush=True)
+        parent.send_bytes(json.dumps(answer).encode())
+    def orders():
+        try:
+            while True:
+                yield json.loads(parent.recv_bytes())
+        except EOFError:
+            pass
     if os.path.exists(FLAG + ".dies"):
         os.kill(os.getpid(), signal.SIGKILL)
-    for line in sys.stdin:
-        order = json.loads(line)
+    for order in orders():
         if order["do"] == "close":
             break
         if order["do"] == "open":
@@ -243,18 +250,22 @@ WORKER = textwrap.dedent(
 )
 
 
-def worker_command(place: Path, flag: Path) -> list[str]:
-    """Of a process that answers as a worker does. It dies at once where FLAG.dies is there, and has
-    another model where FLAG.other is."""
+def worker_command(place: Path, flag: Path) -> Callable[[Path, Sequence[int], int], list[str]]:
+    """In place of ``local._command_line``: of a process that answers as a worker does. It dies at
+    once where FLAG.dies is there, and has another model where FLAG.other is."""
     import sys
 
-    from detector.batch.local import ROOT
+    from detector.core.run.signals import ROOT
 
-    values = {
-        "ROOT": str(ROOT),
-        "FACTS": {**_fields(FACTS)},
-        "PLACE": str(place),
-        "FLAG": str(flag),
-    }
-    head = "".join(f"{name} = {value!r}\n" for name, value in values.items())
-    return [sys.executable, "-P", "-c", head + WORKER]
+    def command(shared: Path, cores: Sequence[int], pipe: int) -> list[str]:
+        values = {
+            "ROOT": ROOT,
+            "FACTS": {**_fields(FACTS)},
+            "PLACE": str(place),
+            "FLAG": str(flag),
+            "PIPE": pipe,
+        }
+        head = "".join(f"{name} = {value!r}\n" for name, value in values.items())
+        return [sys.executable, "-P", "-c", head + WORKER]
+
+    return command

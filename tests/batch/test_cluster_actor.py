@@ -4,38 +4,32 @@ from __future__ import annotations
 
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from detector import __version__
 from detector.batch import local
-from detector.batch.cluster.actor import Worker
-from detector.batch.cluster.messages import (
-    ORIGIN,
-    Begin,
-    Hello,
-    Load,
-    Loaded,
-    News,
-    Welcome,
-    to_text,
-)
+from detector.batch.cluster.actor import LOCK, PREFIX, Worker, make_folder
+from detector.batch.cluster.messages import ORIGIN, Hello, Load, Welcome, to_text
 from detector.batch.item import Task
 from detector.batch.listing import version_of
-from detector.batch.settings import LoadedFacts, digest_of
+from detector.batch.pool import Failed, Finished
+from detector.batch.settings import digest_of
+from detector.core.errors import EngineError
 from detector.core.errors.secrets import keep_secret
 from detector.core.session import codec
 from tests.batch.pools import FACTS, worker_command
 from tests.batch.storage import fake_store
 
 
-def heard(text: str, kind):
-    return codec.from_json(text, kind, ORIGIN)
-
-
 def greet(**fields) -> Welcome:
-    return heard(Worker(lambda: "n1").hello(to_text(Hello(**fields))), Welcome)
+    return heard(to_text(Hello(**fields)))
+
+
+def heard(text: str) -> Welcome:
+    return codec.from_json(Worker(lambda: "n1").hello(text), Welcome, ORIGIN)
 
 
 @pytest.mark.slow
@@ -71,7 +65,7 @@ def test_a_worker_tells_what_stores_its_node_does_not_open(monkeypatch):
 
 
 def test_a_job_of_another_version_hears_the_version():
-    assert heard(Worker(lambda: "n1").hello('{"other": 1}'), Welcome).version == __version__
+    assert heard('{"other": 1}').version == __version__
 
 
 @pytest.mark.slow
@@ -79,9 +73,7 @@ def test_items_are_done_by_one_process(tmp_path, monkeypatch):
     out = tmp_path / "out"
     (out / "files").mkdir(parents=True)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(
-        local, "_command_line", lambda shared, cores: worker_command(out, tmp_path / "flag")
-    )
+    monkeypatch.setattr(local, "_command_line", worker_command(out, tmp_path / "flag"))
     monkeypatch.setenv("DETECT_VIDEO_CORES", "1")  # and restored at the end
     worker = Worker(lambda: "n1")
     load = Load(
@@ -90,39 +82,38 @@ def test_items_are_done_by_one_process(tmp_path, monkeypatch):
         pictures=[],
         resolves=True,
         gathers=False,
+        item_timeout=None,
+        folder=str(tmp_path),
         cores=1,
         node_cpus=float(len(os.sched_getaffinity(0))),
     )
-    loaded = heard(worker.load(to_text(load)), Loaded)
-    facts = codec.from_builtins(loaded.facts, LoadedFacts, ORIGIN)
-    begin = Begin(config=facts.config, digest=digest_of(facts))
-    news = heard(worker.begin(to_text(begin)), News)
+    facts = worker.load(load)
+    assert worker.load(replace(load, config=facts.config, digest=digest_of(facts))) == facts
+    news = worker.look()
     assert (news.state, news.starts, news.events) == ("idle", 1, [])
     kinds = {}
     for name in ("a", "crash", "b", "empty"):
         path = tmp_path / name
         path.write_bytes(b"x")
-        task = Task(name=name, path=str(path), version=version_of(path.stat()))
-        news = heard(worker.work(to_text(task)), News)
+        news = worker.work(Task(name=name, path=str(path), version=version_of(path.stat())))
         while not news.events:
-            news = heard(worker.look(), News)
-        (happened,) = news.events
-        kinds[name] = happened.kind
-        assert happened.event["task"]["name"] == name
-    assert kinds == {"a": "Finished", "crash": "Failed", "b": "Finished", "empty": "Failed"}
+            news = worker.look()
+        (event,) = news.events
+        kinds[name] = type(event)
+        assert event.task.name == name
+    assert kinds == {"a": Finished, "crash": Failed, "b": Finished, "empty": Failed}
     assert news.starts == 2
     folder = Path(worker._folder)
-    assert worker.close() == ""
+    assert folder.parent == tmp_path
+    worker.close()
     assert not folder.exists()
-    assert worker.close() == ""
+    worker.close()
 
 
 @pytest.mark.slow
 def test_a_model_that_cannot_be_loaded_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(
-        local, "_command_line", lambda shared, cores: worker_command(tmp_path, tmp_path / "flag")
-    )
+    monkeypatch.setattr(local, "_command_line", worker_command(tmp_path, tmp_path / "flag"))
     monkeypatch.setenv("DETECT_VIDEO_CORES", "1")
     (tmp_path / "flag.dies").touch()
     load = Load(
@@ -131,11 +122,30 @@ def test_a_model_that_cannot_be_loaded_is_told(tmp_path, monkeypatch):
         pictures=[],
         resolves=True,
         gathers=False,
+        item_timeout=None,
         cores=1,
         node_cpus=1.0,
     )
     worker = Worker(lambda: "n1")
-    loaded = heard(worker.load(to_text(load)), Loaded)
-    assert (loaded.facts, loaded.exit_code) == (None, 5)
-    assert "SIGKILL" in loaded.error
+    with pytest.raises(EngineError, match="SIGKILL"):
+        worker.load(load)
     worker.close()
+
+
+def test_what_a_killed_worker_left_is_removed_by_the_next(tmp_path):
+    folder, lock = make_folder(str(tmp_path))
+    foreign = tmp_path / f"{PREFIX}of-a-job"  # has no lock
+    foreign.mkdir()
+    other, another = make_folder(str(tmp_path))
+    assert {path.name for path in tmp_path.iterdir()} == {
+        Path(folder).name,
+        Path(other).name,
+        foreign.name,
+    }
+    os.close(lock)
+    last, one = make_folder(str(tmp_path))
+    assert not Path(folder).exists()
+    assert Path(other, LOCK).exists()
+    for each in (another, one):
+        os.close(each)
+    assert Path(last, LOCK).exists()

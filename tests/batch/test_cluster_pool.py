@@ -1,363 +1,211 @@
-"""The pool of a cluster, without Ray: workers on nodes that come and go, hang, or are no good."""
+"""The process that speaks to Ray, seen from the job: it dies, hangs, refuses. What --on may be."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import importlib.util
+import os
+import pickle
+import socket
+import sys
 from pathlib import Path
 
 import pytest
 
-from detector.batch.cluster.messages import NO_MEMORY
-from detector.batch.cluster.pool import ClusterPool
+from detector.batch.cluster import pool as module
+from detector.batch.cluster.messages import Turned
+from detector.batch.cluster.pool import ClusterPool, address_of, check_on, last_words
 from detector.batch.item import Task
-from detector.batch.listing import version_of
-from detector.batch.pool import Failed, Finished, Gone
-from detector.batch.settings import digest_of
-from detector.core.errors import EngineError, OutputError
-from detector.core.run.signals import Stop, Stopped
-from tests.batch.clusters import Clock, FakeCluster, node
+from detector.batch.pool import Failed, Gone
+from detector.core.errors import EngineError, OutputError, UsageError
+from detector.core.run.signals import ROOT, Stop, Stopped
 from tests.batch.pools import FACTS
 from tests.batch.storage import fake_store
 
+TASK = Task(name="a", path="/a", version="1-1")
+LOADED = Turned(facts=FACTS, room=1)
+BAD = Turned(events=[Gone(0, "node bad does not see it", 6)], alive=False)
+# What the process does: each of ANSWERS is sent as the answer to one message.
+SAYS = """
+import os, pickle, sys, time
+from multiprocessing.connection import Connection
+job = Connection(PIPE)
+for answer in pickle.loads(ANSWERS):
+    job.recv()
+    if answer == "hang":
+        time.sleep(1000)
+    if answer == "die":
+        print("its last words", file=sys.stderr)
+        os._exit(7)
+    job.send(answer)
+try:
+    while True:
+        job.recv()
+        job.send(None)
+except EOFError:
+    pass
+"""
+
 
 @pytest.fixture
-def out(tmp_path):
-    (tmp_path / "out/files").mkdir(parents=True)
-    return tmp_path / "out"
+def pool(tmp_path, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(module, "CLOSING_S", 1.0)
+    (tmp_path / "out").mkdir()
+    made: list[ClusterPool] = []
+
+    def make(*answers: object, stop: Stop | None = None, place: str = "") -> ClusterPool:
+        def command(folder: Path, pipe: int) -> list[str]:
+            head = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+            head += f"PIPE, ANSWERS = {pipe}, {pickle.dumps(answers)!r}\n"
+            return [sys.executable, "-c", head + SAYS]
+
+        place = place or str(tmp_path / "out")
+        made.append(ClusterPool("ray", tmp_path, place, stop=stop or Stop(), command=command))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
 
 
-class Made:
-    """A pool, its cluster, and its clock."""
-
-    def __init__(self, out: Path, *nodes, most: int = 9, **options) -> None:
-        self.clock = Clock()
-        self.cluster = FakeCluster(out, self.clock, *nodes)
-        self.pool = ClusterPool(self.cluster, str(out), clock=self.clock, **options)
-        self.out, self.most = out, most
-        self._happened: list = []
-
-    def load(self, config=FACTS.config):
-        return self.pool.load_first(config, [], resolves=True)
-
-    def begin(self) -> Made:
-        facts = self.load()
-        self.pool.start(facts.config, digest_of(facts), self.most)
-        return self
-
-    def hand(self, name: str, tries: int = 1) -> Task:
-        path = self.out / name
-        path.write_bytes(b"x")
-        self.until(self.pool.has_room)
-        task = Task(name=name, path=str(path), version=version_of(path.stat()), tries=tries)
-        self.pool.submit(task)
-        return task
-
-    def until(self, holds) -> None:
-        """Lets the clock's time go by until it holds."""
-        for _ in range(20_000):
-            if holds():
-                return
-            self._happened += self.pool.wait(0.5)
-        raise AssertionError("it did not come about")
-
-    def next(self, count: int = 1) -> list:
-        """What happened that nobody has asked for yet, in its order."""
-        self.until(lambda: len(self._happened) >= count)
-        events, self._happened = self._happened[:count], self._happened[count:]
-        return events
-
-    def placed(self) -> list[str]:
-        return sorted(one.state for one in self.pool.states() if one.state != "waiting")
+def load(one: ClusterPool, pictures=()) -> ClusterPool:
+    one.load_first(FACTS.config, pictures, resolves=True)
+    return one
 
 
-def test_it_takes_what_there_is_room_for(out):
-    made = Made(out, node("a", 5), node("b", 1), node("c", 2)).begin()
-    made.until(lambda: made.placed() == ["idle"] * 3)
-    assert {place.cpus for place in made.cluster.placed} == {2}
-    assert made.pool.cores() == pytest.approx(6, rel=0.5)
-    assert made.cluster.loads[0].resolves
-    assert not any(load.resolves for load in made.cluster.loads[1:])
-    assert {load.node_cpus for load in made.cluster.loads} == {5.0, 2.0}
-
-
-def test_items_are_done_and_counted(out):
-    made = Made(out, node("a", 4)).begin()
-    tasks = [made.hand(name) for name in ("x", "slow", "empty")]
-    events = made.next(3)
-    by_name = {event.task.name: event for event in events}
-    assert isinstance(by_name["x"], Finished)
-    assert isinstance(by_name["slow"], Finished)
-    assert by_name["slow"].wall_s > by_name["x"].wall_s
-    assert by_name["slow"].task is tasks[1]
-    assert (by_name["empty"].lost, by_name["empty"].exit_code) == (False, 3)
-    assert sum(report.items for report in made.pool.reports()) == 2
-    assert [report.starts for report in made.pool.reports()] == [1, 1]
-    made.pool.close()
-    assert sorted(made.cluster.closed) == [0, 1]
-    assert made.cluster.left == 1
-    assert not (out / made.pool.token_name).exists()
-
-
-def test_there_are_no_more_workers_than_items(out):
-    made = Made(out, node("a", 20), most=2).begin()
-    made.until(lambda: made.placed() == ["idle"] * 2)
-    assert len(made.cluster.placed) == 2
-
-
-def test_so_many_workers_as_are_asked_for(out):
-    made = Made(out, node("a", 8), workers=2).begin()
-    made.until(lambda: made.placed() == ["idle"] * 2)
-    assert len(made.cluster.placed) == 2
-
-
-def test_workers_take_one_core_where_two_each_do_not_fit(out):
-    made = Made(out, node("a", 2), workers=2).begin()
-    made.until(lambda: made.placed() == ["idle"] * 2)
-    assert {load.cores for load in made.cluster.loads} == {1}
-
-
-def test_a_node_that_comes_is_used(out):
-    made = Made(out, node("a")).begin()
-    made.hand("endless")
-    made.cluster.nodes.append(node("b", 4))
-    made.hand("slow2")
-    made.hand("slow3")
-    made.next(2)
-    assert len(made.pool.reports()) == 3
-
-
-def test_more_workers_are_asked_for_until_they_are_there(out):
-    """An autoscaling cluster brings nodes for what waits."""
-    made = Made(out, node("a"), workers=3).begin()
-    made.hand("endless")
-    made.until(lambda: len(made.cluster.actors) == 3)
-    made.cluster.nodes += [node("b"), node("c")]
-    made.hand("x")
-    made.hand("y")
-    assert {event.task.name for event in made.next(2)} == {"x", "y"}
-
-
-def test_nothing_waits_for_a_node_where_workers_have_nothing_to_do(out):
-    made = Made(out, node("a", 1), workers=3).begin()
-    made.until(lambda: len(made.cluster.actors) == 3 and made.placed() == ["idle"])
-    made.until(lambda: len(made.cluster.actors) == 1)
-    assert [one.state for one in made.pool.states()] == ["idle"]
-    assert made.pool.is_alive()
-
-
-def test_room_that_others_have_is_not_asked_for_for_ever(out):
-    """Ray tells what nodes have, not who uses it."""
-    made = Made(out, node("a", 6))
-    facts = made.load()
-    made.cluster.full = True
-    made.pool.start(facts.config, digest_of(facts), made.most)
-    made.hand("endless")
-    made.until(lambda: len(made.cluster.actors) == 3)
-    made.until(lambda: len(made.cluster.actors) == 1)
-    withdrawn = made.clock.now
-    made.until(lambda: len(made.cluster.actors) == 3)
-    assert 250 < made.clock.now - withdrawn < 350
-
-
-def test_a_lost_node_costs_a_try_and_a_worker_starts_elsewhere(out):
-    made = Made(out, node("a"), node("b"), workers=1).begin()
-    task = made.hand("slow")
-    made.pool.wait(0.1)
-    (actor,) = made.cluster.actors.values()
-    made.cluster.lose(actor.node.host)
-    (event,) = made.next()
-    assert isinstance(event, Failed)
-    assert (event.task, event.lost, event.exit_code) == (task, True, 5)
-    assert actor.node.host in event.error
-    made.hand("slow", tries=2)
-    assert isinstance(made.next()[0], Finished)
-    (report,) = made.pool.reports()
-    assert report.starts == 2
-
-
-def test_an_actor_that_dies_is_replaced(out):
-    made = Made(out, node("a")).begin()
-    made.hand("vanish")
-    (event,) = made.next()
-    assert event.lost
-    made.hand("vanish", tries=2)
-    assert isinstance(made.next()[0], Finished)
-
-
-def test_an_actor_that_does_not_answer_is_killed(out):
-    made = Made(out, node("a")).begin()
-    made.hand("silent")
-    (event,) = made.next()
-    assert event.lost
-    assert "did not answer" in event.error
-    made.hand("x")
-    assert isinstance(made.next()[0], Finished)
-    assert made.cluster.ended == [0]
-
-
-def test_a_place_whose_actors_do_not_load_is_given_up(out):
-    made = Made(out, node("a"), node("b")).begin()
-    made.until(lambda: made.placed() == ["idle"] * 2)
-    made.hand("endless")
-    made.cluster.dies_loading = True
-    made.cluster.lose("b")
-    made.cluster.nodes.append(node("c"))
-    (event,) = made.next()
-    assert isinstance(event, Gone)
-    assert made.pool.is_alive()  # the other one is
-    made.until(lambda: made.clock.now > 200)
-    assert len(made.cluster.actors) == 1  # and no third is tried in its place
-
-
-def test_workers_that_short_memory_ends_as_they_start_are_given_up(out):
-    """Not one after the other for ten minutes, and then "no node gave a worker"."""
-    made = Made(out, node("a")).begin()
-    made.cluster.dies_saying_hello = NO_MEMORY
-    made.hand("crash")
-    made.cluster.actors[0].dead = NO_MEMORY
-    failed, gone = made.next(2)
-    assert failed.lost
-    assert "memory" in failed.error
-    assert isinstance(gone, Gone)
-    assert "memory" in gone.error
-    assert len(made.cluster.placed) == 1 + 3
-    assert not made.pool.is_alive()
-
-
-def test_a_worker_that_waits_may_lose_its_node_over_and_over(out):
-    made = Made(out, node("a")).begin()
-    made.cluster.dies_saying_hello = "its node has died"
-    made.cluster.actors[0].dead = "its node has died"
-    made.until(lambda: len(made.cluster.placed) > 9)
-    assert made.pool.is_alive()
-
-
-def test_a_worker_that_gives_up_is_gone(out):
-    made = Made(out, node("a")).begin()
-    made.hand("gone")
-    failed, gone = made.next(2)
-    assert failed.lost
-    assert isinstance(gone, Gone)
-    assert not made.pool.is_alive()
+def test_it_knows_what_the_last_turn_told(pool):
+    one = load(pool(None, Turned(), LOADED, LOADED, Turned(room=0, cores=2.0)))
+    rays, token = one._rays, one._token
+    assert rays.is_dir()
+    assert token.exists()
+    one.start(FACTS.config, "a digest", 1)
+    assert one.has_room()
+    one.submit(TASK)
+    assert not one.has_room()
+    assert one.wait(0.1) == []
+    assert (one.cores(), one.is_alive()) == (2.0, True)
+    process = one._child.process
+    one.close()
+    one.close()
+    assert process.returncode == 0
+    assert not rays.exists()
+    assert not token.exists()
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "says"),
+    ("answer", "error", "says"),
     [
-        ({"version": "0.0.1"}, EngineError, "detect-video 0.0.1"),
-        ({"sees": False}, OutputError, "does not see"),
-        ({"gathers": False}, EngineError, "pyarrow"),
+        (EngineError("no head"), EngineError, "no head"),
+        (BAD, OutputError, "does not see it"),
+        ("die", EngineError, r"status 7.*last words"),
     ],
 )
-def test_a_node_that_is_no_good_ends_a_job_that_begins(out, change, error, says):
-    made = Made(out, node("bad"), gathers=True)
-    made.cluster.welcome = lambda about: replace(about, **change)
-    with pytest.raises(error, match=says) as raised:
-        made.begin()
-    assert "bad" in str(raised.value)
-    made.pool.close()
-    assert not (out / made.pool.token_name).exists()
+def test_what_ends_a_job_that_begins_is_an_error_of_its_code(pool, answer, error, says):
+    answers = [None, answer] if isinstance(answer, Turned) else [answer]
+    with pytest.raises(error, match=says):
+        load(pool(*answers))
 
 
-def test_a_node_that_does_not_see_a_source_is_no_good(out, tmp_path):
-    clip = tmp_path / "clip.mp4"
-    clip.touch()
-    made = Made(out, node("bad"))
-    made.cluster.welcome = lambda about: replace(about, unseen=[str(clip)])
-    with pytest.raises(EngineError, match="clip"):
-        made.pool.load_first(FACTS.config, [str(clip)], resolves=True)
-
-
-@pytest.mark.parametrize("gone", [False, True], ids=["for the node alone", "for all"])
-def test_a_node_that_does_not_open_a_store_is_no_good(out, monkeypatch, gone):
-    store = fake_store(monkeypatch)
-    for bucket in ("one", "two"):
-        for name in ("a.mp4", "b.mp4"):
-            store.pipe_file(f"/{bucket}/{name}", b"x")
-    sources = [f"gs://{bucket}/{name}" for bucket in ("one", "two") for name in ("a.mp4", "b.mp4")]
-    made = Made(out, node("bad"))
-    barred = {"gs://one/b.mp4": "gs://one/b.mp4: wrong key; set X"}
-    made.cluster.welcome = lambda about: replace(about, barred=barred)
-    if gone:
-        store.rm_file("/one/b.mp4")
-        made.pool.load_first(FACTS.config, sources, resolves=True)
-    else:
-        with pytest.raises(EngineError, match=r"node bad .*: wrong key; set X, in") as raised:
-            made.pool.load_first(FACTS.config, sources, resolves=True)
-        assert "gs://one/b.mp4" in str(raised.value)
-    (hello,) = made.cluster.hellos
-    assert hello.addresses == ["gs://one/b.mp4", "gs://two/b.mp4"]  # one of each bucket
-    made.pool.close()
-
-
-def test_a_node_that_is_no_good_is_avoided_from_then_on(out):
-    made = Made(out, node("a"), node("bad", 4))
-    made.cluster.welcome = lambda about: (
-        replace(about, version="0.0.1") if about.host == "bad" else about
-    )
-    made.begin()
-    made.hand("endless")
-    for gone in made.next(2):  # it has room for two
-        assert "bad" in gone.error
-    made.until(lambda: made.clock.now > 200)
-    assert made.placed().count("idle") == 0
-    made.cluster.nodes.append(node("c"))
-    made.until(lambda: made.placed().count("idle") == 1)
-    assert "id-bad" in made.cluster.placed[-1].avoid
-    assert made.pool.is_alive()
-
-
-def test_a_connection_that_is_lost_loses_all(out):
-    made = Made(out, node("a", 4)).begin()
-    made.hand("slow")
-    made.hand("slow2")
-    made.pool.wait(0.1)
-    made.cluster.gone = True
-    events = made.next(3)
-    assert [type(event) for event in events] == [Failed, Failed, Gone]
-    assert all(event.lost for event in events[:2])
-    assert "--resume" in events[2].error
-    assert not made.pool.is_alive()
-    assert not made.pool.has_room()
-    made.pool.close()
-
-
-def test_a_head_that_is_silent_for_long_is_a_lost_cluster(out):
-    made = Made(out, node("a")).begin()
-    made.hand("slow")
-    made.cluster.silent_s = 60.0  # it may come back
-    assert isinstance(made.next()[0], Finished)
-    made.hand("slow")
-    made.cluster.silent_s = 200.0
-    failed, gone = made.next(2)
-    assert "head" in failed.error
+@pytest.mark.parametrize(("answer", "says"), [("die", "last words"), ("hang", "did not answer")])
+def test_a_connection_that_is_lost_loses_all(pool, monkeypatch, answer, says):
+    one = load(pool(None, LOADED, answer))
+    monkeypatch.setattr(module, "ANSWER_S", 0.2)
+    one.submit(TASK)
+    failed, gone = one.wait(0.1)
+    assert isinstance(failed, Failed)
+    assert (failed.task, failed.lost, failed.exit_code) == (TASK, True, 5)
+    assert says in failed.error
     assert isinstance(gone, Gone)
+    assert gone.error.endswith("; --resume goes on")
+    assert not one.is_alive()
+    assert not one.has_room()
+    assert one.wait(0.1) == []
+    process = one._child.process
+    one.close()
+    assert process.returncode != 0
 
 
-def test_a_cluster_without_room_is_not_waited_for_for_ever(out):
-    made = Made(out)
-    with pytest.raises(EngineError, match="2 cores"):
-        made.begin()
-    assert 600 < made.clock.now - 100 < 700
-
-
-def test_a_signal_ends_the_wait_for_a_node(out):
+def test_a_signal_ends_the_wait_for_ray(pool):
     stop = Stop()
-    stop.exit_code = 130
+    stop.exit_code = 143
     stop.set()
-    made = Made(out, stop=stop)
     with pytest.raises(Stopped):
-        made.begin()
-    made.pool.close()
+        load(pool("hang", stop=stop))
 
 
-def test_gpus_are_given_one_each_and_back_where_nothing_uses_them(out):
-    made = Made(out, node("a", 8, 2), node("b", 2))
-    made.cluster.facts = FACTS
-    config = {**FACTS.config, "runtime": {**FACTS.config["runtime"], "device": "auto"}}
-    facts = made.load(config)
-    assert [(place.cpus, place.gpus) for place in made.cluster.placed] == [(4, 1)]
-    settled = {**facts.config, "runtime": {**facts.config["runtime"], "device": "cpu"}}
-    made.pool.start(settled, "a digest", 9)
-    made.until(lambda: made.placed() == ["idle"] * 5)
-    assert {(place.cpus, place.gpus) for place in made.cluster.placed[1:]} == {(2, 0)}
+def test_nodes_are_asked_for_one_source_of_each_store(pool, tmp_path, monkeypatch):
+    fake_store(monkeypatch)
+    sources = [f"gs://{bucket}/{name}" for bucket in ("one", "two") for name in ("a.mp4", "b.mp4")]
+    hello = pool()._make_hello(FACTS.config, [*sources, __file__, "/not/here.mp4"])
+    assert hello.addresses == ["gs://one/b.mp4", "gs://two/b.mp4"]
+    assert hello.paths == [__file__]
+    assert (tmp_path / "out" / hello.token_file).read_text() == hello.token
+    assert pool(place="s3://bucket/out")._make_hello(FACTS.config, []).token_file == ""
+
+
+def test_an_address_where_nobody_answers_is_refused_at_once(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    one = ClusterPool(f"ray://127.0.0.1:{port}", tmp_path, str(tmp_path))
+    with pytest.raises(EngineError, match="no Ray cluster answers"):
+        load(one)
+    assert one._child is None
+
+
+@pytest.mark.parametrize(
+    "on", ["", "Ray", "ray://", "ray://host", "ray://:1", "http://h:1", "ray:x"]
+)
+def test_other_places_are_refused(on):
+    with pytest.raises(UsageError, match="ray://HOST:PORT"):
+        check_on(on)
+
+
+def test_without_ray_a_line_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"pip install 'detect-video\[ray\]'"):
+        check_on("ray://head:10001")
+
+
+@pytest.mark.parametrize(
+    ("on", "variable", "address"),
+    [
+        ("ray", "", None),
+        ("ray", "local", None),
+        ("ray", " auto ", "auto"),
+        ("ray", "head:6379", "head:6379"),
+        ("ray://head:10001", "other:6379", "ray://head:10001"),
+    ],
+)
+def test_a_cluster_is_joined_where_one_is_named(on, variable, address, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", variable)
+    assert address_of(on) == address
+
+
+def test_what_ray_is_told(monkeypatch):
+    """No usage statistics, no upload; and no address that it would join by itself."""
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    for address in (None, "head:6379"):
+        given = module._environment(address)
+        assert given["RAY_USAGE_STATS_ENABLED"] == "0"
+        assert given["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] == "0"
+        assert "RAY_ADDRESS" not in given
+        assert given["PATH"] == os.environ["PATH"]
+    first = module._environment(None)["PYTHONPATH"].split(os.pathsep)[0]
+    assert Path(first, "detector/__init__.py").exists()
+    tokens = {module._environment(None)["RAY_AUTH_TOKEN"] for _ in range(2)}
+    assert len(tokens) == 2  # each job has its own
+
+
+def test_the_last_words_of_ray_are_no_addresses():
+    log = "[2026-11-23 02:19:00,047 C 1 2]  gcs.cc:1: no such cluster"
+    said = f"warning\n{log}\n *** Stack\n [0x7f] f()\n"
+    assert last_words(said).strip() == "gcs.cc:1: no such cluster"
+    assert last_words("some\nthing") == "some thing"
+
+
+def test_rays_folder_leaves_room_for_its_sockets(monkeypatch, tmp_path):
+    monkeypatch.setattr(module.tempfile, "gettempdir", lambda: str(tmp_path / ("x" * 50)))
+    folder = module._short_folder()
+    folder.rmdir()
+    assert len(str(folder)) < module.LONGEST_FOLDER
+    assert folder.parent == Path("/tmp")

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import builtins
-import io
-import json
 import sys
+import threading
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from detector.batch.cluster.messages import (
-    NO_MEMORY,
-    NOT_INSTALLED,
-    Call,
-    Connect,
-    NewActor,
-    Turn,
-    to_text,
-)
-from detector.batch.cluster.ray_process import describe, serve
+from detector.batch.cluster import workers
+from detector.batch.cluster.messages import Hello, Load, Open, Turn, Turned
+from detector.batch.cluster.ray_process import serve
+from detector.core.errors import EngineError
+from tests.batch.clusters import Clock, FakeRay, node
+from tests.batch.pools import FACTS
 
 NODES = [
     {"NodeID": "n1", "NodeManagerHostname": "a", "Alive": True, "Resources": {"CPU": 2.0}},
@@ -28,13 +24,12 @@ NODES = [
 ]
 
 
-class FakeRay:
-    """An actor's call has its answer at once, but for ``look``, which never has; ``work`` fails."""
+class Ray(FakeRay):
+    """As a module."""
 
-    def __init__(self) -> None:
+    def __init__(self, out: Path) -> None:
+        super().__init__(out, Clock(), node("n1"))
         self.asked: dict[str, Any] = {}
-        self.options: list[dict[str, Any]] = []
-        self.killed: list[int] = []
         self.left = 0
         self.fails: Exception | None = None
 
@@ -43,101 +38,66 @@ class FakeRay:
         if self.fails is not None:
             raise self.fails
 
-    def remote(self, kind: type) -> Any:
-        return _Kind(self)
+    def remote(self, kind: type | None = None) -> Any:
+        return super().remote() if kind is None else self
 
     def nodes(self) -> list[dict[str, Any]]:
         return NODES
-
-    def wait(self, refs: list, num_returns: int, timeout: float) -> tuple[list, list]:
-        ready = [ref for ref in refs if ref[1] != "look"]
-        return ready[:num_returns], []
-
-    def get(self, ref: tuple[int, str, str, int]) -> str:
-        if ref[1] == "work":
-            raise RuntimeError("The actor died.\n\n  Its node has died.")
-        return f"{ref[1]} {ref[2]}"
-
-    def kill(self, actor: _Actor, no_restart: bool) -> None:
-        assert no_restart
-        self.killed.append(actor.number)
 
     def shutdown(self) -> None:
         self.left += 1
 
 
-class _Kind:
-    def __init__(self, ray: FakeRay) -> None:
-        self.ray = ray
-
-    def options(self, **given: Any) -> _Kind:
-        self.ray.options.append(given)
-        return self
-
-    def remote(self) -> _Actor:
-        return _Actor(len(self.ray.options) - 1)
-
-
-class _Actor:
-    def __init__(self, number: int) -> None:
-        self.number, self.calls = number, 0
-
-    def __getattr__(self, method: str) -> Any:
-        actor = self
-
-        class Method:
-            @staticmethod
-            def remote(text: str) -> tuple[int, str, str, int]:
-                actor.calls += 1
-                return (actor.number, method, text, actor.calls)
-
-        return Method
-
-
 @pytest.fixture
-def ray(monkeypatch):
-    made = FakeRay()
+def ray(monkeypatch, tmp_path):
+    made = Ray(tmp_path)
     monkeypatch.setitem(sys.modules, "ray", made)
+    (tmp_path / "r").mkdir()
     return made
 
 
-def served(folder: Path, *turns: Turn, address: str | None = None) -> list[dict[str, Any]]:
-    connect = Connect(address=address, cores=2, folder=str(folder))
-    orders = io.StringIO("".join(to_text(one) + "\n" for one in (connect, *turns)))
-    replies = io.StringIO()
-    serve(orders, replies)
-    return [json.loads(line) for line in replies.getvalue().splitlines()]
-
-
-def test_actors_are_placed_called_and_ended(ray, tmp_path):
-    (tmp_path / "r").mkdir()
-    places = [NewActor(number=0, cpus=2), NewActor(number=1, cpus=4, gpus=1, avoid=["n2", "n3"])]
-    hellos = [Call(number=number, method="hello", text="x") for number in (0, 1)]
-    _, first, second, third = served(
-        tmp_path / "r",
-        Turn(wait=0.1, places=places, calls=hellos),
-        Turn(wait=0.0, calls=[Call(number=0, method="look"), Call(number=1, method="work")]),
-        Turn(wait=0.0, ends=[0, 1], places=[NewActor(number=1, cpus=2)]),
+def served(folder: Path, *turns: Turn, address: str | None = None) -> list[Any]:
+    """The answers. The job closes its end after the last one."""
+    hello = Hello(place=str(folder), token_file="token", token="abc")
+    load = Load(
+        config=FACTS.config,
+        place=str(folder),
+        pictures=[],
+        resolves=True,
+        gathers=False,
+        item_timeout=None,
     )
-    assert [(one["number"], one["text"]) for one in first["replies"]] == [
-        (0, "hello x"),
-        (1, "hello x"),
-    ]
-    assert first["nodes"] == [{"id": "n1", "host": "a", "cpus": 2.0, "gpus": 0.0}]
-    assert [(one["number"], one["lost"]) for one in second["replies"]] == [
-        (1, "The actor died. Its node has died.")
-    ]
-    assert third["replies"] == []  # nobody waits for the one that was ended
-    assert ray.killed == [0, 1]
-    assert ray.options[1]["num_gpus"] == 1
-    assert ray.options[1]["label_selector"] == {"ray.io/node-id": "!in(n2,n3)"}
-    assert all(one["max_restarts"] == one["max_task_retries"] == 0 for one in ray.options)
+    wanted = Open(
+        address=address, cores=2, folder=str(folder / "r"), workers=1, hello=hello, load=load
+    )
+    ours, theirs = Pipe()
+    serving = threading.Thread(target=serve, args=(theirs,))
+    serving.start()
+    answers = []
+    for message in (wanted, *turns):
+        ours.send(message)
+        assert ours.poll(20)
+        answers.append(ours.recv())
+        if isinstance(answers[-1], Exception):
+            break
+    ours.close()
+    serving.join(20)
+    assert not serving.is_alive()
+    return answers
+
+
+def test_a_job_gets_workers_and_leaves(ray, tmp_path):
+    opened, first, last = served(tmp_path, Turn(wait=0.5), Turn(wait=0, closes=True))
+    assert opened is None
+    assert isinstance(first, Turned)
+    assert [place["num_cpus"] for place in ray.placed] == [2]
+    assert (last.alive, ray.actors) == (False, {})
     assert ray.left == 1
     assert not (tmp_path / "r").exists()
 
 
 def test_ray_that_is_started_here_is_alone(ray, tmp_path):
-    served(tmp_path / "r")
+    served(tmp_path)
     asked = ray.asked
     assert (asked["address"], asked["num_cpus"]) == ("local", 2)
     assert asked["include_dashboard"] is False
@@ -148,17 +108,18 @@ def test_ray_that_is_started_here_is_alone(ray, tmp_path):
 
 @pytest.mark.parametrize("address", [None, "head:6379", "ray://head:10001"])
 def test_nothing_is_uploaded(ray, tmp_path, address):
-    served(tmp_path / "r", address=address)
-    assert ray.asked["address"] == address or address is None
+    served(tmp_path, address=address)
+    assert ray.asked["address"] == (address or "local")
     assert "runtime_env" not in ray.asked
     assert ray.asked["log_to_driver"] is False
 
 
 def test_a_ray_that_does_not_start_is_a_refusal(ray, tmp_path):
     ray.fails = RuntimeError("Version mismatch: the cluster has\n Ray 2.1")
-    (refusal,) = served(tmp_path / "r", address="head:6379")
-    assert refusal["exit_code"] == 5
-    assert "head:6379: Version mismatch: the cluster has Ray 2.1" in refusal["error"]
+    (refusal,) = served(tmp_path, address="head:6379")
+    assert isinstance(refusal, EngineError)
+    assert "head:6379: Version mismatch: the cluster has Ray 2.1" in str(refusal)
+    assert not (tmp_path / "r").exists()
 
 
 def test_a_ray_that_cannot_be_imported_is_a_refusal(tmp_path, monkeypatch):
@@ -171,19 +132,18 @@ def test_a_ray_that_cannot_be_imported_is_a_refusal(tmp_path, monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", without_ray)
     monkeypatch.delitem(sys.modules, "ray", raising=False)
-    (refusal,) = served(tmp_path / "r")
-    assert "no libstdc++" in refusal["error"]
-    assert "detect-video[ray]" in refusal["error"]
+    (refusal,) = served(tmp_path)
+    assert "no libstdc++" in str(refusal)
+    assert "detect-video[ray]" in str(refusal)
 
 
-def test_what_ray_says_is_a_line():
-    assert describe(RuntimeError("a\n b")) == "a b"
-    assert describe(RuntimeError()) == "RuntimeError"
-    assert len(describe(RuntimeError("x" * 9999))) < 500
-    error = RuntimeError("ray::Worker.load() (pid=1)\n Traceback ...")
-    error.cause = ValueError("what it was")  # type: ignore[attr-defined]
-    assert describe(error) == "ValueError: what it was"
-    low = "1 worker(s) were killed due to the node running low on memory. Memory on the node (IP: "
-    low += "127.0.0.1, ID: c3) was 4.05GB used / 23.54GB limit (0.17) OOM kill reason: " + "x" * 999
-    assert describe(RuntimeError(low)).startswith(f"{NO_MEMORY} (4.05GB used / 23.54GB limit); ")
-    assert describe(RuntimeError("No module named 'detector.batch.cluster'")) == NOT_INSTALLED
+def test_a_turn_that_waits_for_long_looks_often(ray, tmp_path, monkeypatch):
+    """So that nothing that happens waits for the end of it."""
+    looks = []
+    real = workers.Workers._look
+    monkeypatch.setattr(
+        workers.Workers, "_look", lambda self, s: looks.append(s) or real(self, min(s, 0.01))
+    )
+    served(tmp_path, Turn(wait=1.0))
+    assert looks
+    assert max(looks) <= 0.2

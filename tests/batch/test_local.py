@@ -24,9 +24,7 @@ from tests.waiting import wait_for
 def pool(tmp_path, monkeypatch):
     """Makes pools, which are closed at the end."""
     flag = tmp_path / "flag"
-    monkeypatch.setattr(
-        local, "_command_line", lambda shared, cores: worker_command(tmp_path / "out", flag)
-    )
+    monkeypatch.setattr(local, "_command_line", worker_command(tmp_path / "out", flag))
     (tmp_path / "out/files").mkdir(parents=True)
     (tmp_path / "pool").mkdir()
     made: list[LocalPool] = []
@@ -43,7 +41,7 @@ def pool(tmp_path, monkeypatch):
     yield make
     for one in made:
         one.close()
-        assert all(place.process is None for place in one._places)
+        assert all(place.child is None for place in one._places)
 
 
 def task(tmp_path: Path, name: str) -> Task:
@@ -73,13 +71,13 @@ def test_cores_are_shared_next_to_each_other():
 @pytest.mark.slow
 def test_one_process_does_many_items(pool, tmp_path):
     made = pool()
-    (process,) = [place.process.pid for place in made._places]
+    (process,) = [place.child.process.pid for place in made._places]
     for name in ("a", "b", "c"):
         hand(made, task(tmp_path, name))
         (event,) = events(made)
         assert isinstance(event, Finished)
         assert event.record.name == name
-    assert [place.process.pid for place in made._places] == [process]
+    assert [place.child.process.pid for place in made._places] == [process]
     (report,) = made.reports()
     assert (report.items, report.starts, report.frames) == (3, 1, 3)
     life = report.load_s + report.busy_s + report.idle_s
@@ -137,7 +135,7 @@ def test_an_item_that_refuses_itself_costs_no_worker(pool, tmp_path):
 def test_a_hanging_worker_is_ended(pool, tmp_path, limits, says):
     made = pool(**limits)
     hand(made, task(tmp_path, "hang"))
-    process = made._places[0].process.pid
+    process = made._places[0].child.process.pid
     (event,) = events(made)
     assert isinstance(event, Failed)
     assert event.lost
@@ -150,7 +148,7 @@ def test_a_hanging_worker_is_ended(pool, tmp_path, limits, says):
 def test_an_idle_worker_that_is_killed_is_replaced(pool, tmp_path):
     made = pool()
     wait_for(made.has_room)
-    os.kill(made._places[0].process.pid, signal.SIGKILL)
+    os.kill(made._places[0].child.process.pid, signal.SIGKILL)
     wait_for(lambda: made.wait(0.2) == [] and made.reports()[0].starts == 2)
     hand(made, task(tmp_path, "a"))
     assert isinstance(events(made)[0], Finished)
@@ -187,7 +185,7 @@ def test_a_first_worker_that_does_not_load_ends_the_job(pool, tmp_path):
 
 @pytest.mark.slow
 def test_a_signal_ends_the_wait_for_the_first_worker(tmp_path, monkeypatch):
-    monkeypatch.setattr(local, "_command_line", lambda shared, cores: ["sleep", "1000"])
+    monkeypatch.setattr(local, "_command_line", lambda *_: ["sleep", "1000"])
     (tmp_path / "pool").mkdir()
     stop = Stop()
     stop.exit_code = 130
@@ -195,6 +193,6 @@ def test_a_signal_ends_the_wait_for_the_first_worker(tmp_path, monkeypatch):
     made = LocalPool(tmp_path / "pool", str(tmp_path), [[0]], stop=stop)
     with pytest.raises(Stopped):
         made.load_first(FACTS.config, [], resolves=True)
-    process = made._places[0].process
+    process = made._places[0].child.process
     made.close()
     assert process.returncode is not None

@@ -3,12 +3,12 @@ run leaves, or the item is done in one run."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from detector.batch.listing import version_of
 from detector.batch.part import ROWS
 from detector.batch.places import LocalOutputs
 from detector.core.errors import OutputError, SourceError
+from detector.core.run.child import receive
 from tests.batch.killing import list_differences, list_faults
 from tests.batch.splitting import make_config, make_long_video, stamps_of, telling_model, write_clip
 from tests.cli.command import detect_video
@@ -262,17 +263,17 @@ def test_planning_and_joining_show_that_they_get_on(clip, model, outputs):
 
 def test_a_worker_that_has_no_frames_says_that_it_gets_on(monkeypatch):
     monkeypatch.setattr(worker, "BEAT_S", 0.01)
-    replies, over = io.StringIO(), threading.Event()
-    told = worker._Told(replies)
+    (parent, own), over = Pipe(), threading.Event()
+    told = worker._Told(own)
     beats = threading.Thread(target=told.beat, args=(over,))
     beats.start()
     try:
-        wait_for(lambda: told.watch(0) or replies.getvalue(), what="a sign")
+        wait_for(lambda: told.watch(0) or parent.poll(), what="a sign")
     finally:
         over.set()
         beats.join()
-    answer = json.loads(replies.getvalue().splitlines()[0])
-    assert (answer["kind"], answer["frames"]) == ("frames", 0)
+    answer = receive(parent, worker.Answer)
+    assert (answer.kind, answer.frames) == ("frames", 0)
 
 
 @pytest.mark.slow

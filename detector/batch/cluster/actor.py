@@ -18,23 +18,13 @@ from typing import Any
 
 from detector import __version__
 from detector.batch import dataset
-from detector.batch.cluster.cores import claim_cores
-from detector.batch.cluster.messages import (
-    ORIGIN,
-    Begin,
-    Happened,
-    Hello,
-    Load,
-    Loaded,
-    News,
-    Welcome,
-    to_text,
-)
+from detector.batch.cluster.cores import claim_cores, take_lock
+from detector.batch.cluster.messages import ORIGIN, Hello, Load, News, Welcome, to_text
 from detector.batch.item import Task
 from detector.batch.listing import look_at
 from detector.batch.local import Limits, LocalPool
 from detector.batch.places import open_outputs
-from detector.batch.pool import Event
+from detector.batch.settings import LoadedFacts
 from detector.core.errors import DetectVideoError, UsageError
 from detector.core.errors.machine import CORES_VARIABLE
 from detector.core.errors.secrets import redact
@@ -44,16 +34,19 @@ from detector.core.sources._addresses import is_address
 
 LOOK_S = 1.0  # a call waits so long for something to happen while an item is under way
 GLANCE_S = 0.05  # and so long where none is
+PREFIX, LOCK = "detect-video-batch-", "worker.lock"
 NOBODY = ".nobody"  # no item's name: hidden ones are left out
 
 
 class Worker:
     """``node``: tells the id of the node; Ray's own, or a fake."""
 
+    _pool: LocalPool  # once it has loaded, as is this:
+    _facts: LoadedFacts
+    _folder: str | None = None
+
     def __init__(self, node: Callable[[], str] | None = None) -> None:
         self._node = node or _node_of_ray
-        self._pool: LocalPool | None = None
-        self._folder: str | None = None
         self._locks: list[int] = []
         self._next: Task | None = None
 
@@ -73,67 +66,69 @@ class Worker:
             about["gathers"] = dataset.is_installed()
         return to_text(Welcome(**about))
 
-    def load(self, text: str) -> str:
-        load = codec.from_json(text, Load, ORIGIN)
-        try:
-            self._pool = self._make_pool(load)
-            facts = self._pool.load_first(load.config, load.pictures, resolves=load.resolves)
-        except DetectVideoError as error:
-            return to_text(Loaded(error=str(error), exit_code=error.exit_code))
-        return to_text(Loaded(facts=codec.to_builtins(facts)))
+    def load(self, load: Load) -> LoadedFacts:
+        """Once with the settings in force, and before it, by the first worker, with those that are
+        to be found out. The process stays where that makes no difference.
 
-    def _make_pool(self, load: Load) -> LocalPool:
-        self._folder = tempfile.mkdtemp(prefix="detect-video-batch-")
+        Raises DetectVideoError.
+        """
+        if self._folder is None:
+            self._load_first(load)
+        if load.digest is not None:
+            self._pool.start(load.config, load.digest, 1)
+        return self._facts
+
+    def _load_first(self, load: Load) -> None:
+        self._folder, lock = make_folder(load.folder or tempfile.gettempdir())
         usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
         cores, self._locks = claim_cores(load.cores, usable, load.node_cpus)
         if not self._locks:
             os.environ[CORES_VARIABLE] = str(load.cores)  # the process that is started reads it
+        self._locks.append(lock)
         limits = Limits(item=load.item_timeout)
-        return LocalPool(Path(self._folder), load.place, [cores], limits, load.gathers)
+        self._pool = LocalPool(Path(self._folder), load.place, [cores], limits, load.gathers)
+        self._facts = self._pool.load_first(load.config, load.pictures, resolves=load.resolves)
 
-    def begin(self, text: str) -> str:
-        """The settings in force. The process is started anew where it was loaded with others."""
-        begin = codec.from_json(text, Begin, ORIGIN)
-        assert self._pool is not None, "load comes first"
-        self._pool.start(begin.config, begin.digest, 1)
-        return self._look(GLANCE_S)
-
-    def work(self, text: str) -> str:
-        self._next = codec.from_json(text, Task, ORIGIN)
+    def work(self, task: Task) -> News:
+        self._next = task
         return self._look(LOOK_S)
 
-    def look(self, text: str = "") -> str:
-        assert self._pool is not None, "load comes first"
+    def look(self) -> News:
         return self._look(GLANCE_S if self._pool.has_room() else LOOK_S)
 
-    def _look(self, seconds: float) -> str:
-        pool = self._pool
-        assert pool is not None, "load comes first"
-        self._hand_over(pool)
-        events = pool.wait(seconds)
-        self._hand_over(pool)
-        (state,), (report,) = pool.states(), pool.reports()
-        happened = [_as_message(event) for event in events]
-        news = News(state=state.state, frames=state.frames, starts=report.starts, events=happened)
-        return to_text(news)
+    def _look(self, seconds: float) -> News:
+        self._hand_over()
+        events = self._pool.wait(seconds)
+        self._hand_over()
+        (state,), (report,) = self._pool.states(), self._pool.reports()
+        return News(state=state.state, frames=state.frames, starts=report.starts, events=events)
 
-    def _hand_over(self, pool: LocalPool) -> None:
+    def _hand_over(self) -> None:
         """An idle process may have died a moment ago: then the item waits for the next one."""
-        if self._next is not None and pool.has_room():
+        if self._next is not None and self._pool.has_room():
             task, self._next = self._next, None
-            pool.submit(task)
+            self._pool.submit(task)
 
-    def close(self, text: str = "") -> str:
+    def close(self) -> None:
         """Ends the process in order. What it works on is dropped, and nothing of it stays."""
-        if self._pool is not None:
-            self._pool.close()
         if self._folder is not None:
+            self._pool.close()
             shutil.rmtree(self._folder, ignore_errors=True)
-        return ""
 
 
-def _as_message(event: Event) -> Happened:
-    return Happened(kind=type(event).__name__, event=codec.to_builtins(event))
+def make_folder(place: str) -> tuple[str, int]:
+    """A worker's own folder, and a lock on it that goes with the worker. What workers left that
+    were killed with all that they had started is removed."""
+    for path in Path(place).glob(f"{PREFIX}*"):
+        with suppress(OSError):  # most are of other programs, or in use
+            if path.lstat().st_uid == os.getuid() and (old := take_lock(str(path / LOCK))):
+                shutil.rmtree(path, ignore_errors=True)
+                os.close(old)
+    while True:
+        folder = tempfile.mkdtemp(prefix=PREFIX, dir=place)
+        lock = take_lock(os.path.join(folder, LOCK), os.O_CREAT)
+        if lock is not None and os.path.exists(os.path.join(folder, LOCK)):
+            return folder, lock  # else another worker was quicker with the lock
 
 
 def _sees(hello: Hello) -> bool:

@@ -32,7 +32,7 @@ def claim_cores(count: int, usable: Sequence[int], node_cpus: float) -> tuple[li
         for core in usable:
             if len(taken) == count:
                 break
-            if (lock := _lock(os.path.join(folder, str(core)))) is not None:
+            if (lock := take_lock(os.path.join(folder, str(core)), os.O_CREAT)) is not None:
                 taken.append(core)
                 locks.append(lock)
     if len(taken) == count:
@@ -42,8 +42,9 @@ def claim_cores(count: int, usable: Sequence[int], node_cpus: float) -> tuple[li
     return list(usable), []
 
 
-def _lock(path: str) -> int | None:
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+def take_lock(path: str, flags: int = 0) -> int | None:
+    """None where another has it. Raises OSError."""
+    file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

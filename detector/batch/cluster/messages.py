@@ -1,7 +1,7 @@
 """What travels between a job, the process that speaks to Ray, and the workers on their nodes.
 
-All of it is text: names, paths, settings, records. Frames and detections never travel, and neither
-do credentials: each worker has those of its own environment.
+Names, paths, settings, records: frames and detections never travel, and neither do credentials.
+Each worker has those of its own environment.
 """
 
 from __future__ import annotations
@@ -10,92 +10,74 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from detector.batch.documents import WorkerReport, WorkerState
+from detector.batch.item import Task
+from detector.batch.pool import Event
+from detector.batch.settings import LoadedFacts
 from detector.core.session import codec
 
 ORIGIN = "a message of the cluster"
-NO_MEMORY = "Ray ended it because the memory of its node ran low"
-NOT_INSTALLED = "detect-video is not installed on the node, or is an older one"
-
-# ---- to and from the process that speaks to Ray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connect:
-    """The first order. ``address``: of a cluster; None starts Ray on this machine, with ``cores``
-    of it, and with its files in ``folder``."""
+class Load:
+    """What a worker loads. ``digest``: of the settings in force and the model; None while they are
+    not known. ``cores``: that it has; ``node_cpus``: that Ray knows of its node. ``folder``: for
+    its files; None is its TMPDIR."""
+
+    config: dict[str, dict[str, Any]]
+    digest: str | None = None
+    place: str
+    pictures: list[str]
+    resolves: bool
+    gathers: bool
+    item_timeout: float | None
+    folder: str | None = None
+    cores: int = 0
+    node_cpus: float = 0.0
+
+
+# ---- between the job and the process that speaks to Ray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Open:
+    """The first message; the answer is None. ``address``: of a cluster; None starts Ray on this
+    machine, with ``cores`` of it, and with its files in ``folder``. ``hello``: for all workers."""
 
     address: str | None
     cores: int
     folder: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Connected:
-    """``error``: why there is no connection; the process has then ended."""
-
-    error: str = ""
-    exit_code: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewActor:
-    """``cpus``, ``gpus``: that Ray sets aside for it. ``avoid``: nodes on which it must not be."""
-
-    number: int
-    cpus: int
-    gpus: int = 0
-    avoid: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """``text``: a message to the actor (below), or nothing."""
-
-    number: int
-    method: str
-    text: str = ""
+    workers: int | None
+    hello: Hello
+    load: Load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """``ends``: actors that are killed. They come first, then new ones, then calls. ``wait``:
-    seconds for the first answer."""
+    """``tasks``: for workers that are free. ``start``: arguments of ``Pool.start``, once.
+    ``closes``: all workers are to go."""
 
     wait: float
-    ends: list[int] = field(default_factory=list)
-    places: list[NewActor] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """What came of a call: its text, or why the actor is ``lost``."""
-
-    number: int
-    text: str = ""
-    lost: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """A node that is alive, and all that it has, whoever uses it."""
-
-    id: str
-    host: str
-    cpus: float
-    gpus: float
+    tasks: list[Task] = field(default_factory=list)
+    start: tuple[dict[str, dict[str, Any]], str, int] | None = None
+    closes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turned:
-    """``silent_s``: since the cluster's head last told which nodes there are."""
+    """``facts``: of the first worker that has loaded. ``room``: workers that are free."""
 
-    replies: list[Reply]
-    nodes: list[Node]
-    silent_s: float
+    events: list[Event] = field(default_factory=list)
+    states: list[WorkerState] = field(default_factory=list)
+    reports: list[WorkerReport] = field(default_factory=list)
+    facts: LoadedFacts | None = None
+    room: int = 0
+    alive: bool = True
+    cores: float = 0.0
 
 
-# ---- to and from an actor
+# ---- between that process and a worker; Hello and Welcome as text, for one of another version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,54 +108,14 @@ class Welcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """``cores``: that the worker has. ``node_cpus``: that Ray knows of its node."""
-
-    config: dict[str, dict[str, Any]]
-    place: str
-    pictures: list[str]
-    resolves: bool
-    gathers: bool
-    cores: int
-    node_cpus: float
-    item_timeout: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
-    """``facts``: of settings.LoadedFacts; None where it could not be loaded."""
-
-    facts: dict[str, Any] | None = None
-    error: str = ""
-    exit_code: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Begin:
-    """``config``: the settings in force, without ``auto``. ``digest``: of them and the model."""
-
-    config: dict[str, dict[str, Any]]
-    digest: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Happened:
-    """``event``: of the class of pool.py that ``kind`` names."""
-
-    kind: str
-    event: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class News:
     """``state``: of WorkerState. ``starts``: processes that the worker took so far."""
 
     state: str
     frames: int
     starts: int
-    events: list[Happened] = field(default_factory=list)
+    events: list[Event]
 
 
-def to_text(message: Any) -> str:
-    """One line."""
+def to_text(message: Hello | Welcome) -> str:
     return json.dumps(codec.to_builtins(message))

@@ -6,9 +6,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from detector.batch.cluster.messages import Node
-
 CORES = 2  # of a worker, as on one machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A node that is alive, and all that it has, whoever uses it."""
+
+    id: str
+    cpus: float
+    gpus: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ PR_SET_PDEATHSIG = 1  # of Linux's prctl
 PARENTS_LAST_THREAD_S = 0.5
 PARENTS_LAST_PIPE_S = 0.2  # a parent that is killed may be there so long after its pipes
 PATIENCE_S = 10.0  # for a call inside a library to return, once nobody wants its result
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "../../.."))  # holds detector/
 
 
 class Stopped(BaseException):

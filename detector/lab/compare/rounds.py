@@ -20,11 +20,11 @@ from detector.lab.analysis.compare import Variant, compare_variants, label
 from detector.lab.compare.labels import Labels
 from detector.lab.compare.worker import (
     Check,
-    Child,
     Command,
     Judgement,
     MappedClasses,
     Opening,
+    Process,
     Wanted,
     read_detections,
 )
@@ -103,12 +103,12 @@ class _Crew:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._children: dict[int, Child] = {}
+        self._children: dict[int, Process] = {}
 
     def open(self, at: int, variant: Variant, plan: Plan) -> None:
         place = self._folder / str(at)
         place.mkdir()
-        self._children[at] = Child(place, self._folder)
+        self._children[at] = Process(place, self._folder)
         config = _config_of(plan, variant)
         opening = Opening(config.as_dict(), plan.source, str(place))
         variant.facts = self.ask(at, variant, Command("open", opening), VariantFacts)

@@ -1,31 +1,24 @@
 """One variant in a process of its own, and the parent's end of it.
 
-The parent writes one line of JSON, a ``Command``; the worker answers with one line, a ``Reply``,
-until the parent lets it go. A crash, a leak and the peak of memory are then this variant's alone.
-Whatever a library prints goes to stderr.
+The parent sends a ``Command``, as JSON; the worker answers each with a ``Reply``, until the parent
+lets it go. A crash, a leak and the peak of memory are then this variant's alone.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import signal
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
 from detector.core.errors import EXIT_ENGINE, EXIT_INTERNAL, DetectVideoError
-from detector.core.run.signals import leave_unwanted
+from detector.core.run.child import GRACE_S, Child, end, listen, open_pipe, python, receive, send
 from detector.core.session import codec
 from detector.core.session.measured import Metric
 from detector.core.types import Detections, Frame, Image
@@ -136,107 +129,39 @@ def read_detections(path: str) -> list[Detections]:
 
 # The parent's end: start a worker, ask it, stop it. The death of a worker is a Reply too.
 
-ROOT = Path(__file__).parents[3]
-GRACE_S = 3.0  # to leave in order before it is killed
-LAST_WORDS = 300  # characters of stderr in a message
 
-
-def _command_line(shared: Path | None) -> list[str]:
-    """It asks to end with this process before it imports anything that takes a while."""
-    code = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
-        "from detector.core.run.signals import end_with_parent; "
-        f"end_with_parent({os.getpid()}, {str(shared) if shared else None!r}); "
-        "from detector.lab.compare.worker import main; main()"
-    )
-    # -P: a folder called detector in the current directory must not be taken for this package.
-    return [sys.executable, "-P", "-c", code]
-
-
-class Child:
-    """A worker process. ``folder`` is its own; it must exist. ``shared``: a folder of this process
+class Process:
+    """A variant's. ``folder`` is its own; it must exist. ``shared``: a folder of this process
     alone, which the worker removes where this process is killed."""
 
     def __init__(self, folder: Path, shared: Path | None = None) -> None:
-        self._stderr = folder / "stderr.txt"
-        with self._stderr.open("wb") as stderr:
-            self._process = subprocess.Popen(
-                _command_line(shared),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-                encoding="utf-8",
-                start_new_session=True,  # a Ctrl-C in the terminal reaches only the parent
-            )
+        self._child = Child(
+            lambda pipe: python("detector.lab.compare.worker", pipe, shared), folder / "stderr.txt"
+        )
 
     def ask(self, command: Command, kind: type[Wanted]) -> tuple[Wanted | None, Reply]:
         """The answer, and the whole reply; no answer where the worker refused, or died."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.write(_to_line(command))
-            self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            return None, self._describe_death(command.do)
-        reply = codec.from_json(line, Reply, "a worker of compare")
+        pipe = self._child.pipe
+        try:
+            send(pipe, command)
+            reply = receive(pipe, Reply)
+        except (EOFError, OSError):
+            text = self._child.describe_death("its process", f"during {command.do}")
+            return None, Reply(error=text, exit_code=EXIT_ENGINE)
         if reply.error is not None:
             return None, reply
         return codec.from_builtins(reply.answer, kind, "a worker of compare"), reply
 
-    def _describe_death(self, doing: str) -> Reply:
-        code = self._process.wait()
-        how = f"by signal {-code} ({_signal_name(-code)})" if code < 0 else f"with status {code}"
-        text = f"its process ended {how} during {doing}"
-        if code == -signal.SIGKILL:
-            text += "; the system may have killed it for lack of memory"
-        words = " ".join(self._stderr.read_text(encoding="utf-8", errors="replace").split())
-        if words:
-            text += f"; the last that it printed: {words[-LAST_WORDS:]}"
-        return Reply(error=text, exit_code=EXIT_ENGINE)
-
     def close(self) -> None:
         """Lets it go in order; may be called twice."""
-        with suppress(OSError, ValueError):
-            assert self._process.stdin is not None
-            self._process.stdin.write(_to_line(Command("close")))
-            self._process.stdin.close()
-        self._end()
+        with suppress(OSError):
+            send(self._child.pipe, Command("close"))
+        self._child.pipe.close()
+        end([self._child], alone_s=GRACE_S)
 
     def stop(self) -> None:
         """Ends it now, whatever it is doing."""
-        self._signal(signal.SIGTERM)
-        self._end()
-
-    def _end(self) -> None:
-        try:
-            self._process.wait(GRACE_S)
-        except subprocess.TimeoutExpired:
-            self._signal(signal.SIGKILL)
-            self._process.wait()
-        finally:
-            self._signal(signal.SIGKILL)  # what it may have started itself
-            for pipe in (self._process.stdin, self._process.stdout):
-                with suppress(OSError):
-                    assert pipe is not None
-                    pipe.close()
-
-    def _signal(self, number: int) -> None:
-        """To its whole process group, which lives as long as any process of it does."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, number)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "unknown"
-
-
-def _to_line(message: Command | Reply) -> str:
-    return json.dumps(codec.to_builtins(message)) + "\n"
+        end([self._child])
 
 
 # The worker's end.
@@ -244,27 +169,13 @@ def _to_line(message: Command | Reply) -> str:
 SHORT_PAUSE_S = 0.2
 
 
-def main() -> None:
-    """Serves until ``close``, or until nobody writes to stdin any more."""
-    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
+def main(pipe: int) -> None:
+    """Serves until ``close``, or until the parent's end of the pipe is closed."""
+    parent = open_pipe(pipe)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
-    commands: SimpleQueue[str] = SimpleQueue()
-    threading.Thread(target=_listen, args=(sys.stdin, commands), daemon=True).start()
-    serve(commands.get, replies)
-
-
-def _listen(stdin: TextIO, commands: SimpleQueue[str]) -> None:
-    for line in stdin:
-        commands.put(line)
-        if codec.from_json(line, Command, "compare").do == "close":
-            return  # the parent closes its pipe next, and lives
-    leave_unwanted()
-
-
-def serve(next_line: Callable[[], str], replies: TextIO) -> None:
+    next_command = listen(parent, Command, lambda command: command.do == "close")
     variant: _OpenVariant | None = None
-    while (command := codec.from_json(next_line(), Command, "compare")).do != "close":
+    while (command := next_command()).do != "close":
         try:
             if command.opening is not None:
                 variant = _OpenVariant(command.opening)
@@ -274,8 +185,7 @@ def serve(next_line: Callable[[], str], replies: TextIO) -> None:
             reply = Reply(error=" ".join(str(error).split()), exit_code=error.exit_code)
         except Exception as error:
             reply = _describe_failure(error)
-        replies.write(_to_line(reply))
-        replies.flush()
+        send(parent, reply)
     if variant is not None:
         variant.machine.engine.close()
 

@@ -1,0 +1,430 @@
+"""The workers of a job on a cluster: how many there should be, what each is doing, and what becomes
+of those that are lost.
+
+Ray places an actor where there is room, lets it wait where there is none, runs its calls and tells
+which were lost and why. Ray's own restarts and retries are left at none: with ``max_restarts``
+above 0, Ray 2.60 says of a lost call no more than "the actor was restarted", not that the memory of
+its node ran low (scripts/cluster_check memory); and an item that is tried again has to be counted,
+put at the end, and looked at for results that stand already, which is the job's to do. So a place
+whose actor is lost gets another actor. Each has one call at a time, so that none has two items.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from detector import __version__
+from detector.batch.cluster.messages import ORIGIN, Load, News, Open, Turn, Turned, Welcome, to_text
+from detector.batch.cluster.room import Need, Node, need_of, room_of
+from detector.batch.item import Task
+from detector.batch.listing import look_at
+from detector.batch.local import LOADING_S
+from detector.batch.pool import MOST_FAILED_LOADS, Failed, Finished, Gone, Place, Places
+from detector.core.errors import EXIT_ENGINE, DetectVideoError, EngineError, OutputError
+from detector.core.errors.text import counted
+from detector.core.session import codec
+
+BALANCE_S = 2.0  # between two looks at whether there should be more workers
+IDLE_S = 2.0  # between two looks at a worker that has nothing to do
+SILENT_S = 60.0  # for an answer that should come within a second
+HEAD_S = 90.0  # for the cluster's head to answer again
+WAITING_S = 60.0  # for room that others seem to have; then it is not asked for ...
+AGAIN_S = 300.0  # ... for so long
+NO_WORKER_S = 600.0  # without any node for any worker
+MEMORY_S = 5.0  # for that of a worker that Ray ended to be free: its process may end later
+CLOSING_S = 10.0
+LIMITS = {"load": LOADING_S + SILENT_S, "work": SILENT_S, "look": SILENT_S}
+
+NO_MEMORY = "Ray ended it because the memory of its node ran low"
+NOT_INSTALLED = "detect-video is not installed on the node, or is an older one"
+NOT_THERE = "No module named 'detector"
+RAN_LOW = "running low on memory"
+USED = re.compile(r"[\d.]+ ?\w?B used / [\d.]+ ?\w?B limit")
+LONGEST = 400  # characters of what Ray says in a message
+
+
+class Nodes(Protocol):
+    """The nodes that the cluster's head last told of, and the seconds since."""
+
+    found: Sequence[Node]
+
+    def silent_s(self) -> float: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class _Place(Place):
+    """A place, and the actor that has it now."""
+
+    actor: Any = None
+    due: float = 0.0  # when it may get one
+    doing: str = ""  # the call that is under way
+    answer: Any = None  # of it, to be waited for
+    called: float = 0.0
+    welcome: Welcome | None = None
+    load: Load | None = None  # that was asked for last
+    given: bool = False  # the task is on its way
+    processes: int = 0  # that this actor took
+    apart: bool = False  # given up for its node's sake: another place may do better
+
+    def is_free(self) -> bool:
+        return self.state == "idle" and not self.doing
+
+    def where(self) -> str:
+        return "a node" if self.welcome is None else f"node {self.welcome.host}"
+
+
+@dataclass(slots=True)
+class Workers(Places[_Place]):
+    """``ray``: the module. ``actor``: the class of workers, for Ray."""
+
+    ray: Any
+    actor: Any
+    nodes: Nodes
+    wanted: Open
+    sleep: Callable[[float], None] = time.sleep
+    need: Need = field(init=False)
+    _load: Load = field(init=False)
+    _avoid: set[str] = field(default_factory=set)  # ids of nodes
+    _most: int = 1  # workers that there is work for, as far as it is known
+    _added: int = 0  # places, ever
+    _began: float | None = None  # when the first worker had its node
+    _balanced: float = float("-inf")
+    _without: float = 0.0  # since when there is no worker on any node
+    _sated: float = float("-inf")  # until then no more is asked for
+    _room: int = 0
+
+    def __post_init__(self) -> None:
+        """With a first place, whose worker tells what ``auto`` means."""
+        self._load = self.wanted.load
+        self.need = need_of(self._load.config, self.nodes.found, self.wanted.workers)
+        self._without = self.clock()
+        self._add_place()
+
+    def turn(self, turn: Turn) -> Turned:
+        if turn.closes:
+            self.close()
+        if turn.start is not None:
+            self._start(*turn.start)
+        for task in turn.tasks:
+            self.submit(task)
+        return Turned(
+            events=self.wait(turn.wait),
+            states=self.states(),
+            reports=self.reports(),
+            facts=next((place.facts for place in self._places if place.facts is not None), None),
+            room=sum(place.is_free() for place in self._places),
+            alive=self.is_alive(),
+            cores=self.cores(),
+        )
+
+    def _start(self, config: dict[str, dict[str, Any]], digest: str, most: int) -> None:
+        self._most = most
+        self._load = replace(self._load, config=config, digest=digest, pictures=[], resolves=False)
+        need = need_of(config, self.nodes.found, self.wanted.workers)
+        if need != self.need:  # there is no GPU in what was asked for with auto
+            self.need = need
+            for place in self._standing():
+                self._restart(place)
+        self._balance(self.clock())
+
+    def _standing(self) -> list[_Place]:
+        return [place for place in self._places if place.stands()]
+
+    def _add_place(self) -> None:
+        place = _Place(number=self._added, since=self.clock())
+        self._added += 1
+        self._places.append(place)
+
+    def _new_actor(self, place: _Place) -> None:
+        options: dict[str, Any] = {
+            "num_cpus": self.need.cpus,
+            "num_gpus": self.need.gpus,
+            "max_restarts": 0,
+            "max_task_retries": 0,
+        }
+        if self._avoid:
+            options["label_selector"] = {"ray.io/node-id": f"!in({','.join(sorted(self._avoid))})"}
+        place.actor = self.actor.options(**options).remote()
+        self._call(place, "hello", to_text(self.wanted.hello))
+
+    def _call(self, place: _Place, method: str, *given: Any) -> None:
+        place.doing, place.called = method, self.clock()
+        place.answer = getattr(place.actor, method).remote(*given)
+
+    # ---- work
+
+    def _hand(self, place: _Place, task: Task) -> None:
+        place.given = False  # the next look hands it over
+
+    def _look(self, seconds: float) -> None:
+        """Asks what is to be asked, and takes the answers that come within so many seconds."""
+        now = self.clock()
+        for place in self._standing():
+            if place.actor is None and now >= place.due:
+                self._new_actor(place)
+            elif not place.doing and place.actor is not None:
+                self._ask(place, now)
+        for place in self._answered(seconds):
+            self._hear(place)
+        if self.nodes.silent_s() > HEAD_S:
+            silent = f"{self.nodes.silent_s():.0f} s"
+            self._collapse(f"the head of the Ray cluster has not answered for {silent}")
+            return
+        now = self.clock()
+        for place in self._standing():
+            limit = LIMITS.get(place.doing)  # for "hello" it may wait for a node
+            if limit is not None and now - place.called > limit:
+                self._lose(place, f"its worker on {place.where()} did not answer for {limit:g} s")
+        if now - self._balanced >= BALANCE_S:
+            self._balance(now)
+
+    def _ask(self, place: _Place, now: float) -> None:
+        """The next call, where one is due."""
+        if place.load is not self._load:
+            assert place.welcome is not None
+            place.load, id = self._load, place.welcome.node
+            cpus = next((node.cpus for node in self.nodes.found if node.id == id), 0.0)
+            self._call(place, "load", replace(self._load, cores=self.need.cpus, node_cpus=cpus))
+        elif self._load.digest is None:
+            return  # the job is not there yet
+        elif place.task is not None and not place.given:
+            place.given = True
+            self._call(place, "work", place.task)
+        elif place.state != "idle" or now - place.called >= IDLE_S:
+            self._call(place, "look")
+
+    def _answered(self, seconds: float) -> Iterator[_Place]:
+        awaited = {place.answer: place for place in self._places if place.doing}
+        if not awaited:
+            self.sleep(seconds)
+            return
+        ready, _ = self.ray.wait(list(awaited), num_returns=1, timeout=seconds)
+        if ready:  # and what came at the same moment
+            ready, _ = self.ray.wait(list(awaited), num_returns=len(awaited), timeout=0)
+        yield from (awaited[answer] for answer in ready)
+
+    def _hear(self, place: _Place) -> None:
+        doing, place.doing = place.doing, ""
+        try:
+            said = self.ray.get(place.answer)
+        except DetectVideoError as error:
+            cause = getattr(error, "cause", error)  # Ray's own has a traceback in its text
+            self._give_up(place, str(cause), error.exit_code)
+        except Exception as error:
+            self._lose(place, f"its worker on {place.where()} was lost: {describe(error)}")
+        else:
+            if doing == "hello":
+                self._meet(place, codec.from_json(said, Welcome, ORIGIN))
+            elif doing == "load":
+                place.facts = said
+            else:
+                self._take_news(place, said)
+
+    def _meet(self, place: _Place, welcome: Welcome) -> None:
+        """The actor has a node. Refuses nodes on which items would fail, or come out otherwise."""
+        place.welcome, now = welcome, self.clock()
+        self._began = now if self._began is None else self._began
+        place.enter("loading", now)
+        error: type[DetectVideoError] = EngineError
+        out = self.wanted.hello.place
+        unseen = [path for path in welcome.unseen if os.path.exists(path)]
+        if welcome.version != __version__:
+            why = f"has detect-video {welcome.version}, and the job {__version__}: install that"
+        elif not welcome.sees:
+            error = OutputError
+            why = f"does not see {out}: put -o where all nodes can write"
+        elif unseen:
+            why = f"does not see {unseen[0]}: sources and models need one path on all nodes"
+        elif barred := [
+            one for one in welcome.barred if one == self.wanted.hello.place or _is_open(one)
+        ]:
+            error = OutputError if barred[0] == out else EngineError
+            why = f"is of no use: {welcome.barred[barred[0]]}, in the environment of that node"
+        elif self._load.gathers and not welcome.gathers:
+            why = "has no pyarrow, as this machine has: pip install 'detect-video[batch]' there"
+        else:
+            return
+        self._avoid.add(welcome.node)
+        place.apart = True
+        self._give_up(place, f"node {welcome.host} {why}", error.exit_code)
+
+    def _take_news(self, place: _Place, news: News) -> None:
+        place.starts += max(0, news.starts - place.processes)
+        place.processes = news.starts
+        place.frames = news.frames
+        for event in news.events:
+            if isinstance(event, Finished):
+                self._finish_task(place, event.record)
+            elif isinstance(event, Failed):
+                self._fail_task(place, event.error, event.exit_code, lost=event.lost)
+            else:
+                self._give_up(place, f"{event.error} (on {place.where()})", event.exit_code)
+                return
+        # An item that was handed over makes a worker busy, also while its process starts anew.
+        state = "working" if place.task is not None else news.state
+        if state != place.state:
+            place.enter(state, self.clock())
+        if state == "idle":
+            place.failed_loads = 0
+
+    # ---- what goes wrong
+
+    def _lose(self, place: _Place, why: str) -> None:
+        """The actor is gone, or as good as gone. The item under way is told of, and another actor
+        takes the place."""
+        # One that waits for a node may lose it, over and over. Short memory is for all of them.
+        loads = place.state == "loading" or NO_MEMORY in why
+        if not self._fail_task(place, why) and loads:
+            place.failed_loads += 1
+        if place.failed_loads >= MOST_FAILED_LOADS or NOT_INSTALLED in why:
+            self._give_up(place, why, EXIT_ENGINE)
+        else:
+            self._restart(place, MEMORY_S if NO_MEMORY in why else 0.0)
+
+    def _restart(self, place: _Place, pause_s: float = 0.0) -> None:
+        """Another actor, which may have to wait for a node."""
+        self._end_actor(place)
+        place.enter("waiting", self.clock())
+        place.due = place.since + pause_s
+
+    def _end_actor(self, place: _Place) -> None:
+        with suppress(Exception):
+            self.ray.kill(place.actor, no_restart=True)
+        place.actor = place.answer = place.welcome = place.facts = place.load = None
+        place.doing, place.processes = "", 0
+
+    def _give_up(self, place: _Place, why: str, exit_code: int) -> None:
+        self._fail_task(place, why)
+        self._end_actor(place)
+        self._leave(place, why, exit_code)
+
+    def _collapse(self, why: str) -> None:
+        """No cluster is left: what is under way is lost, and the job ends."""
+        for place in self._standing():
+            self._fail_task(place, why)
+            place.enter("gone", self.clock())
+        self._events.append(Gone(0, f"{why}; --resume goes on", EXIT_ENGINE))
+
+    # ---- how many there should be
+
+    def _balance(self, now: float) -> None:
+        """Asks for more workers where there is room for them, and takes back what is asked for in
+        vain. Workers that have a node are never sent away."""
+        self._balanced = now
+        standing = self._standing()
+        waiting = [place for place in standing if place.state == "waiting"]
+        placed = len(standing) - len(waiting)
+        if placed:
+            self._without = now
+        elif now - self._without > NO_WORKER_S:
+            self._collapse(
+                f"no node gave a worker {_words(self.need)} for {NO_WORKER_S:.0f} s "
+                f"({len(self.nodes.found)} nodes)"
+            )
+            return
+        if self._load.digest is None:
+            return
+        surplus = len(standing) - self._wanted(now, len(standing))
+        idle = any(p.state == "idle" and now - p.since > IDLE_S for p in standing)
+        if idle:  # there is nothing left to hand out
+            surplus = len(waiting)
+        elif placed and self.wanted.workers is None and _waits_long(waiting, now):
+            surplus, self._sated = len(waiting), now + AGAIN_S
+        for place in waiting[::-1][: max(0, surplus)]:
+            self._withdraw(place)
+        if not idle:
+            for _ in range(-surplus):
+                self._add_place()
+
+    def _wanted(self, now: float, standing: int) -> int:
+        """With a number of workers that is asked for until there are so many: an autoscaling
+        cluster brings nodes for them. Without, as many as the nodes that are there can hold. One
+        at least, unless all were given up: it waits for a node that comes."""
+        room = room_of(self.need, self.nodes.found, self._avoid)
+        if room != self._room:  # a node has come, or is gone
+            self._room, self._sated = room, float("-inf")
+        failed = sum(not place.stands() and not place.apart for place in self._places)
+        wanted = self.wanted.workers or max(1, room)
+        wanted = min(wanted - failed, max(1, self._most))
+        if now < self._sated:
+            wanted = min(wanted, standing)
+        return max(min(1, standing), wanted)
+
+    def _withdraw(self, place: _Place) -> None:
+        self._end_actor(place)
+        place.enter("gone", self.clock())
+        place.apart = True
+        if not place.starts:
+            self._places.remove(place)
+
+    # ---- what is known
+
+    def _cores_each(self) -> float:
+        return float(self.need.cpus)
+
+    def cores(self) -> float:
+        """On the average since the first worker had its node: workers come and go."""
+        now = self.clock()
+        passed = 0.0 if self._began is None else now - self._began
+        if passed < BALANCE_S:
+            return float(self.need.cpus * sum(p.welcome is not None for p in self._places))
+        states = ("loading", "working", "idle")
+        held = sum(place.seconds(state, now) for place in self._places for state in states)
+        return self.need.cpus * held / passed
+
+    # ---- the end
+
+    def close(self) -> None:
+        """Those that have a process end it themselves, so that nothing of an item under way stays.
+        One that loads has written nothing, and ends with its actor."""
+        closing = [place for place in self._standing() if place.facts is not None]
+        for place in closing:
+            with suppress(Exception):
+                place.answer, place.doing = place.actor.close.remote(), "close"
+        with suppress(Exception):
+            answers = [place.answer for place in closing]
+            self.ray.wait(answers, num_returns=len(answers), timeout=CLOSING_S)
+        for place in self._standing():
+            self._end_actor(place)
+            place.enter("gone", self.clock())
+
+
+def describe(error: Exception) -> str:
+    """What Ray says in one line, without its page of advice."""
+    text = str(error)
+    if NOT_THERE in text:
+        return NOT_INSTALLED
+    if RAN_LOW in text:
+        used = USED.search(text)
+        return (
+            f"{NO_MEMORY}{f' ({used[0]})' if used else ''}; give fewer --workers, or nodes with "
+            "more memory (RAY_memory_usage_threshold is the share at which Ray does so)"
+        )
+    cause = getattr(error, "cause", None)  # what was raised in an actor
+    if isinstance(cause, Exception):
+        text = f"{type(cause).__name__}: {cause}"
+    words = " ".join(text.split()) or type(error).__name__
+    return words if len(words) <= LONGEST else f"{words[:LONGEST]} ..."
+
+
+def _is_open(address: str) -> bool:
+    """To this machine. What is gone everywhere is no node's fault."""
+    try:
+        look_at(address)
+    except DetectVideoError:
+        return False
+    return True
+
+
+def _waits_long(waiting: Sequence[_Place], now: float) -> bool:
+    return bool(waiting) and now - min(place.since for place in waiting) > WAITING_S
+
+
+def _words(need: Need) -> str:
+    return counted(need.cpus, "core") + (f" and {need.gpus} GPU" if need.gpus else "")
