@@ -127,10 +127,10 @@ CAMERAS = (
         right=True,
     ),
     Column("dropped_share", "dropped", ".0%"),
-    Column("age_p50", "age p50", ".0f", value=lambda one: one.age_ms.p50),
-    Column("age_p90", "p90", ".0f", value=lambda one: one.age_ms.p90, out=1),
-    Column("age_p99", "p99", ".0f", value=lambda one: one.age_ms.p99),
-    Column("age_max", "max ms", ".0f", value=lambda one: one.age_ms.max, out=2),
+    Column("age_ms.p50", "age p50", ".0f"),
+    Column("age_ms.p90", "p90", ".0f", out=1),
+    Column("age_ms.p99", "p99", ".0f"),
+    Column("age_ms.max", "max ms", ".0f", out=2),
     Column("lost", value=lambda one: one.reconnects + one.stalls, out=4),
 )
 
