@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.core.session.document import SessionDocument
-from detector.core.timeline import STAGES
 from detector.lab.analysis.loop.activities import activities_of, durations_ms, frames_written
 from detector.lab.session.read import SavedSession
 
@@ -91,7 +90,7 @@ def diff(before: SavedSession, after: SavedSession) -> list[Change]:
     pairs = {END_TO_END: (periods_ms(before), periods_ms(after))}
     pairs |= {
         stage: (durations_ms(before.spans, stage), durations_ms(after.spans, stage))
-        for stage in STAGES
+        for stage in before.document.stages
     }
     return [
         change(what, *samples)
