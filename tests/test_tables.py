@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -104,3 +105,10 @@ def test_parts_of_a_table() -> None:
 def test_a_cell_that_is_too_long_loses_its_middle() -> None:
     table = Table("t", (Column("name", longest=12),), ROWS)
     assert "a-lon...ayer" in printed(table, 200)
+
+
+def test_a_key_may_lead_into_what_a_row_holds() -> None:
+    inner = SimpleNamespace(share=0.5)
+    rows = [SimpleNamespace(agreement=inner), SimpleNamespace(agreement=None)]
+    column = Column("agreement.share", form=".0%")
+    assert [column.text(column.of(row)) for row in rows] == ["50%", "-"]

@@ -18,9 +18,10 @@ from detector.core.wings import Rounded, Share
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. ``key``: its name in CSV, and of the attribute, or key, of a row that it shows,
-    unless ``value`` takes something else from the row. ``title``: over it; the key where it has
-    none. ``form``: how Python formats its numbers; empty: as ``plain`` does. ``unit``: of numbers.
+    """One column. ``key``: its name in CSV, and of the attribute, or key, of a row that it shows
+    (``agreement.share``: of an attribute's), unless ``value`` takes something else from the row.
+    ``title``: over it; the key where it has none. ``form``: how Python formats its numbers; empty:
+    as ``plain`` does. ``unit``: of numbers.
 
     ``out``: a narrow place leaves columns out in this order, 1 first; a column with 0 stays.
     ``right``: None aligns texts left and numbers right. ``whole``: its cells are not folded;
@@ -43,7 +44,13 @@ class Column:
         """A text, a number, or None where there is none."""
         if self.value is not None:
             return self.value(row)
-        return row.get(self.key) if isinstance(row, Mapping) else getattr(row, self.key)
+        if isinstance(row, Mapping):
+            return row.get(self.key)
+        for name in self.key.split("."):
+            if row is None:
+                return None
+            row = getattr(row, name)
+        return row
 
     def head(self, said: str = "") -> str:
         """``said``: a unit that need not be repeated."""

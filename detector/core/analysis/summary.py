@@ -250,6 +250,12 @@ class StageRow:
     p99_ms: float | None
     cpu_ms: float
 
+    @property
+    def run_by(self) -> str:
+        """``reader``; ``3 workers`` for worker-0,worker-1,worker-2."""
+        count = len(self.thread.split(","))
+        return self.thread if count == 1 else f"{count} workers"
+
 
 @dataclass(frozen=True, slots=True)
 class ThreadRow:

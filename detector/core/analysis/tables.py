@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import MISSING, fields
+from typing import Any
 
 from detector.core.analysis.statistics import list_statistics
-from detector.core.analysis.summary import stage_rows, thread_rows
+from detector.core.analysis.summary import StageRow, stage_rows, thread_rows
 from detector.core.errors.text import counted
 from detector.core.session.document import Rates, StreamSummary, Summary
 from detector.core.tables import Column, Table
@@ -62,7 +63,7 @@ LEDGER = (
     Column("p90_ms", "p90", ".2f", "ms", out=2),
     Column("p99_ms", "p99", ".2f", "ms", out=5),
     Column("cpu_ms", "CPU", ".2f", "ms", out=6),
-    Column("thread", value=lambda row: _threads_text(row["thread"]), out=1),
+    Column("run_by", "thread", out=1),
 )
 PERCENTILES = ("p50_ms", "p90_ms", "p99_ms")
 EMPTY = dict.fromkeys((one.key for one in LEDGER), "")
@@ -71,10 +72,7 @@ EMPTY = dict.fromkeys((one.key for one in LEDGER), "")
 def ledger_table(summary: Summary, frames: int, libraries: bool = False) -> Table:
     """A row for each stage that ran, then what no stage holds. ``libraries``: their own threads,
     too."""
-    rows = [
-        {one: getattr(row, one) for one in row.__dataclass_fields__}
-        for row in stage_rows(summary, frames)
-    ]
+    rows: list[StageRow | dict[str, Any]] = [*stage_rows(summary, frames)]
     stages = len(rows)
     if summary.decoding and summary.decoding.calls:
         # Not a stage: the loop's ledger adds up without it. A feed decodes what is dropped, too.
@@ -82,20 +80,14 @@ def ledger_table(summary: Summary, frames: int, libraries: bool = False) -> Tabl
         busy, cpu = (seconds * 1e3 / frames for seconds in (one.busy_s, one.cpu_s))
         threads = counted(one.threads, "camera")
         rows.append(
-            EMPTY | {"stage": "decoding", "busy_ms": busy, "cpu_ms": cpu, "thread": threads}
+            EMPTY | {"stage": "decoding", "busy_ms": busy, "cpu_ms": cpu, "run_by": threads}
         )
     if libraries:
         cpu = summary.cpu.library_threads_s * 1e3 / frames
         where = "in the stages" if summary.cpu.stages_include_libraries else ""
-        rows.append(EMPTY | {"stage": "library threads", "cpu_ms": cpu, "thread": where})
+        rows.append(EMPTY | {"stage": "library threads", "cpu_ms": cpu, "run_by": where})
     title = f"ledger of {counted(frames, 'frame')}, ms a frame"
     return Table("ledger", LEDGER, rows, title, unit="ms", dim=range(stages, len(rows)))
-
-
-def _threads_text(names: str) -> str:
-    """``reader``; ``3 workers`` for worker-0,worker-1,worker-2."""
-    each = names.split(",")
-    return names if len(each) == 1 else f"{len(each)} workers"
 
 
 THREADS = (
@@ -127,10 +119,10 @@ CAMERAS = (
         right=True,
     ),
     Column("dropped_share", "dropped", ".0%"),
-    Column("age_p50", "age p50", ".0f", value=lambda one: one.age_ms.p50),
-    Column("age_p90", "p90", ".0f", value=lambda one: one.age_ms.p90, out=1),
-    Column("age_p99", "p99", ".0f", value=lambda one: one.age_ms.p99),
-    Column("age_max", "max ms", ".0f", value=lambda one: one.age_ms.max, out=2),
+    Column("age_ms.p50", "age p50", ".0f"),
+    Column("age_ms.p90", "p90", ".0f", out=1),
+    Column("age_ms.p99", "p99", ".0f"),
+    Column("age_ms.max", "max ms", ".0f", out=2),
     Column("lost", value=lambda one: one.reconnects + one.stalls, out=4),
 )
 

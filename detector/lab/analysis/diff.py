@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.core.session.document import SessionDocument
-from detector.core.timeline.order import in_order
 from detector.lab.analysis.loop.activities import activities_of, durations_ms, frames_written
 from detector.lab.session.read import SavedSession
 
@@ -90,10 +88,9 @@ END_TO_END = "end to end, per frame"
 def diff(before: SavedSession, after: SavedSession) -> list[Change]:
     """End to end first, then every stage of which both runs have enough samples."""
     pairs = {END_TO_END: (periods_ms(before), periods_ms(after))}
-    names = (session.spans["stage_names"].tolist() for session in (before, after))
     pairs |= {
         stage: (durations_ms(before.spans, stage), durations_ms(after.spans, stage))
-        for stage in in_order(itertools.chain.from_iterable(names))
+        for stage in before.document.stages
     }
     return [
         change(what, *samples)

@@ -25,7 +25,7 @@ from detector.lab.datasets.base import (
 
 __all__ = ["detection_formats", "label_formats", "open", "open_detections"]
 
-Format = TypeVar("Format", LabelFormat, DetectionFormat)
+Kind = TypeVar("Kind", LabelFormat, DetectionFormat)
 
 
 def label_formats() -> dict[str, LabelFormat]:
@@ -38,17 +38,14 @@ def detection_formats() -> dict[str, DetectionFormat]:
     return _formats(DetectionFormat)
 
 
-def _formats(kind: type[Format]) -> dict[str, Format]:
+def _formats(kind: type[Kind]) -> dict[str, Kind]:
     modules = [
         importlib.import_module(f"{__name__}.{module.name}")
         for module in pkgutil.iter_modules(__path__)
     ]
     formats = [each for module in modules for each in getattr(module, "FORMATS", ())]
-    return {each.name: each for each in sorted(formats, key=_name) if isinstance(each, kind)}
-
-
-def _name(each: LabelFormat | DetectionFormat) -> str:
-    return each.name
+    named = {each.name: each for each in formats if isinstance(each, kind)}
+    return dict(sorted(named.items()))
 
 
 def open(
@@ -99,7 +96,7 @@ def open_detections(
     return reader.read(path, Lookup(dataset), names)
 
 
-def _choose(path: Path, format: str, known: dict[str, Format], wanted: str) -> Format:
+def _choose(path: Path, format: str, known: dict[str, Kind], wanted: str) -> Kind:
     if format != "auto":
         if format not in known:
             raise UsageError(f"format {format!r} is not one of {', '.join(known)}")

@@ -73,14 +73,20 @@ class StoredDetections:
     notes: list[str] = field(default_factory=list)
 
 
-class LabelFormat:
-    """One format of labels. A file of this room lists its formats in ``FORMATS``."""
+class Format:
+    """One format. A file of this room lists its formats in ``FORMATS``. ``suffixes``: of its files,
+    where it consists of one."""
 
     name: str
+    suffixes: tuple[str, ...] = ()
 
     def claims(self, path: Path) -> bool:
         """Whether the path looks like this format. Opens no more than a folder's listing."""
-        raise NotImplementedError
+        return path.is_file() and path.suffix.lower() in self.suffixes
+
+
+class LabelFormat(Format):
+    """A format of labels."""
 
     def read(self, path: Path, images: Path | None, split: str) -> Dataset:
         """``images``: the pictures' folder, or the video; None: where the labels say. ``split``:
@@ -88,14 +94,8 @@ class LabelFormat:
         raise NotImplementedError
 
 
-class DetectionFormat:
-    """One format of detections. A file of this room lists its formats in ``FORMATS``."""
-
-    name: str
-
-    def claims(self, path: Path) -> bool:
-        """Whether the path looks like this format. Opens no more than a folder's listing."""
-        raise NotImplementedError
+class DetectionFormat(Format):
+    """A format of detections."""
 
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
         """``lookup``: the pictures. ``names``: what class numbers mean, where the file does not

@@ -39,10 +39,7 @@ Row = tuple[list[float], int, bool, bool, float | None]
 
 
 class CocoLabels(LabelFormat):
-    name = "coco"
-
-    def claims(self, path: Path) -> bool:
-        return path.is_file() and path.suffix.lower() == ".json"
+    name, suffixes = "coco", (".json",)
 
     def read(self, path: Path, images: Path | None, split: str) -> Dataset:
         document = read_json(path)
@@ -262,10 +259,7 @@ def _picture(
 
 
 class CocoDetections(DetectionFormat):
-    name = "coco"
-
-    def claims(self, path: Path) -> bool:
-        return path.is_file() and path.suffix.lower() == ".json"
+    name, suffixes = "coco", (".json",)
 
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
         """Our sink's document (images by file name or frame), or a list of results (images by the

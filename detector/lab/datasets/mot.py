@@ -59,12 +59,10 @@ Rows = dict[int, list[list[float]]]  # frame from 0 -> rows
 
 
 class MotLabels(LabelFormat):
-    name = "mot"
+    name, suffixes = "mot", (".txt",)
 
     def claims(self, path: Path) -> bool:
-        if path.is_file():
-            return path.suffix.lower() == ".txt"
-        return (path / "gt" / "gt.txt").is_file() or bool(_sequences(path))
+        return super().claims(path) or (path / "gt" / "gt.txt").is_file() or bool(_sequences(path))
 
     def read(self, path: Path, images: Path | None, split: str) -> Dataset:
         single = path.is_file() or (path / "gt" / "gt.txt").is_file()
@@ -226,10 +224,7 @@ def _size(info: dict[str, str], paths: dict[int, Path], video: Path | None) -> t
 
 
 class MotDetections(DetectionFormat):
-    name = "mot"
-
-    def claims(self, path: Path) -> bool:
-        return path.is_file() and path.suffix.lower() == ".txt"
+    name, suffixes = "mot", (".txt",)
 
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
         """frame, id, x, y, w, h, score, class, ...: class numbers from 1, of ``names``."""

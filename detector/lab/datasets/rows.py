@@ -45,10 +45,7 @@ class FrameRow(Struct, frozen=True):
 
 
 class JsonlDetections(DetectionFormat):
-    name = "jsonl"
-
-    def claims(self, path: Path) -> bool:
-        return path.is_file() and path.suffix.lower() == ".jsonl"
+    name, suffixes = "jsonl", (".jsonl",)
 
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
         collector = Collector(path, lookup, every_picture_listed=True)
@@ -78,10 +75,7 @@ class JsonlDetections(DetectionFormat):
 
 
 class CsvDetections(DetectionFormat):
-    name = "csv"
-
-    def claims(self, path: Path) -> bool:
-        return path.is_file() and path.suffix.lower() == ".csv"
+    name, suffixes = "csv", (".csv",)
 
     def read(self, path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> StoredDetections:
         text = read_label_text(path)

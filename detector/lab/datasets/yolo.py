@@ -47,12 +47,11 @@ Pairs = list[tuple[Path, Path]]  # a picture, and where its labels are if it has
 
 
 class YoloLabels(LabelFormat):
-    name = "yolo"
+    name, suffixes = "yolo", (".yaml", ".yml")
 
     def claims(self, path: Path) -> bool:
-        if path.is_file():
-            return path.suffix.lower() in (".yaml", ".yml")
-        return _yaml_in(path) is not None or (path / "labels").is_dir()
+        found = _yaml_in(path) is not None or (path / "labels").is_dir()
+        return super().claims(path) or found
 
     def read(self, path: Path, images: Path | None, split: str) -> Dataset:
         description = path if path.is_file() else _yaml_in(path)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +27,8 @@ from detector.lab.session.read import SavedSession, read_session
 
 if TYPE_CHECKING:
     from detector.core.run.loading import LoadedModel
+
+Sample = TypeVar("Sample")
 
 # What must be as in the run, unless a pass declares that it varies it. The rest is said.
 PINNED = ("engine", "precision", "threads", "concurrency", "batch", "model_input")
@@ -186,6 +190,45 @@ def run_again(source: str, config: Config) -> SavedSession:
             raise error
         raise_if_stopped(result.exit_code)
         return read_session(place / "run")
+
+
+class Sampler(Generic[Sample]):
+    """Takes a sample every so many seconds in a thread of its own, and at both ends of ``with``."""
+
+    def __init__(self, take: Callable[[], Sample], every_s: float, what: str) -> None:
+        self._take, self._every_s = take, every_s
+        self._samples: list[tuple[int, Sample]] = []
+        self._failure: Exception | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name=f"detect-video {what}")
+        self._thread.daemon = True
+
+    def _watch(self) -> None:
+        while self._failure is None and not self._stop.wait(self._every_s):
+            self._sample()
+
+    def _sample(self) -> None:
+        try:
+            when = time.perf_counter_ns()
+            self._samples.append((when, self._take()))
+        except Exception as error:  # a permission was withdrawn, or a driver was unloaded
+            self._failure = error
+
+    def __enter__(self) -> Self:
+        self._sample()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._sample()
+
+    def samples(self) -> list[tuple[int, Sample]]:
+        """With the nanoseconds of the spans' clock. Raises NotHereError where one failed."""
+        if self._failure is not None:
+            raise NotHereError(f"a counter stopped answering: {self._failure}")
+        return self._samples
 
 
 def done_ns(spans: dict[str, NDArray[Any]]) -> NDArray[np.int64]:

@@ -5,7 +5,6 @@ Nothing is estimated: without a counter the pass does not run.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from detector.lab.analysis.energy import (
     subtract_idle,
     sum_joules,
 )
-from detector.lab.profile.base import Occasion, Pass, done_ns
+from detector.lab.profile.base import Occasion, Pass, Sampler, done_ns
 from detector.lab.session.passes import EnergyFacts
 from detector.lab.session.read import SavedSession
 
@@ -138,55 +137,35 @@ def open_gpu() -> Gpu | None:
     return gpu
 
 
-class Meter:
-    """A thread that reads all counters every 100 ms. A counter may start again at 0 any number of
-    times, but only once between two readings."""
+class Meter(Sampler[tuple[list[int], float]]):
+    """Reads all counters every 100 ms. A counter may start again at 0 any number of times, but only
+    once between two readings."""
 
     def __init__(self, counters: Sequence[Counter], gpu: Gpu | None) -> None:
+        super().__init__(self._read, EVERY_S, "energy")
         self._counters, self._gpu = counters, gpu
-        self._rows: list[tuple[int, list[int], float]] = []
-        self._failure: Exception | None = None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="detect-video energy", daemon=True)
         self._at = time.time()
 
-    def _watch(self) -> None:
-        while self._failure is None and not self._stop.wait(EVERY_S):
-            self._read()
-
-    def _read(self) -> None:
-        try:
-            counts = [counter.read() for counter in self._counters]
-            self._rows.append(
-                (time.perf_counter_ns(), counts, self._gpu.joules() if self._gpu else 0.0)
-            )
-        except Exception as error:  # the permission was withdrawn, or the driver was unloaded
-            self._failure = error
+    def _read(self) -> tuple[list[int], float]:
+        counts = [counter.read() for counter in self._counters]
+        return counts, self._gpu.joules() if self._gpu else 0.0
 
     def __enter__(self) -> Meter:
         self._at = time.time()
-        self._read()
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._read()
+        return super().__enter__()
 
     def metered(self) -> Metered:
         """Raises NotHereError where a counter no longer answers."""
-        if self._failure is not None:
-            raise NotHereError(f"a counter stopped answering: {self._failure}")
+        samples = self.samples()
         joules: dict[str, Any] = {}
         for at, counter in enumerate(self._counters):
-            counts = [counts[at] for _, counts, _ in self._rows]
+            counts = [counts[at] for _, (counts, _) in samples]
             steps = [joules_between(*pair, counter.range_uj) for pair in pairwise(counts)]
             joules[counter.tag] = joules.get(counter.tag, 0.0) + np.cumsum([0.0, *steps])
         if self._gpu:
-            gpu = np.array([joules for *_, joules in self._rows])
+            gpu = np.array([joules for _, (_, joules) in samples])
             joules["gpu"] = gpu - gpu[0]
-        return Metered(self._at, np.array([when for when, *_ in self._rows], np.int64), joules)
+        return Metered(self._at, np.array([when for when, _ in samples], np.int64), joules)
 
 
 def joules_between(before_uj: int, after_uj: int, range_uj: int) -> float:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-import threading
-import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from detector.core.errors.machine import NotHereError
 from detector.core.errors.text import counted
 from detector.core.jobs.doctor.nvml import Gpu
 from detector.core.timeline import KINDS, WORK
-from detector.lab.profile.base import Occasion, Pass, done_ns
+from detector.lab.profile.base import Occasion, Pass, Sampler, done_ns
 from detector.lab.session.passes import GpuMemory, MemoryFacts, MemorySample
 
 EVERY_S = 0.02
@@ -24,9 +23,9 @@ SETTLED = 0.5  # the first half of a run fills pools and caches; growth is measu
 
 
 def sample_memory(occasion: Occasion) -> MemoryFacts:
-    with Sampler() as sampler:
+    with Sampler(_resident(), EVERY_S, "memory") as sampler:
         session = occasion.again()
-    times, rss = sampler.series()
+    times, rss = np.array(sampler.samples(), np.int64).T
     slope, reason = fit_growth(times, rss, done_ns(session.spans))
     start = int(times[0])
     return MemoryFacts(
@@ -41,42 +40,16 @@ def sample_memory(occasion: Occasion) -> MemoryFacts:
     )
 
 
-class Sampler:
-    """A thread that reads the resident set of this process every 20 ms."""
-
-    def __init__(self) -> None:
-        try:
-            import psutil
-        except ImportError:
-            raise NotHereError(
-                "psutil is not installed; install it with: pip install 'detect-video[profile]'"
-            ) from None
-        self._process = psutil.Process()
-        self._rows: list[tuple[int, int]] = []
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="detect-video memory", daemon=True)
-
-    def _watch(self) -> None:
-        while not self._stop.wait(EVERY_S):
-            self._sample()
-
-    def _sample(self) -> None:
-        self._rows.append((time.perf_counter_ns(), self._process.memory_info().rss))
-
-    def __enter__(self) -> Sampler:
-        self._sample()
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._sample()
-
-    def series(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Times [N] in nanoseconds of the spans' clock, and sizes [N] in bytes."""
-        rows = np.array(self._rows, np.int64)
-        return rows[:, 0], rows[:, 1]
+def _resident() -> Callable[[], int]:
+    """Reads the resident set of this process, in bytes."""
+    try:
+        import psutil
+    except ImportError:
+        raise NotHereError(
+            "psutil is not installed; install it with: pip install 'detect-video[profile]'"
+        ) from None
+    process = psutil.Process()
+    return lambda: int(process.memory_info().rss)
 
 
 def fit_growth(

@@ -15,7 +15,6 @@ from typing import Any
 
 from detector.lab.profile.base import Occasion, Pass, Varies
 from detector.lab.session.passes import FunctionTime, PythonFacts
-from detector.lab.session.read import SavedSession
 
 TOP = 30
 PACKAGE = Path(__file__).parents[2]
@@ -39,12 +38,8 @@ def profile_python(occasion: Occasion) -> PythonFacts:
         functions=rows[:TOP],
         folded=fold_by_owner(stats),
         tree=_call_tree(occasion),
-        slowdown=_frame_s(session) / _frame_s(plain),
+        slowdown=session.document.fps.frame_s / plain.document.fps.frame_s,
     )
-
-
-def _frame_s(session: SavedSession) -> float:
-    return session.document.fps.frame_s
 
 
 def fold_by_owner(stats: Mapping[tuple[str, int, str], Any]) -> dict[str, float]:

@@ -80,16 +80,8 @@ VARIANT = (Column("engine"), Column("precision"), Column("batch", out=4))
 COSTS = (
     *VARIANT,
     Column("executed", value=lambda row: _executed_text(row)),
-    Column(
-        "iou", "mean IoU", ".3f", out=6, value=lambda row: row.agreement and row.agreement.mean_iou
-    ),
-    Column(
-        "score",
-        "score diff",
-        ".4f",
-        out=2,
-        value=lambda row: row.agreement and row.agreement.mean_score_diff,
-    ),
+    Column("agreement.mean_iou", "mean IoU", ".3f", out=6),
+    Column("agreement.mean_score_diff", "score diff", ".4f", out=2),
     Column("memory_mb", "peak", ".0f", "MB"),
     Column("load_s", "load", ".2f", "s", out=5),
     Column("build_s", "build", ".2f", "s", out=1),
@@ -101,9 +93,9 @@ def _accuracies(document: Comparison, labels: ComparedLabels) -> Table:
     classes = labels.classes or ()
     columns = [
         *VARIANT,
-        Column("ap50", "AP50", ".3f", value=lambda row: row.ap and row.ap.ap50),
+        Column("ap.ap50", "AP50", ".3f"),
         Column("interval", "95 %", value=lambda row: row.ap and _bounds(row.ap.ap50_interval)),
-        Column("ap", "AP", ".3f", value=lambda row: row.ap and row.ap.ap),
+        Column("ap.ap", "AP", ".3f"),
     ]
     if len(classes) <= FEW_CLASSES:
         columns += map(_class_column, classes)

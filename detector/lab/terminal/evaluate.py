@@ -99,7 +99,7 @@ def _means(results: list[Scored]) -> Table:
             rows.append({"engine": "  to the first", "precision": "", **texts, **ratios})
     columns = (
         Column("engine"),
-        Column("precision", out=4),
+        Column("precision", out=9),
         *(replace(one, value=None, right=True) for one in PRECISION),
         *(Column(name, title, ".2f", right=True) for name, title in FPS.items()),
     )

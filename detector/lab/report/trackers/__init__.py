@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from detector.core.analysis.statistics import list_statistics
-from detector.core.analysis.summary import stage_rows, thread_rows
-from detector.core.analysis.tables import LEDGER, THREADS
+from detector.core.analysis.tables import ledger_table, threads_table
 from detector.core.errors import DetectVideoError, OutputError, UsageError
 from detector.core.errors.text import printable
 from detector.core.session.codec import to_builtins
@@ -87,16 +86,14 @@ def _figures(session: SavedSession) -> Iterator[tuple[str, Any]]:
     frames = document.frames.written
     yield from ((one.name, one.of(document)) for one in list_statistics())
     yield from ((f"seconds/{name}", value) for name, value in document.seconds.items())
-    for stage in stage_rows(document, frames) if frames else ():
-        yield from (
-            (f"stage_{key}/{stage.stage}", getattr(stage, key))
-            for key in (column.key for column in LEDGER if column.form)
-        )
-    for thread in thread_rows(document, frames) if frames else ():
-        yield from (
-            (f"thread_{key}/{thread.thread}", getattr(thread, key))
-            for key in (column.key for column in THREADS if column.form)
-        )
+    for table in (
+        (ledger_table(document, frames), threads_table(document, frames)) if frames else ()
+    ):
+        of, *columns = table.columns
+        for row in table.rows:
+            yield from (
+                (f"{of.key}_{one.key}/{of.of(row)}", one.of(row)) for one in columns if one.form
+            )
     if (path := session.facts(CriticalPathFacts)) is not None:
         yield from ((f"critical_path_share/{stage.name}", stage.share) for stage in path.stages)
     if (what_if := session.facts(WhatIfFacts)) is not None:
