@@ -233,8 +233,8 @@ def test_doctor_lists_the_newest_of_each_model_and_kind_of_source(tmp_path):
     compared(tmp_path, DEFAULT, row("torch", "fp32", 20, 21, 22))
     compared(tmp_path, DEFAULT, FASTER, sha="cd" * 32)
     listed = choose.list_in_force(config(tmp_path))
-    assert [one.model_input for one in listed] == [SIZE] * 4
-    assert [one.reason.partition(" (")[0] for one in listed] == [
+    assert [one["model_input"] for one in listed] == [SIZE] * 4
+    assert [one["reason"].partition(" (")[0] for one in listed] == [
         "engine torch, fp32: measured 2.1x of ort fp32 on this machine",
         "engine torch, fp32: measured 2.9x of ort fp32 on this machine",
         "tuned for 1280x720 h264",
@@ -242,7 +242,7 @@ def test_doctor_lists_the_newest_of_each_model_and_kind_of_source(tmp_path):
     ]
     undo = f"delete {tmp_path / measurements.FILE} to undo it"
     tune_undo = "undo it: detect-video tune --undo"
-    assert [one.undo for one in listed] == [undo, undo, tune_undo, tune_undo]
+    assert [one["undo"] for one in listed] == [undo, undo, tune_undo, tune_undo]
     compared(tmp_path, DEFAULT, row("torch", "fp32", 9, 10, 11))  # now nothing is faster
     assert len(choose.list_in_force(config(tmp_path))) == 3
 

@@ -328,10 +328,10 @@ def test_a_comparison_goes_first_and_nothing_is_timed(street, ticks, tmp_path):
 def test_doctor_lists_it(street, ticks, tmp_path):
     timed(street, settings(tmp_path))
     (one,) = choose.list_in_force(settings(tmp_path))
-    assert one.model == "street-1"
-    assert "openvino, int8" in one.reason
-    assert one.reason.endswith("--no-self-timing undoes it")
-    assert one.undo == f"kept in {tmp_path / 'measured.json'}"
+    assert one["model"] == "street-1"
+    assert "openvino, int8" in one["reason"]
+    assert one["reason"].endswith("--no-self-timing undoes it")
+    assert one["undo"] == f"kept in {tmp_path / 'measured.json'}"
 
 
 def test_engines_that_open_slowly_are_left_out(street, ticks, tmp_path, monkeypatch):

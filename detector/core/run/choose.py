@@ -235,23 +235,10 @@ def in_words(settings: Mapping[str, Any]) -> str:
 # ---- what is in force, for doctor and for the questions of commands
 
 
-@dataclass(frozen=True, slots=True)
-class InForce:
-    """A record that changes what ``auto`` takes for one model and input.
-
-    ``undo``: what the user does against it.
-    """
-
-    model: str
-    model_input: tuple[int, int]  # height, width
-    reason: str
-    path: str
-    undo: str
-
-
-def list_in_force(config: Config) -> list[InForce]:
-    """The records that count on this machine with these settings, the newest of each model and, of
-    searches, of each kind of source."""
+def list_in_force(config: Config) -> list[dict[str, Any]]:
+    """The records that change what ``auto`` takes on this machine with these settings, the newest
+    of each model and, of searches, of each kind of source. ``model_input``: height, width;
+    ``undo``: what the user does against it."""
     kinds: list[Kind] = ["self-timing", "compare", "tune"]  # a comparison goes before a timing
     newest: dict[tuple[Any, ...], Measurement] = {}
     for record in sorted(measurements.read(config), key=lambda one: kinds.index(one.kind)):
@@ -265,13 +252,13 @@ def list_in_force(config: Config) -> list[InForce]:
         "tune": f"undo it: {UNDO}",
     }
     return [
-        InForce(
-            record.model or "a model",
-            record.model_input or (0, 0),
-            reason,
-            str(file),
-            undo[record.kind],
-        )
+        {
+            "model": record.model or "a model",
+            "model_input": record.model_input or (0, 0),
+            "reason": reason,
+            "path": str(file),
+            "undo": undo[record.kind],
+        }
         for record in newest.values()
         if (reason := why_taken(record, config)) is not None
     ]

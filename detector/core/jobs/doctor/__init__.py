@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +146,7 @@ def examine(config: Config, quick: bool = False) -> dict[str, Any]:
         "nvtx": nvtx_tool(),
         "counters": readable_counters(),
         "folders": folders,
-        "in_force": [asdict(one) for one in list_in_force(config)],
+        "in_force": list_in_force(config),
     }
     document["default"] = _default_job(found, folders, quick)
     doubts = [store.why_elsewhere(given), *why_not_read(config)]

@@ -2,19 +2,8 @@
 
 ONNX files, TensorRT plans, OpenVINO IR and our own files ask this table. A new layout is one file
 here with a ``LAYOUT`` (base.py says what it declares). It is imported with the others, when a file
-has to be recognised; a run of a darknet or YOLO file imports none.
-
-    name          outputs                                        of
-    darknet       maps [B, A*(5 + classes), h, w], raw           darknet
-    anchor-maps   maps [B, A*(5 + classes), h, w], raw           YOLOv5 and 7, by our own builders
-    decoded       [B, 3 boxes a cell, 5 + classes]               YOLOv5 and 7
-                  [B, cells, 5 + classes]                        YOLOv6, if named
-    grid          [B, cells, 5 + classes]                        YOLOX, raw
-    anchor-free   [B, 4 + classes, cells]                        YOLOv3u, 8, 9, 11 and 12
-    queries       [B, queries, 4 + classes]                      RT-DETR
-    end-to-end    [B, detections, 6] and the like                YOLOv10, 26, or NMS inside
-    corners       [B, N, 1, 4] and [B, N, classes]               YOLOv4, by pytorch-YOLOv4
-    described     as cfg/families or --describe says             any other
+has to be recognised; a run of a darknet or YOLO file imports none. Their first lines are the list
+of what there is.
 
 The number of rows tells most: 3 boxes a cell, 1 box a cell, or a few hundred detections. Where two
 layouts have the same shape, the graph itself is asked (formats/onnx/evidence.py), or the header.
