@@ -208,6 +208,12 @@ class ReadCounts:
         return self.ended_early or self.bad > 0 or self.corrupt > 0
 
 
+class Background(str):
+    """A note for the user that says how a run was set up. It is news once; -v shows it."""
+
+    __slots__ = ()
+
+
 # How a picture is fitted into a network's input (stages/preprocess.py).
 GEOMETRIES = ("centre", "top-left", "top-left-truncate", "stretch")
 

@@ -32,6 +32,7 @@ from detector.core.session.document import (
 )
 from detector.core.session.outcome import ExecutedLayer, RunFacts, SourceRun, exit_of
 from detector.core.session.recording import Recording, library_threads, merge_recordings, record
+from detector.core.types import Background
 
 
 def summarize(
@@ -41,6 +42,7 @@ def summarize(
     recordings = [record(run.timeline) for run in runs]
     total = merge_recordings(recordings)
     shares = executed(facts.layers)
+    notes = list(dict.fromkeys([*facts.notes, *(note for run in runs for note in run.notes)]))
     summary = Summary(
         model=facts.model,
         family=facts.family,
@@ -68,7 +70,8 @@ def summarize(
         verdict=_verdict(facts, total, runs),
         detections=_detections(facts, runs),
         exit=exit_of(runs, stop_code),
-        notes=list(dict.fromkeys([*facts.notes, *(note for run in runs for note in run.notes)])),
+        notes=[str(note) for note in notes],
+        background=[at for at, note in enumerate(notes) if isinstance(note, Background)],
     )
     if len(runs) == 1:
         run = runs[0]

@@ -250,6 +250,7 @@ def judge(times: FrameTimes | None, choices: Choices = Choices()) -> Verdict:
         },
         cpu_share=round(times.cpu_share, 4),
         smaller_input=UNSET if smaller is None else smaller,
+        advice="" if few else _advice(stage, choices),
     )
 
 

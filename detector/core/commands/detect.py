@@ -77,7 +77,7 @@ def command(
         quiet = True  # a reader of events gets nothing else
     # rich takes a twentieth of a start, so where nothing moves it is imported when the run is over.
     moves = sys.stdout.isatty() or not FORCED.isdisjoint(os.environ)
-    console = terminal(piped_width=140) if moves and not (as_json or quiet) else None
+    console = terminal(piped_width=80) if moves and not (as_json or quiet) else None
     drawn_on = console if console is not None and console.is_terminal else None
     building = None
     if drawn_on is not None:
@@ -105,7 +105,8 @@ def command(
     elif not quiet and result.session is not None:
         from detector.core.terminal.run import print_run
 
-        print_run(console or terminal(piped_width=140), result.summary, verbose)
+        width = 140 if verbose else 80
+        print_run(console or terminal(piped_width=width), result.summary, verbose)
     elif result.exit_code == EXIT_DAMAGED:  # an exit code alone says too little
         for source in result.summary.each:
             if source.exit.code == EXIT_DAMAGED:

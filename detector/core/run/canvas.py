@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from detector.core.config.schema import Config
 from detector.core.errors import ModelError, UsageError
+from detector.core.types import Background
 
 if TYPE_CHECKING:
     from detector.core.models.base import ModelRequest, Network
@@ -117,7 +118,7 @@ def open_network(config: Config, picture: Size | None = None) -> Network:
 def _why(network: Network, config: Config, picture: Size | None) -> str:
     assert picture is not None
     own_height, own_width = declared_canvases(config)[0]
-    return (
+    return Background(
         f"the input of {network.name} is {network.input.width}x{network.input.height}: it fits "
         f"{picture[0]}x{picture[1]} at about the area of its own {own_width}x{own_height}; "
         f"--size {own_width}x{own_height} undoes it"

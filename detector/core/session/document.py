@@ -172,13 +172,15 @@ class Verdict:
     ``gain_if_free``: stage -> growth of end-to-end FPS if it took no time (0.08 = 8%); None where
     nothing else takes time. ``cpu_share``: of all cores' time, what this process used.
     ``smaller_input``: height and width of a network input that is advised, where inference limits
-    the run and the model was trained for it; else absent."""
+    the run and the model was trained for it; else absent. ``advice``: options that take work out
+    of the bottleneck; "" where there are none."""
 
     bottleneck: str | None
     sentence: str
     gain_if_free: dict[str, Amount | None] | UnsetType = UNSET
     cpu_share: Annotated[Amount | UnsetType, statistic("share of the cores used", "1")] = UNSET
     smaller_input: tuple[Size, Size] | UnsetType = UNSET
+    advice: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,6 +323,7 @@ class Summary:
     detections: DetectionCounts
     exit: Exit
     notes: list[str]
+    background: list[Count] = field(default_factory=list)  # places in notes: how it was set up
     outputs: dict[str, str] | UnsetType = UNSET
     partial_outputs: list[str] | UnsetType = UNSET
     sources: list[SourceSummary] | UnsetType = UNSET

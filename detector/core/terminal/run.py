@@ -17,17 +17,15 @@ from detector.core.analysis.tables import (
     streams_of,
     threads_table,
 )
-from detector.core.errors import EXIT_DAMAGED, STOPPED_CODES
 from detector.core.errors.text import counted
 from detector.core.session.document import LiveMemory, Summary
+from detector.core.terminal.brief import SAID_HERE, brief_lines
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.tables import draw_table
 
 # Columns of the terminal. In fewer, the tables' numbers would be broken into two lines (0.4 over
 # 1.03), so the terminal may wrap the lines instead.
 NARROWEST = 80
-# Exit codes whose reason is printed nowhere else: the reasons of failures go to stderr.
-SAID_HERE = (EXIT_DAMAGED, *STOPPED_CODES)
 CLASSES_SHOWN = 8
 PICTURES = frozenset({"video", "pictures"})  # outputs that hold whole frames
 # Why a received picture was not detected (sources.live.base), in words that follow its count.
@@ -50,10 +48,14 @@ def print_run(console: SafeConsole, summary: Summary, verbose: bool = False) -> 
     """Prints what a person is told after a run, most wanted first: what was found and where it is,
     the two rates, what limits the run, and where a frame's time went.
 
-    ``verbose`` adds percentiles, threads and the seconds of each phase. Pictures have no steady
-    state, so nothing is said about what limits them. Sets ``console`` to at least 80 columns.
+    ``verbose`` prints all of it, with percentiles, threads and the seconds of each phase; else
+    files get what brief.py says. Pictures have no steady state, so nothing is said about what
+    limits them. Sets ``console`` to at least 80 columns.
     """
     console.width = max(console.width, NARROWEST)
+    if not verbose and not streams_of(summary):
+        console.print(Group(*brief_lines(console, summary, _is_video(summary))))
+        return
     written, steady = summary.frames.written, _is_video(summary)
     parts: list[RenderableType] = [Text(line) for line in _found_lines(summary)]
     if streams_of(summary):

@@ -12,6 +12,7 @@ import click
 from detector.core.cli.command import subcommand
 from detector.core.cli.help import Files
 from detector.core.cli.printing import echo, terminal
+from detector.core.errors import UsageError
 from detector.lab.trackers import TRACK, log_to_trackers
 
 if TYPE_CHECKING:
@@ -23,11 +24,12 @@ FORMATS = ("html", "table", "json", "csv", "trace")
 @subcommand(
     options=[TRACK],
     examples=(
+        "detect-video report                                  # of the run that ended last",
         "detect-video report runs/in-ort                      # runs/in-ort/report.html",
         "detect-video report runs/in-ort --format trace       # for chrome://tracing or Perfetto",
     ),
 )
-@click.argument("run", type=Files(), metavar="RUN")
+@click.argument("run", type=Files(), metavar="[RUN]", required=False)
 @click.option("--format", "kind", type=click.Choice(FORMATS), default="html", show_default=True)
 @click.option(
     "-o",
@@ -35,12 +37,12 @@ FORMATS = ("html", "table", "json", "csv", "trace")
     metavar="OUT",
     help="File, or folder for csv; default: in the session, - for stdout.",
 )
-def command(run: str, kind: str, output: str | None, trackers: tuple[str, ...]) -> None:
-    """Render the saved session of a run. RUN is its folder (runs/NAME)."""
+def command(run: str | None, kind: str, output: str | None, trackers: tuple[str, ...]) -> None:
+    """Render the saved session of a run. RUN is its folder; default: the newest of runs/."""
     from detector.core.session.store import keep_session
     from detector.lab.session.read import read_session
 
-    session = read_session(run)
+    session = read_session(run or _newest())
     keep_session(session.folder)
     log_to_trackers(trackers, session)
     if kind == "table":
@@ -48,6 +50,14 @@ def command(run: str, kind: str, output: str | None, trackers: tuple[str, ...]) 
         return
     for name, content in _render(session, kind, output).items():
         _write(session.folder, name, content, output, kind == "csv")
+
+
+def _newest() -> str:
+    """The folder in runs/ of the run that ended last. Raises UsageError where there is none."""
+    documents = [path for path in Path("runs").glob("*/session.json") if path.is_file()]
+    if not documents:
+        raise UsageError("runs/: holds no session of a run; name one: detect-video report RUN")
+    return str(max(documents, key=lambda path: path.stat().st_mtime).parent)
 
 
 def _print_tables(session: SavedSession) -> None:

@@ -56,21 +56,29 @@ def test_every_fact_is_printed():
     assert "annotate" not in text
 
 
-def test_the_most_wanted_comes_first():
-    """What was found and where, the two rates, the verdict, the ledger; the rest with -v."""
+def brief(width=80, **more):
     out = io.StringIO()
-    print_run(Console(file=out, width=140), document())
-    text = out.getvalue()
+    print_run(Console(file=out, width=width), document(**more))
+    return out.getvalue()
+
+
+def test_the_most_wanted_comes_first():
+    """What was found, the two rates, the ledger, what limits the run, where it is; the rest with
+    -v."""
+    text = brief()
     places = [
         text.index(what)
         for what in (
-            "11 read",
+            "10 of 11 frames",
             "2 person",
+            "FPS end to end",
+            "FPS inference",
+            "ms a frame",
+            "busy",
+            "infer limits this run",
+            "Faster: ",
             "in-ort-detected.jsonl",
-            "end-to-end FPS",
-            "Inference limits this run",
-            "ledger of",
-            "session:",
+            "detect-video report",
         )
     ]
     assert places == sorted(places)
@@ -78,13 +86,34 @@ def test_the_most_wanted_comes_first():
         assert hidden not in text
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_it_is_short_and_no_word_is_broken(width):
+    notes = [
+        f"note number {at} with a few more words, so that it is long enough" for at in range(9)
+    ]
+    lines = brief(width, notes=notes, background=[0, 1]).splitlines()
+    assert len(lines) <= 20
+    assert all(cell_len(line) <= width for line in lines)
+    text = " ".join("\n".join(lines).split())
+    assert "number 2 with" in text
+    assert "number 0" not in text, "how a run was set up is for -v"
+    assert "3 more notes" in text
+
+
+def test_a_terminal_without_letters_of_its_own_gets_ascii():
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="backslashreplace")
+    print_run(Console(file=out, width=80), document())
+    out.flush()
+    assert "#" in out.buffer.getvalue().decode("ascii")
+
+
 def test_pictures_get_no_bottleneck():
     out = io.StringIO()
     summary = document(video={**DOCUMENT["video"], "kind": "pictures"})
     print_run(Console(file=out, width=140), summary)
     assert "limits this run" not in out.getvalue()
-    assert "ledger" not in out.getvalue()
-    assert "end-to-end FPS" in out.getvalue()
+    assert "ms a frame" not in out.getvalue()
+    assert "FPS end to end" in out.getvalue()
 
 
 def test_frames_without_a_picture_of_them_were_detected_and_not_written():

@@ -10,6 +10,7 @@ from detector.core.engines.base import EngineOptions
 from detector.core.errors import EngineError, UsageError
 from detector.core.errors.machine import BF16, cpu_flags
 from detector.core.models.base import Network
+from detector.core.types import Background
 
 # int8 is in the graph, as Q/DQ nodes; what they leave in float runs as f32, or in bf16
 # (``hint_of``). The hint is never left out: on a CPU with bf16 the plugin would take bf16 itself.
@@ -104,7 +105,7 @@ def _float_note(network: Network) -> str:
     agreement = _float_in_bf16(network)
     # Rounded down, as the line on the engine's choice has it.
     told = f"; agreement with fp32 is {int(agreement * 1000) / 1000:.3f}" if agreement else ""
-    return (
+    return Background(
         f"engine openvino: layers that int8 leaves in float run in bf16 on this CPU{told}; "
         "--engine-options float=fp32 keeps them in fp32"
     )

@@ -25,6 +25,7 @@ from detector.core.errors import ModelError, UsageError
 from detector.core.models.base import Network
 from detector.core.models.graph.int8 import KINDS, WEIGHT_TOP, weight_top
 from detector.core.run.quantize.calibrate import FLOAT_IN_BF16, Calibration, find_calibration
+from detector.core.types import Background
 
 __all__ = ["KINDS", "get_calibration", "quantize_network"]
 
@@ -133,7 +134,7 @@ def _describe(network: Network, kind: str, calibration: Calibration) -> tuple[Ne
         made_with=_digest(calibration, kind, top),
     )
     more = [UNMEASURED] if top != WEIGHT_TOP and key == kind else []
-    return variant, [*calibration.sentences(key), *more]
+    return variant, [*map(Background, calibration.sentences(key)), *more]
 
 
 def _digest(calibration: Calibration, kind: str, top: int) -> str:

@@ -1,0 +1,213 @@
+"""The end of a run of files in twenty lines at most: what was found, the two rates, the ledger, and
+one sentence on what limits the run. ``run.py`` has the whole, which -v prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from detector.core.analysis.summary import stage_rows
+from detector.core.errors import EXIT_DAMAGED, STOPPED_CODES
+from detector.core.errors.text import counted
+from detector.core.session.document import SourceSummary, Summary
+from detector.core.terminal.console import SafeConsole
+from detector.core.terminal.progress import shorten
+from detector.core.timeline import INFER
+from detector.core.timeline.order import INFERENCE, READING, WRITING, group_of, grouped
+
+# Exit codes whose reason is printed nowhere else: the reasons of failures go to stderr.
+SAID_HERE = (EXIT_DAMAGED, *STOPPED_CODES)
+SOURCES_SHOWN = 6
+CLASSES_SHOWN = 4
+NOTES_SHOWN = 4
+BAR, LEAST_BAR = 26, 10  # characters
+FULL, EMPTY = "█░", "#."  # where the terminal has the letters, and where not
+BESIDE = "   "
+
+
+def brief_lines(console: SafeConsole, summary: Summary, steady: bool) -> Iterator[Text]:
+    """``steady``: whether what limits the run can be said."""
+    for line in _found(summary):
+        yield Text(line)
+    if summary.frames.written:
+        yield _rates(summary)
+        if steady:
+            yield from _stages(summary, console.width)
+            yield from _bars(console, summary)
+            yield from map(Text, _advice(summary))
+    shown, hidden = _notes(summary)
+    for note in shown:
+        yield Text(f"note: {note}")
+    if hidden:
+        yield Text(f"{counted(hidden, 'more note')}: add -v, or see the report")
+    yield from map(Text, _written(summary))
+
+
+def _found(summary: Summary) -> Iterator[str]:
+    """A line for each source, and one for what went wrong with it."""
+    each = summary.each
+    if summary.sources:
+        found = _detections(summary)
+        yield f"{len(each)} sources{BESIDE}{_frames(summary)}{BESIDE}{found}"
+        for source in each[:SOURCES_SHOWN]:
+            said = "" if source.exit.code == 0 else f", {source.exit.reason}"
+            yield f"  {_name(source)}: {counted(source.frames.written, 'frame')}{said}"
+        if len(each) > SOURCES_SHOWN:
+            yield f"  and {counted(len(each) - SOURCES_SHOWN, 'more source')}"
+    else:
+        yield f"{_name(each[0])}{BESIDE}{_frames(summary)}{BESIDE}{_detections(summary)}"
+        if each[0].exit.code in SAID_HERE:
+            yield f"exit {each[0].exit.code}: {each[0].exit.reason}"
+    for source in each:
+        yield from (f"kept of the failed run: {path}" for path in source.partial_outputs)
+
+
+def _name(source: SourceSummary) -> str:
+    return Path(source.video.path).name or source.video.path
+
+
+def _frames(summary: Summary) -> str:
+    frames = summary.frames
+    pictures = {source.video.kind for source in summary.each} == {"pictures"}
+    noun = "picture" if pictures else "frame"
+    text = _many(frames.written, noun)
+    if frames.read != frames.written:
+        text = f"{frames.written:,} of {_many(frames.read, noun)}"
+    return text + (f", {frames.reused:,} reused" if frames.reused else "")
+
+
+def _detections(summary: Summary) -> str:
+    found = summary.detections
+    classes = list(found.by_class.items())
+    shown, rest = classes[:CLASSES_SHOWN], classes[CLASSES_SHOWN:]
+    text = _many(found.total, "detection")
+    if len(classes) > 1:
+        more = f", {sum(count for _, count in rest):,} of {len(rest)} more" if rest else ""
+        text += f" ({', '.join(f'{count:,} {name}' for name, count in shown)}{more})"
+    elif classes:
+        text = f"{text}: {classes[0][0]}"
+    if found.cut_by_max_det:
+        text += f"; {found.cut_by_max_det:,} more cut by --max-det"
+    return text
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count:,} {noun if count == 1 else f'{noun}s'}"
+
+
+def _rates(summary: Summary) -> Text:
+    height, width = summary.model_input
+    fps = [f"{_rate(summary.fps.end_to_end)} FPS end to end"]
+    fps += [f"{_rate(summary.fps.inference)} FPS inference"]
+    if summary.fps.device is not None:
+        fps += [f"{_rate(summary.fps.device)} FPS device"]
+    batch = f" · batch {summary.batch}" if summary.batch > 1 else ""
+    what = f"{summary.model} · {summary.engine} {summary.precision} · {width}x{height}{batch}"
+    return Text.assemble((", ".join(fps), "bold"), f"{BESIDE}{what}")
+
+
+def _rate(fps: float | None) -> str:
+    if fps is None:
+        return "-"
+    return f"{fps:.0f}" if fps >= 100 else f"{fps:.3g}"
+
+
+def _stages(summary: Summary, width: int) -> Iterator[Text]:
+    """Milliseconds a frame, in the order of a frame's way, in lines of whole words."""
+    rows = stage_rows(summary, summary.frames.written)
+    words = [f"{row.stage} {row.busy_ms:.1f}" for row in rows if row.busy_ms is not None]
+    line = " "
+    for number, word in enumerate(words):
+        word += " ms a frame" if number == len(words) - 1 else ""
+        if cell_len(line) + 2 + cell_len(word) > width and line.strip():
+            yield Text(line)
+            line = " "
+        line += f" {word} "
+    yield Text(line.rstrip())
+
+
+def _bars(console: SafeConsole, summary: Summary) -> Iterator[Text]:
+    """How busy each group of threads was, and which one limits the run."""
+    limit = summary.verdict.bottleneck
+    limiting = None if limit is None else group_of(limit)
+    rows = list(_busy(summary))
+    label = max((cell_len(name) for _, name, _ in rows), default=0)
+    letters = FULL if "utf" in (console.encoding or "").lower() else EMPTY
+    room = console.width - label - len("  100% busy   <- preprocess limits this run") - 4
+    size = max(LEAST_BAR, min(BAR, room))
+    for group, name, share in rows:
+        full = round(share * size)
+        bar = letters[0] * full + letters[1] * (size - full)
+        mark = f"   <- {limit} limits this run" if group == limiting else ""
+        yield Text.assemble(
+            f"  {name:<{label}}  {bar}  {share:.0%} busy", (mark, "bold" if mark else "")
+        )
+
+
+def _busy(summary: Summary) -> Iterator[tuple[str, str, float]]:
+    """Group, name and busy share of its threads. In the plain loop one thread does all."""
+    if summary.sync:
+        for name, thread in summary.threads.items():
+            if thread.wall_s:
+                limit = summary.verdict.bottleneck
+                yield (group_of(limit) if limit else "", name, thread.busy_s / thread.wall_s)
+        return
+    stages = grouped(summary.stages)
+    for group in (READING, INFERENCE, WRITING):
+        names = dict.fromkeys(
+            thread
+            for stage in stages[group]
+            if stage in summary.stages
+            for thread in summary.stages[stage].threads
+        )
+        threads = [summary.threads[name] for name in names if name in summary.threads]
+        wall = sum(thread.wall_s for thread in threads)
+        if not wall:
+            continue
+        name = next(iter(names)) if len(names) == 1 else f"{len(names)} workers"
+        share = min(1.0, sum(thread.busy_s for thread in threads) / wall)
+        yield group, name.replace("worker-0", "worker"), share
+
+
+def _advice(summary: Summary) -> Iterator[str]:
+    """What to type next, a line each. Nothing is promised that the run itself did not measure."""
+    verdict = summary.verdict
+    if verdict.bottleneck is None:
+        yield verdict.sentence
+        return
+    tries = []
+    if verdict.smaller_input:
+        height, width = verdict.smaller_input
+        tries.append(f"--size {width}x{height} (misses more small objects)")
+    if verdict.advice and verdict.bottleneck != INFER:
+        tries.append(verdict.advice.replace("`", ""))
+    tries.append(f"detect-video tune {_name(summary.each[0])}")
+    for number, one in enumerate(tries):
+        yield f"{'        or ' if number else 'Faster: '}{one}"
+
+
+def _notes(summary: Summary) -> tuple[Sequence[str], int]:
+    """Those that a reader needs now, and how many others there are. How a run was set up is no news
+    after the first time."""
+    background = set(summary.background)
+    notes = [note for at, note in enumerate(summary.notes) if at not in background]
+    if summary.precision_effect:
+        notes.insert(0, f"precision: {summary.precision_effect}")
+    return notes[:NOTES_SHOWN], len(notes) - len(notes[:NOTES_SHOWN])
+
+
+def _written(summary: Summary) -> Iterator[str]:
+    paths = [path for source in summary.each for path in source.outputs.values()]
+    if len(paths) > SOURCES_SHOWN:
+        folders = sorted({str(Path(path).parent) for path in paths})
+        yield f"-> {counted(len(paths), 'file')} in {', '.join(folders[:SOURCES_SHOWN])}"
+    else:
+        yield from (f"-> {path}" for path in paths)
+    if summary.session:
+        folder = Path(summary.session)
+        newest = "" if folder.parent == Path("runs") else f" {shorten(summary.session, 200)}"
+        yield f"why: detect-video report{newest}"
