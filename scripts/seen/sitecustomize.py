@@ -1,5 +1,8 @@
-"""Notes which lines of some files each test runs, also in the processes that it starts: for
-``scripts/mutate``, which puts this folder on PYTHONPATH and names it to pytest as a plugin (PYTEST_DONT_REWRITE: it is imported before pytest)."""
+"""Notes which lines of some files each test runs, also in the processes that it starts.
+
+``scripts/mutate`` puts this folder on PYTHONPATH, and names it to pytest as a plugin
+(PYTEST_DONT_REWRITE: it is imported before pytest).
+"""
 
 from __future__ import annotations
 

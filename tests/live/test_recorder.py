@@ -449,6 +449,25 @@ def test_a_clock_that_jumps_costs_no_recordings(
     assert kept() == ALL[6:]
 
 
+def test_a_clock_that_is_set_back_costs_none_for_an_hour(
+    tmp_path: Path, kept: Callable[[], list[str]]
+) -> None:
+    """It may be wrong now; and then what is being written is old by its name and its time."""
+    utc, clock = [START_S + 40 * 3600.0], [0.0]
+    retention = Retention(tmp_path, 4.5 / 24, None, utc=lambda: utc[0], clock=lambda: clock[0])
+    utc[0] -= 2 * 3600
+    for later in (0, 3599):
+        clock[0], utc[0] = later, START_S + 38 * 3600.0 + later
+        os.utime(tmp_path / "a" / "video" / "20200101T000000Z.partial.mp4", (START_S,) * 2)
+        retention.sweep()
+        assert kept() == ALL
+    clock[0] += 1
+    utc[0] += 1
+    retention.sweep()
+    assert kept() == []
+    assert retention.removed == len(ALL)
+
+
 def test_room_is_not_made_by_the_newest_where_the_clock_was_set_back(
     tmp_path: Path, kept: Callable[[], list[str]]
 ) -> None:
