@@ -383,6 +383,11 @@ def kept(tmp_path: Path) -> Callable[[], list[str]]:
     (tmp_path / "a" / "video" / "20200102T000000Z.mp4").symlink_to(
         tmp_path / "20200101T000000Z.mp4"
     )
+    for folder in (tmp_path / ".other" / "video", tmp_path / "a" / "audio"):  # of no camera
+        folder.mkdir(parents=True)
+        (folder / "20200101T000000Z.mp4").write_bytes(b"x")
+        os.utime(folder / "20200101T000000Z.mp4", (0, 0))
+    (tmp_path / "d").symlink_to(tmp_path / ".other")
     untouched = {path for path in tmp_path.rglob("*") if path.is_file() and "2026" not in path.name}
 
     def names() -> list[str]:
@@ -453,11 +458,10 @@ def test_a_clock_that_is_set_back_costs_none_for_an_hour(
     tmp_path: Path, kept: Callable[[], list[str]]
 ) -> None:
     """It may be wrong now; and then what is being written is old by its name and its time."""
-    utc, clock = [START_S + 40 * 3600.0], [0.0]
+    utc, clock = [START_S + 40 * 3600.0], [5000.0]
     retention = Retention(tmp_path, 4.5 / 24, None, utc=lambda: utc[0], clock=lambda: clock[0])
-    utc[0] -= 2 * 3600
     for later in (0, 3599):
-        clock[0], utc[0] = later, START_S + 38 * 3600.0 + later
+        clock[0], utc[0] = 5000.0 + later, START_S + 38 * 3600.0 + later
         os.utime(tmp_path / "a" / "video" / "20200101T000000Z.partial.mp4", (START_S,) * 2)
         retention.sweep()
         assert kept() == ALL
@@ -466,6 +470,16 @@ def test_a_clock_that_is_set_back_costs_none_for_an_hour(
     retention.sweep()
     assert kept() == []
     assert retention.removed == len(ALL)
+
+
+def test_a_clock_that_is_set_by_an_hour_has_not_jumped(
+    tmp_path: Path, kept: Callable[[], list[str]]
+) -> None:
+    utc = [START_S + 9 * 3600.0]
+    retention = Retention(tmp_path, 4.5 / 24, None, utc=lambda: utc[0], clock=lambda: 0.0)
+    utc[0] += 3600
+    retention.sweep()
+    assert kept() == ALL[6:]
 
 
 def test_room_is_not_made_by_the_newest_where_the_clock_was_set_back(
