@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import subprocess
@@ -348,6 +349,31 @@ def test_what_nobody_foresaw_reaches_neither_feed_nor_loop(tmp_path: Path) -> No
     assert recorder.figures().failed == 2
     assert drawn.figures().failed == 1
     assert len(said) == 2
+
+
+def box(kind: bytes, content: bytes = b"", large: bool = False) -> bytes:
+    if large:
+        return (1).to_bytes(4, "big") + kind + (len(content) + 16).to_bytes(8, "big") + content
+    return (len(content) + 8).to_bytes(4, "big") + kind + content
+
+
+BEGIN = box(b"moov", b"tracks") + box(b"moof")
+
+
+@pytest.mark.parametrize(
+    ("rest", "whole"),
+    [
+        (box(b"mdat", b"pictures"), True),
+        (box(b"mdat"), True),  # of 8 bytes, the least there is
+        (box(b"mdat", b"pictures", large=True), True),  # its length in 64 bits
+        (box(b"mdat", b"pictures")[:-1], False),
+        (box(b"mdat", b"pictures", large=True)[:-1], False),
+        (box(b"mdat")[:-1], False),
+        (bytes(4) + b"mdat", False),
+    ],
+)
+def test_a_file_is_whole_up_to_its_last_whole_box(rest: bytes, whole: bool) -> None:
+    assert whole_length(io.BytesIO(BEGIN + rest)) == (len(BEGIN + rest) if whole else 0)
 
 
 def test_names_that_are_taken(tmp_path: Path) -> None:
