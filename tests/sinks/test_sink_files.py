@@ -5,6 +5,7 @@ act.
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,18 @@ def test_what_somebody_else_calls_partial_stays(name: str, kind: str, tmp_path: 
     assert (tmp_path / "thesis").read_text() == "precious"
     assert kind not in ("file", "link") or theirs.read_text() == "precious"
     assert listed(tmp_path) == {theirs, tmp_path / "thesis", target(name, tmp_path)}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_umask_alone_decides_who_may_read_it(name: str, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        sink = opened(name, target(name, tmp_path))
+        write(sink)
+        sink.close()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(target(name, tmp_path).stat().st_mode) == 0o666
 
 
 @pytest.mark.parametrize("name", FILES)
