@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Generator
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -26,9 +27,11 @@ def _note(file: str, line: int) -> None:
     if (file, line) in _noted:
         return
     _noted.add((file, line))
-    to = os.open(f"{FOLDER}/{os.environ.get(UNIT, 'none')}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.write(to, f"{line} {file}\n".encode())
-    os.close(to)
+    with suppress(OSError):  # a test of full disks; an error here would end the tracing
+        name = f"{FOLDER}/{os.environ.get(UNIT, 'none')}"
+        to = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(to, f"{line} {file}\n".encode())
+        os.close(to)
 
 
 def _calls(frame: FrameType, event: str, value: Any) -> Any:
@@ -44,7 +47,13 @@ def _enter(unit: str) -> str:
     before = os.environ.get(UNIT, "none")
     os.environ[UNIT] = unit
     _noted.clear()
+    _trace()  # again, where a test or a debugger has ended it
     return before
+
+
+def _trace() -> None:
+    sys.settrace(_calls)
+    threading.settrace(_calls)
 
 
 _units: dict[str, str] = {}  # name of a test, or of its file -> unit
@@ -78,8 +87,7 @@ def _for_all(fixture: Any, request: Any) -> Generator[None, Any, Any]:
 
 
 if FOLDER:
-    sys.settrace(_calls)
-    threading.settrace(_calls)
+    _trace()
     if "-m" in sys.orig_argv and "pytest" in sys.orig_argv:
         import pytest
 
