@@ -386,6 +386,30 @@ def test_a_part_comes_into_place_once(tmp_path):
     assert pieces.read_record(folder, 1) is None
 
 
+def test_all_of_a_part_reaches_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
+    happened = []
+    fsync, rename = os.fsync, os.rename
+
+    def synced(file):
+        fsync(file)
+        path = os.readlink(f"/proc/self/fd/{file}")
+        happened.append(os.path.basename(path) if os.path.isfile(path) else "a folder")
+
+    def renamed(source, target):
+        rename(source, target)
+        happened.append("renamed")
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "rename", renamed)
+    under_way = pieces.begin_part(tmp_path, 0)
+    under_way.mkdir()
+    (under_way / "rows").write_text("x")
+    task = Task(name="a", path="p", version="1-1")
+    pieces.finish_part(tmp_path, 0, under_way, record_of(task, "d"))
+    assert sorted(happened[:2]) == sorted(["rows", pieces.RECORD])
+    assert happened[2:] == ["renamed", "a folder"]
+
+
 def test_what_was_under_way_is_removed_by_the_next_try(tmp_path):
     for number in (1, 11):
         pieces.begin_part(tmp_path, number).mkdir()

@@ -38,6 +38,27 @@ def test_results_stand_whole_with_their_marker(outputs):
     assert os.listdir(outputs.place) == ["files"]
 
 
+def test_a_marker_reaches_the_disk_before_its_item_gets_its_name(outputs, monkeypatch):
+    """After a power loss a name without content would be an item that is done and damaged."""
+    happened = []
+    fsync, rename = os.fsync, os.rename
+
+    def synced(file):
+        fsync(file)
+        path = os.readlink(f"/proc/self/fd/{file}")
+        whole = os.path.isfile(path) and os.path.getsize(path) > 0
+        happened.append(os.path.basename(path) if whole else "a folder")
+
+    def renamed(source, target):
+        rename(source, target)
+        happened.append("renamed")
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "rename", renamed)
+    place_results(TASK, outputs, "d")
+    assert happened == ["done.json", "renamed", "a folder"]
+
+
 def test_results_of_another_version_are_replaced(outputs):
     place_results(TASK, outputs, "old")
     scratch = outputs.begin(TASK.name)

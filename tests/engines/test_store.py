@@ -175,6 +175,31 @@ def test_what_another_run_built_while_this_one_waited_is_used(tmp_path, monkeypa
     assert mine == (others[0].path, False, ())
 
 
+def test_an_engines_file_that_another_run_built_meanwhile_is_used(tmp_path, monkeypatch):
+    """Minutes of TensorRT or OpenVINO are spent once."""
+    locked, builds, others = store._locked, [], []
+
+    def build(path):
+        builds.append(path)
+        path.write_bytes(b"plan")
+
+    def run():
+        return store.build_once(tmp_path, "tiny", ".plan", {"precision": "fp16"}, build)
+
+    @contextmanager
+    def wait_for_another_run(place):
+        monkeypatch.setattr(store, "_locked", locked)
+        others.append(run())
+        with locked(place):
+            yield
+
+    monkeypatch.setattr(store, "_locked", wait_for_another_run)
+    mine = run()
+    assert len(builds) == 1
+    assert [other.built for other in others] == [True]
+    assert mine == (others[0].path, False, ())
+
+
 def test_a_run_waits_for_the_one_that_builds(tmp_path):
     """The lock is held here; the other run must not be done before it is given back."""
     done = threading.Event()

@@ -75,6 +75,7 @@ def test_every_form_of_a_password_is_hidden(password: str) -> None:
         json.dumps(password),
         repr(password),
         base64.b64encode(f"admin:{password}".encode()).decode(),
+        base64.b64encode(f"admin:{quote(password, safe='')}".encode()).decode(),
     ]
     for form in forms:
         assert password not in redact(f"x {form} y")

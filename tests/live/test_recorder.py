@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import subprocess
@@ -350,6 +351,31 @@ def test_what_nobody_foresaw_reaches_neither_feed_nor_loop(tmp_path: Path) -> No
     assert len(said) == 2
 
 
+def box(kind: bytes, content: bytes = b"", large: bool = False) -> bytes:
+    if large:
+        return (1).to_bytes(4, "big") + kind + (len(content) + 16).to_bytes(8, "big") + content
+    return (len(content) + 8).to_bytes(4, "big") + kind + content
+
+
+BEGIN = box(b"moov", b"tracks") + box(b"moof")
+
+
+@pytest.mark.parametrize(
+    ("rest", "whole"),
+    [
+        (box(b"mdat", b"pictures"), True),
+        (box(b"mdat"), True),  # of 8 bytes, the least there is
+        (box(b"mdat", b"pictures", large=True), True),  # its length in 64 bits
+        (box(b"mdat", b"pictures")[:-1], False),
+        (box(b"mdat", b"pictures", large=True)[:-1], False),
+        (box(b"mdat")[:-1], False),
+        (bytes(4) + b"mdat", False),
+    ],
+)
+def test_a_file_is_whole_up_to_its_last_whole_box(rest: bytes, whole: bool) -> None:
+    assert whole_length(io.BytesIO(BEGIN + rest)) == (len(BEGIN + rest) if whole else 0)
+
+
 def test_names_that_are_taken(tmp_path: Path) -> None:
     (tmp_path / "a.mp4").touch()
     (tmp_path / "a-2.partial.mp4").touch()
@@ -383,6 +409,11 @@ def kept(tmp_path: Path) -> Callable[[], list[str]]:
     (tmp_path / "a" / "video" / "20200102T000000Z.mp4").symlink_to(
         tmp_path / "20200101T000000Z.mp4"
     )
+    for folder in (tmp_path / ".other" / "video", tmp_path / "a" / "audio"):  # of no camera
+        folder.mkdir(parents=True)
+        (folder / "20200101T000000Z.mp4").write_bytes(b"x")
+        os.utime(folder / "20200101T000000Z.mp4", (0, 0))
+    (tmp_path / "d").symlink_to(tmp_path / ".other")
     untouched = {path for path in tmp_path.rglob("*") if path.is_file() and "2026" not in path.name}
 
     def names() -> list[str]:
@@ -445,6 +476,34 @@ def test_a_clock_that_jumps_costs_no_recordings(
     assert kept() == ALL  # it jumped again, back
     clock[0] += 3601
     utc[0] += 3601
+    retention.sweep()
+    assert kept() == ALL[6:]
+
+
+def test_a_clock_that_is_set_back_costs_none_for_an_hour(
+    tmp_path: Path, kept: Callable[[], list[str]]
+) -> None:
+    """It may be wrong now; and then what is being written is old by its name and its time."""
+    utc, clock = [START_S + 40 * 3600.0], [5000.0]
+    retention = Retention(tmp_path, 4.5 / 24, None, utc=lambda: utc[0], clock=lambda: clock[0])
+    for later in (0, 3599):
+        clock[0], utc[0] = 5000.0 + later, START_S + 38 * 3600.0 + later
+        os.utime(tmp_path / "a" / "video" / "20200101T000000Z.partial.mp4", (START_S,) * 2)
+        retention.sweep()
+        assert kept() == ALL
+    clock[0] += 1
+    utc[0] += 1
+    retention.sweep()
+    assert kept() == []
+    assert retention.removed == len(ALL)
+
+
+def test_a_clock_that_is_set_by_an_hour_has_not_jumped(
+    tmp_path: Path, kept: Callable[[], list[str]]
+) -> None:
+    utc = [START_S + 9 * 3600.0]
+    retention = Retention(tmp_path, 4.5 / 24, None, utc=lambda: utc[0], clock=lambda: 0.0)
+    utc[0] += 3600
     retention.sweep()
     assert kept() == ALL[6:]
 

@@ -186,6 +186,16 @@ def test_what_is_done_to_the_picture_stays_with_what_reads_it() -> None:
     assert sensitive_nodes(network.graph) == {"input.cast", "input.transpose", "0.conv", "0.act"}
 
 
+def test_what_lies_between_two_that_stay_float32_stays_with_them() -> None:
+    network = chain(*(8,) * 12)
+    alone = sensitive_nodes(network.graph)
+    assert sensitive_nodes(network.graph, {"6.conv", "7.conv"}) - alone == {
+        "6.conv",
+        "6.act",
+        "7.conv",
+    }
+
+
 def test_the_numbers_are_those_of_half_precision() -> None:
     """0.1 is 0.0999756 in float16; 255 times that is 25.49378, in steps of 1/64 25.5."""
     (output,) = by_reference(convert_to_halves(tiny(), "fp16"))

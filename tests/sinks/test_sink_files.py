@@ -5,6 +5,7 @@ act.
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,7 @@ def test_what_a_killed_run_left_is_written_over(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("kind", ["file", "link", "pipe"])
+@pytest.mark.parametrize("kind", ["file", "link", "link to nothing", "pipe"])
 def test_what_somebody_else_calls_partial_stays(name: str, kind: str, tmp_path: Path) -> None:
     theirs = partial(name, tmp_path)
     (tmp_path / "thesis").write_text("precious")
@@ -154,6 +155,8 @@ def test_what_somebody_else_calls_partial_stays(name: str, kind: str, tmp_path: 
         theirs.write_text("precious")
     elif kind == "link":
         theirs.symlink_to(tmp_path / "thesis")
+    elif kind == "link to nothing":
+        theirs.symlink_to(tmp_path / "to be written")
     else:
         os.mkfifo(theirs)
     before = os.lstat(theirs)
@@ -164,8 +167,20 @@ def test_what_somebody_else_calls_partial_stays(name: str, kind: str, tmp_path: 
     sink.close()
     assert os.path.samestat(os.lstat(theirs), before)
     assert (tmp_path / "thesis").read_text() == "precious"
-    assert kind == "pipe" or theirs.read_text() == "precious"
+    assert kind not in ("file", "link") or theirs.read_text() == "precious"
     assert listed(tmp_path) == {theirs, tmp_path / "thesis", target(name, tmp_path)}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_umask_alone_decides_who_may_read_it(name: str, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        sink = opened(name, target(name, tmp_path))
+        write(sink)
+        sink.close()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(target(name, tmp_path).stat().st_mode) == 0o666
 
 
 @pytest.mark.parametrize("name", FILES)

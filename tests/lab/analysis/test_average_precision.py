@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+
 import numpy as np
 import pytest
 
 from detector.core.analysis import matching
 from detector.core.analysis.matching import NEITHER, RIGHT, WRONG, Judged, Truth, judge
+from detector.core.config.schema import SelectionConfig
 from detector.lab.analysis.accuracy import average_precision as ap
+from detector.lab.evaluate.study import SURE
+from detector.lab.session.evaluation import ClassAccuracy
+from tests.conftest import CHECKOUT
 
 HERE, SHIFTED, FAR = [0, 0, 10, 10], [0, 2, 10, 12], [50, 50, 60, 60]
 
@@ -145,3 +152,12 @@ def test_interval_is_the_same_each_time_and_holds_the_figure():
 
 def test_interval_of_equal_pictures_is_a_point():
     assert ap.interval([judged([RIGHT], 1)] * 5, ap.average_precision) == (1.0, 1.0)
+
+
+def test_figures_at_a_score_are_at_the_one_from_which_detect_shows_a_box():
+    assert SelectionConfig().conf == ap.SHOWN_SCORE == SURE
+    names = {field.name for field in dataclasses.fields(ClassAccuracy)}
+    assert f"recall_conf{ap.SHOWN_SCORE * 100:.0f}" in names
+    for name in ("eval", "evaluation", "compare"):
+        schema = json.loads((CHECKOUT / "docs/schema" / f"{name}.json").read_text())
+        assert f"score {ap.SHOWN_SCORE} or more" in str(schema)

@@ -1,0 +1,96 @@
+"""Notes which lines of some files each test runs, also in the processes that it starts.
+
+``scripts/mutate`` puts this folder on PYTHONPATH, and names it to pytest as a plugin
+(PYTEST_DONT_REWRITE: it is imported before pytest).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+FOLDER = os.environ.get("MUTATE_SEEN", "")  # a file for each test, and tests.jsonl
+FILES = frozenset(os.environ.get("MUTATE_FILES", "").split(os.pathsep))
+UNIT = "MUTATE_UNIT"  # of the environment: what runs now; a process that is started inherits it
+_noted: set[tuple[str, int]] = set()
+
+
+def _note(file: str, line: int) -> None:
+    """At once: a process that is killed says nothing at its end."""
+    if (file, line) in _noted:
+        return
+    _noted.add((file, line))
+    with suppress(OSError):  # a test of full disks; an error here would end the tracing
+        name = f"{FOLDER}/{os.environ.get(UNIT, 'none')}"
+        to = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(to, f"{line} {file}\n".encode())
+        os.close(to)
+
+
+def _calls(frame: FrameType, event: str, value: Any) -> Any:
+    return _lines if frame.f_code.co_filename in FILES else None
+
+
+def _lines(frame: FrameType, event: str, value: Any) -> Any:
+    _note(frame.f_code.co_filename, frame.f_lineno)
+    return _lines
+
+
+def _enter(unit: str) -> str:
+    before = os.environ.get(UNIT, "none")
+    os.environ[UNIT] = unit
+    _noted.clear()
+    _trace()  # again, where a test or a debugger has ended it
+    return before
+
+
+def _trace() -> None:
+    sys.settrace(_calls)
+    threading.settrace(_calls)
+
+
+_units: dict[str, str] = {}  # name of a test, or of its file -> unit
+
+
+def _unit(name: str) -> str:
+    return _units.setdefault(name, str(len(_units)))
+
+
+def pytest_runtest_logreport(report: Any) -> None:
+    file = report.nodeid.split("::")[0]
+    entry = {"test": report.nodeid, "seconds": report.duration}
+    entry["units"] = [_unit(report.nodeid), _unit(file)]
+    with Path(FOLDER, "tests.jsonl").open("a", encoding="utf-8") as out:
+        out.write(json.dumps(entry) + "\n")
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    _enter(_unit(nodeid))
+
+
+def _for_all(fixture: Any, request: Any) -> Generator[None, Any, Any]:
+    """What a fixture of a whole file runs counts for each test of the file."""
+    if fixture.scope == "function":
+        return (yield)
+    before = _enter(_unit(request.node.nodeid.split("::")[0]))
+    try:
+        return (yield)
+    finally:
+        _enter(before)
+
+
+if FOLDER:
+    _trace()
+    if "-m" in sys.orig_argv and "pytest" in sys.orig_argv:
+        import pytest
+
+        @pytest.hookimpl(wrapper=True)
+        def pytest_fixture_setup(fixturedef: Any, request: Any) -> Generator[None, Any, Any]:
+            return (yield from _for_all(fixturedef, request))

@@ -1,0 +1,94 @@
+"""scripts/mutate plants what it says, and its lists are of the program as it is now."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.conftest import CHECKOUT
+
+SOURCE = '''\
+"""A module."""
+
+LEAST = 3
+
+
+class Box:
+    wide = 2
+
+    def area(self, high: int) -> int:
+        if self.is_flat:
+            raise ValueError("flat")
+        return max(
+            self.wide * high,
+            LEAST,
+        )
+'''
+
+
+@pytest.fixture(scope="module")
+def mutate() -> ModuleType:
+    loader = SourceFileLoader("mutate", str(CHECKOUT / "scripts/mutate"))
+    spec = importlib.util.spec_from_loader("mutate", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["mutate"] = module  # for its dataclasses
+    loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def faults(mutate: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.setattr(mutate, "ROOT", tmp_path)
+    (tmp_path / "box.py").write_text(SOURCE)
+    return {one.before.split("\n")[0]: one for one in mutate.faults_of(tmp_path / "box.py")}
+
+
+def test_faults_are_changes_of_one_place(mutate: ModuleType, faults: dict[str, Any]) -> None:
+    changed = {name: fault.after for name, fault in faults.items()}
+    assert changed == {
+        "3": "4",
+        "2": "3",
+        "self.is_flat": "not (self.is_flat)",
+        'raise ValueError("flat")': "pass",
+        "max(": "None",
+        "max": "min",
+        "*": "/",
+    }
+    assert "self.wide / high" in mutate.planted(faults["*"], SOURCE)
+
+
+@pytest.mark.parametrize(
+    ("fault", "lines"),
+    [
+        ("*", range(12, 14)),  # the statement up to the fault
+        ("max(", range(12, 16)),
+        ("self.is_flat", range(10, 11)),
+        ("2", range(6, 16)),  # it runs at import: whatever runs of the class
+        ("3", range(1, 17)),
+    ],
+)
+def test_tests_that_run_these_lines_see_a_fault(
+    mutate: ModuleType, faults: dict[str, Any], fault: str, lines: range
+) -> None:
+    found = mutate.lines_of(faults[fault], SOURCE)
+    assert (found.start, min(found.stop, 17)) == (lines.start, lines.stop)
+
+
+def test_every_fault_called_equivalent_can_still_be_planted(mutate: ModuleType) -> None:
+    import yaml
+
+    files = {one["file"] for one in yaml.safe_load(mutate.EQUIVALENT.read_text())}
+    possible = {one.digest for file in files for one in mutate.faults_of(CHECKOUT / file)}
+    assert set(mutate.equivalents()) <= possible
+    assert all(mutate.equivalents().values()), "each has its reason"
+
+
+def test_every_fault_planted_by_hand_has_its_place(mutate: ModuleType) -> None:
+    assert all(mutate.planted_by_hand().values())
