@@ -314,7 +314,7 @@ class LabelledPicture:
     then neither right nor wrong. A ``crowd`` takes any number of detections, by the share of the
     detection that lies in it (COCO's iscrowd). ``labelled`` holds the class ids that were looked
     for: objects of other classes may be there without a box, so detections of them do not count.
-    None means all.
+    None means all. ``track_ids``: boxes with one number are one object, where the labels tell.
     """
 
     id: int  # as the labels' own file numbers it, else the place in the list
@@ -330,3 +330,4 @@ class LabelledPicture:
     path: str | None = None  # the picture's file; None for a frame of a video
     frame: int | None = None  # its number in the video, from 0; None for a picture
     subset: str = ""  # part of the dataset that it belongs to; "" where there are no parts
+    track_ids: NDArray[np.int64] | None = None  # [n]

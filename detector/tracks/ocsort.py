@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.tracks.assignment import assign, overlaps
+from detector.core.analysis.assignment import assign, overlaps
 from detector.tracks.motion import CENTRES, STEP_S, Floats
 from detector.tracks.tracker import Ids, Numbers, Tracker, others
 

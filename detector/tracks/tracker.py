@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.tracks.assignment import assign, overlaps
+from detector.core.analysis.assignment import assign, overlaps
 from detector.tracks.motion import CORNERS, STEP_S, Floats, Form, Motion
 
 Ids = NDArray[np.int64]

@@ -126,7 +126,7 @@ def test_wrong_trails(given: str) -> None:
 
 def test_trails_need_tracks() -> None:
     with pytest.raises(UsageError, match="without --track"):
-        between.wanted(resolve_config(None, {"trails": "2s"}).as_dict())
+        Asked.of(resolve_config(None, {"trails": "2s"}))
 
 
 def test_an_unknown_tracker() -> None:

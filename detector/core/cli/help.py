@@ -95,7 +95,7 @@ class HelpfulCommand(click.Command):
             for flag in one.opts
         }
         given = []
-        for word, following in zip(args, [*args[1:], ""], strict=True):
+        for word, following in zip(args, [*args, ""][1:], strict=True):
             one = bare.get(word)
             alone = one is not None and one.words is not None and following not in one.words()
             given.append(f"{word}={one.bare}" if one is not None and alone else word)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from detector.core.errors import UsageError
 from detector.core.stages.between import Stage
 
 if TYPE_CHECKING:
@@ -14,8 +13,6 @@ if TYPE_CHECKING:
     from detector.tracks.cuts import Cuts
     from detector.tracks.tracker import Tracker
     from detector.tracks.trails import Trails
-
-LONGEST_TRAIL_S = 60.0
 
 
 class TrackStage(Stage):
@@ -26,21 +23,20 @@ class TrackStage(Stage):
 
     @classmethod
     def wanted(cls, options: Mapping[str, Any]) -> bool:
-        given = options["tracking"]
-        if _seconds(given["trails"]) and given["track"] is None:
-            raise UsageError("--trails: there is nothing to draw without --track")
-        return given["track"] is not None
+        return options["tracking"]["track"] is not None
 
     @classmethod
     def lowest_conf(cls, options: Mapping[str, Any]) -> float:
         return _kind(options).lowest_conf
 
     def __init__(self, options: Mapping[str, Any], info: SourceInfo, names: Sequence[str]) -> None:
+        from detector.core.run.drawing import trail_seconds
+
         self._kind, self._conf = _kind(options), options["selection"]["conf"]
         # Pictures of a folder have no times of their own: a frame each.
         self._ordered = info.kind == "pictures"
         self._by_camera: dict[str, tuple[Tracker, Cuts, Trails]] = {}
-        self._trails_s = _seconds(options["tracking"]["trails"])
+        self._trails_s = trail_seconds(options["tracking"]["trails"])
 
     def __call__(self, frame: Frame, detections: Detections) -> Detections:
         from detector.tracks.motion import STEP_S
@@ -66,17 +62,6 @@ class TrackStage(Stage):
     def close(self) -> Sequence[str]:
         begun = sum(tracker.begun for tracker, _, _ in self._by_camera.values())
         return [f"tracks: {begun}"]
-
-
-def _seconds(text: str | float | None) -> float:
-    """Of --trails; 0 for None."""
-    try:
-        seconds = 0.0 if text is None else float(str(text).removesuffix("s"))
-    except ValueError:
-        seconds = -1.0
-    if text is not None and not 0 < seconds <= LONGEST_TRAIL_S:
-        raise UsageError(f"--trails {text}: seconds, above 0 and up to {LONGEST_TRAIL_S:.0f}: 2s")
-    return seconds
 
 
 def _kind(options: Mapping[str, Any]) -> type[Tracker]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from detector.tracks.assignment import assign, overlaps
+from detector.core.analysis.assignment import assign, overlaps
 
 
 def best_sum(gains: NDArray[np.float64]) -> float:

@@ -1,4 +1,4 @@
-"""Which box belongs to which track: pairs whose gains have the largest sum.
+"""Which row belongs to which column, such as box to track: pairs whose gains have the largest sum.
 
 Only pairs with a gain above 0 count. They fall apart into groups that share no track and no box,
 most of them a single pair; each group is solved for itself by shortest augmenting paths (Jonker and
@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.tracks.motion import Floats
-
+Floats = NDArray[np.float64]
 Pairs = tuple[NDArray[np.intp], NDArray[np.intp]]
 
 
