@@ -60,7 +60,9 @@ class OcsortTracker(Tracker):
         rows, at = rows[enough], at[enough]
 
         left, free = others(len(self), rows), others(len(used), at)
-        again, there = self.matched(self.last[left], left, boxes_used[free], classes[free])
+        again, there = self.matched(
+            self.last[left], left, boxes_used[free], classes[free], self.least_overlap
+        )
         rows, at = np.append(rows, left[again]), np.append(at, free[there])
         self._see(rows, boxes_used[at], since)
         self.take(rows, boxes_used[at], used[at], found)

@@ -16,7 +16,9 @@ class SortTracker(Tracker):
     def follow(self, boxes: Floats, scores: Floats, class_ids: Ids, found: Ids) -> None:
         used = np.flatnonzero(scores >= self.conf)
         every = np.arange(len(self))
-        rows, at = self.matched(self.motion.boxes(), every, boxes[used], class_ids[used])
+        rows, at = self.matched(
+            self.motion.boxes(), every, boxes[used], class_ids[used], self.least_overlap
+        )
         self.take(rows, boxes[used[at]], used[at], found)
         new = used[others(len(used), at)]
         self.drop_unsure()

@@ -83,13 +83,13 @@ class Tracker(ABC):
         return same
 
     def matched(
-        self, places: Floats, rows: Numbers, boxes: Floats, class_ids: Ids
+        self, places: Floats, rows: Numbers, boxes: Floats, class_ids: Ids, least: float
     ) -> tuple[Numbers, Numbers]:
-        """Tracks and boxes that belong together by their overlap alone. ``places``: boxes of the
-        tracks ``rows``. Returns numbers into ``rows`` and ``boxes``."""
+        """Tracks and boxes that belong together by their overlap alone, which is ``least`` or more.
+        ``places``: boxes of the tracks ``rows``. Returns numbers into ``rows`` and ``boxes``."""
         overlap = overlaps(places, boxes) * self.same_class(rows, class_ids)
         first, second = assign(overlap)
-        enough = overlap[first, second] >= self.least_overlap
+        enough = overlap[first, second] >= least
         return first[enough], second[enough]
 
     def take(self, rows: Numbers, boxes: Floats, at: Numbers, found: Ids) -> None:
