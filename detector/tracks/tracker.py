@@ -56,7 +56,12 @@ class Tracker(ABC):
         time_s: float,
     ) -> Ids:
         """The id of each box, [N], ``NONE`` where it has none. ``boxes`` xyxy [N, 4], ``scores``
-        [N], ``class_ids`` [N], of the frame at ``time_s``, which never goes back."""
+        [N], ``class_ids`` [N], of the frame at ``time_s``. A clock that goes back by more than
+        ``LOST_S`` has begun anew, as that of a camera that was switched on again: that ends all
+        tracks. By less it stands."""
+        if self._time_s is not None and time_s < self._time_s - LOST_S:
+            self.end()
+            self._time_s = None
         passed_s = 0.0 if self._time_s is None else max(0.0, time_s - self._time_s)
         self._time_s = time_s if self._time_s is None else max(self._time_s, time_s)
         self._keep(self._time_s - self.seen_s <= LOST_S + CLOCK_S)

@@ -38,7 +38,7 @@ class Trails:
             points.popleft()
 
     def _new(self, points: deque[Point], time_s: float) -> bool:
-        return points[-1][0] >= time_s - self._length_s
+        return abs(time_s - points[-1][0]) <= self._length_s  # the clock may begin anew
 
 
 def _line(points: deque[Point]) -> NDArray[np.float32]:

@@ -118,6 +118,17 @@ def test_trails() -> None:
     assert len(end.only(np.array([False])).trails) == 0
 
 
+def test_trails_of_tracks_that_ended_are_forgotten() -> None:
+    from detector.tracks.trails import Trails
+
+    trails = Trails(1.0)
+    for i in range(200):
+        one = found(0.9)
+        one.track_ids = np.array([i // 5], np.int64)
+        trails.draw(one, 100 + i / 25 if i < 100 else i / 25)  # the clock begins anew
+    assert len(trails._points) <= 6
+
+
 @pytest.mark.parametrize("given", ["0", "-1s", "two", "61", ""])
 def test_wrong_trails(given: str) -> None:
     with pytest.raises(UsageError, match="--trails"):

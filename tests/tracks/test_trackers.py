@@ -192,6 +192,14 @@ def test_time_that_stands_or_goes_back(name: str) -> None:
 
 
 @ALL
+def test_a_clock_that_begins_anew(name: str) -> None:
+    tracker, way = KINDS[name](CONF), [straight((100, 200), (5, 0))]
+    first = ids_of(tracker, way, np.arange(50, 53, 1 / 30).tolist())
+    again = ids_of(tracker, way, np.arange(0, 3, 1 / 30).tolist())
+    assert (first, again) == ([[1]], [[2]])
+
+
+@ALL
 def test_memory_stays_flat(name: str) -> None:
     """Objects come and go: what is kept is what is there."""
     tracker, random = KINDS[name](CONF), np.random.default_rng(1)
