@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = ROOT / "tests"
-WINGS = ("lab", "live", "batch")
+WINGS = ("lab", "live", "batch", "tracks")
 # They look at all of the source, or at all pages.
 OF_THE_HOUSE = tuple(
     TESTS / f"test_{name}.py" for name in ("house", "wings", "sizes", "architecture")

@@ -14,7 +14,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "detector"
 
-WINGS = ("lab", "live", "batch")
+WINGS = ("lab", "live", "batch", "tracks")
 # Highest first: the floors of ARCHITECTURE.md, of the core and of the wing that has some. A room
 # imports what stands on a lower floor, and itself; rooms on one floor do not know each other. A
 # wing imports the core and itself. There are no exceptions.

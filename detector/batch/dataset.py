@@ -28,6 +28,7 @@ from detector.core.errors.writing import put_in_place
 
 FOLDER, KEY, FILE = "detections", "source=", "detections.parquet"
 LONGEST = 200  # bytes of a folder's name; a longer source is cut, and has a digest
+COLUMNS = ("frame", "time", "class", "score", "box", "track")
 BLOCK = 50_000  # detections in memory at once
 
 
@@ -57,7 +58,8 @@ def gather(place: str, name: str, rows: Path) -> None:
     """Writes the partition of an item from its detections.jsonl, in place of an earlier one.
 
     Columns: frame int64, time float64 (seconds), class text, score float64, box struct of x1, y1,
-    x2, y2 float64 (pixels). Frames without detections have no row. Raises OutputError.
+    x2, y2 float64 (pixels), track int64 (null without --track, and for an object that has no id
+    yet). Frames without detections have no row. Raises OutputError.
     """
     folder = partition(place, name)
     if os.path.islink(folder) or os.path.isfile(folder):  # it would lie elsewhere, or nowhere
@@ -100,6 +102,7 @@ def _schema(pyarrow: Any) -> Any:
             ("class", pyarrow.string()),
             ("score", number),
             ("box", box),
+            ("track", pyarrow.int64()),
         ]
     )
 
@@ -117,6 +120,7 @@ def _blocks(rows: Path) -> Iterator[dict[str, list[Any]]]:
                 columns["class"].append(found["class"])
                 columns["score"].append(found["score"])
                 columns["box"].append({"x1": x1, "y1": y1, "x2": x2, "y2": y2})
+                columns["track"].append(found.get("track"))
             if len(columns["frame"]) >= BLOCK:
                 yield columns
                 columns = _empty()
@@ -124,7 +128,7 @@ def _blocks(rows: Path) -> Iterator[dict[str, list[Any]]]:
 
 
 def _empty() -> dict[str, list[Any]]:
-    return {name: [] for name in ("frame", "time", "class", "score", "box")}
+    return {name: [] for name in COLUMNS}
 
 
 def remove(place: str, name: str) -> None:

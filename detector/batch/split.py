@@ -126,6 +126,8 @@ def why_whole(spec: str, config: Config) -> str:
         return "only video files have parts"
     if config.input.skip_still is not None:
         return "--skip-still compares each frame with the last one that was inferred"
+    if config.tracking.track is not None:
+        return "--track gives ids from the first frame to the last"
     if config.output.output == "-":
         return "rows go to standard output"
     for sink in chosen_sinks(config):

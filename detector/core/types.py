@@ -9,7 +9,7 @@ detections are compared with.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, NamedTuple, Protocol
 
@@ -239,9 +239,7 @@ class Letterbox:
         scale = np.array([self.scale_x, self.scale_y] * 2, np.float32)
         boxes = (detections.boxes - pad) / scale
         np.clip(boxes, 0, np.array([self.width, self.height] * 2, np.float32), out=boxes)
-        return Detections(
-            boxes, detections.scores, detections.class_ids, detections.names, detections.cut
-        )
+        return replace(detections, boxes=boxes)
 
 
 class Candidates(NamedTuple):
@@ -258,7 +256,9 @@ class Detections:
 
     ``boxes`` are x1, y1, x2, y2 in pixels of the displayed source frame, clipped to it; the origin
     is the outer corner of the first pixel. ``names`` maps a class id to its name. ``cut`` counts
-    what ``--max-det`` dropped.
+    what ``--max-det`` dropped. ``track_ids``: of the tracks (--track), from 1; -1 for an object
+    that has none yet; None where nothing is tracked. ``trails``: where each one's middle was
+    lately, the oldest point first (--trails).
     """
 
     boxes: NDArray[np.float32]  # xyxy [M, 4]
@@ -266,6 +266,8 @@ class Detections:
     class_ids: NDArray[np.int64]  # [M]
     names: tuple[str, ...] = field(default=(), repr=False)
     cut: int = 0
+    track_ids: NDArray[np.int64] | None = None  # [M]
+    trails: tuple[NDArray[np.float32], ...] = field(default=(), repr=False)  # M times [n, 2]
 
     def __post_init__(self) -> None:
         n = len(self.scores)
@@ -274,6 +276,8 @@ class Detections:
                 f"boxes must be [M, 4], scores [M], class_ids [M]; got {self.boxes.shape}, "
                 f"{self.scores.shape}, {self.class_ids.shape}"
             )
+        if self.track_ids is not None and self.track_ids.shape != (n,):
+            raise ValueError(f"track_ids must be [M]; got {self.track_ids.shape} for {n}")
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -283,6 +287,24 @@ class Detections:
         return Detections(
             np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64), names
         )
+
+    def only(self, rows: Any) -> Detections:
+        """Some of them, with all that is known of each: ``rows`` is a mask, numbers or a slice."""
+        ids = None if self.track_ids is None else self.track_ids[rows]
+        left = np.arange(len(self))[rows].tolist() if self.trails else []
+        return replace(
+            self,
+            boxes=self.boxes[rows],
+            scores=self.scores[rows],
+            class_ids=self.class_ids[rows],
+            track_ids=ids,
+            trails=tuple(self.trails[i] for i in left),
+        )
+
+    def track_list(self) -> list[int | None]:
+        """The id of each one's track; None for one that has none."""
+        ids = [-1] * len(self) if self.track_ids is None else self.track_ids.tolist()
+        return [one if one >= 0 else None for one in ids]
 
     def name(self, i: int) -> str:
         """Class name of detection i; the id as text where the model has no name for it."""
@@ -298,7 +320,7 @@ class LabelledPicture:
     then neither right nor wrong. A ``crowd`` takes any number of detections, by the share of the
     detection that lies in it (COCO's iscrowd). ``labelled`` holds the class ids that were looked
     for: objects of other classes may be there without a box, so detections of them do not count.
-    None means all.
+    None means all. ``track_ids``: boxes with one number are one object, where the labels tell.
     """
 
     id: int  # as the labels' own file numbers it, else the place in the list
@@ -314,3 +336,4 @@ class LabelledPicture:
     path: str | None = None  # the picture's file; None for a frame of a video
     frame: int | None = None  # its number in the video, from 0; None for a picture
     subset: str = ""  # part of the dataset that it belongs to; "" where there are no parts
+    track_ids: NDArray[np.int64] | None = None  # [n]

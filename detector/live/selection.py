@@ -46,10 +46,4 @@ def keep(
             kept &= ~inside(centres, mask)
     if kept.all():
         return detections
-    return Detections(
-        detections.boxes[kept],
-        detections.scores[kept],
-        detections.class_ids[kept],
-        detections.names,
-        detections.cut,
-    )
+    return detections.only(kept)

@@ -11,7 +11,7 @@ from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Protocol, overload
 
 from detector.core.api.options import OF_CAMERAS, Options
 from detector.core.api.words import python_words
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     import numpy as np
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
+    from detector.core import types
     from detector.core.api.results import Detections
     from detector.core.engines.base import Request
     from detector.core.timeline import OffTimeline, Timeline
@@ -33,7 +34,30 @@ if TYPE_CHECKING:
 
 
 # What Detector takes by name. A message that speaks of ``--max-det`` says ``max_det`` from here.
-KEYWORDS = frozenset(("model", "engine", *Options.__annotations__))
+KEYWORDS = frozenset(("model", "engine", "track", *Options.__annotations__))
+
+
+class Tracker(Protocol):
+    """Gives the objects of each frame of a stream, in order, the ids of their tracks."""
+
+    def update(self, detections: types.Detections, frame: Frame) -> ArrayLike:
+        """A whole number for each detection, [M]; -1 for one that has no track."""
+
+
+class _Following:
+    """A caller's tracker as a stage of the loop."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
+
+    def __call__(self, frame: Frame, detections: types.Detections) -> types.Detections:
+        import numpy as np
+
+        ids = np.asarray(self._tracker.update(detections, frame), dtype=np.int64)
+        return replace(detections, track_ids=ids)
+
+    def close(self) -> Sequence[str]:
+        return ()
 
 
 class Detector:
@@ -44,6 +68,9 @@ class Detector:
     ``conf=0.4``, ``batch=8``, ``classes=["person"]``, ``weights=...`` and the others of
     ``Options``; an unknown one raises UsageError with the nearest. Raises ModelError and
     EngineError as the command does. Close it, or use ``with``.
+
+    ``track``: "bytetrack", "ocsort" or "sort" gives the objects of ``stream`` ids that they keep
+    (``found.track_ids``); so does any object with ``update(detections, frame) -> ids``.
     """
 
     def __init__(
@@ -51,6 +78,7 @@ class Detector:
         model: str | os.PathLike[str] = "street",
         *,
         engine: str = "auto",
+        track: str | Tracker | None = None,
         **options: Unpack[Options],
     ) -> None:
         from detector.core.config.levels import resolve_config
@@ -63,6 +91,9 @@ class Detector:
                 'Detector("street") is the one in the package'
             )
         given = {"model": os.fspath(model), "engine": engine, **options}
+        self._tracker = None if track is None or isinstance(track, str) else track
+        if self._tracker is None:
+            given["track"] = track
         with python_words(KEYWORDS):
             config = resolve_config(None, given)
             # A call waits for its picture, and one request on all threads answers soonest. With
@@ -203,8 +234,11 @@ class Detector:
             if live is not None and plan.reading.still is not None:
                 raise UsageError("skip_still is for files, not for cameras; leave it out")
             fresh = live is not None and self._newest
+            made = plan.parts(opened)
+            own = {} if self._tracker is None else {"track": _Following(self._tracker)}
             parts = replace(
-                plan.parts(opened),
+                made,
+                between={**made.between, **own},
                 # A picture of a camera that waits in a queue grows old.
                 requests=self._requests[: plan.loaded.engine.concurrency + 1 if fresh else -1],
                 arrive=None if live is None else live.arrive,
@@ -214,10 +248,10 @@ class Detector:
             with closing(plan.loop.marked(parts, self._timeline(), progress)) as frames:
                 try:
                     for frame, found in frames:
-                        own = frame.image.copy()  # the loop uses its buffer again
-                        pixelate(own, found, plan.drawing.blurred)
+                        shown = frame.image.copy()  # the loop uses its buffer again
+                        pixelate(shown, found, plan.drawing.blurred)
                         of = frame.source or opened.info
-                        yield replace(frame, picture=own, source=of), Detections.wrap(found)
+                        yield replace(frame, picture=shown, source=of), Detections.wrap(found)
                 finally:
                     progress.stop.set()  # a silent pipe would keep the reader
                     for stage in parts.between.values():

@@ -29,8 +29,8 @@ class Detections(types.Detections):
     """The objects of one picture, best score first.
 
     ``boxes`` xyxy [M, 4] float32, ``scores`` [M] float32, ``class_ids`` [M], ``names``: class id ->
-    name. A loop gives ``Detection``; so does ``found[0]``. ``found[found.scores > 0.5]`` and
-    ``found.of("person")`` keep some.
+    name, ``track_ids`` [M] or None. A loop gives ``Detection``; so does ``found[0]``.
+    ``found[found.scores > 0.5]`` and ``found.of("person")`` keep some.
     """
 
     __slots__ = ()
@@ -38,7 +38,9 @@ class Detections(types.Detections):
     @classmethod
     def wrap(cls, found: types.Detections) -> Detections:
         """The same arrays, with the methods of this class."""
-        return cls(found.boxes, found.scores, found.class_ids, found.names, found.cut)
+        return cls(
+            found.boxes, found.scores, found.class_ids, found.names, found.cut, found.track_ids
+        )
 
     def __iter__(self) -> Iterator[Detection]:
         return (self._one(i) for i in range(len(self)))
@@ -58,9 +60,7 @@ class Detections(types.Detections):
         rows = key if isinstance(key, slice) else np.asarray(key)
         if not isinstance(rows, slice) and rows.size == 0 and rows.dtype != np.bool_:
             rows = rows.astype(np.int64)
-        return Detections(
-            self.boxes[rows], self.scores[rows], self.class_ids[rows], self.names, self.cut
-        )
+        return Detections.wrap(self.only(rows))
 
     def _one(self, i: int) -> Detection:
         x1, y1, x2, y2 = self.boxes[i].tolist()
@@ -77,12 +77,9 @@ class Detections(types.Detections):
 
     def to_dict(self) -> list[dict[str, Any]]:
         """Plain values for JSON, as in a line of the JSONL output: class, class_id, score, box."""
-        from detector.core.sinks._rows import plain_values
+        from detector.core.sinks.jsonl import rows_of
 
-        return [
-            {"class": name, "class_id": class_id, "score": score, "box": box}
-            for name, class_id, score, box in plain_values(self)
-        ]
+        return rows_of(self)
 
     def to_supervision(self) -> Any:
         """The same as ``supervision.Detections``, for its annotators and trackers.
@@ -95,6 +92,7 @@ class Detections(types.Detections):
             xyxy=self.boxes.reshape(-1, 4).copy(),
             confidence=self.scores.copy(),
             class_id=self.class_ids.astype(int),
+            tracker_id=None if self.track_ids is None else self.track_ids.astype(int),
             data={"class_name": np.array([self.name(i) for i in range(len(self))], dtype=str)},
         )
 

@@ -28,10 +28,12 @@ class GroupedOption(click.Option):
         *given: Any,
         group: str = "",
         words: Callable[[], Sequence[str]] | None = None,
+        bare: str | None = None,
         **more: Any,
     ) -> None:
+        """``bare``: the value where none of ``words`` follows the flag."""
         super().__init__(*given, **more)
-        self.group, self.words = group, words
+        self.group, self.words, self.bare = group, words, bare
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         if self.words is None or not (words := self.words()):
@@ -72,6 +74,7 @@ class HelpfulCommand(click.Command):
     examples: Sequence[str] = ()
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        args = self._with_bare(ctx, args)
         try:
             rest = super().parse_args(ctx, [*args])
         except click.NoSuchOption as error:
@@ -82,6 +85,21 @@ class HelpfulCommand(click.Command):
         if not ctx.resilient_parsing:
             refuse_split_lists(args, ctx.params.get("sources") or (), ctx)
         return rest
+
+    def _with_bare(self, ctx: click.Context, args: Sequence[str]) -> list[str]:
+        """With the value of each flag that may stand without one."""
+        bare = {
+            flag: one
+            for one in self.get_params(ctx)
+            if isinstance(one, GroupedOption) and one.bare is not None and one.words is not None
+            for flag in one.opts
+        }
+        given = []
+        for word, following in zip(args, [*args, ""][1:], strict=True):
+            one = bare.get(word)
+            alone = one is not None and one.words is not None and following not in one.words()
+            given.append(f"{word}={one.bare}" if one is not None and alone else word)
+        return given
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}

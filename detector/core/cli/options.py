@@ -49,6 +49,7 @@ def _click_option(title: str, leaf: dataclasses.Field[Any], default: Any) -> cli
             hidden=hidden,
             group=title,
             words=lambda: choices_of(leaf),
+            bare=meta.get("bare"),
         )
     # A flag of a lower level can be taken back: --no-sync. A name that is a negation stands alone.
     if not leaf.name.startswith("no_"):

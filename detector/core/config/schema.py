@@ -18,7 +18,7 @@ def option(default: Any, help: str, metavar: str | None = None, **extra: Any) ->
 
     ``extra``: ``choices`` (words, or a function that lists them), ``at_least`` and ``at_most``
     (every number has both), ``flags`` where they are not ``--name``, ``hidden`` where --help leaves
-    it out.
+    it out, ``bare``: the value of a flag that no value follows.
     """
     return field(default=default, metadata={"help": help, "metavar": metavar, **extra})
 
@@ -197,6 +197,24 @@ class SelectionConfig:
     agnostic: bool = option(False, "Boxes suppress each other across classes.")
     max_det: int = option(
         300, "At most this many detections in a frame.", "N", at_least=1, at_most=100_000
+    )
+
+
+TRACKERS = ("bytetrack", "ocsort", "sort")
+
+
+@dataclass(frozen=True, slots=True)
+class TrackingConfig:
+    track: str | None = option(
+        None,
+        "Give each object an id that it keeps from frame to frame, by this tracker: {choices}; "
+        "--track alone is bytetrack.",
+        "T",
+        choices=TRACKERS,
+        bare="bytetrack",
+    )
+    trails: str | None = option(
+        None, "Draw the way that each track took in the last seconds: 2s, or 2.", "S"
     )
 
 
@@ -502,6 +520,7 @@ class Config:
     runtime: RuntimeConfig = RuntimeConfig()
     calibration: CalibrationConfig = CalibrationConfig()
     selection: SelectionConfig = SelectionConfig()
+    tracking: TrackingConfig = TrackingConfig()
     input: InputConfig = InputConfig()
     output: OutputConfig = OutputConfig()
     drawing: DrawingConfig = DrawingConfig()
@@ -545,6 +564,7 @@ TITLES = {
     "runtime": "Engine",
     "calibration": "int8",
     "selection": "Selection",
+    "tracking": "Tracks",
     "input": "Input",
     "output": "Output",
     "drawing": "Pictures",

@@ -25,7 +25,21 @@ if TYPE_CHECKING:
 
     Annotate = Callable[[Frame, Detections], None]
 
+LONGEST_TRAIL_S = 60.0
 MEANINGLESS = "random weights: boxes are meaningless"
+
+
+def trail_seconds(text: str | None) -> float:
+    """Of --trails, 2s or 2; 0 for None. Raises UsageError."""
+    if text is None:
+        return 0.0
+    try:
+        seconds = float(text.removesuffix("s"))
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= LONGEST_TRAIL_S:
+        raise UsageError(f"--trails {text}: seconds, above 0 and up to {LONGEST_TRAIL_S:.0f}: 2s")
+    return seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +58,10 @@ class Drawing:
 
     @classmethod
     def of(cls, config: Config) -> Drawing:
-        """Raises UsageError for a font that cannot be read."""
-        given = config.drawing
+        """Raises UsageError for a font that cannot be read, and for trails of no tracks."""
+        given, tracking = config.drawing, config.tracking
+        if trail_seconds(tracking.trails) and tracking.track is None:
+            raise UsageError("--trails: there is nothing to draw without --track")
         return cls(
             line_width=given.line_width,
             font_scale=given.font_scale,

@@ -59,6 +59,7 @@ class Asked:
             **asdict(config.output),
             "program": f"detect-video {__version__}",
             "reuses": reading.still is not None,
+            "tracks": config.tracking.track is not None,
         }
         return cls(config, reading, Drawing.of(config), Loop.of(config), writing)
 
@@ -158,8 +159,9 @@ class Plan:
     # ------------------------------------------------------------------
     # What the loop calls.
 
-    def stages(self) -> tuple[Preprocess, Head, Nms]:
-        """preprocess, head and nms with their options bound."""
+    def stages(self, lowest_conf: float = 1.0) -> tuple[Preprocess, Head, Nms]:
+        """preprocess, head and nms with their options bound. ``lowest_conf``: of the boxes that a
+        stage behind them wants; it takes those below --conf out."""
         from detector.core.stages.nms import nms
         from detector.core.stages.preprocess import letterbox
 
@@ -177,11 +179,12 @@ class Plan:
                 pad_value=network.input.pad_value,
                 of_picture=network.input.of_picture,
             ),
-            lambda outputs: head(outputs, selection.conf),
+            lambda outputs: head(outputs, min(selection.conf, lowest_conf)),
             partial(
                 nms,
                 iou=selection.iou if network.needs_nms else None,
                 max_det=selection.max_det,
+                conf=selection.conf,
                 agnostic=selection.agnostic,
                 classes=selection.classes,
                 names=network.names,
@@ -192,9 +195,11 @@ class Plan:
         """The stages between nms and annotate that the options ask for, for one source."""
         from detector.core.stages import between
 
+        selection = {**self.options["selection"], "conf": self.selection.conf}
+        options = {**self.options, "selection": selection}
         return {
-            name: stage(self.options, info, self.network.names)
-            for name, stage in between.wanted(self.options)
+            name: stage(options, info, self.network.names)
+            for name, stage in between.wanted(options)
         }
 
     def parts(
@@ -203,8 +208,9 @@ class Plan:
         """What the loop needs for one source. Frames are annotated only where a sink shows them, or
         where ``watched``, asked before each frame, says that somebody looks."""
         from detector.core.loop.parts import Parts
+        from detector.core.stages.between import lowest_conf
 
-        preprocess, head, nms = self.stages()
+        preprocess, head, nms = self.stages(lowest_conf(self.options))
         return Parts(
             source=source,
             requests=self.loaded.engine.requests,

@@ -41,12 +41,14 @@ def _results_of(frame: Frame, detections: Detections) -> Iterator[dict[str, Any]
     """One row for each detection, as in COCO's results format."""
     boxes, scores = detections.boxes.tolist(), detections.scores.tolist()
     ids = detections.class_ids.tolist()
-    for (x1, y1, x2, y2), score, class_id in zip(boxes, scores, ids, strict=True):
+    tracks = detections.track_list()
+    for (x1, y1, x2, y2), score, class_id, track in zip(boxes, scores, ids, tracks, strict=True):
         yield {
             "image_id": frame.index + 1,
             "category_id": class_id + 1,
             "bbox": [round(value, 2) + 0.0 for value in (x1, y1, x2 - x1, y2 - y1)],
             "score": round(score, 6),
+            **({} if track is None else {"track_id": track}),
         }
 
 

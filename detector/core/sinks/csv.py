@@ -19,25 +19,33 @@ COLUMNS = ("source", "frame", "pts", "time_s", "class", "class_id", "score", "x1
 class CsvSink(RowsSink):
     name = "csv"
     suffixes = (".csv",)
-    options = ("remark", "reuses")
+    options = ("remark", "reuses", "tracks")
 
-    def __init__(self, path: Path, *, remark: str = "", reuses: bool = False) -> None:
-        """``remark`` and, where frames may repeat the last detections (``reuses``), ``reused`` (0
-        or 1) are the last columns of every row. Without them there are no such columns.
+    def __init__(
+        self, path: Path, *, remark: str = "", reuses: bool = False, tracks: bool = False
+    ) -> None:
+        """``remark``, where frames may repeat the last detections (``reuses``) ``reused`` (0 or 1),
+        and with ``tracks`` the ``track`` (empty for an object that has none) are the last columns
+        of every row. Without them there are no such columns.
         """
         super().__init__(path)
-        columns = [*COLUMNS, *(["remark"] if remark else []), *(["reused"] if reuses else [])]
+        more = {"remark": bool(remark), "reused": reuses, "track": tracks}
+        columns = [*COLUMNS, *(name for name, there in more.items() if there)]
         self.header = ",".join(columns) + "\r\n"  # RFC 4180's line end
         self._remark = (as_cell(remark),) if remark else ()
-        self._reuses = reuses
+        self._reuses, self._tracks = reuses, tracks
 
     def rows(self, frame: Frame, detections: Detections) -> str:
         source = as_cell(frame.path or self._info.path)
         place = (source, frame.index, frame.pts, round(frame.time_s, 6))
         reused = (int(frame.reused),) if self._reuses else ()
         lines = io.StringIO(newline="")
+        tracks = detections.track_list()
         csv.writer(lines).writerows(
-            (*place, as_cell(name), class_id, score, *box, *self._remark, *reused)
-            for name, class_id, score, box in plain_values(detections)
+            (
+                *(*place, as_cell(name), class_id, score, *box, *self._remark, *reused),
+                *((tracks[i],) if self._tracks else ()),
+            )
+            for i, (name, class_id, score, box) in enumerate(plain_values(detections))
         )
         return lines.getvalue()

@@ -46,11 +46,20 @@ def row(
         "time_s": round(frame.time_s, 6),
         **more,
         **({"reused": True} if frame.reused else {}),
-        "detections": [
-            {"class": name, "class_id": class_id, "score": score, "box": box}
-            for name, class_id, score, box in plain_values(detections)
-        ],
+        "detections": rows_of(detections),
     }
+
+
+def rows_of(detections: Detections) -> list[dict[str, object]]:
+    """What a line says of each object. With tracks, ``track`` is its id, null where it has none."""
+    rows: list[dict[str, object]] = [
+        {"class": name, "class_id": class_id, "score": score, "box": box}
+        for name, class_id, score, box in plain_values(detections)
+    ]
+    if detections.track_ids is not None:
+        for row, track in zip(rows, detections.track_list(), strict=True):
+            row["track"] = track
+    return rows
 
 
 def encode_row(values: dict[str, object]) -> str:

@@ -1,7 +1,8 @@
 """MOTChallenge rows: frame,id,x,y,w,h,conf,class,visibility.
 
-Frames and classes count from 1. The id is always -1, because nothing is tracked. The visibility is
-always 1, because a detector does not know it.
+Frames and classes count from 1. The id is that of the track (--track), and objects without one are
+left out, so that it is a tracker's file as the challenge wants it; where nothing is tracked all ids
+are -1. The visibility is always 1, because a detector does not know it.
 """
 
 from __future__ import annotations
@@ -24,13 +25,19 @@ class MotSink(RowsSink):
             self.notes.append(f"{self.path}: {remark}; the format has no field that says so")
 
     def rows(self, frame: Frame, detections: Detections) -> str:
-        boxes, scores, ids = (
+        if detections.track_ids is not None:
+            detections = detections.only(detections.track_ids >= 0)
+        boxes, scores, ids, tracks = (
             detections.boxes.tolist(),
             detections.scores.tolist(),
             detections.class_ids.tolist(),
+            detections.track_list(),
         )
         return "".join(
-            f"{frame.index + 1},-1,{x1:.2f},{y1:.2f},{x2 - x1:.2f},{y2 - y1:.2f},"
+            f"{frame.index + 1},{-1 if track is None else track},"
+            f"{x1:.2f},{y1:.2f},{x2 - x1:.2f},{y2 - y1:.2f},"
             f"{score:.6f},{class_id + 1},1\n"
-            for (x1, y1, x2, y2), score, class_id in zip(boxes, scores, ids, strict=True)
+            for (x1, y1, x2, y2), score, class_id, track in zip(
+                boxes, scores, ids, tracks, strict=True
+            )
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 
 from detector.core.stages.labels import CORNERS, Color, Label, Places, drawable, render
 from detector.core.stages.planes import (
@@ -15,6 +16,7 @@ from detector.core.stages.planes import (
     draw_boxes,
     draw_dot,
     draw_label,
+    draw_trail,
     fill_areas,
     pixelate_planes,
     shades,
@@ -127,6 +129,7 @@ class Layout:
     labels: list[PlacedLabel]
     corners: list[Corner]
     dots: list[int]
+    trails: tuple[NDArray[np.float32], ...] = ()  # of each box, points [n, 2]
 
 
 def lay_out(width: int, height: int, detections: Detections, style: Style) -> Layout:
@@ -138,8 +141,8 @@ def lay_out(width: int, height: int, detections: Detections, style: Style) -> La
     if not len(detections.boxes) and not style.remark:
         return Layout(line, [], [], [], [], [])
     boxes = detections.boxes.round().astype(np.int64).tolist()
-    shades = (detections.class_ids % len(PALETTE)).tolist()
-    layout = Layout(line, boxes, shades, [], [], [])
+    shades = (_kinds(detections) % len(PALETTE)).tolist()
+    layout = Layout(line, boxes, shades, [], [], [], detections.trails)
     labelled = style.labels and bool(boxes)
     if not labelled and not style.remark:
         return layout
@@ -161,6 +164,14 @@ def lay_out(width: int, height: int, detections: Detections, style: Style) -> La
     return layout
 
 
+def _kinds(detections: Detections) -> NDArray[np.int64]:
+    """What has one colour: a track, or the objects of a class that have none."""
+    if detections.track_ids is None:
+        return detections.class_ids
+    followed = detections.track_ids >= 0
+    return np.where(followed, detections.track_ids, detections.class_ids)
+
+
 def annotate(picture: Picture, detections: Detections, style: Style = Style()) -> None:
     """Draws each box with its label ("person 0.91") into ``picture``, in place: u8 BGR [h, w, 3],
     or planes of YUV.
@@ -179,6 +190,9 @@ def annotate(picture: Picture, detections: Detections, style: Style = Style()) -
 
 
 def _draw_in_bgr(image: Image, layout: Layout) -> None:
+    for trail, shade in zip(layout.trails, layout.shades, strict=False):
+        points = [trail.round().astype(np.int32)]
+        cv2.polylines(image, points, False, PALETTE[shade], layout.line, cv2.LINE_AA)
     for i in reversed(range(len(layout.boxes))):
         corner, opposite = _corners_of(layout.boxes[i])
         cv2.rectangle(image, corner, opposite, PALETTE[layout.shades[i]], layout.line)
@@ -197,6 +211,8 @@ def _draw_in_bgr(image: Image, layout: Layout) -> None:
 def _draw_in_planes(planes: Planes, layout: Layout) -> None:
     """The same shapes in the same order."""
     palette = shades(PALETTE, planes.colours)
+    for trail, shade in zip(layout.trails, layout.shades, strict=False):
+        draw_trail(planes, trail, palette[shade], layout.line)
     corners = [_corners_of(box) for box in reversed(layout.boxes)]
     colours = [palette[shade] for shade in reversed(layout.shades)]
     draw_boxes(planes, corners, colours, layout.line)
@@ -234,7 +250,11 @@ def _place_labels(
     font, crowded = style.font, len(boxes) > FEW
     first = {class_id: i for i, class_id in reversed(list(enumerate(ids)))}
     shown = {one: drawable(detections.name(i), one, font) for one, i in first.items()}
-    names = [shown[class_id] for class_id in ids]
+    tracks = detections.track_list()
+    names = [
+        shown[class_id] if track is None else f"{shown[class_id]} {track}"
+        for class_id, track in zip(ids, tracks, strict=True)
+    ]
     nothing = [""] * len(names)
     texts = [(names, nothing)]
     if style.scores:

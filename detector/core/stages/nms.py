@@ -20,6 +20,7 @@ def nms(
     *,
     iou: float | None,
     max_det: int,
+    conf: float = 0.0,
     agnostic: bool = False,
     classes: Sequence[int] | None = None,
     names: tuple[str, ...] = (),
@@ -30,8 +31,8 @@ def nms(
     ``iou`` None: nothing is suppressed, for networks whose boxes are final. Boxes suppress their
     own class only, or any with ``agnostic``. ``classes`` keeps these ids and drops the rest before
     anything is suppressed. Ties go to the lower index. At most ``max_det`` are returned, best
-    first; what the limit cut off is counted in ``Detections.cut``. Boxes stay in network pixels,
-    unclipped.
+    first; what the limit cut off, of scores from ``conf`` on, is counted in ``Detections.cut``.
+    Boxes stay in network pixels, unclipped.
     """
     boxes, scores, class_ids = candidates
     if not len(scores):
@@ -50,9 +51,10 @@ def nms(
             if len(boxes) <= BLOCK
             else _greedy_apart(boxes, groups, iou)
         )
-    cut = max(0, len(kept) - max_det)
-    kept = kept[:max_det]
-    return Detections(boxes[kept], scores[order][kept], class_ids[kept], names, cut)
+    scores = scores[order][kept]
+    cut = max(0, int(np.count_nonzero(scores >= conf)) - max_det)
+    kept, scores = kept[:max_det], scores[:max_det]
+    return Detections(boxes[kept], scores, class_ids[kept], names, cut)
 
 
 def _greedy_apart(

@@ -113,6 +113,15 @@ def draw_dot(planes: Planes, middle: Point, radius: int, shade: Shade) -> None:
         cv2.circle(plane, (x, y), half, colour, cv2.FILLED, cv2.LINE_AA, SHIFT)
 
 
+def draw_trail(planes: Planes, points: NDArray[np.float32], shade: Shade, line: int) -> None:
+    """A line through ``points`` [n, 2], pixels, with smooth edges."""
+    whole = [np.rint(points * (1 << SHIFT)).astype(np.int32)]
+    half = [np.rint((points - 0.5) / 2 * (1 << SHIFT)).astype(np.int32)]
+    cv2.polylines(planes.y, whole, False, shade.y, line, cv2.LINE_AA, SHIFT)
+    for plane, colour in ((planes.u, shade.u), (planes.v, shade.v)):
+        cv2.polylines(plane, half, False, colour, (line + 1) // 2, cv2.LINE_AA, SHIFT)
+
+
 def draw_label(planes: Planes, label: Label, x: int, y: int) -> None:
     """Copies a label to ``x``, ``y``, cut where the picture ends."""
     drawn = planes_of_label(label, planes.colours, x % 2, y % 2)

@@ -19,7 +19,7 @@ DRAWING = tuple(leaf.name for leaf in dataclasses.fields(DrawingConfig))
 OUTPUTS = (
     "output", "save", "no_video", "only_detections", "lead", "quality", "preset", "crf", "encoder",
 )  # fmt: skip
-WITHOUT = (*OUTPUTS, "classes", *DRAWING, "self_timing")
+WITHOUT = (*OUTPUTS, "classes", *DRAWING, "self_timing", "trails")
 
 
 @subcommand(
@@ -31,6 +31,7 @@ WITHOUT = (*OUTPUTS, "classes", *DRAWING, "self_timing")
         "detect-video eval coco/annotations.json              # COCO",
         "detect-video eval data.yaml --split val              # YOLO",
         "detect-video eval labels.json --min-ap50 0.5         # a gate: exit 8 below it",
+        "detect-video eval MOT17-04 --track ocsort            # HOTA, IDF1, MOTA, too",
     ),
 )
 @click.argument("dataset", type=Files())
@@ -81,7 +82,9 @@ def command(
     watched = console.is_terminal and not (as_json or quiet)
     live = (lambda: LiveLine(console)) if watched else None
     with errors_as_documents(as_json):
-        configs = configs_for_engines(resolve_config(config_file, given, EVAL_DEFAULTS), engines)
+        # A tracker has to know what an object is: then the thresholds are those of a run.
+        defaults = EVAL_DEFAULTS if given["track"] is None else {}
+        configs = configs_for_engines(resolve_config(config_file, given, defaults), engines)
         document = evaluate(asked, configs, command=sys.argv, live=live, plots=plots)
     if as_json:
         print_json(document)

@@ -32,7 +32,7 @@ class _ListsPasses(HelpfulCommand):
 
 
 @subcommand(
-    options=[*config_options(but=(*CAMERA_GROUPS, "page")), TRACK],
+    options=[*config_options(but=(*CAMERA_GROUPS, "page"), without=("track",)), TRACK],
     config_file=True,
     json="all facts",
     examples=(

@@ -16,6 +16,8 @@ import os
 import re
 from pathlib import Path
 
+import numpy as np
+
 from detector.core.errors import SourceError
 from detector.core.errors.text import counted
 from detector.core.sources._contents import PICTURES
@@ -147,8 +149,10 @@ def _sequence(
             if video
             else str(paths.get(frame, root / info.get("imdir", "img1") / f"{frame + 1:06d}.jpg"))
         )
+        ids = [int(row[1]) for row in rows.get(frame, [])]
         more = {
             "path": path,
+            "track_ids": np.array(ids, np.int64),
             "frame": frame if single else None,
             "subset": "" if single else root.name,
         }

@@ -20,7 +20,7 @@ from detector.core.run.detect import Live
 from detector.core.run.detect import Result as RunResult
 from detector.core.session.document import Exit
 from detector.lab.datasets.classmap import ClassMap, read_mapping
-from detector.lab.evaluate.scoring import Plots, score_file
+from detector.lab.evaluate.scoring import Plots, refuse_untracked, score_file
 from detector.lab.evaluate.study import Study, run_study
 from detector.lab.session.evaluation import (
     SCHEMA,
@@ -80,6 +80,8 @@ def evaluate(
         results.append(score_file(options.detections, configs[0], dataset, mapping, plots))
     else:
         dataset.check_readable()
+        if configs[0].tracking.track is not None:
+            refuse_untracked(dataset)
         _check_engines(configs)
         for config in configs:
             run, result = run_study(

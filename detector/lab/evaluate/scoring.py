@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from detector.core.config.schema import Config
-from detector.core.errors import SourceError
+from detector.core.errors import SourceError, UsageError
 from detector.core.errors.text import counted
 from detector.core.run.detect import closing_session
 from detector.core.session.codec import to_builtins
 from detector.core.types import Detections, LabelledPicture
 from detector.lab.datasets.classmap import Bound, ClassMap, bind
-from detector.lab.session.evaluation import Accuracy, EngineResult, FileResult
+from detector.lab.session.evaluation import Accuracy, EngineResult, FileResult, TrackAccuracy
 
 if TYPE_CHECKING:
     from detector.core.session.store import Session
@@ -35,6 +36,30 @@ def score(
 
     pictures = [map_labels(dataset.pictures[at], bound) for at in seen]
     return accuracy(pictures, found, bound.targets)
+
+
+def score_tracks(
+    dataset: Dataset, bound: Bound, seen: Sequence[int], found: Sequence[Detections]
+) -> TrackAccuracy | UnsetType:
+    """Figures of the ids, where the run tracked."""
+    from detector.lab.analysis.accuracy.tracking import track_accuracy
+
+    if not found or found[0].track_ids is None:
+        return UNSET
+    return track_accuracy([map_labels(dataset.pictures[at], bound) for at in seen], found)
+
+
+def refuse_untracked(dataset: Dataset) -> None:
+    """Raises UsageError for --track with labels that do not tell which boxes are one object."""
+    sequences = sorted({one.subset for one in dataset.pictures})
+    if dataset.pictures and dataset.pictures[0].track_ids is None:
+        raise UsageError(
+            f"--track: labels of {dataset.format} have no tracks; those of MOTChallenge (mot) do"
+        )
+    if len(sequences) > 1:
+        raise UsageError(
+            f"--track: one sequence at a time; choose with --subset: {', '.join(sequences)}"
+        )
 
 
 def map_labels(one: LabelledPicture, bound: Bound) -> LabelledPicture:
@@ -57,6 +82,7 @@ def map_labels(one: LabelledPicture, bound: Bound) -> LabelledPicture:
         crowd=one.crowd[keep],
         areas=one.areas[keep],
         labelled=looked_for,
+        track_ids=None if one.track_ids is None else one.track_ids[keep],
     )
 
 

@@ -21,7 +21,7 @@ from detector.core.run.reading import Reading
 from detector.core.session.store import Session
 from detector.core.types import Candidates, Detections, Frame, LabelledPicture
 from detector.lab.datasets.classmap import Bound, ClassMap, bind
-from detector.lab.evaluate.scoring import Plots, refuse_unlabelled, save_result, score
+from detector.lab.evaluate.scoring import Plots, refuse_unlabelled, save_result, score, score_tracks
 from detector.lab.session.evaluation import EngineResult, InterruptedResult
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ def run_study(
     study.check_seen(whole=run.exit_code == EXIT_DONE)
     assert study.bound is not None
     seen = sorted(study.found)
-    scored = score(dataset, study.bound, seen, [study.found[at] for at in seen])
+    found = [study.found[at] for at in seen]
+    scored = score(dataset, study.bound, seen, found)
     row = EngineResult(
         engine=summary.engine,
         model=summary.model,
@@ -65,6 +66,7 @@ def run_study(
         **vars(scored),
         notes=(*study.bound.notes, *summary.notes, *study.notes()),
         session=summary.session or None,
+        tracking=score_tracks(dataset, study.bound, seen, found),
     )
     if run.session is not None:
         with Session.reopened(run.session) as session:

@@ -81,6 +81,22 @@ class Accuracy(MeanAccuracy):
 
 
 @dataclass(frozen=True)
+class TrackAccuracy:
+    """How right the ids of tracks are (--track), 0 to 1; ``mota`` may be below 0. ``detection`` and
+    ``association`` are the two parts of ``hota``. Labelled ``objects``, and ``tracks`` found."""
+
+    hota: Figure
+    detection: Figure
+    association: Figure
+    idf1: Figure
+    mota: Figure
+    switches: int
+    fragmentations: int
+    objects: int
+    tracks: int
+
+
+@dataclass(frozen=True)
 class Result:
     """One row of ``eval``: an EngineResult, a FileResult or an InterruptedResult."""
 
@@ -107,6 +123,7 @@ class EngineResult(Accuracy, _Run, Result):
     session: str | None
     plots: dict[str, str] | UnsetType = UNSET
     difference: AveragePrecision | UnsetType = UNSET
+    tracking: TrackAccuracy | UnsetType = UNSET
 
 
 @dataclass(frozen=True)

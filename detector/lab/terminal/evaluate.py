@@ -16,6 +16,7 @@ from detector.lab.session.evaluation import (
     FileResult,
     MeanAccuracy,
     Thresholds,
+    TrackAccuracy,
 )
 
 MANY = 20  # classes; of more only the best and the worst are printed, the session has all
@@ -51,6 +52,7 @@ FIGURES = (  # of one class
 def print_evaluation(console: SafeConsole, document: Evaluation) -> None:
     results = _scored_rows(document)
     tables = [_means(results)] if results else []
+    tables += [table] if (table := _tracks(results)) is not None else []
     tables += [_classes(row, several=len(results) > 1) for row in results]
     print_pieces(console, [*_dataset(document), *tables, *_lines(document)])
 
@@ -104,6 +106,29 @@ def _means(results: list[Scored]) -> Table:
         *(Column(name, title, ".2f", right=True) for name, title in FPS.items()),
     )
     return Table("means", columns, rows, dim=changes)
+
+
+TRACKING = (
+    *(Column(key, form=".3f") for key in ("hota", "detection", "association", "idf1", "mota")),
+    *(Column(key) for key in ("switches", "fragmentations", "objects", "tracks")),
+)
+
+
+def _tracks(results: list[Scored]) -> Table | None:
+    """A line for each engine whose run tracked."""
+    followed = [
+        (row.engine, row.tracking)
+        for row in results
+        if isinstance(row, EngineResult) and isinstance(row.tracking, TrackAccuracy)
+    ]
+    if not followed:
+        return None
+    rows = [
+        {"engine": engine} | {one.key: one.of(figures) for one in TRACKING}
+        for engine, figures in followed
+    ]
+    columns = (Column("engine"), *(replace(one, value=None) for one in TRACKING))
+    return Table("tracks", columns, rows)
 
 
 def _classes(row: Scored, several: bool) -> Table:

@@ -38,6 +38,12 @@ class Stage(ABC):
         """Whether a run of these options has it; the groups of ``config.schema.Config``, as
         plain values. Raises UsageError for options that contradict each other."""
 
+    @classmethod
+    def lowest_conf(cls, options: Mapping[str, Any]) -> float:
+        """The lowest score of the boxes that it wants to see, where that is below --conf. Then it
+        takes what is below --conf out itself."""
+        return 1.0
+
     @abstractmethod
     def __init__(self, options: Mapping[str, Any], info: SourceInfo, names: Sequence[str]) -> None:
         """``info``: the source, which for cameras is all of them; ``names``: of the classes."""
@@ -80,3 +86,8 @@ def wanted(options: Mapping[str, Any]) -> list[tuple[str, type[Stage]]]:
     found = [(name, find(name)) for name in sorted(places())]
     asked = [(name, stage) for name, stage in found if stage.wanted(options)]
     return sorted(asked, key=lambda one: (one[1].order, one[0]))
+
+
+def lowest_conf(options: Mapping[str, Any]) -> float:
+    """The lowest that one of the stages of a run wants; 1 where none says so."""
+    return min((stage.lowest_conf(options) for _, stage in wanted(options)), default=1.0)

@@ -1,0 +1,49 @@
+"""Cuts of a scene, seen by a thumbnail: behind one, no object is the one from before."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.types import Frame, Planes
+
+SIDE = 32  # pixels of the thumbnail along each side, at most
+SHADES = 16  # of its histogram
+# A cut changes both: what is where, and how much of each shade there is. A camera that pans changes
+# the first, a light that goes on moves the second without a new picture.
+LEAST_CHANGE = 28.0  # mean difference of a pixel, of 255
+LEAST_SHIFT = 0.25  # share of the pixels that have another shade
+
+
+class Cuts:
+    """Of one camera or video."""
+
+    def __init__(self) -> None:
+        self._last: NDArray[np.int16] | None = None
+
+    def here(self, frame: Frame) -> bool:
+        """Whether a cut lies between the last frame and this one."""
+        last, self._last = self._last, _thumbnail(frame)
+        if last is None:
+            return False
+        if last.shape != self._last.shape:
+            return True
+        change = np.abs(last - self._last).mean()
+        if change < LEAST_CHANGE:
+            return False
+        moved = np.abs(_shades(last) - _shades(self._last)).sum() / (2 * last.size)
+        return bool(moved >= LEAST_SHIFT)
+
+
+def _thumbnail(frame: Frame) -> NDArray[np.int16]:
+    """Brightness of some pixels, 0 to 255. It copies nothing else of the picture."""
+    height, width = frame.size
+    down, right = max(1, height // SIDE), max(1, width // SIDE)
+    picture = frame.picture
+    plane = picture.y if isinstance(picture, Planes) else picture[..., 1]  # green is near to it
+    return plane[down // 2 :: down, right // 2 :: right].astype(np.int16)
+
+
+def _shades(thumbnail: NDArray[np.int16]) -> NDArray[np.int64]:
+    counts: NDArray[np.int64] = np.bincount(thumbnail.ravel() * SHADES // 256, minlength=SHADES)
+    return counts

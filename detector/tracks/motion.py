@@ -1,0 +1,140 @@
+"""Where the boxes of many tracks will be next: Kalman filters of constant speed, all at once.
+
+A box is four numbers that move independently of each other, each with a speed. So one filter is
+four small ones, of a position and a speed, and all tracks are rows of the same arrays.
+
+The noise of SORT and ByteTrack (Bewley 2016, Zhang 2022) stands on the corners, x1, y1, x2, y2;
+that of OC-SORT (Cao 2023) on the centre, the area and the aspect ratio, which has no speed. Noise
+is given for a step of ``STEP_S``. A longer step gets what that many steps would add, so that it
+does not matter which frames between two were looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+STEP_S = 1 / 30  # the papers' frame rate
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What the four numbers of a box are, and how they are thought to err (variances, [4]).
+
+    ``of_boxes`` and ``to_boxes`` take and give [T, 4]. ``measured``: of a detection. ``drift`` and
+    ``drift_speed``: what a step adds. ``first`` and ``first_speed``: of a new track.
+    """
+
+    of_boxes: Callable[[Floats], Floats]
+    to_boxes: Callable[[Floats], Floats]
+    measured: Floats
+    drift: Floats
+    drift_speed: Floats
+    first: Floats
+    first_speed: Floats
+
+
+def _centres(boxes: Floats) -> Floats:
+    """Centre x and y, area, width : height."""
+    sizes = np.maximum(boxes[:, 2:] - boxes[:, :2], 1e-3)
+    middle = (boxes[:, :2] + boxes[:, 2:]) / 2
+    area, aspect = sizes[:, 0] * sizes[:, 1], sizes[:, 0] / sizes[:, 1]
+    return np.column_stack([middle, area, aspect])
+
+
+def _of_centres(numbers: Floats) -> Floats:
+    area, aspect = np.maximum(numbers[:, 2], 1e-6), np.maximum(numbers[:, 3], 1e-6)
+    half = np.column_stack([np.sqrt(area * aspect), np.sqrt(area / aspect)]) / 2
+    return np.concatenate([numbers[:, :2] - half, numbers[:, :2] + half], axis=1)
+
+
+def _as_it_is(boxes: Floats) -> Floats:
+    return boxes
+
+
+CORNERS = Form(
+    of_boxes=_as_it_is,
+    to_boxes=_as_it_is,
+    measured=np.full(4, 0.1),
+    drift=np.full(4, 0.01),
+    drift_speed=np.full(4, 0.01),
+    first=np.ones(4),
+    first_speed=np.ones(4),
+)
+CENTRES = Form(
+    of_boxes=_centres,
+    to_boxes=_of_centres,
+    measured=np.array([1.0, 1.0, 10.0, 10.0]),
+    drift=np.ones(4),
+    drift_speed=np.array([0.01, 0.01, 0.0001, 0.0]),
+    first=np.full(4, 10.0),
+    first_speed=np.array([1e4, 1e4, 1e4, 0.0]),
+)
+
+
+class Motion:
+    """The filters of T tracks. ``place`` and ``speed`` (a step) are [T, 4]; ``spread`` [T, 4, 3] is
+    the variance of the place, the covariance with the speed, and the variance of the speed."""
+
+    def __init__(self, form: Form) -> None:
+        self.form = form
+        self.place: Floats = np.zeros((0, 4))
+        self.speed: Floats = np.zeros((0, 4))
+        self.spread: Floats = np.zeros((0, 4, 3))
+
+    def __len__(self) -> int:
+        return len(self.place)
+
+    def add(self, boxes: Floats) -> None:
+        """New tracks behind the others, at rest: ``boxes`` [n, 4] xyxy."""
+        n, form = len(boxes), self.form
+        first = np.stack([form.first, np.zeros(4), form.first_speed], axis=1)
+        self.place = np.concatenate([self.place, form.of_boxes(boxes)])
+        self.speed = np.concatenate([self.speed, np.zeros((n, 4))])
+        self.spread = np.concatenate([self.spread, np.repeat(first[None], n, axis=0)])
+
+    def keep(self, kept: NDArray[np.bool_]) -> None:
+        self.place, self.speed, self.spread = self.place[kept], self.speed[kept], self.spread[kept]
+
+    def predict(self, steps: float, rows: slice | NDArray[np.intp] = slice(None)) -> None:
+        """Moves tracks on by so many steps, which need not be whole."""
+        form, n = self.form, steps
+        place, speed, spread = self.place[rows], self.speed[rows], self.spread[rows]
+        if form is CENTRES:  # an area never becomes negative
+            speed[:, 2] = np.where(place[:, 2] + n * speed[:, 2] > 0, speed[:, 2], 0)
+        grown = np.empty_like(spread)
+        v = form.drift_speed
+        grown[..., 0] = spread[..., 0] + 2 * n * spread[..., 1] + n * n * spread[..., 2]
+        # What n steps of one would add: sums of 1, k and k * k for k = 0 to n - 1.
+        grown[..., 0] += n * form.drift + max(n * (n - 1) * (2 * n - 1) / 6, 0) * v
+        grown[..., 1] = spread[..., 1] + n * spread[..., 2] + max(n * (n - 1) / 2, 0) * v
+        grown[..., 2] = spread[..., 2] + n * v
+        self.place[rows], self.speed[rows] = place + n * speed, speed
+        self.spread[rows] = grown
+
+    def correct(self, rows: NDArray[np.intp], boxes: Floats) -> None:
+        """Takes in what was seen: ``boxes`` [n, 4] xyxy of the tracks ``rows`` [n]."""
+        spread = self.spread[rows]
+        whole = spread[..., 0] + self.form.measured
+        gain, gain_speed = spread[..., 0] / whole, spread[..., 1] / whole
+        missed = self.form.of_boxes(boxes) - self.place[rows]
+        self.place[rows] += gain * missed
+        self.speed[rows] += gain_speed * missed
+        left = 1 - gain
+        self.spread[rows] = np.stack(
+            [
+                left * spread[..., 0],
+                left * spread[..., 1],
+                spread[..., 2] - gain_speed * spread[..., 1],
+            ],
+            axis=-1,
+        )
+
+    def boxes(self) -> Floats:
+        """xyxy [T, 4], where the tracks are now."""
+        return self.form.to_boxes(self.place)

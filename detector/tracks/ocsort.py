@@ -1,0 +1,150 @@
+"""OC-SORT: SORT that trusts what was seen more than what was predicted (Cao et al., 2023,
+"Observation-Centric SORT", arXiv:2203.14360). Three things are added:
+
+- momentum (OCM): a box is preferred where the way to it goes on in the track's direction;
+- recovery (OCR): a track that found no box is looked for where it was last seen;
+- re-update (ORU): when a lost track is found again, its filter goes back to where it was lost, and
+  on along a straight line, so that errors of the guesses meanwhile are forgotten.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.analysis.assignment import assign, overlaps
+from detector.tracks.motion import CENTRES, STEP_S, Floats
+from detector.tracks.tracker import Ids, Numbers, Tracker, others
+
+DIRECTION_WEIGHT = 0.2
+LOOK_BACK = 3  # frames, over which a direction is taken
+
+
+class OcsortTracker(Tracker):
+    form = CENTRES
+    least_overlap = 0.3
+    hits_needed = 3
+
+    def __init__(self, conf: float) -> None:
+        super().__init__(conf)
+        self.frames = 0  # since the scene began
+        self.last: Floats = np.zeros((0, 4))  # box of each track when it was last seen
+        # Boxes of the last frames, the oldest first; NaN: it was not seen, or was not there yet.
+        self.past: Floats = np.zeros((0, LOOK_BACK, 4))
+        self.direction: Floats = np.zeros((0, 2))  # NaN: not known yet
+        self.missed: Ids = np.zeros(0, np.int64)  # frames since it was seen
+        # Place, speed and spread (4 + 4 + 4 x 3 numbers) of the filter at the first frame without.
+        self.lost: Floats = np.zeros((0, 4, 5))
+
+    def end(self) -> None:
+        super().end()
+        self.frames = 0
+
+    def needed(self) -> int:
+        """Those of the first frames of a scene have their id at once. A new track's own box does
+        not count."""
+        return 0 if self.frames <= self.hits_needed else self.hits_needed + 1
+
+    def follow(self, boxes: Floats, scores: Floats, class_ids: Ids, found: Ids) -> None:
+        self.missed += 1
+        self.hits[self.missed > 1] = 1
+        used = np.flatnonzero(scores >= self.conf)
+        boxes_used, classes = boxes[used], class_ids[used]
+        since = self._since()
+        overlap = overlaps(self.motion.boxes(), boxes_used)
+        overlap *= self.same_class(np.arange(len(self)), classes)
+        towards = _directions(since, boxes_used)
+        bonus = DIRECTION_WEIGHT * _agreement(self.direction, towards) * scores[used]
+        rows, at = assign(np.where(overlap > 0, overlap + bonus, 0))
+        enough = overlap[rows, at] >= self.least_overlap
+        rows, at = rows[enough], at[enough]
+
+        left, free = others(len(self), rows), others(len(used), at)
+        again, there = self.matched(
+            self.last[left], left, boxes_used[free], classes[free], self.least_overlap
+        )
+        rows, at = np.append(rows, left[again]), np.append(at, free[there])
+        self._see(rows, boxes_used[at], since)
+        self.take(rows, boxes_used[at], used[at], found)
+        new = used[others(len(used), at)]
+        self.begin(boxes[new], class_ids[new])
+        self.frames += 1
+
+    def _since(self) -> Floats:
+        """A box of each track some frames ago [T, 4]: the oldest of ``past`` that there is, else
+        the last one."""
+        known = np.isfinite(self.past[:, :, 0])
+        oldest = self.past[np.arange(len(self)), np.argmax(known, axis=1)]
+        return np.where(np.any(known, axis=1)[:, None], oldest, self.last)
+
+    def _see(self, rows: Numbers, boxes: Floats, since: Floats) -> None:
+        """Directions, the ways of those that were lost, and what was seen: before the filter takes
+        the boxes in."""
+        every = np.arange(len(rows))
+        ways = _directions(since[rows], boxes)[every, every]
+        known = (self.hits[rows] > 1) | ~np.isnan(self.direction[rows, 0])
+        self.direction[rows[known]] = ways[known]  # from the second box on
+        for row, box in zip(rows.tolist(), boxes, strict=True):
+            if self.missed[row] > 1:
+                self._go_back(row, box)
+        self.last[rows] = boxes
+        self.missed[rows] = 0
+        self.past[:, :-1] = self.past[:, 1:]
+        self.past[:, -1] = np.nan
+        self.past[rows, -1] = boxes
+        lost, motion = self.missed == 1, self.motion
+        self.lost[lost] = np.concatenate(
+            [motion.place[lost, :, None], motion.speed[lost, :, None], motion.spread[lost]], axis=2
+        )
+
+    def _go_back(self, row: int, box: Floats) -> None:
+        """The filter of a track that is found again, led along the line to ``box``."""
+        frames, motion = int(self.missed[row]), self.motion
+        assert self._time_s is not None
+        steps = (self._time_s - self.seen_s[row]) / STEP_S / frames
+        motion.place[row], motion.speed[row] = self.lost[row, :, 0], self.lost[row, :, 1]
+        motion.spread[row] = self.lost[row, :, 2:]
+        first, last = _middle_and_size(self.last[row]), _middle_and_size(box)
+        at = np.array([row])
+        for i in range(1, frames + 1):
+            middle, size = np.split(first + (last - first) * i / frames, 2)
+            motion.correct(at, np.append(middle - size / 2, middle + size / 2)[None])
+            if i < frames:
+                motion.predict(steps, at)
+
+    def begin(self, boxes: Floats, class_ids: Ids) -> None:
+        super().begin(boxes, class_ids)
+        n = len(boxes)
+        self.last = np.concatenate([self.last, boxes])
+        self.past = np.concatenate([self.past, np.full((n, LOOK_BACK, 4), np.nan)])
+        self.direction = np.concatenate([self.direction, np.full((n, 2), np.nan)])
+        self.missed = np.concatenate([self.missed, np.zeros(n, np.int64)])
+        self.lost = np.concatenate([self.lost, np.zeros((n, 4, 5))])
+
+    def keep_rows(self, kept: NDArray[np.bool_]) -> None:
+        super().keep_rows(kept)
+        self.last, self.past = self.last[kept], self.past[kept]
+        self.direction, self.missed, self.lost = (
+            self.direction[kept],
+            self.missed[kept],
+            self.lost[kept],
+        )
+
+
+def _middle_and_size(box: Floats) -> Floats:
+    return np.append((box[:2] + box[2:]) / 2, box[2:] - box[:2])
+
+
+def _directions(start: Floats, boxes: Floats) -> Floats:
+    """From the middle of each start [T, 4] to that of each box [N, 4], as long as 1: [T, N, 2]."""
+    ways = (boxes[None, :, :2] + boxes[None, :, 2:] - start[:, None, :2] - start[:, None, 2:]) / 2
+    found: Floats = ways / (np.linalg.norm(ways, axis=2, keepdims=True) + 1e-6)
+    return found
+
+
+def _agreement(directions: Floats, ways: Floats) -> Floats:
+    """0.5 where a way [T, N, 2] goes on in the track's direction [T, 2], -0.5 where it turns back;
+    0 for a track without one."""
+    angles = np.arccos(np.clip((directions[:, None] * ways).sum(axis=2), -1, 1))
+    found: Floats = np.nan_to_num(0.5 - angles / np.pi)
+    return found

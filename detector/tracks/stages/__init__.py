@@ -1,0 +1,1 @@
+"""The stages of this wing: one file is one stage."""

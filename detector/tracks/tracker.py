@@ -1,0 +1,146 @@
+"""What all trackers share: the tracks, their ids, and how they begin and end."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.analysis.assignment import assign, overlaps
+from detector.tracks.motion import CORNERS, STEP_S, Floats, Form, Motion
+
+Ids = NDArray[np.int64]
+Numbers = NDArray[np.intp]
+
+NONE = -1  # the id of a box that belongs to no track, or to one that is not sure yet
+LOST_S = 1.0  # how long a track is looked for
+CLOCK_S = 1e-6  # by which times of frames are rounded, at most
+
+
+class Tracker(ABC):
+    """Gives boxes of one camera or video the ids of their tracks, from 1.
+
+    A box joins a track of its own class only. ``conf``: boxes of lower scores begin no track.
+    """
+
+    form: ClassVar[Form] = CORNERS
+    least_overlap: ClassVar[float]  # IoU
+    hits_needed: ClassVar[int]  # frames in turn, until a track has its id
+    lowest_conf: ClassVar[float] = 1.0  # of the boxes that it can use
+
+    def __init__(self, conf: float) -> None:
+        self.conf = conf
+        self.motion = Motion(self.form)
+        self.ids: Ids = np.zeros(0, np.int64)
+        self.classes: Ids = np.zeros(0, np.int64)
+        self.hits: Ids = np.zeros(0, np.int64)
+        self.seen_s: Floats = np.zeros(0)
+        self._time_s: float | None = None
+        self._next = 1
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def begun(self) -> int:
+        """Tracks that got an id."""
+        return self._next - 1
+
+    def update(
+        self,
+        boxes: NDArray[np.floating[Any]],
+        scores: NDArray[np.floating[Any]],
+        class_ids: Ids,
+        time_s: float,
+    ) -> Ids:
+        """The id of each box, [N], ``NONE`` where it has none. ``boxes`` xyxy [N, 4], ``scores``
+        [N], ``class_ids`` [N], of the frame at ``time_s``. A clock that goes back by more than
+        ``LOST_S`` has begun anew, as that of a camera that was switched on again: that ends all
+        tracks. By less it stands."""
+        if self._time_s is not None and time_s < self._time_s - LOST_S:
+            self.end()
+            self._time_s = None
+        passed_s = 0.0 if self._time_s is None else max(0.0, time_s - self._time_s)
+        self._time_s = time_s if self._time_s is None else max(self._time_s, time_s)
+        self._keep(self._time_s - self.seen_s <= LOST_S + CLOCK_S)
+        if len(self):
+            self.motion.predict(passed_s / STEP_S)
+        found = np.full(len(scores), NONE, np.int64)
+        self.follow(boxes.astype(np.float64), scores.astype(np.float64), class_ids, found)
+        return found
+
+    def end(self) -> None:
+        """Ends all tracks: what follows is another scene."""
+        self._keep(np.zeros(len(self), bool))
+
+    @abstractmethod
+    def follow(self, boxes: Floats, scores: Floats, class_ids: Ids, found: Ids) -> None:
+        """Associates boxes with the tracks, which stand where they are thought to be now, and
+        writes their ids into ``found``."""
+
+    # ------------------------------------------------------------------
+    # What ``follow`` is made of.
+
+    def same_class(self, rows: Numbers, class_ids: Ids) -> NDArray[np.bool_]:
+        same: NDArray[np.bool_] = self.classes[rows][:, None] == class_ids[None]
+        return same
+
+    def matched(
+        self, places: Floats, rows: Numbers, boxes: Floats, class_ids: Ids, least: float
+    ) -> tuple[Numbers, Numbers]:
+        """Tracks and boxes that belong together by their overlap alone, which is ``least`` or more.
+        ``places``: boxes of the tracks ``rows``. Returns numbers into ``rows`` and ``boxes``."""
+        overlap = overlaps(places, boxes) * self.same_class(rows, class_ids)
+        first, second = assign(overlap)
+        enough = overlap[first, second] >= least
+        return first[enough], second[enough]
+
+    def take(self, rows: Numbers, boxes: Floats, at: Numbers, found: Ids) -> None:
+        """The tracks ``rows`` are seen in ``boxes`` of these rows; ``at``: whose place in
+        ``found`` their ids have."""
+        self.motion.correct(rows, boxes)
+        self.hits[rows] += 1
+        assert self._time_s is not None
+        self.seen_s[rows] = self._time_s
+        for row in rows[(self.ids[rows] == NONE) & (self.hits[rows] >= self.needed())].tolist():
+            self.ids[row] = self._next
+            self._next += 1
+        found[at] = self.ids[rows]
+
+    def needed(self) -> int:
+        """Hits after which a track has its id."""
+        return self.hits_needed
+
+    def begin(self, boxes: Floats, class_ids: Ids) -> None:
+        """New tracks of these boxes."""
+        n = len(boxes)
+        assert self._time_s is not None
+        self.motion.add(boxes)
+        self.ids = np.concatenate([self.ids, np.full(n, NONE, np.int64)])
+        self.classes = np.concatenate([self.classes, class_ids])
+        self.hits = np.concatenate([self.hits, np.ones(n, np.int64)])
+        self.seen_s = np.concatenate([self.seen_s, np.full(n, self._time_s)])
+
+    def drop_unsure(self) -> None:
+        """Ends tracks that have no id yet and were not seen in this frame."""
+        self._keep((self.ids != NONE) | (self.seen_s == self._time_s))
+
+    def _keep(self, kept: NDArray[np.bool_]) -> None:
+        if kept.all():
+            return
+        self.keep_rows(kept)
+
+    def keep_rows(self, kept: NDArray[np.bool_]) -> None:
+        """Drops the other rows of all that is known of tracks."""
+        self.motion.keep(kept)
+        self.ids, self.classes, self.hits = self.ids[kept], self.classes[kept], self.hits[kept]
+        self.seen_s = self.seen_s[kept]
+
+
+def others(count: int, taken: Numbers) -> Numbers:
+    """The numbers below ``count`` that are not taken."""
+    left = np.ones(count, bool)
+    left[taken] = False
+    return np.flatnonzero(left)

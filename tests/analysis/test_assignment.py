@@ -1,0 +1,56 @@
+"""The assignment, against all permutations, and the overlaps."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from detector.core.analysis.assignment import assign, overlaps
+
+
+def best_sum(gains: NDArray[np.float64]) -> float:
+    """By trying all."""
+    wide = gains if gains.shape[0] <= gains.shape[1] else gains.T
+    wide = np.maximum(wide, 0)
+    n, m = wide.shape
+    return max(sum(wide[i, p[i]] for i in range(n)) for p in itertools.permutations(range(m), n))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 3), (2, 5), (6, 3), (5, 5), (4, 6)])
+@pytest.mark.parametrize("share", [0.3, 0.7, 1.0])
+def test_no_pairs_have_a_larger_sum(shape: tuple[int, int], share: float) -> None:
+    random = np.random.default_rng(7)
+    for _ in range(20):
+        gains = random.uniform(0, 1, shape) * (random.uniform(size=shape) < share)
+        gains -= 0.1 * (random.uniform(size=shape) < 0.2)  # some are below 0: never taken
+        rows, columns = assign(gains)
+        assert len(set(rows.tolist())) == len(rows)
+        assert len(set(columns.tolist())) == len(columns)
+        assert rows.tolist() == sorted(rows.tolist())
+        assert (gains[rows, columns] > 0).all()
+        assert gains[rows, columns].sum() == pytest.approx(best_sum(gains))
+
+
+def test_large_groups_are_those_of_scipy() -> None:
+    scipy = pytest.importorskip("scipy.optimize")
+    random = np.random.default_rng(3)
+    for n, m in ((60, 80), (100, 100), (90, 40)):
+        gains = random.uniform(0, 1, (n, m))
+        rows, columns = assign(gains)
+        other = scipy.linear_sum_assignment(gains, maximize=True)
+        assert gains[rows, columns].sum() == pytest.approx(gains[other].sum())
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 3), (3, 0)])
+def test_nothing_to_assign(shape: tuple[int, int]) -> None:
+    rows, columns = assign(np.zeros(shape))
+    assert len(rows) == len(columns) == 0
+
+
+def test_overlaps() -> None:
+    first = np.array([[0, 0, 10, 10], [5, 5, 5, 5]], float)
+    second = np.array([[0, 0, 10, 10], [5, 0, 15, 10], [20, 20, 30, 30], [5, 5, 5, 5]], float)
+    assert overlaps(first, second) == pytest.approx(np.array([[1, 1 / 3, 0, 0], [0, 0, 0, 0]]))

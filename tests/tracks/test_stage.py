@@ -1,0 +1,246 @@
+"""The stage ``track`` in whole runs: ids in every output, low scores in none, cuts, cameras."""
+
+from __future__ import annotations
+
+import csv
+import json
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detector import Detector
+from detector.core.config.levels import resolve_config
+from detector.core.errors import UsageError
+from detector.core.run.plan import Asked, resolve
+from detector.core.stages import between
+from detector.core.stages.annotate import PALETTE, lay_out
+from detector.core.stages.annotate import Style as Look
+from detector.core.types import Arrival, Detections, Frame, SourceInfo
+from detector.tracks.stages.track import TrackStage
+from tests.cli.command import detect_video
+from tests.conftest import CHECKOUT
+
+STREET = str(CHECKOUT / "videos/street.mp4")
+INFO = SourceInfo("in.mp4", "video", 640, 360, Fraction(25), Fraction(1, 25))
+NAMES = ("person", "vehicle")
+
+
+def stage(**given: Any) -> TrackStage:
+    return TrackStage(resolve_config(None, {"track": "bytetrack", **given}).as_dict(), INFO, NAMES)
+
+
+def frame(index: int, shade: int = 90, camera: str | None = None) -> Frame:
+    picture = np.full((360, 640, 3), shade, np.uint8)
+    arrival = None if camera is None else Arrival(camera, 1, index, 0.0)
+    return Frame(index, index, index / 25, picture, arrival=arrival)
+
+
+def found(*scores: float, x: float = 100) -> Detections:
+    boxes = np.array([[x + 80 * i, 100, x + 40 + 80 * i, 200] for i in range(len(scores))])
+    return Detections(
+        boxes.astype(np.float32).reshape(-1, 4),
+        np.array(scores, np.float32),
+        np.zeros(len(scores), np.int64),
+        NAMES,
+    )
+
+
+def ids(detections: Detections) -> list[int]:
+    assert detections.track_ids is not None
+    return list(detections.track_ids.tolist())
+
+
+def test_it_is_off_unless_asked() -> None:
+    assert between.wanted(resolve_config(None, {}).as_dict()) == []
+    asked = resolve_config(None, {"track": "sort"}).as_dict()
+    assert [name for name, _ in between.wanted(asked)] == ["track"]
+
+
+def test_low_scores_reach_the_tracker_and_nobody_else() -> None:
+    one = stage()
+    ends = [one(frame(i), found(0.9, 0.15 if 5 <= i < 10 else 0.8)) for i in range(15)]
+    assert [len(end) for end in ends] == [2] * 5 + [1] * 5 + [2] * 5
+    assert ids(ends[4]) == ids(ends[14]) == [1, 2]
+    assert one.close() == ["tracks: 2"]
+
+
+def test_the_head_hands_them_over() -> None:
+    """Behind the head of a run with ByteTrack are boxes from 0.1 on; the others keep --conf."""
+    for track, lowest in (("bytetrack", 0.1), ("sort", 1.0), (None, 1.0)):
+        options = resolve_config(None, {"track": track}).as_dict()
+        assert between.lowest_conf(options) == lowest
+    asked: list[float] = []
+    plan = resolve(resolve_config(None, {"engine": "null", "conf": 0.4}))
+    plan.network.head, head = lambda outputs, conf: asked.append(conf), plan.network.head  # type: ignore[assignment,func-returns-value]
+    try:
+        for lowest in (1.0, 0.1):
+            plan.stages(lowest)[1]([])
+    finally:
+        plan.network.head = head
+    assert asked == [0.4, 0.1]
+
+
+def test_a_cut_ends_the_tracks() -> None:
+    one = stage()
+    for i in range(5):
+        before = one(frame(i), found(0.9))
+    for i in range(5, 10):
+        after = one(frame(i, shade=200), found(0.9))
+    assert (ids(before), ids(after)) == ([1], [2])
+
+
+def test_a_light_that_changes_slowly_is_no_cut() -> None:
+    one = stage()
+    had = {tuple(ids(one(frame(i, shade=60 + 4 * i), found(0.9)))) for i in range(30)}
+    assert had == {(-1,), (1,)}
+
+
+def test_cameras_have_their_own_tracks() -> None:
+    one = stage()
+    had: dict[str, list[list[int]]] = {"a": [], "b": []}
+    for i in range(4):
+        for camera in had:
+            had[camera].append(ids(one(frame(i, camera=camera), found(0.9, 0.9))))
+    assert had["a"][-1] == had["b"][-1] == [1, 2]
+
+
+def test_trails() -> None:
+    one = stage(trails="0.2s")
+    for i in range(20):
+        end = one(frame(i), found(0.9, x=100 + 5 * i))
+    (trail,) = end.trails
+    assert len(trail) == 6  # now, and five frames of 40 ms before
+    assert trail[-1].tolist() == [100 + 5 * 19 + 20, 150]
+    assert (np.diff(trail[:, 0]) == 5).all()
+    assert len(end.only(np.array([False])).trails) == 0
+
+
+def test_trails_of_tracks_that_ended_are_forgotten() -> None:
+    from detector.tracks.trails import Trails
+
+    trails = Trails(1.0)
+    for i in range(200):
+        one = found(0.9)
+        one.track_ids = np.array([i // 5], np.int64)
+        trails.draw(one, 100 + i / 25 if i < 100 else i / 25)  # the clock begins anew
+    assert len(trails._points) <= 6
+
+
+@pytest.mark.parametrize("given", ["0", "-1s", "two", "61", ""])
+def test_wrong_trails(given: str) -> None:
+    with pytest.raises(UsageError, match="--trails"):
+        stage(trails=given)
+
+
+def test_trails_need_tracks() -> None:
+    with pytest.raises(UsageError, match="without --track"):
+        Asked.of(resolve_config(None, {"trails": "2s"}))
+
+
+def test_an_unknown_tracker() -> None:
+    with pytest.raises(UsageError, match=r"track: 'bytetrak' is not one of .*bytetrack"):
+        resolve_config(None, {"track": "bytetrak"})
+
+
+def test_colours_and_labels_are_those_of_the_track() -> None:
+    detections = found(0.9, 0.8, 0.7)
+    detections.track_ids = np.array([5, -1, 85], np.int64)
+    layout = lay_out(640, 360, detections, Look())
+    assert layout.shades == [5, 0, 85 % len(PALETTE)]
+    texts = [one.text for one in sorted(layout.labels, key=lambda one: one.number or 0)]
+    assert texts == ["person 5", "person", "person 85"]
+
+
+# ----------------------------------------------------------------------
+# Whole runs.
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("tracked")
+    done = detect_video(
+        *(STREET, "--track", "--frames", "12", "--engine", "ort", "--precision", "fp32"),
+        *("--save", "jsonl,csv,mot,coco", "-o", f"{folder}/out/", "--run-dir", f"{folder}/run"),
+        cwd=folder,
+    )
+    assert done.returncode == 0, done.stderr
+    return {
+        "folder": folder,
+        **{
+            kind: next((folder / "out").glob(f"*{suffix}"))
+            for kind, suffix in (
+                ("jsonl", ".jsonl"),
+                ("csv", ".csv"),
+                ("mot", ".mot.txt"),
+                ("coco", ".coco.json"),
+            )
+        },
+    }
+
+
+@pytest.mark.slow
+def test_every_output_has_the_same_ids(outputs: dict[str, Path]) -> None:
+    rows = [json.loads(line) for line in outputs["jsonl"].read_text().splitlines()]
+    wanted = [
+        (row["frame"], one["track"], one["box"][0]) for row in rows for one in row["detections"]
+    ]
+    assert {track for frame, track, _ in wanted if frame == 0} == {None}
+    followed = [one for one in wanted if one[1] is not None]
+    assert len(followed) > 100
+    assert min(score for row in rows for score in (d["score"] for d in row["detections"])) >= 0.25
+    for frame in range(1, 12):  # an id once a frame
+        here = [track for number, track, _ in followed if number == frame]
+        assert len(set(here)) == len(here)
+
+    with outputs["csv"].open(newline="") as file:
+        listed = list(csv.DictReader(file))
+    ids = [int(row["track"]) if row["track"] else None for row in listed]
+    assert ids == [track for _, track, _ in wanted]
+    mot = [line.split(",") for line in outputs["mot"].read_text().splitlines()]
+    assert [(int(row[0]) - 1, int(row[1])) for row in mot] == [one[:2] for one in followed]
+    coco = json.loads(outputs["coco"].read_text())["annotations"]
+    assert [one.get("track_id") for one in coco] == [track for _, track, _ in wanted]
+
+
+@pytest.mark.slow
+def test_the_session_knows_the_stage(outputs: dict[str, Path]) -> None:
+    run = json.loads((outputs["folder"] / "run/session.json").read_text())
+    assert "track" in json.dumps(run)
+    assert any(note.startswith("tracks: ") for note in json.loads(json.dumps(run))["notes"])
+
+
+@pytest.mark.slow
+def test_from_python() -> None:
+    class Numbered:
+        """The nth object of a frame has id n."""
+
+        def update(self, detections: Detections, frame: Frame) -> list[int]:
+            assert frame.image.ndim == 3
+            return list(range(len(detections)))
+
+    for track in ("bytetrack", Numbered()):
+        with Detector(engine="ort", precision="fp32", frames=3, track=track) as detector:
+            last = [found for _, found in detector.stream(STREET)][-1]
+            assert last.track_ids is not None
+            assert last.to_dict()[0]["track"] == last.track_ids[0]
+            assert last[:2].track_ids.tolist() == last.track_ids[:2].tolist()  # type: ignore[union-attr]
+            assert (last.scores >= 0.25).all()
+            single = detector(last_picture())
+            assert single.track_ids is None
+            assert (single.scores >= 0.25).all()
+
+
+def last_picture() -> np.ndarray[Any, Any]:
+    import cv2
+
+    video = cv2.VideoCapture(STREET)
+    there, picture = video.read()
+    assert there
+    return picture  # type: ignore[return-value]
+
+
+def test_csv_without_tracks_has_no_column() -> None:
+    assert Asked.of(resolve_config(None, {})).writing["tracks"] is False
