@@ -243,6 +243,7 @@ Interval = tuple[float, float]
 LONGEST = 20  # gaps that are listed one by one
 DRAWN = 400  # intervals of a side in a drawing
 LAUNCHING, UNASKED = "the host was preparing or launching", "nothing was asked of it"
+WAITING = "the host waited for the GPU"
 
 
 def device_facts(
@@ -253,20 +254,24 @@ def device_facts(
     batches: int,
     rows: Sequence[Operator] = (),
     slowdown: float = 1.0,
+    waits: Sequence[Interval] = (),
 ) -> DeviceFacts:
-    """``kernels``: all work of the GPU, copies too; ``host``: operators on the CPU.
+    """``kernels``: all work of the GPU, copies too; ``host``: operators on the CPU; ``waits``: of
+    them, those that only wait for the GPU (an event, a stream), which launch nothing.
 
     Busy and idle time add up to the window, from the first of both to the last. A run is
     launch-bound if the GPU is idle for more than half of it, and mostly while the host works.
     """
-    busy, working = merge(kernels), merge(host)
-    everything = merge([*busy, *working])
+    busy, working, waiting = merge(kernels), merge(host), merge(waits)
+    everything = merge([*busy, *working, *waiting])
     start, end = everything[0][0], everything[-1][1]
     edges = [start, *(edge for one in busy for edge in one), end]
     gaps = [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if b > a]
     idle = sum(b - a for a, b in gaps)
-    launching = sum(overlap(gap, working) for gap in gaps)
-    causes = ((LAUNCHING, launching), (UNASKED, idle - launching))
+    waited = sum(overlap(gap, waiting) for gap in gaps)
+    worked = sum(overlap(gap, merge([*working, *waiting])) for gap in gaps)
+    launching = worked - waited
+    causes = ((LAUNCHING, launching), (WAITING, waited), (UNASKED, idle - worked))
     longest = sorted(gaps, key=lambda gap: gap[0] - gap[1])[:LONGEST]
     return DeviceFacts(
         device=device,
@@ -279,7 +284,9 @@ def device_facts(
         longest_gap_ms=max((b - a for a, b in gaps), default=0.0),
         idle_ms={cause: ms for cause, ms in causes if ms > 0},
         launch_bound=idle > (end - start) / 2 and launching > idle / 2,
-        longest_gaps=[Gap(a - start, b - a, _find_cause((a, b), working)) for a, b in longest],
+        longest_gaps=[
+            Gap(a - start, b - a, _find_cause((a, b), working, waiting)) for a, b in longest
+        ],
         shown=_cut_for_drawing(busy, working, start, end),
         rows=rows,
         slowdown=slowdown,
@@ -302,9 +309,12 @@ def overlap(one: Interval, others: Sequence[Interval]) -> float:
     return sum(max(0.0, min(one[1], end) - max(one[0], start)) for start, end in others)
 
 
-def _find_cause(gap: Interval, working: Sequence[Interval]) -> str:
+def _find_cause(gap: Interval, working: Sequence[Interval], waiting: Sequence[Interval]) -> str:
     """What the host did for most of the gap."""
-    return LAUNCHING if overlap(gap, working) > (gap[1] - gap[0]) / 2 else UNASKED
+    half, waited = (gap[1] - gap[0]) / 2, overlap(gap, waiting)
+    if waited > half:
+        return WAITING
+    return LAUNCHING if overlap(gap, working) - waited > half else UNASKED
 
 
 def _cut_for_drawing(

@@ -380,11 +380,15 @@ class MemorySample:
 
 
 class GpuMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The GPU's memory after the run; without ``available`` there is the ``reason`` alone."""
+    """The GPU's memory, at its highest while the run was on; without ``available`` there is the
+    ``reason`` alone. ``used_mb``: by all processes, ``process_mb``: by this one, where NVML tells;
+    ``total_mb``: of the GPU. Sessions of earlier versions hold ``used_mb`` after the run."""
 
     available: bool
     reason: str | None = None
     used_mb: float | None = None
+    process_mb: float | None = None
+    total_mb: float | None = None
     torch_peak_allocated_mb: float | None = None
     torch_peak_reserved_mb: float | None = None
 
