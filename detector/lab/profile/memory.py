@@ -122,14 +122,14 @@ def gpu_memory(watch: Sampler[GpuBytes | None], missing: str | None) -> GpuMemor
         return GpuMemory(available=False, reason=str(error))
     mine = [one.process for one in seen if one.process is not None]
     torch = sys.modules.get("torch")  # not imported for this: then it holds no memory either
-    with_torch = torch is not None and torch.cuda.is_available()
+    cuda = None if torch is None or not torch.cuda.is_available() else torch.cuda
     return GpuMemory(
         available=True,
         used_mb=max(one.used for one in seen) / MB,
         process_mb=max(mine) / MB if mine else None,
         total_mb=seen[-1].total / MB,
-        torch_peak_allocated_mb=torch.cuda.max_memory_allocated() / MB if with_torch else None,
-        torch_peak_reserved_mb=torch.cuda.max_memory_reserved() / MB if with_torch else None,
+        torch_peak_allocated_mb=None if cuda is None else cuda.max_memory_allocated() / MB,
+        torch_peak_reserved_mb=None if cuda is None else cuda.max_memory_reserved() / MB,
     )
 
 

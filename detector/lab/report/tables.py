@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from detector.core.tables import Column, Table, csv_text
 from detector.lab.analysis.loop.activities import step_rows
 from detector.lab.report.parts.network import LAYERS
@@ -17,13 +19,18 @@ STEPS = (
     Column("share", form=".1%"),
     *(Column(name, form=".2f") for name in ("p50", "p90", "p99")),
 )
-JOULES = ("timestamp", "tag", "duration", "package", "core", "dram", "joules_per_frame")
+JOULES = ("timestamp", "tag", "duration", "package", "core", "dram", "gpu", "joules_per_frame")
+TIMES = ("total", "avg", "std", "min", "max", "p50", "p90", "p99")
 
 
 def csv_files(session: SavedSession) -> dict[str, str]:
     """File name -> text. Times in milliseconds; energy in joules and seconds. A pass that did not
     run has no file."""
-    found = {"steps_timer.csv": Table("steps", STEPS, step_rows(session.spans))}
+    named = [
+        replace(one, key=f"{one.key}_ms", value=one.of) if one.key in TIMES else one
+        for one in STEPS
+    ]
+    found = {"steps_timer.csv": Table("steps", named, step_rows(session.spans))}
     if (layers := session.facts(LayersFacts)) is not None:
         rows = Table("layers", LAYERS, layers.rows)
         found["layer_timer.csv"] = rows.pick("layer", "type", "calls", "ms")

@@ -302,8 +302,11 @@ class RooflineFacts:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One of torch's operators, per frame or batch. ``self_ms``: without what it calls.
-    ``device_ms``: on the GPU."""
+    """One of torch's operators, as torch.profiler tells it: ``TorchFacts`` per frame,
+    ``DeviceFacts`` per batch. ``self_...``: without what it calls. ``total_ms``: on the CPU, with
+    what it calls; ``device_ms``: on the GPU, without, ``device_total_ms``: with what it calls.
+    ``..._mb``: memory taken less memory given back, so it may be below 0; None of sessions of
+    earlier versions."""
 
     name: str
     shapes: str
@@ -312,21 +315,40 @@ class Operator:
     total_ms: float
     device_ms: float
     share: float
+    device_total_ms: float | None = None
+    self_cpu_mb: float | None = None
+    cpu_mb: float | None = None
+    self_device_mb: float | None = None
+    device_mb: float | None = None
+
+    @property
+    def cpu_avg_ms(self) -> float | None:
+        """Of one call, with what it calls."""
+        return self.total_ms / self.calls if self.calls else None
+
+    @property
+    def device_avg_ms(self) -> float | None:
+        return self.device_total_ms / self.calls if self.calls and self.device_total_ms else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TorchFacts:
     """``rows``: operators by name; ``by_shape``: by name and shapes of their inputs, both with the
-    longest first. ``trace``: a file of the session."""
+    longest first; ``self_ms``: all of them, listed or not. ``trace``: a file of the session.
+    ``frames``: under the profiler, in batches of ``batch``. ``forward_ms``, ``profiled_ms``: of a
+    batch, as the mean over its passes without and under the profiler; ``slowdown``: of the fastest
+    pass. ``flag``: the reason where the operators' own times are far from the pass."""
 
     rows: Sequence[Operator]
     by_shape: Sequence[Operator]
     self_ms: float
     trace: str
     frames: Count
+    batch: Size = 1
     device: str
     forward_ms: float
     profiled_ms: float
+    flag: str | None = None
     slowdown: float
 
 

@@ -24,6 +24,7 @@ from detector.lab.report.part import How, Part
 from detector.lab.session.passes import (
     DeviceFacts,
     LayersFacts,
+    Operator,
     RooflineFacts,
     SweepFacts,
     SweepRow,
@@ -146,6 +147,14 @@ def roofline_says(facts: RooflineFacts) -> Iterator[str]:
             f"roofline: {least}{facts.macs / 1e9:.3f} GMACs = {facts.flops / 1e9:.3f} GFLOPs a "
             f"picture, {rate} GFLOP/s, {share} of the roof, bound by {facts.bound}"
         )
+        if facts.intensity is not None:
+            ridges = ", ".join(
+                f"{name} {ridge:.1f}" for name, ridge in facts.ridge.items() if ridge is not None
+            )
+            yield (
+                f"intensity: {facts.intensity:.1f} FLOPs a byte; the ridge, below which memory is "
+                f"the limit: {ridges or '-'}"
+            )
     reached = ", ".join(
         f"{name} {peak:.1f} GFLOP/s ({peaks.by.get(name, '-')})"
         for name, peak in peaks.gflops_s.items()
@@ -165,27 +174,59 @@ OPERATORS = (
     Column("calls", form=".1f", out=3),
     Column("self_ms", "self", ".3f", "ms"),
     Column("share", form=".1%"),
-    Column("total_ms", "with its callees", ".3f", "ms", out=2),
-    Column("device_ms", "on the GPU", ".3f", "ms", value=lambda row: row.device_ms or None, out=1),
+    Column("total_ms", "with its callees", ".3f", "ms", out=4),
+    Column("cpu_avg_ms", "a call", ".3f", "ms", out=2),
+    Column("device_ms", "GPU self", ".3f", "ms", out=5),
+    Column("device_total_ms", "GPU total", ".3f", "ms", out=1),
+    Column("device_avg_ms", "GPU a call", ".3f", "ms", out=1),
+    Column("self_cpu_mb", "self", ".2f", "MB", out=3),
+    Column("cpu_mb", "total", ".2f", "MB", out=1),
+    Column("self_device_mb", "GPU self", ".2f", "MB", out=3),
+    Column("device_mb", "GPU total", ".2f", "MB", out=1),
     Column("shapes", "shapes of its inputs", whole=True, longest=40),
 )
 
 
+OF_GPU = ("device_ms", "device_total_ms", "device_avg_ms", "self_device_mb", "device_mb")
+
+
+def _frames_text(facts: TorchFacts) -> str:
+    frames = counted(facts.frames, "steady frame")
+    return frames if facts.batch == 1 else f"{frames} in batches of {facts.batch}"
+
+
+def _operators(facts: TorchFacts, name: str, rows: Sequence[Operator], title: str) -> Table:
+    made = Table(name, OPERATORS, rows, title, unit="ms")
+    empty = [one.key for one in OPERATORS if all(one.of(row) is None for row in rows)]
+    return made.without(*empty, *(OF_GPU if facts.device == "cpu" else ()))
+
+
 def operators_table(facts: TorchFacts) -> Table:
     slow = f"{facts.slowdown:.2f} times a pass without the profiler"
-    title = f"torch's operators over {counted(facts.frames, 'steady frame')} ({slow}), ms a frame"
-    return Table("operators", OPERATORS, facts.rows, title, unit="ms").without("shapes")
+    title = f"torch's operators over {_frames_text(facts)} ({slow}), ms and MB a frame"
+    return _operators(facts, "operators", facts.rows, title).without("shapes")
 
 
 def shapes_table(facts: TorchFacts) -> Table:
-    title = "the same by shapes of their inputs, ms a frame"
-    return Table("shapes", OPERATORS, facts.by_shape, title, unit="ms")
+    title = "the same by shapes of their inputs, ms and MB a frame"
+    return _operators(facts, "shapes", facts.by_shape, title)
+
+
+def _operators_sum(facts: TorchFacts) -> str:
+    """Means beside means, all of a frame."""
+    return (
+        f"own times of all operators: {facts.self_ms:.3f} ms a frame; a pass under the profiler: "
+        f"{facts.profiled_ms / facts.batch:.3f} ms a frame (both are means)"
+    )
 
 
 def torch_says(facts: TorchFacts) -> Iterator[Table | str]:
     """torch.profiler's operators, and the same by the shapes of their inputs."""
     yield operators_table(facts).first(MOST_OPERATORS)
     yield shapes_table(facts).first(MOST_OPERATORS)
+    yield _operators_sum(facts)
+    if facts.flag:
+        yield f"note: {facts.flag}"
     yield f"trace: {facts.trace} in the session"
 
 
@@ -193,10 +234,10 @@ def torch(session: SavedSession, facts: TorchFacts) -> str:
     """Operators by their own time, and the same for every shape of their inputs."""
     del session
     note = (
-        f"Milliseconds a frame, over {counted(facts.frames, 'steady frame')}. A forward pass took "
-        f"{facts.forward_ms:.2f} ms, and {facts.profiled_ms:.2f} ms under the profiler "
-        f"({facts.slowdown:.2f} times as long), so trust the shares and not the rates. The session "
-        f"holds the trace: {facts.trace}."
+        f"Milliseconds and MB a frame, over {_frames_text(facts)}, as torch.profiler counts them: "
+        "memory below 0 was given back. The fastest pass took "
+        f"{facts.slowdown:.2f} times as long under the profiler, so trust the shares and not the "
+        f"rates. The session holds the trace: {facts.trace}."
     )
     by_shape = folded(
         f"by shape: the {len(facts.by_shape)} longest",
@@ -204,7 +245,8 @@ def torch(session: SavedSession, facts: TorchFacts) -> str:
         table(shapes_table(facts)),
     )
     by_name = filter_of("operators", "operators") + table(operators_table(facts))
-    return text(note) + by_name + by_shape
+    said = text(note, sentence(_operators_sum(facts)), sentence(facts.flag))
+    return said + by_name + by_shape
 
 
 GAPS = (
@@ -216,8 +258,8 @@ GAPS = (
 SIDES = (
     Column("name", "operator"),
     Column("calls", "calls a batch", ".1f"),
-    Column("self_ms", "host", ".3f", "ms"),
-    Column("device_ms", "device", ".3f", "ms"),
+    Column("self_ms", "host, a batch", ".3f", "ms"),
+    Column("device_ms", "device, a batch", ".3f", "ms"),
     Column("share", "share of both", ".1%"),
 )
 
@@ -372,7 +414,7 @@ ROOFLINE = How(
 TORCH = How(
     "torch",
     "torch's operators",
-    "Five steady frames under torch.profiler, after three warm-up frames.",
+    "Five batches under torch.profiler, after three to warm up.",
     "torch and device",
 )
 DEVICE = How(
