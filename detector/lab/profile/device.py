@@ -14,7 +14,7 @@ from detector.lab.profile.base import Occasion, Pass
 from detector.lab.profile.batches import open_with_batches
 from detector.lab.profile.layers import ALONE
 from detector.lab.profile.torch import TOP, operator_rows, record_batches
-from detector.lab.session.passes import DeviceFacts
+from detector.lab.session.network import DeviceFacts
 
 BATCHES = 10
 WAITS = re.compile(r"Synchronize\b")  # cudaEventSynchronize, cuStreamSynchronize, ...

@@ -15,7 +15,7 @@ from detector.lab.analysis.layers import ALIKE
 from detector.lab.profile.base import Occasion, Pass
 from detector.lab.profile.batches import Batch, open_with_batches, time_batches
 from detector.lab.profile.layers import ALONE
-from detector.lab.session.passes import Operator, TorchFacts
+from detector.lab.session.network import Operator, TorchFacts
 
 WARMUP = 3  # batches before the profiler starts
 BATCHES = 5  # under the profiler: a trace has hundreds of events for each
