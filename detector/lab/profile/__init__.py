@@ -44,13 +44,7 @@ Say = Callable[[str, bool], None]
 
 __all__ = ["choose_passes", "list_passes", "open_pass", "profile", "run_passes"]
 
-BESIDE = (
-    "base",
-    "batches",
-    "nvml",
-    "peaks",
-    "stand_ins",
-)  # modules of this folder that are no pass
+BESIDE = ("base", "batches", "nvml", "stand_ins")  # modules of this folder that are no pass
 
 
 def list_passes() -> list[str]:

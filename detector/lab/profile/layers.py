@@ -24,9 +24,9 @@ from detector.lab.analysis.layers import (
     sum_by_block,
     sum_by_type,
 )
+from detector.lab.peaks import measure_peaks
 from detector.lab.profile.base import Occasion, Pass, Varies
 from detector.lab.profile.batches import open_with_batches
-from detector.lab.profile.peaks import measure_peaks
 from detector.lab.session.network import LayersFacts
 
 ALONE = Varies((), "one request alone")

@@ -11,8 +11,8 @@ import pytest
 from detector.core import engines
 from detector.core.config.levels import resolve_config
 from detector.core.session.store import Session
+from detector.lab import peaks
 from detector.lab.profile import layers as pass_layers
-from detector.lab.profile import peaks
 from detector.lab.profile.base import Occasion
 from detector.lab.profile.batches import open_with_batches
 from detector.lab.report.tables import csv_files
