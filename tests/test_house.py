@@ -33,7 +33,7 @@ LEVELS = {
         ("commands",),
         ("terminal", "trackers", "profile"),
         ("report", "compare", "tune"),
-        ("evaluate",),
+        ("evaluate", "peaks"),
         ("analysis",),
         ("datasets", "session"),
         ("wing",),

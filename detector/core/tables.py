@@ -1,7 +1,7 @@
 """A table, described once: its columns, how their values look, and what a narrow place leaves out.
 
-Whoever has facts says which table they make; three renderers draw it: ``core/terminal/tables.py``,
-the lab's page (``report/html/drawings.py``) and ``csv_text`` below.
+Whoever has facts says which table they make; renderers draw it: ``core/terminal/tables.py``, the
+lab's page (``report/html/drawings.py``), and below CSV, Markdown and LaTeX.
 """
 
 from __future__ import annotations
@@ -124,6 +124,60 @@ def csv_text(table: Table) -> str:
     writer.writerow([column.key for column in table.columns])
     writer.writerows([[_csv_cell(one.of(row)) for one in table.columns] for row in table.rows])
     return out.getvalue()
+
+
+def markdown_text(table: Table) -> str:
+    """As people read it, for a README or an issue: numbers stand right."""
+    rights = [table.aligned_right(column) for column in table.columns]
+    cells = [[column.text(column.of(row)) for column in table.columns] for row in table.rows]
+    lines = [
+        [column.head() for column in table.columns],
+        ["---:" if right else "---" for right in rights],
+        *cells,
+    ]
+    drawn = "\n".join(f"| {' | '.join(map(_markdown_cell, line))} |" for line in lines)
+    return f"{drawn}\n" + (f"\n{_markdown_cell(table.caption)}\n" if table.caption else "")
+
+
+def _markdown_cell(text: str) -> str:
+    return printable(text).replace("|", "\\|").replace("<", "&lt;")
+
+
+def latex_text(table: Table) -> str:
+    """For a paper, with the lines of the package booktabs."""
+    sides = "".join("r" if table.aligned_right(column) else "l" for column in table.columns)
+    rows = [[column.text(column.of(row)) for column in table.columns] for row in table.rows]
+
+    def line(cells: Sequence[str]) -> str:
+        return f"{' & '.join(map(_latex_cell, cells))} \\\\"
+
+    return "\n".join(
+        [
+            f"\\begin{{tabular}}{{{sides}}}",
+            "\\toprule",
+            line([column.head() for column in table.columns]),
+            "\\midrule",
+            *map(line, rows),
+            "\\bottomrule",
+            "\\end{tabular}",
+            *([f"% {printable(table.caption)}"] if table.caption else []),
+            "",
+        ]
+    )
+
+
+LATEX = str.maketrans(
+    {
+        "\\": "\\textbackslash{}",
+        "~": "\\textasciitilde{}",
+        "^": "\\textasciicircum{}",
+        **{character: f"\\{character}" for character in "&%$#_{}"},
+    }
+)
+
+
+def _latex_cell(text: str) -> str:
+    return printable(text).translate(LATEX)
 
 
 def _csv_cell(value: Any) -> Any:

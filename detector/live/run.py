@@ -135,11 +135,11 @@ def detect_live(
                 plan.loaded.notes.append(remark)
                 around.state(remark)
             plan.loaded.read_layers()  # now: at the end SIGTERM leaves no time for it
-            with plan.loaded.engine as engine, stop_on_signals() as stop:
+            with plan.loaded, stop_on_signals() as stop:
                 run = _LiveRun(live, plan, timer, stop, reload, around)
                 try:
                     run.open(cameras)
-                    return run.run(command, engine.close)
+                    return run.run(command)
                 finally:
                     run.close()
                     names.update(camera.name for camera in run.roster.listed)
@@ -211,7 +211,7 @@ class _LiveRun:
     # ------------------------------------------------------------------
     # Days.
 
-    def run(self, command: Sequence[str], close_engine: Callable[[], None]) -> Result:
+    def run(self, command: Sequence[str]) -> Result:
         self._clerk.start()
         table = self._around.table
         if table is not None:
@@ -226,7 +226,7 @@ class _LiveRun:
                     if not self._goes_on(day):
                         if table is not None:
                             table.stop()
-                        return self._end(day, command, close_engine)
+                        return self._end(day, command)
                     self._write_day(day, command, None)
         finally:
             if table is not None:
@@ -264,7 +264,7 @@ class _LiveRun:
             clock=time.perf_counter_ns,
         )
 
-    def _end(self, day: Day, command: Sequence[str], close_engine: Callable[[], None]) -> Result:
+    def _end(self, day: Day, command: Sequence[str]) -> Result:
         """Closes everything, then writes the last day."""
         was_live = self._collector.was_live
         if day.run.error is None and not self._stop.is_set() and not was_live():
@@ -285,7 +285,7 @@ class _LiveRun:
             self._close_outputs()
             if isinstance(day.run.error, SourceError) and not was_live():
                 self._events.take_back()  # a wrong address leaves no folder
-            close_engine()
+            self._plan.loaded.close([day.run])
         written = self._write_day(day, command, self._stop.exit_code)
         errors = [] if day.run.error is None else [day.run.error]
         return Result(written.summary, written.folder, [*errors, *written.errors], told=told)

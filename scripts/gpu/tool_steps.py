@@ -57,6 +57,7 @@ def nsys() -> Iterator[Row]:
             facts = json.loads(out) if code == 0 else {"gpu": {"reason": err[-300:]}}
             whole = facts["gpu"].get("kernels") == added
             yield row("profile --nsys: as many kernels as were written", added, whole)
+        yield from call_rows(facts)
         yield from split_rows(facts)
 
 
@@ -92,6 +93,21 @@ def stage_rows(facts: dict[str, Any]) -> Iterator[Row]:
     yield row("profile --nsys: a critical path", "found" if path else "none", bool(path), real=True)
     known = facts["loop_is_known"]
     yield row("profile --nsys: the loop's sizes, from its mark", facts["loop"], known, real=True)
+
+
+def call_rows(facts: dict[str, Any]) -> Iterator[Row]:
+    """The dependency table by call of CUDA: each phase adds up."""
+    if not facts["calls"]:
+        yield row("profile --nsys: calls of CUDA", "none in the recording", None)
+        return
+    phases = dict.fromkeys(one["phase"] for one in facts["calls"])
+    sums = {
+        phase: round(sum(one["share"] for one in facts["calls"] if one["phase"] == phase), 6)
+        for phase in phases
+    }
+    longest = [one["name"] for one in facts["calls"] if one["phase"] == "steady state"][:5]
+    whole = set(sums.values()) == {1.0}
+    yield row("profile --nsys: the path by call of CUDA", [sums, longest], whole)
 
 
 def split_rows(facts: dict[str, Any]) -> Iterator[Row]:

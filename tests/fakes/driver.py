@@ -46,6 +46,10 @@ class Libcuda:
         text.value = self.gpus[device.value][0].encode()
         return 0
 
+    def cuDeviceGetPCIBusId(self, text, size: int, device) -> int:  # noqa: N802
+        text.value = f"0000:{0x3B + device.value:02X}:00.0".encode()
+        return 0
+
     def cuDeviceGetAttribute(self, value, attribute: int, device) -> int:  # noqa: N802
         value._obj.value = self.gpus[device.value][1][{75: 0, 76: 1}[attribute]]
         return 0

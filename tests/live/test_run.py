@@ -366,6 +366,29 @@ def test_a_failed_engine_ends_it_and_every_picture_is_counted(feeds, loaded, mon
     assert feeds[0].stopped == 1
 
 
+def test_an_engine_that_cannot_be_closed_loses_no_session(feeds, loaded, monkeypatch):
+    """The device fails an inference, and then refuses to free its memory: with no error of ours."""
+    calls = iter(range(1000))
+
+    def infer(request, n):
+        if next(calls) == 5:
+            raise EngineError("the engine failed")
+        return real(request, n)
+
+    def close(engine):
+        raise RuntimeError("cudaFree: an illegal memory access")
+
+    real = type(loaded.engine.requests[0]).infer
+    monkeypatch.setattr(type(loaded.engine.requests[0]), "infer", infer)
+    monkeypatch.setattr(type(loaded.engine), "close", close)
+    result = run("rtsp://a/door", run_dir="session")
+    assert (result.exit_code, [str(one) for one in result.errors]) == (5, ["the engine failed"])
+    (day,) = Path("session").iterdir()
+    session = read_session(day)
+    assert len(rows_of_a()) == session.document.frames.written > 0
+    assert any("cudaFree" in note for note in session.document.notes)
+
+
 def test_a_camera_that_changes_its_size(feeds):
     def change() -> None:
         feeds.wait_for_pictures()

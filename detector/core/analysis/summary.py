@@ -330,14 +330,16 @@ def live_memory_text(memory: LiveMemory) -> str:
 
 
 def seconds_text(summary: Summary) -> str:
-    """Seconds of each phase. Of the run, also those in the loop; the rest is opening the source and
-    closing files."""
+    """Seconds of each phase, and their sum since the process started: "import" has the
+    interpreter's start in it. Of the run, also those in the loop; the rest is opening the source
+    and closing files."""
     walls = [thread.wall_s for thread in summary.threads.values()]
     inside = f" ({max(walls):.2f} in the loop)" if walls else ""
-    return ", ".join(
+    phases = ", ".join(
         f"{name} {seconds:.2f}{inside if name == 'run' else ''}"
         for name, seconds in summary.seconds.items()
     )
+    return f"{phases}; together {sum(summary.seconds.values()):.2f}, the interpreter's start too"
 
 
 # ----------------------------------------------------------------------

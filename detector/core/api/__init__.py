@@ -279,7 +279,7 @@ class Detector:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        self._plan.loaded.engine.__exit__(kind, error, trace)
 
 
 def _refuse_unknown(options: Options) -> None:

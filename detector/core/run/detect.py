@@ -34,7 +34,7 @@ from detector.core.sources._addresses import is_web
 from detector.core.sources.web import keeping
 
 if TYPE_CHECKING:
-    from detector.core.engines.base import BuildProgress, Engine
+    from detector.core.engines.base import BuildProgress
     from detector.core.loop.parts import Progress
     from detector.core.models.base import Network
     from detector.core.session.document import Summary
@@ -127,7 +127,7 @@ def detect(
     timer.seconds["import"] = process_age_s() or 0.0
     with guarded(), keeping(specs):
         plan, outputs = _resolve(specs, config, timer, hooks, building, rows_to is not None)
-        with plan.loaded.engine as engine, stop_on_signals() as stop:
+        with plan.loaded as engine, stop_on_signals() as stop:
             if hooks.loaded is not None:
                 hooks.loaded(plan.loaded)
             session = _open_session(plan, outputs, session_name(specs[0], engine.name))
@@ -137,8 +137,7 @@ def detect(
                 with plan.loop.library_threads():
                     runs = _run_sources(job, specs)
                 with timer.phase("close"):
-                    plan.loaded.read_layers()
-                    _close_engine(engine, runs)
+                    plan.loaded.close(runs)
                 return _write_session(job, runs, command)
 
 
@@ -190,18 +189,6 @@ def _open_session(plan: Plan, outputs: OutputPlan, name: str) -> Session:
         session.discard()
         raise
     return session
-
-
-def _close_engine(engine: Engine, runs: Sequence[SourceRun]) -> None:
-    """Closes it. A device that failed refuses to free its memory, too: the first error is the one
-    to report, and what was written before it stays."""
-    try:
-        engine.close()
-    except EngineError as late:
-        if any(isinstance(run.error, EngineError) for run in runs):
-            runs[-1].notes.append(f"closing it failed as well: {late}")
-        else:
-            runs[-1].error = runs[-1].error or late
 
 
 def _import_ahead(specs: Sequence[str], outputs: OutputPlan) -> None:

@@ -7,9 +7,10 @@ Libraries are imported when they are needed, so that a run can time its imports 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from detector.core.config.schema import Config
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from detector.core.engines.base import BuildProgress, Engine, EngineOptions
     from detector.core.loop.parts import Outputs
     from detector.core.models.base import Network
-    from detector.core.session.outcome import ExecutedLayer
+    from detector.core.session.outcome import ExecutedLayer, SourceRun
     from detector.core.timeline import Natives
 
 
@@ -43,6 +44,41 @@ class LoadedModel:
     tuned: Mapping[str, Any] = field(default_factory=dict)  # options that ``tune --use`` kept
     # As asked for, with what ``auto`` took (engine, precision, calibration) and with ``tuned``.
     config: Config | None = None
+    closed: bool = False
+
+    def __enter__(self) -> Engine:
+        return self.engine
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self.closed:
+            self.engine.__exit__(kind, error, trace)
+
+    def close(self, runs: Sequence[SourceRun]) -> None:
+        """Closes the engine at the end of its last source, whatever the device says to that.
+
+        A device that failed refuses to free its memory, too: the first error is the one to report,
+        and what was written before it stays. Raises nothing of the engine's.
+        """
+        from detector.core.engines.base import translated
+
+        failed = any(isinstance(run.error, EngineError) for run in runs)
+        # A broken device may answer anything; of a sound one, only our errors are expected.
+        with suppress(Exception if failed else EngineError):
+            self.read_layers()
+        self.closed = True
+        try:
+            with translated(self.engine.name, "close"):
+                self.engine.close()
+        except EngineError as late:
+            if failed:
+                runs[-1].notes.append(f"closing it failed as well: {late}")
+            else:
+                runs[-1].error = runs[-1].error or late
 
     def read_layers(self) -> None:
         """Asks the engine how it runs each layer, while it is open.

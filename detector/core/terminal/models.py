@@ -26,6 +26,8 @@ MODELS = (
         value=lambda one: _divided(one["parameters"] or one["parameters_fused"], 1e6),
         out=5,
     ),
+    Column("size_mb", "as fp32", ".1f", "MB", value=lambda one: _fp32(one, 1e6), out=9),
+    Column("size_mib", "as fp32", ".1f", "MiB", value=lambda one: _fp32(one, 2**20), out=8),
     Column("macs", "GMACs", ".3f", value=lambda one: _divided(one["macs"], 1e9), out=3),
     Column("flops", "GFLOPs", ".3f", value=lambda one: _divided(one["flops"], 1e9), out=4),
     Column("gflops_published", "published", ".2f", out=2),
@@ -38,6 +40,11 @@ FAMILIES = (
     Column("licence", out=2),
     Column("source", "where to get it", out=3),
 )
+
+
+def _fp32(model: dict[str, Any], unit: float) -> float | None:
+    """The weights, four bytes each."""
+    return _divided(4 * (model["parameters"] or model["parameters_fused"] or 0) or None, unit)
 
 
 def print_models(console: SafeConsole, models: Sequence[dict[str, Any]]) -> None:

@@ -10,23 +10,28 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from statistics import median
 
 from detector.core.analysis.agreement import Agreement
 from detector.core.analysis.summary import effect, text
 from detector.core.session.measured import Interval, Metric
+from detector.lab.analysis.layers import COMPUTE, LAUNCH_SHARE, MEMORY, NEITHER
 from detector.lab.session.comparison import (
     METRICS,
     About,
     Comparison,
+    CountedLayer,
     Round,
     Row,
     RowAgreement,
+    RowRoof,
     SweepCurves,
     SweepRow,
     VariantFacts,
 )
 from detector.lab.session.evaluation import MeanAccuracy
+from detector.lab.session.network import Peaks
 
 # An engine cannot change what these stages cost. Where they differ, something else did too.
 UNTOUCHED = ("read", "annotate", "write")
@@ -60,10 +65,34 @@ class Variant:
     ap: MeanAccuracy | None = None
     frames_digest: str | None = None
     memory_mb: float | None = None
+    model: str | None = None  # as --model names it; None where all rows have the same
+    reference: str | None = None
+    roof: RowRoof | None = None
 
 
-def label(engine: str, precision: str, batch: int) -> str:
-    return f"{engine} {precision}" + (f" batch {batch}" if batch != 1 else "")
+def label(engine: str, precision: str, batch: int, model: str | None = None) -> str:
+    named = "" if model is None else f"{PurePath(model).stem} "
+    return f"{named}{engine} {precision}" + (f" batch {batch}" if batch != 1 else "")
+
+
+def place_on_roof(
+    layers: Sequence[CountedLayer], batch: int, frames_s: float, peaks: Peaks
+) -> RowRoof | None:
+    """The network at this rate below the roof, layer by layer; None where a type has no peak."""
+    spent_ms = 1e3 * batch / frames_s
+    by_limit = {COMPUTE: 0.0, MEMORY: 0.0}
+    for layer in layers:
+        peak = peaks.gflops_s.get(layer.precision)
+        if layer.macs and peak is None:
+            return None
+        compute_ms = 2 * layer.macs / peak / 1e6 if peak else 0.0
+        memory_ms = layer.bytes / peaks.bandwidth_gbytes_s / 1e6
+        by_limit[COMPUTE if compute_ms >= memory_ms else MEMORY] += max(compute_ms, memory_ms)
+    share = sum(by_limit.values()) / spent_ms
+    if not share:
+        return None
+    limit = max(by_limit, key=lambda one: by_limit[one])
+    return RowRoof(share=share, bound=NEITHER if share < LAUNCH_SHARE else limit)
 
 
 def compare_variants(variants: Sequence[Variant], about: About) -> Comparison:
@@ -120,6 +149,10 @@ def _row(variant: Variant, base: Variant | None) -> Row:
         device=facts.device,
         notes=facts.notes,
         error=variant.error,
+        model=facts.counts,
+        reference=variant.reference,
+        latency_ms=_latency(variant) if sound else None,
+        roof=variant.roof,
     )
 
 
@@ -183,6 +216,15 @@ def _agreement(counted: Agreement | None) -> RowAgreement | None:
     )
 
 
+def _latency(variant: Variant) -> dict[str, Interval | None]:
+    return {
+        name: _interval(
+            [ms for turn in variant.rounds if (ms := turn.latency_ms.get(name)) is not None]
+        )
+        for name in ("p50", "p90")
+    }
+
+
 def _cpu(variant: Variant, stage: str) -> list[float]:
     return [turn.cpu_ms.get(stage, 0.0) for turn in variant.rounds]
 
@@ -215,7 +257,8 @@ def _different_stages(base: Variant, ran: Sequence[Variant]) -> list[str]:
     the rounds of either row differ, and by enough of a frame's time to matter."""
     warnings = []
     for variant in ran:
-        for stage in UNTOUCHED:
+        # Another model finds other boxes, which are drawn and written; reading is the same work.
+        for stage in UNTOUCHED if variant.model == base.model else UNTOUCHED[:1]:
             own, other = _cpu(variant, stage), _cpu(base, stage)
             gap = abs(median(own) - median(other))
             noise = max(max(own) - min(own), max(other) - min(other))

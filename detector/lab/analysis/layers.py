@@ -6,12 +6,16 @@ rows of layers, then the roofline that places them, then the GPU's time.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from detector.core.analysis.summary import BYTES as KNOWN_BYTES
+from detector.core.errors import UsageError
 from detector.core.errors.text import counted
-from detector.lab.session.passes import (
+from detector.lab.session.network import (
+    BlockRow,
     DeviceFacts,
     Gap,
     LayerRow,
@@ -19,6 +23,7 @@ from detector.lab.session.passes import (
     Operator,
     Peaks,
     RooflineFacts,
+    SheetRoof,
     Shown,
     TypeRow,
 )
@@ -34,7 +39,7 @@ ALIKE = 0.1  # of a forward pass: by so much the sum of its layers may differ fr
 class TimedLayer:
     """A layer as the engine timed it. ``macs`` and ``elements`` (numbers read and written) are of a
     whole batch, and 0 where the layer stands for no node of the graph. ``nodes``: the nodes that it
-    stands for."""
+    stands for. ``parameters``: its weights. ``shape``: of what it writes; empty where unknown."""
 
     name: str
     type: str
@@ -43,6 +48,18 @@ class TimedLayer:
     macs: int = 0
     elements: int = 0
     nodes: tuple[str, ...] = ()
+    parameters: int = 0
+    shape: tuple[int, ...] = ()
+
+
+def block_of(name: str) -> str:
+    """The part of the model that a node belongs to: "model.6" of "/model.6/cv1/conv/Conv", "6" of
+    "6.cv1.conv". All up to the first number; of a name without one, its first part."""
+    parts = [part for part in re.split(r"[./]", name) if part]
+    for at, part in enumerate(parts):
+        if part.isdecimal():
+            return ".".join(parts[: at + 1])
+    return parts[0] if parts else name
 
 
 def layer_rows(layers: Sequence[TimedLayer], peaks: Peaks | None) -> list[LayerRow]:
@@ -51,8 +68,12 @@ def layer_rows(layers: Sequence[TimedLayer], peaks: Peaks | None) -> list[LayerR
     # The cheapest layer costs little more than being started.
     launch_ms = min((layer.ms for layer in layers if layer.ms > 0), default=0.0)
     rows = []
-    for layer in layers:
+    for order, layer in enumerate(layers, 1):
         row = LayerRow(
+            order=order,
+            block=block_of(layer.nodes[0] if layer.nodes else layer.name),
+            parameters=layer.parameters,
+            shape=list(layer.shape),
             name=layer.name,
             type=layer.type,
             ms=layer.ms,
@@ -89,6 +110,38 @@ def sum_by_type(rows: Sequence[LayerRow]) -> list[TypeRow]:
         for name, some in of_type.items()
     ]
     return sorted(sums, key=lambda one: -one.ms)
+
+
+def sum_by_block(rows: Sequence[LayerRow]) -> list[BlockRow]:
+    """The rows of each block together, in the model's order."""
+    of_block: dict[str, list[LayerRow]] = {}
+    for row in rows:
+        of_block.setdefault(row.block or row.name, []).append(row)
+    return [
+        BlockRow(
+            block=name,
+            layers=len(some),
+            ms=sum(row.ms for row in some),
+            share=sum(row.share for row in some),
+            parameters=sum(row.parameters or 0 for row in some),
+            macs=sum(row.macs for row in some),
+            flops=sum(row.flops for row in some),
+            bytes=sum(row.bytes for row in some),
+        )
+        for name, some in of_block.items()
+    ]
+
+
+WORTH = 0.01  # of the time: a layer that takes less is not called the worst of the roof
+
+
+def far_from_roof(rows: Sequence[LayerRow], count: int) -> tuple[list[LayerRow], list[LayerRow]]:
+    """The layers that reach most of their roof and those that reach least, best and worst first,
+    of those that take a hundredth of the time. None is in both."""
+    placed = [row for row in rows if row.utilisation is not None and row.share >= WORTH]
+    placed.sort(key=lambda row: -(row.utilisation or 0.0))
+    best = placed[: min(count, (len(placed) + 1) // 2)]
+    return best, placed[len(best) :][: -count - 1 : -1]
 
 
 def explain_sum(
@@ -152,6 +205,7 @@ def describe_outside(facts: LayersFacts) -> str | None:
 # being started, and the roof says nothing about that.
 
 COMPUTE, MEMORY, LAUNCH = "compute", "memory", "launch overhead"
+NEITHER = "neither"
 LAUNCH_SHARE = 0.1  # of its roof: a layer that reaches less is not explained by the roof
 
 
@@ -203,6 +257,61 @@ def place_model(
     )
 
 
+def place_on_sheet(
+    rows: Sequence[LayerRow], precision: str, sheet: Peaks, forward_ms: float
+) -> SheetRoof | None:
+    """The forward pass below a data sheet's roof; None where nothing was counted or timed.
+
+    The sheet has one peak, so all FLOPs are held against it. Where the pass reaches little of both
+    limits, neither of them is what bounds it.
+    """
+    flops, moved = sum(row.flops for row in rows), sum(row.bytes for row in rows)
+    if not (flops and moved and forward_ms):
+        return None
+    peak, bandwidth = sheet.gflops_s[precision], sheet.bandwidth_gbytes_s
+    of_peak = flops / forward_ms / 1e6 / peak
+    of_bandwidth = moved / forward_ms / 1e6 / bandwidth
+    bound = COMPUTE if of_peak >= of_bandwidth else MEMORY
+    return SheetRoof(
+        precision=precision,
+        peak_gflops_s=peak,
+        bandwidth_gbytes_s=bandwidth,
+        ridge=peak / bandwidth,
+        of_peak=of_peak,
+        of_bandwidth=of_bandwidth,
+        bound=NEITHER if max(of_peak, of_bandwidth) < LAUNCH_SHARE else bound,
+    )
+
+
+QUANTITY = re.compile(r"\s*([\d.]+)\s*([kMGTP])(.+?)\s*")
+FACTORS = {"k": 1e-6, "M": 1e-3, "G": 1.0, "T": 1e3, "P": 1e6}
+
+
+def parse_rate(text: str, units: Sequence[str], option: str) -> float:
+    """ "8.1TFLOPS" or "320 GB/s" in billions a second. Raises UsageError."""
+    match = QUANTITY.fullmatch(text)
+    with suppress(ValueError):
+        if match and match[3].lower() in units and (value := float(match[1])) > 0:
+            return value * FACTORS[match[2]]
+    raise UsageError(
+        f"{option} {text}: give a number with its unit, as {option} {EXAMPLES[option]}"
+    )
+
+
+EXAMPLES = {"--peak": "8.1TFLOPS", "--bandwidth": "320GB/s"}
+SHEET = "data sheet"
+
+
+def parse_sheet(peak: str | None, bandwidth: str | None) -> tuple[float, float] | None:
+    """GFLOP/s and GB/s of ``--peak`` and ``--bandwidth``. Raises UsageError for one alone."""
+    if peak is None and bandwidth is None:
+        return None
+    if peak is None or bandwidth is None:
+        raise UsageError("--peak and --bandwidth go together: a roof has both")
+    flops = ("flops", "flop/s", "flops/s", "ops", "op/s")
+    return parse_rate(peak, flops, "--peak"), parse_rate(bandwidth, ("b/s",), "--bandwidth")
+
+
 def describe_uncounted(nodes: int) -> str:
     """What is in no row, and in no sum of them."""
     return (
@@ -243,6 +352,7 @@ Interval = tuple[float, float]
 LONGEST = 20  # gaps that are listed one by one
 DRAWN = 400  # intervals of a side in a drawing
 LAUNCHING, UNASKED = "the host was preparing or launching", "nothing was asked of it"
+WAITING = "the host waited for the GPU"
 
 
 def device_facts(
@@ -253,20 +363,24 @@ def device_facts(
     batches: int,
     rows: Sequence[Operator] = (),
     slowdown: float = 1.0,
+    waits: Sequence[Interval] = (),
 ) -> DeviceFacts:
-    """``kernels``: all work of the GPU, copies too; ``host``: operators on the CPU.
+    """``kernels``: all work of the GPU, copies too; ``host``: operators on the CPU; ``waits``: of
+    them, those that only wait for the GPU (an event, a stream), which launch nothing.
 
     Busy and idle time add up to the window, from the first of both to the last. A run is
     launch-bound if the GPU is idle for more than half of it, and mostly while the host works.
     """
-    busy, working = merge(kernels), merge(host)
-    everything = merge([*busy, *working])
+    busy, working, waiting = merge(kernels), merge(host), merge(waits)
+    everything = merge([*busy, *working, *waiting])
     start, end = everything[0][0], everything[-1][1]
     edges = [start, *(edge for one in busy for edge in one), end]
     gaps = [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if b > a]
     idle = sum(b - a for a, b in gaps)
-    launching = sum(overlap(gap, working) for gap in gaps)
-    causes = ((LAUNCHING, launching), (UNASKED, idle - launching))
+    waited = sum(overlap(gap, waiting) for gap in gaps)
+    worked = sum(overlap(gap, merge([*working, *waiting])) for gap in gaps)
+    launching = worked - waited
+    causes = ((LAUNCHING, launching), (WAITING, waited), (UNASKED, idle - worked))
     longest = sorted(gaps, key=lambda gap: gap[0] - gap[1])[:LONGEST]
     return DeviceFacts(
         device=device,
@@ -279,7 +393,9 @@ def device_facts(
         longest_gap_ms=max((b - a for a, b in gaps), default=0.0),
         idle_ms={cause: ms for cause, ms in causes if ms > 0},
         launch_bound=idle > (end - start) / 2 and launching > idle / 2,
-        longest_gaps=[Gap(a - start, b - a, _find_cause((a, b), working)) for a, b in longest],
+        longest_gaps=[
+            Gap(a - start, b - a, _find_cause((a, b), working, waiting)) for a, b in longest
+        ],
         shown=_cut_for_drawing(busy, working, start, end),
         rows=rows,
         slowdown=slowdown,
@@ -302,9 +418,12 @@ def overlap(one: Interval, others: Sequence[Interval]) -> float:
     return sum(max(0.0, min(one[1], end) - max(one[0], start)) for start, end in others)
 
 
-def _find_cause(gap: Interval, working: Sequence[Interval]) -> str:
+def _find_cause(gap: Interval, working: Sequence[Interval], waiting: Sequence[Interval]) -> str:
     """What the host did for most of the gap."""
-    return LAUNCHING if overlap(gap, working) > (gap[1] - gap[0]) / 2 else UNASKED
+    half, waited = (gap[1] - gap[0]) / 2, overlap(gap, waiting)
+    if waited > half:
+        return WAITING
+    return LAUNCHING if overlap(gap, working) - waited > half else UNASKED
 
 
 def _cut_for_drawing(

@@ -26,10 +26,23 @@ WITHOUT = ("engine", "precision", "batch", "output", "run_dir", "skip_still", "s
         "detect-video compare in.mp4                          # every engine that is usable here",
         "detect-video compare in.mp4 --precision fp32,int8    # what int8 gains, and loses",
         "detect-video compare in.mp4 --use                    # auto takes the winner from now on",
+        "detect-video compare in.mp4 --model a.pt,b.pt --table t.md    # models side by side",
     ),
 )
 @click.argument("source", type=Files(), metavar="SOURCE")
 @click.option("--engine", metavar="A,B", help="Engines, with commas; default: all usable here.")
+@click.option(
+    "--table",
+    "tables",
+    metavar="FILE",
+    multiple=True,
+    help="Also write the table: .csv, .md, .tex, or .html with a plot. May be repeated.",
+)
+@click.option(
+    "--dataset",
+    metavar="D",
+    help="Labelled pictures, as eval reads them: adds each row's average precision on them.",
+)
 @click.option(
     "--precision",
     metavar="A,B",
@@ -68,6 +81,8 @@ WITHOUT = ("engine", "precision", "batch", "output", "run_dir", "skip_still", "s
 def command(
     source: str,
     engine: str | None,
+    tables: tuple[str, ...],
+    dataset: str | None,
     precision: str,
     batch: str,
     rounds: int,
@@ -79,7 +94,7 @@ def command(
     quiet: bool,
     **flags: Any,
 ) -> int:
-    """Compare engines, precisions and batches on the frames of SOURCE.
+    """Compare models, engines, precisions and batches on the frames of SOURCE.
 
     Every variant runs in a process of its own. They take turns, A B C A B C, in several rounds of
     --frames frames (60). Printed are the median and the interval of the rounds; no winner is named
@@ -89,9 +104,20 @@ def command(
     """
     from detector.core.config.levels import resolve_config
     from detector.core.terminal.models import progress_bar
-    from detector.lab.compare import compare_command, preview_choice, record_comparison
+    from detector.lab.compare import (
+        compare_command,
+        parse_models,
+        preview_choice,
+        record_comparison,
+    )
+    from detector.lab.report.side_by_side import check_tables, write_tables
     from detector.lab.terminal.compare import print_comparison
 
+    models = flags["model"]
+    if several := parse_models(models):
+        flags["model"] = several[0]
+        engine = engine or "auto"
+    check_tables(tables)
     config = resolve_config(config_file, flags)
     errors = error_terminal()
     shown = not quiet and errors.is_terminal
@@ -106,6 +132,8 @@ def command(
             watch=watch,
             labels=labels,
             mapping=mapping,
+            models=models,
+            dataset=dataset,
         )
     would_take = preview_choice(document, config)
     asked = use is None and would_take is not None and not (quiet or as_json) and _can_answer()
@@ -121,6 +149,9 @@ def command(
         echo("Later runs stay as they are; `compare --use` makes auto take it.")
     if as_json:
         print_json(document)
+    for path in write_tables(document, tables):
+        if not as_json:
+            echo(f"table: {path}")
     return code
 
 

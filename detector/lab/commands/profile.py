@@ -70,6 +70,12 @@ class _ListsPasses(HelpfulCommand):
     show_default=True,
     help="How long what_if measures: longer runs, and 3 to 10 rounds of them.",
 )
+@click.option(
+    "--peak",
+    metavar="RATE",
+    help="What the data sheet promises (8.1TFLOPS): its roof beside the measured one.",
+)
+@click.option("--bandwidth", metavar="RATE", help="Of its memory, with --peak (320GB/s).")
 @click.option("--prove", is_flag=True, hidden=True)
 @click.option(
     "--csv",
@@ -88,6 +94,8 @@ def command(
     nsys: str | None,
     nsys_run: int | None,
     what_if_seconds: float,
+    peak: str | None,
+    bandwidth: str | None,
     prove: bool,
     as_csv: bool,
     verbose: bool,
@@ -104,6 +112,7 @@ def command(
     from detector.core.errors.writing import utf8
     from detector.core.session.store import add_to_session
     from detector.core.terminal.run import print_run
+    from detector.lab.analysis.layers import parse_sheet
     from detector.lab.analysis.profile import profile_document
     from detector.lab.profile import profile
     from detector.lab.report.page import page
@@ -121,6 +130,7 @@ def command(
     if nsys_run is not None:
         raise UsageError("--nsys-run N is for --nsys FILE: the runs of a recording")
     require_trackers(trackers)
+    sheet = parse_sheet(peak, bandwidth)
 
     def say(text: str, whole: bool) -> None:
         if not as_json:
@@ -132,6 +142,7 @@ def command(
         only=[name.strip() for name in only.split(",") if name.strip()] if only else None,
         more=["sweep"] if sweep else [],
         seconds=what_if_seconds,
+        sheet=sheet,
         command=sys.argv,
         say=say,
     )

@@ -9,6 +9,7 @@ labels.py   average precision of each row, where the frames have labels
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 from detector.core import engines
@@ -21,7 +22,7 @@ from detector.core.run.inputs import refuse_cameras
 from detector.core.run.reading import Reading
 from detector.core.session.measured import Measurement
 from detector.lab.analysis.compare import Variant
-from detector.lab.compare.labels import Labels, open_labels_of
+from detector.lab.compare.labels import Labels, open_dataset, open_labels_of
 from detector.lab.compare.rounds import Plan, Watch, compare, with_frames
 from detector.lab.session.comparison import ComparedVideo, Comparison
 
@@ -39,19 +40,24 @@ def compare_command(
     watch: Watch,
     labels: str | None = None,
     mapping: str | None = None,
+    models: str | None = None,
+    dataset: str | None = None,
 ) -> tuple[Comparison, int]:
     """The document, and the exit code: 0 where a row has figures, else that of the first error.
 
-    ``labels`` of the frames and ``mapping`` of classes are what ``eval`` reads. Raises UsageError
+    ``labels`` of the frames and ``mapping`` of classes are what ``eval`` reads; ``dataset``: what
+    it judges in place of the frames. ``models``: files or names, with commas. Raises UsageError
     for an unknown engine or precision or an impossible batch, and SourceError, both before a model
     is loaded.
     """
     refuse_cameras([source])
-    if mapping is not None and labels is None:
+    if mapping is not None and labels is None and dataset is None:
         raise UsageError(
             f"--mapping {mapping}: maps the classes of labels, and there are none; add "
-            "--labels FILE"
+            "--labels FILE or --dataset DATASET"
         )
+    if labels is not None and dataset is not None:
+        raise UsageError("--labels judges the frames of SOURCE, --dataset others: give one of them")
     plan = Plan(
         source,
         config,
@@ -59,8 +65,10 @@ def compare_command(
         _parse_precisions(precisions),
         _parse_batches(batches),
         rounds,
+        models=parse_models(models),
+        dataset=None if dataset is None else open_dataset(dataset, mapping),
     )
-    video, opened = _inspect_source(plan, labels, mapping)
+    video, opened = _inspect_source(plan, labels, None if labels is None else mapping)
     document, variants = compare(replace(plan, labels=opened), watch)
     return replace(document, video=video), _exit_code(variants)
 
@@ -86,6 +94,8 @@ def preview_choice(document: Comparison, config: Config) -> str | None:
 
 def _record_of(document: Comparison, config: Config) -> Measurement | str:
     """The record of a comparison, or why it makes none."""
+    if document.models:
+        return "not kept: auto chooses for one model, and this compared several"
     if document.random_weights is not None:
         return "not kept: with random weights there is no agreement to judge by"
     rows = [
@@ -144,6 +154,18 @@ def _split(text: str, option: str) -> list[str]:
     if not words:
         raise UsageError(f"{option} needs a value, or several with commas")
     return words
+
+
+def parse_models(text: str | None) -> list[str]:
+    """The models of ``--model A,B``; none where it names one, whose file may have a comma in its
+    name."""
+    if text is None or "," not in text or os.path.exists(text):
+        return []
+    words = _split(text, "--model")
+    twice = next((word for word in words if words.count(word) > 1), None)
+    if twice is not None:
+        raise UsageError(f"--model {text}: names {twice} twice")
+    return words if len(words) > 1 else []
 
 
 def _parse_engines(text: str | None) -> list[str]:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from statistics import median
 
 from detector.core.analysis.agreement import agreement
 from detector.core.config.schema import Config
@@ -16,8 +17,8 @@ from detector.core.engines import choose_by_rank
 from detector.core.errors import SourceError
 from detector.core.errors.text import counted
 from detector.core.types import Detections
-from detector.lab.analysis.compare import Variant, compare_variants, label
-from detector.lab.compare.labels import Labels
+from detector.lab.analysis.compare import Variant, compare_variants, label, place_on_roof
+from detector.lab.compare.labels import JudgedData, Labels
 from detector.lab.compare.worker import (
     Check,
     Command,
@@ -28,9 +29,12 @@ from detector.lab.compare.worker import (
     Wanted,
     read_detections,
 )
+from detector.lab.peaks import measure_peaks
 from detector.lab.session.comparison import About, Comparison, Round, VariantFacts
+from detector.lab.session.network import Peaks
 
 FRAMES = 60  # of a round, by default: two seconds at 30 frames a second
+EACH_MODELS = "fp32 of the same model"
 Watch = Callable[[str, int, int], object]  # what is being done, steps done, steps in all
 
 
@@ -39,7 +43,8 @@ class Plan:
     """Every engine with every precision and every batch.
 
     ``config``: the other options, the same for all. ``rounds``: timed turns of each variant.
-    ``labels``: of the frames of a round, where there are any.
+    ``labels``: of the frames of a round, where there are any. ``models``: side by side; none: the
+    one of ``config``. ``dataset``: on which each variant's average precision is taken.
     """
 
     source: str
@@ -49,15 +54,20 @@ class Plan:
     batches: Sequence[int]
     rounds: int
     labels: Labels | None = None
+    models: Sequence[str] = ()
+    dataset: JudgedData | None = None
 
     def variants(self) -> list[Variant]:
-        """Engines outermost, batches innermost. A variant that was named twice gets a number."""
+        """Models outermost, batches innermost. A variant that was named twice gets a number."""
         made: list[Variant] = []
-        for engine, precision, batch in product(self.engines, self.precisions, self.batches):
-            name = label(engine, precision, batch)
-            twins = sum(label(one.engine, one.precision, one.batch) == name for one in made)
+        models: Sequence[str | None] = self.models or (None,)
+        choices = product(models, self.engines, self.precisions, self.batches)
+        for model, engine, precision, batch in choices:
+            name = label(engine, precision, batch, model)
+            known = [label(one.engine, one.precision, one.batch, one.model) for one in made]
+            twins = known.count(name)
             unique = f"{name} #{twins + 1}" if twins else name
-            made.append(Variant(engine, precision, batch, unique))
+            made.append(Variant(engine, precision, batch, unique, model=model))
         return made
 
 
@@ -69,7 +79,8 @@ def compare(plan: Plan, watch: Watch) -> tuple[Comparison, list[Variant]]:
     fit the model, before anything is timed.
     """
     variants = plan.variants()
-    steps = len(variants) * (2 + plan.rounds + (plan.labels is not None))
+    judged = (plan.labels is not None) + (plan.dataset is not None)
+    steps = len(variants) * (2 + plan.rounds + judged) + bool(plan.models)
     done = 0
 
     def step(text: str) -> None:
@@ -83,19 +94,39 @@ def compare(plan: Plan, watch: Watch) -> tuple[Comparison, list[Variant]]:
             crew.open(at, variant, plan)
             if plan.labels is not None and variant.facts is not None:
                 plan.labels.bind(variant.facts.class_names)  # before the next one is loaded
-        reference = _check_all(crew, variants, plan, step)
+        references = [_check_all(crew, of_model, plan, step) for of_model in _by_model(variants)]
         for number in range(plan.rounds):
             for at, variant in enumerate(variants):
                 step(f"round {number + 1} of {plan.rounds}: {variant.name}")
                 if variant.error is None:
                     _run_round(crew, at, variant)
-        if plan.labels is not None:
-            for at, variant in enumerate(variants):
-                step(f"judge {variant.name}")
-                if variant.error is None:
-                    _judge(crew, at, variant, plan.labels)
-        watch("done", steps, steps)
+        _judge_all(crew, variants, plan, step)
+        if plan.models:
+            step("this computer's peaks")
+            _place_on_roofs(variants)
+    # The processes are gone: what runs a data set has the computer for itself.
+    for variant in variants if plan.dataset is not None else ():
+        step(f"judge {variant.name}")
+        if variant.error is None and plan.dataset is not None:
+            plan.dataset.judge(variant, _config_of(plan, variant))
+    watch("done", steps, steps)
+    reference = references[0] if len(references) == 1 else EACH_MODELS
     return compare_variants(variants, _about(plan, variants, reference)), variants
+
+
+def _place_on_roofs(variants: Sequence[Variant]) -> None:
+    """Each variant's rate below peaks that its cores reach together; none on a GPU, whose peaks are
+    not measured."""
+    known: dict[int, Peaks] = {}
+    for variant in variants:
+        facts, rates = variant.facts, [turn.fps["inference"] for turn in variant.rounds]
+        measured = [rate for rate in rates if rate]
+        if variant.error is not None or facts is None or facts.device != "cpu" or not measured:
+            continue
+        cores = (facts.threads or 1) * (facts.concurrency or 1)
+        if cores not in known:
+            known[cores] = measure_peaks(cores)
+        variant.roof = place_on_roof(facts.layers, variant.batch, median(measured), known[cores])
 
 
 class _Crew:
@@ -159,18 +190,22 @@ def _config_of(plan: Plan, variant: Variant) -> Config:
     runtime = replace(
         config.runtime, engine=variant.engine, precision=variant.precision, batch=variant.batch
     )
+    if variant.model is not None:
+        config = replace(config, network=replace(config.network, model=variant.model))
     return replace(config, runtime=runtime)
 
 
 def _check_all(
-    crew: _Crew, variants: list[Variant], plan: Plan, step: Callable[[str], None]
+    crew: _Crew, numbered: list[tuple[int, Variant]], plan: Plan, step: Callable[[str], None]
 ) -> str | None:
-    """Compares what the variants detect in the same pictures with fp32's detections, untimed.
+    """Compares what the variants of one model detect in the same pictures with fp32's detections,
+    untimed.
 
     Returns the name of the reference; None where no engine here can run fp32.
     """
     found: dict[int, list[Detections]] = {}
-    for at, variant in enumerate(variants):
+    variants = dict(numbered)
+    for at, variant in numbered:
         step(f"check {variant.name}")
         if variant.error is None:
             answer = crew.ask(at, variant, Command("check"), Check)
@@ -182,13 +217,19 @@ def _check_all(
     if fp32:
         reference: tuple[str, list[Detections]] | None = (variants[fp32[0]].name, found[fp32[0]])
     else:
-        reference = _run_reference(crew, plan, [variants[at].engine for at in computing])
+        several = numbered[0][1].model
+        reference = _run_reference(
+            crew, plan, [variants[at].engine for at in computing], several, numbered[0][0]
+        )
     if reference is None:
         return None
     name, truth = reference
     for at, detections in found.items():
         if len(detections) == len(truth):
-            variants[at].agreement = agreement(truth, detections)
+            # A model that stands alone agrees with itself, which says nothing of it.
+            if not (plan.models and variants[at].name == name):
+                variants[at].agreement = agreement(truth, detections)
+                variants[at].reference = name
         else:
             crew.close(at)
             gave = counted(len(detections), "frame")
@@ -197,12 +238,13 @@ def _check_all(
 
 
 def _run_reference(
-    crew: _Crew, plan: Plan, engines: Sequence[str]
+    crew: _Crew, plan: Plan, engines: Sequence[str], model: str | None, first: int
 ) -> tuple[str, list[Detections]] | None:
     """fp32 on the first engine that can run it, the default engine last. It is never timed."""
     for number, engine in enumerate(dict.fromkeys([*engines, choose_by_rank()[0]])):
-        at = -1 - number
-        variant = Variant(engine, "fp32", 1, f"{engine} fp32 (reference)")
+        at = -1 - number - 100 * first  # no number of another process
+        named = f"{label(engine, 'fp32', 1, model)} (reference)"
+        variant = Variant(engine, "fp32", 1, named, model=model)
         crew.open(at, variant, plan)
         if variant.error is not None:
             continue
@@ -212,6 +254,25 @@ def _run_reference(
             crew.close(at)
             return variant.name, found
     return None
+
+
+def _by_model(variants: Sequence[Variant]) -> list[list[tuple[int, Variant]]]:
+    """With their numbers, those of each model together."""
+    found: dict[str | None, list[tuple[int, Variant]]] = {}
+    for at, variant in enumerate(variants):
+        found.setdefault(variant.model, []).append((at, variant))
+    return list(found.values())
+
+
+def _judge_all(
+    crew: _Crew, variants: Sequence[Variant], plan: Plan, step: Callable[[str], None]
+) -> None:
+    if plan.labels is None:
+        return
+    for at, variant in enumerate(variants):
+        step(f"judge {variant.name}")
+        if variant.error is None:
+            _judge(crew, at, variant, plan.labels)
 
 
 def _judge(crew: _Crew, at: int, variant: Variant, labels: Labels) -> None:
@@ -246,6 +307,7 @@ def _run_round(crew: _Crew, at: int, variant: Variant) -> None:
 
 def _about(plan: Plan, variants: Sequence[Variant], reference: str | None) -> About:
     facts = next((variant.facts for variant in variants if variant.facts), VariantFacts())
+    judged = plan.labels or plan.dataset
     return About(
         source=plan.source,
         model=facts.model,
@@ -255,6 +317,7 @@ def _about(plan: Plan, variants: Sequence[Variant], reference: str | None) -> Ab
         rounds=plan.rounds,
         frames=next((turn.frames for variant in variants for turn in variant.rounds), None),
         reference=reference,
+        models=tuple(plan.models),
         budget=plan.config.calibration.budget,
-        labels=plan.labels.describe() if plan.labels is not None else None,
+        labels=judged.describe() if judged is not None else None,
     )

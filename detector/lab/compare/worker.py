@@ -7,6 +7,7 @@ lets it go. A crash, a leak and the peak of memory are then this variant's alone
 from __future__ import annotations
 
 import hashlib
+import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -21,12 +22,15 @@ from detector.core.errors import EXIT_ENGINE, EXIT_INTERNAL, DetectVideoError
 from detector.core.run.child import GRACE_S, Child, end, listen, open_pipe, python, receive, send
 from detector.core.session import codec
 from detector.core.session.measured import Metric
+from detector.core.timeline import INFER
 from detector.core.types import Detections, Frame, Image
-from detector.lab.session.comparison import Round, VariantFacts
+from detector.lab.analysis.layers import BYTES
+from detector.lab.session.comparison import CountedLayer, ModelCounts, Round, VariantFacts
 
 if TYPE_CHECKING:
     from detector.core.config.schema import Config
     from detector.core.loop.parts import FrameSource
+    from detector.core.models.base import Network
     from detector.core.run.loading import LoadedModel
     from detector.core.run.plan import Plan
     from detector.core.session.outcome import SourceRun
@@ -247,6 +251,11 @@ class _OpenVariant:
             model_input=(network.input.height, network.input.width),
             random_weights=network.random_seed,
             class_names=tuple(network.names),
+            counts=_count(network),
+            layers=tuple(
+                CountedLayer(one.precision, one.macs, one.elements * BYTES.get(one.precision, 0))
+                for one in machine.layers
+            ),
         )
 
     def check(self) -> Check:
@@ -351,6 +360,7 @@ def round_of(run: SourceRun, idle_cpu: float) -> Round:
     from detector.core.session.recording import record
 
     recording = record(run.timeline)
+    calls = recording.stages[INFER].figures() if INFER in recording.stages else None
     infer_s = recording.infer_ns / 1e9
     seconds: dict[Metric, float] = {"inference": infer_s, "end_to_end": run.run_s}
     frames = max(1, run.written)
@@ -361,6 +371,20 @@ def round_of(run: SourceRun, idle_cpu: float) -> Round:
         cpu_ms={name: stage.cpu_ns / 1e6 / frames for name, stage in recording.stages.items()},
         frames=run.written,
         idle_cpu=idle_cpu,
+        latency_ms={} if calls is None else {"p50": calls.p50_ms, "p90": calls.p90_ms},
+    )
+
+
+def _count(network: Network) -> ModelCounts:
+    counted = network.plan is None
+    size = network.graph.ByteSize() if network.plan is None else os.path.getsize(network.plan)
+    return ModelCounts(
+        name=network.name,
+        sha256=network.sha256,
+        input=(network.input.height, network.input.width),
+        parameters=(network.parameters_fused or network.parameters) if counted else None,
+        size_bytes=size,
+        macs=network.macs if counted else None,
     )
 
 

@@ -44,13 +44,7 @@ Say = Callable[[str, bool], None]
 
 __all__ = ["choose_passes", "list_passes", "open_pass", "profile", "run_passes"]
 
-BESIDE = (
-    "base",
-    "batches",
-    "nvml",
-    "peaks",
-    "stand_ins",
-)  # modules of this folder that are no pass
+BESIDE = ("base", "batches", "nvml", "stand_ins")  # modules of this folder that are no pass
 
 
 def list_passes() -> list[str]:
@@ -92,11 +86,13 @@ def profile(
     only: Sequence[str] | None = None,
     more: Sequence[str] = (),
     seconds: float = WHAT_IF_S,
+    sheet: tuple[float, float] | None = None,
     command: Sequence[str] = (),
     say: Say = lambda text, whole: None,
 ) -> SavedSession:
     """The plain run, then every pass, all in one session. The outputs are those of the plain run.
-    ``seconds``: for what-if, which takes longer where its least number of rounds does.
+    ``seconds``: for what-if, which takes longer where its least number of rounds does. ``sheet``:
+    GFLOP/s and GB/s of a data sheet.
 
     Raises UsageError for an unknown pass, and what the plain run raises.
     """
@@ -122,7 +118,8 @@ def profile(
     decided = replace(opened[0].config or config, output=config.output)
     pinned = pin_choices(decided, plain.document, opened[0].engine.device)
     with Session.reopened(result.session) as session:
-        run_passes(Occasion(source, pinned, session, plain, seconds), wanted, say)
+        occasion = Occasion(source, pinned, session, plain, seconds, sheet=sheet)
+        run_passes(occasion, wanted, say)
     return read_session(result.session)
 
 

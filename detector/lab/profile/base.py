@@ -21,7 +21,9 @@ from detector.core.run.detect import detect
 from detector.core.run.signals import raise_if_stopped
 from detector.core.session.document import SessionDocument
 from detector.core.session.store import Session
+from detector.lab.analysis.layers import SHEET
 from detector.lab.session.columns import when_frames_were
+from detector.lab.session.network import Peaks
 from detector.lab.session.passes import Execution, Facts, PassRecord, Ran
 from detector.lab.session.read import SavedSession, read_session
 
@@ -74,7 +76,7 @@ class Occasion:
     compared with. ``config``: of that run, with everything that ``auto`` decided there
     (``pin_choices``), so that a pass cannot run anything else. ``records``: of the passes before
     this one. ``seconds``: how long what-if may take for more rounds. ``seen``: what ran the network
-    in the pass that is on."""
+    in the pass that is on. ``sheet``: GFLOP/s and GB/s that a data sheet promises."""
 
     source: str
     config: Config
@@ -83,6 +85,7 @@ class Occasion:
     seconds: float = WHAT_IF_S
     records: dict[str, PassRecord] = field(default_factory=dict)
     seen: list[Execution] = field(default_factory=list)
+    sheet: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         if self.plain:  # whoever makes one: no pass is handed a choice
@@ -96,6 +99,15 @@ class Occasion:
     def period_ms(self) -> float:
         """Milliseconds a frame of the plain run, end to end."""
         return 1e3 * self.plain.document.fps.frame_s
+
+    def sheet_of(self, precision: str) -> Peaks | None:
+        """The data sheet's roof, for what runs in this precision."""
+        if self.sheet is None:
+            return None
+        peak, bandwidth = self.sheet
+        return Peaks(
+            gflops_s={precision: peak}, by={precision: SHEET}, bandwidth_gbytes_s=bandwidth
+        )
 
     def again(self, **loop: Any) -> SavedSession:
         """The same run once more, with other settings of the loop. Its outputs are thrown away.

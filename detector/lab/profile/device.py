@@ -6,15 +6,18 @@ been run on a GPU yet.
 
 from __future__ import annotations
 
+import re
+
 from detector.core.errors.machine import NotHereError
-from detector.lab.analysis.layers import device_facts
+from detector.lab.analysis.layers import Interval, device_facts
 from detector.lab.profile.base import Occasion, Pass
 from detector.lab.profile.batches import open_with_batches
 from detector.lab.profile.layers import ALONE
 from detector.lab.profile.torch import TOP, operator_rows, record_batches
-from detector.lab.session.passes import DeviceFacts
+from detector.lab.session.network import DeviceFacts
 
 BATCHES = 10
+WAITS = re.compile(r"Synchronize\b")  # cudaEventSynchronize, cuStreamSynchronize, ...
 
 
 def watch_gpu(occasion: Occasion) -> DeviceFacts:
@@ -32,22 +35,26 @@ def watch_gpu(occasion: Occasion) -> DeviceFacts:
             f"kernels are recorded by torch.profiler, and torch {torch.__version__} "
             "has no CUDA here"
         )
-    profiler, plain_ms, profiled_ms = record_batches(machine, batches, BATCHES)
-    times: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    profiler, plain, profiled = record_batches(machine, batches, BATCHES)
+    kernels: list[Interval] = []
+    host: list[Interval] = []
+    waits: list[Interval] = []
     for event in profiler.events():
         on_gpu = event.device_type != torch.autograd.DeviceType.CPU
-        times[on_gpu].append((event.time_range.start / 1e3, event.time_range.end / 1e3))
-    if not times[True]:
+        where = kernels if on_gpu else waits if WAITS.search(event.name) else host
+        where.append((event.time_range.start / 1e3, event.time_range.end / 1e3))
+    if not kernels:
         raise NotHereError(
             "torch.profiler saw no kernel (CUPTI may need the right to read counters)"
         )
     return device_facts(
-        times[True],
-        times[False],
+        kernels,
+        host,
         device=machine.engine.device,
         batches=BATCHES,
         rows=operator_rows(profiler.key_averages(), BATCHES)[:TOP],
-        slowdown=profiled_ms / plain_ms,
+        slowdown=min(profiled) / min(plain),
+        waits=waits,
     )
 
 

@@ -48,7 +48,7 @@ class Counter:
 
 def meter_energy(occasion: Occasion) -> EnergyFacts:
     counters = rapl_counters(POWERCAP)
-    gpu = open_gpu()
+    gpu = open_gpu(occasion.config.runtime.device)
     if not counters and gpu is None:
         raise NotHereError(explain_absence(POWERCAP))
     with Meter(counters, gpu) as idling:
@@ -127,10 +127,11 @@ def explain_absence(root: Path) -> str:
     return f"{domains[0] / 'energy_uj'} may not be read; as root: chmod a+r {root}/*rapl*/energy_uj"
 
 
-def open_gpu() -> Gpu | None:
-    """The first GPU if it has an energy counter, which old cards do not have."""
+def open_gpu(device: str) -> Gpu | None:
+    """The GPU that runs the network, or else the first one, if it has an energy counter: old cards
+    have none."""
     try:
-        gpu = Gpu()
+        gpu = Gpu(device)
         gpu.joules()
     except Exception:  # no GPU, or one of NVML's own errors: there is no counter then
         return None

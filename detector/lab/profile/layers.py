@@ -6,7 +6,13 @@ from detector.core import engines
 from detector.core.engines._layer_times import LayerTimes
 from detector.core.errors import EngineError
 from detector.core.errors.machine import NotHereError
-from detector.core.models.graph.build import NodeCost, count_macs, joint_cost, uncounted
+from detector.core.models.graph.build import (
+    NodeCost,
+    count_macs,
+    joint_cost,
+    parameters_of,
+    uncounted,
+)
 from detector.core.run.canvas import open_network
 from detector.core.run.loading import LoadedModel
 from detector.core.run.reading import Reading
@@ -15,12 +21,13 @@ from detector.lab.analysis.layers import (
     describe_uncounted,
     explain_sum,
     layer_rows,
+    sum_by_block,
     sum_by_type,
 )
+from detector.lab.peaks import measure_peaks
 from detector.lab.profile.base import Occasion, Pass, Varies
 from detector.lab.profile.batches import open_with_batches
-from detector.lab.profile.peaks import measure_peaks
-from detector.lab.session.passes import LayersFacts
+from detector.lab.session.network import LayersFacts
 
 ALONE = Varies((), "one request alone")
 RUNS, BUDGET_S = 100, 6.0  # of each kind; seconds for both kinds together
@@ -38,8 +45,8 @@ def measure_layers(occasion: Occasion) -> LayersFacts:
     except EngineError as error:
         raise NotHereError(str(error)) from None
     peaks = measure_peaks(engine.threads) if engine.device == "cpu" else None
-    layers, macs, left_out = _with_costs(occasion, machine, told)
-    rows = layer_rows(layers, peaks)
+    layers, macs, parameters, left_out = _with_costs(occasion, machine, told)
+    rows = layer_rows(layers, peaks or occasion.sheet_of(engine.precision))
     sum_ms = sum(row.ms for row in rows)
     off, flag = explain_sum(
         sum_ms,
@@ -69,31 +76,35 @@ def measure_layers(occasion: Occasion) -> LayersFacts:
             *([describe_uncounted(left_out)] if left_out else []),
         ],
         macs=macs,
+        parameters=parameters,
         uncounted=left_out,
         peaks=peaks,
         rows=rows,
         by_type=sum_by_type(rows),
+        by_block=sum_by_block(rows),
         slowdown=told.profiled_ms / told.forward_ms,
     )
 
 
 def _with_costs(
     occasion: Occasion, machine: LoadedModel, told: LayerTimes
-) -> tuple[list[TimedLayer], int | None, int]:
-    """The layers with their MACs and bytes, the graph's MACs a picture, and how many nodes these
-    leave out because the picture decides how many rows they compute: then there is no sum.
+) -> tuple[list[TimedLayer], int | None, int | None, int]:
+    """The layers with their MACs and bytes, the graph's MACs a picture and its parameters, and how
+    many nodes the MACs leave out because the picture decides how many rows they compute: then
+    there is no sum.
 
     Costs are counted on the graph as the front end made it; its nodes keep their names through
     every conversion. A plan has no graph, so its layers have times only.
     """
     groups = [layer.nodes or (layer.name,) for layer in told.layers]
     costs = [NodeCost(0, 0)] * len(groups)
-    macs, left_out = None, 0
+    macs, parameters, left_out = None, None, 0
     if machine.network.plan is None:
         picture = Reading.of(occasion.config).picture_size([occasion.source])
         graph = open_network(occasion.config, picture).graph
         costs, left_out = joint_cost(graph, groups), len(uncounted(graph))
         macs = None if left_out else count_macs(graph)
+        parameters = sum(parameters_of(graph).values())
     layers = [
         TimedLayer(
             layer.name,
@@ -103,10 +114,12 @@ def _with_costs(
             cost.macs,
             cost.elements,
             layer.nodes,
+            cost.parameters,
+            cost.shape,
         )
         for layer, cost in zip(told.layers, costs, strict=True)
     ]
-    return layers, macs, left_out
+    return layers, macs, parameters, left_out
 
 
 PASS = Pass(

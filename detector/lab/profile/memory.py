@@ -11,19 +11,26 @@ from numpy.typing import NDArray
 
 from detector.core.errors.machine import NotHereError
 from detector.core.errors.text import counted
-from detector.core.jobs.doctor.nvml import Gpu
+from detector.core.jobs.doctor.nvml import Gpu, GpuBytes
 from detector.core.timeline import KINDS, WORK
 from detector.lab.profile.base import Occasion, Pass, Sampler, done_ns
 from detector.lab.session.passes import GpuMemory, MemoryFacts, MemorySample
 
 EVERY_S = 0.02
+GPU_EVERY_S = 0.05  # a driver answers slower than the kernel
 KEPT = 2000  # samples in the session; a longer run keeps every second, third, ... one
 MB = 10**6  # bytes, as compare counts them
 SETTLED = 0.5  # the first half of a run fills pools and caches; growth is measured on the second
 
 
 def sample_memory(occasion: Occasion) -> MemoryFacts:
-    with Sampler(_resident(), EVERY_S, "memory") as sampler:
+    resident = _resident()
+    gpu, missing = _open_gpu(occasion.config.runtime.device)
+    # The engine closes within the run: what it holds is seen while it holds it.
+    with (
+        Sampler(resident, EVERY_S, "memory") as sampler,
+        Sampler(gpu, GPU_EVERY_S, "GPU memory") as watch,
+    ):
         session = occasion.again()
     times, rss = np.array(sampler.samples(), np.int64).T
     slope, reason = fit_growth(times, rss, done_ns(session.spans))
@@ -35,7 +42,7 @@ def sample_memory(occasion: Occasion) -> MemoryFacts:
         peak_mb=float(rss.max()) / MB,
         peak_by_stage_mb=peak_by_stage(times, rss, session.spans),
         samples=[MemorySample((t - start) / 1e9, value / MB) for t, value in thin(times, rss)],
-        gpu=gpu_memory(),
+        gpu=gpu_memory(watch, missing),
         slowdown=occasion.slowdown(session),
     )
 
@@ -96,20 +103,33 @@ def thin(times: NDArray[np.int64], values: NDArray[np.int64]) -> list[tuple[int,
     return list(zip(times[::step].tolist(), values[::step].tolist(), strict=True))
 
 
-def gpu_memory() -> GpuMemory:
-    """What NVML and torch say about the GPU's memory now, or the reason why NVML does not."""
+def _open_gpu(device: str) -> tuple[Callable[[], GpuBytes | None], str | None]:
+    """What reads the memory of the GPU that runs the network; or, beside what reads nothing, why
+    there is nothing to read."""
     try:
-        used = Gpu().used_bytes()
+        return Gpu(device).memory, None
+    except NotHereError as error:
+        return lambda: None, str(error)
+
+
+def gpu_memory(watch: Sampler[GpuBytes | None], missing: str | None) -> GpuMemory:
+    """The most that NVML and torch saw in use, or the reason why NVML saw nothing."""
+    if missing is not None:
+        return GpuMemory(available=False, reason=missing)
+    try:
+        seen = [one for _, one in watch.samples() if one is not None]
     except NotHereError as error:
         return GpuMemory(available=False, reason=str(error))
+    mine = [one.process for one in seen if one.process is not None]
     torch = sys.modules.get("torch")  # not imported for this: then it holds no memory either
-    if torch is None or not torch.cuda.is_available():
-        return GpuMemory(available=True, used_mb=used / MB)
+    cuda = None if torch is None or not torch.cuda.is_available() else torch.cuda
     return GpuMemory(
         available=True,
-        used_mb=used / MB,
-        torch_peak_allocated_mb=torch.cuda.max_memory_allocated() / MB,
-        torch_peak_reserved_mb=torch.cuda.max_memory_reserved() / MB,
+        used_mb=max(one.used for one in seen) / MB,
+        process_mb=max(mine) / MB if mine else None,
+        total_mb=seen[-1].total / MB,
+        torch_peak_allocated_mb=None if cuda is None else cuda.max_memory_allocated() / MB,
+        torch_peak_reserved_mb=None if cuda is None else cuda.max_memory_reserved() / MB,
     )
 
 

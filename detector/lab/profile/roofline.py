@@ -5,18 +5,30 @@ from __future__ import annotations
 from dataclasses import replace
 
 from detector.core.errors.machine import NotHereError
-from detector.lab.analysis.layers import place_model
+from detector.lab.analysis.layers import place_model, place_on_sheet
 from detector.lab.profile.base import Occasion, Pass
 from detector.lab.profile.layers import ALONE, measure_layers
-from detector.lab.session.passes import LayersFacts, PassRecord, RooflineFacts
+from detector.lab.session.network import LayersFacts, RooflineFacts
+from detector.lab.session.passes import PassRecord
 
 
 def place_on_roofline(occasion: Occasion) -> RooflineFacts:
     layers = _layers_of(occasion)
-    if layers.peaks is None:
-        raise NotHereError(f"peaks are measured on the CPU, and the network ran on {layers.device}")
-    facts = place_model(layers.rows, layers.peaks, layers.forward_ms, layers.batch)
-    return replace(facts, uncounted=layers.uncounted)
+    sheet = occasion.sheet_of(layers.precision)
+    peaks = layers.peaks or sheet
+    if peaks is None:
+        raise NotHereError(
+            f"peaks are measured on the CPU, and the network ran on {layers.device}; --peak and "
+            "--bandwidth take them from a data sheet"
+        )
+    facts = place_model(layers.rows, peaks, layers.forward_ms, layers.batch)
+    return replace(
+        facts,
+        uncounted=layers.uncounted,
+        sheet=None
+        if sheet is None
+        else place_on_sheet(layers.rows, layers.precision, sheet, layers.forward_ms),
+    )
 
 
 def _layers_of(occasion: Occasion) -> LayersFacts:

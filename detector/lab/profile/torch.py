@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import mean
 from typing import Any
 
 from detector.core import engines
 from detector.core.errors.machine import NotHereError
 from detector.core.run.loading import LoadedModel
+from detector.lab.analysis.layers import ALIKE
 from detector.lab.profile.base import Occasion, Pass
 from detector.lab.profile.batches import Batch, open_with_batches, time_batches
 from detector.lab.profile.layers import ALONE
-from detector.lab.session.passes import Operator, TorchFacts
+from detector.lab.session.network import Operator, TorchFacts
 
 WARMUP = 3  # batches before the profiler starts
-FRAMES = 5  # batches under the profiler: a trace has hundreds of events for each
+BATCHES = 5  # under the profiler: a trace has hundreds of events for each
 TOP = 40
+MB = 10**6  # bytes
 TRACE = "passes/torch_trace.json.gz"
 
 
@@ -30,33 +33,36 @@ def profile_operators(occasion: Occasion) -> TorchFacts:
 
     device = machine.engine.device
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device != "cpu" else [])]
-    profiler, plain_ms, profiled_ms = record_batches(
-        machine, batches, FRAMES, activities=activities, record_shapes=True
+    profiler, plain, profiled = record_batches(
+        machine, batches, BATCHES, activities=activities, record_shapes=True, profile_memory=True
     )
     with occasion.session.whole(TRACE) as temporary:
         profiler.export_chrome_trace(str(temporary))
-    by_name = operator_rows(profiler.key_averages(), FRAMES)
-    by_shape = operator_rows(profiler.key_averages(group_by_input_shape=True), FRAMES)
+    batch = machine.network.batch
+    frames, pass_ms = BATCHES * batch, mean(profiled)
+    by_name = operator_rows(profiler.key_averages(), frames)
+    by_shape = operator_rows(profiler.key_averages(group_by_input_shape=True), frames)
     return TorchFacts(
         rows=by_name[:TOP],
         by_shape=by_shape[:TOP],
         self_ms=sum(row.self_ms + row.device_ms for row in by_name),
         trace=TRACE,
-        frames=FRAMES,
+        frames=frames,
+        batch=batch,
         device=device,
-        forward_ms=plain_ms,
-        profiled_ms=profiled_ms,
-        slowdown=profiled_ms / plain_ms,
+        forward_ms=mean(plain),
+        profiled_ms=pass_ms,
+        flag=explain_operators(sum(row.self_ms for row in by_name), pass_ms / batch),
+        slowdown=min(profiled) / min(plain),
     )
 
 
 def record_batches(
     machine: LoadedModel, batches: Sequence[Batch], count: int, **what: Any
-) -> tuple[Any, float, float]:
+) -> tuple[Any, list[float], list[float]]:
     """torch.profiler over ``count`` batches of one request alone, whichever engine runs them.
 
-    Returns it, and milliseconds of the fastest pass without it and under it: so few passes have no
-    useful median. ``what``: it records.
+    Returns it, and milliseconds of each pass without it and under it. ``what``: it records.
     """
     from torch.profiler import profile
 
@@ -72,7 +78,7 @@ def record_batches(
             profiled = list(time_batches(request, batches, count))
         # Plain passes before and after: a slow second falls on one of the two.
         plain += time_batches(request, batches, count)
-    return profiler, min(plain), min(profiled)
+    return profiler, plain, profiled
 
 
 def operator_rows(events: Sequence[Any], frames: int) -> list[Operator]:
@@ -88,11 +94,33 @@ def operator_rows(events: Sequence[Any], frames: int) -> list[Operator]:
             self_ms=event.self_cpu_time_total / 1e3 / frames,
             total_ms=event.cpu_time_total / 1e3 / frames,
             device_ms=_device_us(event) / 1e3 / frames,
+            device_total_ms=float(getattr(event, "device_time_total", 0)) / 1e3 / frames,
             share=own / total if total else 0.0,
+            self_cpu_mb=event.self_cpu_memory_usage / MB / frames,
+            cpu_mb=event.cpu_memory_usage / MB / frames,
+            self_device_mb=getattr(event, "self_device_memory_usage", 0) / MB / frames,
+            device_mb=getattr(event, "device_memory_usage", 0) / MB / frames,
         )
         for event, own in zip(events, own_ms, strict=True)
     ]
     return sorted(rows, key=lambda row: -row.share)
+
+
+def explain_operators(self_ms: float, pass_ms: float) -> str | None:
+    """Why the operators' own times on the CPU are not the pass's, both of a frame; None where they
+    are, to a tenth."""
+    off = self_ms / pass_ms - 1 if pass_ms else 0.0
+    if abs(off) <= ALIKE:
+        return None
+    why = (
+        "Python between the operators and the profiler itself took the rest"
+        if off < 0
+        else "operators ran side by side, in several threads"
+    )
+    return (
+        f"the operators' own times on the CPU add up to {self_ms:.3f} ms a frame, {off:+.1%} off "
+        f"the {pass_ms:.3f} ms of a pass under the profiler: {why}"
+    )
 
 
 def _device_us(event: Any) -> float:

@@ -39,6 +39,11 @@ def page(session: SavedSession) -> bytes:
             _how(),
         ]
     )
+    return html_page(title, body)
+
+
+def html_page(title: str, body: str) -> bytes:
+    """A whole page around what is drawn. ``title``: escaped."""
     style = (FILES / "style.css").read_text(encoding="utf-8")
     script = (FILES / "script.js").read_text(encoding="utf-8")
     whole = (

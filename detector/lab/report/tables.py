@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from detector.core.tables import Column, Table, csv_text
 from detector.lab.analysis.loop.activities import step_rows
-from detector.lab.report.parts.network import LAYERS
+from detector.lab.report.parts.network import shape_text
 from detector.lab.report.parts.resources import ENERGY
-from detector.lab.session.passes import EnergyFacts, LayersFacts
+from detector.lab.session.network import LayersFacts
+from detector.lab.session.passes import EnergyFacts
 from detector.lab.session.read import SavedSession
 
 STEPS = (
@@ -17,16 +20,31 @@ STEPS = (
     Column("share", form=".1%"),
     *(Column(name, form=".2f") for name in ("p50", "p90", "p99")),
 )
-JOULES = ("timestamp", "tag", "duration", "package", "core", "dram", "joules_per_frame")
+JOULES = ("timestamp", "tag", "duration", "package", "core", "dram", "gpu", "joules_per_frame")
+TIMES = ("total", "avg", "std", "min", "max", "p50", "p90", "p99")
+
+LAYER_TIMER = (
+    Column("layer", value=lambda row: row.name),
+    *(Column(name) for name in ("type", "calls", "ms", "share", "order", "block")),
+    Column("shape", value=shape_text),
+    *(Column(name) for name in ("parameters", "macs", "flops", "bytes", "precision")),
+    *(Column(name) for name in ("gflops_s", "gbytes_s")),
+    Column("flops_per_byte", value=lambda row: row.intensity),
+    Column("share_of_roof", value=lambda row: row.utilisation),
+    Column("bound"),
+)
 
 
 def csv_files(session: SavedSession) -> dict[str, str]:
     """File name -> text. Times in milliseconds; energy in joules and seconds. A pass that did not
     run has no file."""
-    found = {"steps_timer.csv": Table("steps", STEPS, step_rows(session.spans))}
+    named = [
+        replace(one, key=f"{one.key}_ms", value=one.of) if one.key in TIMES else one
+        for one in STEPS
+    ]
+    found = {"steps_timer.csv": Table("steps", named, step_rows(session.spans))}
     if (layers := session.facts(LayersFacts)) is not None:
-        rows = Table("layers", LAYERS, layers.rows)
-        found["layer_timer.csv"] = rows.pick("layer", "type", "calls", "ms")
+        found["layer_timer.csv"] = Table("layers", LAYER_TIMER, layers.rows)
     if (energy := session.facts(EnergyFacts)) is not None:
         readings = Table("energy", ENERGY, [*energy.rows, *energy.samples])
         found["energy.csv"] = readings.pick(*JOULES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import get_args
 
 from msgspec import UNSET, UnsetType
@@ -36,12 +36,36 @@ class RowAgreement:
 
 
 @dataclass(frozen=True)
+class ModelCounts:
+    """A variant's network. ``input``: height, width. ``size_bytes``: of the graph that the engine
+    was given, in its precision. ``macs``: a picture. None where no graph is left to count."""
+
+    name: str
+    sha256: str | None
+    input: tuple[int, int]
+    parameters: int | None
+    size_bytes: int | None
+    macs: int | None
+
+
+@dataclass(frozen=True)
+class RowRoof:
+    """How near to this computer's roof inference was: ``share`` of it, and what ``bound`` it; the
+    peaks are measured once, with all cores of the variant."""
+
+    share: float
+    bound: str
+
+
+@dataclass(frozen=True)
 class Row:
     """One variant. Speeds, ratios and CPU are null where ``error`` says why.
 
     ``ratio``: the median of the rounds' own ratios to the baseline, ``ratio_interval`` the lowest
     and the highest. ``stage_cpu_ms``: milliseconds a frame. ``memory_mb``: peak, in 10^6 bytes.
-    ``precision_effect``: a sentence where the requested precision changed nothing.
+    ``precision_effect``: a sentence where the requested precision changed nothing. ``reference``:
+    the row whose detections ``agreement`` is with. ``latency_ms``: p50 and p90 of one call of the
+    network, which holds a whole batch.
     """
 
     name: str
@@ -65,6 +89,10 @@ class Row:
     device: str | None
     notes: tuple[str, ...]
     error: str | None
+    model: ModelCounts | None = None
+    reference: str | None = None
+    latency_ms: dict[str, Interval | None] | None = None
+    roof: RowRoof | None = None
 
 
 # The document
@@ -96,7 +124,8 @@ class ComparedVideo:
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What is the same for all rows. ``budget``: the least agreement that ``auto`` accepts."""
+    """What is the same for all rows; of several ``models``, the first is ``model``. ``budget``: the
+    least agreement that ``auto`` accepts."""
 
     schema: int = SCHEMA
     source: str
@@ -107,6 +136,7 @@ class About:
     rounds: int
     frames: int | None = None
     reference: str | None = None
+    models: tuple[str, ...] = ()
     budget: float
     labels: ComparedLabels | None = None
 
@@ -126,7 +156,7 @@ class Comparison(About):
     recorded: str | UnsetType = UNSET
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SweepRow(Row):
     """``batch_ms``: inference of the batch's frames one after the other, at the median rate."""
 
@@ -142,6 +172,15 @@ class SweepCurves:
 
 
 # What one process of a comparison tells
+
+
+@dataclass(frozen=True)
+class CountedLayer:
+    """What a layer computes and moves for a whole batch, in the type in which it ran."""
+
+    precision: str
+    macs: int
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -164,11 +203,14 @@ class VariantFacts:
     model_input: tuple[int, int] | None = None
     random_weights: int | None = None
     class_names: tuple[str, ...] = ()
+    counts: ModelCounts | None = None
+    layers: tuple[CountedLayer, ...] = ()
 
 
 @dataclass(frozen=True)
 class Round:
     """One turn of a variant. ``cpu_ms``: CPU of each stage's own thread, milliseconds a frame.
+    ``latency_ms``: of one call of the network.
 
     ``idle_cpu``: cores that the variant kept busy while the others had their turn.
     """
@@ -177,3 +219,4 @@ class Round:
     cpu_ms: dict[str, float]
     frames: int
     idle_cpu: float = 0.0
+    latency_ms: dict[str, float | None] = field(default_factory=dict)

@@ -27,7 +27,7 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
@@ -45,7 +45,20 @@ from detector.lab.session.columns import LATEST_NS
 
 PUSH_POP, START_END, DOMAIN_CREATE, CATEGORY, MARK = 59, 60, 75, 33, 34  # NVTX_EVENTS.eventType
 KERNELS = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
-TABLES = ("NVTX_EVENTS", "StringIds", "OSRT_API", "PROCESSES", "ThreadNames", *KERNELS)
+CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"  # of the runtime and of the driver
+MEMORY = {"CUPTI_ACTIVITY_KIND_MEMCPY": "memcpy", "CUPTI_ACTIVITY_KIND_MEMSET": "memset"}
+TABLES = (
+    "NVTX_EVENTS",
+    "StringIds",
+    "OSRT_API",
+    "PROCESSES",
+    "ThreadNames",
+    CALLS,
+    *MEMORY,
+    *KERNELS,
+)
+COPIES = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}  # CUpti_ActivityMemcpyKind
+VERSION = re.compile(r"_v\d{4,}$")  # cudaLaunchKernel_v7000
 PROCESS = 0x1000000  # a globalTid is the process's number times this, and the thread's
 REPORT = ".nsys-rep"
 RUN = "run"
@@ -61,14 +74,35 @@ MOST_TEXT = 1 << 20  # bytes of one value
 LONGEST_S = 120.0
 
 
+class CudaCall(NamedTuple):
+    """A call of CUDA on the host. ``correlation``: of the work that it asked for, 0 for none."""
+
+    thread: int
+    name: str
+    start: int
+    end: int
+    correlation: int
+
+
+class DeviceWork(NamedTuple):
+    """A kernel, a copy or a fill on the GPU."""
+
+    stream: int
+    name: str
+    start: int
+    end: int
+    correlation: int
+
+
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """One run. ``process``: the number that the system gave it. ``columns``: as of spans.npz.
     ``loop``: the sizes that bound the loop, guessed where the recording does not hold them
     (``loop_is_known`` is then False). ``blocked``: (thread, name of the system call, start, end).
-    ``kernels``: (start, end) on the GPU. ``open``: ranges without an end, which are left out: the
-    recording ended before they did. ``outside``: no run, but what of a process lies outside of its
-    runs, as single pictures of the Python API do."""
+    ``kernels``: (start, end) on the GPU. ``cuda``, ``device``: calls of CUDA and the GPU's work, of
+    the whole process from the run before to the run after: loading is among them. ``open``: ranges
+    without an end, which are left out: the recording ended before they did. ``outside``: no run,
+    but what of a process lies outside of its runs, as single pictures of the Python API do."""
 
     process: int
     program: str | None
@@ -81,6 +115,8 @@ class Recorded:
     kernels: Sequence[tuple[int, int]] = field(default_factory=tuple)
     open: int = 0
     outside: bool = False
+    cuda: Sequence[CudaCall] = ()
+    device: Sequence[DeviceWork] = ()
 
     @property
     def frames(self) -> int:
@@ -217,6 +253,10 @@ def _read(
     names = dict(export.thread_names(tids))
     calls = _by_process(export.blocked(tids), lambda call: call[0] // PROCESS, itemgetter(2), runs)
     kernels = _by_process(export.kernels(), itemgetter(0), itemgetter(1), runs)
+    cuda = _by_process(
+        export.cuda_calls(), lambda call: call.thread // PROCESS, attrgetter("start"), _Runs([])
+    )
+    device = _by_process(export.device_work(), itemgetter(0), lambda one: one[1].start, _Runs([]))
     return [
         _recorded(
             window,
@@ -229,9 +269,25 @@ def _read(
             calls(window),
             [*kernels(window), *kernels(window._replace(process=UNKNOWN))],
             programs.get(window.process),
+            [] if window.outside else cuda(_around(window, windows)),
+            []
+            if window.outside
+            else [
+                work
+                for process in (window.process, UNKNOWN)
+                for _, work in device(_around(window, windows)._replace(process=process))
+            ],
         )
         for window, ranges in found
     ]
+
+
+def _around(window: Window, windows: Sequence[Window]) -> Window:
+    """From the end of the run before it in its process to the start of the one after."""
+    own = [one for one in windows if one.process == window.process and one != window]
+    before = [one.end_ns for one in own if one.end_ns <= window.start_ns]
+    after = [one.start_ns for one in own if one.start_ns >= window.end_ns]
+    return Window(window.process, max(before, default=-LATEST_NS), min(after, default=LATEST_NS))
 
 
 class Window(NamedTuple):
@@ -335,6 +391,8 @@ def _recorded(
     calls: Sequence[tuple[int, str, int, int]],
     kernels: Sequence[tuple[int, int, int]],
     program: str | None,
+    cuda: Sequence[CudaCall],
+    device: Sequence[DeviceWork],
 ) -> Recorded:
     closed = [(*row[:5], row[5]) for row in ranges if row[5] is not None]
     names = _thread_names(closed, thread_names)
@@ -355,6 +413,8 @@ def _recorded(
         [(start, end) for _, start, end in kernels],
         len(ranges) - len(closed),
         window.outside,
+        cuda,
+        device,
     )
 
 
@@ -464,6 +524,45 @@ class _Export:
                     process = pid // PROCESS if isinstance(pid, int) else UNKNOWN
                     yield process, *self._span(table, start, end)
 
+    def cuda_calls(self) -> Iterator[CudaCall]:
+        """Calls of CUDA on all threads."""
+        wanted = {"globalTid", "nameId", "correlationId"}
+        if not wanted <= self._tables.get(CALLS, set()) or "StringIds" not in self._tables:
+            return
+        query = (
+            "select c.globalTid, s.value, c.start, c.end, c.correlationId "
+            f"from {CALLS} c join StringIds s on s.id = c.nameId where c.end is not null"
+        )
+        for tid, name, start, end, correlation in self._rows(query):
+            if not isinstance(name, str):
+                raise self._damaged("StringIds.value", name)
+            thread, span = self._number(tid, f"{CALLS}.globalTid"), self._span(CALLS, start, end)
+            number = self._number(correlation or 0, f"{CALLS}.correlationId")
+            yield CudaCall(thread, VERSION.sub("", name), *span, number)
+
+    def device_work(self) -> Iterator[tuple[int, DeviceWork]]:
+        """Process, UNKNOWN where the export does not say it, and what its GPU did."""
+        for table in (*KERNELS, *MEMORY):
+            columns = self._tables.get(table, set())
+            if not {"start", "end"} <= columns:
+                continue
+            named = "shortName" in columns and "StringIds" in self._tables
+            texts = "s.value" if named else "w.copyKind" if "copyKind" in columns else "null"
+            owner, stream, correlation = (
+                f"w.{one}" if one in columns else "null"
+                for one in ("globalPid", "streamId", "correlationId")
+            )
+            query = (
+                f"select {owner}, {texts}, w.start, w.end, {stream}, {correlation} from {table} w "
+                + ("left join StringIds s on s.id = w.shortName" if named else "")
+            )
+            for pid, text, start, end, line, number in self._rows(query):
+                process = pid // PROCESS if isinstance(pid, int) else UNKNOWN
+                span = self._span(table, start, end)
+                ids = (self._number(one or 0, table) for one in (line, number))
+                at, related = ids
+                yield process, DeviceWork(at, _work_name(table, text), *span, related)
+
     def _events(self, columns: str, event: int, more: str = "") -> Iterator[Any]:
         """Rows of NVTX_EVENTS, each with its text behind the columns."""
         yield from self._rows(
@@ -505,6 +604,13 @@ class _Export:
         return UsageError(
             f"{self._path}: damaged: {column} holds something else: {repr(value)[:40]}"
         )
+
+
+def _work_name(table: str, text: object) -> str:
+    if table in MEMORY:
+        kind = COPIES.get(text, "") if isinstance(text, int) else ""
+        return f"[{MEMORY[table]}{' ' if kind else ''}{kind}]"
+    return text if isinstance(text, str) else "[graph]" if table == KERNELS[1] else "[kernel]"
 
 
 def _thread_names(ranges: Sequence[Closed], by_system: Mapping[int, str]) -> dict[int, str]:

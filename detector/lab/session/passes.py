@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from msgspec import UNSET, Meta, Struct
+from msgspec import UNSET, Struct
 
 from detector.core.errors import UsageError
 from detector.core.session.codec import (
@@ -25,9 +25,9 @@ from detector.core.session.codec import (
 )
 from detector.core.session.document import Amount, Count, Duration, SessionDocument, Size
 from detector.core.session.measured import Interval as Interval
+from detector.lab.session.network import DeviceFacts, LayersFacts, RooflineFacts, TorchFacts
 
 Facts = TypeVar("Facts")
-Peak = Annotated[float, Meta(ge=1e-6)]  # what a computer reaches at most; a tiny one is none
 
 
 # ----------------------------------------------------------------------
@@ -194,182 +194,6 @@ class WhatIfFacts:
 
 
 # ----------------------------------------------------------------------
-# layers, roofline, torch, device: the network on its engine
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peaks:
-    """What this computer reaches at most. ``gflops_s``: by precision (int8: GOP/s). ``by``: the
-    library that reached it."""
-
-    gflops_s: Mapping[str, Peak]
-    by: Mapping[str, str] = field(default_factory=dict)
-    threads: int | None = None
-    bandwidth_gbytes_s: Peak
-
-    def ridge(self, precision: str) -> float | None:
-        """FLOPs a byte at which arithmetic and memory are equally fast; None without a peak."""
-        peak = self.gflops_s.get(precision)
-        return None if peak is None else peak / self.bandwidth_gbytes_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerRow:
-    """A layer as the engine ran it; counts are of a whole batch. ``fused_from``: the nodes of the
-    graph that it stands for. ``intensity``: FLOPs a byte. ``utilisation``: of its roof. ``bound``:
-    what limits it. ``flag``: what is odd about the row."""
-
-    name: str
-    type: str
-    calls: Count = 1
-    ms: Duration
-    share: float
-    macs: Count
-    flops: Count
-    bytes: Count
-    precision: str
-    fused_from: Sequence[str] = ()
-    gflops_s: float | None = None
-    gbytes_s: float | None = None
-    intensity: float | None = None
-    utilisation: float | None = None
-    bound: str | None = None
-    flag: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TypeRow:
-    """All layers of one type together."""
-
-    type: str
-    layers: Count
-    ms: Duration
-    share: float
-    macs: Count
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayersFacts:
-    """``forward_ms``: a forward pass without the profiler; ``profiled_ms``: under it;
-    ``outside_ms``: the part of that in no layer. ``sum_ms``: of the layers' medians;
-    ``run_sum_ms``: the median of the sums of single runs. ``off_by``: sum_ms / forward_ms - 1, and
-    ``flag`` the reason where that is much. ``macs``: of the graph, a picture.
-    ``uncounted``: nodes whose costs are in no row, since the picture decides how many rows they
-    compute; then ``macs`` is None."""
-
-    engine: str
-    precision: str
-    threads: Count
-    device: str = "cpu"
-    batch: int = 1
-    runs: int | None = None
-    forward_ms: Duration
-    profiled_ms: float | None = None
-    sum_ms: Duration
-    run_sum_ms: float | None = None
-    outside_ms: float | None = None
-    off_by: float
-    flag: str | None = None
-    notes: Sequence[str] = ()
-    macs: int | None = None
-    uncounted: int = 0
-    peaks: Peaks | None = None
-    rows: Sequence[LayerRow]
-    by_type: Sequence[TypeRow] = ()
-    slowdown: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RooflineFacts:
-    """The whole model on the roofline; ``macs``, ``flops`` and ``bytes`` a picture. ``ridge``: by
-    precision. ``peak_under_measured``: the names of layers above their roof. ``uncounted``: as in
-    ``LayersFacts``; the sums are then less than the whole."""
-
-    macs: Count
-    flops: Count
-    bytes: Count | None = None
-    intensity: float | None = None
-    gflops_s: float | None
-    utilisation: float | None
-    bound: str | None
-    ms_by_bound: Mapping[str, float] = field(default_factory=dict)
-    ridge: Mapping[str, float | None] = field(default_factory=dict)
-    peaks: Peaks
-    forward_ms: float | None = None
-    peak_under_measured: Sequence[str] = ()
-    uncounted: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """One of torch's operators, per frame or batch. ``self_ms``: without what it calls.
-    ``device_ms``: on the GPU."""
-
-    name: str
-    shapes: str
-    calls: float
-    self_ms: float
-    total_ms: float
-    device_ms: float
-    share: float
-
-
-@dataclass(frozen=True, slots=True)
-class TorchFacts:
-    """``rows``: operators by name; ``by_shape``: by name and shapes of their inputs, both with the
-    longest first. ``trace``: a file of the session."""
-
-    rows: Sequence[Operator]
-    by_shape: Sequence[Operator]
-    self_ms: float
-    trace: str
-    frames: Count
-    device: str
-    forward_ms: float
-    profiled_ms: float
-    slowdown: float
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """A stretch in which the GPU was idle, from ``at_ms`` in the window."""
-
-    at_ms: float
-    ms: Duration
-    cause: str
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """The beginning of the window for a drawing: intervals (begin, end) of work, in ms."""
-
-    host: Sequence[tuple[float, float]]
-    device: Sequence[tuple[float, float]]
-    until_ms: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceFacts:
-    """A GPU over a window of some batches. ``idle_ms``: by cause; with ``busy_ms`` it adds up to
-    ``window_ms``. ``longest_gaps``: longest first."""
-
-    device: str
-    batches: Count
-    window_ms: Duration
-    busy_ms: float
-    busy_share: float
-    kernels: Count
-    gaps: Count
-    longest_gap_ms: Duration
-    idle_ms: Mapping[str, float]
-    launch_bound: bool
-    longest_gaps: Sequence[Gap] = ()
-    shown: Shown | None = None
-    rows: Sequence[Operator] = ()
-    slowdown: float
-
-
-# ----------------------------------------------------------------------
 # memory, energy, python, counters, sweep: what the run uses
 
 
@@ -380,11 +204,15 @@ class MemorySample:
 
 
 class GpuMemory(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The GPU's memory after the run; without ``available`` there is the ``reason`` alone."""
+    """The GPU's memory, at its highest while the run was on; without ``available`` there is the
+    ``reason`` alone. ``used_mb``: by all processes, ``process_mb``: by this one, where NVML tells;
+    ``total_mb``: of the GPU. Sessions of earlier versions hold ``used_mb`` after the run."""
 
     available: bool
     reason: str | None = None
     used_mb: float | None = None
+    process_mb: float | None = None
+    total_mb: float | None = None
     torch_peak_allocated_mb: float | None = None
     torch_peak_reserved_mb: float | None = None
 

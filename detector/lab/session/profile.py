@@ -69,6 +69,19 @@ class DependencyRow:
 
 
 @dataclass(frozen=True, slots=True)
+class CallRow:
+    """A call of CUDA, a kernel or a copy in one ``phase`` (start-up, steady state, tear-down): its
+    share of the phase's critical path and its seconds on it, and the seconds that it waited for the
+    GPU, on the path or off it."""
+
+    phase: str
+    name: str
+    share: float
+    critical_path_s: Duration
+    waiting_s: Duration
+
+
+@dataclass(frozen=True, slots=True)
 class RecordedRun:
     """One run of a recording. ``ranges``: all of them. ``open_ranges``: cut off by the recording's
     end, and left out. ``outside``: no run, but what lies outside of the runs of a process."""
@@ -86,7 +99,8 @@ class RecordedRun:
 class RecordingDocument:
     """What an nsys recording says, under the names that a session has for it. ``waits``: thread ->
     what it waited for -> seconds. ``blocked``: stage -> system call -> seconds inside it, longest
-    first. ``loop_is_known``: the recording says how large the loop's queues were. ``run``: which of
+    first. ``calls``: the dependency table by call of CUDA; empty where the recording has none.
+    ``loop_is_known``: the recording says how large the loop's queues were. ``run``: which of
     the ``runs`` of the recording this is, counted from 1."""
 
     schema: int = SCHEMA
@@ -97,6 +111,7 @@ class RecordingDocument:
     blocked: Mapping[str, Mapping[str, Duration]]
     critical_path: CriticalPathFacts | None
     dependency: Sequence[DependencyRow]
+    calls: Sequence[CallRow] = ()
     loop: LoopSizes
     loop_is_known: bool
     gpu: GpuBusy

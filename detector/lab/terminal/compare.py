@@ -10,6 +10,7 @@ from detector.core.tables import Column, Table
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.tables import print_pieces, table_fits
 from detector.lab.analysis.compare import ROUNDS_FOR_A_WINNER, find_contenders
+from detector.lab.report.side_by_side import side_by_side
 from detector.lab.session.comparison import METRICS, ComparedLabels, Comparison, Row
 from detector.lab.session.evaluation import Figure
 
@@ -23,7 +24,9 @@ def print_comparison(
 ) -> None:
     """``would_take``: what ``--engine auto`` would take from now on, if the result were kept."""
     bounds = table_fits(console, _speeds(document, bounds=True).without("batch"))
-    pieces: list[Table | str] = [_speeds(document, bounds), Table("costs", COSTS, document.rows)]
+    pieces: list[Table | str] = [_speeds(document, bounds), _costs(document)]
+    if document.models:
+        pieces[0] = side_by_side(document)
     if document.labels is not None and any(row.ap for row in document.rows):
         pieces.append(_accuracies(document, document.labels))
     pieces += _failures(document)
@@ -39,8 +42,8 @@ def print_comparison(
 
 
 def _title(document: Comparison) -> str:
-    parts = [str(document.model or "no model could be opened")]
-    if document.model_input:
+    parts = [str(", ".join(document.models) or document.model or "no model could be opened")]
+    if document.model_input and not document.models:
         height, width = document.model_input
         parts.append(f"input {width}x{height}")
     if document.video:
@@ -88,10 +91,23 @@ COSTS = (
 )
 
 
+MODEL = Column("model", value=lambda row: None if row.model is None else row.model.name)
+
+
+def _named(document: Comparison) -> tuple[Column, ...]:
+    """What tells rows apart before engine, precision and batch."""
+    return (MODEL,) if document.models else ()
+
+
+def _costs(document: Comparison) -> Table:
+    return Table("costs", (*_named(document), *COSTS), document.rows)
+
+
 def _accuracies(document: Comparison, labels: ComparedLabels) -> Table:
     """Average precision; of each class too, where they are few."""
     classes = labels.classes or ()
     columns = [
+        *_named(document),
         *VARIANT,
         Column("ap.ap50", "AP50", ".3f"),
         Column("interval", "95 %", value=lambda row: row.ap and _bounds(row.ap.ap50_interval)),
@@ -112,7 +128,9 @@ def _class_column(name: str) -> Column:
         f"ap50_{name}",
         f"AP50 {name}",
         ".3f",
-        value=lambda row: row.ap and row.ap.per_class[name].ap50,
+        value=lambda row: (
+            row.ap.per_class[name].ap50 if row.ap and name in row.ap.per_class else None
+        ),
     )
 
 

@@ -17,6 +17,7 @@ from detector.lab.session.profile import RecordingDocument
 from detector.lab.session.read import SavedSession
 
 MOST_NAMES = 10  # rows of the dependency table on the path, and off it
+MOST_CALLS = 15  # of CUDA, in each phase
 FEW_CALLS = 3  # system calls of a stage
 
 
@@ -114,6 +115,16 @@ def _dependency_table(document: RecordingDocument) -> Table:
     return Table("dependency", DEPENDENCY, rows, title, more)
 
 
+def _call_tables(document: RecordingDocument) -> Iterator[Table]:
+    """By call of CUDA, each phase in a table of its own."""
+    for phase in dict.fromkeys(row.phase for row in document.calls):
+        rows = [row for row in document.calls if row.phase == phase]
+        left = len(rows) - MOST_CALLS
+        more = f"{counted(left, 'shorter row')} more with --json" if left > 0 else ""
+        title = f"dependency analysis by call of CUDA: {phase}"
+        yield Table("calls", DEPENDENCY, rows[:MOST_CALLS], title, more)
+
+
 def _seconds_table(
     title: str,
     columns: tuple[str, str],
@@ -145,6 +156,7 @@ def print_recorded(console: SafeConsole, document: RecordingDocument) -> None:
         pieces.append(_seconds_table(title, ("stage", "call"), document.blocked, FEW_CALLS))
     if document.critical_path is not None:
         pieces += [path_table(document.critical_path), _dependency_table(document)]
+    pieces += _call_tables(document)
     gpu = document.gpu
     if gpu.available:
         busy = "-" if gpu.busy_share is None else f"{gpu.busy_share:.1%}"

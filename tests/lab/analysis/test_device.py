@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detector.lab.analysis.layers import LAUNCHING, UNASKED, device_facts, merge
+from detector.lab.analysis.layers import LAUNCHING, UNASKED, WAITING, device_facts, merge
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,21 @@ def test_busy_and_idle(kernels, host, busy_ms, idle, launch_bound):
     assert (facts.busy_ms, facts.idle_ms, facts.launch_bound) == (busy_ms, idle, launch_bound)
     assert facts.busy_ms + sum(idle.values()) == pytest.approx(facts.window_ms)
     assert facts.busy_share == pytest.approx(busy_ms / facts.window_ms)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "host", "waits", "idle", "launch_bound"),
+    [
+        ([(1, 2)], [(0, 1)], [(2, 5)], {LAUNCHING: 1, WAITING: 3}, False),
+        ([(4, 5)], [(0, 5)], [(1, 5)], {LAUNCHING: 1, WAITING: 3}, False),  # within an operator
+        ([(0, 1)], [(1, 5)], [(8, 10)], {LAUNCHING: 4, WAITING: 2, UNASKED: 3}, False),
+    ],
+)
+def test_a_host_that_waits_launches_nothing(kernels, host, waits, idle, launch_bound):
+    facts = device_facts(kernels, host, device="cuda:0", batches=1, waits=waits)
+    assert (facts.idle_ms, facts.launch_bound) == (idle, launch_bound)
+    assert facts.busy_ms + sum(idle.values()) == pytest.approx(facts.window_ms)
+    assert facts.longest_gaps[0].cause in idle
 
 
 def test_merged():

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from detector.lab.analysis.layers import TimedLayer, explain_sum, layer_rows, sum_by_type
-from detector.lab.session.passes import Peaks
+from detector.core.errors import UsageError
+from detector.lab.analysis.layers import (
+    TimedLayer,
+    block_of,
+    explain_sum,
+    far_from_roof,
+    layer_rows,
+    parse_sheet,
+    place_on_sheet,
+    sum_by_block,
+    sum_by_type,
+)
+from detector.lab.session.network import Peaks
 
 PEAKS = Peaks(gflops_s={"fp32": 100.0}, bandwidth_gbytes_s=10.0)  # ridge at 10 FLOPs a byte
 LAYERS = [
@@ -81,3 +94,90 @@ def test_a_sum_that_is_off_is_told_with_its_cause(sum_ms, run_sum_ms, profiled_m
 def test_on_a_gpu_a_forward_pass_holds_the_copies_too():
     assert "copies to and from the GPU" in explain_sum(7.0, 7.5, 10.0, 10.5, 3.0, on_gpu=True)[1]
     assert "copies" not in explain_sum(7.0, 7.5, 10.0, 10.5, 3.0)[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "block"),
+    [
+        ("/model.6/cv1/conv/Conv", "model.6"),
+        ("model.6.m.0.cv2.conv_nchwc", "model.6"),
+        ("model.6.m", "model.6"),  # a container is no block of its own
+        ("6.conv", "6"),
+        ("input.cast", "input"),
+        ("Conv_0", "Conv_0"),
+        ("", ""),
+    ],
+)
+def test_a_layer_is_in_one_block(name, block):
+    assert block_of(name) == block
+
+
+def test_blocks_hold_each_layer_once():
+    rows = layer_rows(LAYERS, PEAKS)
+    blocks = sum_by_block(rows)
+    assert [(one.block, one.layers) for one in blocks] == [
+        ("0", 1),
+        ("reorder", 1),
+        ("1", 1),
+        ("2", 1),
+    ]
+    for name in ("ms", "macs", "flops", "bytes", "share"):
+        assert sum(getattr(one, name) for one in blocks) == sum(getattr(one, name) for one in rows)
+
+
+def test_best_and_worst_of_the_roof_are_no_trifles():
+    shares = {"a": 0.9, "b": 0.5, "c": 0.1, "d": 0.7, "tiny": 0.01, "unplaced": None}
+    rows = [
+        replace(
+            layer_rows(LAYERS, PEAKS)[0],
+            name=name,
+            utilisation=share,
+            share=0.001 if name == "tiny" else 0.2,
+        )
+        for name, share in shares.items()
+    ]
+    best, worst = far_from_roof(rows, 3)
+    assert ([row.name for row in best], [row.name for row in worst]) == (["a", "d"], ["c", "b"])
+    assert far_from_roof([], 3) == ([], [])
+    assert far_from_roof(rows[:1], 3) == ([rows[0]], [])
+
+
+@pytest.mark.parametrize(
+    ("peak", "bandwidth", "found"),
+    [
+        ("8.1TFLOPS", "320GB/s", (8100.0, 320.0)),
+        ("410 GFLOP/s", "0.05 TB/s", (410.0, 50.0)),
+        ("130TOPS", "25.6gB/s", None),
+        ("8.1", "320GB/s", None),
+        ("0TFLOPS", "320GB/s", None),
+        ("1.2.3TFLOPS", "320GB/s", None),
+        ("8.1TFLOPS", "320GFLOPS", None),
+        ("8.1TFLOPS", None, None),
+        (None, "320GB/s", None),
+    ],
+)
+def test_a_data_sheet_is_read(peak, bandwidth, found):
+    if found is None:
+        with pytest.raises(UsageError, match=r"--(peak|bandwidth)"):
+            parse_sheet(peak, bandwidth)
+    else:
+        assert parse_sheet(peak, bandwidth) == pytest.approx(found)
+
+
+@pytest.mark.parametrize(
+    ("peak", "bandwidth", "forward_ms", "bound"),
+    [
+        (100.0, 100.0, 2.0, "compute"),  # 51 % of the peak, 4.6 % of the bandwidth
+        (100.0, 5.0, 2.0, "memory"),
+        (8100.0, 320.0, 2.0, "neither"),  # as table 4 of the first study: 3.9 % is no limit
+    ],
+)
+def test_a_data_sheets_roof(peak, bandwidth, forward_ms, bound):
+    sheet = Peaks(gflops_s={"fp32": peak}, bandwidth_gbytes_s=bandwidth)
+    rows = layer_rows(LAYERS, PEAKS)
+    roof = place_on_sheet(rows, "fp32", sheet, forward_ms)
+    assert roof is not None
+    assert roof.bound == bound
+    assert roof.ridge == peak / bandwidth
+    assert roof.of_peak == pytest.approx(sum(row.flops for row in rows) / 2e-3 / 1e9 / peak)
+    assert place_on_sheet(rows, "fp32", sheet, 0.0) is None

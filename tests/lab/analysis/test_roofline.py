@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from detector.lab.analysis.layers import COMPUTE, LAUNCH, MEMORY, place_layer, place_model
-from detector.lab.session.passes import LayerRow, Peaks
+from detector.lab.session.network import LayerRow, Peaks
 
 PEAKS = Peaks(gflops_s={"fp32": 100.0, "int8": 400.0}, bandwidth_gbytes_s=10.0)
 

@@ -241,7 +241,7 @@ def test_what_may_not_be_read_is_no_counter_and_says_why(tmp_path, monkeypatch):
     assert rapl_counters(tmp_path) == []
     assert "chmod a+r" in explain_absence(tmp_path)
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert open_gpu() is None
+    assert open_gpu("auto") is None
     monkeypatch.setattr(energy, "POWERCAP", tmp_path)
     with pytest.raises(NotHereError, match=r"chmod a\+r"):
-        energy.meter_energy(None)
+        energy.meter_energy(SimpleNamespace(config=resolve_config(None, {})))

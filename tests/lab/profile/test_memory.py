@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from detector.core.jobs.doctor.nvml import Gpu
 from detector.core.timeline import KINDS
-from detector.lab.profile.memory import KEPT, MB, fit_growth, peak_by_stage, thin
+from detector.lab.profile.base import Sampler
+from detector.lab.profile.memory import KEPT, MB, fit_growth, gpu_memory, peak_by_stage, thin
+from tests.fakes.install import install
 
 MS = 1_000_000
 
@@ -53,3 +60,49 @@ def test_a_long_series_is_thin():
     times = np.arange(10 * KEPT + 3)
     assert len(thin(times, times)) <= KEPT
     assert thin(times[:5], times[:5]) == [(n, n) for n in range(5)]
+
+
+def nvml(monkeypatch, used, mine=None):
+    """Two cards, of which CUDA sees both. ``used``: bytes in use at each reading."""
+    readings = iter(used)
+
+    def running(handle):
+        if mine is None:
+            raise RuntimeError("Not Supported")
+        return [
+            SimpleNamespace(pid=os.getpid() + 1, usedGpuMemory=999),
+            SimpleNamespace(pid=os.getpid(), usedGpuMemory=mine),
+        ]
+
+    module = SimpleNamespace(
+        nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByIndex=lambda at: f"number {at}",
+        nvmlDeviceGetHandleByPciBusId=lambda place: place,
+        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(used=next(readings), total=80 * MB),
+        nvmlDeviceGetComputeRunningProcesses=running,
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+
+
+@pytest.mark.parametrize(
+    ("device", "handle"),
+    [("cuda", "0000:3B:00.0"), ("cuda:1", "0000:3C:00.0"), ("cpu", "number 0")],
+)
+def test_the_card_is_the_one_that_runs(monkeypatch, device, handle):
+    """By where it is plugged in: NVML's number 1 is not CUDA's."""
+    install(monkeypatch, 11, gpus=(("Fake L4", (8, 9)), ("Fake L4", (8, 9))))
+    nvml(monkeypatch, [])
+    assert Gpu(device)._handle == handle
+
+
+@pytest.mark.parametrize("mine", [None, 7 * MB])
+def test_gpu_memory_is_the_highest_of_the_run(monkeypatch, mine):
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    nvml(monkeypatch, [10 * MB, 30 * MB, 20 * MB], mine)
+    watch = Sampler(Gpu().memory, 1000, "GPU memory")
+    for _ in range(3):
+        watch._sample()
+    facts = gpu_memory(watch, None)
+    assert (facts.used_mb, facts.total_mb) == (30, 80)
+    assert facts.process_mb == (None if mine is None else 7)
+    assert gpu_memory(watch, "NVML: no library").reason == "NVML: no library"

@@ -175,7 +175,7 @@ def test_tensorboard_reads_back_what_was_written(session):
     }
     (steps,) = events.Tensors("steps_timer")
     lines = steps.tensor_proto.string_val[0].decode().splitlines()
-    assert lines[0].startswith("| step | total | count |")
+    assert lines[0].startswith("| step | total_ms | count |")
     assert any(line.startswith("| infer |") for line in lines)
     assert (folder / "report.html").read_bytes().startswith(b"<!doctype html>")
 

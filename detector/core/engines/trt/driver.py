@@ -18,6 +18,7 @@ LIBRARY = "libcuda.so.1"
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 CAPABILITY_MAJOR, CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
 NAME_BYTES = 256
+PLACE_BYTES = 32  # of "0000:3B:00.0" and its end
 DEVICE = re.compile(r"auto|cuda(?::(\d+))?")
 
 
@@ -120,6 +121,15 @@ def free_bytes(index: int) -> int:
     with current(index):
         _call(library(), "cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
     return free.value
+
+
+def pci_bus_id(device: str) -> str:
+    """Where the GPU for ``--device`` is plugged in, as "0000:3B:00.0": NVML and nvidia-smi number
+    all GPUs, CUDA those of CUDA_VISIBLE_DEVICES, in an order of its own. Raises DriverError."""
+    index = gpu_of(device).index
+    cuda, place = library(), ctypes.create_string_buffer(PLACE_BYTES)
+    _call(cuda, "cuDeviceGetPCIBusId", place, PLACE_BYTES, _device(cuda, index))
+    return place.value.decode()
 
 
 def _gpu(cuda: Any, index: int) -> Gpu:

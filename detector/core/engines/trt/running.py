@@ -28,7 +28,7 @@ class TrtRequest(Request):
         self._context: Any = None
         self._released = False
         self._buffers: dict[str, Buffer] = {}
-        self._stream, self._begin, self._end = memory.stream(), memory.event(), memory.event()
+        self._owned: list[Any] = []  # in the order in which they were made
 
     def prepare(
         self,
@@ -43,6 +43,9 @@ class TrtRequest(Request):
 
         ``foreign``: the plan is not ours, so its input may be float or NCHW instead of u8 NHWC.
         """
+        self._stream = self._own(self._memory.stream())
+        self._begin = self._own(self._memory.event())
+        self._end = self._own(self._memory.event())
         self._context = engine.create_execution_context()
         if self._context is None:
             raise EngineError(f"engine trt: no execution context: {self._log.reason()}")
@@ -54,6 +57,10 @@ class TrtRequest(Request):
         self._results = [_as_float(buffer.host) for buffer in self._outputs]
         self._planes: NDArray[Any] | None
         self.slot, self._planes = _slot(self._given.host) if foreign else (self._given.host, None)
+
+    def _own(self, made: Any) -> Any:
+        self._owned.append(made)
+        return made
 
     def _take_batch(self, given: Tensor, batch: int) -> None:
         """Fixes the shapes. The narrowest profile that takes the batch is tuned best for it."""
@@ -81,7 +88,8 @@ class TrtRequest(Request):
                 raise EngineError(
                     f"engine trt: {tensor}: a size that depends on the picture is not supported"
                 )
-            buffer = self._buffers[tensor.name] = self._memory.buffer(shape, np.dtype(tensor.dtype))
+            buffer = self._own(self._memory.buffer(shape, np.dtype(tensor.dtype)))
+            self._buffers[tensor.name] = buffer
             if not self._context.set_tensor_address(tensor.name, buffer.address):
                 raise EngineError(
                     f"engine trt: {tensor}: its address is refused: {self._log.reason()}"
@@ -136,13 +144,12 @@ class TrtRequest(Request):
             return
         self._released = True
         failed: list[Exception] = []
-        owned: tuple[Any, ...] = (*self._buffers.values(), self._begin, self._end, self._stream)
-        for own in owned:
+        for own in reversed(self._owned):
             try:
                 own.free()
             except Exception as error:  # each package has errors of its own
                 failed.append(error)
-        self._buffers, self._context = {}, None
+        self._buffers, self._owned, self._context = {}, [], None
         if failed:
             raise failed[0]
 

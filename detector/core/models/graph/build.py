@@ -17,7 +17,13 @@ from numpy.typing import NDArray
 
 from detector import __version__
 from detector.core.errors import ModelError
-from detector.core.models.graph.operators import ACTIVATIONS, CONVERSIONS, INTEGER, MULTIPLYING
+from detector.core.models.graph.operators import (
+    ACTIVATIONS,
+    CONVERSIONS,
+    INTEGER,
+    MULTIPLYING,
+    TRAINED,
+)
 
 if TYPE_CHECKING:
     import onnx
@@ -331,6 +337,23 @@ def count_macs(model: onnx.ModelProto) -> int:
     return total // batch
 
 
+def parameters_of(model: onnx.ModelProto) -> dict[str, int]:
+    """Weight -> how many numbers it has: what training found, no anchor, no constant of the input's
+    scaling. Where a batch norm was folded into its convolution, its numbers are gone."""
+    constants = {one.name: math.prod(one.dims) for one in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Constant":
+            sizes = [math.prod(one.t.dims) for one in node.attribute if one.name == "value"]
+            constants |= dict.fromkeys(node.output, *sizes) if sizes else {}
+    return {
+        name: constants[name]
+        for node in model.graph.node
+        if node.op_type in TRAINED
+        for name in node.input
+        if name in constants
+    }
+
+
 def uncounted(model: onnx.ModelProto) -> list[str]:
     """Names of the nodes whose MACs cannot be counted: the picture decides how many rows they
     compute."""
@@ -369,11 +392,14 @@ class NodeCost(NamedTuple):
     """What a node does for a whole batch.
 
     ``elements``: how many values it reads (weights and activations) and writes; multiplied by the
-    size of the type in which it runs, these are its bytes.
+    size of the type in which it runs, these are its bytes. ``parameters``: its weights, of a group
+    of nodes alone. ``shape``: of what it writes, of the largest tensor where there are several.
     """
 
     macs: int
     elements: int
+    parameters: int = 0
+    shape: Shape = ()
 
 
 def node_costs(model: onnx.ModelProto) -> dict[str, NodeCost]:
@@ -404,7 +430,8 @@ def joint_cost(model: onnx.ModelProto, groups: Sequence[Sequence[str]]) -> list[
     for name, node in nodes.items():
         for value in node.input:
             readers.setdefault(value, set()).add(name)
-    return [_cost_of_group(group, nodes, costs, shapes, readers) for group in groups]
+    trained = parameters_of(model)
+    return [_cost_of_group(group, nodes, costs, shapes, readers, trained) for group in groups]
 
 
 def _cost_of_group(
@@ -413,6 +440,7 @@ def _cost_of_group(
     costs: dict[str, NodeCost],
     shapes: dict[str, Shape],
     readers: dict[str, set[str]],
+    trained: dict[str, int],
 ) -> NodeCost:
     members = {name for name in group if name in nodes}
     if not members & costs.keys():
@@ -421,7 +449,13 @@ def _cost_of_group(
     read = {value for name in members for value in nodes[name].input if value} - made
     written = {value for value in made if readers.get(value, set()) - members}
     elements = sum(math.prod(shapes.get(value, (0,))) for value in (*read, *written))
-    return NodeCost(sum(costs[name].macs for name in members & costs.keys()), elements)
+    largest = max(written, key=lambda value: math.prod(shapes.get(value, ())), default="")
+    return NodeCost(
+        sum(costs[name].macs for name in members & costs.keys()),
+        elements,
+        sum(trained.get(value, 0) for value in read),
+        shapes.get(largest, ()),
+    )
 
 
 def node_macs(node: onnx.NodeProto, shapes: dict[str, Shape]) -> int:

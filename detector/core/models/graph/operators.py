@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 MULTIPLYING = ("Conv", "ConvTranspose", "Gemm", "MatMul")  # whose multiply-accumulates are counted
+TRAINED = (*MULTIPLYING, "BatchNormalization", "PRelu")  # whose constants training found
 # Operators that move values about, or choose among them, and compute none; a Resize only where it
 # takes the nearest value.
 MOVING = (

@@ -329,6 +329,24 @@ def roofline(
     return _svg(height, axes.drawn("FLOP/byte", "GFLOP/s") + "".join(shapes))
 
 
+def scatter(
+    dots: Sequence[tuple[str, float, float]], x_unit: str, y_unit: str, height: int = 300
+) -> str:
+    """``dots``: (name, x, y), each with its name beside it. Both axes begin at 0."""
+    most_x = max(x for _, x, _ in dots) * 1.15 or 1.0
+    most_y = max(y for _, _, y in dots) * 1.15 or 1.0
+    axes = Axes(0.0, most_x, 0.0, most_y, height)
+    shapes = []
+    for name, x, y in dots:
+        at = f'x="{axes.x(x) + 8:.1f}" y="{axes.y(y) - 6:.1f}"'
+        shapes.append(
+            f'<circle class="dot" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="4">'
+            f"{_title(f'{name}: {x:.3g} {x_unit}, {y:.4g} {y_unit}')}</circle>"
+            f'<text class="halo" {at}>{escape(name)}</text>'
+        )
+    return _svg(height, axes.drawn(x_unit, y_unit) + "".join(shapes))
+
+
 class Axes:
     """Data -> pixels, for a plot with room for labels at the left and below."""
 

@@ -7,7 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from detector.core.errors.text import counted
 from detector.core.tables import Column, Table
 from detector.core.wings import Rounded
-from detector.lab.analysis.layers import describe_above_roof, describe_outside, describe_uncounted
+from detector.lab.analysis.layers import (
+    SHEET,
+    WORTH,
+    describe_above_roof,
+    describe_outside,
+    describe_uncounted,
+    far_from_roof,
+)
 from detector.lab.analysis.noise import decimals_of
 from detector.lab.report.html import drawings
 from detector.lab.report.html.drawings import (
@@ -21,18 +28,21 @@ from detector.lab.report.html.drawings import (
     zoom_buttons,
 )
 from detector.lab.report.part import How, Part
-from detector.lab.session.passes import (
+from detector.lab.session.network import (
     DeviceFacts,
+    LayerRow,
     LayersFacts,
+    Operator,
     RooflineFacts,
-    SweepFacts,
-    SweepRow,
+    SheetRoof,
     TorchFacts,
 )
+from detector.lab.session.passes import SweepFacts, SweepRow
 from detector.lab.session.read import SavedSession
 
 MOST_LAYERS, FEW_LAYERS = 15, 5  # that are shown before the others are asked for
 MOST_OPERATORS = 15  # on a terminal
+OF_THE_ROOF = 3  # layers nearest to it, and as many farthest from it
 
 
 def sentence(line: str | None) -> str | None:
@@ -42,20 +52,28 @@ def sentence(line: str | None) -> str | None:
 # ----------------------------------------------------------------------
 # Layers and the roofline
 
+
+def shape_text(row: LayerRow) -> str | None:
+    return "x".join(map(str, row.shape)) if row.shape else None
+
+
 LAYERS = (
     Column("layer", value=lambda row: row.name),
-    Column("type", out=9),
+    Column("type", out=11),
+    Column("order", "at", out=2),
+    Column("shape", "writes", value=lambda row: shape_text(row), whole=True, out=3),
     Column("ms", form=".3f"),
     Column("share", form=".1%"),
+    Column("parameters", out=1),
     Column("mmacs", "MMACs", ".1f", value=lambda row: row.macs / 1e6, out=1),
-    Column("mflops", "MFLOPs", ".1f", value=lambda row: row.flops / 1e6, out=6),
-    Column("kb", "KB", ".0f", value=lambda row: row.bytes / 1e3 or None, out=4),
-    Column("gflops_s", "GFLOP/s", ".1f", out=8),
-    Column("gbytes_s", "GB/s", ".1f", out=3),
-    Column("intensity", "FLOP/byte", ".1f", out=2),
-    Column("precision", "runs in", out=5),
-    Column("utilisation", "of its roof", ".0%", out=10),
-    Column("bound", value=lambda row: row.bound or "-", out=7),
+    Column("mflops", "MFLOPs", ".1f", value=lambda row: row.flops / 1e6, out=8),
+    Column("kb", "KB", ".0f", value=lambda row: row.bytes / 1e3 or None, out=6),
+    Column("gflops_s", "GFLOP/s", ".1f", out=10),
+    Column("gbytes_s", "GB/s", ".1f", out=5),
+    Column("intensity", "FLOP/byte", ".1f", out=4),
+    Column("precision", "runs in", out=7),
+    Column("utilisation", "of its roof", ".0%", out=12),
+    Column("bound", value=lambda row: row.bound or "-", out=9),
     Column("flag", "note", value=lambda row: row.flag or ""),
     Column("calls"),
 )
@@ -67,6 +85,32 @@ TYPES = (
     Column("mmacs", "MMACs", ".1f", value=lambda row: row.macs / 1e6),
 )
 
+BLOCKS = (
+    Column("block"),
+    Column("layers"),
+    Column("ms", form=".3f"),
+    Column("share", form=".1%"),
+    Column("parameters"),
+    Column("mmacs", "MMACs", ".1f", value=lambda row: row.macs / 1e6),
+    Column("mflops", "MFLOPs", ".1f", value=lambda row: row.flops / 1e6, out=1),
+    Column("kb", "KB", ".0f", value=lambda row: row.bytes / 1e3, out=2),
+)
+
+
+def blocks_table(facts: LayersFacts) -> Table:
+    title = "layers by block of the model, in its order: each layer is in one block"
+    return Table("blocks", BLOCKS, facts.by_block, title, most=MOST_LAYERS, rest="blocks")
+
+
+def roof_table(facts: LayersFacts) -> Table:
+    """The layers nearest to their roof and those farthest from it."""
+    best, worst = far_from_roof(facts.rows, OF_THE_ROOF)
+    title = (
+        f"nearest to their roof, and farthest from it (layers of {WORTH:.0%} of the time and up)"
+    )
+    whole = Table("roof", LAYERS, [*best, *worst], title)
+    return whole.pick("layer", "type", "ms", "share", "intensity", "utilisation", "bound")
+
 
 def layers_table(facts: LayersFacts, count: int | None = None) -> Table:
     """The longest first. ``count``: no more than so many."""
@@ -76,6 +120,8 @@ def layers_table(facts: LayersFacts, count: int | None = None) -> Table:
         f"{counted(facts.threads, 'thread')}: all {len(facts.rows)} take {facts.sum_ms:.3f} ms, a "
         f"forward pass {facts.forward_ms:.3f} ms ({facts.off_by:+.1%})"
     )
+    if facts.batch > 1:
+        title += f"; figures of a batch of {facts.batch}"
     made = Table("layers", LAYERS, rows, title, most=MOST_LAYERS, rest="layers")
     return made.without("calls")
 
@@ -92,6 +138,10 @@ def layers_say(facts: LayersFacts) -> Iterator[Table | str]:
     yield layers_table(facts, MOST_LAYERS).without("flag")
     if facts.by_type:
         yield Table("types", TYPES, facts.by_type, "layers by type")
+    if facts.by_block:
+        yield blocks_table(facts)
+    if (roof := roof_table(facts)).rows:
+        yield roof
     if outside := describe_outside(facts):
         yield outside
     yield from (f"note: {note}" for note in (facts.flag, *facts.notes) if note)
@@ -105,7 +155,8 @@ def layers(session: SavedSession, facts: LayersFacts) -> str:
         *map(sentence, (describe_outside(facts), facts.flag, *facts.notes)),
     )
     types = table(Table("types", TYPES, facts.by_type)) if facts.by_type else ""
-    return said + filter_of("layers", "layers") + table(layers_table(facts)) + types
+    blocks = table(blocks_table(facts)) if facts.by_block else ""
+    return said + filter_of("layers", "layers") + table(layers_table(facts)) + blocks + types
 
 
 def roofline(session: SavedSession, facts: RooflineFacts) -> str:
@@ -118,8 +169,8 @@ def roofline(session: SavedSession, facts: RooflineFacts) -> str:
     drawn = drawings.roofline(dots, roofs, facts.peaks.bandwidth_gbytes_s) if roofs else ""
     note = (
         f"{'At least ' if facts.uncounted else ''}{facts.macs / 1e9:.2f} GMACs = "
-        f"{facts.flops / 1e9:.2f} GFLOPs a picture. The peaks were "
-        f"measured here; memory reaches {facts.peaks.bandwidth_gbytes_s:.1f} GB/s."
+        f"{facts.flops / 1e9:.2f} GFLOPs a picture. {peaks_origin(facts).capitalize()}: memory "
+        f"reaches {facts.peaks.bandwidth_gbytes_s:.1f} GB/s."
     )
     if facts.bound and facts.utilisation is not None:  # without layer times there is neither
         note += (
@@ -131,8 +182,24 @@ def roofline(session: SavedSession, facts: RooflineFacts) -> str:
         note,
         sentence(describe_uncounted(facts.uncounted)) if facts.uncounted else None,
         sentence(describe_above_roof(len(under))) if under else None,
+        sentence(sheet_text(facts.sheet)) if facts.sheet else None,
     )
     return said + (figure(drawn) if drawn else "")
+
+
+def peaks_origin(facts: RooflineFacts) -> str:
+    of_sheet = {*facts.peaks.by.values()} == {SHEET}
+    return f"peaks of the {SHEET}" if of_sheet else "peaks measured here"
+
+
+def sheet_text(roof: SheetRoof) -> str:
+    """The forward pass below a data sheet's roof."""
+    return (
+        f"by the data sheet ({roof.precision} {roof.peak_gflops_s:.1f} GFLOP/s, "
+        f"{roof.bandwidth_gbytes_s:.1f} GB/s, ridge {roof.ridge:.1f} FLOPs a byte) the forward "
+        f"pass reaches {roof.of_peak:.1%} of the peak and {roof.of_bandwidth:.1%} of the "
+        f"bandwidth: bound by {roof.bound}"
+    )
 
 
 def roofline_says(facts: RooflineFacts) -> Iterator[str]:
@@ -146,11 +213,21 @@ def roofline_says(facts: RooflineFacts) -> Iterator[str]:
             f"roofline: {least}{facts.macs / 1e9:.3f} GMACs = {facts.flops / 1e9:.3f} GFLOPs a "
             f"picture, {rate} GFLOP/s, {share} of the roof, bound by {facts.bound}"
         )
+        if facts.intensity is not None:
+            ridges = ", ".join(
+                f"{name} {ridge:.1f}" for name, ridge in facts.ridge.items() if ridge is not None
+            )
+            yield (
+                f"intensity: {facts.intensity:.1f} FLOPs a byte; the ridge, below which memory is "
+                f"the limit: {ridges or '-'}"
+            )
     reached = ", ".join(
         f"{name} {peak:.1f} GFLOP/s ({peaks.by.get(name, '-')})"
         for name, peak in peaks.gflops_s.items()
     )
-    yield f"peaks measured here: {reached}; memory {peaks.bandwidth_gbytes_s:.1f} GB/s"
+    yield f"{peaks_origin(facts)}: {reached}; memory {peaks.bandwidth_gbytes_s:.1f} GB/s"
+    if facts.sheet is not None:
+        yield sheet_text(facts.sheet)
     if facts.uncounted:
         yield f"note: {describe_uncounted(facts.uncounted)}"
     if facts.peak_under_measured:
@@ -165,27 +242,59 @@ OPERATORS = (
     Column("calls", form=".1f", out=3),
     Column("self_ms", "self", ".3f", "ms"),
     Column("share", form=".1%"),
-    Column("total_ms", "with its callees", ".3f", "ms", out=2),
-    Column("device_ms", "on the GPU", ".3f", "ms", value=lambda row: row.device_ms or None, out=1),
+    Column("total_ms", "with its callees", ".3f", "ms", out=4),
+    Column("cpu_avg_ms", "a call", ".3f", "ms", out=2),
+    Column("device_ms", "GPU self", ".3f", "ms", out=5),
+    Column("device_total_ms", "GPU total", ".3f", "ms", out=1),
+    Column("device_avg_ms", "GPU a call", ".3f", "ms", out=1),
+    Column("self_cpu_mb", "self", ".2f", "MB", out=3),
+    Column("cpu_mb", "total", ".2f", "MB", out=1),
+    Column("self_device_mb", "GPU self", ".2f", "MB", out=3),
+    Column("device_mb", "GPU total", ".2f", "MB", out=1),
     Column("shapes", "shapes of its inputs", whole=True, longest=40),
 )
 
 
+OF_GPU = ("device_ms", "device_total_ms", "device_avg_ms", "self_device_mb", "device_mb")
+
+
+def _frames_text(facts: TorchFacts) -> str:
+    frames = counted(facts.frames, "steady frame")
+    return frames if facts.batch == 1 else f"{frames} in batches of {facts.batch}"
+
+
+def _operators(facts: TorchFacts, name: str, rows: Sequence[Operator], title: str) -> Table:
+    made = Table(name, OPERATORS, rows, title, unit="ms")
+    empty = [one.key for one in OPERATORS if all(one.of(row) is None for row in rows)]
+    return made.without(*empty, *(OF_GPU if facts.device == "cpu" else ()))
+
+
 def operators_table(facts: TorchFacts) -> Table:
     slow = f"{facts.slowdown:.2f} times a pass without the profiler"
-    title = f"torch's operators over {counted(facts.frames, 'steady frame')} ({slow}), ms a frame"
-    return Table("operators", OPERATORS, facts.rows, title, unit="ms").without("shapes")
+    title = f"torch's operators over {_frames_text(facts)} ({slow}), ms and MB a frame"
+    return _operators(facts, "operators", facts.rows, title).without("shapes")
 
 
 def shapes_table(facts: TorchFacts) -> Table:
-    title = "the same by shapes of their inputs, ms a frame"
-    return Table("shapes", OPERATORS, facts.by_shape, title, unit="ms")
+    title = "the same by shapes of their inputs, ms and MB a frame"
+    return _operators(facts, "shapes", facts.by_shape, title)
+
+
+def _operators_sum(facts: TorchFacts) -> str:
+    """Means beside means, all of a frame."""
+    return (
+        f"own times of all operators: {facts.self_ms:.3f} ms a frame; a pass under the profiler: "
+        f"{facts.profiled_ms / facts.batch:.3f} ms a frame (both are means)"
+    )
 
 
 def torch_says(facts: TorchFacts) -> Iterator[Table | str]:
     """torch.profiler's operators, and the same by the shapes of their inputs."""
     yield operators_table(facts).first(MOST_OPERATORS)
     yield shapes_table(facts).first(MOST_OPERATORS)
+    yield _operators_sum(facts)
+    if facts.flag:
+        yield f"note: {facts.flag}"
     yield f"trace: {facts.trace} in the session"
 
 
@@ -193,10 +302,10 @@ def torch(session: SavedSession, facts: TorchFacts) -> str:
     """Operators by their own time, and the same for every shape of their inputs."""
     del session
     note = (
-        f"Milliseconds a frame, over {counted(facts.frames, 'steady frame')}. A forward pass took "
-        f"{facts.forward_ms:.2f} ms, and {facts.profiled_ms:.2f} ms under the profiler "
-        f"({facts.slowdown:.2f} times as long), so trust the shares and not the rates. The session "
-        f"holds the trace: {facts.trace}."
+        f"Milliseconds and MB a frame, over {_frames_text(facts)}, as torch.profiler counts them: "
+        "memory below 0 was given back. The fastest pass took "
+        f"{facts.slowdown:.2f} times as long under the profiler, so trust the shares and not the "
+        f"rates. The session holds the trace: {facts.trace}."
     )
     by_shape = folded(
         f"by shape: the {len(facts.by_shape)} longest",
@@ -204,7 +313,8 @@ def torch(session: SavedSession, facts: TorchFacts) -> str:
         table(shapes_table(facts)),
     )
     by_name = filter_of("operators", "operators") + table(operators_table(facts))
-    return text(note) + by_name + by_shape
+    said = text(note, sentence(_operators_sum(facts)), sentence(facts.flag))
+    return said + by_name + by_shape
 
 
 GAPS = (
@@ -216,8 +326,8 @@ GAPS = (
 SIDES = (
     Column("name", "operator"),
     Column("calls", "calls a batch", ".1f"),
-    Column("self_ms", "host", ".3f", "ms"),
-    Column("device_ms", "device", ".3f", "ms"),
+    Column("self_ms", "host, a batch", ".3f", "ms"),
+    Column("device_ms", "device, a batch", ".3f", "ms"),
     Column("share", "share of both", ".1%"),
 )
 
@@ -372,7 +482,7 @@ ROOFLINE = How(
 TORCH = How(
     "torch",
     "torch's operators",
-    "Five steady frames under torch.profiler, after three warm-up frames.",
+    "Five batches under torch.profiler, after three to warm up.",
     "torch and device",
 )
 DEVICE = How(

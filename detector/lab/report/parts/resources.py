@@ -19,7 +19,13 @@ from detector.lab.report.html.drawings import (
 )
 from detector.lab.report.part import How, Part
 from detector.lab.report.parts.loop import INSTRUMENTS
-from detector.lab.session.passes import CountersFacts, EnergyFacts, MemoryFacts, PythonFacts
+from detector.lab.session.passes import (
+    CountersFacts,
+    EnergyFacts,
+    GpuMemory,
+    MemoryFacts,
+    PythonFacts,
+)
 from detector.lab.session.read import SavedSession
 
 LEAST = 0.005  # of Python's time: a room or library with less is not listed
@@ -50,11 +56,16 @@ def memory_says(facts: MemoryFacts) -> Sequence[str]:
         said += f"; highest while {highest} ran"
     gpu = facts.gpu
     if gpu is not None and gpu.used_mb is not None:
-        torch = gpu.torch_peak_allocated_mb
-        said += f"; GPU {gpu.used_mb:.0f} MB used" + (
-            f", torch at most {torch:.0f}" if torch is not None else ""
-        )
+        said += f"; {gpu_text(gpu)}"
     return [said]
+
+
+def gpu_text(gpu: GpuMemory) -> str:
+    torch, mine = gpu.torch_peak_allocated_mb, gpu.process_mb
+    own = "" if mine is None else f"{mine:.0f} MB by this process, "
+    whole = "" if gpu.total_mb is None else f" of {gpu.total_mb:.0f}"
+    by_torch = "" if torch is None else f", torch at most {torch:.0f}"
+    return f"GPU at most {own}{gpu.used_mb:.0f}{whole} MB by all{by_torch}"
 
 
 STAGE_PEAKS = (

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib.util import find_spec
 from typing import Any, Protocol
 
@@ -87,6 +87,19 @@ class DeviceMemory(Protocol):
     def event(self) -> Event: ...
 
     def close(self) -> None: ...
+
+
+@contextmanager
+def ending_with(undo: Callable[[], object]) -> Iterator[None]:
+    """Calls ``undo`` at the end. Of a device that failed inside, which refuses that too, the first
+    error is the one to tell."""
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):
+            undo()
+        raise
+    undo()
 
 
 PROVIDERS = {"pycuda": "pycuda", "torch": "torch", "cuda-python": "cuda_python"}

@@ -9,11 +9,14 @@ import ctypes
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+from detector.core.engines.trt.memory import ending_with
 
 LIBRARY = "cuda.bindings"
 RELEASES_GIL = (12, 9, 1)  # the first version that does so in its calls
@@ -146,11 +149,12 @@ class Memory:
         """Makes the device current in this thread, and the earlier one again afterwards."""
         before = self._runtime("cudaGetDevice")
         self._runtime("cudaSetDevice", self._device)
-        try:
+        with ending_with(partial(self._restore, before)):
             yield
-        finally:
-            if before != self._device:
-                self._runtime("cudaSetDevice", before)
+
+    def _restore(self, before: int) -> None:
+        if before != self._device:
+            self._runtime("cudaSetDevice", before)
 
     def buffer(self, shape: tuple[int, ...], dtype: DTypeLike) -> CudaBuffer:
         return CudaBuffer(self._runtime, shape, dtype)

@@ -11,6 +11,8 @@ from typing import Any
 
 from numpy.typing import DTypeLike, NDArray
 
+from detector.core.engines.trt.memory import ending_with
+
 LIBRARY = "pycuda"
 NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING, no order with the default stream; pycuda passes it on
 
@@ -73,10 +75,8 @@ class Memory:
     @contextmanager
     def active(self) -> Iterator[None]:
         self._context.push()
-        try:
+        with ending_with(self._driver.Context.pop):
             yield
-        finally:
-            self._driver.Context.pop()
 
     def buffer(self, shape: tuple[int, ...], dtype: DTypeLike) -> PycudaBuffer:
         return PycudaBuffer(self._driver, shape, dtype)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from detector.lab.session.passes import Peaks
+from detector.lab.session.network import Peaks
 
 # Sides of the square matrices. A large product hides the cost of starting threads; a small one ends
 # before another process gets its turn on the core.

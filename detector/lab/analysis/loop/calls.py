@@ -1,0 +1,164 @@
+"""nvprof's dependency table by call of CUDA, of a recorded run: what each call, kernel and copy was
+on the critical path of its process, and how long each call waited for the GPU.
+
+The path is walked from the end. A call that waits hands over to the work on the GPU that it waited
+for; work on the GPU to what its stream did before, or to the call that launched it, whichever ended
+later; a call to the one before it on its thread. What lies between two of them is the host's own.
+
+Start-up and tear-down stand apart: allocations, contexts and modules are most of a short run's
+path, and say nothing of a frame.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from operator import attrgetter
+from typing import TypeVar
+
+from detector.lab.session.nsys import CudaCall, DeviceWork
+from detector.lab.session.profile import CallRow
+
+OTHER, HAND_OVER = "<other>", "<hand-over to the GPU>"
+PHASES = ("start-up", "steady state", "tear-down")
+WAITS = re.compile(r"Synchronize|^cu(da)?Memcpy(?!.*Async)|^cu(da)?Memset(?!.*Async)")
+
+One = TypeVar("One", CudaCall, DeviceWork)
+Piece = tuple[str, int, int]
+"""Name, start, end: a stretch of the path."""
+
+
+def call_rows(
+    calls: Sequence[CudaCall], works: Sequence[DeviceWork], edges: Sequence[int]
+) -> list[CallRow]:
+    """The rows of each phase, the longest on the path first. ``edges``: where start-up, steady
+    state and tear-down begin, and the end. In each phase the seconds on the path add up to it."""
+    if not calls:
+        return []
+    walk = _Walk(_outermost(calls), works)
+    on_path: dict[int, Counter[str]] = defaultdict(Counter)
+    for name, start, end in walk.pieces(edges[0], edges[-1]):
+        for phase, (begin, until) in enumerate(pairwise(edges)):
+            if (ns := min(end, until) - max(start, begin)) > 0:
+                on_path[phase][name] += ns
+    waited: dict[int, Counter[str]] = defaultdict(Counter)
+    for call in walk.calls:
+        if edges[0] <= call.start <= edges[-1] and (ns := walk.waited_ns(call)):
+            waited[min(bisect_right(edges, call.start) - 1, len(PHASES) - 1)][call.name] += ns
+    rows = []
+    for phase, name in enumerate(PHASES):
+        path, waits = on_path[phase], waited[phase]
+        total = sum(path.values()) or 1
+        ordered = sorted({*path, *waits}, key=lambda one: (-path[one], -waits[one], one))
+        rows += [
+            CallRow(name, one, path[one] / total, path[one] / 1e9, waits[one] / 1e9)
+            for one in ordered
+        ]
+    return rows
+
+
+def _outermost(calls: Iterable[CudaCall]) -> list[CudaCall]:
+    """Without the calls that another one on their thread made: the runtime calls the driver."""
+    found: list[CudaCall] = []
+    ends: dict[int, int] = {}
+    for call in sorted(calls, key=lambda one: (one.thread, one.start, -one.end)):
+        until = ends.get(call.thread)
+        if until is None or call.end > until or call.start >= until:
+            found.append(call)
+            ends[call.thread] = call.end if until is None else max(until, call.end)
+    return found
+
+
+class _Walk:
+    """The calls of a process and its work on the GPU, and who comes before whom."""
+
+    def __init__(self, calls: Sequence[CudaCall], works: Sequence[DeviceWork]) -> None:
+        self.calls = sorted(calls, key=attrgetter("end"))
+        self._works = sorted(works, key=attrgetter("end"))
+        self._launches = {one.correlation: one for one in self.calls if one.correlation}
+        self._of_thread: dict[int, list[CudaCall]] = defaultdict(list)
+        for call in self.calls:
+            self._of_thread[call.thread].append(call)
+        self._of_stream: dict[int, list[DeviceWork]] = defaultdict(list)
+        for work in self._works:
+            self._of_stream[work.stream].append(work)
+
+    def awaited(self, call: CudaCall, until: int) -> DeviceWork | None:
+        """The work on the GPU that the call waited for: the last that ended within it, of what was
+        asked before it; of any other call than those that wait, its own work alone."""
+        work = _last(self._works, until)
+        while work is not None and work.end > call.start:
+            launch = self._launches.get(work.correlation)
+            if launch is call or (
+                WAITS.search(call.name) and (launch is None or launch.start < call.start)
+            ):
+                return work
+            work = _last(self._works, work.end - 1)
+        return None
+
+    def waited_ns(self, call: CudaCall) -> int:
+        work = self.awaited(call, call.end)
+        return 0 if work is None else work.end - call.start
+
+    def pieces(self, begin: int, end: int) -> Iterator[Piece]:
+        """The path between two moments, from its end; without gaps."""
+        now, node = end, self._latest(end)
+        seen: set[CudaCall | DeviceWork] = set()
+        while node is not None and now > begin and node not in seen:
+            seen.add(node)
+            if node.end < now:
+                yield OTHER, node.end, now
+                now = node.end
+            if isinstance(node, DeviceWork):
+                yield node.name, node.start, now
+                now = min(now, node.start)
+                node, launch = self._before_work(node)
+                if launch is not None:
+                    if launch.end < now:
+                        yield HAND_OVER, launch.end, now
+                    now = min(now, launch.end)
+                    yield launch.name, launch.start, now
+                    now = min(now, launch.start)
+                    node = self._before_call(launch, now)
+                continue
+            work = self.awaited(node, min(now, node.end))
+            if work is not None and work not in seen:
+                yield node.name, work.end, now
+                now, node = work.end, work
+                continue
+            yield node.name, node.start, now
+            now = min(now, node.start)
+            node = self._before_call(node, now)
+        if now > begin:
+            yield OTHER, begin, now
+
+    def _latest(self, end: int) -> CudaCall | DeviceWork | None:
+        ended = [one for one in (_last(self.calls, end), _last(self._works, end)) if one]
+        return max(ended, key=attrgetter("end"), default=None)
+
+    def _before_call(self, call: CudaCall, now: int) -> CudaCall | None:
+        """The one before it on its thread; of the first, what ended last on any."""
+        return _last(self._of_thread[call.thread], now) or _last(self.calls, now)
+
+    def _before_work(
+        self, work: DeviceWork
+    ) -> tuple[CudaCall | DeviceWork | None, CudaCall | None]:
+        """What the work had to wait for; or the call that launched it, where that was the last."""
+        launch = self._launches.get(work.correlation)
+        before = _last(self._of_stream[work.stream], work.start)
+        before = None if before is work else before
+        if launch is None:
+            ended = [one for one in (before, _last(self.calls, work.start)) if one is not None]
+            return max(ended, key=attrgetter("end"), default=None), None
+        if before is not None and before.end >= launch.end:
+            return before, None
+        return None, launch
+
+
+def _last(ordered: Sequence[One], until: int) -> One | None:
+    """The last that ended until then. ``ordered``: by their ends."""
+    at = bisect_right(ordered, until, key=attrgetter("end"))
+    return ordered[at - 1] if at else None

@@ -1,0 +1,142 @@
+"""Models side by side: one table of a comparison, as text for papers and pages, and a plot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from detector.core.errors import UsageError
+from detector.core.errors.text import counted
+from detector.core.errors.writing import write_whole
+from detector.core.session.measured import Interval, Metric
+from detector.core.tables import Column, Table, csv_text, latex_text, markdown_text
+from detector.core.wings import Rounded
+from detector.lab.analysis.noise import decimals_of
+from detector.lab.report.html.drawings import figure, scatter, section, table, text
+from detector.lab.report.page import html_page
+from detector.lab.session.comparison import Comparison, Row
+
+WORD: dict[Metric, str] = {"inference": "inference FPS", "end_to_end": "end-to-end FPS"}
+
+
+def _count(name: str, unit: float) -> Callable[[Row], float | None]:
+    """A count of the row's network, in that unit."""
+
+    def of(row: Row) -> float | None:
+        value = None if row.model is None else getattr(row.model, name)
+        return None if value is None else value / unit
+
+    return of
+
+
+def _input_text(row: Row) -> str | None:
+    return None if row.model is None else f"{row.model.input[1]}x{row.model.input[0]}"
+
+
+def _rounded(of: Callable[[Row], Interval | None], which: str) -> Callable[[Row], Any]:
+    """With no more decimals than the rounds agree on."""
+
+    def value(row: Row) -> Rounded | None:
+        found = of(row)
+        return None if found is None else Rounded(getattr(found, which), decimals_of(found))
+
+    return value
+
+
+def _rates(metric: Metric, out: int) -> Iterator[Column]:
+    for which, title, place in (
+        ("median", WORD[metric], 0),
+        ("low", "lowest", out),
+        ("high", "highest", out),
+    ):
+        key = f"{metric}_fps" if which == "median" else f"{metric}_fps_{which}"
+        yield Column(key, title, value=_rounded(lambda row: row.fps[metric], which), out=place)
+
+
+def _latency(name: str) -> Callable[[Row], Interval | None]:
+    return lambda row: (row.latency_ms or {}).get(name)
+
+
+COLUMNS = (
+    Column("model", value=lambda row: None if row.model is None else row.model.name, whole=True),
+    Column("engine"),
+    Column("precision", out=17),
+    Column("batch", out=7),
+    Column("input", value=_input_text, out=6),
+    Column("parameters_m", "parameters", ".2f", "M", value=_count("parameters", 1e6), out=13),
+    Column("size_mb", "size", ".2f", "MB", value=_count("size_bytes", 1e6), out=14),
+    Column("size_mib", "size", ".2f", "MiB", value=_count("size_bytes", 2**20), out=4),
+    Column("gmacs", "GMACs", ".3f", value=_count("macs", 1e9), out=5),
+    Column("gflops", "GFLOPs", ".3f", value=_count("macs", 0.5e9), out=15),
+    Column("latency_p50_ms", "p50", unit="ms", value=_rounded(_latency("p50"), "median"), out=16),
+    Column("latency_p90_ms", "p90", unit="ms", value=_rounded(_latency("p90"), "median"), out=9),
+    *_rates("inference", 2),
+    *_rates("end_to_end", 1),
+    Column(
+        "share_of_roof", "of roof", ".1%", value=lambda row: row.roof and row.roof.share, out=10
+    ),
+    Column("bound", value=lambda row: row.roof and row.roof.bound, out=8),
+    Column(
+        "agreement", form=".3f", value=lambda row: row.agreement and row.agreement.matched, out=3
+    ),
+    Column("ap50", "AP50", ".3f", value=lambda row: row.ap and row.ap.ap50, out=12),
+    Column("ap", "AP", ".3f", value=lambda row: row.ap and row.ap.ap, out=18),
+    Column("error", value=lambda row: row.error),
+)
+# What a comparison may lack: a GPU has no measured peaks, one row of a model no agreement.
+OPTIONAL = ("agreement", "ap50", "ap", "share_of_roof", "bound", "error")
+
+
+def side_by_side(document: Comparison) -> Table:
+    """All rows, without the columns that none of them fills."""
+    caption = (
+        f"median, lowest and highest of {counted(document.rounds, 'round')}, in turn; size: of the "
+        "graph that the engine was given; p50, p90: of one call of the network, with a whole "
+        f"batch; agreement: with {document.reference}"
+    )
+    made = Table("models", COLUMNS, document.rows, caption=caption)
+    empty = [one.key for one in COLUMNS if all(one.of(row) is None for row in document.rows)]
+    return made.without(*(key for key in empty if key in OPTIONAL))
+
+
+def _page_text(document: Comparison) -> str:
+    """The table, and speed against size; against average precision too where there is one."""
+    made = side_by_side(document)
+    body = section("models", "Models side by side", table(made), text(made.caption.capitalize()))
+    plots = {
+        "size": ("MB", _count("size_bytes", 1e6)),
+        "average precision": ("AP50", lambda row: row.ap and row.ap.ap50),
+    }
+    for title, (unit, of) in plots.items():
+        dots = [
+            (row.name, float(x), rates.median)
+            for row in document.rows
+            if (x := of(row)) is not None and (rates := row.fps["inference"]) is not None
+        ]
+        if dots:
+            drawn = scatter(dots, unit, WORD["inference"])
+            body += section(f"speed-{unit.lower()}", f"Speed against {title}", figure(drawn))
+    return html_page("Models side by side", body).decode()
+
+
+WRITERS: dict[str, Callable[[Comparison], str]] = {
+    ".csv": lambda document: csv_text(side_by_side(document)),
+    ".md": lambda document: markdown_text(side_by_side(document)),
+    ".tex": lambda document: latex_text(side_by_side(document)),
+    ".html": _page_text,
+}
+
+
+def check_tables(paths: Sequence[str]) -> None:
+    """Raises UsageError for a suffix that no writer has, before minutes of measuring."""
+    for path in paths:
+        if Path(path).suffix.lower() not in WRITERS:
+            raise UsageError(f"--table {path}: give a file that ends with {', '.join(WRITERS)}")
+
+
+def write_tables(document: Comparison, paths: Iterable[str]) -> Iterator[Path]:
+    """Writes each, and hands out its path. Raises OutputError."""
+    for path in map(Path, paths):
+        write_whole(path, WRITERS[path.suffix.lower()](document).encode())
+        yield path

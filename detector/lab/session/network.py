@@ -1,0 +1,250 @@
+"""The facts of the passes ``layers``, ``roofline``, ``torch`` and ``device``: the network on its
+engine, as ``passes`` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from msgspec import Meta
+
+from detector.core.session.document import Count, Duration, Size
+
+Peak = Annotated[float, Meta(ge=1e-6)]  # what a computer reaches at most; a tiny one is none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peaks:
+    """What this computer reaches at most. ``gflops_s``: by precision (int8: GOP/s). ``by``: the
+    library that reached it."""
+
+    gflops_s: Mapping[str, Peak]
+    by: Mapping[str, str] = field(default_factory=dict)
+    threads: int | None = None
+    bandwidth_gbytes_s: Peak
+
+    def ridge(self, precision: str) -> float | None:
+        """FLOPs a byte at which arithmetic and memory are equally fast; None without a peak."""
+        peak = self.gflops_s.get(precision)
+        return None if peak is None else peak / self.bandwidth_gbytes_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerRow:
+    """A layer as the engine ran it; ``macs``, ``flops`` and ``bytes`` are of a whole batch.
+    ``order``: its place in a pass, from 1. ``block``: the part of the model that it belongs to.
+    ``parameters``: its weights; ``shape``: of what it writes; None of sessions of earlier versions.
+    ``fused_from``: the nodes of the graph that it stands for. ``intensity``: FLOPs a byte.
+    ``utilisation``: of its roof. ``bound``: what limits it. ``flag``: what is odd about the row."""
+
+    name: str
+    type: str
+    calls: Count = 1
+    ms: Duration
+    share: float
+    macs: Count
+    flops: Count
+    bytes: Count
+    precision: str
+    order: int | None = None
+    block: str | None = None
+    parameters: int | None = None
+    shape: Sequence[int] | None = None
+    fused_from: Sequence[str] = ()
+    gflops_s: float | None = None
+    gbytes_s: float | None = None
+    intensity: float | None = None
+    utilisation: float | None = None
+    bound: str | None = None
+    flag: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TypeRow:
+    """All layers of one type together."""
+
+    type: str
+    layers: Count
+    ms: Duration
+    share: float
+    macs: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockRow:
+    """All layers of one block of the model together, as ``model.6``: each layer is in one block, so
+    that the blocks' times add up."""
+
+    block: str
+    layers: Count
+    ms: Duration
+    share: float
+    parameters: Count
+    macs: Count
+    flops: Count
+    bytes: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayersFacts:
+    """``forward_ms``: a forward pass without the profiler; ``profiled_ms``: under it;
+    ``outside_ms``: the part of that in no layer. ``sum_ms``: of the layers' medians;
+    ``run_sum_ms``: the median of the sums of single runs. ``off_by``: sum_ms / forward_ms - 1, and
+    ``flag`` the reason where that is much. ``macs``: of the graph, a picture; ``parameters``: its
+    weights. ``by_block``: in the model's order.
+    ``uncounted``: nodes whose costs are in no row, since the picture decides how many rows they
+    compute; then ``macs`` is None."""
+
+    engine: str
+    precision: str
+    threads: Count
+    device: str = "cpu"
+    batch: int = 1
+    runs: int | None = None
+    forward_ms: Duration
+    profiled_ms: float | None = None
+    sum_ms: Duration
+    run_sum_ms: float | None = None
+    outside_ms: float | None = None
+    off_by: float
+    flag: str | None = None
+    notes: Sequence[str] = ()
+    macs: int | None = None
+    parameters: int | None = None
+    uncounted: int = 0
+    peaks: Peaks | None = None
+    rows: Sequence[LayerRow]
+    by_type: Sequence[TypeRow] = ()
+    by_block: Sequence[BlockRow] = ()
+    slowdown: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SheetRoof:
+    """The model below the roof that a data sheet promises (``--peak``, ``--bandwidth``).
+    ``of_peak``, ``of_bandwidth``: shares that the forward pass reaches of either; ``bound``: by the
+    larger one, unless both are small."""
+
+    precision: str
+    peak_gflops_s: Peak
+    bandwidth_gbytes_s: Peak
+    ridge: float
+    of_peak: float
+    of_bandwidth: float
+    bound: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RooflineFacts:
+    """The whole model on the roofline; ``macs``, ``flops`` and ``bytes`` a picture. ``ridge``: by
+    precision. ``peaks``: measured here; of a GPU, of its data sheet (``sheet``).
+    ``peak_under_measured``: the names of layers above their roof. ``uncounted``: as in
+    ``LayersFacts``; the sums are then less than the whole."""
+
+    macs: Count
+    flops: Count
+    bytes: Count | None = None
+    intensity: float | None = None
+    gflops_s: float | None
+    utilisation: float | None
+    bound: str | None
+    ms_by_bound: Mapping[str, float] = field(default_factory=dict)
+    ridge: Mapping[str, float | None] = field(default_factory=dict)
+    peaks: Peaks
+    forward_ms: float | None = None
+    sheet: SheetRoof | None = None
+    peak_under_measured: Sequence[str] = ()
+    uncounted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One of torch's operators, as torch.profiler tells it: ``TorchFacts`` per frame,
+    ``DeviceFacts`` per batch. ``self_...``: without what it calls. ``total_ms``: on the CPU, with
+    what it calls; ``device_ms``: on the GPU, without, ``device_total_ms``: with what it calls.
+    ``..._mb``: memory taken less memory given back, so it may be below 0; None of sessions of
+    earlier versions."""
+
+    name: str
+    shapes: str
+    calls: float
+    self_ms: float
+    total_ms: float
+    device_ms: float
+    share: float
+    device_total_ms: float | None = None
+    self_cpu_mb: float | None = None
+    cpu_mb: float | None = None
+    self_device_mb: float | None = None
+    device_mb: float | None = None
+
+    @property
+    def cpu_avg_ms(self) -> float | None:
+        """Of one call, with what it calls."""
+        return self.total_ms / self.calls if self.calls else None
+
+    @property
+    def device_avg_ms(self) -> float | None:
+        return self.device_total_ms / self.calls if self.calls and self.device_total_ms else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchFacts:
+    """``rows``: operators by name; ``by_shape``: by name and shapes of their inputs, both with the
+    longest first; ``self_ms``: all of them, listed or not. ``trace``: a file of the session.
+    ``frames``: under the profiler, in batches of ``batch``. ``forward_ms``, ``profiled_ms``: of a
+    batch, as the mean over its passes without and under the profiler; ``slowdown``: of the fastest
+    pass. ``flag``: the reason where the operators' own times are far from the pass."""
+
+    rows: Sequence[Operator]
+    by_shape: Sequence[Operator]
+    self_ms: float
+    trace: str
+    frames: Count
+    batch: Size = 1
+    device: str
+    forward_ms: float
+    profiled_ms: float
+    flag: str | None = None
+    slowdown: float
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A stretch in which the GPU was idle, from ``at_ms`` in the window."""
+
+    at_ms: float
+    ms: Duration
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The beginning of the window for a drawing: intervals (begin, end) of work, in ms."""
+
+    host: Sequence[tuple[float, float]]
+    device: Sequence[tuple[float, float]]
+    until_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFacts:
+    """A GPU over a window of some batches. ``idle_ms``: by cause; with ``busy_ms`` it adds up to
+    ``window_ms``. ``longest_gaps``: longest first."""
+
+    device: str
+    batches: Count
+    window_ms: Duration
+    busy_ms: float
+    busy_share: float
+    kernels: Count
+    gaps: Count
+    longest_gap_ms: Duration
+    idle_ms: Mapping[str, float]
+    launch_bound: bool
+    longest_gaps: Sequence[Gap] = ()
+    shown: Shown | None = None
+    rows: Sequence[Operator] = ()
+    slowdown: float

@@ -1,0 +1,148 @@
+"""torch's table against runs of torch.profiler that the test makes itself, at batch 1 and 4."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from detector.core import engines
+from detector.core.config.levels import resolve_config
+from detector.core.session.store import Session
+from detector.lab.profile import torch as operators
+from detector.lab.profile.base import Occasion
+from detector.lab.profile.torch import MB, explain_operators, operator_rows
+from detector.lab.report.parts.network import operators_table, torch_says
+from detector.lab.session.read import read_session
+from tests.lab.report.sessions import CLIP, ran
+
+PASSES = 3
+FLAGS = {"engine": "torch", "size": "128x128", "frames": 4, "threads": 1, "device": "cpu"}
+
+
+def facts_of(place, batch):
+    """The pass, on a run at this batch; and the network that it had."""
+    if reason := engines.usable()["torch"]:
+        pytest.skip(f"machine: engine torch: {reason}")
+    session = ran(place, **FLAGS, batch=batch)
+    config = resolve_config(None, {**FLAGS, "batch": batch})
+    occasion = Occasion(str(CLIP), config, Session(session), read_session(session))
+    facts = operators.profile_operators(occasion)
+    machine, batches = operators.open_with_batches(occasion)
+    return facts, machine, batches
+
+
+def profiled_by_hand(machine, batches):
+    """torch.profiler as its tutorial uses it, around the same network."""
+    from torch.profiler import ProfilerActivity, profile
+
+    alone = replace(machine.options, requests=1, concurrency=1)
+    with engines.open("torch", machine.network, alone) as engine:
+        (request,) = engine.requests
+        for _ in range(2):
+            request.infer(len(request.slot))
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+            for at in range(PASSES):
+                np.copyto(request.slot, batches[at % len(batches)])
+                request.infer(len(request.slot))
+    return profiler
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [1, 4])
+def test_totals_are_those_of_torch_profiler_per_frame(tmp_path, batch):
+    facts, machine, batches = facts_of(tmp_path, batch)
+    profiler = profiled_by_hand(machine, batches)
+    theirs = {str(one.key): one for one in profiler.key_averages()}
+    frames = PASSES * batch
+    assert (facts.frames, facts.batch) == (operators.BATCHES * batch, batch)
+    assert len(facts.rows) > 10
+    for row in facts.rows:  # what does not depend on the clock is the same to the byte
+        event = theirs[row.name]
+        assert row.calls == pytest.approx(event.count / frames), row.name
+        # A pass may find a buffer of the last one: what is taken and given back varies by that.
+        if row.name != "[memory]":
+            assert row.cpu_mb == pytest.approx(event.cpu_memory_usage / MB / frames, abs=1e-3)
+            own = event.self_cpu_memory_usage / MB / frames
+            assert row.self_cpu_mb == pytest.approx(own, abs=1e-3)
+    # Times vary: a factor tells milliseconds a frame from milliseconds a batch, or of the run.
+    theirs_ms = sum(one.self_cpu_time_total for one in theirs.values()) / 1e3 / frames
+    assert theirs_ms / 3 < facts.self_ms < 3 * theirs_ms
+    assert facts.self_ms <= 1.05 * facts.profiled_ms / batch
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [1, 4])
+def test_each_figure_is_the_profilers_own(tmp_path, batch):
+    """Our rows and torch's printed averages are of one and the same recording."""
+    _, machine, batches = facts_of(tmp_path, batch)
+    events = profiled_by_hand(machine, batches).key_averages()
+    theirs, frames = {str(one.key): one for one in events}, PASSES * batch
+    rows = operator_rows(events, frames)
+    for row in rows:
+        event = theirs[row.name]
+        assert row.self_ms * frames == pytest.approx(event.self_cpu_time_total / 1e3)
+        assert row.total_ms * frames == pytest.approx(event.cpu_time_total / 1e3)
+        assert row.cpu_avg_ms == pytest.approx(event.cpu_time / 1e3)  # "CPU time avg"
+        assert row.self_cpu_mb * frames == pytest.approx(event.self_cpu_memory_usage / MB)
+    assert sum(row.share for row in rows) == pytest.approx(1)
+
+
+def event(**times):
+    """An average of a GPU's run, in torch's units: microseconds and bytes."""
+    fields = defaultdict(int, times)
+    names = ("self_cpu_time_total", "cpu_time_total", "self_device_time_total")
+    more = ("device_time_total", "self_cpu_memory_usage", "cpu_memory_usage")
+    last = ("self_device_memory_usage", "device_memory_usage")
+    return SimpleNamespace(
+        key=times["key"], count=times["count"], **{one: fields[one] for one in names + more + last}
+    )
+
+
+def test_a_gpus_columns_stand_in_the_table():
+    made = event(
+        key="aten::conv2d",
+        count=20,
+        self_cpu_time_total=10_000,
+        cpu_time_total=40_000,
+        self_device_time_total=0,
+        device_time_total=60_000,
+        self_device_memory_usage=-30 * MB,
+        device_memory_usage=90 * MB,
+    )
+    (row,) = operator_rows([made], 10)
+    assert (row.calls, row.self_ms, row.total_ms, row.device_total_ms) == (2, 1, 4, 6)
+    assert (row.cpu_avg_ms, row.device_avg_ms) == (2, 3)
+    assert (row.self_device_mb, row.device_mb) == (-3, 9)
+    facts = operators.TorchFacts(
+        rows=[row],
+        by_shape=[],
+        self_ms=1.0,
+        trace="t",
+        frames=10,
+        batch=2,
+        device="cuda:0",
+        forward_ms=10.0,
+        profiled_ms=12.0,
+        slowdown=1.2,
+        flag=explain_operators(1.0, 6.0),
+    )
+    heads = [column.head("ms") for column in operators_table(facts).columns]
+    assert {"GPU self MB", "GPU total MB", "GPU a call", "self MB", "total MB"} <= {*heads}
+    said = [line for line in torch_says(facts) if isinstance(line, str)]
+    assert "10 steady frames in batches of 2" in operators_table(facts).title
+    assert any("own times of all operators: 1.000 ms a frame; a pass" in line for line in said)
+    assert any("6.000 ms a frame (both are means)" in line for line in said)
+    assert any(line.startswith("note: the operators' own times") for line in said)
+
+
+@pytest.mark.parametrize(
+    ("self_ms", "pass_ms", "word"),
+    [(9.5, 10, None), (10.9, 10, None), (5, 10, "Python between"), (20, 10, "side by side")],
+)
+def test_times_that_do_not_add_up_are_flagged(self_ms, pass_ms, word):
+    said = explain_operators(self_ms, pass_ms)
+    assert (said is None) if word is None else (word in said)

@@ -1,0 +1,193 @@
+"""Models side by side: what is crossed, what agreement is with, and the table in every form."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+from detector.core.errors import UsageError
+from detector.core.session.measured import Interval
+from detector.core.tables import Column, Table, latex_text, markdown_text
+from detector.lab.analysis.compare import Variant, compare_variants, place_on_roof
+from detector.lab.compare import parse_models
+from detector.lab.compare.rounds import EACH_MODELS, Plan
+from detector.lab.report.side_by_side import check_tables, side_by_side, write_tables
+from detector.lab.session.comparison import (
+    About,
+    CountedLayer,
+    ModelCounts,
+    Round,
+    RowRoof,
+    VariantFacts,
+)
+from detector.lab.session.network import Peaks
+from tests.cli.command import detect_video, summary_of
+from tests.conftest import CHECKOUT
+
+STREET = CHECKOUT / "videos/street.mp4"
+PEAKS = Peaks(gflops_s={"fp32": 100.0}, bandwidth_gbytes_s=10.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (None, []),
+        ("street", []),
+        ("street,yolov5n", ["street", "yolov5n"]),
+        ("a.pt, b.pt,", ["a.pt", "b.pt"]),
+        ("a.pt,", []),
+    ],
+)
+def test_models_are_named_with_commas(text, found):
+    assert parse_models(text) == found
+
+
+def test_a_file_with_a_comma_in_its_name_is_one_model(tmp_path):
+    file = tmp_path / "a,b.onnx"
+    file.touch()
+    assert parse_models(str(file)) == []
+
+
+def test_a_model_named_twice_is_refused():
+    with pytest.raises(UsageError, match="names street twice"):
+        parse_models("street,yolov5n,street")
+
+
+def test_models_are_crossed_with_engines_and_precisions():
+    plan = Plan("in.mp4", None, ["ort", "torch"], ["fp32", "int8"], [1], 3, models=["x/a.pt", "b"])
+    names = [one.name for one in plan.variants()]
+    assert names[:3] == ["a ort fp32", "a ort int8", "a torch fp32"]
+    assert len(names) == len(set(names)) == 8
+    assert [one.model for one in plan.variants()][::4] == ["x/a.pt", "b"]
+
+
+@pytest.mark.parametrize(
+    ("macs", "moved", "frames_s", "roof"),
+    [
+        # 1 GFLOP at 100 GFLOP/s takes 10 ms of 20
+        (500_000_000, 1000, 50.0, RowRoof(share=0.5, bound="compute")),
+        (1000, 100_000_000, 50.0, RowRoof(share=0.5, bound="memory")),
+        (500_000_000, 1000, 5.0, RowRoof(share=0.05, bound="neither")),
+    ],
+)
+def test_the_share_of_the_roof(macs, moved, frames_s, roof):
+    found = place_on_roof([CountedLayer("fp32", macs, moved)], 1, frames_s, PEAKS)
+    assert found is not None
+    assert (found.share, found.bound) == (pytest.approx(roof.share, rel=1e-3), roof.bound)
+
+
+def test_a_type_without_a_peak_has_no_roof():
+    assert place_on_roof([CountedLayer("fp8", 10, 10)], 1, 50.0, PEAKS) is None
+    assert place_on_roof([], 1, 50.0, PEAKS) is None
+
+
+def variant(model, rate, parameters, **more):
+    counts = ModelCounts(model, None, (320, 640), parameters, 4 * parameters, 250_000_000)
+    facts = VariantFacts(model=model, counts=counts, device="cpu")
+    rounds = [
+        Round({"inference": rate + at, "end_to_end": rate / 2}, {}, 8, 0.0, {"p50": 1e3 / rate})
+        for at in range(3)
+    ]
+    return Variant("ort", "fp32", 1, f"{model} ort fp32", facts=facts, rounds=rounds, model=model)
+
+
+def document():
+    about = About(
+        source="in.mp4", rounds=3, budget=0.99, models=("a", "b_x"), reference=EACH_MODELS
+    )
+    return compare_variants(
+        [variant("a", 50.0, 7_230_000), variant("b_x", 20.0, 20_000_000)], about
+    )
+
+
+def test_one_table_with_sizes_counts_and_rates():
+    (first, _) = csv.DictReader(io.StringIO(text_of(".csv")))
+    assert float(first["size_mb"]) == pytest.approx(28.92)  # as note 28 of the audit: MB ...
+    assert float(first["size_mib"]) == pytest.approx(27.58, abs=0.01)  # ... are no MiB
+    assert float(first["gflops"]) == 2 * float(first["gmacs"]) == 0.5
+    assert (first["input"], first["model"]) == ("640x320", "a")
+    assert [first[f"inference_fps{which}"] for which in ("", "_low", "_high")] == ["51", "50", "52"]
+    assert first["latency_p50_ms"] == "20"
+    assert not {"agreement", "ap50", "share_of_roof", "error"} & first.keys()  # nothing to show
+
+
+def text_of(suffix, tmp=None):
+    from detector.lab.report.side_by_side import WRITERS
+
+    return WRITERS[suffix](document())
+
+
+def test_the_table_in_markdown_latex_and_a_page():
+    markdown, latex, page = (text_of(suffix) for suffix in (".md", ".tex", ".html"))
+    heads = markdown.splitlines()[0]
+    assert "| size MB | size MiB | GMACs | GFLOPs |" in heads
+    assert all(line.count("|") == heads.count("|") for line in markdown.splitlines()[:4])
+    assert r"b\_x & ort & fp32" in latex
+    assert latex.count(r"\\") == 3
+    assert page.count('<circle class="dot"') == 2  # speed against size; nobody asked for AP
+    assert "Speed against size" in page
+
+
+def test_what_would_break_a_table_is_escaped():
+    table = Table("t", [Column("a|b"), Column("n")], [{"a|b": "x_1 & 50% \\ <i>|", "n": 1.5}])
+    assert markdown_text(table).splitlines() == [
+        r"| a\|b | n |",
+        "| --- | ---: |",
+        r"| x_1 & 50% \ &lt;i>\| | 1.50 |",
+    ]
+    assert r"x\_1 \& 50\% \textbackslash{}" in latex_text(table)
+
+
+def test_a_table_of_an_unknown_kind_is_refused_before_anything_runs():
+    with pytest.raises(UsageError, match=r"--table t\.xls"):
+        check_tables(["t.md", "t.xls"])
+
+
+def test_tables_are_written(tmp_path):
+    paths = [str(tmp_path / f"t{suffix}") for suffix in (".csv", ".md", ".tex", ".html")]
+    assert [str(path) for path in write_tables(document(), paths)] == paths
+    assert all((tmp_path / path).stat().st_size > 100 for path in paths)
+    assert side_by_side(document()).caption.startswith("median, lowest and highest of 3 rounds")
+
+
+def test_a_row_keeps_its_latency_over_the_rounds():
+    (row, _) = document().rows
+    assert row.latency_ms == {"p50": Interval.over([20.0, 20.0, 20.0]), "p90": None}
+
+
+@pytest.mark.slow
+def test_two_models_on_two_engines_with_a_data_set(tmp_path, shared):
+    other = shared / "data/weights/yolov5n.pt"
+    done = detect_video(
+        "compare",
+        STREET,
+        *("--model", f"street,{other}", "--engine", "ort,openvino", "--size", "160x96"),
+        *("--frames", 4, "--rounds", 2, "--threads", 1, "--json"),
+        *("--dataset", CHECKOUT / "videos/street.json", "--mapping", "person-vehicle"),
+        *("--table", "t.md"),
+        cwd=tmp_path,
+        timeout=300,
+        imports_torch=True,  # the peaks are measured with it too
+    )
+    assert done.returncode == 0, done.stderr
+    found = summary_of(done)
+    rows = found["rows"]
+    assert [row["name"].split()[:2] for row in rows] == [
+        ["street", "ort"],
+        ["street", "openvino"],
+        ["yolov5n", "ort"],
+        ["yolov5n", "openvino"],
+    ]
+    assert found["reference"] == EACH_MODELS
+    # A model that stands alone agrees with itself: no figure. Its other engine is held against it.
+    assert [row["agreement"] is None for row in rows] == [True, False, True, False]
+    assert rows[3]["reference"] == "yolov5n ort fp32"
+    assert rows[2]["model"]["parameters"] == 1_867_405
+    assert all(row["ap"]["ap50"] is not None for row in rows)
+    assert rows[0]["ap"]["ap50"] == pytest.approx(rows[1]["ap"]["ap50"], abs=1e-3)
+    assert all(row["roof"]["share"] > 0 for row in rows)
+    assert (tmp_path / "t.md").read_text().count("\n| ") == 5
+    assert json.dumps(found["models"]) == json.dumps(["street", str(other)])
