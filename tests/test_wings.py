@@ -46,6 +46,9 @@ def test_the_core_runs_alone(copied: Path) -> None:
     assert json.loads(done.stdout)["frames"]["written"] == 3
     assert len(list((copied / "out").iterdir())) == 2
     assert "\n  compare " not in run(copied, "--help").stdout
+    tracked = run(copied, street, "--engine", "null", "--track")
+    assert tracked.returncode == 2
+    assert "nothing here tracks" in tracked.stderr
     camera = run(copied, "rtsp://127.0.0.1/x", "--engine", "null")
     assert camera.returncode == 3
     assert "nothing here reads" in camera.stderr
@@ -69,6 +72,8 @@ def test_a_wing_needs_no_other(copied: Path, wing: str) -> None:
         (copied / "in").mkdir()
         shutil.copy(street, copied / "in")
         given = ("batch", "in", "-o", "out", "--engine", "null", "--frames", "3", "--workers", "1")
+    elif wing == "tracks":
+        given = (street, "--track", "--engine", "null", "--frames", "3", "-o", "out/")
     else:
         given = (street, "--loop", "--engine", "null", "--frames", "3", "-o", "out/")
     done = run(copied, *given)

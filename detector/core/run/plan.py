@@ -53,7 +53,10 @@ class Asked:
     def of(cls, config: Config) -> Asked:
         """Raises UsageError."""
         from detector import __version__
+        from detector.core.stages import between
 
+        if config.tracking.track is not None and "track" not in between.places():
+            raise UsageError("--track: nothing here tracks; the folder detector/tracks is missing")
         reading = Reading.of(config)
         writing = {
             **asdict(config.output),

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from detector.core.errors import UsageError
 from detector.core.types import Detections, LabelledPicture
 from detector.lab.analysis.accuracy.tracking import track_accuracy
+from detector.lab.datasets.base import Dataset
+from detector.lab.evaluate.scoring import refuse_untracked
 from tests.lab.analysis.tracked_scenes import SCENES, Boxes, Ids, scene
 
 # HOTA, DetA, AssA, IDF1, MOTA, IDSW and Frag of TrackEval 1.3.0 (MIT), of the same scenes.
@@ -99,3 +103,13 @@ def test_no_track_and_nothing_labelled() -> None:
     assert (missed.hota, missed.idf1, missed.mota, missed.tracks) == (0, 0, 0, 0)
     empty = track_accuracy([labelled(*none)] * 3, [tracked(*none)] * 3)
     assert (empty.idf1, empty.mota, empty.objects) == (None, None, 0)
+
+
+def test_labels_that_have_no_tracks_or_several_sequences_are_refused() -> None:
+    one = labelled(BOX, ONE)
+    refuse_untracked(Dataset("x", "mot", ("person",), [one, one]))
+    with pytest.raises(UsageError, match="labels of coco have no tracks"):
+        refuse_untracked(Dataset("x", "coco", ("person",), [replace(one, track_ids=None)]))
+    two = [replace(one, subset="A"), replace(one, subset="B")]
+    with pytest.raises(UsageError, match="choose with --subset: A, B"):
+        refuse_untracked(Dataset("x", "mot", ("person",), two))
