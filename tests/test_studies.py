@@ -1,5 +1,5 @@
-"""docs/founding-studies.md is what scripts/studies makes: its commands, the old tables, and what was
-wrong in them.
+"""docs/founding-studies.md is what scripts/studies makes: its commands, the old tables, and what
+was wrong in them.
 """
 
 from __future__ import annotations
