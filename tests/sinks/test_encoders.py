@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,33 @@ def test_a_chip_that_is_not_there_is_told_before_anything_is_loaded(name, tmp_pa
     assert done.stderr.startswith(f"detect-video: --encoder {name} does not run here: ")
     with pytest.raises(OutputError, match=rf"--encoder {name} does not run here: .* GPU"):
         OutputPlan(OutputConfig(encoder=name), ["in.mp4"])
+
+
+@pytest.mark.parametrize(
+    ("said", "word"),
+    [
+        ("Cannot load libcuda.so.1", "an NVIDIA GPU and its driver"),
+        ("Cannot load libnvidia-encode.so.1", "NVIDIA_DRIVER_CAPABILITIES"),
+        ("OpenEncodeSessionEx failed: unsupported device (2): (no details)", "data-centre cards"),
+        ("No capable devices found", "no GPU here has an encoder"),
+    ],
+)
+def test_nvencs_refusal_says_the_true_reason(monkeypatch, said, word) -> None:
+    """FFmpeg's error is "Operation not permitted"; what the driver lacks stands in its log."""
+
+    class Context:
+        def open(self) -> None:
+            captured.append((16, "h264_nvenc", f"{said}\n"))
+            raise PermissionError(1, "Operation not permitted")
+
+    captured: list[tuple[int, str, str]] = []
+    monkeypatch.setattr(encoders.av.CodecContext, "create", lambda *_: Context())
+    monkeypatch.setattr(encoders.av.logging, "Capture", lambda: nullcontext(captured))
+    encoders.why_not.cache_clear()
+    reason = encoders.why_not("nvenc")
+    encoders.why_not.cache_clear()
+    assert reason == f"FFmpeg cannot open h264_nvenc ({said})"
+    assert word in str(encoders.cure_of("nvenc", reason))
 
 
 def test_every_encoder_has_a_file_and_a_format() -> None:

@@ -222,8 +222,8 @@ class TrackingConfig:
 class InputConfig:
     decoder: str = option(
         "auto",
-        "Decoder: opencv, av (PyAV, packet by packet) or auto. auto takes the faster of PyAV on "
-        "all cores and opencv, and goes on with av where that one fails.",
+        "Decoder: opencv (cv2.VideoCapture), av (PyAV, packet by packet) or auto. auto takes PyAV "
+        "on all cores, or opencv where an output needs BGR, and goes on with av where one fails.",
         "D",
         choices=_decoders,
     )

@@ -20,14 +20,14 @@ def encoders(quick: bool, clock: Callable[[], float] = time.perf_counter) -> dic
     """Name -> ``usable``, the ``reason`` where it is not, and ``fps``: pictures a second of
     1280x720 at --quality balanced; None where nothing was tried (``quick``)."""
     try:
-        from detector.core.sinks.video.encoders import CURES, why_not
+        from detector.core.sinks.video.encoders import cure_of, why_not
     except ImportError:  # no PyAV, of which doctor tells elsewhere
         return {}
     found: dict[str, Any] = {}
     for name in ENCODERS:
         reason = why_not(name)
-        if reason is not None and name in CURES:
-            reason = f"{reason}; {CURES[name]}"
+        if reason is not None and (cure := cure_of(name, reason)) is not None:
+            reason = f"{reason}; {cure}"
         fps = None if quick or reason is not None else measure(name, clock)
         found[name] = {"usable": reason is None, "reason": reason, "fps": fps}
     return found

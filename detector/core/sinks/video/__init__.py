@@ -230,10 +230,10 @@ def _check_encoder(suffix: str, format: Format, options: Mapping[str, Any]) -> N
         raise UsageError(
             f"--preset {options['preset']} is a preset of x264, not of {name}; use --quality"
         )
-    from detector.core.sinks.video.encoders import CURES, why_not
+    from detector.core.sinks.video.encoders import cure_of, why_not
 
     if (reason := why_not(name)) is not None:
-        cure = f"; {CURES[name]}" if name in CURES else ""
+        cure = "" if (known := cure_of(name, reason)) is None else f"; {known}"
         raise OutputError(
             f"--encoder {name} does not run here: {reason}{cure}; without --encoder it is x264"
         )

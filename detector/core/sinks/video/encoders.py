@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any, ClassVar
 
 import av
+import av.logging
 
 from detector.core.errors.machine import usable_cores
 from detector.core.sinks.video.h264 import H264File
@@ -27,6 +28,21 @@ CURES = {
     "qsv": "it needs an Intel GPU and its driver (intel-media-va-driver, libvpl)",
     "svtav1": "pip install --force-reinstall av",
 }
+# What FFmpeg says of a driver that is there, and what that means.
+NVENC_CURES = {
+    "libnvidia-encode": "the driver is here without its encoder; in a container, start it with "
+    "NVIDIA_DRIVER_CAPABILITIES=all",
+    "OpenEncodeSession": "this GPU has no encoder, as some data-centre cards (A100, H100), or "
+    "all its sessions are taken",
+    "No capable devices": "no GPU here has an encoder: some data-centre cards (A100, H100) have "
+    "none",
+}
+
+
+def cure_of(name: str, reason: str) -> str | None:
+    """What to do about the reason that ``why_not`` gave."""
+    known = NVENC_CURES if name == "nvenc" else {}
+    return next((cure for said, cure in known.items() if said in reason), CURES.get(name))
 
 
 class SvtAv1File(H264File):
@@ -137,10 +153,17 @@ def why_not(name: str) -> str | None:
     for plane in picture.planes:
         plane.update(bytes([128]) * plane.buffer_size)
     picture.pts, picture.time_base = 0, context.time_base
+    level = av.logging.get_level()
+    av.logging.set_level(av.logging.ERROR)
     try:
-        with ordinary_priority():
+        with ordinary_priority(), av.logging.Capture() as said:
             context.open()
         packets = [*context.encode(picture), *context.encode(None)]
     except (av.FFmpegError, OSError, ValueError) as error:
-        return f"FFmpeg cannot open {kind.encoder} ({getattr(error, 'strerror', None) or error})"
+        # The error itself is "Operation not permitted", whatever the driver said.
+        lines = dict.fromkeys(" ".join(text.split()) for _, _, text in said)
+        why = "; ".join(lines) or getattr(error, "strerror", None) or error
+        return f"FFmpeg cannot open {kind.encoder} ({why})"
+    finally:
+        av.logging.set_level(level)
     return None if packets else f"{kind.encoder} gave nothing"

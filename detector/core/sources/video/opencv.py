@@ -1,4 +1,4 @@
-"""Video by cv2.VideoCapture: the fastest reader for files that are whole."""
+"""Video by cv2.VideoCapture: reads whole files where pictures are wanted as BGR."""
 
 from __future__ import annotations
 

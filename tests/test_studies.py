@@ -1,0 +1,55 @@
+"""docs/founding-studies.md is what scripts/studies makes: its commands, the old tables, and what
+was wrong in them.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import SourceFileLoader
+from types import ModuleType
+
+import pytest
+
+from tests.conftest import CHECKOUT
+
+PAGE = (CHECKOUT / "docs/founding-studies.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def studies() -> ModuleType:
+    loader = SourceFileLoader("studies_script", str(CHECKOUT / "scripts/studies"))
+    module = ModuleType(loader.name)
+    sys.modules[loader.name] = module  # its dataclasses look their module up
+    module.__file__ = loader.path
+    loader.exec_module(module)
+    return module
+
+
+def test_the_page_has_every_study_with_its_commands_and_items(studies):
+    assert [one.key for one in studies.STUDIES] == ["s0", "s1", "s2", "s3", "s4"]
+    for one in studies.STUDIES:
+        (before, after) = PAGE.split(f"## {one.title}\n")
+        own = after.split("\n## ")[0]
+        assert before
+        assert own.count("\n$ detect-video ") == len(one.commands)
+        for command in one.commands:
+            assert f"$ detect-video {command}\n" in own
+        for what, how, why in one.items:
+            assert how in (studies.SAME, studies.BETTER, studies.NOT)
+            assert f"| {what} | {how} | {why} |" in own
+
+
+def test_the_page_has_the_old_tables_and_their_mistakes(studies, shared):
+    for one in studies.STUDIES:
+        for name in one.tables:
+            assert studies.old_table(name) in PAGE
+        found = list(studies.mistakes(one.tables))
+        assert found, one.key
+        assert all(line in PAGE for line in found)
+
+
+@pytest.mark.slow
+def test_a_command_of_the_page_runs(studies, shared, tmp_path):
+    studies.set_up(tmp_path)
+    said = studies.run("profile --nsys recording.sqlite", tmp_path)
+    assert "dependency analysis of the whole run" in said
