@@ -53,10 +53,10 @@ def test_nodes_that_run_as_one_keep_what_only_they_see_out_of_memory():
         graph, [("input.nchw", "0.conv"), ("0.conv",), ("input.cast",), ("reorder_7",)]
     ) == [
         # input.nchw is written too: 1.conv reads it
-        NodeCost(plane * 3, plane + 9 + 3 + plane + plane),
-        NodeCost(plane * 3, plane + 9 + 3 + plane),
+        NodeCost(plane * 3, plane + 9 + 3 + plane + plane, 9 + 3, (2, 3, 2, 3)),
+        NodeCost(plane * 3, plane + 9 + 3 + plane, 9 + 3, (2, 3, 2, 3)),
         NodeCost(0, 0),  # a conversion alone
         NodeCost(0, 0),  # not of the graph
     ]
     [all_of_it] = joint_cost(graph, [("input.nchw", "0.conv", "1.conv")])
-    assert all_of_it == NodeCost(108 + 36, plane + 9 + 3 + plane + 18 + 6)
+    assert all_of_it == NodeCost(108 + 36, plane + 9 + 3 + plane + 18 + 6, 9 + 3 + 18, (2, 3, 2, 3))

@@ -449,7 +449,7 @@ def _cost_of_group(
     read = {value for name in members for value in nodes[name].input if value} - made
     written = {value for value in made if readers.get(value, set()) - members}
     elements = sum(math.prod(shapes.get(value, (0,))) for value in (*read, *written))
-    largest = max(written, key=lambda value: math.prod(shapes.get(value, ())), default="")
+    largest = max(sorted(written), key=lambda value: math.prod(shapes.get(value, ())), default="")
     return NodeCost(
         sum(costs[name].macs for name in members & costs.keys()),
         elements,
