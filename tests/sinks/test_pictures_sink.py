@@ -110,27 +110,43 @@ def test_an_empty_folder_of_somebody_elses_stays(tmp_path: Path) -> None:
     assert files(tmp_path / "out") == ["b.png", "left/a.png"]
 
 
-def test_all_of_a_folder_reaches_the_disk_before_it_gets_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: list[str] = []
+@pytest.fixture
+def synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What reached the disk, and which names were given, in order."""
+    done: list[str] = []
     fsync, rename = os.fsync, os.rename
 
     def sync(file: int) -> None:
         fsync(file)
-        synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{file}"), tmp_path))
+        done.append(os.path.relpath(os.readlink(f"/proc/self/fd/{file}"), tmp_path))
 
     def renamed(source: Path, name: Path) -> None:
         rename(source, name)
-        synced.append(f"renamed {Path(source).name}")
+        done.append(f"renamed {Path(source).name}")
 
     monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(os, "rename", renamed)
+    return done
+
+
+WITHIN = {"", "/left", "/left/a.png", "/b.png", f"/{PicturesSink.manifest}"}
+
+
+def test_all_of_a_folder_reaches_the_disk_before_it_gets_its_name(
+    tmp_path: Path, synced: list[str]
+) -> None:
     save_named(tmp_path / "out", "left/a.png", "b.png")
     at = synced.index("renamed out.partial")
-    within = {"", "/left", "/left/a.png", "/b.png", f"/{PicturesSink.manifest}"}
-    assert {f"out.partial{name}" for name in within} <= set(synced[:at])
+    assert {f"out.partial{name}" for name in WITHIN} <= set(synced[:at])
     assert synced[at + 1 :] == ["."]
+
+
+def test_what_moves_in_one_by_one_reaches_the_disk(tmp_path: Path, synced: list[str]) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/mine").write_text("mine")
+    save_named(tmp_path / "out", "left/a.png", "b.png")
+    assert {f"out.partial{name}" for name in WITHIN} <= set(synced)
+    assert {"out", "out/left", f"out/{PicturesSink.manifest}"} <= set(synced)
 
 
 @pytest.mark.parametrize("name", ["../mine/a.png", "link/a.png", "/mine/a.png", "link"])
