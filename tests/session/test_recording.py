@@ -92,8 +92,8 @@ def test_documents_have_seconds() -> None:
     assert ThreadSum().figures().ready_s is None
     threads = library_threads(source.burnt)
     assert threads is not None
-    burnt = (threads.wall_s, threads.process_s, threads.unknown_s, threads.others_s)
-    assert burnt == (31, 37, 41, 43)
+    burnt = [threads.wall_s, threads.process_s, threads.unknown_s, threads.others_s]
+    assert burnt == [31, 37, 41, 43]
     stage_of = threads.stages["infer"]
     assert (stage_of.cpu_s, stage_of.busiest_s, stage_of.ready_s) == (47, 53, 59)
     assert (stage_of.calls, stage_of.threads) == (2 * 10**9, 3 * 10**9)
