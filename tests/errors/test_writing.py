@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from detector.core.errors import OutputError
-from detector.core.errors.writing import put_in_place, whole_file, write_whole
+from detector.core.errors.writing import put_in_place, temporary_folder, whole_file, write_whole
 
 
 def test_the_file_appears_at_the_end_and_nothing_else_stays(tmp_path):
@@ -134,3 +136,31 @@ def test_the_umask_holds_unless_a_file_is_private(tmp_path, umask, mode):
     found = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
     folder = 0o777 & ~umask
     assert found == {"a": folder, "row.json": mode, "b": 0o700, "c": 0o700, "key.json": 0o600}
+
+
+# ---- temporary folders
+
+
+def test_a_temporary_folder_is_gone_with_its_block(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with temporary_folder("x-") as folder:
+        assert folder.parent == tmp_path
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        (folder / "file").write_text("x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_is_gone_where_a_signal_comes_while_it_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    remove, calls = shutil.rmtree, []
+
+    def interrupted(*arguments, **more):
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        remove(*arguments, **more)
+
+    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    with pytest.raises(KeyboardInterrupt), temporary_folder("x-"):
+        pass
+    assert list(tmp_path.iterdir()) == []
