@@ -13,7 +13,14 @@ import numpy as np
 import pytest
 
 from detector.core.errors import OutputError
-from detector.core.errors.writing import put_in_place, temporary_folder, whole_file, write_whole
+from detector.core.errors.writing import (
+    HIDDEN,
+    put_in_place,
+    remove_hidden_files,
+    temporary_folder,
+    whole_file,
+    write_whole,
+)
 
 
 def test_the_file_appears_at_the_end_and_nothing_else_stays(tmp_path):
@@ -164,3 +171,15 @@ def test_it_is_gone_where_a_signal_comes_while_it_is_removed(tmp_path, monkeypat
     with pytest.raises(KeyboardInterrupt), temporary_folder("x-"):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path):
+    for name in ("1a2b3c4d.npz", "1a2b3c4d5e6f7a8b.npz", "1a2b3c4.npz", "notes"):
+        (tmp_path / f"{HIDDEN}{name}").write_bytes(b"")
+    (tmp_path / "1a2b3c4d.npz").write_bytes(b"")
+    remove_hidden_files(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"{HIDDEN}1a2b3c4.npz",
+        f"{HIDDEN}notes",
+        "1a2b3c4d.npz",
+    }
