@@ -70,7 +70,7 @@ def test_what_another_group_may_write_is_not(mine: Path) -> None:
 
 
 @needs_root
-@pytest.mark.parametrize("owner", [NOBODY, 54321])
+@pytest.mark.parametrize("owner", [1, NOBODY, 54321])
 def test_what_belongs_to_another_account_is_not(mine: Path, owner: int) -> None:
     assert is_roots(mine)
     os.chown(mine, owner, -1)

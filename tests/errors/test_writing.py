@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import stat
 import tempfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,8 +17,10 @@ import pytest
 from detector.core.errors import OutputError
 from detector.core.errors.writing import (
     HIDDEN,
+    is_null_device,
     put_in_place,
     remove_hidden_files,
+    take_lock,
     temporary_folder,
     whole_file,
     write_whole,
@@ -183,3 +187,27 @@ def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path):
         f"{HIDDEN}notes",
         "1a2b3c4d.npz",
     }
+
+
+def test_one_lock_for_a_file_and_none_where_there_are_no_locks(tmp_path, monkeypatch):
+    with (tmp_path / "x").open("wb") as first, (tmp_path / "x").open("rb") as second:
+        assert take_lock(first.fileno()) is True
+        assert take_lock(second.fileno()) is False
+
+        def flock(error):
+            monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(error, "x")))
+
+        flock(errno.ENOLCK)
+        assert take_lock(second.fileno()) is True
+        flock(errno.EIO)
+        with pytest.raises(OSError, match="x"):
+            take_lock(second.fileno())
+
+
+def test_the_null_device_by_any_name(tmp_path):
+    (tmp_path / "link").symlink_to(os.devnull)
+    (tmp_path / "file").write_bytes(b"")
+    for path in (os.devnull, Path(os.devnull), tmp_path / "link"):
+        assert is_null_device(path) is True
+    for path in ("/dev/zero", tmp_path / "file", tmp_path / "absent", "a\0b", tmp_path):
+        assert is_null_device(path) is False
