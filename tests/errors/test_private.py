@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from detector.core.errors.private import (
+    ACL,
     has_no_home,
     is_roots,
     make_private_folder,
@@ -67,6 +68,17 @@ def test_what_another_group_may_write_is_not(mine: Path) -> None:
     assert who_else_may_write(mine) is not None
     mine.chmod(0o640)
     assert who_else_may_write(mine) is None
+
+
+@needs_root
+def test_a_file_with_rights_for_single_accounts_is_not(
+    mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its group's bits are then what the most of them may."""
+    mine.chmod(0o660)
+    assert who_else_may_write(mine) is None
+    monkeypatch.setattr(os, "listxattr", lambda path: [ACL])
+    assert who_else_may_write(mine) is not None
 
 
 @needs_root
