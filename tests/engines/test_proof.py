@@ -518,3 +518,23 @@ def test_what_is_built_is_for_this_account_alone(folder):
 def test_another_family_of_the_same_graph_is_not_called_changed(folder):
     export(plus_one(), folder)
     assert export(replace(plus_one(), family="another"), folder).notes == ()
+
+
+def test_the_key_reaches_the_disk_before_it_gets_its_name(tmp_path, monkeypatch):
+    """A key cut short by a power loss would have everything built again."""
+    happened = []
+    fsync, link = os.fsync, os.link
+
+    def synced(file):
+        fsync(file)
+        path = f"/proc/self/fd/{file}"
+        happened.append(os.path.getsize(path) if os.path.isfile(path) else "a folder")
+
+    def linked(source, target):
+        link(source, target)
+        happened.append("named")
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "link", linked)
+    assert proof._keep(tmp_path / "a" / "key", b"k" * proof.KEY_BYTES) == b"k" * proof.KEY_BYTES
+    assert happened == [proof.KEY_BYTES, "named", "a folder"]

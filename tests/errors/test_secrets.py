@@ -90,6 +90,38 @@ def test_short_secrets_leave_innocent_text_alone() -> None:
     assert redact("the main stream") == "the *** stream"
 
 
+@pytest.mark.parametrize(
+    ("whole", "secret"),
+    [
+        ("rtsp://T0ken@cam/s", "T0ken"),  # a login without a password
+        ("rtsp://admin:Pa55@cam/s", "admin:Pa55"),
+        ("http://cam/v?code=sixsix", "sixsix"),
+        ("http://cam/v?sixsix", "sixsix"),
+        ("http://cam/v?pwd=four", "four"),  # its name tells that it is one
+        ("http://cam/v#four", "four"),
+        ("http://cam/key=four/v", "four"),
+        ("rtmp://host/app/four", "four"),
+    ],
+)
+def test_a_secret_of_an_address_is_hidden_elsewhere(whole: str, secret: str) -> None:
+    Address(whole)
+    assert redact(f"no {secret}, no picture") == "no ***, no picture"
+
+
+@pytest.mark.parametrize("whole", ["http://cam/v?code=fives", "http://cam/v?fives"])
+def test_a_short_value_that_may_be_an_ordinary_word_is_not(whole: str) -> None:
+    Address(whole)
+    assert redact("no fives, no picture") == "no fives, no picture"
+
+
+def test_an_address_is_its_whole_text() -> None:
+    one = Address("rtsp://a:Pa55word@cam/s")
+    assert one == Address("rtsp://a:Pa55word@cam/s")
+    assert one != Address("rtsp://b:Pa55word@cam/s")
+    assert one != "rtsp://a:Pa55word@cam/s"
+    assert len({one, Address("rtsp://a:Pa55word@cam/s")}) == 1
+
+
 def test_ways_out() -> None:
     keep_secret("Pa55word")
     assert printable("x Pa55word\x1b") == "x ***\\x1b"

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import shutil
 import stat
+import tempfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from detector.core.errors import OutputError
-from detector.core.errors.writing import put_in_place, whole_file, write_whole
+from detector.core.errors.writing import (
+    HIDDEN,
+    is_null_device,
+    put_in_place,
+    remove_hidden_files,
+    take_lock,
+    temporary_folder,
+    whole_file,
+    write_whole,
+)
 
 
 def test_the_file_appears_at_the_end_and_nothing_else_stays(tmp_path):
@@ -134,3 +147,67 @@ def test_the_umask_holds_unless_a_file_is_private(tmp_path, umask, mode):
     found = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
     folder = 0o777 & ~umask
     assert found == {"a": folder, "row.json": mode, "b": 0o700, "c": 0o700, "key.json": 0o600}
+
+
+# ---- temporary folders
+
+
+def test_a_temporary_folder_is_gone_with_its_block(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with temporary_folder("x-") as folder:
+        assert folder.parent == tmp_path
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        (folder / "file").write_text("x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_is_gone_where_a_signal_comes_while_it_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    remove, calls = shutil.rmtree, []
+
+    def interrupted(*arguments, **more):
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        remove(*arguments, **more)
+
+    monkeypatch.setattr(shutil, "rmtree", interrupted)
+    with pytest.raises(KeyboardInterrupt), temporary_folder("x-"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path):
+    for name in ("1a2b3c4d.npz", "1a2b3c4d5e6f7a8b.npz", "1a2b3c4.npz", "notes"):
+        (tmp_path / f"{HIDDEN}{name}").write_bytes(b"")
+    (tmp_path / "1a2b3c4d.npz").write_bytes(b"")
+    remove_hidden_files(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"{HIDDEN}1a2b3c4.npz",
+        f"{HIDDEN}notes",
+        "1a2b3c4d.npz",
+    }
+
+
+def test_one_lock_for_a_file_and_none_where_there_are_no_locks(tmp_path, monkeypatch):
+    with (tmp_path / "x").open("wb") as first, (tmp_path / "x").open("rb") as second:
+        assert take_lock(first.fileno()) is True
+        assert take_lock(second.fileno()) is False
+
+        def flock(error):
+            monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(error, "x")))
+
+        flock(errno.ENOLCK)
+        assert take_lock(second.fileno()) is True
+        flock(errno.EIO)
+        with pytest.raises(OSError, match="x"):
+            take_lock(second.fileno())
+
+
+def test_the_null_device_by_any_name(tmp_path):
+    (tmp_path / "link").symlink_to(os.devnull)
+    (tmp_path / "file").write_bytes(b"")
+    for path in (os.devnull, Path(os.devnull), tmp_path / "link"):
+        assert is_null_device(path) is True
+    for path in ("/dev/zero", tmp_path / "file", tmp_path / "absent", "a\0b", tmp_path):
+        assert is_null_device(path) is False

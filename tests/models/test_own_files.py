@@ -14,8 +14,8 @@ from detector.core.config.levels import resolve_config
 from detector.core.errors import ModelError
 from detector.core.jobs.build import export_onnx
 from detector.core.models.layouts import decoders
-from detector.core.models.own_files import KEY, describe
-from tests.known_answers import run_once
+from detector.core.models.own_files import KEY, describe, write_description
+from tests.known_answers import plus_one, run_once
 from tests.models import exports
 from tests.models.exports import STATED
 from tests.networks import open_network
@@ -239,3 +239,13 @@ def test_what_does_not_go_with_such_a_file(tmp_path):
     (tmp_path / "other.names").write_text("x\ny\n")
     assert open_network(path, names=tmp_path / "other.names").names == ("x", "y")
     assert "random weights (seed 3)" in open_network(path).warnings[0]
+
+
+def test_a_description_takes_the_place_of_ours_alone():
+    network = plus_one()  # its head is none of ours: it gets none
+    network.graph.metadata_props.add(key="author", value="somebody")
+    network.graph.metadata_props.add(key=KEY, value="of another graph")
+    write_description(network)
+    assert [(one.key, one.value) for one in network.graph.metadata_props] == [
+        ("author", "somebody")
+    ]

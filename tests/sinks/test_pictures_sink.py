@@ -102,6 +102,53 @@ def test_what_somebody_put_into_a_folder_of_the_folder_stays(tmp_path: Path) -> 
     assert (tmp_path / "out/left/mine.txt").read_text() == "mine"
 
 
+def test_an_empty_folder_of_somebody_elses_stays(tmp_path: Path) -> None:
+    save_named(tmp_path / "out", "left/a.png")
+    (tmp_path / "out/mine").mkdir()
+    save_named(tmp_path / "out", "b.png")
+    assert (tmp_path / "out/mine").is_dir()
+    assert files(tmp_path / "out") == ["b.png", "left/a.png"]
+
+
+@pytest.fixture
+def synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What reached the disk, and which names were given, in order."""
+    done: list[str] = []
+    fsync, rename = os.fsync, os.rename
+
+    def sync(file: int) -> None:
+        fsync(file)
+        done.append(os.path.relpath(os.readlink(f"/proc/self/fd/{file}"), tmp_path))
+
+    def renamed(source: Path, name: Path) -> None:
+        rename(source, name)
+        done.append(f"renamed {Path(source).name}")
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(os, "rename", renamed)
+    return done
+
+
+WITHIN = {"", "/left", "/left/a.png", "/b.png", f"/{PicturesSink.manifest}"}
+
+
+def test_all_of_a_folder_reaches_the_disk_before_it_gets_its_name(
+    tmp_path: Path, synced: list[str]
+) -> None:
+    save_named(tmp_path / "out", "left/a.png", "b.png")
+    at = synced.index("renamed out.partial")
+    assert {f"out.partial{name}" for name in WITHIN} <= set(synced[:at])
+    assert synced[at + 1 :] == ["."]
+
+
+def test_what_moves_in_one_by_one_reaches_the_disk(tmp_path: Path, synced: list[str]) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/mine").write_text("mine")
+    save_named(tmp_path / "out", "left/a.png", "b.png")
+    assert {f"out.partial{name}" for name in WITHIN} <= set(synced)
+    assert {"out", "out/left", f"out/{PicturesSink.manifest}"} <= set(synced)
+
+
 @pytest.mark.parametrize("name", ["../mine/a.png", "link/a.png", "/mine/a.png", "link"])
 def test_a_manifest_of_somebody_else_leads_nowhere(tmp_path: Path, name: str) -> None:
     """Nothing outside of the folder is deleted or replaced, by a path or by a link."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -70,16 +71,18 @@ def test_head_equals_the_plain_loop_in_its_order_too(kind, conf):
     assert (boxes.dtype, scores.dtype, class_ids.dtype) == (np.float32, np.float32, np.int64)
 
 
-def test_layers_follow_each_other():
+@pytest.mark.parametrize("anchors", [3, 2])  # of the second one, which may have fewer
+def test_layers_follow_each_other(anchors):
     one, two = layer(), layer(stride=16)
-    outputs = [raw(seed=1), raw(2, 2, seed=2)]
+    two = replace(two, anchors=two.anchors[:anchors])
+    outputs = [raw(seed=1), raw(2, 2, seed=2)[:, : anchors * 7]]
     both = anchor_maps(outputs, 0.25, [one, two])
     first, second = anchor_maps(outputs[:1], 0.25, [one]), anchor_maps(outputs[1:], 0.25, [two])
     assert len(first.scores) > 0
     assert len(second.scores) > 0
     for joined, a, b in zip(both, first, second, strict=True):
         np.testing.assert_array_equal(joined, np.concatenate([a, b]))
-    assert anchor_maps_dense(outputs, [one, two]).shape == (1, 60 + 12, 7)
+    assert anchor_maps_dense(outputs, [one, two]).shape == (1, 60 + 4 * anchors, 7)
 
 
 def test_a_box_at_a_known_place():

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from detector.core.stages.preprocess import letterbox, place, smallest_input
-from detector.core.types import Detections
+from detector.core.types import GEOMETRIES, Detections
 
 RNG = np.random.default_rng(1)
 SHAPES = [(360, 640), (640, 360), (416, 416), (241, 427), (16, 16), (1, 999), (720, 1280)]
@@ -21,9 +21,11 @@ def expected(image: np.ndarray, height: int, width: int, geometry: str) -> np.nd
     if geometry == "stretch":
         return cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)[..., ::-1]
     scale = min(width / w, height / h)
-    if geometry == "centre":
+    if geometry in ("centre", "top-left"):
         inner = (max(1, round(w * scale)), max(1, round(h * scale)))
         left, top = (width - inner[0]) // 2, (height - inner[1]) // 2
+        if geometry == "top-left":
+            left = top = 0
     else:
         inner = (max(1, int(w * scale)), max(1, int(h * scale)))
         left = top = 0
@@ -33,7 +35,7 @@ def expected(image: np.ndarray, height: int, width: int, geometry: str) -> np.nd
     return canvas
 
 
-@pytest.mark.parametrize("geometry", ["centre", "top-left-truncate", "stretch"])
+@pytest.mark.parametrize("geometry", GEOMETRIES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_pixels(geometry, shape):
     image = picture(*shape)
@@ -45,7 +47,7 @@ def test_pixels(geometry, shape):
     assert (slot[0] == 7).all(), "another row of the slot is written to"
 
 
-@pytest.mark.parametrize("geometry", ["centre", "top-left-truncate", "stretch"])
+@pytest.mark.parametrize("geometry", GEOMETRIES)
 def test_boxes_come_back(geometry):
     image = np.zeros((540, 960, 3), np.uint8)
     fit = letterbox(image, np.zeros((416, 416, 3), np.uint8), geometry=geometry)

@@ -36,6 +36,27 @@ def test_merged_equals_one(first, second):
     assert (merged.count, merged.maximum) == (both.count, both.maximum)
 
 
+def test_ranks_by_hand():
+    four = filled([0, 1, 1000, 10**6])
+    assert (four.count, four.minimum, four.maximum) == (4, 0, 10**6)
+    ranks = {0: 0, 0.25: 0, 0.26: 1, 0.5: 1, 0.51: 1000, 0.75: 1000, 0.76: 10**6, 1: 10**6}
+    for q, value in ranks.items():
+        assert four.quantile(q) == pytest.approx(value, rel=0.0101)
+    assert Histogram().quantile(0.5) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "least", "most"),
+    [([5, 9], [3], 3, 9), ([3], [5, 9], 3, 9), ([], [3], 3, 3), ([3], [], 3, 3), ([], [], 0, 0)],
+)
+def test_bounds_of_two_that_are_merged(first, second, least, most):
+    merged = filled(first)
+    merged.merge(filled(second))
+    assert (merged.minimum, merged.maximum) == (least, most)
+    assert merged.count == len(first + second)
+    assert merged.quantile(0) == (least if first + second else None)
+
+
 @pytest.mark.parametrize(("p", "floor"), [(50, 5), (90, 20), (99, 200)])
 def test_percentiles_need_samples(p, floor):
     assert filled([7] * (floor - 1)).percentile(p) is None

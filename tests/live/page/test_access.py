@@ -68,7 +68,9 @@ def test_memory_is_bounded():
     names = [access.open_session() for _ in range(MOST_SESSIONS + 1)]
     assert len(set(names)) == MOST_SESSIONS + 1
     assert not access.session_is(names[0])
-    assert access.session_is(names[-1])
+    assert access.session_is(names[1])  # now it is the one that was used last
+    access.open_session()
+    assert [access.session_is(one) for one in names[1:4]] == [True, False, True]
 
 
 def test_sessions_end():

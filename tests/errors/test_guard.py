@@ -1,0 +1,126 @@
+"""What a command reads or keeps is never overwritten, by whatever name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from detector.core.errors import ModelError, UsageError
+from detector.core.errors.guard import (
+    guarded,
+    keep,
+    keep_listed,
+    refuse_folder_of_kept,
+    refuse_kept,
+    reserve,
+)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    path = tmp_path / "in" / "model.onnx"
+    path.write_bytes(b"precious")
+    return path
+
+
+@pytest.fixture
+def block() -> Iterator[None]:
+    with guarded():
+        yield
+
+
+def refused(path: Path) -> bool:
+    try:
+        refuse_kept(path)
+    except UsageError:
+        return True
+    return False
+
+
+def folder_refused(path: Path) -> bool:
+    try:
+        refuse_folder_of_kept(path)
+    except UsageError:
+        return True
+    return False
+
+
+def test_a_file_is_kept_by_every_name(model: Path, block: None) -> None:
+    other, link, hard = (model.with_name(name) for name in ("other", "link", "hard"))
+    other.write_bytes(b"")
+    link.symlink_to(model)
+    os.link(model, hard)
+    keep("the model", model, None, model.with_name("absent"))
+    around = model.parent / ".." / "in" / model.name
+    assert all(refused(path) for path in (model, link, hard, around))
+    assert not any(refused(path) for path in (other, model.with_name("absent"), model.parent))
+
+
+def test_a_message_names_both(model: Path, block: None) -> None:
+    link = model.with_name("link")
+    link.symlink_to(model)
+    keep("the model", model)
+    with pytest.raises(UsageError) as refusal:
+        refuse_kept(link, "take another")
+    assert all(part in str(refusal.value) for part in (str(link), str(model), "take another"))
+
+
+def test_a_guard_ends_with_its_block(model: Path) -> None:
+    keep("the model", model)  # outside
+    with guarded():
+        assert not refused(model)
+        keep("the model", model)
+        inner = model.with_name("inner")
+        inner.write_bytes(b"")
+        with guarded():
+            keep("labels", inner)
+            assert refused(inner)
+            assert refused(model)  # what the block around it keeps
+        assert not refused(inner)
+        assert refused(model)
+    assert not refused(model)
+    assert not folder_refused(model.parent)
+
+
+def test_names_may_be_reserved_before_they_are_there(tmp_path: Path, block: None) -> None:
+    reserve("the session", tmp_path, ["run.json"])
+    reserve("the session", tmp_path / "absent", ["run.json"])
+    assert refused(tmp_path / "run.json")
+    assert refused(tmp_path / "." / "run.json")
+    assert not refused(tmp_path / "other.json")
+    with guarded():
+        assert refused(tmp_path / "run.json")
+
+
+def test_a_list_is_asked_for_once_a_writer_comes(model: Path, block: None) -> None:
+    asked = []
+
+    def paths() -> list[Path]:
+        asked.append(1)
+        return [model, model.parent]
+
+    def broken() -> list[Path]:
+        raise ModelError("whoever reads it says so")
+
+    keep_listed("a list", broken)
+    keep_listed("the pictures", paths)
+    assert not asked
+    assert not refused(model.with_name("absent"))
+    assert not asked
+    assert refused(model)
+    assert refused(model)
+    assert asked == [1]
+    assert not refused(model.parent)  # a folder is no file
+
+
+def test_a_folder_of_what_is_kept_is_refused(model: Path, tmp_path: Path, block: None) -> None:
+    keep("the model", model)
+    assert folder_refused(model.parent)
+    (tmp_path / "link").symlink_to(model.parent)
+    assert folder_refused(tmp_path / "link")
+    assert not folder_refused(tmp_path)
+    assert not folder_refused(tmp_path / "absent")

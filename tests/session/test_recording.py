@@ -1,0 +1,110 @@
+"""Sums of several sources are what their parts add up to, in the units of the document."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import astuple, replace
+
+import pytest
+
+from detector.core.session.recording import (
+    Recording,
+    StageSum,
+    ThreadSum,
+    library_threads,
+    merge_recordings,
+)
+from detector.core.timeline import STAGES, Burnt
+from detector.core.timeline.native import StageThreads
+
+
+def thread_of(times: int) -> ThreadSum:
+    return ThreadSum(
+        busy_ns=3 * times,
+        wait_input_ns=11 * times,
+        wait_output_ns=13 * times,
+        other_ns=17 * times,
+        wall_ns=44 * times,
+        cpu_ns=19 * times,
+        ready_ns=23 * times,
+        waits={"queue": 24 * times},
+    )
+
+
+def a_source(times: int) -> Recording:
+    """Every figure is another, and ``times`` as large in another source."""
+    stage = StageSum(["main"], 5 * times, 7 * times, 6 * times)
+    stage.durations.add_many(array("q", [times] * 5))
+    return Recording(
+        {"read": stage},
+        {"main": thread_of(times)},
+        infer_ns=29 * times,
+        burnt=Burnt(
+            wall_ns=31 * times,
+            process_ns=37 * times,
+            unknown_ns=41 * times,
+            others_ns=43 * times,
+            stages={
+                "infer": StageThreads(2 * times, 3 * times, 47 * times, 53 * times, 59 * times)
+            },
+        ),
+    )
+
+
+def test_sums_of_two_sources() -> None:
+    total = merge_recordings([a_source(1), a_source(10)])
+    assert list(total.stages) == [*STAGES]
+    read = total.stages["read"]
+    assert (read.threads, read.calls, read.busy_ns, read.cpu_ns) == (["main"], 55, 77, 66)
+    assert (read.durations.count, read.durations.maximum) == (10, 10)
+    assert total.threads == {"main": thread_of(11)}
+    assert total.infer_ns == 29 * 11
+    assert total.burnt is not None
+    assert total.burnt.stages == {"infer": StageThreads(22, 30, 47 * 11, 53 * 11, 59 * 11)}
+    assert astuple(total.burnt)[:4] == (31 * 11, 37 * 11, 41 * 11, 43 * 11)
+    total.self_check()
+
+
+def test_what_one_source_does_not_know_is_unknown() -> None:
+    silent = replace(a_source(1), burnt=Burnt(others_ns=None))
+    silent.threads["main"].ready_ns = None
+    total = merge_recordings([silent, a_source(10)])
+    assert total.burnt is not None
+    assert total.burnt.others_ns is None
+    assert total.threads["main"].ready_ns == 230
+    assert merge_recordings([silent]).threads["main"].ready_ns is None
+    without = replace(a_source(1), burnt=None)
+    assert merge_recordings([without, a_source(10)]).burnt == a_source(10).burnt
+    assert merge_recordings([without]).burnt is None
+
+
+def test_documents_have_seconds() -> None:
+    source = a_source(10**9)
+    stage = source.stages["read"].figures()
+    assert (stage.thread, stage.calls, stage.busy_s, stage.cpu_s) == ("main", 5 * 10**9, 7, 6)
+    assert stage.p50_ms == stage.max_ms == 1000
+    assert (stage.p90_ms, stage.p99_ms) == (None, None)  # too few samples
+    assert StageSum().figures().max_ms is None
+    thread = source.threads["main"].figures()
+    waited = (thread.wait_input_s, thread.wait_output_s, thread.other_s)
+    assert (thread.busy_s, *waited, thread.wall_s, thread.cpu_s) == (3, 11, 13, 17, 44, 19)
+    assert (thread.ready_s, thread.waits) == (23, {"queue": 24})
+    assert ThreadSum().figures().ready_s is None
+    threads = library_threads(source.burnt)
+    assert threads is not None
+    burnt = [threads.wall_s, threads.process_s, threads.unknown_s, threads.others_s]
+    assert burnt == [31, 37, 41, 43]
+    stage_of = threads.stages["infer"]
+    assert (stage_of.cpu_s, stage_of.busiest_s, stage_of.ready_s) == (47, 53, 59)
+    assert (stage_of.calls, stage_of.threads) == (2 * 10**9, 3 * 10**9)
+    assert library_threads(None) is None
+
+
+@pytest.mark.parametrize("part", ["busy_ns", "wait_input_ns", "wait_output_ns", "other_ns"])
+def test_a_ledger_that_does_not_add_up_is_an_error(part: str) -> None:
+    source = a_source(1)
+    source.self_check()
+    thread = source.threads["main"]
+    setattr(thread, part, getattr(thread, part) + 1)
+    with pytest.raises(AssertionError):
+        source.self_check()
