@@ -34,7 +34,7 @@ HABITS = {
     "--save-txt": "--save yolo",
     "--save-crop": "--save crops",
     "--save-frames": "--save pictures",
-    "--tracker": "there is no tracker yet; detect finds the objects of every frame",
+    "--tracker": "--track bytetrack, ocsort or sort",
     "--project": "-o DIR/ for the outputs, --run-dir DIR for the session",
     "--name": "-o FILE or -o DIR/",
     "--exist-ok": "not needed, a complete new file replaces the old one",
@@ -54,6 +54,7 @@ HABITS = {
 # The same for the first word.
 WORDS = {
     "predict": "detect",
+    "track": "detect --track",
     "val": "eval",
     "validate": "eval",
     "test": "eval",
@@ -64,7 +65,6 @@ WORDS = {
     "checks": "doctor",
 }
 ABSENT = {
-    "track": "there is no tracker yet; detect finds the objects of every frame",
     "train": "models are trained elsewhere; give the result with --model",
     "segment": "boxes only; a model with masks is not read yet",
     "pose": "boxes only; a model with keypoints is not read yet",
@@ -89,7 +89,7 @@ def our_option(theirs: str, known: Collection[str]) -> str | None:
 def answer_habits(words: Sequence[str], ctx: click.Context) -> str | None:
     """The command that another program's first word means here; None where it is none of them.
 
-    Raises UsageError for ``track``, ``conf=0.3`` and ``yolo predict``, with our way to say it. A
+    Raises UsageError for ``train``, ``conf=0.3`` and ``yolo predict``, with our way to say it. A
     file of that name is a source.
     """
     word = words[0]
