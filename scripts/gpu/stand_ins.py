@@ -85,7 +85,7 @@ def nvmlDeviceGetTotalEnergyConsumption(handle):
 
 
 def nvmlDeviceGetMemoryInfo(handle):
-    return SimpleNamespace(used=512_000_000)
+    return SimpleNamespace(used=512_000_000, total=80_000_000_000)
 '''
 
 

@@ -338,7 +338,7 @@ def _judge_prints(case: Case, outcome: Outcome) -> Iterator[tuple[str, str]]:
         said = b"detect-video: " in err or b"the default job cannot run (exit " in out  # doctor's
         if code in (2, 3, 4, 5, 6) and 2 not in case.closed and not said:
             yield "other", f"exit code {code} without a message"
-        if case.says.encode() not in err + out:
+        if case.says.encode() not in b" ".join((err + out).split()):  # a line may be folded
             yield "other", f"nothing was said of: {case.says}"
         texts = (text for text in (err, out) if _is_plain_text(case, text))
         if steers := next(filter(None, map(_STEERS.search, texts)), None):

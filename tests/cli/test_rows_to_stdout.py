@@ -30,7 +30,7 @@ def test_rows_and_nothing_else(tmp_path: Path, clip: Path) -> None:
     assert process.returncode == 0
     rows = [json.loads(line) for line in process.stdout.splitlines()]
     assert [row["frame"] for row in rows] == list(range(12))
-    assert "session:" in process.stderr
+    assert "detect-video report" in process.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
     assert rows_of(tmp_path / "runs/in-null/detections.jsonl") == rows
 

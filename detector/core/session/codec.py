@@ -31,7 +31,15 @@ def to_builtins(document: Any) -> Any:
     """The document as dicts, lists, text and numbers. UNSET fields are left out."""
     import msgspec
 
-    return msgspec.to_builtins(document)
+    return msgspec.to_builtins(document, enc_hook=_plain)
+
+
+def _plain(value: Any) -> Any:
+    """A text of a kind of its own (``types.Background``) is a text. Raises NotImplementedError for
+    what no document holds."""
+    if isinstance(value, str):
+        return str(value)
+    raise NotImplementedError(f"{type(value).__name__} is of no document")
 
 
 def to_json(document: Any) -> str:

@@ -70,7 +70,7 @@ def test_every_pass_gives_its_facts(profiled):
     assert (
         (place / "run/steps_timer.csv")
         .read_text()
-        .startswith("step,total,count,avg,std,min,max,share,p50")
+        .startswith("step,total_ms,count,avg_ms,std_ms,min_ms,max_ms,share,p50_ms")
     )
     assert sorted(path.name for path in place.iterdir()) == ["run"]  # what the passes wrote is gone
 
@@ -147,7 +147,7 @@ def test_a_session_is_rendered_later_without_engines_or_pictures(profiled, tmp_p
     assert (
         (tmp_path / "tables/steps_timer.csv")
         .read_text()
-        .startswith("step,total,count,avg,std,min,max,share,p50")
+        .startswith("step,total_ms,count,avg_ms,std_ms,min_ms,max_ms,share,p50_ms")
     )
 
 

@@ -10,6 +10,7 @@ from html import unescape
 import pytest
 
 from detector.lab.report.page import page
+from detector.lab.report.parts import network
 from detector.lab.report.parts.network import MOST_LAYERS
 from detector.lab.session.read import read_session
 from tests.lab.report.browser import Browser, chromium
@@ -20,6 +21,8 @@ SHOWN = (
     "[...document.querySelectorAll('#{} tbody tr')]"
     ".filter((row) => row.getClientRects().length).length"
 )
+
+COLUMNS = [column.key for column in network.LAYERS]
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +215,7 @@ def test_layers_beyond_fifteen_are_folded_and_can_be_found(browser, report):
     assert browser.run(shown) == MOST_LAYERS < len(LAYERS)
     times = browser.run(
         "[...document.querySelectorAll('#layers tbody tr')]"
-        ".map((row) => Number(row.cells[2].dataset.value))"
+        f".map((row) => Number(row.cells[{COLUMNS.index('ms')}].dataset.value))"
     )
     assert times == sorted((row["ms"] for row in LAYERS), reverse=True)
     browser.click("button.more[data-table=layers]")

@@ -14,12 +14,14 @@ import pytest
 
 from detector.lab.report.page import AGES, list_hows, page
 from detector.lab.report.part import list_parts
+from detector.lab.report.parts import network
 from detector.lab.session.read import read_session
 from tests.conftest import CHECKOUT
 from tests.lab.report.browser import Browser, chromium
 from tests.lab.report.sessions import LAYERS, PASSES, ran, with_passes
 
 PHONE = 390
+COLUMNS = [column.key for column in network.LAYERS]
 DESK = 1400
 BY_TIME = sorted(LAYERS, key=lambda row: -row["ms"])
 KINDS = {
@@ -30,6 +32,11 @@ KINDS = {
     "two requests": {"concurrency": 2},
     "one frame": {"frames": 1},
 }
+
+
+def at(key: str) -> int:
+    """The place of a column in the table of layers."""
+    return COLUMNS.index(key)
 
 
 @pytest.fixture(scope="module")
@@ -196,14 +203,14 @@ def test_the_numbers_are_the_sessions(browser, report, session):
         row["fps"]["median"] for row in PASSES["what_if"]["changes"]
     ]
     for column, name in (
-        (2, "ms"),
-        (3, "share"),
-        (7, "gflops_s"),
-        (8, "gbytes_s"),
-        (9, "intensity"),
+        (at("ms"), "ms"),
+        (at("share"), "share"),
+        (at("gflops_s"), "gflops_s"),
+        (at("gbytes_s"), "gbytes_s"),
+        (at("intensity"), "intensity"),
     ):
         assert values(browser, "layers", column) == [row[name] for row in BY_TIME]
-    assert values(browser, "layers", 4) == [row["macs"] / 1e6 for row in BY_TIME]
+    assert values(browser, "layers", at("mmacs")) == [row["macs"] / 1e6 for row in BY_TIME]
 
 
 def test_the_passes_own_tables_are_the_sessions(browser, report):
@@ -293,7 +300,8 @@ def test_every_pass_says_by_how_much_it_disturbed_or_why_it_did_not(session, tmp
 def test_a_share_above_its_roof_is_shown_and_flagged(browser, report):
     browser.open(report)
     above = [row["utilisation"] for row in BY_TIME if (row["utilisation"] or 0) > 1]
-    assert [value for value in values(browser, "layers", 11) if value and value > 1] == above != []
+    shown = values(browser, "layers", at("utilisation"))
+    assert [value for value in shown if value and value > 1] == above != []
     assert texts(browser, "#layers td:last-child").count("peak under-measured") == len(above)
 
 
@@ -318,12 +326,12 @@ def test_bars_add_up_to_the_threads_wall_time(browser, report, session):
 
 def test_a_click_on_a_head_sorts_and_another_turns_the_order(browser, report):
     browser.open(report)
-    head = "#layers th:nth-child(3) button"  # ms
+    head = f"#layers th:nth-child({at('ms') + 1}) button"
     expected = sorted(row["ms"] for row in LAYERS)
     browser.click(head)
-    assert values(browser, "layers", 2) == expected
+    assert values(browser, "layers", at("ms")) == expected
     browser.click(head)
-    assert values(browser, "layers", 2) == expected[::-1]
+    assert values(browser, "layers", at("ms")) == expected[::-1]
     browser.click("#layers th:nth-child(1) button")
     names = texts(browser, "#layers tbody td:first-child")
     assert names == browser.run(
@@ -335,19 +343,20 @@ def test_a_click_on_a_head_sorts_and_another_turns_the_order(browser, report):
 def test_what_is_absent_sorts_last_both_ways(browser, report):
     browser.open(report)
     for _ in range(2):
-        browser.click("#layers th:nth-child(12) button")
-        assert texts(browser, "#layers tbody tr:last-child td:nth-child(12)") == ["–"]
+        number = at("utilisation") + 1
+        browser.click(f"#layers th:nth-child({number}) button")
+        assert texts(browser, f"#layers tbody tr:last-child td:nth-child({number})") == ["–"]
 
 
 def test_the_filter_hides_what_does_not_match(browser, report):
     browser.open(report)
     browser.click("input.filter")
     browser.type("maxpool")
-    assert values(browser, "layers", 2) == [
+    assert values(browser, "layers", at("ms")) == [
         row["ms"] for row in BY_TIME if row["type"] == "MaxPool"
     ]
     browser.type("x")
-    assert values(browser, "layers", 2) == []
+    assert values(browser, "layers", at("ms")) == []
 
 
 def test_both_colour_schemes_differ_and_paper_is_white(browser, report):
