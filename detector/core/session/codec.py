@@ -35,11 +35,11 @@ def to_builtins(document: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A text of a kind of its own (``types.Background``) is a text. Raises NotImplementedError for
-    what no document holds."""
+    """A text of a kind of its own (``types.Background``) is a text. Raises TypeError for what no
+    document holds."""
     if isinstance(value, str):
         return str(value)
-    raise NotImplementedError(f"{type(value).__name__} is of no document")
+    raise TypeError(f"{type(value).__name__} is of no document")
 
 
 def to_json(document: Any) -> str:
