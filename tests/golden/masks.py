@@ -136,7 +136,7 @@ MASKS = [
     ),
     Mask(
         "each",
-        "layers.rows layers.by_type rows by_type",
+        "layers.rows layers.by_type layers.by_block rows by_type by_block",
         "engines fuse layers as the CPU allows",
         only="profile-layers",
     ),
