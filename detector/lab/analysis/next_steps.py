@@ -102,6 +102,8 @@ def base_command(document: SessionDocument) -> list[str]:
     go. Where what was typed is not known, the sources alone."""
     sources = [one.video.path for one in document.each]
     words = list(document.command[1:])
+    # Of profile --track names who keeps runs, of detect who follows objects: that stays.
+    apart = APART if words[:1] == ["profile"] else {*APART} - {"--track"}
     if words[:1] in (["profile"], ["detect"]):
         words = words[1:]
     if not set(sources) <= set(words):
@@ -110,9 +112,9 @@ def base_command(document: SessionDocument) -> list[str]:
     for word in words:
         if skip:
             skip = False
-        elif word in APART:
+        elif word in apart:
             skip = True
-        elif word not in APART_ALONE and word.split("=")[0] not in APART:
+        elif word not in APART_ALONE and word.split("=")[0] not in apart:
             kept.append(word)
     return kept
 

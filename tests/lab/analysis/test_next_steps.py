@@ -261,3 +261,19 @@ def test_the_rounds_of_the_run_tell_its_noise(session):
     assert decimals_of_rate(loaded, 40.0) == 0
     assert decimals_of_rate(loaded, 2.0) == 1
     assert decimals_of_rate(read_session(session), None) == 2
+
+
+@pytest.mark.parametrize(
+    ("typed", "kept"),
+    [
+        (("SOURCE", "--track", "--trails", "1s"), ("SOURCE", "--track", "--trails", "1s")),
+        (("detect", "SOURCE", "--track", "sort"), ("SOURCE", "--track", "sort")),
+        (("profile", "SOURCE", "--track", "mlflow", "--sync"), ("SOURCE", "--sync")),
+    ],
+)
+def test_who_follows_objects_stays_and_who_keeps_runs_goes(session, typed, kept):
+    loaded = read_session(session)
+    path = loaded.document.each[0].video.path
+    words = ["detect-video", *(path if word == "SOURCE" else word for word in typed)]
+    document = replace(loaded.document, command=words)
+    assert base_command(document)[1:] == [path if word == "SOURCE" else word for word in kept]
