@@ -4,6 +4,8 @@ one sentence on what limits the run. ``run.py`` has the whole, which -v prints.
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -185,7 +187,9 @@ def _advice(summary: Summary) -> Iterator[str]:
         tries.append(f"--size {width}x{height} (misses more small objects)")
     if verdict.advice and verdict.bottleneck != INFER:
         tries.append(verdict.advice.replace("`", ""))
-    tries.append(f"detect-video tune {_name(summary.each[0])}")
+    path = summary.each[0].video.path
+    if os.path.exists(path):  # a pipe comes once; an address may stand here without its login
+        tries.append(f"detect-video tune {shlex.quote(path)}")
     for number, one in enumerate(tries):
         yield f"{'        or ' if number else 'Faster: '}{one}"
 

@@ -76,7 +76,6 @@ def test_the_most_wanted_comes_first():
             "ms a frame",
             "busy",
             "infer limits this run",
-            "Faster: ",
             "in-ort-detected.jsonl",
             "detect-video report",
         )
@@ -98,6 +97,16 @@ def test_it_is_short_and_no_word_is_broken(width):
     assert "number 2 with" in text
     assert "number 0" not in text, "how a run was set up is for -v"
     assert "3 more notes" in text
+
+
+def test_what_to_type_can_be_typed(tmp_path, monkeypatch):
+    """The path as it was given, for the shell; nothing of a pipe, which comes once."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a b").mkdir()
+    (tmp_path / "a b/in.mp4").write_bytes(b"")
+    text = brief(video={**DOCUMENT["video"], "path": "a b/in.mp4"})
+    assert "detect-video tune 'a b/in.mp4'" in text
+    assert "tune" not in brief(video={**DOCUMENT["video"], "path": "-"})
 
 
 def test_a_terminal_without_letters_of_its_own_gets_ascii():
