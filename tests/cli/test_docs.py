@@ -1,8 +1,15 @@
-"""The documents are true: every command line of README and usage page runs as it is written, and
-every link of any page leads somewhere.
+"""The documents are true: every command line of README and of the pages on usage runs as it is
+written, every link of any page leads somewhere, and numbers are those of the code.
+
+A number in a page that the code decides is followed by a comment that names it, which no reader
+sees: ``64 <!-- = detector.core.errors.parsing:MAX_DEPTH -->``. A unit may stand between, an
+attribute or a key behind the name, and a factor at the end:
+``512 MB <!-- = detector.lab.profile.stand_ins:KEPT_BYTES / 2**20 -->``.
 """
 
+import importlib
 import json
+import math
 import re
 import shlex
 from pathlib import Path
@@ -27,9 +34,12 @@ SHORTER = {
 }
 
 
+OF_COMMANDS = ("README.md", "docs/usage.md", "docs/compare.md", "docs/reading.md")
+
+
 def command_lines():
     """Lines that begin with detect-video inside code blocks, without their comments."""
-    for page in ("README.md", "docs/usage.md"):
+    for page in OF_COMMANDS:
         for block in re.findall(
             r"^```\w*\n(.*?)^```", (CHECKOUT / page).read_text(encoding="utf-8"), re.S | re.M
         ):
@@ -146,3 +156,58 @@ def test_a_dead_link_is_seen(tmp_path):
     assert dead_links(page) == []
     page.write_text("```\n# Here\n```\n[x](gone.md) [x](there.md#twice-2) [x](#here)")
     assert dead_links(page) == ["gone.md", "there.md#twice-2", "#here"]
+
+
+STATED = re.compile(
+    r"(?P<number>\d[\d,]*(?:\.\d+)?(?:\^\d+)?)(?: ?%| [A-Za-z]+)?\s*"
+    r"<!-- = (?P<module>[\w.]+):(?P<path>[\w.\[\]]+)"
+    r"(?: (?P<sign>[*/]) (?P<factor>\d+(?:\*\*\d+)?))? -->"
+)
+
+
+def plain(text: str) -> float:
+    base, _, power = text.replace(",", "").replace("**", "^").partition("^")
+    return float(base) ** float(power or 1)
+
+
+def in_code(module: str, path: str) -> object:
+    """What a name leads to: ``NAME``, ``NAME.attribute``, ``NAME[key]``; a group of options is made
+    with its defaults."""
+    value = importlib.import_module(module)
+    for key, name in re.findall(r"\[(\w+)\]|(\w+)", path):
+        value = value[key] if key else getattr(value, name)
+        value = value() if isinstance(value, type) else value
+    return value
+
+
+def wrong_numbers(text: str) -> list[str]:
+    """The statements that the code contradicts; those that name nothing raise."""
+    wrong = []
+    for found in STATED.finditer(text):
+        value = float(in_code(found["module"], found["path"]))
+        if found["sign"]:
+            factor = plain(found["factor"])
+            value = value * factor if found["sign"] == "*" else value / factor
+        if not math.isclose(value, plain(found["number"])):
+            wrong.append(f"{found['number']} is {value:g}: {found['module']}:{found['path']}")
+    return wrong
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
+def test_numbers_are_those_of_the_code(page):
+    text = page.read_text(encoding="utf-8")
+    assert text.count("<!-- =") == len(STATED.findall(text)), "a comment without its number"
+    assert wrong_numbers(text) == []
+
+
+def test_many_numbers_are_held_against_the_code():
+    texts = [page.read_text(encoding="utf-8") for page in PAGES]
+    assert sum(len(STATED.findall(text)) for text in texts) >= 80
+
+
+def test_a_wrong_number_is_seen():
+    parsing = "<!-- = detector.core.errors.parsing"
+    assert wrong_numbers(f"64 levels {parsing}:MAX_DEPTH --> and 2^63\n{parsing}:LARGEST -->") == []
+    assert len(wrong_numbers(f"63 {parsing}:MAX_DEPTH -->, 128 {parsing}:MAX_DEPTH / 2 -->")) == 2
+    with pytest.raises(AttributeError):
+        wrong_numbers(f"64 {parsing}:NO_SUCH_LIMIT -->")
