@@ -159,7 +159,7 @@ def test_a_dead_link_is_seen(tmp_path):
 
 
 STATED = re.compile(
-    r"(?P<number>\d[\d,]*(?:\.\d+)?(?:\^\d+)?)(?: ?%| [A-Za-z]+)?\s*"
+    r"(?P<number>\d[\d,]*(?:\.\d+)?(?:\^\d+)?)(?:\s*%|\s+[A-Za-z]+)?\s*"
     r"<!-- = (?P<module>[\w.]+):(?P<path>[\w.\[\]]+)"
     r"(?: (?P<sign>[*/]) (?P<factor>\d+(?:\*\*\d+)?))? -->"
 )
@@ -196,7 +196,7 @@ def wrong_numbers(text: str) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
 def test_numbers_are_those_of_the_code(page):
     text = page.read_text(encoding="utf-8")
-    assert text.count("<!-- =") == len(STATED.findall(text)), "a comment without its number"
+    assert re.findall("<!-- =.*", STATED.sub("", text)) == []  # each has its number before it
     assert wrong_numbers(text) == []
 
 
