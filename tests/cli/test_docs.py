@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from detector.core.cli.group import command_names
+from detector.core.cli.habits import HABITS, WORDS
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
 from tests.live.servers import http
@@ -156,6 +157,17 @@ def test_a_dead_link_is_seen(tmp_path):
     assert dead_links(page) == []
     page.write_text("```\n# Here\n```\n[x](gone.md) [x](there.md#twice-2) [x](#here)")
     assert dead_links(page) == ["gone.md", "there.md#twice-2", "#here"]
+
+
+def test_words_from_elsewhere_are_those_that_the_program_answers():
+    text = (CHECKOUT / "docs/usage.md").read_text(encoding="utf-8")
+    _, _, section = text.partition("## Coming from ultralytics")
+    rows = re.findall(r"^\| (`.*) \| (`.*) \|$", section.partition("\n## ")[0], re.M)
+    assert len(rows) >= 10
+    for row in rows[1:]:  # the first is about the source, which has no option
+        theirs, ours = (re.findall("`([^`]+)`", cell) for cell in row)
+        answers = [(HABITS | WORDS)[word].split(",")[0].split(" for ")[0] for word in theirs]
+        assert set(answers) == set(ours), row
 
 
 STATED = re.compile(
