@@ -16,8 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from detector.core import errors, sinks
 from detector.core.cli.group import command_names
 from detector.core.cli.habits import HABITS, WORDS
+from detector.lab.profile import list_passes
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
 from tests.live.servers import http
@@ -157,6 +159,35 @@ def test_a_dead_link_is_seen(tmp_path):
     assert dead_links(page) == []
     page.write_text("```\n# Here\n```\n[x](gone.md) [x](there.md#twice-2) [x](#here)")
     assert dead_links(page) == ["gone.md", "there.md#twice-2", "#here"]
+
+
+NAMED = re.compile(
+    r"(?<![\w/.-])((?:scripts|tests|detector|cfg|training|deploy|core|lab|live|batch)/[\w./*-]*\w)"
+)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
+def test_files_that_are_named_are_there(page):
+    """In the checkout, or inside ``detector/``; names with a word in capitals are patterns."""
+    found = NAMED.findall(page.read_text(encoding="utf-8"))
+    named = {name for name in found if not re.search("[A-Z]{3,}|[*]", name)}
+    places = (CHECKOUT, CHECKOUT / "detector")
+    assert [name for name in sorted(named) if not any((at / name).exists() for at in places)] == []
+
+
+def first_column(page: str, heading: str) -> list[str]:
+    """What the first column of the first table below a heading has in code marks, or as numbers."""
+    text = (CHECKOUT / page).read_text(encoding="utf-8").partition(f"{heading}\n")[2]
+    rows = re.search(r"(?:^\|.*\n)+", text, re.M)[0].splitlines()[2:]
+    cells = [row.split("|")[1] for row in rows]
+    return [name for cell in cells for name in re.findall(r"\w+", cell)]
+
+
+def test_tables_have_a_row_for_each():
+    codes = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
+    assert {int(code) for code in first_column("docs/usage.md", "## Exit codes")} == codes
+    assert set(first_column("docs/usage.md", "## Outputs")) == set(sinks.names())
+    assert set(first_column("docs/reading.md", "and its tables")) == set(list_passes())
 
 
 def test_words_from_elsewhere_are_those_that_the_program_answers():
