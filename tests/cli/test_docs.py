@@ -218,7 +218,7 @@ def in_code(module: str, path: str) -> object:
     with its defaults."""
     value = importlib.import_module(module)
     for key, name in re.findall(r"\[(\w+)\]|(\w+)", path):
-        value = value[key] if key else getattr(value, name)
+        value = value[int(key) if key.isdigit() else key] if key else getattr(value, name)
         value = value() if isinstance(value, type) else value
     return value
 
