@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # else a type checker, and an editor's completion, would take
 # before it is imported; its own disable_telemetry_events() comes too late. A user's value stays.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = ["DetectVideoError", "Detections", "Detector", "Frame", "__version__"]
 

@@ -7,6 +7,7 @@ import threading
 from itertools import islice
 
 import av
+import cv2
 import numpy as np
 import pytest
 
@@ -181,8 +182,9 @@ def test_the_example_file_runs(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_example_in_the_readme_runs(model, clip, tmp_path, monkeypatch):
-    text = (CHECKOUT / "README.md").read_text()
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+def test_the_example_of_a_page_runs(page, model, clip, tmp_path, monkeypatch):
+    text = (CHECKOUT / page).read_text()
     [example] = re.findall(r"```python\n(.*?)```", text, re.S)
     with av.open(str(clip)) as whole, av.open(str(tmp_path / "in.mp4"), "w") as beginning:
         stream = beginning.add_stream_from_template(whole.streams.video[0])
@@ -192,7 +194,8 @@ def test_the_example_in_the_readme_runs(model, clip, tmp_path, monkeypatch):
     for suffix in (".cfg", ".weights"):
         (tmp_path / f"x{suffix}").symlink_to(model.with_suffix(suffix))
     (tmp_path / "coco.names").symlink_to(model.parent / "coco.names")
+    cv2.imwrite(str(tmp_path / "photo.jpg"), cv2.VideoCapture(str(clip)).read()[1])
     monkeypatch.chdir(tmp_path)
     printed = []
-    exec(compile(example, "README.md", "exec"), {"print": lambda *words: printed.append(words)})
+    exec(compile(example, page, "exec"), {"print": lambda *words: printed.append(words)})
     assert len(printed) > 10

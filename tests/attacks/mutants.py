@@ -1,6 +1,6 @@
 """Damaged videos, ours against ffmpeg's: which frames come out, and is the damage said?
 
-    python -m tests.attacks.mutants            # the table of docs/reading.md, from 300 mutants
+    python -m tests.attacks.mutants            # the figures of docs/reading.md, from 300 mutants
     python -m tests.attacks.mutants --list     # every mutant that differs, and where its file is
 
 A mutant is one of ten small videos with one wound, by a fixed seed. ``ffmpeg`` decodes it to null

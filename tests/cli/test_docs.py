@@ -1,15 +1,25 @@
-"""The documents are true: every command line of README and usage page runs as it is written, and
-every link of any page leads somewhere.
+"""The documents are true: every command line of README and of the pages on usage runs as it is
+written, every link of any page leads somewhere, and numbers are those of the code.
+
+A number in a page that the code decides is followed by a comment that names it, which no reader
+sees: ``64 <!-- = detector.core.errors.parsing:MAX_DEPTH -->``. A unit may stand between, an
+attribute or a key behind the name, and a factor at the end:
+``512 MB <!-- = detector.lab.profile.stand_ins:KEPT_BYTES / 2**20 -->``.
 """
 
+import importlib
 import json
+import math
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 
+from detector.core import errors, sinks
 from detector.core.cli.group import command_names
+from detector.core.cli.habits import HABITS, WORDS
+from detector.lab.profile import list_passes
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
 from tests.live.servers import http
@@ -27,9 +37,12 @@ SHORTER = {
 }
 
 
+OF_COMMANDS = ("README.md", "docs/usage.md", "docs/compare.md", "docs/reading.md")
+
+
 def command_lines():
     """Lines that begin with detect-video inside code blocks, without their comments."""
-    for page in ("README.md", "docs/usage.md"):
+    for page in OF_COMMANDS:
         for block in re.findall(
             r"^```\w*\n(.*?)^```", (CHECKOUT / page).read_text(encoding="utf-8"), re.S | re.M
         ):
@@ -146,3 +159,98 @@ def test_a_dead_link_is_seen(tmp_path):
     assert dead_links(page) == []
     page.write_text("```\n# Here\n```\n[x](gone.md) [x](there.md#twice-2) [x](#here)")
     assert dead_links(page) == ["gone.md", "there.md#twice-2", "#here"]
+
+
+NAMED = re.compile(
+    r"(?<![\w/.-])((?:scripts|tests|detector|cfg|training|deploy|core|lab|live|batch)/[\w./*-]*\w)"
+)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
+def test_files_that_are_named_are_there(page):
+    """In the checkout, or inside ``detector/``; names with a word in capitals are patterns."""
+    found = NAMED.findall(page.read_text(encoding="utf-8"))
+    named = {name for name in found if not re.search("[A-Z]{3,}|[*]", name)}
+    places = (CHECKOUT, CHECKOUT / "detector")
+    assert [name for name in sorted(named) if not any((at / name).exists() for at in places)] == []
+
+
+def first_column(page: str, heading: str) -> list[str]:
+    """What the first column of the first table below a heading has in code marks, or as numbers."""
+    text = (CHECKOUT / page).read_text(encoding="utf-8").partition(f"{heading}\n")[2]
+    rows = re.search(r"(?:^\|.*\n)+", text, re.M)[0].splitlines()[2:]
+    cells = [row.split("|")[1] for row in rows]
+    return [name for cell in cells for name in re.findall(r"\w+", cell)]
+
+
+def test_tables_have_a_row_for_each():
+    codes = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
+    assert {int(code) for code in first_column("docs/usage.md", "## Exit codes")} == codes
+    assert set(first_column("docs/usage.md", "## Outputs")) == set(sinks.names())
+    assert set(first_column("docs/reading.md", "and its tables")) == set(list_passes())
+
+
+def test_words_from_elsewhere_are_those_that_the_program_answers():
+    text = (CHECKOUT / "docs/usage.md").read_text(encoding="utf-8")
+    _, _, section = text.partition("## Coming from ultralytics")
+    rows = re.findall(r"^\| (`.*) \| (`.*) \|$", section.partition("\n## ")[0], re.M)
+    assert len(rows) >= 10
+    for row in rows[1:]:  # the first is about the source, which has no option
+        theirs, ours = (re.findall("`([^`]+)`", cell) for cell in row)
+        answers = [(HABITS | WORDS)[word].split(",")[0].split(" for ")[0] for word in theirs]
+        assert set(answers) == set(ours), row
+
+
+STATED = re.compile(
+    r"(?P<number>\d[\d,]*(?:\.\d+)?(?:\^\d+)?)(?:\s*%|\s+[A-Za-z]+)?\s*"
+    r"<!-- = (?P<module>[\w.]+):(?P<path>[\w.\[\]]+)"
+    r"(?: (?P<sign>[*/]) (?P<factor>\d+(?:\*\*\d+)?))? -->"
+)
+
+
+def plain(text: str) -> float:
+    base, _, power = text.replace(",", "").replace("**", "^").partition("^")
+    return float(base) ** float(power or 1)
+
+
+def in_code(module: str, path: str) -> object:
+    """What a name leads to: ``NAME``, ``NAME.attribute``, ``NAME[key]``; a group of options is made
+    with its defaults."""
+    value = importlib.import_module(module)
+    for key, name in re.findall(r"\[(\w+)\]|(\w+)", path):
+        value = value[int(key) if key.isdigit() else key] if key else getattr(value, name)
+        value = value() if isinstance(value, type) else value
+    return value
+
+
+def wrong_numbers(text: str) -> list[str]:
+    """The statements that the code contradicts; those that name nothing raise."""
+    wrong = []
+    for found in STATED.finditer(text):
+        value = float(in_code(found["module"], found["path"]))
+        if found["sign"]:
+            factor = plain(found["factor"])
+            value = value * factor if found["sign"] == "*" else value / factor
+        if not math.isclose(value, plain(found["number"])):
+            wrong.append(f"{found['number']} is {value:g}: {found['module']}:{found['path']}")
+    return wrong
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
+def test_numbers_are_those_of_the_code(page):
+    text = page.read_text(encoding="utf-8")
+    assert re.findall("<!-- =.*", STATED.sub("", text)) == []  # each has its number before it
+    assert wrong_numbers(text) == []
+
+
+def test_many_numbers_are_held_against_the_code():
+    texts = [page.read_text(encoding="utf-8") for page in PAGES]
+    assert sum(len(STATED.findall(text)) for text in texts) >= 80
+
+
+def test_a_wrong_number_is_seen():
+    parsing = "<!-- = detector.core.errors.parsing"
+    assert wrong_numbers(f"64 levels {parsing}:MAX_DEPTH --> and 2^63\n{parsing}:LARGEST -->") == []
+    assert len(wrong_numbers(f"63 {parsing}:MAX_DEPTH -->, 128 {parsing}:MAX_DEPTH / 2 -->")) == 2
+    with pytest.raises(AttributeError):
+        wrong_numbers(f"64 {parsing}:NO_SUCH_LIMIT -->")

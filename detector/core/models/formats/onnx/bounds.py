@@ -9,7 +9,7 @@ measured in three steps, each before the work that would suffer:
 ``every_graph``    the walk over subgraphs and functions that both checks of tensors use
 
 The limits lie ten times and more above what exporters write: D-FINE has 3,711 nodes before it is
-simplified, and a node's name 109 characters (docs/models.md has the whole table).
+simplified, and a node's name 109 characters (docs/models.md has the limits).
 """
 
 from __future__ import annotations
