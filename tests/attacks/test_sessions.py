@@ -10,7 +10,7 @@ import pytest
 
 from tests.attacks.sessions import attack, cases, whole_session
 
-SEED, MANY = 2026, 300
+SEED = 2026
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +27,7 @@ def test_what_is_whole_is_drawn(sessions):
 
 
 @pytest.mark.slow
-def test_what_has_a_name_and_what_chance_finds(sessions):
-    chosen = islice(cases(sessions[0], SEED), MANY)
+@pytest.mark.parametrize("many", [80, pytest.param(400, marks=pytest.mark.nightly)])
+def test_what_has_a_name_and_what_chance_finds(sessions, many):
+    chosen = islice(cases(sessions[0], SEED), many)
     assert [wrong for case in chosen for wrong in attack(*sessions, case)] == []

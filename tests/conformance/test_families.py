@@ -27,8 +27,9 @@ NETWORKS = [  # model, height, width: every stem, block and head that is support
     ("yolov7.yaml", 64, 96),
     ("yolov7x.yaml", 64, 64),
     ("yolov7-w6.yaml", 64, 64),
-    ("yolov7-e6e.yaml", 64, 64),
 ]
+# 150 million weights; tests/models/test_yolo_blocks.py holds its blocks against numpy.
+LARGEST = ("yolov7-e6e.yaml", 64, 64)
 
 
 class Drawn:
@@ -72,8 +73,8 @@ def ask(engine: str, network: Network, pictures: np.ndarray) -> dict[int, list[n
 
 @pytest.fixture(
     scope="module",
-    params=NETWORKS,
-    ids=[f"{name}-{height}-{width}" for name, height, width in NETWORKS],
+    params=[*NETWORKS, pytest.param(LARGEST, marks=pytest.mark.nightly)],
+    ids="{0[0]}-{0[1]}-{0[2]}".format,
 )
 def case(request: pytest.FixtureRequest) -> Case:
     """One for all tests of a network: the largest has 600 MB of weights."""

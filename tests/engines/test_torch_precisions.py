@@ -297,6 +297,7 @@ COMPILED_ONCE = {
 
 
 @pytest.mark.slow
+@pytest.mark.nightly  # the compiler takes a quarter of a minute
 def test_a_compiled_network_gives_the_answers_in_other_threads_too(tmp_path):
     """In a process of its own: the compiler warns of what torch itself will drop, and leaves
     threads behind. One process for both precisions, because importing the compiler takes seconds.

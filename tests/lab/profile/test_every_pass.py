@@ -17,6 +17,10 @@ from tests.networks import open_network
 
 STREET = CHECKOUT / "videos/street.mp4"
 ENGINES = ["ort", "torch", "openvino"]
+# The default model shows how engines differ; other models run on all of them at night.
+AT_NIGHT = [
+    name if name == "ort" else pytest.param(name, marks=pytest.mark.nightly) for name in ENGINES
+]
 PATIENCE_S = 560  # a dozen runs; a machine that is shared takes several times longer
 # What a machine may lack: a GPU, counters of energy, counters of the processor.
 MACHINES = {"device", "energy", "counters"}
@@ -136,7 +140,7 @@ def test_the_default_model(tmp_path, engine):
 
 @pytest.mark.slow
 @pytest.mark.timeout(PATIENCE_S + 40)
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", AT_NIGHT)
 def test_published_figures(shared, tmp_path, engine):
     model = shared / "data/weights/yolov5n.pt"
     side = 640 if engine == "ort" else 320
@@ -149,7 +153,7 @@ def test_published_figures(shared, tmp_path, engine):
 
 @pytest.mark.slow
 @pytest.mark.timeout(PATIENCE_S + 40)
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", AT_NIGHT)
 def test_darknet(shared, tmp_path, engine):
     model = shared / "data/weights/yolo-fastest-1.1-xl.cfg"
     document = profiled(tmp_path, engine, 8, "--model", model)
