@@ -10,15 +10,17 @@ from detector.core.session.document import Summary
 from detector.lab.audit.machine import Machine
 from detector.lab.audit.rule import Rule, list_rules
 from detector.lab.audit.tables import Table
-from detector.lab.session.audit import SEVERITIES, Audited, AuditDocument, Finding
+from detector.lab.session.audit import SEVERITIES, AuditDocument, Audited, Finding
+from detector.lab.session.comparison import Comparison
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """``runs``: name -> the summary of a finished run."""
+    """``runs``: name -> the summary of a finished run; ``comparisons``: -> what compare printed."""
 
     tables: Sequence[Table] = ()
     runs: dict[str, Summary] = field(default_factory=dict)
+    comparisons: dict[str, Comparison] = field(default_factory=dict)
     machine: Machine = field(default_factory=Machine)
 
     @property
@@ -50,9 +52,10 @@ def audit(case: Case) -> AuditDocument:
 def _findings(rule: Rule, case: Case) -> Iterator[Finding]:
     if rule.over == "all":
         yield from rule.findings(case)
-    elif rule.over == "run":
-        for name, summary in case.runs.items():
-            yield from rule.findings(summary, name)
+    elif rule.over in ("run", "comparison"):
+        documents = case.runs if rule.over == "run" else case.comparisons
+        for name, document in documents.items():
+            yield from rule.findings(document, name)
     else:
         for table in case.tables:
             yield from rule.findings(table, table.name)

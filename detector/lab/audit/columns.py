@@ -31,7 +31,14 @@ MODEL, ENGINE, PRECISION, EXECUTED, BATCH, SIZE, THREADS, DEVICE, DECODER, CLIP 
     "decoder",
     "clip",
 )
-NAME, STAGE, BOUND, CHANGES, CONTAINS, TEXT = "name", "stage", "bound", "changes", "contains", "text"
+NAME, STAGE, BOUND, CHANGES, CONTAINS, TEXT = (
+    "name",
+    "stage",
+    "bound",
+    "changes",
+    "contains",
+    "text",
+)
 SETTINGS = (MODEL, ENGINE, PRECISION, BATCH, SIZE, THREADS, DEVICE, DECODER, CLIP)
 LABELS = (NAME, STAGE, *SETTINGS)
 
@@ -43,7 +50,9 @@ UNITS: dict[str, tuple[str, float]] = {
     **dict.fromkeys(("us", "µs", "μs", "usec", "microseconds"), (TIME, 1e-6)),
     "ns": (TIME, 1e-9),
     **dict.fromkeys(("fps", "hz", "1/s", "qps", "ips", "img/s", "imgs/s", "images/s"), (RATE, 1.0)),
-    **dict.fromkeys(("im/s", "image/s", "frames/s", "frame/s", "images/sec", "img/sec"), (RATE, 1.0)),
+    **dict.fromkeys(
+        ("im/s", "image/s", "frames/s", "frame/s", "images/sec", "img/sec"), (RATE, 1.0)
+    ),
     **dict.fromkeys(("%", "percent"), (SHARE, 0.01)),
     "bytes": (BYTES, 1.0),
     **{f"{k}b": (BYTES, 10.0**e) for k, e in (("k", 3), ("m", 6), ("g", 9))},
@@ -102,9 +111,13 @@ WORDS: dict[str, str] = {
     **dict.fromkeys(("speedup", "ratio", "acceleration"), RATIO),
     **dict.fromkeys(("params", "parameters", "#params", "param"), PARAMS),
 }
-ACCURATE = re.compile(r"(?<![a-z])(?:map|ap|ar|accuracy|acc|recall|f1|agreement|iou|mota|hota|top-?[15])")
+ACCURATE = re.compile(
+    r"(?<![a-z])(?:map|ap|ar|accuracy|acc|recall|f1|agreement|iou|mota|hota|top-?[15])"
+)
 LISTS = frozenset(word for word, quantity in WORDS.items() if quantity in (CHANGES, CONTAINS))
-NEEDS_UNIT = frozenset("latency time speed inference duration memory vram throughput energy".split())
+NEEDS_UNIT = frozenset(
+    "latency time speed inference duration memory vram throughput energy".split()
+)
 
 
 class Meaning(NamedTuple):
@@ -124,7 +137,7 @@ class Meaning(NamedTuple):
 def clean(text: str) -> str:
     """A cell or title without Markdown and HTML."""
     text = html.unescape(re.sub(r"<br\s*/?>", " ", text))
-    text = re.sub(r"</?[a-zA-Z][^<>]{0,200}>", "", text)
+    text = re.sub(r"</?(?:sub|sup|b|i|em|strong|code|a|span|div|p)(?:\s[^<>]{0,200})?>", "", text)
     text = re.sub(r"!?\[([^\[\]]*)\]\([^()]*\)", r"\1", text)
     text = re.sub(r"\*\*|~~|[`$\\]", "", " ".join(text.split()))
     return re.sub(r"^([*_]+)(.+?)\1$", r"\2", text.strip())
@@ -147,7 +160,7 @@ def recognise(title: str, cells: Sequence[str]) -> Meaning:
         return _with_unit(shown, unit, words, accurate)
     if accurate:
         return Meaning(ACCURACY, 1.0, "", words)
-    if shown and shown.lower() in POWERS or (shown := _power_of(plain)):
+    if (shown and shown.lower() in POWERS) or (shown := _power_of(plain)):
         return _with_power(shown, words)
     return _by_words(plain, words, cells)
 

@@ -13,7 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 LONGEST = 60  # characters of a cell that may be a number
-ABSENT = frozenset({"", "-", "--", "---", "—", "–", "n/a", "na", "nan", "none", "null", "?", "todo"})
+ABSENT = frozenset(
+    {"", "-", "--", "---", "—", "–", "n/a", "na", "nan", "none", "null", "?", "todo"}
+)
 DIGITS = r"\d+(?:[.,'’\u00a0\u202f]\d+)*"
 PLAIN = rf"[-+]?(?:{DIGITS}|\.\d+)(?:[eE][-+]?\d+)?"
 APART = r"(?:\.\.\.?|…|–|—|-|to)"
@@ -25,7 +27,9 @@ FORM = re.compile(
     r"\s*(?P<unit>[^\W\d]+(?:/[^\W\d]+)?|%|×)?",
     re.IGNORECASE,
 )
-COMMA_PROOF = re.compile(r"(?<![\d.,])(?:\d+,(?:\d{1,2}|\d{4,})|0,\d{3}|\d{1,3}(?:\.\d{3})+,\d+)(?![\d.,])")
+COMMA_PROOF = re.compile(
+    r"(?<![\d.,])(?:\d+,(?:\d{1,2}|\d{4,})|0,\d{3}|\d{1,3}(?:\.\d{3})+,\d+)(?![\d.,])"
+)
 POINT_PROOF = re.compile(
     r"(?<![\d.,])(?:\d+\.(?:\d{1,2}|\d{4,})|0\.\d{3}|\d{1,3}(?:,\d{3})+\.\d+|\d{1,3}(?:,\d{3}){2,})(?![\d.,])"
 )
@@ -113,7 +117,9 @@ class Writing:
             if self.comma and self.point and ("," in digits) != ("." in digits):
                 if UNSURE.fullmatch(digits) or re.fullmatch(r"\d{1,3}\.\d{3}", digits):
                     return f"{digits} has two readings: other cells prove decimal points and commas"
-            elif UNSURE.fullmatch(digits) and not self.point and not self.comma and digits[0] != "0":
+            elif (
+                UNSURE.fullmatch(digits) and not self.point and not self.comma and digits[0] != "0"
+            ):
                 return f"{digits} is {digits.replace(',', '')} or {digits.replace(',', '.')}"
         return None
 

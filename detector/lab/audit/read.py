@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from detector.core.errors import SourceError, UsageError
-from detector.core.errors.parsing import quote
 from detector.core.errors.reading import read_text
 from detector.core.errors.text import counted
 from detector.core.errors.yaml_parsing import parse_yaml
@@ -49,7 +48,9 @@ def read_tables(path: str | Path, titles: Titles | None = None) -> list[Table]:
         error=SourceError,
         cure="give a CSV or Markdown file, or a run's folder",
     ).removeprefix("\ufeff")
-    return parse_tables(text, Path(path).name, markdown=suffix in (".md", ".markdown"), titles=titles)
+    return parse_tables(
+        text, Path(path).name, markdown=suffix in (".md", ".markdown"), titles=titles
+    )
 
 
 def parse_tables(
@@ -107,7 +108,9 @@ def _csv(text: str, name: str) -> list[list[str]]:
                 "quote cells that hold the separator"
             )
         if any(len(cell) > LONGEST_CELL for cell in row):
-            raise SourceError(f"{name}: row {number} has a cell of more than {LONGEST_CELL} letters")
+            raise SourceError(
+                f"{name}: row {number} has a cell of more than {LONGEST_CELL} letters"
+            )
     if len(grid) < 2:
         raise SourceError(f"{name}: it has a heading and no row")
     return grid
@@ -148,17 +151,7 @@ def _markdown(text: str, name: str) -> Iterator[tuple[str, list[list[str]]]]:
 def _cells(line: str) -> list[str]:
     inside = line.strip().removeprefix("|")
     inside = inside[:-1] if inside.endswith("|") and not inside.endswith("\\|") else inside
-    return [cell.replace("\\|", "|").strip() for cell in re.findall(r"((?:\\.|[^|\\])*)(?:\||$)", inside)][
-        : inside.replace("\\|", "").count("|") + 1
-    ]
-
-
-def is_table(path: str) -> bool:
-    return Path(path).suffix.lower() in SUFFIXES
-
-
-def refuse(path: str) -> UsageError:
-    return UsageError(
-        f"{quote(path)}: give a run's folder (runs/NAME), a JSON document of compare, eval, profile "
-        "or detect, or a table as .csv or .md"
-    )
+    return [
+        cell.replace("\\|", "|").strip()
+        for cell in re.findall(r"((?:\\.|[^|\\])*)(?:\||$)", inside)
+    ][: inside.replace("\\|", "").count("|") + 1]

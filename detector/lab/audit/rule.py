@@ -32,8 +32,8 @@ class Hit(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Rule:
     """``what``: the mistake, in a line. ``cure``: what to do. ``find``: of one table
-    (``tables.Table``), of all (``over`` = "all": ``audit.Case``), or of a finished run (``over`` =
-    "run": ``session.document.Summary``).
+    (``tables.Table``), of all (``over`` = "all": ``case.Case``), of a finished run ("run":
+    ``session.document.Summary``), or of what compare printed ("comparison": ``Comparison``).
 
     ``bad``, ``clean``: Markdown or CSV; several tables stand one below the other. ``machine``:
     facts that the examples need.

@@ -1,5 +1,4 @@
-"""Tables as rules see them: columns of one quantity each, numbers in base units, rows with labels.
-"""
+"""Tables as rules see them: columns of one quantity each, numbers in base units, rows with labels."""
 
 from __future__ import annotations
 

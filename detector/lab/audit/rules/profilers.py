@@ -85,7 +85,9 @@ def _declared(table: Table) -> Iterator[Hit]:
     if column is None or time is None:
         return
     holders = {
-        name: [part for part in re.split(r"\s*[;,+]\s*", column.texts[row]) if part.lower() in lower]
+        name: [
+            part for part in re.split(r"\s*[;,+]\s*", column.texts[row]) if part.lower() in lower
+        ]
         for name, row in names.items()
         if column.texts[row]
     }
@@ -103,8 +105,9 @@ def _declared(table: Table) -> Iterator[Hit]:
 
 def self_above_total(table: Table) -> Iterator[Hit]:
     for kind in (TIME, SHARE):
-        own, whole = table.one(kind, "self", but=("cuda",)), table.one(
-            kind, "total", "cumulative", but=("self", "cuda")
+        own, whole = (
+            table.one(kind, "self", but=("cuda",)),
+            table.one(kind, "total", "cumulative", but=("self", "cuda")),
         )
         for row in range(table.rows if own and whole else 0):
             one, two = (column.numbers[row] if column else None for column in (own, whole))
@@ -186,8 +189,7 @@ def start_up_inside(table: Table) -> Iterator[Hit]:
         added = sum(one.value for _, one in rows)
         if added > 0.1 and len(rows) < table.rows:
             yield Hit(
-                f"{percent(added)} of the total: "
-                + ", ".join(table.labels[row] for row, _ in rows[:6]),
+                f"{percent(added)} of {share.title!r} are start-up and tear-down",
                 rows=tuple(table.labels[row] for row, _ in rows[:6]),
             )
 
@@ -265,7 +267,10 @@ def count_against_claim(case: Case) -> Iterator[Hit]:
 
 def energy_without_idle(case: Case) -> Iterator[Hit]:
     words = " ".join(
-        text.lower() for table in case.tables for one in table.columns for text in (one.title, *one.texts)
+        text.lower()
+        for table in case.tables
+        for one in table.columns
+        for text in (one.title, *one.texts)
     )
     if "idle" in words or "baseline" in words:
         return

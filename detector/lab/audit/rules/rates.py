@@ -14,7 +14,26 @@ from detector.lab.audit.tables import Column, Table, ms
 
 SLACK = 0.05  # the mean of 1/t is not 1 over the mean of t
 ENDS = ("end-to-end", "e2e", "end", "pipeline", "overall")
-NOT_LATENCY = ("total", "std", "waiting", "wait", "min", "max", "p90", "p95", "p99", "build", "load", "nms", "duration", "self", "warmup", "training", "preprocess*", "postprocess*")
+NOT_LATENCY = (
+    "total",
+    "std",
+    "waiting",
+    "wait",
+    "min",
+    "max",
+    "p90",
+    "p95",
+    "p99",
+    "build",
+    "load",
+    "nms",
+    "duration",
+    "self",
+    "warmup",
+    "training",
+    "preprocess*",
+    "postprocess*",
+)
 
 
 def latency_of(table: Table) -> Column | None:
@@ -72,7 +91,9 @@ def fps_against_latency(table: Table) -> Iterator[Hit]:
     if found:
         row, time_s, fps = found[0]
         rest = [1 / rate - time for _, time, rate in found]
-        others = f", {ms(min(rest))} to {ms(max(rest))} in {len(rest)} rows" if len(rest) > 1 else ""
+        others = (
+            f", {ms(min(rest))} to {ms(max(rest))} in {len(rest)} rows" if len(rest) > 1 else ""
+        )
         yield Hit(
             f"{ms(time_s)} are {shown(1 / time_s)} FPS, the table says {shown(fps)} ({ms(1 / fps)} "
             f"a picture): {ms(rest[0])} of each picture have no name{others}",

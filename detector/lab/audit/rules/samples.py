@@ -81,8 +81,10 @@ def mean_outside_range(table: Table) -> Iterator[Hit]:
                 number = family[kind].numbers[row]
                 for end, sign in (("min", -1), ("max", 1)):
                     limit = family[end].numbers[row] if end in family else None
-                    outside = number and limit and (
-                        number.high < limit.low if sign < 0 else number.low > limit.high
+                    outside = (
+                        number
+                        and limit
+                        and (number.high < limit.low if sign < 0 else number.low > limit.high)
                     )
                     if outside and number and limit:
                         yield Hit(
@@ -121,7 +123,9 @@ def percentile_of_too_few(table: Table) -> Iterator[Hit]:
 
 
 def one_sample(table: Table) -> Iterator[Hit]:
-    counts = [one for one in table.all(COUNT) if one.has("runs", "samples", "n", "rounds", "images")]
+    counts = [
+        one for one in table.all(COUNT) if one.has("runs", "samples", "n", "rounds", "images")
+    ]
     if not counts or not table.all(TIME, RATE) or table.one(kinds.NAME, "layer", "function"):
         return
     rows = [
@@ -142,12 +146,14 @@ def no_spread(table: Table) -> Iterator[Hit]:
     if not compared or not table.all(kinds.MODEL, kinds.ENGINE, kinds.PRECISION, kinds.BATCH):
         return
     told = any(number.spread for one in compared for number in one.told)
-    statistics = any(_of_kind(one) in ("std", "min", "max", "p90", "p95", "p99") for one in compared)
+    statistics = any(
+        _of_kind(one) in ("std", "min", "max", "p90", "p95", "p99") for one in compared
+    )
     counts = [one for one in table.all(COUNT) if one.has(*SAMPLES, "rounds")]
     if not told and not statistics and not counts:
         yield Hit(
-            f"one figure a cell under {', '.join(repr(one.title) for one in compared[:3])}; no ±, "
-            "no range, no number of runs"
+            f"{', '.join(repr(one.title) for one in compared[:3])}: no ±, no range, no number of "
+            "runs"
         )
 
 
@@ -251,7 +257,7 @@ def effect_below_spread(case: Case) -> Iterator[Hit]:
         for model, rows in by_model.items():
             values = [one.number.value for one in rows]
             spread = spreads.get(model, 1.0)
-            if len(rows) > 1 and 1 + MATERIAL < spread and max(values) / min(values) <= spread:
+            if len(rows) > 1 and spread > 1 + MATERIAL and max(values) / min(values) <= spread:
                 yield Hit(
                     f"{model}: {', '.join(ms(one.number) for one in rows)} differ by "
                     f"{max(values) / min(values) - 1:.0%}; the same thing differs by {spread - 1:.0%}",
@@ -309,7 +315,7 @@ RULES = (
     Rule(
         "no-spread",
         "note",
-        "no spread: nobody can tell a difference from noise",
+        "one figure a cell: nobody can tell a difference from noise",
         "repeat each row five times in turn, and print the lowest and the highest",
         no_spread,
         bad="model,FPS\na,40\nb,44\n",

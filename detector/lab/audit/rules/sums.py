@@ -13,9 +13,42 @@ from detector.lab.audit.numbers import Number, exact, shown, total
 from detector.lab.audit.rule import Hit, Rule
 from detector.lab.audit.tables import Column, Table, ms, percent
 
-NO_PART = ("util*", "cpu", "gpu", "busy", "memory", "sparsity", "error", "change", "gain", "match*", "interval", "cache", "hit", "saved", "reduction", "increase", "drop*")
-NO_SUM = ("avg", "mean", "median", "min", "max", "std", "p50", "p90", "p95", "p99", "self", "cumulative")
-OF_THE_WHOLE = re.compile(r"\b(?:whole|total|sum|overall|all|window|duration|pipeline|end.to.end)\b")
+NO_PART = (
+    "util*",
+    "cpu",
+    "gpu",
+    "busy",
+    "memory",
+    "sparsity",
+    "error",
+    "change",
+    "gain",
+    "match*",
+    "interval",
+    "cache",
+    "hit",
+    "saved",
+    "reduction",
+    "increase",
+    "drop*",
+)
+NO_SUM = (
+    "avg",
+    "mean",
+    "median",
+    "min",
+    "max",
+    "std",
+    "p50",
+    "p90",
+    "p95",
+    "p99",
+    "self",
+    "cumulative",
+)
+OF_THE_WHOLE = re.compile(
+    r"\b(?:whole|total|sum|overall|all|window|duration|pipeline|end.to.end)\b"
+)
 
 
 def _parts(column: Column) -> bool:
@@ -184,7 +217,9 @@ def totals_contradict(case: Case) -> Iterator[Hit]:
     for table in case.tables:
         column = table.one(TIME, "inference", "forward", but=(*NO_SUM, "speed", "latency"))
         if column and table.one(kinds.CLIP) and len(column.told) > 2:
-            totals.append((f"{len(column.told)} rows of {column.title}", table.name, total(column.told)))
+            totals.append(
+                (f"{len(column.told)} rows of {column.title}", table.name, total(column.told))
+            )
         inside = table.one(TIME, "total", but=("cuda",))
         groups: dict[str, list[Number]] = {}
         for name, row in table.named_rows(kinds.NAME) if inside and _nested(table) else ():
@@ -196,7 +231,9 @@ def totals_contradict(case: Case) -> Iterator[Hit]:
     least, most = min(totals, key=lambda o: o[2].value), max(totals, key=lambda o: o[2].value)
     if least[2].high * 1.03 < most[2].low < 2 * least[2].high:
         said = ", ".join(f"{ms(number)} ({what})" for what, _, number in totals)
-        yield Hit(f"{len(totals)} totals of inference: {said}", tuple({one[1]: 0 for one in totals}))
+        yield Hit(
+            f"{len(totals)} totals of inference: {said}", tuple({one[1]: 0 for one in totals})
+        )
 
 
 def layers_against_inference(table: Table) -> Iterator[Hit]:
@@ -206,7 +243,11 @@ def layers_against_inference(table: Table) -> Iterator[Hit]:
     for name, (_, part) in sums:
         for other, (_, whole) in wholes:
             if whole.low > 1.5 * part.high:
-                many = f" ({shown(runs[0])} runs of each would be {ms(part.value * runs[0])})" if runs else ""
+                many = (
+                    f" ({shown(runs[0])} runs of each would be {ms(part.value * runs[0])})"
+                    if runs
+                    else ""
+                )
                 yield Hit(
                     f"{other!r} is {ms(whole)}, {name!r} is {ms(part)}: "
                     f"{shown(whole.value / part.value)} times as much{many}: a profiler, or several "

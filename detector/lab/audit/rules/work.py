@@ -125,7 +125,11 @@ def mb_or_mib(table: Table) -> Iterator[Hit]:
     if not params or not size or size.meaning.unit.lower() not in ("mb", "gb", "kb"):
         return
     for width in (4, 2, 1):
-        pairs = [(r, p, s) for r, (p, s) in enumerate(zip(params.numbers, size.numbers, strict=True)) if p and s]
+        pairs = [
+            (r, p, s)
+            for r, (p, s) in enumerate(zip(params.numbers, size.numbers, strict=True))
+            if p and s
+        ]
         factor = exact(width * 1e6 / 2**20)
         if pairs and all(
             (p * factor).meets(s, 0.005) and not (p * exact(width)).meets(s, 0.02)
@@ -164,7 +168,9 @@ def above_the_peak(case: Case) -> Iterator[Hit]:
             ]
             above = [hit for hit in hits if hit[2] > 1.01]
             if above:
-                said = ", ".join(f"{table.labels[r]} {percent(n)} -> {percent(x)}" for r, n, x in above)
+                said = ", ".join(
+                    f"{table.labels[r]} {percent(n)} -> {percent(x)}" for r, n, x in above
+                )
                 yield Hit(
                     f"the counts are MACs; with FLOPs the shares of the peak are {said}: count and "
                     "peak disagree on what a FLOP is",
@@ -221,11 +227,15 @@ def peak_differs(case: Case) -> Iterator[Hit]:
     """The peak that utilisation and FLOP/s of every row imply."""
     for table in case.tables:
         used, rate = table.one(SHARE, *USED), table.one(WORK_RATE)
-        pairs = [
-            (row, two / one)
-            for row, (one, two) in enumerate(zip(used.numbers, rate.numbers, strict=True))
-            if one and two and one.value > 0.01
-        ] if used and rate else []
+        pairs = (
+            [
+                (row, two / one)
+                for row, (one, two) in enumerate(zip(used.numbers, rate.numbers, strict=True))
+                if one and two and one.value > 0.01
+            ]
+            if used and rate
+            else []
+        )
         if len(pairs) < 2 or not all(one.meets(pairs[0][1], 0.01) for _, one in pairs):
             continue
         implied = sum(one.value for _, one in pairs) / len(pairs)
@@ -244,13 +254,17 @@ def peak_differs(case: Case) -> Iterator[Hit]:
 def peak_too_low(case: Case) -> Iterator[Hit]:
     """A stated peak against cores x clock x FLOPs a cycle."""
     for table in case.tables:
-        stated = [(n, v) for n, (kind, v) in table.facts.items() if kind == WORK_RATE and "peak" in n]
+        stated = [
+            (n, v) for n, (kind, v) in table.facts.items() if kind == WORK_RATE and "peak" in n
+        ]
         clocks = {name: v for name, (kind, v) in table.facts.items() if kind == kinds.CLOCK}
         cores = next((v.value for n, (_, v) in table.facts.items() if n == "cores"), None)
         cores = case.machine.number("cores") or cores
         per = next((v.value for n, (_, v) in table.facts.items() if "per cycle" in n), None)
         given = case.machine.number("flops_per_cycle")
-        clock = case.machine.number("clock") or max((v.value for v in clocks.values()), default=None)
+        clock = case.machine.number("clock") or max(
+            (v.value for v in clocks.values()), default=None
+        )
         for name, peak in stated:
             flops = given or per
             if not (cores and clock and flops):
@@ -315,8 +329,14 @@ def maximum_below_mean(case: Case) -> Iterator[Hit]:
         if used is None or table.one(kinds.NAME, "layer") is None:
             continue
         best: dict[str, Number] = {}
-        for row, (model, one) in enumerate(zip(table.texts(kinds.MODEL), used.numbers, strict=True)):
-            if one and not table.is_whole(row) and (model not in best or one.value > best[model].value):
+        for row, (model, one) in enumerate(
+            zip(table.texts(kinds.MODEL), used.numbers, strict=True)
+        ):
+            if (
+                one
+                and not table.is_whole(row)
+                and (model not in best or one.value > best[model].value)
+            ):
                 best[model] = one
         below = [m for m, one in best.items() if m in whole and one.high < whole[m][1]]
         if below:
