@@ -107,12 +107,14 @@ WORDS: dict[str, str] = {
     **dict.fromkeys(("bound", "limit"), BOUND),
     **dict.fromkeys(("changes", "optimisations", "optimizations", "optimisation"), CHANGES),
     **dict.fromkeys(("contains", "children"), CONTAINS),
-    **dict.fromkeys(("fps", "throughput"), RATE),
+    "fps": RATE,
     **dict.fromkeys(("speedup", "ratio", "acceleration"), RATIO),
     **dict.fromkeys(("params", "parameters", "#params", "param"), PARAMS),
 }
 ACCURATE = re.compile(
-    r"(?<![a-z])(?:map|ap|ar|accuracy|acc|recall|f1|agreement|iou|mota|hota|top-?[15])"
+    r"(?<![a-z])(?:map(?!p)|(?:ap|ar)(?![a-z])|ap(?:val|test)|accuracy|acc(?![a-z])|recall|f1"
+    r"(?![0-9])|agreement|iou|mota|hota|top-?[15])"
+)   r"(?<![a-z])(?:map|ap|ar|accuracy|acc|recall|f1|agreement|iou|mota|hota|top-?[15])"
 )
 LISTS = frozenset(word for word, quantity in WORDS.items() if quantity in (CHANGES, CONTAINS))
 NEEDS_UNIT = frozenset(
@@ -220,8 +222,7 @@ def _with_power(power: str, words: frozenset[str]) -> Meaning:
 def _by_words(plain: str, words: frozenset[str], cells: Sequence[str]) -> Meaning:
     numeric = sum(bool(re.match(r"[-+~]?[\d.]", cell)) for cell in cells) * 2 > len(cells) > 0
     if words & {"precision"} and not numeric:
-        executed = words & {"executed", "seen", "ran", "effective"}
-        return Meaning(EXECUTED if executed and words & {"executed"} else PRECISION, 1.0, "", words)
+        return Meaning(EXECUTED if words & {"executed", "ran"} else PRECISION, 1.0, "", words)
     if cells and all(cell.lower() in ENGINES for cell in cells) and not words & LISTS:
         return Meaning(ENGINE, 1.0, "", words)
     if cells and all(SIZE_TEXT.fullmatch(cell) for cell in cells):
@@ -234,17 +235,17 @@ def _by_words(plain: str, words: frozenset[str], cells: Sequence[str]) -> Meanin
         quantity = WORDS.get(word)
         if quantity is None or (quantity in (COUNT, BATCH, THREADS) and not numeric):
             continue
-        if quantity in (RATE,) and word == "throughput":
-            continue
         if numeric and quantity in (ENGINE, DEVICE, STAGE, BOUND, CHANGES, CONTAINS):
             continue
         return Meaning(quantity, 1.0, "", words)
-    if "speed-up" in ordered or re.search(r"speed.?up", plain.lower()):
+    if re.search(r"speed.?up", plain.lower()):
         return Meaning(RATIO, 1.0, "", words)
-    if not numeric:
-        return Meaning(TEXT, 1.0, "", words)
-    if "size" in ordered and len(ordered) == 1:
-        return Meaning(TEXT, 1.0, "", words, "a size in pixels or in MB? name the unit")
-    if words & NEEDS_UNIT:
-        return Meaning(TEXT, 1.0, "", words, "it has no unit: write it as (ms), (s), (MB)")
-    return Meaning(TEXT, 1.0, "", words, "what its numbers are is not clear from its title")
+    return Meaning(TEXT, 1.0, "", words, _why_unread(ordered) if numeric else "")
+
+
+def _why_unread(words: Sequence[str]) -> str:
+    if words == ["size"]:
+        return "a size in pixels or in MB? name the unit"
+    if NEEDS_UNIT.intersection(words):
+        return "it has no unit: write it as (ms), (s), (MB), (FPS)"
+    return "what its numbers are is not clear from its title"

@@ -63,13 +63,12 @@ class Number:
     def __truediv__(self, other: Number) -> Number:
         """Infinitely wide where the divisor may be zero."""
         if other.low <= 0 <= other.high:
-            value = self.value / other.value if other.value else math.nan
-            return Number(value, -math.inf, math.inf)
+            return Number(math.inf, -math.inf, math.inf)
         return self * Number(1 / other.value, 1 / other.high, 1 / other.low)
 
     def meets(self, other: Number, slack: float = 0.0) -> bool:
         """Whether both can be the same number. ``slack``: a share by which they may differ."""
-        more = slack * max(abs(self.value), abs(other.value))
+        more = slack * max(abs(self.value), abs(other.value)) if slack else 0.0
         return self.low - more <= other.high and other.low - more <= self.high
 
     def __str__(self) -> str:

@@ -64,7 +64,7 @@ def parse_tables(
     if markdown is None:
         markdown = any(RULE.fullmatch(line) and "|" in line for line in text.splitlines()[:2000])
     grids = _markdown(text, name) if markdown else [(name, _csv(text, name))]
-    tables = []
+    tables: list[Table] = []
     for title, grid in grids:
         if len(tables) == MOST_TABLES:
             raise SourceError(f"{name}: more than {MOST_TABLES} tables; split the file")

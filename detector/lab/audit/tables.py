@@ -1,4 +1,4 @@
-"""Tables as rules see them: columns of one quantity each, numbers in base units, rows with labels."""
+"""Tables as rules see them: columns of one quantity, numbers in base units, rows with labels."""
 
 from __future__ import annotations
 
@@ -142,8 +142,8 @@ def make_table(name: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) 
     table = Table(name, columns, len(rows), unread)
     if facts := _facts(table, writing):
         value = next(one for one in columns if one.title.lower() == "value")
-        said = [line for line in unread if f"column {value.title!r}" not in line]
-        return Table(name, columns, len(rows), said, facts, _said(table))
+        left = [line for line in unread if f"column {value.title!r}" not in line]
+        return Table(name, columns, len(rows), left, facts, _said(table))
     return table
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from detector.core.session.measured import Metric
 from detector.lab.audit.rule import Hit, Rule
 from detector.lab.session.comparison import METRICS, Comparison, Row
 
@@ -36,8 +37,8 @@ def within_noise(document: Comparison) -> Iterator[Hit]:
             )
 
 
-def _is_unsure(row: Row, document: Comparison, metric: str) -> bool:
-    ratio, interval = row.ratio.get(metric), row.ratio_interval.get(metric)  # type: ignore[call-overload]
+def _is_unsure(row: Row, document: Comparison, metric: Metric) -> bool:
+    ratio, interval = row.ratio.get(metric), row.ratio_interval.get(metric)
     if row.name == document.baseline or ratio is None or interval is None:
         return False
     return interval[0] < 1 < interval[1] and abs(ratio - 1) > 0.02

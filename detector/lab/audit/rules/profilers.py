@@ -96,9 +96,10 @@ def _declared(table: Table) -> Iterator[Hit]:
         return
     each = {name: number.value for name, row in names.items() if (number := time.numbers[row])}
     leaves = sum(value for name, value in each.items() if name not in holders)
+    said = (f"{name} holds {' and '.join(parts)}" for name, parts in holders.items())
     yield Hit(
         f"all rows add up to {shown(sum(each.values()))} s, those that contain no other row to "
-        f"{shown(leaves)} s: {', '.join(f'{n} holds {chr(44).join(p)}' for n, p in holders.items())}",
+        f"{shown(leaves)} s: {', '.join(said)}",
         rows=tuple(holders),
     )
 
@@ -161,14 +162,14 @@ def profiler_inside(table: Table) -> Iterator[Hit]:
     for name, row in names if own and calls and _nested_in(table) else ():
         one, all_of_it = own.numbers[row] if own else None, whole.numbers[row]
         n = calls.numbers[row] if calls else None
-        if one and all_of_it and n and n.value == 1 and all_of_it.value >= 0.95 * most:
-            if one.value > WRAPPER * most and one.value < all_of_it.value:
-                yield Hit(
-                    f"{name}: {ms(one)} of {ms(all_of_it)} are its own, "
-                    f"{percent(one.value / all_of_it.value)}: what wraps the work, and the "
-                    "profiler's cost for each call below it",
-                    rows=(name,),
-                )
+        whole_run = all_of_it and n and n.value == 1 and all_of_it.value >= 0.95 * most
+        if one and all_of_it and whole_run and WRAPPER * most < one.value < all_of_it.value:
+            yield Hit(
+                f"{name}: {ms(one)} of {ms(all_of_it)} are its own, "
+                f"{percent(one.value / all_of_it.value)}: what wraps the work, and the "
+                "profiler's cost for each call below it",
+                rows=(name,),
+            )
 
 
 def _nested_in(table: Table) -> bool:
@@ -229,10 +230,8 @@ def _gpu_busy(case: Case) -> tuple[str, str] | None:
         if cpu and gpu and not table.one(COUNT, "calls"):
             for one, two in zip(cpu.numbers, gpu.numbers, strict=True):
                 if one and two and 0 < two.value < one.value:
-                    return (
-                        f"the GPU is busy for {ms(two)} of {ms(one)} ({percent(two.value / one.value)})",
-                        table.name,
-                    )
+                    share = percent(two.value / one.value)
+                    return f"the GPU is busy for {ms(two)} of {ms(one)} ({share})", table.name
     return None
 
 
@@ -335,8 +334,10 @@ RULES = (
         "the profiler's own work is inside the time that it reports",
         "take times from a run without it, and say by how much it slows the run",
         profiler_inside,
-        bad="function,calls,self (s),cumulative (s)\nwhole run,10,15.5,15.5\n_parse_kineto_results,1,2.4,7.7\n",
-        clean="function,calls,self (s),cumulative (s)\nwhole run,10,15.5,15.5\nconv2d,6000,7.7,7.7\n",
+        bad="function,calls,self (s),cumulative (s)\nwhole run,10,15.5,15.5\n"
+        "_parse_kineto_results,1,2.4,7.7\n",
+        clean="function,calls,self (s),cumulative (s)\nwhole run,10,15.5,15.5\n"
+        "conv2d,6000,7.7,7.7\n",
     ),
     Rule(
         "start-up-inside",

@@ -72,9 +72,9 @@ def time_of_many(table: Table) -> Iterator[Hit]:
     if count is not None and 900 < count < 1100:
         return  # units-contradict says so
     if count is not None and batches is None:
-        first = next(_pairs(table))
+        _, time, rate, _ = next(_pairs(table))
         yield Hit(
-            f"{shown(first[1].value)} s x {shown(first[2].value)} FPS = {shown(first[1].value * first[2].value)}, "
+            f"{shown(time.value)} s x {shown(rate.value)} FPS = {shown(time.value * rate.value)}, "
             f"and about {count:.0f} in every row: the time is that of so many pictures",
             rows=tuple(table.labels[row] for row, *_ in _pairs(table)),
         )
@@ -110,7 +110,7 @@ def fps_above_latency(table: Table) -> Iterator[Hit]:
         if rate.low > (batch / time).high * (1 + SLACK)
     ]
     if found:
-        row, time, rate, batch = found[0]
+        _, time, rate, batch = found[0]
         best = batch.value / time.value
         yield Hit(
             f"{ms(time)} for a batch of {shown(batch.value)} are {shown(best)} FPS at most, the "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 from detector.lab.audit import columns as kinds
@@ -53,7 +54,8 @@ def _families(table: Table) -> Iterator[dict[str, Column]]:
 
 
 STATISTICS = frozenset(
-    "mean avg average min minimum best max maximum worst median std stdev stddev sd latency time".split()
+    "mean avg average min minimum best max maximum worst median std stdev stddev sd latency "
+    "time".split()
 )
 UNIT_WORDS = frozenset(("ms", "s", "us", "fps", "mb", "sec"))
 
@@ -98,7 +100,7 @@ def percentiles_out_of_order(table: Table) -> Iterator[Hit]:
     for family in _families(table):
         order = sorted((kind for kind in family if kind[0] == "p"), key=lambda one: int(one[1:]))
         slower = table.all(TIME) and family[order[0]].quantity == TIME if order else False
-        for low, high in zip(order, order[1:], strict=False):
+        for low, high in pairwise(order):
             for row in range(table.rows):
                 one, two = family[low].numbers[row], family[high].numbers[row]
                 if slower and one and two and two.high < one.low:
@@ -237,7 +239,7 @@ def same_thing_differs(case: Case) -> Iterator[Hit]:
         if most > least * (1 + MATERIAL):
             yield Hit(
                 f"{group[0].setting[kinds.MODEL]} with the same settings, as far as the tables "
-                f"tell: {', '.join(ms(one) for one in numbers)}, a spread of {most / least - 1:.0%}",
+                f"tell: {', '.join(map(ms, numbers))}, a spread of {most / least - 1:.0%}",
                 tuple({one.table: 0 for one in group}),
                 tuple(one.label for one in group),
             )
@@ -260,7 +262,8 @@ def effect_below_spread(case: Case) -> Iterator[Hit]:
             if len(rows) > 1 and spread > 1 + MATERIAL and max(values) / min(values) <= spread:
                 yield Hit(
                     f"{model}: {', '.join(ms(one.number) for one in rows)} differ by "
-                    f"{max(values) / min(values) - 1:.0%}; the same thing differs by {spread - 1:.0%}",
+                    f"{max(values) / min(values) - 1:.0%}; the same thing differs by "
+                    f"{spread - 1:.0%}",
                     (table.name,),
                     tuple(one.label for one in rows),
                 )

@@ -140,10 +140,7 @@ def unchanged(case: Case) -> Iterator[Hit]:
         if QUANTISED.search(changes) and pair[0] and pair[1] and pair[0].value == pair[1].value:
             key = before.name, after.name
             found.setdefault(key, []).append(after.labels[row])
-            said[key] = (
-                f"{sizes[1].texts[row] if sizes[1] else ''} {sizes[1].meaning.unit if sizes[1] else ''}"
-                f" before and after {changes!r}"
-            )
+            said[key] = f"{shown(pair[1].value / 1e6)} MB before and after {changes!r}"
     for names, rows in found.items():
         yield Hit(f"{said[names]}: the weights were not changed", names, tuple(rows))
     for table in case.tables:
@@ -165,8 +162,8 @@ def _same_memory(table: Table) -> Iterator[Hit]:
             one, two = (size.numbers[at] if size and at is not None else None for at in (full, row))
             if precision in LOW and one and two and one.value == two.value and size:
                 yield Hit(
-                    f"{size.title}: {size.texts[row]} in fp32 and in {precision}: what was measured "
-                    "did not change its type",
+                    f"{size.title}: {size.texts[row]} in fp32 and in {precision}: what was "
+                    "measured did not change its type",
                     (table.name,),
                     (table.labels[row],),
                 )

@@ -122,13 +122,13 @@ def fraction_called_percent(case: Case) -> Iterator[Hit]:
                 )
         for column in table.all(SHARE):
             told = column.told
-            if _parts(column) and len(told) > 2 and not _groups(table):
-                if total(told).scaled(100).meets(exact(1), 0.005):
-                    yield Hit(
-                        f"the rows of {column.title!r} add up to {shown(100 * total(told).value)}, "
-                        "as fractions do; as percentages they would add up to 100",
-                        (table.name,),
-                    )
+            alone = _parts(column) and len(told) > 2 and not _groups(table)
+            if alone and total(told).scaled(100).meets(exact(1), 0.005):
+                yield Hit(
+                    f"the rows of {column.title!r} add up to {shown(100 * total(told).value)}, "
+                    "as fractions do; as percentages they would add up to 100",
+                    (table.name,),
+                )
 
 
 def shares_contradict(case: Case) -> Iterator[Hit]:
@@ -250,8 +250,8 @@ def layers_against_inference(table: Table) -> Iterator[Hit]:
                 )
                 yield Hit(
                     f"{other!r} is {ms(whole)}, {name!r} is {ms(part)}: "
-                    f"{shown(whole.value / part.value)} times as much{many}: a profiler, or several "
-                    "runs, are inside it"
+                    f"{shown(whole.value / part.value)} times as much{many}: a profiler, or "
+                    "several runs, are inside it"
                 )
 
 
@@ -262,7 +262,8 @@ def count_times_mean(table: Table) -> Iterator[Hit]:
         one, n, each = (c.numbers[row] for c in (whole, count, mean) if c)
         if one and n and each and not (exact(n.value) * each).meets(one, 0.01):
             yield Hit(
-                f"{shown(n.value)} x {ms(each)} = {ms(n.value * each.value)}, the total says {ms(one)}",
+                f"{shown(n.value)} x {ms(each)} = {ms(n.value * each.value)}, the total says "
+                f"{ms(one)}",
                 rows=(table.labels[row],),
             )
 
@@ -298,7 +299,7 @@ RULES = (
         "share-above-whole",
         "error",
         "a share is above 100%",
-        "find what is counted twice: a container beside its children, several threads, a wrong peak",
+        "find what counts twice: a container and its children, threads; or the wrong peak",
         share_above_whole,
         bad="layer,utilization (%)\na,121\nb,40\n",
         clean="layer,utilization (%)\na,97\nb,40\n",
@@ -321,9 +322,11 @@ RULES = (
         "measure both in one run; what moved between the stages is the finding",
         shares_contradict,
         over="all",
-        bad="| stage | percent of time |\n|---|---|\n| load | 92.1 |\n| infer | 1.4 |\n| nms | 6.5 |\n\n"
+        bad="| stage | percent of time |\n|---|---|\n| load | 92.1 |\n| infer | 1.4 |\n"
+        "| nms | 6.5 |\n\n"
         "| stage | percent of time |\n|---|---|\n| infer | 60.0 |\n| nms | 40.0 |\n",
-        clean="| stage | percent of time |\n|---|---|\n| load | 90.0 |\n| infer | 6.0 |\n| nms | 4.0 |\n\n"
+        clean="| stage | percent of time |\n|---|---|\n| load | 90.0 |\n| infer | 6.0 |\n"
+        "| nms | 4.0 |\n\n"
         "| stage | percent of time |\n|---|---|\n| infer | 60.0 |\n| nms | 40.0 |\n",
     ),
     Rule(
@@ -356,7 +359,8 @@ RULES = (
         over="all",
         bad="| image | inference (ms) |\n|---|---|\n| a | 165.0 |\n| b | 121.4 |\n| c | 151.9 |\n\n"
         "| name | CPU total (ms) | calls |\n|---|---|---|\n| forward | 395.1 | 3 |\n",
-        clean="| image | inference (ms) |\n|---|---|\n| a | 165.0 |\n| b | 121.4 |\n| c | 151.9 |\n\n"
+        clean="| image | inference (ms) |\n|---|---|\n| a | 165.0 |\n| b | 121.4 |\n"
+        "| c | 151.9 |\n\n"
         "| name | CPU total (ms) | calls |\n|---|---|---|\n| forward | 436.1 | 3 |\n",
     ),
     Rule(
@@ -384,6 +388,7 @@ RULES = (
         "compute it again",
         decimal_place_lost,
         bad="quantity,value,unit\nmemory left,14000,MB\none image,4.7,MB\nsafe batch,297,images\n",
-        clean="quantity,value,unit\nmemory left,14000,MB\none image,4.7,MB\nsafe batch,2978,images\n",
+        clean="quantity,value,unit\nmemory left,14000,MB\none image,4.7,MB\n"
+        "safe batch,2978,images\n",
     ),
 )

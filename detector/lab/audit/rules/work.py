@@ -81,8 +81,8 @@ def _two_counts(case: Case) -> Iterator[Hit]:
             if high and all(is_twice(ratio) for ratio in high.values()):
                 model = next(iter(high))
                 yield Hit(
-                    f"{model}: {shown(one[model] / 1e9)} G in one, {shown(other[model] / 1e9)} G in "
-                    f"the other; {shown(min(high.values()))} to {shown(max(high.values()))} times "
+                    f"{model}: {shown(one[model] / 1e9)} G in one, {shown(other[model] / 1e9)} G "
+                    f"in the other; {shown(min(high.values()))} to {shown(max(high.values()))} times "
                     f"for {len(high)} models: one counts MACs, the other FLOPs",
                     (first, second),
                     tuple(high),
@@ -135,11 +135,11 @@ def mb_or_mib(table: Table) -> Iterator[Hit]:
             (p * factor).meets(s, 0.005) and not (p * exact(width)).meets(s, 0.02)
             for _, p, s in pairs
         ):
-            row, p, s = pairs[-1]
+            row, p, _ = pairs[-1]
             yield Hit(
                 f"{shown(p.value / 1e6)} M parameters x {width} bytes = "
-                f"{shown(p.value * width / 1e6)} MB = {shown(p.value * width / 2**20)} MiB; printed "
-                f"{size.texts[row]} under {size.title!r}",
+                f"{shown(p.value * width / 1e6)} MB = {shown(p.value * width / 2**20)} MiB; "
+                f"printed {size.texts[row]} under {size.title!r}",
                 rows=tuple(table.labels[one[0]] for one in pairs),
             )
             return
@@ -274,7 +274,8 @@ def peak_too_low(case: Case) -> Iterator[Hit]:
                 yield Hit(
                     f"{name!r} is {shown(peak.value / 1e9)} GFLOP/s; {shown(cores)} cores x "
                     f"{shown(clock / 1e9)} GHz x {shown(flops)} FLOPs a cycle are "
-                    f"{shown(best / 1e9)}: shares of it are too large by {shown(best / peak.value)}",
+                    f"{shown(best / 1e9)}: shares of the peak are {shown(best / peak.value)} times "
+                    "too large",
                     (table.name,),
                 )
 
