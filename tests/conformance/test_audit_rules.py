@@ -157,7 +157,8 @@ def test_every_rule_says_what_is_wrong_and_what_to_do() -> None:
     for rule in list_rules():
         assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.id), rule.id
         assert rule.severity in SEVERITIES
-        assert rule.what.strip() and rule.cure.strip(), rule.id
+        assert rule.what.strip(), rule.id
+        assert rule.cure.strip(), rule.id
 
 
 def test_every_file_of_the_folder_has_rules() -> None:

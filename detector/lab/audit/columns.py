@@ -31,6 +31,7 @@ MODEL, ENGINE, PRECISION, EXECUTED, BATCH, SIZE, THREADS, DEVICE, DECODER, CLIP 
     "decoder",
     "clip",
 )
+IN_FLIGHT = "in flight"
 NAME, STAGE, BOUND, CHANGES, CONTAINS, TEXT = (
     "name",
     "stage",
@@ -104,6 +105,7 @@ WORDS: dict[str, str] = {
     **dict.fromkeys(("type", "tag", "run"), NAME),
     **dict.fromkeys(("calls", "count", "runs", "images", "pictures", "frames", "samples"), COUNT),
     **dict.fromkeys(("n", "iterations", "iters", "repetitions", "rounds"), COUNT),
+    **dict.fromkeys(("concurrency", "streams", "requests"), IN_FLIGHT),
     **dict.fromkeys(("bound", "limit"), BOUND),
     **dict.fromkeys(("changes", "optimisations", "optimizations", "optimisation"), CHANGES),
     **dict.fromkeys(("contains", "children"), CONTAINS),
@@ -114,7 +116,6 @@ WORDS: dict[str, str] = {
 ACCURATE = re.compile(
     r"(?<![a-z])(?:map(?!p)|(?:ap|ar)(?![a-z])|ap(?:val|test)|accuracy|acc(?![a-z])|recall|f1"
     r"(?![0-9])|agreement|iou|mota|hota|top-?[15])"
-)   r"(?<![a-z])(?:map|ap|ar|accuracy|acc|recall|f1|agreement|iou|mota|hota|top-?[15])"
 )
 LISTS = frozenset(word for word, quantity in WORDS.items() if quantity in (CHANGES, CONTAINS))
 NEEDS_UNIT = frozenset(
@@ -170,9 +171,10 @@ def recognise(title: str, cells: Sequence[str]) -> Meaning:
 def _unit_of(plain: str) -> tuple[str, tuple[str, float] | None]:
     """The unit as it stands there: in brackets, at the end, or as a word (FPS, GFLOPs)."""
     for inside in re.findall(r"[(\[]([^()\[\]]*)[)\]]", plain):
-        name = PER_PICTURE.sub("", inside.strip().lower())
-        if (unit := UNITS.get(name)) is not None:
-            return inside.strip(), unit
+        for part in inside.split(","):
+            name = PER_PICTURE.sub("", part.strip().lower())
+            if (unit := UNITS.get(name)) is not None:
+                return part.strip(), unit
     whole = PER_PICTURE.sub("", re.sub(r"[(\[][^()\[\]]*[)\]]", " ", plain).strip().lower())
     for word in reversed(whole.replace(",", " ").split()):
         long_enough = len(word) > 1 or word == "%" or word == whole.split()[-1]

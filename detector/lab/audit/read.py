@@ -124,7 +124,7 @@ def _markdown(text: str, name: str) -> Iterator[tuple[str, list[list[str]]]]:
         line = lines[at]
         fenced ^= line.lstrip().startswith("```")
         if not fenced and re.match(r"#{1,6}\s", line):
-            heading = clean(line.lstrip("# "))[:60]
+            heading = clean(line.lstrip("# ")).rstrip(": ")[:60]
         begins = "|" in line and at + 1 < len(lines) and "|" in lines[at + 1]
         if fenced or not begins or not RULE.fullmatch(lines[at + 1]):
             at += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from detector.core.errors.text import printable
@@ -131,20 +131,19 @@ def make_table(name: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) 
     """``rows``: as they are written; short ones are filled up, long ones cut."""
     texts = [[clean(cell) for cell in (*row, *[""] * len(titles))[: len(titles)]] for row in rows]
     writing = Writing.of(cell for row in texts for cell in row)
-    unread: list[str] = []
+    reasons: dict[str, list[str]] = {}
     columns = []
     for at, title in enumerate(titles):
         cells = [row[at] for row in texts]
         column, said = _column(title, cells, writing)
         columns.append(column)
         if said:
-            unread.append(f"column {clean(title)[:LONGEST_LABEL] or at + 1!r}: {said}")
-    table = Table(name, columns, len(rows), unread)
+            reasons.setdefault(said, []).append(clean(title)[:LONGEST_LABEL] or f"column {at + 1}")
+    table = Table(name, columns, len(rows))
     if facts := _facts(table, writing):
-        value = next(one for one in columns if one.title.lower() == "value")
-        left = [line for line in unread if f"column {value.title!r}" not in line]
-        return Table(name, columns, len(rows), left, facts, _said(table))
-    return table
+        return Table(name, columns, len(rows), facts=facts, said=_said(table))
+    unread = [f"{', '.join(map(repr, titles))}: {why}" for why, titles in reasons.items()]
+    return replace(table, unread=unread)
 
 
 def _said(table: Table) -> dict[str, str]:

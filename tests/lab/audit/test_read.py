@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -126,8 +127,8 @@ def test_paths_of_other_kinds_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_list_of_rows_in_json_is_a_table(tmp_path: Path) -> None:
-    rows = '[{"model": "a", "latency_ms": 14.1, "fps": 7.99}, {"model": "b", "latency_ms": 20, "fps": 50}]'
-    (tmp_path / "rows.json").write_text(rows)
+    rows = [{"model": "a", "latency_ms": 14.1, "fps": 7.99}, {"model": "b", "latency_ms": 20}]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
     case = gather([str(tmp_path / "rows.json")], {}, Machine())
     (table,) = case.tables
     assert [str(one.meaning) for one in table.columns] == ["model", "time, ms", "rate, fps"]

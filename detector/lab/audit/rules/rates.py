@@ -104,18 +104,19 @@ def fps_against_latency(table: Table) -> Iterator[Hit]:
 def fps_above_latency(table: Table) -> Iterator[Hit]:
     if _times_of_many(table) is not None:
         return
-    found = [
-        (row, time, rate, batch)
-        for row, time, rate, batch in _pairs(table)
-        if rate.low > (batch / time).high * (1 + SLACK)
-    ]
+    flights = table.one(kinds.IN_FLIGHT)
+    found = []
+    for row, time, rate, batch in _pairs(table):
+        flight = flights.numbers[row] if flights else None
+        if rate.low > (batch * (flight or exact(1)) / time).high * (1 + SLACK):
+            found.append((row, time, rate, batch))
     if found:
         _, time, rate, batch = found[0]
         best = batch.value / time.value
+        many = f" for a batch of {shown(batch.value)}" if batch.value > 1 else ""
         yield Hit(
-            f"{ms(time)} for a batch of {shown(batch.value)} are {shown(best)} FPS at most, the "
-            f"table says {shown(rate.value)}: {shown(rate.value / best)} at once, or two "
-            "measurements",
+            f"{ms(time)}{many} are {shown(best)} FPS at most, the table says {shown(rate.value)}: "
+            f"{shown(rate.value / best)} at once, or two measurements",
             rows=tuple(table.labels[row] for row, *_ in found),
         )
 
@@ -323,7 +324,7 @@ RULES = (
         "say how many pictures are in flight at once, and the batch",
         fps_above_latency,
         bad="model,latency (ms),fps\na,10.0,400\nb,20,150\n",
-        clean="model,batch,latency (ms),fps\na,4,10.0,400\nb,8,20,400\n",
+        clean="model,batch,streams,latency (ms),fps\na,4,1,10.0,400\nb,8,2,20,790\n",
     ),
     Rule(
         "time-of-many-pictures",

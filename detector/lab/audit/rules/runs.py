@@ -242,7 +242,7 @@ RULES = (
     _rule(
         "few-frames",
         "note",
-        "few frames: no p99, and one slow moment moves every rate",
+        "no p99 of so few, and one slow moment moves every rate",
         "200 frames for p99; rounds in turns (compare) for a difference",
         few_frames,
     ),

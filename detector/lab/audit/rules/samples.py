@@ -309,7 +309,7 @@ RULES = (
     Rule(
         "one-sample",
         "warning",
-        "one run of one picture",
+        "one run, or one picture",
         "repeat it, in turns with what it is compared to, and print median and range",
         one_sample,
         bad="run,latency (ms),images,runs\nprofiler,18.3,1,1\nplain,17.5,1,1\n",

@@ -82,8 +82,8 @@ def _two_counts(case: Case) -> Iterator[Hit]:
                 model = next(iter(high))
                 yield Hit(
                     f"{model}: {shown(one[model] / 1e9)} G in one, {shown(other[model] / 1e9)} G "
-                    f"in the other; {shown(min(high.values()))} to {shown(max(high.values()))} times "
-                    f"for {len(high)} models: one counts MACs, the other FLOPs",
+                    f"in the other, {shown(min(high.values()))} to {shown(max(high.values()))} "
+                    f"times, for {len(high)} models: one counts MACs, the other FLOPs",
                     (first, second),
                     tuple(high),
                 )
