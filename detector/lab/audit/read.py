@@ -23,7 +23,7 @@ SUFFIXES = (".csv", ".tsv", ".md", ".markdown", ".txt")
 MOST_BYTES = 4 << 20
 MOST_ROWS, MOST_COLUMNS, LONGEST_CELL = 20_000, 200, 2_000
 MOST_TABLES = 200
-RULE = re.compile(r"\s*\|?\s*:?-{1,}:?\s*(?:\|\s*:?-{1,}:?\s*)*\|?\s*")
+LONGEST_LINE = 64 << 10
 Titles = Mapping[str, str | None]
 
 
@@ -62,7 +62,7 @@ def parse_tables(
         code = ord(found[0])
         raise SourceError(f"{name}:{line}: the character {code:#04x} is in no table; is it a CSV?")
     if markdown is None:
-        markdown = any(RULE.fullmatch(line) and "|" in line for line in text.splitlines()[:2000])
+        markdown = any(map(_is_rule, text.splitlines()[:2000]))
     grids = _markdown(text, name) if markdown else [(name, _csv(text, name))]
     tables: list[Table] = []
     for title, grid in grids:
@@ -125,8 +125,7 @@ def _markdown(text: str, name: str) -> Iterator[tuple[str, list[list[str]]]]:
         fenced ^= line.lstrip().startswith("```")
         if not fenced and re.match(r"#{1,6}\s", line):
             heading = clean(line.lstrip("# ")).rstrip(": ")[:60]
-        begins = "|" in line and at + 1 < len(lines) and "|" in lines[at + 1]
-        if fenced or not begins or not RULE.fullmatch(lines[at + 1]):
+        if fenced or "|" not in line or at + 1 == len(lines) or not _is_rule(lines[at + 1]):
             at += 1
             continue
         grid, first = [_cells(line)], at + 1
@@ -146,6 +145,14 @@ def _markdown(text: str, name: str) -> Iterator[tuple[str, list[list[str]]]]:
             number += 1
             said = f": {heading}" if heading else f": table {number}"
             yield f"{name}:{first}{said}", grid
+
+
+def _is_rule(line: str) -> bool:
+    """``|---|:--:|``: the line under a table's heading."""
+    plain = line.strip()
+    if "|" not in plain or len(plain) > LONGEST_LINE or not set(plain) <= set("|-: "):
+        return False
+    return all("-" in cell for cell in plain.strip("|").split("|"))
 
 
 def _cells(line: str) -> list[str]:

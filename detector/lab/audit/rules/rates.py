@@ -12,6 +12,7 @@ from detector.lab.audit.numbers import Number, exact, shown
 from detector.lab.audit.rule import Hit, Rule
 from detector.lab.audit.tables import Column, Table, ms
 
+MOST_COLUMNS = 20  # that are compared with each other
 SLACK = 0.05  # the mean of 1/t is not 1 over the mean of t
 ENDS = ("end-to-end", "e2e", "end", "pipeline", "overall")
 NOT_LATENCY = (
@@ -54,7 +55,7 @@ def _pairs(table: Table) -> Iterator[tuple[int, Number, Number, Number]]:
         time, rate = latency.numbers[row], fps.numbers[row]
         batch = batches.numbers[row] if batches else None
         if time and rate and time.value > 0 and rate.value > 0:
-            yield row, time, rate, batch or exact(1)
+            yield row, time, rate, batch if batch and batch.value >= 1 else exact(1)
 
 
 def _times_of_many(table: Table) -> float | None:
@@ -128,7 +129,7 @@ def units_contradict(table: Table) -> Iterator[Hit]:
             f"time x FPS is {shown(count)} in every row: the time is in ms where its heading says "
             "s, or in us where it says ms"
         )
-    columns = table.all(TIME, kinds.BYTES)
+    columns = table.all(TIME, kinds.BYTES)[:MOST_COLUMNS]
     for at, first in enumerate(columns):
         for second in columns[at + 1 :]:
             same = first.words - {first.meaning.unit.lower()} == second.words - {

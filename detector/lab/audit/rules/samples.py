@@ -18,6 +18,7 @@ from detector.lab.audit.tables import Column, Table, ms, precision_of
 SAMPLES = ("count", "calls", "samples", "n", "runs", "iterations", "frames", "iters")
 PERCENTILE = re.compile(r"^p(\d{2})(?:\.\d+)?$|^(\d{2})(?:th|%)$")
 NEEDED = {50: 5, 90: 20, 95: 40, 99: 200}  # samples, as for our own percentiles
+MOST = 300  # figures that are compared with each other
 MATERIAL = 0.1  # a spread below it is ordinary
 
 
@@ -216,7 +217,7 @@ def _may_be_same(one: dict[str, str], other: dict[str, str]) -> bool:
 def _repeats(case: Case) -> Iterator[list[_Measured]]:
     """Latencies of what can be the same thing, in several tables."""
     each = [one for table in case.tables for one in _measured(table)]
-    if len(case.tables) < 2 or len(each) > 2000:
+    if len(case.tables) < 2 or len(each) > MOST:
         return
     done: set[int] = set()
     for at, first in enumerate(each):

@@ -14,6 +14,7 @@ from detector.lab.audit.rules.rates import NOT_LATENCY, latency_of
 from detector.lab.audit.tables import Table, ms, precision_of
 
 LOW = ("fp16", "bf16", "int8", "fp8", "int4", "tf32")
+MOST_ROWS = 300  # that are compared with each other
 SPLIT = re.compile(r"\s*[;,+&]\s*|\s+and\s+")
 QUANTISED = re.compile(r"int8|int4|quanti[sz]|prun", re.IGNORECASE)
 
@@ -29,7 +30,7 @@ def differs_with(setting: str) -> Callable[[Table], Iterator[Hit]]:
     """A setting that no two rows hold still while engine or model changes."""
 
     def find(table: Table) -> Iterator[Hit]:
-        if not _compares(table):
+        if not _compares(table) or table.rows > MOST_ROWS:
             return
         for subject in (kinds.ENGINE, kinds.MODEL):
             settings = [table.setting(row) for row in range(table.rows)]
