@@ -243,6 +243,8 @@ def _flat(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _title(key: str) -> str:
     """``busy_s`` -> ``busy (s)``: the units of our keys."""
+    if key in ("gflops_s", "gbytes_s"):
+        return {"gflops_s": "GFLOP/s", "gbytes_s": "GB/s"}[key]
     for end in ("s", "ms", "mb", "bytes"):
         if key.endswith(f"_{end}"):
             return f"{key.removesuffix(f'_{end}')} ({end})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from detector.lab.audit.gather import gather
 from detector.lab.audit.machine import Machine
 from detector.lab.report.parts.audit import findings
 from detector.lab.session.read import read_session
-from tests.conformance.test_audit_rules import CLEAN_RUN
-from tests.lab.report.sessions import ran
+from tests.conformance.test_audit_rules import CLEAN_COMPARISON, CLEAN_RUN, ROW
+from tests.lab.report.sessions import layer, ran, with_passes
+from tests.session.documents import DOCUMENT
 
 
 @pytest.fixture
@@ -43,14 +45,17 @@ def test_the_short_end_tells_errors_alone(clean: Summary) -> None:
         assert "run-precision-not-executed" in lines[0]
 
 
+@pytest.mark.slow
 def test_a_run_and_its_report_tell_the_same(tmp_path: Path) -> None:
-    folder = ran(tmp_path)
+    """With the tables of its passes."""
+    folder = with_passes(ran(tmp_path))
     document = audit(gather([str(folder)], {}, Machine()))
     assert document.counts["error"] == 0
     drawn = findings(read_session(folder))
     assert all(one.rule in drawn for one in document.findings)
 
 
+@pytest.mark.slow
 def test_several_runs_are_set_side_by_side(tmp_path: Path) -> None:
     one, two = ran(tmp_path / "one"), ran(tmp_path / "two", batch=2)
     case = gather([str(one), str(two)], {}, Machine())
@@ -58,6 +63,32 @@ def test_several_runs_are_set_side_by_side(tmp_path: Path) -> None:
     assert beside.rows == 2
     assert beside.unread == []
     assert list(beside.texts("batch")) == ["1", "2"]
+
+
+def test_documents_that_are_printed_are_audited(tmp_path: Path) -> None:
+    """Each is told by its keys."""
+    layers = {"layers": {"rows": [layer(number) for number in range(9)]}}
+    rates = {"median": 40.0, "low": 39.0, "high": 41.0}
+    row = {**ROW, "fps": {"inference": rates, "end_to_end": rates}}
+    compared = {**CLEAN_COMPARISON, "rows": [row]}
+    run = {key: value for key, value in CLEAN_RUN.items() if key in Summary.__dataclass_fields__}
+    result = {"engine": "ort", "fps": {"end_to_end": 9.0}, "ap": 0.4, "model_input": [256, 416]}
+    documents = {
+        "profile": (layers, "layers: rows"),
+        "compare": (compared, "rows"),
+        "run": (run, "stages"),
+        "session": (DOCUMENT, "stages"),
+        "eval": ({"dataset": {}, "results": [result]}, "results"),
+        "rows": ([{"model": "a", "latency_ms": 5.0}], "rows"),
+    }
+    for name, (content, table) in documents.items():
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps(content))
+        case = gather([str(path)], {}, Machine())
+        assert f"{path}: {table}" in [one.name for one in case.tables], name
+        assert (name in ("run", "session")) == bool(case.runs)
+        assert (name == "compare") == bool(case.comparisons)
+        assert audit(case).counts["error"] == 0, name
 
 
 REAL = [

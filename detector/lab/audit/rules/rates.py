@@ -135,7 +135,9 @@ def units_contradict(table: Table) -> Iterator[Hit]:
             same = first.words - {first.meaning.unit.lower()} == second.words - {
                 second.meaning.unit.lower()
             }
-            if not same or first.meaning.unit == second.meaning.unit:
+            if not same or first.quantity != second.quantity:
+                continue
+            if first.meaning.unit == second.meaning.unit:
                 continue
             for row, (one, other) in enumerate(zip(first.numbers, second.numbers, strict=True)):
                 if one and other and not one.meets(other, 0.001):

@@ -146,6 +146,8 @@ def one_sample(table: Table) -> Iterator[Hit]:
 def no_spread(table: Table) -> Iterator[Hit]:
     """Times that are compared without a word on how far they repeat."""
     compared = [one for one in table.all(TIME, RATE) if len(one.told) > 1]
+    if table.one(kinds.NAME, "layer", "name", "function"):
+        return  # a profiler's rows
     if not compared or not table.all(kinds.MODEL, kinds.ENGINE, kinds.PRECISION, kinds.BATCH):
         return
     told = any(number.spread for one in compared for number in one.told)

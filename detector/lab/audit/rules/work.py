@@ -297,7 +297,7 @@ def _untested(table: Table, rows: list[int], word: str, case: Case) -> str:
     shares = [one.value for row in rows if used and (one := used.numbers[row])]
     if "comp" in word and shares and min(shares) < 0.5:
         return f"{word!r} at {percent(min(shares))} of the peak"
-    moved = table.one(kinds.BANDWIDTH) or table.one(BYTES, "moved", "traffic")
+    moved = table.one(kinds.BANDWIDTH) or table.one(BYTES, "moved", "traffic", "bytes")
     if "mem" not in word or moved or table.one(WORK, "intensity"):
         return ""
     rate, work, size = table.one(WORK_RATE), table.one(WORK), table.one(BYTES)
