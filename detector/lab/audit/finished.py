@@ -28,6 +28,7 @@ def closing_line(summary: Summary, verbose: bool) -> str | None:
     ]
     if not counts:
         return None
-    said = ", ".join(dict.fromkeys(one.rule for one in found if one.severity != "note"))
+    names = list(dict.fromkeys(one.rule for one in found if one.severity != "note"))
+    said = ", ".join(names) if verbose else names[0]
     folder = "" if summary.session is UNSET else f"; detect-video audit {summary.session}"
     return f"audit: {', '.join(counts)} ({said}){folder}"

@@ -34,4 +34,7 @@ def gather(paths: Sequence[str], titles: Titles, machine: Machine) -> Case:
                 "profile or detect, or a table as .csv or .md"
             )
     tables, runs, comparisons = join(found)
+    for title in titles:
+        if not any(title in table.given for table in tables):
+            raise UsageError(f"--columns: no table has a column {quote(title)}")
     return Case(tables, runs, comparisons, machine)

@@ -13,9 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 LONGEST = 60  # characters of a cell that may be a number
-ABSENT = frozenset(
-    {"", "-", "--", "---", "—", "–", "n/a", "na", "nan", "none", "null", "?", "todo"}
-)
+ABSENT = frozenset({"", "-", "--", "---", "—", "–", "n/a", "na", "nan", "?", "todo"})
 DIGITS = r"\d+(?:[.,'’\u00a0\u202f]\d+)*"
 PLAIN = rf"[-+]?(?:{DIGITS}|\.\d+)(?:[eE][-+]?\d+)?"
 APART = r"(?:\.\.\.?|…|–|—|-|to)"

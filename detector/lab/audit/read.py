@@ -10,6 +10,7 @@ import csv
 import io
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from detector.core.errors import SourceError, UsageError
@@ -83,7 +84,8 @@ def _table(name: str, grid: list[list[str]], titles: Titles) -> Table:
         )
     kept = [at for at, title in enumerate(head) if titles.get(clean(title), "") is not None]
     named = [titles.get(clean(head[at])) or head[at] for at in kept]
-    return make_table(name, named, [[row[at] for at in kept] for row in rows])
+    made = make_table(name, named, [[row[at] for at in kept] for row in rows])
+    return replace(made, given=frozenset(title for title in map(clean, head) if title in titles))
 
 
 def _csv(text: str, name: str) -> list[list[str]]:

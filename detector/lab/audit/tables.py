@@ -48,14 +48,15 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """``facts``: of a table of single quantities (columns quantity, value, unit): name -> number.
-    ``unread``: what is ambiguous, in lines."""
+    """``given``: titles of --columns that it has. ``facts``: of a table of single quantities
+    (columns quantity, value, unit): name -> number. ``unread``: what is ambiguous, in lines."""
 
     name: str
     columns: Sequence[Column]
     rows: int
     unread: Sequence[str] = ()
     facts: Mapping[str, tuple[str, Number]] = field(default_factory=dict)
+    given: frozenset[str] = frozenset()
     said: Mapping[str, str] = field(default_factory=dict)  # the same as texts, with their units
 
     def all(self, *quantities: str) -> list[Column]:

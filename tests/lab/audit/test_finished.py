@@ -11,10 +11,11 @@ import pytest
 from detector.core import wings
 from detector.core.session.codec import from_builtins
 from detector.core.session.document import Summary
-from detector.lab.audit.case import audit
+from detector.lab.audit.case import Case, audit
 from detector.lab.audit.finished import closing_line
 from detector.lab.audit.gather import gather
 from detector.lab.audit.machine import Machine
+from detector.lab.audit.ours import tables_of_runs
 from detector.lab.report.parts.audit import findings
 from detector.lab.session.read import read_session
 from tests.conformance.test_audit_rules import CLEAN_COMPARISON, CLEAN_RUN, ROW
@@ -59,6 +60,11 @@ def test_a_run_and_its_report_tell_the_same(tmp_path: Path) -> None:
 def test_several_runs_are_set_side_by_side(tmp_path: Path) -> None:
     one, two = ran(tmp_path / "one"), ran(tmp_path / "two", batch=2)
     case = gather([str(one), str(two)], {}, Machine())
+    third = case.runs[str(one)]
+    faster = replace(third, fps=replace(third.fps, end_to_end=2 * (third.fps.end_to_end or 0)))
+    again = Case(list(tables_of_runs({"one": third, "again": faster})))
+    (hit,) = [found for found in audit(again).findings if found.rule == "same-thing-differs"]
+    assert "100%" in hit.evidence
     (beside,) = [table for table in case.tables if table.name == "runs side by side"]
     assert beside.rows == 2
     assert beside.unread == []

@@ -85,7 +85,8 @@ def no_warm_up(run: Summary) -> Iterator[Hit]:
 
 
 def cut_short(run: Summary) -> Iterator[Hit]:
-    if run.exit.code not in (EXIT_DONE, EXIT_DAMAGED) and run.frames.written:
+    live = run.streams is not UNSET  # a run of cameras ends by a signal
+    if run.exit.code not in (EXIT_DONE, EXIT_DAMAGED) and run.frames.written and not live:
         yield Hit(f"exit {run.exit.code}: {run.exit.reason}; {run.frames.written} frames")
 
 

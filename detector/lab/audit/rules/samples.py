@@ -235,7 +235,33 @@ def _repeats(case: Case) -> Iterator[list[_Measured]]:
             yield [each[n] for n in group]
 
 
+def _runs_of_one_setting(table: Table) -> Iterator[Hit]:
+    """Saved runs side by side, of which some are repetitions."""
+    groups: dict[str, list[int]] = {}
+    for row in range(table.rows if table.rows <= MOST and table.one(kinds.NAME, "run") else 0):
+        setting = table.setting(row)
+        if kinds.MODEL in setting and kinds.ENGINE in setting:
+            groups.setdefault(repr(sorted(setting.items())), []).append(row)
+    for rows in groups.values():
+        for column in table.all(RATE):
+            told = [one for row in rows if (one := column.numbers[row])]
+            low, high = min(told, key=_value, default=None), max(told, key=_value, default=None)
+            if low and high and high.low > low.high * (1 + MATERIAL):
+                yield Hit(
+                    f"{len(told)} runs with the same settings: {shown(low.value)} to "
+                    f"{shown(high.value)} {column.title}, {high.value / low.value - 1:.0%} apart",
+                    (table.name,),
+                    tuple(table.labels[row] for row in rows),
+                )
+
+
+def _value(number: Number) -> float:
+    return number.value
+
+
 def same_thing_differs(case: Case) -> Iterator[Hit]:
+    for table in case.tables:
+        yield from _runs_of_one_setting(table)
     for group in _repeats(case):
         numbers = [one.number for one in group]
         least, most = min(n.high for n in numbers), max(n.low for n in numbers)
