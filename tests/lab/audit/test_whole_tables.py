@@ -7,7 +7,8 @@ import pytest
 
 from detector.lab.audit.case import Case, audit
 from detector.lab.audit.read import parse_tables
-from tests.lab.audit.cases import of_text, rules_of
+from tests.conftest import CHECKOUT
+from tests.lab.audit.cases import of_files, of_text, rules_of
 
 # Each as somebody careful would print it: figures that agree, spreads, one change a row.
 CLEAN = {
@@ -159,3 +160,10 @@ def test_all_sound_tables_together_have_no_error() -> None:
 def test_a_public_table_has_the_findings_that_its_figures_prove(name: str) -> None:
     text, expected = PUBLIC[name]
     assert rules_of(of_text(text)) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["README.md", "docs/performance.md", "docs/live.md"])
+def test_our_own_pages_have_no_error(page: str) -> None:
+    document = of_files([CHECKOUT / page])
+    assert [one for one in document.findings if one.severity == "error"] == []

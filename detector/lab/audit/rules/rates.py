@@ -12,6 +12,7 @@ from detector.lab.audit.numbers import Number, exact, shown
 from detector.lab.audit.rule import Hit, Rule
 from detector.lab.audit.tables import Column, Table, ms
 
+MOST_ROWS = 100  # that are compared with each other
 MOST_COLUMNS = 20  # that are compared with each other
 SLACK = 0.05  # the mean of 1/t is not 1 over the mean of t
 ENDS = ("end-to-end", "e2e", "end", "pipeline", "overall")
@@ -39,7 +40,7 @@ NOT_LATENCY = (
 
 def latency_of(table: Table) -> Column | None:
     return table.one(TIME, "latency", "inference", but=NOT_LATENCY) or table.one(
-        TIME, but=NOT_LATENCY
+        TIME, "time", "forward", "speed", but=NOT_LATENCY
     )
 
 
@@ -202,34 +203,44 @@ def outside_time_differs(table: Table) -> Iterator[Hit]:
 
 
 def ratio_of_rows(table: Table) -> Iterator[Hit]:
-    """A speed-up is the ratio of its row and one other row, the same for all."""
-    ratios, values = table.one(RATIO), [*table.all(TIME, RATE)]
-    if ratios is None or not values or not ratios.has("speed*", "ratio", "acceleration"):
+    """A speed-up that is the ratio of no two figures of the table: of its row and any other, either
+    way, nor of two figures of its row."""
+    ratios, values = table.one(RATIO, "speed*", "acceleration"), table.all(TIME, RATE)
+    if ratios is None or not values or table.rows > MOST_ROWS:
         return
-    told = [row for row, one in enumerate(ratios.numbers) if one and one.value > 0]
-    if len(told) < 2:
+    bases = [row for row, one in enumerate(ratios.numbers) if one and one.meets(exact(1))]
+    if len(bases) != 1:
         return
+    for row, said in enumerate(ratios.numbers):
+        ways = [
+            way
+            for column in values
+            for other in range(table.rows)
+            for way in _both_ways(column.numbers[row], column.numbers[other])
+        ]
+        ways += [
+            way
+            for at, one in enumerate(values)
+            for other in values[at + 1 :]
+            for way in _both_ways(one.numbers[row], other.numbers[row])
+        ]
+        if said is None or not ways or any(said.meets(way, 0.02) for way in ways):
+            continue
+        column = values[0]
+        first, own = column.numbers[bases[0]], column.numbers[row]
+        if first and own:
+            right = first / own if column.quantity == TIME else own / first
+            yield Hit(
+                f"the table says {ratios.texts[row]}; {column.title} {column.texts[row]} against "
+                f"{column.texts[bases[0]]} is {shown(right.value)}",
+                rows=(table.labels[row], table.labels[bases[0]]),
+            )
 
-    def wrong(column: Column, base: int) -> list[tuple[int, Number]]:
-        found, first = [], column.numbers[base]
-        for row in told:
-            other, said = column.numbers[row], ratios.numbers[row]
-            if first is None or other is None or said is None or not first.value:
-                continue
-            ratio = first / other if column.quantity == TIME else other / first
-            if not ratio.meets(said, 0.02):
-                found.append((row, ratio))
-        return found
 
-    bases = [row for row in told if (one := ratios.numbers[row]) and one.meets(exact(1))] or told
-    ways = [(wrong(column, base), column, base) for column in values for base in bases]
-    least, column, base = min(ways, key=lambda way: len(way[0]))
-    for row, ratio in least:
-        yield Hit(
-            f"the table says {ratios.texts[row]}; {column.title} {column.texts[row]} against "
-            f"{column.texts[base]} is {shown(ratio.value)}",
-            rows=(table.labels[row], table.labels[base]),
-        )
+def _both_ways(one: Number | None, other: Number | None) -> Iterator[Number]:
+    if one and other and one.low > 0 and other.low > 0:
+        yield one / other
+        yield other / one
 
 
 FAMILY = re.compile(r"(.*?)[-_ ]?(n|s|m|l|x|nano|tiny|small|medium|large|xlarge|huge)$")

@@ -174,6 +174,8 @@ def claimed_within_spread(table: Table) -> Iterator[Hit]:
             if not (first and said and other and base is not None and row != base):
                 continue
             apart = abs(said.value - 1) > 0.005 and not said.spread
+            ratio = first / other if column.quantity == TIME else other / first
+            apart = apart and ratio.meets(said, 0.05)
             if apart and first.spread and other.spread and first.meets(other):
                 yield Hit(
                     f"{column.title}: {column.texts[row]} and {column.texts[base]} overlap; the "

@@ -81,11 +81,12 @@ TITLES = {
 def accuracy_not_checked(table: Table) -> Iterator[Hit]:
     if not _compares(table) or table.all(ACCURACY):
         return
+    precisions = [table.setting(row).get(kinds.PRECISION) for row in range(table.rows)]
+    several = len(set(precisions)) > 1  # else nothing changes inside the table
     rows = [
         row
-        for row in range(table.rows)
-        if table.setting(row).get(kinds.PRECISION) in LOW
-        or QUANTISED.search(" ".join(table.label_texts(row)))
+        for row, precision in enumerate(precisions)
+        if (several and precision in LOW)
         or any(QUANTISED.search(one.texts[row]) for one in table.all(kinds.CHANGES))
     ]
     titles = [one.title for one in table.all(TIME, RATE) if precision_of(one.title) in LOW]
@@ -205,9 +206,7 @@ def different_work(table: Table) -> Iterator[Hit]:
         if len(rows) < 3 or len({one[2] for one in rows}) < 2:
             continue
         each, per = [one[1] for one in rows], [one[1] / one[2] for one in rows]
-        if max(each) / min(each) > 1.1 and max(per) / min(per) - 1 < 0.5 * (
-            max(each) / min(each) - 1
-        ):
+        if max(each) > 1.1 * min(each) and max(per) < 1.2 * min(per):
             yield Hit(
                 f"{name}: {ms(min(each))} to {ms(max(each))} for inputs of "
                 f"{shown(min(o[2] for o in rows))} to {shown(max(o[2] for o in rows))} pixels; a "

@@ -51,9 +51,13 @@ OF_THE_WHOLE = re.compile(
 )
 
 
+OF_TIME = ("time", "share", "percent", "total", "critical", "part", "fraction")
+OF_STAGES = ("load*", "read*", "preprocess*", "infer*", "postprocess*", "nms", "write", "decod*")
+
+
 def _parts(column: Column) -> bool:
     """Whether a column of shares is of one whole."""
-    return column.quantity == SHARE and not column.has(*NO_PART)
+    return column.quantity == SHARE and column.has(*OF_TIME) and not column.has(*NO_PART)
 
 
 def _nested(table: Table) -> bool:
@@ -72,8 +76,8 @@ def shares_do_not_sum(table: Table) -> Iterator[Hit]:
                 f"the {len(told)} rows of {column.title!r} add up to {percent(added)}",
                 rows=tuple(table.labels[row] for row in rows[:6]),
             )
-    across = [column for column in table.all(SHARE) if _parts(column)]
-    if len(across) < 3 or table.one(TIME):
+    across = [column for column in table.all(SHARE) if column.has(*OF_STAGES)]
+    if len(across) < 3 or len(across) < len(table.all(SHARE)) or table.one(TIME):
         return
     for row in range(table.rows):
         told = [one for column in across if (one := column.numbers[row])]
@@ -92,7 +96,7 @@ def _groups(table: Table) -> bool:
 
 def share_above_whole(table: Table) -> Iterator[Hit]:
     for column in table.all(SHARE):
-        if column.has("cpu", "change", "gain", "increase", "speed*", "overhead", "diff*"):
+        if column.has("cpu", "load", "change", "gain", "increase", "speed*", "overhead", "diff*"):
             continue
         for row, number in enumerate(column.numbers):
             if number and number.low > 1.005:
