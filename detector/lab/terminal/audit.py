@@ -46,10 +46,12 @@ def _print_rule(console: SafeConsole, rule: str, found: list[Finding]) -> None:
 
 
 def _rows(one: Finding) -> str:
-    if not one.rows:
+    """Those that the evidence does not name itself."""
+    rows = [row for row in one.rows if row not in one.evidence]
+    if not rows:
         return ""
-    more = f", {len(one.rows) - SHOWN_ROWS} more" if len(one.rows) > SHOWN_ROWS else ""
-    return f" ({', '.join(one.rows[:SHOWN_ROWS])}{more})"
+    more = f", {len(rows) - SHOWN_ROWS} more" if len(rows) > SHOWN_ROWS else ""
+    return f" ({', '.join(rows[:SHOWN_ROWS])}{more})"
 
 
 def _print_under(console: SafeConsole, text: str, style: str = "") -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from detector.core.errors.text import counted
 from detector.lab.audit import columns as kinds
 from detector.lab.audit.case import Case
 from detector.lab.audit.columns import BYTES, PARAMS, SHARE, WORK, WORK_RATE
@@ -82,8 +83,8 @@ def _two_counts(case: Case) -> Iterator[Hit]:
                 model = next(iter(high))
                 yield Hit(
                     f"{model}: {shown(one[model] / 1e9)} G in one, {shown(other[model] / 1e9)} G "
-                    f"in the other, {shown(min(high.values()))} to {shown(max(high.values()))} "
-                    f"times, for {len(high)} models: one counts MACs, the other FLOPs",
+                    f"in the other, {shown(high[model])} times, and so for "
+                    f"{counted(len(high), 'model')}: one counts MACs, the other FLOPs",
                     (first, second),
                     tuple(high),
                 )
