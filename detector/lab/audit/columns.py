@@ -140,7 +140,8 @@ class Meaning(NamedTuple):
 def clean(text: str) -> str:
     """A cell or title without Markdown and HTML."""
     text = html.unescape(re.sub(r"<br\s*/?>", " ", text))
-    text = re.sub(r"</?(?:sub|sup|b|i|em|strong|code|a|span|div|p)(?:\s[^<>]{0,200})?>", "", text)
+    text = re.sub(r"</?su[bp](?:\s[^<>]{0,200})?>", " ", text)
+    text = re.sub(r"</?(?:b|i|em|strong|code|a|span|div|p)(?:\s[^<>]{0,200})?>", "", text)
     text = re.sub(r"!?\[([^\[\]]*)\]\([^()]*\)", r"\1", text)
     text = re.sub(r"\*\*|~~|[`$\\]", "", " ".join(text.split()))
     return re.sub(r"^([*_]+)(.+?)\1$", r"\2", text.strip())
@@ -232,6 +233,8 @@ def _by_words(plain: str, words: frozenset[str], cells: Sequence[str]) -> Meanin
     ordered = re.findall(r"[\w#\-]+", plain.lower())
     if "batch" in ordered:
         return Meaning(BATCH, 1.0, "", words)
+    if "size" in ordered and words & {"test", "image", "img"}:
+        return Meaning(SIZE, 1.0, "", words)
     last = [word for word in ordered if word in ("type", "name", "tag")]
     for word in (*reversed([word for word in ordered if word not in last]), *last):
         quantity = WORDS.get(word)

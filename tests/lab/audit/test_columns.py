@@ -39,6 +39,8 @@ from detector.lab.audit.tables import make_table
         ("model type", ["PyTorch", "TensorRT"], kinds.ENGINE, 1),
         ("Test Size", ["640x640"], kinds.SIZE, 1),
         ("size (pixels)", ["640"], kinds.SIZE, 1),
+        ("Test Size", ["640", "1280"], kinds.SIZE, 1),
+        ("FPS<sub>GPU</sub>", ["400"], kinds.RATE, 1),
         ("threads", ["4"], kinds.THREADS, 1),
         ("Device", ["CPU"], kinds.DEVICE, 1),
         ("Speed-up (vs. PyTorch)", ["1.82"], kinds.RATIO, 1),

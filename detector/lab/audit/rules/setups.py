@@ -32,7 +32,8 @@ def differs_with(setting: str) -> Callable[[Table], Iterator[Hit]]:
     def find(table: Table) -> Iterator[Hit]:
         if not _compares(table) or table.rows > MOST_ROWS:
             return
-        for subject in (kinds.ENGINE, kinds.MODEL):
+        # The size is a part of what a model is.
+        for subject in (kinds.ENGINE, *((kinds.MODEL,) if setting != kinds.SIZE else ())):
             settings = [table.setting(row) for row in range(table.rows)]
             told = [
                 (row, one[subject], one[setting])
