@@ -101,7 +101,7 @@ class Writing:
     def of(cls, cells: Iterable[str]) -> Writing:
         comma = point = False
         for cell in cells:
-            if len(cell) <= LONGEST:
+            if len(cell) <= LONGEST and FORM.fullmatch(cell):  # "v1.25" proves nothing
                 comma = comma or COMMA_PROOF.search(cell) is not None
                 point = point or POINT_PROOF.search(cell) is not None
         return cls(comma, point)
@@ -156,7 +156,7 @@ class Writing:
             return math.nan, 0.0
         digits, _, power = plain.lower().partition("e")
         decimals = len(digits.partition(".")[2])
-        return value, 0.5 * 10.0 ** (int(power or 0) - decimals)
+        return value, 0.5 * 10.0 ** max(-300, min(300, int(power or 0) - decimals))
 
 
 def is_absent(text: str) -> bool:

@@ -41,9 +41,22 @@ def test_a_number_has_the_interval_of_its_text(text, value, low, high) -> None:
     assert (number.value, number.low, number.high) == pytest.approx((value, low, high))
 
 
-@pytest.mark.parametrize("text", ["", "yes", "2026-01-02", "1.2.3", "640x640", "=1+1", "9" * 80])
+@pytest.mark.parametrize(
+    "text", ["", "yes", "2026-01-02", "1.2.3", "640x640", "=1+1", "9" * 80, "1e999"]
+)
 def test_what_is_no_number_is_none(text) -> None:
     assert POINT.read(text) is None
+
+
+def test_a_zero_with_a_huge_exponent_is_a_number() -> None:
+    assert POINT.read("0e999").value == 0
+    assert POINT.read("0e-999").value == 0
+
+
+@given(st.text("0123456789.,'e+-±[]()~<%x msE…–", max_size=24), st.booleans(), st.booleans())
+def test_any_text_is_read_or_is_none(text, comma, point) -> None:
+    found = Writing(comma, point).read(text)
+    assert found is None or found.low <= found.high
 
 
 @pytest.mark.parametrize(
@@ -57,6 +70,7 @@ def test_what_is_no_number_is_none(text) -> None:
         (["1,234,567"], False, True),
         (["1,234"], False, False),
         (["1.234"], False, False),
+        (["net v1.25", "sizes 1,32 and 64"], False, False),
     ],
 )
 def test_what_a_cell_proves(cells, comma, point) -> None:
