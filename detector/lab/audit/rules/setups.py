@@ -33,7 +33,8 @@ def differs_with(setting: str) -> Callable[[Table], Iterator[Hit]]:
         if not _compares(table) or table.rows > MOST_ROWS:
             return
         # The size is a part of what a model is.
-        for subject in (kinds.ENGINE, *((kinds.MODEL,) if setting != kinds.SIZE else ())):
+        own = setting in (kinds.SIZE, kinds.MODEL)
+        for subject in (kinds.ENGINE,) if own else (kinds.ENGINE, kinds.MODEL):
             settings = [table.setting(row) for row in range(table.rows)]
             told = [
                 (row, one[subject], one[setting])
@@ -69,6 +70,7 @@ def _differs(setting: str, severity: str, bad: tuple[str, str], same: str) -> Ru
 
 
 TITLES = {
+    kinds.MODEL: "model",
     kinds.PRECISION: "precision",
     kinds.BATCH: "batch",
     kinds.SIZE: "input size (pixels)",
@@ -218,6 +220,7 @@ def different_work(table: Table) -> Iterator[Hit]:
 
 RULES = (
     _differs(kinds.PRECISION, "warning", ("fp32", "fp16"), "fp16"),
+    _differs(kinds.MODEL, "warning", ("yolov5s", "yolov5n"), "yolov5s"),
     _differs(kinds.BATCH, "warning", ("1", "16"), "8"),
     _differs(kinds.SIZE, "warning", ("640x640", "416x416"), "640x640"),
     _differs(kinds.THREADS, "warning", ("1", "8"), "4"),
