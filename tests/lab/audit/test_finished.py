@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 from detector.core import wings
 from detector.core.session.codec import from_builtins
 from detector.core.session.document import Summary
+from detector.core.terminal.console import SafeConsole
+from detector.core.terminal.run import print_run
 from detector.lab.audit.case import Case, audit
 from detector.lab.audit.finished import closing_line
 from detector.lab.audit.gather import gather
@@ -44,6 +47,13 @@ def test_the_short_end_tells_errors_alone(clean: Summary) -> None:
         lines = wings.closing_lines(wrong, verbose)
         assert len(lines) == 1
         assert "run-precision-not-executed" in lines[0]
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_the_terminal_prints_what_others_say(clean: Summary, verbose: bool) -> None:
+    out = io.StringIO()
+    print_run(SafeConsole(file=out, width=80), clean, verbose, ["audit: 1 error"])
+    assert out.getvalue().splitlines().count("audit: 1 error") == 1
 
 
 @pytest.mark.slow

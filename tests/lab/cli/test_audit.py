@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import detect_video
-from tests.lab.report.sessions import ran
+from tests.lab.report.sessions import CLIP, ran
 
 BAD = "model,latency (ms),fps\na,14.1,7.99\nb,15.0,9.39\n"
 WARNED = "engine,precision,FPS,rounds\nort,fp32,40,5\nort,int8,90,5\n"
@@ -70,3 +70,15 @@ def test_json_of_a_run_and_a_table(tables: Path) -> None:
     names = [one["name"] for one in document["audited"]]
     assert str(run) in names
     assert "bad.csv" in names
+
+
+@pytest.mark.slow
+def test_a_run_tells_with_v_what_to_doubt(tmp_path: Path) -> None:
+    """More threads than cores: a warning, which the short end does not tell."""
+    given = [CLIP, "--engine", "ort", "--frames", 3, "--threads", 64, "--concurrency", 2]
+    for words, told in ((["-v"], True), ([], False)):
+        process = detect_video(*given, *words, cwd=tmp_path)
+        assert process.returncode == 0, process.stderr
+        lines = [line for line in process.stdout.splitlines() if line.startswith("audit: ")]
+        assert len(lines) == told
+        assert all("more-threads-than-cores" in line for line in lines)
