@@ -34,7 +34,7 @@ LEVELS = {
         ("terminal", "trackers", "profile"),
         ("report", "compare", "tune"),
         ("evaluate", "peaks"),
-        ("analysis",),
+        ("analysis", "audit"),
         ("datasets", "session"),
         ("wing",),
     ],

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from detector.core.config.schema import Config
     from detector.core.engines.base import BuildProgress
     from detector.core.run.detect import Live, Result, Watcher
-    from detector.core.session.document import SessionDocument
+    from detector.core.session.document import SessionDocument, Summary
     from detector.core.terminal.console import SafeConsole
     from detector.core.terminal.progress import LiveLine
 
@@ -33,12 +33,15 @@ class Adds:
 
     ``sources``: name -> a class of ``sources.base.Source``. ``guest``: a ``Guest``, which takes
     some runs of ``detect`` over and watches the others. ``sections``: functions of a session's
-    document, each of which gives a ``Section`` of the HTML report, or None.
+    document, each of which gives a ``Section`` of the HTML report, or None. ``closing``: functions
+    of a finished run's summary, each of which gives a line for the end of its output, or None; the
+    second argument says whether -v asked for all.
     """
 
     sources: Mapping[str, str] = field(default_factory=dict)
     guest: str | None = None
     sections: tuple[str, ...] = ()
+    closing: tuple[str, ...] = ()
 
 
 @cache
@@ -189,6 +192,12 @@ class Section:
     title: str
     pieces: Sequence[str | Rows | Curve]
     how: str = ""
+
+
+def closing_lines(summary: Summary, verbose: bool) -> list[str]:
+    """What all wings say of a finished run."""
+    made = (load(place)(summary, verbose) for adds in additions() for place in adds.closing)
+    return [one for one in made if one is not None]
 
 
 def sections(document: SessionDocument) -> list[Section]:

@@ -106,7 +106,8 @@ def command(
         from detector.core.terminal.run import print_run
 
         width = 140 if verbose else 80
-        print_run(console or terminal(piped_width=width), result.summary, verbose)
+        closing = wings.closing_lines(result.summary, verbose)
+        print_run(console or terminal(piped_width=width), result.summary, verbose, closing)
     elif result.exit_code == EXIT_DAMAGED:  # an exit code alone says too little
         for source in result.summary.each:
             if source.exit.code == EXIT_DAMAGED:

@@ -21,6 +21,7 @@ from detector.core.config.schema import Config
 from detector.core.errors import LOGGED, DetectVideoError, EngineError, SourceError, UsageError
 from detector.core.errors.guard import guarded
 from detector.core.errors.holding import HeldFile, hold
+from detector.core.run.disturbances import Watch
 from detector.core.run.environment import process_age_s
 from detector.core.run.inputs import keep_inputs
 from detector.core.run.limits import blas_threads, check_files, check_memory, check_threads
@@ -134,11 +135,12 @@ def detect(
             stream = None if rows_to is None else _open_stream(rows_to, outputs, stop)
             job = _Job(plan, outputs, session, timer, stop, live, hooks, stream=stream)
             with closing_session(session):
+                watch = Watch()
                 with plan.loop.library_threads():
                     runs = _run_sources(job, specs)
                 with timer.phase("close"):
                     plan.loaded.close(runs)
-                return _write_session(job, runs, command)
+                return _write_session(job, runs, command, watch)
 
 
 def _resolve(
@@ -490,7 +492,9 @@ def _reuse_note(plan: Plan, run: SourceRun, sinks: Sequence[Sink]) -> list[str]:
     ]
 
 
-def _write_session(job: _Job, runs: list[SourceRun], command: Sequence[str]) -> Result:
+def _write_session(
+    job: _Job, runs: list[SourceRun], command: Sequence[str], watch: Watch
+) -> Result:
     """Writes summary and session files. Where no source could be opened, the session is removed."""
     written = write_records(
         job.session,
@@ -499,6 +503,7 @@ def _write_session(job: _Job, runs: list[SourceRun], command: Sequence[str]) -> 
         command,
         seconds=job.timer.seconds,
         stop_code=job.stop.exit_code,
+        finish=watch.finish,
     )
     failed = [run.error for run in runs if run.error is not None]
     unread = job.stream is not None and not job.stream.is_read

@@ -293,6 +293,18 @@ class LiveMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Disturbances:
+    """What disturbed the run from outside. ``swapped_mb``: of this process in swap at the end, in
+    10^6 bytes. ``throttled_s``: in which a CPU quota was used up. ``hot``: how often cores were
+    slowed down by heat. ``governor``: of the cores' clocks, where it saves power."""
+
+    swapped_mb: Annotated[Amount, statistic("memory in swap", "MB")] = 0.0
+    throttled_s: Annotated[Duration, statistic("time without the CPU by its quota", "s")] = 0.0
+    hot: Annotated[Count, statistic("times that cores were slowed down by heat", "1")] = 0
+    governor: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """A run. With one source, ``video``, ``outputs`` and ``partial_outputs`` are its own; with
     several, these are absent, the figures are totals, and ``sources`` holds each source."""
@@ -335,6 +347,7 @@ class Summary:
     ] = UNSET
     decoding: DecodingFigures | UnsetType = UNSET
     memory: LiveMemory | UnsetType | None = UNSET  # None: the system does not tell
+    disturbed: Disturbances | UnsetType = UNSET  # absent where nothing did
 
     @property
     def each(self) -> list[SourceSummary]:

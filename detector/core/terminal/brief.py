@@ -31,8 +31,10 @@ FULL, EMPTY = "█░", "#."  # where the terminal has the letters, and where no
 BESIDE = "   "
 
 
-def brief_lines(console: SafeConsole, summary: Summary, steady: bool) -> Iterator[Text]:
-    """``steady``: whether what limits the run can be said."""
+def brief_lines(
+    console: SafeConsole, summary: Summary, steady: bool, closing: Sequence[str] = ()
+) -> Iterator[Text]:
+    """``steady``: whether what limits the run can be said. ``closing``: what others say of it."""
     for line in _found(summary):
         yield Text(line)
     if summary.frames.written:
@@ -46,6 +48,7 @@ def brief_lines(console: SafeConsole, summary: Summary, steady: bool) -> Iterato
         yield Text(f"note: {note}")
     if hidden:
         yield Text(f"{counted(hidden, 'more note')}: add -v, or see the report")
+    yield from map(Text, closing)
     yield from map(Text, _written(summary))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import fields
 
 from rich.console import Group, RenderableType
@@ -44,17 +45,20 @@ def number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def print_run(console: SafeConsole, summary: Summary, verbose: bool = False) -> None:
+def print_run(
+    console: SafeConsole, summary: Summary, verbose: bool = False, closing: Sequence[str] = ()
+) -> None:
     """Prints what a person is told after a run, most wanted first: what was found and where it is,
     the two rates, what limits the run, and where a frame's time went.
 
     ``verbose`` prints all of it, with percentiles, threads and the seconds of each phase; else
     files get what brief.py says. Pictures have no steady state, so nothing is said about what
-    limits them. Sets ``console`` to at least 80 columns.
+    limits them. ``closing``: lines that others have to say. Sets ``console`` to at least 80
+    columns.
     """
     console.width = max(console.width, NARROWEST)
     if not verbose and not streams_of(summary):
-        console.print(Group(*brief_lines(console, summary, _is_video(summary))))
+        console.print(Group(*brief_lines(console, summary, _is_video(summary), closing)))
         return
     written, steady = summary.frames.written, _is_video(summary)
     parts: list[RenderableType] = [Text(line) for line in _found_lines(summary)]
@@ -70,7 +74,7 @@ def print_run(console: SafeConsole, summary: Summary, verbose: bool = False) -> 
         if verbose:
             parts.append(draw_table(console, threads_table(summary, written)))
             parts.append(Text(f"seconds: {seconds_text(summary)}", style="dim"))
-    parts += [Text(line) for line in _remarks(summary, verbose)]
+    parts += [Text(line) for line in (*_remarks(summary, verbose), *closing)]
     console.print(Group(*parts))
 
 

@@ -118,7 +118,8 @@ def test_every_section_is_there_in_the_order_of_the_page(browser, report, sessio
     titles = [one.title if isinstance(one.title, str) else one.title(saved) for one in drawn]
     first, last = ["What was found", "What to type next"], "How each number was taken"
     assert found == [*first, *titles, last]
-    assert titles[:3] == ["The run", "Ledger", "Timeline of 20 steady frames"]
+    begin = ["The run", "What to doubt", "Ledger", "Timeline of 20 steady frames"]
+    assert titles[:4] == begin
     assert {"Critical path", "What if", "Layers", "Energy", "Passes"} <= {*titles}
     assert browser.run("document.querySelector('h1').nextElementSibling.id") == "first"
     assert texts(browser, "#machine-part pre") == ["detect-video 'the clip.mp4'"]

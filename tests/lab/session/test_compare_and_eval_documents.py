@@ -1,4 +1,4 @@
-"""The documents of compare and eval: their JSON Schemas, and what damaged ones say."""
+"""The documents of compare, eval and audit: their JSON Schemas, and what damaged ones say."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from detector.core.errors import UsageError
 from detector.core.session.codec import from_json, json_schema
 from detector.core.session.measured import Measurements
+from detector.lab.session.audit import AuditDocument
 from detector.lab.session.comparison import Comparison
 from detector.lab.session.evaluation import SUBTYPES, Evaluation, Result, read_result
 
@@ -19,6 +20,7 @@ SCHEMAS = {
     "eval": json_schema(Evaluation, SUBTYPES),
     "evaluation": json_schema(Result, SUBTYPES),
     "measured": json_schema(Measurements),
+    "audit": json_schema(AuditDocument),
 }
 
 

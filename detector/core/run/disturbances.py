@@ -1,0 +1,78 @@
+"""What disturbed a run from outside, as far as the system tells: swap, a CPU quota, heat, governor.
+
+Counters of the kernel are read before and after the run: a few small files each time, and none of
+them during it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from glob import glob
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from detector.core.session.document import Disturbances, Summary
+
+HOT = "/sys/devices/system/cpu/cpu[0-9]*/thermal_throttle/core_throttle_count"
+GOVERNOR = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
+STATUS = "/proc/self/status"
+CGROUP = "/proc/self/cgroup"
+CGROUPS = "/sys/fs/cgroup"
+
+
+class Watch:
+    """Begins to watch; ``end`` says what happened since."""
+
+    def __init__(self) -> None:
+        self._hot, self._throttled_us = _hot(), _throttled_us()
+
+    def finish(self, summary: Summary) -> Summary:
+        """The summary with what disturbed the run."""
+        found = self.end()
+        return summary if found is None else replace(summary, disturbed=found)
+
+    def end(self) -> Disturbances | None:
+        """None where nothing disturbed the run."""
+        from detector.core.session.document import Disturbances
+
+        governor = _text(GOVERNOR).strip()
+        found = Disturbances(
+            swapped_mb=_swapped_kb() * 1024 / 1e6,
+            throttled_s=max(0, _throttled_us() - self._throttled_us) / 1e6,
+            hot=max(0, _hot() - self._hot),
+            governor=governor if governor == "powersave" else None,
+        )
+        return found if found != Disturbances() else None
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _hot() -> int:
+    """How often cores were slowed down because they were too hot, since the machine started."""
+    counts = (_text(path).strip() for path in glob(HOT))
+    return sum(int(count) for count in counts if count.isdigit())
+
+
+def _swapped_kb() -> int:
+    """Of this process, in swap now."""
+    return _number(_text(STATUS), "VmSwap:")
+
+
+def _throttled_us() -> int:
+    """Microseconds in which this process's group had used up its quota (cgroup v2)."""
+    group = next((line[3:] for line in _text(CGROUP).splitlines() if line.startswith("0::")), "/")
+    return _number(_text(f"{CGROUPS}{group.rstrip('/')}/cpu.stat"), "throttled_usec")
+
+
+def _number(text: str, name: str) -> int:
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) > 1 and words[0] == name and words[1].isdigit():
+            return int(words[1])
+    return 0

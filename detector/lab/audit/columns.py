@@ -1,0 +1,256 @@
+"""What a column of a table holds, by its title and its unit. What is ambiguous is said, not
+guessed: ``--columns`` gives a column another title.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+TIME, RATE, BYTES, SHARE = "time", "rate", "bytes", "share"
+WORK, WORK_RATE, PARAMS, BANDWIDTH = "work", "work rate", "parameters", "bandwidth"
+ACCURACY, RATIO, ENERGY, POWER, CLOCK, COUNT = (
+    "accuracy",
+    "ratio",
+    "energy",
+    "power",
+    "clock",
+    "count",
+)
+MODEL, ENGINE, PRECISION, EXECUTED, BATCH, SIZE, THREADS, DEVICE, DECODER, CLIP = (
+    "model",
+    "engine",
+    "precision",
+    "executed precision",
+    "batch",
+    "size",
+    "threads",
+    "device",
+    "decoder",
+    "clip",
+)
+IN_FLIGHT = "in flight"
+NAME, STAGE, BOUND, CHANGES, CONTAINS, TEXT = (
+    "name",
+    "stage",
+    "bound",
+    "changes",
+    "contains",
+    "text",
+)
+SETTINGS = (MODEL, ENGINE, PRECISION, BATCH, SIZE, THREADS, DEVICE, DECODER, CLIP)
+LABELS = (NAME, STAGE, *SETTINGS)
+
+# unit -> quantity, and what one of it is in the base unit: seconds, 1/s, bytes, a share of 1,
+# operations, joules, watts, hertz.
+UNITS: dict[str, tuple[str, float]] = {
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), (TIME, 1.0)),
+    **dict.fromkeys(("ms", "msec", "msecs", "millisecond", "milliseconds"), (TIME, 1e-3)),
+    **dict.fromkeys(("us", "µs", "μs", "usec", "microseconds"), (TIME, 1e-6)),
+    "ns": (TIME, 1e-9),
+    **dict.fromkeys(("fps", "hz", "1/s", "qps", "ips", "img/s", "imgs/s", "images/s"), (RATE, 1.0)),
+    **dict.fromkeys(
+        ("im/s", "image/s", "frames/s", "frame/s", "images/sec", "img/sec"), (RATE, 1.0)
+    ),
+    **dict.fromkeys(("%", "percent"), (SHARE, 0.01)),
+    "bytes": (BYTES, 1.0),
+    **{f"{k}b": (BYTES, 10.0**e) for k, e in (("k", 3), ("m", 6), ("g", 9))},
+    **{f"{k}ib": (BYTES, 2.0**e) for k, e in (("k", 10), ("m", 20), ("g", 30))},
+    **{
+        f"{k}{word}": (WORK, 10.0**e)
+        for k, e in (("m", 6), ("g", 9), ("t", 12))
+        for word in ("flop", "flops", "mac", "macs", "madds")
+    },
+    **{
+        f"{k}{word}{per}": (WORK_RATE, 10.0**e)
+        for k, e in (("m", 6), ("g", 9), ("t", 12))
+        for word in ("flop", "flops")
+        for per in ("/s", "/sec")
+    },
+    **{f"{k}b/s": (BANDWIDTH, 10.0**e) for k, e in (("m", 6), ("g", 9))},
+    **dict.fromkeys(("j", "joule", "joules"), (ENERGY, 1.0)),
+    **{"mj": (ENERGY, 1e-3), "uj": (ENERGY, 1e-6), "µj": (ENERGY, 1e-6), "wh": (ENERGY, 3600.0)},
+    **{"w": (POWER, 1.0), "watt": (POWER, 1.0), "watts": (POWER, 1.0), "mw": (POWER, 1e-3)},
+    **{"ghz": (CLOCK, 1e9), "mhz": (CLOCK, 1e6)},
+    **{"x": (RATIO, 1.0), "×": (RATIO, 1.0)},
+    **{"px": (SIZE, 1.0), "pixel": (SIZE, 1.0), "pixels": (SIZE, 1.0)},
+}
+POWERS = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}
+SUFFIX = re.compile(r"[-+~]?[\d.,]*\d\s*([^\W\d]{1,6}|%|×)\W*")
+PER_PICTURE = re.compile(r"\s*(?:/|per )\s*(?:img|image|frame|picture|inference)s?$")
+SIZE_TEXT = re.compile(r"\d{2,5}\s*[x×*]\s*\d{2,5}(?:\s*[x×*]\s*\d{1,4})?")
+PRECISION_TEXT = re.compile(
+    r"(?<![a-z0-9])(fp32|fp16|bf16|tf32|int8|fp8|int4|float32|float16|half|w8a8)(?![0-9])", re.I
+)
+PRECISIONS = {"float32": "fp32", "float16": "fp16", "half": "fp16", "w8a8": "int8"}
+ENGINES = frozenset(
+    "pytorch torch torchscript onnx onnxruntime ort openvino tensorrt trt tensorflow tflite keras "
+    "ncnn mnn tvm coreml opencv darknet paddle rknn deepsparse jax executorch null".split()
+)
+# word of a title -> what the column says, where no unit does
+WORDS: dict[str, str] = {
+    **dict.fromkeys(("model", "models", "network", "architecture", "variant", "detector"), MODEL),
+    **dict.fromkeys(("engine", "runtime", "backend", "framework", "format", "provider"), ENGINE),
+    **dict.fromkeys(("dtype", "datatype", "quantization"), PRECISION),
+    **dict.fromkeys(("batch", "batchsize", "bs"), BATCH),
+    **dict.fromkeys(("resolution", "input", "imgsz"), SIZE),
+    **dict.fromkeys(("threads", "cores"), THREADS),
+    **dict.fromkeys(("device", "hardware", "gpu", "platform", "machine", "card"), DEVICE),
+    **dict.fromkeys(("decoder", "reader"), DECODER),
+    **dict.fromkeys(("clip", "video", "dataset", "image", "picture"), CLIP),
+    **dict.fromkeys(("layer", "name", "function", "operator", "op", "kernel", "at", "node"), NAME),
+    **dict.fromkeys(("stage", "step", "component", "phase", "line"), STAGE),
+    **dict.fromkeys(("type", "tag", "run"), NAME),
+    **dict.fromkeys(("calls", "count", "runs", "images", "pictures", "frames", "samples"), COUNT),
+    **dict.fromkeys(("n", "iterations", "iters", "repetitions", "rounds"), COUNT),
+    **dict.fromkeys(("concurrency", "streams", "requests"), IN_FLIGHT),
+    **dict.fromkeys(("bound", "limit"), BOUND),
+    **dict.fromkeys(("changes", "optimisations", "optimizations", "optimisation"), CHANGES),
+    **dict.fromkeys(("contains", "children"), CONTAINS),
+    "fps": RATE,
+    **dict.fromkeys(("speedup", "ratio", "acceleration"), RATIO),
+    **dict.fromkeys(("params", "parameters", "#params", "param"), PARAMS),
+}
+ACCURATE = re.compile(
+    r"(?<![a-z])(?:map(?!p)|(?:ap|ar)(?![a-z])|ap(?:val|test)|accuracy|acc(?![a-z])|recall|f1"
+    r"(?![0-9])|agreement|iou|mota|hota|top-?[15])"
+)
+LISTS = frozenset(word for word, quantity in WORDS.items() if quantity in (CHANGES, CONTAINS))
+NEEDS_UNIT = frozenset(
+    "latency time speed inference duration memory vram throughput energy".split()
+)
+
+
+class Meaning(NamedTuple):
+    """``scale``: what one of its numbers is in the base unit. ``words``: of the title. ``why``: why
+    it is not read; "" where it is, or is text."""
+
+    quantity: str
+    scale: float
+    unit: str
+    words: frozenset[str]
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.quantity}, {self.unit}" if self.unit else self.quantity
+
+
+def clean(text: str) -> str:
+    """A cell or title without Markdown and HTML."""
+    text = html.unescape(re.sub(r"<br\s*/?>", " ", text))
+    text = re.sub(r"</?su[bp](?:\s[^<>]{0,200})?>", " ", text)
+    text = re.sub(r"</?(?:b|i|em|strong|code|a|span|div|p)(?:\s[^<>]{0,200})?>", "", text)
+    text = re.sub(r"!?\[([^\[\]]*)\]\([^()]*\)", r"\1", text)
+    text = re.sub(r"\*\*|~~|[`$\\]", "", " ".join(text.split()))
+    return re.sub(r"^([*_]+)(.+?)\1$", r"\2", text.strip())
+
+
+def recognise(title: str, cells: Sequence[str]) -> Meaning:
+    """``cells``: of the column, cleaned and without those that are absent."""
+    plain = clean(title).replace("_", " ")
+    words = frozenset(re.findall(r"[\w#@.\-]+", plain.lower()))
+    shown, unit = _unit_of(plain)
+    if unit is None and (suffix := _common_suffix(cells)) is not None:
+        shown, unit = suffix, UNITS.get(suffix.lower())
+    accurate = ACCURATE.search(plain.lower()) is not None
+    once = words & {"per", "inference", "image", "picture", "forward"}
+    if unit and unit[0] == WORK and "FLOPS" in title and not once:
+        return Meaning(
+            TEXT, 1.0, shown, words, "GFLOPS is a count or a rate: name it GFLOPs or GFLOP/s"
+        )
+    if unit is not None:
+        return _with_unit(shown, unit, words, accurate)
+    if accurate:
+        return Meaning(ACCURACY, 1.0, "", words)
+    if (shown and shown.lower() in POWERS) or (shown := _power_of(plain)):
+        return _with_power(shown, words)
+    return _by_words(plain, words, cells)
+
+
+def _unit_of(plain: str) -> tuple[str, tuple[str, float] | None]:
+    """The unit as it stands there: in brackets, at the end, or as a word (FPS, GFLOPs)."""
+    for inside in re.findall(r"[(\[]([^()\[\]]*)[)\]]", plain):
+        for part in inside.split(","):
+            name = PER_PICTURE.sub("", part.strip().lower())
+            if (unit := UNITS.get(name)) is not None:
+                return part.strip(), unit
+    whole = PER_PICTURE.sub("", re.sub(r"[(\[][^()\[\]]*[)\]]", " ", plain).strip().lower())
+    for word in reversed(whole.replace(",", " ").split()):
+        long_enough = len(word) > 1 or word == "%" or word == whole.split()[-1]
+        if long_enough and (unit := UNITS.get(word)) is not None:
+            return word, unit
+    if re.search(r"\bpercent|%", whole):
+        return "%", UNITS["%"]
+    return "", None
+
+
+def _common_suffix(cells: Sequence[str]) -> str | None:
+    """The unit that stands behind every number of the column."""
+    ends = [SUFFIX.fullmatch(cell) for cell in cells]
+    found = {one[1].lower() for one in ends if one}
+    if len(found) != 1 or not all(ends):
+        return None
+    suffix = found.pop()
+    return suffix if suffix in UNITS or suffix in POWERS else None
+
+
+def _power_of(plain: str) -> str:
+    """``params (M)``: a power of ten."""
+    found = re.search(r"[(\[]\s*([kmgb])\s*[)\]]", plain, re.IGNORECASE)
+    return found[1] if found else ""
+
+
+def _with_unit(
+    shown: str, unit: tuple[str, float], words: frozenset[str], accurate: bool
+) -> Meaning:
+    quantity, scale = unit
+    if quantity == SHARE and accurate:
+        quantity = ACCURACY
+    if quantity == SIZE and "batch" in words:
+        quantity, scale = BATCH, 1.0
+    return Meaning(quantity, scale, shown, words)
+
+
+def _with_power(power: str, words: frozenset[str]) -> Meaning:
+    scale, joined = POWERS[power.lower()], " ".join(sorted(words))
+    if re.search(r"\bparam|#param", joined):
+        return Meaning(PARAMS, scale, power, words)
+    if re.search(r"flop|\bmacs?\b|madd", joined):
+        return Meaning(WORK, scale, power, words)
+    return Meaning(TEXT, 1.0, power, words, f"({power}) of what? name params, FLOPs or MACs")
+
+
+def _by_words(plain: str, words: frozenset[str], cells: Sequence[str]) -> Meaning:
+    numeric = sum(bool(re.match(r"[-+~]?[\d.]", cell)) for cell in cells) * 2 > len(cells) > 0
+    if words & {"precision"} and not numeric:
+        return Meaning(EXECUTED if words & {"executed", "ran"} else PRECISION, 1.0, "", words)
+    if cells and all(cell.lower() in ENGINES for cell in cells) and not words & LISTS:
+        return Meaning(ENGINE, 1.0, "", words)
+    if cells and all(SIZE_TEXT.fullmatch(cell) for cell in cells):
+        return Meaning(SIZE, 1.0, "", words)
+    ordered = re.findall(r"[\w#\-]+", plain.lower())
+    if "batch" in ordered:
+        return Meaning(BATCH, 1.0, "", words)
+    if "size" in ordered and words & {"test", "image", "img"}:
+        return Meaning(SIZE, 1.0, "", words)
+    last = [word for word in ordered if word in ("type", "name", "tag")]
+    for word in (*reversed([word for word in ordered if word not in last]), *last):
+        quantity = WORDS.get(word)
+        if quantity is None or (quantity in (COUNT, BATCH, THREADS) and not numeric):
+            continue
+        if numeric and quantity in (ENGINE, DEVICE, STAGE, BOUND, CHANGES, CONTAINS):
+            continue
+        return Meaning(quantity, 1.0, "", words)
+    if re.search(r"speed.?up", plain.lower()):
+        return Meaning(RATIO, 1.0, "", words)
+    return Meaning(TEXT, 1.0, "", words, _why_unread(ordered) if numeric else "")
+
+
+def _why_unread(words: Sequence[str]) -> str:
+    if words == ["size"]:
+        return "a size in pixels or in MB? name the unit"
+    if NEEDS_UNIT.intersection(words):
+        return "it has no unit: write it as (ms), (s), (MB), (FPS)"
+    return "what its numbers are is not clear from its title"

@@ -1,0 +1,40 @@
+"""Paths on the command line -> what is audited."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from detector.core.errors import UsageError
+from detector.core.errors.parsing import quote
+from detector.lab.audit.case import Case
+from detector.lab.audit.machine import Machine
+from detector.lab.audit.ours import Ours, join, read_ours
+from detector.lab.audit.read import SUFFIXES, Titles, read_tables
+
+MOST_PATHS = 500
+
+
+def gather(paths: Sequence[str], titles: Titles, machine: Machine) -> Case:
+    """Raises SourceError for a table that cannot be read, UsageError for another kind of path, and
+    for a title of --columns that no table has."""
+    if len(paths) > MOST_PATHS:
+        raise UsageError(f"{len(paths)} paths: at most {MOST_PATHS} are audited together")
+    found: list[Ours] = []
+    for path in dict.fromkeys(paths):
+        if not Path(path).is_dir() and Path(path).suffix.lower() in SUFFIXES:
+            one = Ours(path)
+            one.tables += read_tables(path, titles)
+            found.append(one)
+        elif Path(path).is_dir() or Path(path).suffix.lower() == ".json":
+            found.append(read_ours(path))
+        else:
+            raise UsageError(
+                f"{quote(path)}: give a run's folder (runs/NAME), a .json of compare, eval, "
+                "profile or detect, or a table as .csv or .md"
+            )
+    tables, runs, comparisons = join(found)
+    for title in titles:
+        if not any(title in table.given for table in tables):
+            raise UsageError(f"--columns: no table has a column {quote(title)}")
+    return Case(tables, runs, comparisons, machine)

@@ -1,0 +1,166 @@
+"""Tables out of files that anybody may have written: CSV, and every table of a Markdown file.
+
+A file that cannot be read as tables is one line with exit code 3; what is larger than a table that
+a person typed is refused before it is taken apart.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from detector.core.errors import SourceError, UsageError
+from detector.core.errors.reading import read_text
+from detector.core.errors.text import counted
+from detector.core.errors.yaml_parsing import parse_yaml
+from detector.lab.audit.columns import clean
+from detector.lab.audit.tables import Table, make_table
+
+SUFFIXES = (".csv", ".tsv", ".md", ".markdown", ".txt")
+MOST_BYTES = 4 << 20
+MOST_ROWS, MOST_COLUMNS, LONGEST_CELL = 20_000, 200, 2_000
+MOST_TABLES = 200
+LONGEST_LINE = 64 << 10
+Titles = Mapping[str, str | None]
+
+
+def read_titles(path: str) -> dict[str, str | None]:
+    """--columns: title of a column -> the title to read it as; null leaves it out."""
+    content = parse_yaml(read_text(path, "titles of columns"), path)
+    if not isinstance(content, dict) or not all(
+        isinstance(value, str | None) for value in content.values()
+    ):
+        raise UsageError(f"{path}: give lines such as  Lat.: latency (ms)")
+    return {str(title): value for title, value in content.items()}
+
+
+def read_tables(path: str | Path, titles: Titles | None = None) -> list[Table]:
+    """Raises SourceError where the file holds no table, and UsageError for no kind of file that is
+    read."""
+    suffix = Path(path).suffix.lower()
+    text = read_text(
+        path,
+        "a table",
+        limit=MOST_BYTES,
+        error=SourceError,
+        cure="give a CSV or Markdown file, or a run's folder",
+    ).removeprefix("\ufeff")
+    return parse_tables(
+        text, Path(path).name, markdown=suffix in (".md", ".markdown"), titles=titles
+    )
+
+
+def parse_tables(
+    text: str, name: str, *, markdown: bool | None = None, titles: Titles | None = None
+) -> list[Table]:
+    """``markdown``: None decides by what the text looks like."""
+    if found := re.search("[\x00-\x08\x0b\x0e-\x1f\x7f]", text):
+        line = text.count("\n", 0, found.start()) + 1
+        code = ord(found[0])
+        raise SourceError(f"{name}:{line}: the character {code:#04x} is in no table; is it a CSV?")
+    if markdown is None:
+        markdown = any(map(_is_rule, text.splitlines()[:2000]))
+    grids = _markdown(text, name) if markdown else [(name, _csv(text, name))]
+    tables: list[Table] = []
+    for title, grid in grids:
+        if len(tables) == MOST_TABLES:
+            raise SourceError(f"{name}: more than {MOST_TABLES} tables; split the file")
+        tables.append(_table(title, grid, titles or {}))
+    if not tables:
+        raise SourceError(f"{name}: no table in it; a table of Markdown has a line |---|---|")
+    return tables
+
+
+def _table(name: str, grid: list[list[str]], titles: Titles) -> Table:
+    head, rows = grid[0], grid[1:]
+    if len(head) > MOST_COLUMNS or len(rows) > MOST_ROWS:
+        raise SourceError(
+            f"{name}: {len(rows)} rows of {len(head)} columns; a table has at most {MOST_ROWS} "
+            f"rows of {MOST_COLUMNS} columns: give a part of it"
+        )
+    kept = [at for at, title in enumerate(head) if titles.get(clean(title), "") is not None]
+    named = [titles.get(clean(head[at])) or head[at] for at in kept]
+    made = make_table(name, named, [[row[at] for at in kept] for row in rows])
+    return replace(made, given=frozenset(title for title in map(clean, head) if title in titles))
+
+
+def _csv(text: str, name: str) -> list[list[str]]:
+    lines = text.splitlines()
+    first = next((line for line in lines if line.strip()), "")
+    delimiter = max("\t;,", key=first.count)
+    if delimiter not in first:
+        raise SourceError(f"{name}: its first line has one column; a table has several")
+    try:
+        grid = [
+            row
+            for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+            if any(cell.strip() for cell in row)
+        ]
+    except csv.Error as error:
+        raise SourceError(f"{name}: not a CSV file: {error}") from error
+    width = len(grid[0])
+    for number, row in enumerate(grid[1:], 2):
+        if len(row) != width:
+            raise SourceError(
+                f"{name}: row {number} has {counted(len(row), 'cell')}, the heading {width}; "
+                "quote cells that hold the separator"
+            )
+        if any(len(cell) > LONGEST_CELL for cell in row):
+            raise SourceError(
+                f"{name}: row {number} has a cell of more than {LONGEST_CELL} letters"
+            )
+    if len(grid) < 2:
+        raise SourceError(f"{name}: it has a heading and no row")
+    return grid
+
+
+def _markdown(text: str, name: str) -> Iterator[tuple[str, list[list[str]]]]:
+    """Every table, called by the heading above it."""
+    lines = text.splitlines()
+    heading, number, at, fenced = "", 0, 0, False
+    while at < len(lines):
+        line = lines[at]
+        fenced ^= line.lstrip().startswith("```")
+        if not fenced and re.match(r"#{1,6}\s", line):
+            heading = clean(line.lstrip("# ")).rstrip(": ")[:60]
+        if fenced or "|" not in line or at + 1 == len(lines) or not _is_rule(lines[at + 1]):
+            at += 1
+            continue
+        grid, first = [_cells(line)], at + 1
+        at += 2
+        while at < len(lines) and "|" in lines[at] and lines[at].strip():
+            cells = _cells(lines[at])
+            if any(len(cell) > LONGEST_CELL for cell in cells):
+                raise SourceError(f"{name}:{at + 1}: a cell of more than {LONGEST_CELL} letters")
+            if len(cells) > len(grid[0]) and any(cells[len(grid[0]) :]):
+                raise SourceError(
+                    f"{name}:{at + 1}: {len(cells)} cells in a table of {len(grid[0])} columns; "
+                    r"write \| for a bar inside a cell"
+                )
+            grid.append([*cells, *[""] * len(grid[0])][: len(grid[0])])
+            at += 1
+        if len(grid) > 1 and len(grid[0]) > 1:
+            number += 1
+            said = f": {heading}" if heading else f": table {number}"
+            yield f"{name}:{first}{said}", grid
+
+
+def _is_rule(line: str) -> bool:
+    """``|---|:--:|``: the line under a table's heading."""
+    plain = line.strip()
+    if "|" not in plain or len(plain) > LONGEST_LINE or not set(plain) <= set("|-: "):
+        return False
+    return all("-" in cell for cell in plain.strip("|").split("|"))
+
+
+def _cells(line: str) -> list[str]:
+    inside = line.strip().removeprefix("|")
+    inside = inside[:-1] if inside.endswith("|") and not inside.endswith("\\|") else inside
+    return [
+        cell.replace("\\|", "|").strip()
+        for cell in re.findall(r"((?:\\.|[^|\\])*)(?:\||$)", inside)
+    ][: inside.replace("\\|", "").count("|") + 1]

@@ -1,0 +1,72 @@
+"""What a rule is: one mistake, and the function that finds it.
+
+The rules stand in the files of ``rules/``, in their lists ``RULES``, and are found by standing
+there. A rule over tables brings its own examples: ``bad`` fires it, ``clean`` does not
+(tests/conformance/test_audit_rules.py tries both, and ``audit --explain`` shows them).
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from detector.lab.session.audit import Finding, Severity
+
+FOLDER = Path(__file__).with_name("rules")
+MOST_HITS = 40  # of one rule; a table of thousands of rows says the same thousands of times
+
+
+class Hit(NamedTuple):
+    """``where``: names of tables or runs; ``rows``: labels of their rows."""
+
+    evidence: str
+    where: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """``what``: the mistake, in a line. ``cure``: what to do. ``find``: of one table
+    (``tables.Table``), of all (``over`` = "all": ``case.Case``), of a finished run ("run":
+    ``session.document.Summary``), or of what compare printed ("comparison": ``Comparison``).
+
+    ``bad``, ``clean``: Markdown or CSV; several tables stand one below the other. ``machine``:
+    facts that the examples need.
+    """
+
+    id: str
+    severity: Severity
+    what: str
+    cure: str
+    find: Callable[[Any], Iterable[Hit]]
+    _: KW_ONLY
+    over: str = "table"
+    bad: str = ""
+    clean: str = ""
+    machine: Mapping[str, float | str] = field(default_factory=dict)
+
+    def findings(self, what: Any, name: str = "") -> Iterator[Finding]:
+        """``name``: of the table or run, where the rule looks at one."""
+        for number, hit in enumerate(self.find(what)):
+            if number == MOST_HITS:
+                return
+            where = hit.where or ((name,) if name else ())
+            yield Finding(self.id, self.severity, where, hit.rows, hit.evidence, self.cure)
+
+
+@cache
+def list_rules() -> tuple[Rule, ...]:
+    """All of them, by file and place in it."""
+    package = f"{__name__.rpartition('.')[0]}.{FOLDER.name}"
+    names = sorted(info.name for info in pkgutil.iter_modules([str(FOLDER)]))
+    modules = [importlib.import_module(f"{package}.{name}") for name in names]
+    return tuple(rule for module in modules for rule in module.RULES)
+
+
+def find_rule(name: str) -> Rule | None:
+    return next((rule for rule in list_rules() if rule.id == name), None)

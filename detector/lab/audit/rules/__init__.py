@@ -1,0 +1,1 @@
+"""The rules of ``audit``, a file for each kind of mistake."""

@@ -1,0 +1,91 @@
+"""Mistakes in reading what ``compare`` printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from detector.core.session.measured import Metric
+from detector.lab.audit.rule import Hit, Rule
+from detector.lab.session.comparison import METRICS, Comparison, Row
+
+ENOUGH_ROUNDS = 3  # below it, intervals lie apart by chance
+
+
+def not_comparable(document: Comparison) -> Iterator[Hit]:
+    for warning in document.warnings:
+        yield Hit(warning)
+
+
+def few_rounds(document: Comparison) -> Iterator[Hit]:
+    if document.rounds < ENOUGH_ROUNDS and len(document.rows) > 1:
+        yield Hit(f"{document.rounds} of each row; intervals of so few lie apart by chance")
+
+
+def within_noise(document: Comparison) -> Iterator[Hit]:
+    """A ratio whose rounds lie on both sides of 1."""
+    for metric in METRICS:
+        unsure = [row for row in document.rows if _is_unsure(row, document, metric)]
+        if unsure:
+            said = "; ".join(
+                f"{row.name} {row.ratio[metric]:.2f}x "
+                f"[{row.ratio_interval[metric][0]:.2f}..{row.ratio_interval[metric][1]:.2f}]"  # type: ignore[index]
+                for row in unsure[:4]
+            )
+            yield Hit(
+                f"{metric.replace('_', '-')} FPS: {said}: not told from {document.baseline}",
+                rows=tuple(row.name for row in unsure),
+            )
+
+
+def _is_unsure(row: Row, document: Comparison, metric: Metric) -> bool:
+    ratio, interval = row.ratio.get(metric), row.ratio_interval.get(metric)
+    if row.name == document.baseline or ratio is None or interval is None:
+        return False
+    return interval[0] < 1 < interval[1] and abs(ratio - 1) > 0.02
+
+
+def disagrees(document: Comparison) -> Iterator[Hit]:
+    for row in document.rows:
+        share = row.agreement.matched if row.agreement else None
+        if row.ap is None and share is not None and share < document.budget:
+            yield Hit(
+                f"{row.name}: {share:.3f} of the detections are those of "
+                f"{row.reference or document.reference}, less than {document.budget}",
+                rows=(row.name,),
+            )
+
+
+def _rule(name: str, severity: str, what: str, cure: str, find: object) -> Rule:
+    return Rule(name, severity, what, cure, find, over="comparison")  # type: ignore[arg-type]
+
+
+RULES = (
+    _rule(
+        "not-comparable",
+        "warning",
+        "the rows of a comparison cannot be compared",
+        "compare again when the machine has nothing else to do",
+        not_comparable,
+    ),
+    _rule(
+        "few-rounds",
+        "warning",
+        "too few rounds to tell a difference from chance",
+        "--rounds 5",
+        few_rounds,
+    ),
+    _rule(
+        "difference-within-noise",
+        "note",
+        "a ratio is not told from 1",
+        "claim no difference, or take more --rounds and more --frames",
+        within_noise,
+    ),
+    _rule(
+        "detections-disagree",
+        "warning",
+        "a faster row finds other objects, and no labels say whether they are right",
+        "compare with --dataset, or eval, before it is called faster",
+        disagrees,
+    ),
+)

@@ -1,0 +1,271 @@
+"""Mistakes of our own runs, by what the run says of itself. They cost no measurement, and every run
+asks them as it ends (``finished.py``), so this file imports no other rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import UNSET
+
+from detector.core.errors import EXIT_DAMAGED, EXIT_DONE
+from detector.core.session.document import Disturbances, Summary
+from detector.lab.audit.rule import Hit, Rule
+
+MUCH = 0.1  # of the cores, or of a thread's time
+LEAST_S = 1.0  # of a run; below it shares say nothing
+ROUNDING = 1e-6
+
+
+def precision_not_executed(run: Summary) -> Iterator[Hit]:
+    if run.precision_effect:
+        yield Hit(run.precision_effect)
+
+
+def cores_taken(run: Summary) -> Iterator[Hit]:
+    """CPU of other processes in the steady state."""
+    libraries = run.cpu.libraries
+    if libraries is None or libraries.others_s is None or libraries.wall_s < LEAST_S:
+        return
+    share = libraries.others_s / (libraries.wall_s * run.cpu.cores)
+    if share > MUCH:
+        yield Hit(
+            f"{libraries.others_s:.1f} CPU seconds of others in {libraries.wall_s:.1f} s on "
+            f"{run.cpu.cores} cores: {share:.0%}"
+        )
+
+
+def waited_for_cores(run: Summary) -> Iterator[Hit]:
+    waits = {
+        name: (ready, one.busy_s)
+        for name, one in run.threads.items()
+        if (ready := one.ready_s) and one.busy_s > LEAST_S and ready > MUCH * one.busy_s
+    }
+    if waits:
+        said = (
+            f"{name} {ready:.2f} s beside {busy:.2f} s" for name, (ready, busy) in waits.items()
+        )
+        yield Hit(f"ready and without a core, beside work: {', '.join(said)}")
+
+
+def too_many_threads(run: Summary) -> Iterator[Hit]:
+    threads = run.engine_threads * run.concurrency
+    if threads > run.cpu.cores and run.engine_threads > 1:
+        yield Hit(
+            f"{run.engine_threads} threads x {run.concurrency} requests = {threads} on "
+            f"{run.cpu.cores} cores"
+        )
+
+
+def _disturbed(run: Summary) -> Disturbances:
+    return Disturbances() if run.disturbed is UNSET else run.disturbed
+
+
+def swapped(run: Summary) -> Iterator[Hit]:
+    if (size := _disturbed(run).swapped_mb) > 1:
+        yield Hit(f"{size:.0f} MB of this process were in swap at the end")
+
+
+def slowed_down(run: Summary) -> Iterator[Hit]:
+    found = _disturbed(run)
+    if found.hot:
+        yield Hit(f"cores were slowed down by heat {found.hot} times")
+    if found.throttled_s > MUCH * run.seconds.get("run", 0.0) > 0:
+        yield Hit(
+            f"a CPU quota stopped the process for {found.throttled_s:.1f} of "
+            f"{run.seconds['run']:.1f} s"
+        )
+    if found.governor:
+        yield Hit(f"the governor of the clocks is {found.governor!r}")
+
+
+def no_warm_up(run: Summary) -> Iterator[Hit]:
+    if run.frames.written and run.engine != "null" and not run.seconds.get("warmup"):
+        yield Hit("seconds of warm-up: 0; the first inference is inside the rates")
+
+
+def cut_short(run: Summary) -> Iterator[Hit]:
+    live = run.streams is not UNSET  # a run of cameras ends by a signal
+    if run.exit.code not in (EXIT_DONE, EXIT_DAMAGED) and run.frames.written and not live:
+        yield Hit(f"exit {run.exit.code}: {run.exit.reason}; {run.frames.written} frames")
+
+
+def few_frames(run: Summary) -> Iterator[Hit]:
+    inferred = run.frames.written - run.frames.reused
+    if 0 < inferred < 50 and run.streams is UNSET:
+        yield Hit(f"{inferred} frames in {run.seconds.get('run', 0.0):.2f} s")
+
+
+def repeated_detections(run: Summary) -> Iterator[Hit]:
+    if run.frames.reused:
+        share = run.frames.reused / max(1, run.frames.written)
+        yield Hit(
+            f"{run.frames.reused} of {run.frames.written} frames ({share:.0%}) repeat detections, "
+            "and count in end-to-end FPS"
+        )
+
+
+def random_weights(run: Summary) -> Iterator[Hit]:
+    if run.random_weights is not None:
+        yield Hit(f"seed {run.random_weights}: {run.detections.total} detections mean nothing")
+
+
+def lost_frames(run: Summary) -> Iterator[Hit]:
+    frames = run.frames
+    if (lost := frames.bad + frames.corrupt) and run.streams is UNSET:
+        yield Hit(f"{lost} of {frames.read + frames.bad} frames were bad or damaged")
+
+
+# Arithmetic: wrong only in a document that somebody changed, or by a bug of ours
+
+
+def rate_is_no_quotient(run: Summary) -> Iterator[Hit]:
+    seconds, rate = run.seconds.get("run", 0.0), run.fps.end_to_end
+    if not rate or seconds <= 0 or run.streams is not UNSET:
+        return
+    right = run.frames.written / seconds
+    if abs(rate - right) > ROUNDING * right:
+        yield Hit(f"{run.frames.written} frames / {seconds:.4f} s = {right:.4f}, not {rate:.4f}")
+
+
+def above_inference(run: Summary) -> Iterator[Hit]:
+    end, inner = run.fps.end_to_end, run.fps.inference
+    if end and inner and not run.frames.reused and end > inner * 1.01:
+        yield Hit(f"{end:.2f} FPS end to end, {inner:.2f} FPS of inference")
+
+
+def order_of_percentiles(run: Summary) -> Iterator[Hit]:
+    for name, stage in run.stages.items():
+        values = (stage.p50_ms, stage.p90_ms, stage.p99_ms, stage.max_ms)
+        told = [one for one in values if one is not None]
+        if told != sorted(told):
+            yield Hit(
+                f"{name}: p50, p90, p99, max are {', '.join(f'{one:.3f}' for one in told)} ms"
+            )
+
+
+def parts_of_threads(run: Summary) -> Iterator[Hit]:
+    for name, one in run.threads.items():
+        parts = one.busy_s + one.wait_input_s + one.wait_output_s + one.other_s
+        if abs(parts - one.wall_s) > ROUNDING * max(1.0, one.wall_s):
+            yield Hit(f"{name}: work, waits and other are {parts:.4f} s, its wall {one.wall_s:.4f}")
+
+
+def _rule(name: str, severity: str, what: str, cure: str, find: object) -> Rule:
+    return Rule(name, severity, what, cure, find, over="run")  # type: ignore[arg-type]
+
+
+RULES = (
+    _rule(
+        "run-precision-not-executed",
+        "error",
+        "the precision that was asked for ran in no layer",
+        "call the row by what ran, or take an engine that has kernels for it (doctor)",
+        precision_not_executed,
+    ),
+    _rule(
+        "run-rate-is-no-quotient",
+        "error",
+        "end-to-end FPS is not frames over seconds",
+        "take the figures of one run; do not edit a session",
+        rate_is_no_quotient,
+    ),
+    _rule(
+        "run-end-to-end-above-inference",
+        "error",
+        "end to end is faster than the inference inside it",
+        "take both from one run",
+        above_inference,
+    ),
+    _rule(
+        "run-percentiles-out-of-order",
+        "error",
+        "a higher percentile is below a lower one",
+        "take the figures of one run; do not edit a session",
+        order_of_percentiles,
+    ),
+    _rule(
+        "run-threads-do-not-add-up",
+        "error",
+        "work, waits and other of a thread are not its wall time",
+        "take the figures of one run; do not edit a session",
+        parts_of_threads,
+    ),
+    _rule(
+        "cores-taken-by-others",
+        "warning",
+        "other processes used the cores",
+        "end them, or compare in turns (compare), which cancels a slow minute",
+        cores_taken,
+    ),
+    _rule(
+        "waited-for-cores",
+        "warning",
+        "threads were ready and had no core",
+        "fewer --threads or --concurrency, or a machine without other work",
+        waited_for_cores,
+    ),
+    _rule(
+        "more-threads-than-cores",
+        "warning",
+        "more threads than cores",
+        "--threads and --concurrency whose product is the number of cores",
+        too_many_threads,
+    ),
+    _rule(
+        "swapped",
+        "warning",
+        "a part of the process was in swap",
+        "free memory, or a smaller --batch",
+        swapped,
+    ),
+    _rule(
+        "slowed-down",
+        "warning",
+        "the machine slowed the run down",
+        "performance governor, cooling, no CPU quota; or say it beside the figures",
+        slowed_down,
+    ),
+    _rule(
+        "no-warm-up",
+        "warning",
+        "nothing was warmed up before the first frame",
+        "leave warm-up on, or leave the first frames out",
+        no_warm_up,
+    ),
+    _rule(
+        "cut-short",
+        "warning",
+        "the run did not reach its end",
+        "run it again before its rates are compared",
+        cut_short,
+    ),
+    _rule(
+        "few-frames",
+        "note",
+        "no p99 of so few, and one slow moment moves every rate",
+        "200 frames for p99; rounds in turns (compare) for a difference",
+        few_frames,
+    ),
+    _rule(
+        "repeated-detections",
+        "note",
+        "frames without inference are inside end-to-end FPS",
+        "compare runs without --skip-still",
+        repeated_detections,
+    ),
+    _rule(
+        "random-weights",
+        "note",
+        "random weights: times are real, boxes are not, and few boxes make nms and drawing cheap",
+        "give real weights before head, nms or annotate are compared",
+        random_weights,
+    ),
+    _rule(
+        "lost-frames",
+        "note",
+        "frames were lost or damaged",
+        "compare runs over the same frames only",
+        lost_frames,
+    ),
+)

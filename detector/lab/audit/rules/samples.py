@@ -1,0 +1,393 @@
+"""Mistakes of too few samples, and of their statistics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+from detector.lab.audit import columns as kinds
+from detector.lab.audit.case import Case
+from detector.lab.audit.columns import COUNT, RATE, RATIO, SETTINGS, TIME
+from detector.lab.audit.numbers import Number, exact, shown
+from detector.lab.audit.rule import Hit, Rule
+from detector.lab.audit.rules.rates import ENDS, NOT_LATENCY
+from detector.lab.audit.tables import Column, Table, ms, precision_of
+
+SAMPLES = ("count", "calls", "samples", "n", "runs", "iterations", "frames", "iters")
+PERCENTILE = re.compile(r"^p(\d{2})(?:\.\d+)?$|^(\d{2})(?:th|%)$")
+NEEDED = {50: 5, 90: 20, 95: 40, 99: 200}  # samples, as for our own percentiles
+MOST = 300  # figures that are compared with each other
+MATERIAL = 0.1  # a spread below it is ordinary
+
+
+def _of_kind(column: Column) -> str:
+    """``mean``, ``min``, ``p90`` ... of what the rest of the title names; "" of none."""
+    for word in column.words:
+        if found := PERCENTILE.search(word):
+            return f"p{found[1] or found[2]}"
+        if word in ("mean", "avg", "average"):
+            return "mean"
+        if word in ("min", "minimum", "best"):
+            return "min"
+        if word in ("max", "maximum", "worst"):
+            return "max"
+        if word == "median":
+            return "p50"
+        if word in ("std", "stdev", "stddev", "sd"):
+            return "std"
+    return ""
+
+
+def _families(table: Table) -> Iterator[dict[str, Column]]:
+    """Columns that are statistics of one thing, by which statistic each is."""
+    groups: dict[tuple[str, frozenset[str]], dict[str, Column]] = {}
+    for column in table.all(TIME, RATE, kinds.BYTES):
+        if kind := _of_kind(column):
+            rest = frozenset(
+                word
+                for word in column.words
+                if not PERCENTILE.search(word) and word.isalpha() and word not in STATISTICS
+            )
+            groups.setdefault((column.quantity, rest - UNIT_WORDS), {})[kind] = column
+    yield from (group for group in groups.values() if len(group) > 1)
+
+
+STATISTICS = frozenset(
+    "mean avg average min minimum best max maximum worst median std stdev stddev sd latency "
+    "time".split()
+)
+UNIT_WORDS = frozenset(("ms", "s", "us", "fps", "mb", "sec"))
+
+
+def not_a_sample(table: Table) -> Iterator[Hit]:
+    count = table.one(COUNT)
+    for family in _families(table):
+        columns = [family.get(kind) for kind in ("min", "mean", "max")]
+        for row in range(table.rows):
+            told = [one.numbers[row] for one in columns if one and one.numbers[row]]
+            values = {one.value for one in told if one}
+            n = count.numbers[row] if count else None
+            if len(told) == 3 and len(values) == 1 and n and n.value > 1:
+                yield Hit(
+                    f"mean = min = max = {shown(values.pop())} with a count of {shown(n.value)}: a "
+                    f"total divided by {shown(n.value)}",
+                    rows=(table.labels[row],),
+                )
+
+
+def mean_outside_range(table: Table) -> Iterator[Hit]:
+    for family in _families(table):
+        for kind in ("mean", "p50", "p90", "p95", "p99"):
+            for row in range(table.rows if kind in family else 0):
+                number = family[kind].numbers[row]
+                for end, sign in (("min", -1), ("max", 1)):
+                    limit = family[end].numbers[row] if end in family else None
+                    outside = (
+                        number
+                        and limit
+                        and (number.high < limit.low if sign < 0 else number.low > limit.high)
+                    )
+                    if outside and number and limit:
+                        yield Hit(
+                            f"{kind} {shown(number.value)} is {'below' if sign < 0 else 'above'} "
+                            f"the {end} {shown(limit.value)}",
+                            rows=(table.labels[row],),
+                        )
+
+
+def percentiles_out_of_order(table: Table) -> Iterator[Hit]:
+    for family in _families(table):
+        order = sorted((kind for kind in family if kind[0] == "p"), key=lambda one: int(one[1:]))
+        slower = table.all(TIME) and family[order[0]].quantity == TIME if order else False
+        for low, high in pairwise(order):
+            for row in range(table.rows):
+                one, two = family[low].numbers[row], family[high].numbers[row]
+                if slower and one and two and two.high < one.low:
+                    yield Hit(
+                        f"{high} {family[high].texts[row]} is below {low} {family[low].texts[row]}",
+                        rows=(table.labels[row],),
+                    )
+
+
+def percentile_of_too_few(table: Table) -> Iterator[Hit]:
+    count = table.one(COUNT, *SAMPLES)
+    for column in table.all(TIME) if count else ():
+        kind = _of_kind(column)
+        needed = NEEDED.get(int(kind[1:]), 0) if kind[:1] == "p" else 0
+        for row in range(table.rows if needed else 0):
+            n, number = count.numbers[row] if count else None, column.numbers[row]
+            if n and number and 0 < n.high < needed:
+                yield Hit(
+                    f"{kind} of {shown(n.value)} samples; it needs {needed}",
+                    rows=(table.labels[row],),
+                )
+
+
+def one_sample(table: Table) -> Iterator[Hit]:
+    counts = [
+        one for one in table.all(COUNT) if one.has("runs", "samples", "n", "rounds", "images")
+    ]
+    if not counts or not table.all(TIME, RATE) or table.one(kinds.NAME, "layer", "function"):
+        return
+    rows = [
+        row
+        for row in range(table.rows)
+        if all(one.numbers[row] and one.texts[row] in ("1", "1.0") for one in counts)
+    ]
+    if rows:
+        yield Hit(
+            f"{' and '.join(repr(one.title) for one in counts)}: 1",
+            rows=tuple(table.labels[row] for row in rows),
+        )
+
+
+def no_spread(table: Table) -> Iterator[Hit]:
+    """Times that are compared without a word on how far they repeat."""
+    compared = [one for one in table.all(TIME, RATE) if len(one.told) > 1]
+    if table.one(kinds.NAME, "layer", "name", "function"):
+        return  # a profiler's rows
+    if not compared or not table.all(kinds.MODEL, kinds.ENGINE, kinds.PRECISION, kinds.BATCH):
+        return
+    told = any(number.spread for one in compared for number in one.told)
+    statistics = any(
+        _of_kind(one) in ("std", "min", "max", "p90", "p95", "p99") for one in compared
+    )
+    counts = [one for one in table.all(COUNT) if one.has(*SAMPLES, "rounds")]
+    if not told and not statistics and not counts:
+        yield Hit(
+            f"{', '.join(repr(one.title) for one in compared[:3])}: no ±, no range, no number of "
+            "runs"
+        )
+
+
+def claimed_within_spread(table: Table) -> Iterator[Hit]:
+    """A ratio away from 1 whose two rows overlap."""
+    ratios = table.one(RATIO)
+    if ratios is None:
+        return
+    base = next((r for r, one in enumerate(ratios.numbers) if one and one.meets(exact(1))), None)
+    for column in table.all(TIME, RATE):
+        first = column.numbers[base] if base is not None else None
+        for row, (said, other) in enumerate(zip(ratios.numbers, column.numbers, strict=True)):
+            if not (first and said and other and base is not None and row != base):
+                continue
+            apart = abs(said.value - 1) > 0.005 and not said.spread
+            ratio = first / other if column.quantity == TIME else other / first
+            apart = apart and ratio.meets(said, 0.05)
+            if apart and first.spread and other.spread and first.meets(other):
+                yield Hit(
+                    f"{column.title}: {column.texts[row]} and {column.texts[base]} overlap; the "
+                    f"ratio {ratios.texts[row]} is not told from 1",
+                    rows=(table.labels[row], table.labels[base]),
+                )
+
+
+class _Measured(NamedTuple):
+    table: str
+    label: str
+    setting: dict[str, str]
+    number: Number
+
+
+def _measured(table: Table) -> Iterator[_Measured]:
+    """Every latency of a model; the numeric type may stand in the heading."""
+    if any(one.quantity in (kinds.CHANGES, kinds.NAME, kinds.STAGE) for one in table.columns):
+        return
+    for column in table.all(TIME):
+        if column.has(*NOT_LATENCY, "cpu", "cuda", *ENDS) or _of_kind(column):
+            continue
+        if not column.has("latency", "inference"):
+            continue  # a time of what?
+        for row, number in enumerate(column.numbers):
+            setting = table.setting(row)
+            if number is None or kinds.MODEL not in setting:
+                continue
+            setting.setdefault(kinds.PRECISION, precision_of(column.title) or "")
+            yield _Measured(table.name, f"{table.labels[row]}, {column.title}", setting, number)
+
+
+def _may_be_same(one: dict[str, str], other: dict[str, str]) -> bool:
+    """Whether two settings can be one: what a table does not tell is taken as batch 1 and fp32."""
+    usual = {kinds.BATCH: "1", kinds.PRECISION: "fp32"}
+    for name in SETTINGS:
+        mine, theirs = one.get(name) or usual.get(name), other.get(name) or usual.get(name)
+        if mine and theirs and mine != theirs:
+            return False
+    return True
+
+
+def _repeats(case: Case) -> Iterator[list[_Measured]]:
+    """Latencies of what can be the same thing, in several tables."""
+    each = [one for table in case.tables for one in _measured(table)]
+    if len(case.tables) < 2 or len(each) > MOST:
+        return
+    done: set[int] = set()
+    for at, first in enumerate(each):
+        if at in done:
+            continue
+        group = [
+            n
+            for n, one in enumerate(each)
+            if n == at or (one.table != first.table and _may_be_same(first.setting, one.setting))
+        ]
+        if len(group) > 1:
+            done |= set(group)
+            yield [each[n] for n in group]
+
+
+def _runs_of_one_setting(table: Table) -> Iterator[Hit]:
+    """Saved runs side by side, of which some are repetitions."""
+    groups: dict[str, list[int]] = {}
+    for row in range(table.rows if table.rows <= MOST and table.one(kinds.NAME, "run") else 0):
+        setting = table.setting(row)
+        if kinds.MODEL in setting and kinds.ENGINE in setting:
+            groups.setdefault(repr(sorted(setting.items())), []).append(row)
+    for rows in groups.values():
+        for column in table.all(RATE):
+            told = [one for row in rows if (one := column.numbers[row])]
+            low, high = min(told, key=_value, default=None), max(told, key=_value, default=None)
+            if low and high and high.low > low.high * (1 + MATERIAL):
+                yield Hit(
+                    f"{len(told)} runs with the same settings: {shown(low.value)} to "
+                    f"{shown(high.value)} {column.title}, {high.value / low.value - 1:.0%} apart",
+                    (table.name,),
+                    tuple(table.labels[row] for row in rows),
+                )
+
+
+def _value(number: Number) -> float:
+    return number.value
+
+
+def same_thing_differs(case: Case) -> Iterator[Hit]:
+    for table in case.tables:
+        yield from _runs_of_one_setting(table)
+    for group in _repeats(case):
+        numbers = [one.number for one in group]
+        least, most = min(n.high for n in numbers), max(n.low for n in numbers)
+        if most > least * (1 + MATERIAL):
+            yield Hit(
+                f"{group[0].setting[kinds.MODEL]} with the same settings, as far as the tables "
+                f"tell: {', '.join(map(ms, numbers))}, a spread of {most / least - 1:.0%}",
+                tuple({one.table: 0 for one in group}),
+                tuple(one.label for one in group),
+            )
+
+
+def effect_below_spread(case: Case) -> Iterator[Hit]:
+    """Differences inside a table that are smaller than what the same thing differs by."""
+    spreads: dict[str, float] = {}
+    for group in _repeats(case):
+        numbers = [one.number.value for one in group]
+        model = group[0].setting[kinds.MODEL]
+        spreads[model] = max(spreads.get(model, 1.0), max(numbers) / min(numbers))
+    for table in case.tables:
+        by_model: dict[str, list[_Measured]] = {}
+        for one in _measured(table):
+            by_model.setdefault(one.setting[kinds.MODEL], []).append(one)
+        for model, rows in by_model.items():
+            values = [one.number.value for one in rows]
+            spread = spreads.get(model, 1.0)
+            if len(rows) > 1 and spread > 1 + MATERIAL and max(values) / min(values) <= spread:
+                yield Hit(
+                    f"{model}: {', '.join(ms(one.number) for one in rows)} differ by "
+                    f"{max(values) / min(values) - 1:.0%}; the same thing differs by "
+                    f"{spread - 1:.0%}",
+                    (table.name,),
+                    tuple(one.label for one in rows),
+                )
+
+
+RULES = (
+    Rule(
+        "not-a-sample",
+        "error",
+        "mean, minimum and maximum are one number: a total divided by a count",
+        "time each call by itself",
+        not_a_sample,
+        bad="step,count,avg (s),min (s),max (s)\npreprocess,10,0.010174,0.010174,0.010174\n",
+        clean="step,count,avg (s),min (s),max (s)\npreprocess,10,0.010174,0.009,0.013\n",
+    ),
+    Rule(
+        "statistic-outside-range",
+        "error",
+        "a mean or a percentile lies outside of minimum and maximum",
+        "take all statistics from the same samples",
+        mean_outside_range,
+        bad="step,mean (ms),min (ms),max (ms)\ninfer,9.5,10.0,14.0\n",
+        clean="step,mean (ms),min (ms),max (ms)\ninfer,11.5,10.0,14.0\n",
+    ),
+    Rule(
+        "percentiles-out-of-order",
+        "error",
+        "a higher percentile is below a lower one",
+        "sort the samples; take all percentiles from the same ones",
+        percentiles_out_of_order,
+        bad="step,p50 (ms),p90 (ms)\ninfer,10.0,8.0\n",
+        clean="step,p50 (ms),p90 (ms)\ninfer,10.0,12.0\n",
+    ),
+    Rule(
+        "percentile-of-too-few",
+        "warning",
+        "a percentile of too few samples: it is one of the slowest, by chance",
+        "take more samples: 20 for p90, 40 for p95, 200 for p99",
+        percentile_of_too_few,
+        bad="step,count,p50 (ms),p99 (ms)\ninfer,30,10.0,12.0\n",
+        clean="step,count,p50 (ms),p99 (ms)\ninfer,300,10.0,12.0\n",
+    ),
+    Rule(
+        "one-sample",
+        "warning",
+        "one run, or one picture",
+        "repeat it, in turns with what it is compared to, and print median and range",
+        one_sample,
+        bad="run,latency (ms),images,runs\nprofiler,18.3,1,1\nplain,17.5,1,1\n",
+        clean="run,latency (ms),images,runs\nprofiler,18.3,100,5\nplain,17.5,100,5\n",
+    ),
+    Rule(
+        "no-spread",
+        "note",
+        "one figure a cell: nobody can tell a difference from noise",
+        "repeat each row five times in turn, and print the lowest and the highest",
+        no_spread,
+        bad="model,FPS\na,40\nb,44\n",
+        clean="model,FPS\na,40 [38..41]\nb,44 [43..46]\n",
+    ),
+    Rule(
+        "claim-within-spread",
+        "warning",
+        "a speed-up is claimed whose two rows overlap",
+        "say that they are not told apart, or measure more rounds",
+        claimed_within_spread,
+        bad="engine,FPS,speed-up (x)\na,40.0 ± 4.0,1.00\nb,43.0 ± 3.0,1.08\n",
+        clean="engine,FPS,speed-up (x)\na,40.0 ± 1.0,1.00\nb,60.0 ± 3.0,1.50\n",
+    ),
+    Rule(
+        "same-thing-differs",
+        "warning",
+        "the same model with the same settings has several times",
+        "name what differed between the tables; until then it is the noise of every comparison",
+        same_thing_differs,
+        over="all",
+        bad="| model | latency (ms) |\n|---|---|\n| net | 15.0 |\n| big | 41.2 |\n\n"
+        "| model | batch | latency (ms) |\n|---|---|---|\n| net | 1 | 24.2 |\n| big | 1 | 42.0 |\n",
+        clean="| model | latency (ms) |\n|---|---|\n| net | 15.0 |\n| big | 41.2 |\n\n"
+        "| model | batch | latency (ms) |\n|---|---|---|\n| net | 1 | 15.3 |\n| big | 1 | 42.0 |\n",
+    ),
+    Rule(
+        "effect-below-spread",
+        "warning",
+        "an effect is smaller than what the same thing differs by",
+        "measure the variants in turns, in rounds, and claim what lies outside of the ranges",
+        effect_below_spread,
+        over="all",
+        bad="| model | latency (ms) |\n|---|---|\n| net | 15.0 |\n\n"
+        "| model | latency with FP16 (ms) | latency with FP32 (ms) |\n|---|---|---|\n"
+        "| net | 18.6 | 19.9 |\n",
+        clean="| model | latency (ms) |\n|---|---|\n| net | 15.0 |\n\n"
+        "| model | latency with FP16 (ms) | latency with FP32 (ms) |\n|---|---|---|\n"
+        "| net | 7.1 | 15.2 |\n",
+    ),
+)

@@ -1,0 +1,292 @@
+"""Mistakes of what was compared: rows that differ in more than what they are about."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from detector.lab.audit import columns as kinds
+from detector.lab.audit.case import Case
+from detector.lab.audit.columns import ACCURACY, BYTES, RATE, TIME
+from detector.lab.audit.numbers import shown
+from detector.lab.audit.rule import Hit, Rule
+from detector.lab.audit.rules.rates import NOT_LATENCY, latency_of
+from detector.lab.audit.tables import Table, ms, precision_of
+
+LOW = ("fp16", "bf16", "int8", "fp8", "int4", "tf32")
+MOST_ROWS = 300  # that are compared with each other
+SPLIT = re.compile(r"\s*[;,+&]\s*|\s+and\s+")
+QUANTISED = re.compile(r"int8|int4|quanti[sz]|prun", re.IGNORECASE)
+
+
+def _compares(table: Table) -> bool:
+    """Whether rows are variants with a speed each."""
+    if table.one(kinds.STAGE) or table.one(kinds.NAME, "name", "layer", "kernel", "function"):
+        return False
+    return table.rows > 1 and bool(table.all(TIME, RATE))
+
+
+def differs_with(setting: str) -> Callable[[Table], Iterator[Hit]]:
+    """A setting that no two rows hold still while engine or model changes."""
+
+    def find(table: Table) -> Iterator[Hit]:
+        if not _compares(table) or table.rows > MOST_ROWS:
+            return
+        # The size is a part of what a model is.
+        own = setting in (kinds.SIZE, kinds.MODEL)
+        for subject in (kinds.ENGINE,) if own else (kinds.ENGINE, kinds.MODEL):
+            settings = [table.setting(row) for row in range(table.rows)]
+            told = [
+                (row, one[subject], one[setting])
+                for row, one in enumerate(settings)
+                if subject in one and one.get(setting)
+            ]
+            subjects, values = {one[1] for one in told}, {one[2] for one in told}
+            if len(subjects) < 2 or len(values) < 2 or len(told) < table.rows:
+                continue
+            pairs = [(a, b) for a in told for b in told if a[0] < b[0] and a[1] != b[1]]
+            if all(a[2] != b[2] for a, b in pairs):
+                said = "; ".join(f"{one[1]}: {one[2]}" for one in told[:4])
+                yield Hit(
+                    f"{said}: {subject} and {setting} change together in every pair of rows",
+                    rows=tuple(table.labels[row] for row, *_ in told[:6]),
+                )
+                return
+
+    return find
+
+
+def _differs(setting: str, severity: str, bad: tuple[str, str], same: str) -> Rule:
+    head = f"engine,{TITLES[setting]},FPS\n"
+    return Rule(
+        f"{setting.replace(' ', '-')}-differs",
+        severity,  # type: ignore[arg-type]
+        f"rows that are compared differ in {setting} too",
+        f"add a row with the same {setting} for each, or compare no further than that",
+        differs_with(setting),
+        bad=f"{head}pytorch,{bad[0]},10\ntensorrt,{bad[1]},40\n",
+        clean=f"{head}pytorch,{same},10\ntensorrt,{same},25\n",
+    )
+
+
+TITLES = {
+    kinds.MODEL: "model",
+    kinds.PRECISION: "precision",
+    kinds.BATCH: "batch",
+    kinds.SIZE: "input size (pixels)",
+    kinds.THREADS: "threads",
+    kinds.DEVICE: "device",
+    kinds.DECODER: "decoder",
+    kinds.CLIP: "video",
+}
+
+
+def accuracy_not_checked(table: Table) -> Iterator[Hit]:
+    if not _compares(table) or table.all(ACCURACY):
+        return
+    precisions = [table.setting(row).get(kinds.PRECISION) for row in range(table.rows)]
+    several = len(set(precisions)) > 1  # else nothing changes inside the table
+    rows = [
+        row
+        for row, precision in enumerate(precisions)
+        if (several and precision in LOW)
+        or any(QUANTISED.search(one.texts[row]) for one in table.all(kinds.CHANGES))
+    ]
+    titles = [one.title for one in table.all(TIME, RATE) if precision_of(one.title) in LOW]
+    if rows or titles:
+        changed = titles or [table.labels[row] for row in rows]
+        yield Hit(
+            "no column of accuracy (AP, agreement) beside what computes less exactly",
+            rows=tuple(changed[:6]),
+        )
+
+
+def precision_not_executed(table: Table) -> Iterator[Hit]:
+    asked, ran = table.one(kinds.PRECISION), table.one(kinds.EXECUTED)
+    for row in range(table.rows if asked and ran else 0):
+        texts = [one.texts[row] for one in (asked, ran) if one]
+        want = precision_of(texts[0])
+        if want and texts[1] and want not in texts[1].lower():
+            yield Hit(f"asked for {texts[0]}, executed {texts[1]}", rows=(table.labels[row],))
+
+
+def several_changes(table: Table) -> Iterator[Hit]:
+    for column in table.all(kinds.CHANGES):
+        rows = [row for row, text in enumerate(column.texts) if len(SPLIT.split(text)) > 1]
+        alone = any(len(SPLIT.split(text)) == 1 for text in column.texts if text)
+        if rows and not alone:
+            yield Hit(
+                f"{column.texts[rows[0]]!r} in one row, for {len(rows)} rows; none has one alone",
+                rows=tuple(table.labels[row] for row in rows),
+            )
+
+
+def _before_and_after(case: Case) -> Iterator[tuple[Table, int, Table, int]]:
+    """Rows of a table of changes, each with the same model in a table without."""
+    for after in case.tables:
+        if not after.all(kinds.CHANGES):
+            continue
+        for before in case.tables:
+            models = before.texts(kinds.MODEL)
+            if before is after or before.all(kinds.CHANGES, kinds.BATCH, kinds.NAME):
+                continue
+            for row, model in enumerate(after.texts(kinds.MODEL)):
+                if model and list(models).count(model) == 1:
+                    yield before, list(models).index(model), after, row
+
+
+def unchanged(case: Case) -> Iterator[Hit]:
+    found: dict[tuple[str, str], list[str]] = {}
+    said: dict[tuple[str, str], str] = {}
+    for before, old, after, row in _before_and_after(case):
+        changes = " ".join(one.texts[row] for one in after.all(kinds.CHANGES))
+        sizes = [table.one(BYTES) for table in (before, after)]
+        pair = [one.numbers[at] if one else None for one, at in zip(sizes, (old, row), strict=True)]
+        if QUANTISED.search(changes) and pair[0] and pair[1] and pair[0].value == pair[1].value:
+            key = before.name, after.name
+            found.setdefault(key, []).append(after.labels[row])
+            said[key] = f"{shown(pair[1].value / 1e6)} MB before and after {changes!r}"
+    for names, rows in found.items():
+        yield Hit(f"{said[names]}: the weights were not changed", names, tuple(rows))
+    for table in case.tables:
+        yield from _same_memory(table)
+
+
+def _same_memory(table: Table) -> Iterator[Hit]:
+    """fp32 beside a smaller type of one model, with the same bytes."""
+    size = table.one(BYTES)
+    rows: dict[str, dict[str, int]] = {}
+    for row in range(table.rows if size else 0):
+        setting = table.setting(row)
+        precision = setting.pop(kinds.PRECISION, None)
+        if precision and kinds.MODEL in setting:
+            rows.setdefault(repr(sorted(setting.items())), {})[precision] = row
+    for each in rows.values():
+        full = each.get("fp32")
+        for precision, row in each.items():
+            one, two = (size.numbers[at] if size and at is not None else None for at in (full, row))
+            if precision in LOW and one and two and one.value == two.value and size:
+                yield Hit(
+                    f"{size.title}: {size.texts[row]} in fp32 and in {precision}: what was "
+                    "measured did not change its type",
+                    (table.name,),
+                    (table.labels[row],),
+                )
+
+
+def worse_not_said(case: Case) -> Iterator[Hit]:
+    for before, old, after, row in _before_and_after(case):
+        times = [latency_of(table) for table in (before, after)]
+        pair = [one.numbers[at] if one else None for one, at in zip(times, (old, row), strict=True)]
+        if pair[0] and pair[1] and pair[1].low > pair[0].high:
+            yield Hit(
+                f"{ms(pair[0])} before, {ms(pair[1])} after: "
+                f"{pair[1].value / pair[0].value - 1:+.1%}",
+                (before.name, after.name),
+                (after.labels[row],),
+            )
+
+
+def different_work(table: Table) -> Iterator[Hit]:
+    """Times that differ as their inputs do."""
+    sizes, time = (
+        table.one(kinds.SIZE),
+        table.one(TIME, but=("self", *NOT_LATENCY)) or table.one(TIME, "total", but=("self",)),
+    )
+    if sizes is None or time is None:
+        return
+    groups: dict[str, list[tuple[int, float, float]]] = {}
+    for row in range(table.rows):
+        found, number = re.findall(r"\d+", sizes.texts[row]), time.numbers[row]
+        if len(found) >= 2 and number and number.value > 0:
+            named = " ".join(
+                one.texts[row] for one in table.columns if one.quantity in (kinds.NAME, kinds.MODEL)
+            )
+            groups.setdefault(named, []).append(
+                (row, number.value, float(found[0]) * float(found[1]))
+            )
+    for name, rows in groups.items():
+        if len(rows) < 3 or len({one[2] for one in rows}) < 2:
+            continue
+        each, per = [one[1] for one in rows], [one[1] / one[2] for one in rows]
+        if max(each) > 1.1 * min(each) and max(per) < 1.2 * min(per):
+            yield Hit(
+                f"{name}: {ms(min(each))} to {ms(max(each))} for inputs of "
+                f"{shown(min(o[2] for o in rows))} to {shown(max(o[2] for o in rows))} pixels; a "
+                f"pixel takes {shown(min(per) * 1e9)} to {shown(max(per) * 1e9)} ns",
+                rows=tuple(table.labels[one[0]] for one in rows),
+            )
+
+
+RULES = (
+    _differs(kinds.PRECISION, "warning", ("fp32", "fp16"), "fp16"),
+    _differs(kinds.MODEL, "warning", ("yolov5s", "yolov5n"), "yolov5s"),
+    _differs(kinds.BATCH, "warning", ("1", "16"), "8"),
+    _differs(kinds.SIZE, "warning", ("640x640", "416x416"), "640x640"),
+    _differs(kinds.THREADS, "warning", ("1", "8"), "4"),
+    _differs(kinds.DEVICE, "warning", ("cpu", "cuda"), "cuda"),
+    _differs(kinds.DECODER, "warning", ("cv2", "av"), "av"),
+    _differs(kinds.CLIP, "warning", ("people.mp4", "traffic.mp4"), "people.mp4"),
+    Rule(
+        "accuracy-not-checked",
+        "warning",
+        "something faster is less exact, and no column says by how much",
+        "run eval on labels, or compare, which prints the agreement with fp32",
+        accuracy_not_checked,
+        bad="model,precision,FPS\na,fp32,40\na,int8,90\n",
+        clean="model,precision,FPS,mAP\na,fp32,40,0.374\na,int8,90,0.361\n",
+    ),
+    Rule(
+        "precision-not-executed",
+        "error",
+        "another precision ran than the one that was asked for",
+        "give the row the name of what ran, or an engine that has kernels for it",
+        precision_not_executed,
+        bad="engine,precision,executed precision,FPS\nort,int8,fp32 100% of MACs,40\n",
+        clean="engine,precision,executed precision,FPS\nort,int8,int8 97% of MACs,40\n",
+    ),
+    Rule(
+        "several-changes-at-once",
+        "warning",
+        "several changes in one row: none can be credited",
+        "add a row for each change alone",
+        several_changes,
+        bad="model,FPS,changes\na,40,batch; onnx; int8\n",
+        clean="model,FPS,changes\na,40,batch\na,45,batch; onnx\n",
+    ),
+    Rule(
+        "unchanged-where-change-was-claimed",
+        "error",
+        "a size is the same before and after the weights were made smaller",
+        "look which layers were converted: dynamic quantisation leaves convolutions as they are",
+        unchanged,
+        over="all",
+        bad="| model | size (MB) | FPS |\n|---|---|---|\n| a | 27.56 | 15 |\n\n"
+        "| model | size (MB) | FPS | changes |\n|---|---|---|---|\n| a | 27.56 | 19 | int8 |\n",
+        clean="| model | size (MB) | FPS |\n|---|---|---|\n| a | 27.56 | 15 |\n\n"
+        "| model | size (MB) | FPS | changes |\n|---|---|---|---|\n| a | 7.1 | 19 | int8 |\n",
+    ),
+    Rule(
+        "worse-not-said",
+        "note",
+        "a row became slower by the changes",
+        "say so, with the noise beside it",
+        worse_not_said,
+        over="all",
+        bad="| model | latency (ms) |\n|---|---|\n| a | 413.5 |\n\n"
+        "| model | latency (ms) | changes |\n|---|---|---|\n| a | 421.3 | onnx |\n",
+        clean="| model | latency (ms) |\n|---|---|\n| a | 413.5 |\n\n"
+        "| model | latency (ms) | changes |\n|---|---|---|\n| a | 321.3 | onnx |\n",
+    ),
+    Rule(
+        "different-work-compared",
+        "warning",
+        "times differ because the inputs do",
+        "give every row the same input, or compare the time of a pixel",
+        different_work,
+        bad="name,input,CPU total (ms),calls\nforward,544x640,145.7,1\nforward,480x640,128.3,1\n"
+        "forward,384x640,108.1,1\n",
+        clean="name,input,CPU total (ms),calls\nforward,640x640,145.7,1\nforward,640x640,128.3,1\n"
+        "forward,640x640,108.1,1\n",
+    ),
+)

@@ -1,0 +1,398 @@
+"""Sums, shares and parts that do not add up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import permutations
+
+from detector.lab.audit import columns as kinds
+from detector.lab.audit.case import Case
+from detector.lab.audit.columns import COUNT, SHARE, TIME
+from detector.lab.audit.numbers import Number, exact, shown, total
+from detector.lab.audit.rule import Hit, Rule
+from detector.lab.audit.tables import Column, Table, ms, percent
+
+NO_PART = (
+    "util*",
+    "cpu",
+    "gpu",
+    "busy",
+    "memory",
+    "sparsity",
+    "error",
+    "change",
+    "gain",
+    "match*",
+    "interval",
+    "cache",
+    "hit",
+    "saved",
+    "reduction",
+    "increase",
+    "drop*",
+)
+NO_SUM = (
+    "avg",
+    "mean",
+    "median",
+    "min",
+    "max",
+    "std",
+    "p50",
+    "p90",
+    "p95",
+    "p99",
+    "self",
+    "cumulative",
+)
+OF_THE_WHOLE = re.compile(
+    r"\b(?:whole|total|sum|overall|all|window|duration|pipeline|end.to.end)\b"
+)
+
+
+OF_TIME = ("time", "share", "percent", "total", "critical", "part", "fraction")
+OF_STAGES = ("load*", "read*", "preprocess*", "infer*", "postprocess*", "nms", "write", "decod*")
+
+
+def _parts(column: Column) -> bool:
+    """Whether a column of shares is of one whole."""
+    return column.quantity == SHARE and column.has(*OF_TIME) and not column.has(*NO_PART)
+
+
+def _nested(table: Table) -> bool:
+    return bool(table.one(COUNT, "calls") or table.one(kinds.CONTAINS))
+
+
+def shares_do_not_sum(table: Table) -> Iterator[Hit]:
+    rows = [row for row in range(table.rows) if not table.is_whole(row)]
+    for column in table.all(SHARE):
+        told = [one for row in rows if (one := column.numbers[row])]
+        if not _parts(column) or len(told) < 3 or _groups(table) or _nested(table):
+            continue
+        added = total(told)
+        if added.low > 1.001 or 0.9 <= added.high < 0.999:
+            yield Hit(
+                f"the {len(told)} rows of {column.title!r} add up to {percent(added)}",
+                rows=tuple(table.labels[row] for row in rows[:6]),
+            )
+    across = [column for column in table.all(SHARE) if column.has(*OF_STAGES)]
+    if len(across) < 3 or len(across) < len(table.all(SHARE)) or table.one(TIME):
+        return
+    for row in range(table.rows):
+        told = [one for column in across if (one := column.numbers[row])]
+        added = total(told)
+        if len(told) == len(across) and (added.low > 1.001 or 0.9 <= added.high < 0.999):
+            yield Hit(
+                f"{' + '.join(column.texts[row] for column in across)} = {percent(added)}",
+                rows=(table.labels[row],),
+            )
+
+
+def _groups(table: Table) -> bool:
+    """Whether rows are of several models or settings: their shares are of several wholes."""
+    return any(len(set(one.texts)) > 1 for one in table.all(*kinds.SETTINGS))
+
+
+def share_above_whole(table: Table) -> Iterator[Hit]:
+    for column in table.all(SHARE):
+        if column.has("cpu", "load", "change", "gain", "increase", "speed*", "overhead", "diff*"):
+            continue
+        for row, number in enumerate(column.numbers):
+            if number and number.low > 1.005:
+                yield Hit(f"{column.title}: {percent(number)}", rows=(table.labels[row],))
+
+
+def fraction_called_percent(case: Case) -> Iterator[Hit]:
+    peak = case.machine.peak
+    for table in case.tables:
+        used, rate = table.one(SHARE, "util*", "mfu", "efficiency"), table.one(kinds.WORK_RATE)
+        if used and rate and peak:
+            wrong = [
+                row
+                for row, (one, two) in enumerate(zip(used.numbers, rate.numbers, strict=True))
+                if one and two and one.value and one.scaled(100).meets(two.scaled(1 / peak), 0.02)
+            ]
+            if wrong:
+                row = wrong[0]
+                reached = rate.numbers[row]
+                assert reached is not None
+                yield Hit(
+                    f"{shown(reached.value / 1e9)} of {shown(peak / 1e9)} GFLOP/s is "
+                    f"{percent(reached.value / peak)}, printed {used.texts[row]} under "
+                    f"{used.title!r}; {len(wrong)} rows are too small by 100",
+                    (table.name,),
+                    tuple(table.labels[one] for one in wrong),
+                )
+        for column in table.all(SHARE):
+            told = column.told
+            alone = _parts(column) and len(told) > 2 and not _groups(table)
+            if alone and total(told).scaled(100).meets(exact(1), 0.005):
+                yield Hit(
+                    f"the rows of {column.title!r} add up to {shown(100 * total(told).value)}, "
+                    "as fractions do; as percentages they would add up to 100",
+                    (table.name,),
+                )
+
+
+def shares_contradict(case: Case) -> Iterator[Hit]:
+    """Two tables of the same stages, over the stages that both have."""
+    found = []
+    for table in case.tables:
+        column = next((one for one in table.all(SHARE) if _parts(one)), None)
+        if column and table.one(kinds.STAGE) and not _groups(table):
+            found.append((table, _of_stages(table, column)))
+    for at, (first, one) in enumerate(found):
+        for second, other in found[at + 1 :]:
+            both = [name for name in one if name in other]
+            wholes = total(one[name] for name in both), total(other[name] for name in both)
+            if len(both) < 2 or min(whole.value for whole in wholes) <= 0:
+                continue
+            shares = [
+                (name, one[name] / exact(wholes[0].value), other[name] / exact(wholes[1].value))
+                for name in both
+            ]
+            if any(abs(a.value - b.value) > 0.03 and not a.meets(b, 0.05) for _, a, b in shares):
+                said = ", ".join(f"{n} {percent(a)} and {percent(b)}" for n, a, b in shares)
+                yield Hit(f"of these stages: {said}", (first.name, second.name))
+
+
+def _of_stages(table: Table, column: Column) -> dict[str, Number]:
+    """Lines of one stage are added."""
+    stages: dict[str, Number] = {}
+    for name, row in table.named_rows(kinds.STAGE):
+        if (number := column.numbers[row]) is not None:
+            stages[name.lower()] = stages.get(name.lower(), exact(0)) + number
+    return stages
+
+
+def total_row_differs(table: Table) -> Iterator[Hit]:
+    wholes = [row for row in range(table.rows) if table.is_whole(row)]
+    if len(wholes) != 1 or _nested(table) or _groups(table):
+        return
+    parts = [row for row in range(table.rows) if row not in wholes]
+    for column in table.all(TIME, kinds.WORK, kinds.PARAMS, kinds.BYTES, kinds.ENERGY):
+        whole, told = column.numbers[wholes[0]], [column.numbers[row] for row in parts]
+        numbers = [one for one in told if one]
+        if column.has(*NO_SUM) or whole is None or len(numbers) < 2 or len(numbers) < len(told):
+            continue
+        added = total(numbers)
+        if not added.meets(whole, 0.002) and added.value > 0.5 * whole.value:
+            unit = column.meaning.scale
+            yield Hit(
+                f"{column.title}: the rows add up to {shown(added.value / unit)}, "
+                f"{table.labels[wholes[0]]!r} says {shown(whole.value / unit)} "
+                f"({(whole.value - added.value) / whole.value:+.1%})",
+                rows=(table.labels[wholes[0]],),
+            )
+
+
+def parts_do_not_sum(case: Case) -> Iterator[Hit]:
+    """Stages of one table inside the window of another."""
+    windows = [
+        (table, column, row, number)
+        for table in case.tables
+        for column in table.all(TIME)
+        if column.has("duration", "window", "wall")
+        for row, number in enumerate(column.numbers)
+        if number
+    ]
+    for table in case.tables:
+        column = table.one(TIME, "total", but=("cpu", "cuda"))
+        if column is None or table.one(kinds.STAGE) is None or len(column.told) < 2:
+            continue
+        added = total(column.told)
+        for other, window, row, number in windows:
+            missing = (number.value - added.value) / number.value
+            if other is not table and 0.005 < missing < 0.3 and not added.meets(number):
+                yield Hit(
+                    f"{shown(added.value)} s of {table.name} in a window of {shown(number.value)} "
+                    f"s ({window.title}, {other.labels[row]}): {missing:.1%} have no row",
+                    (table.name, other.name),
+                )
+
+
+FORWARD = re.compile(r"\b(?:forward|inference|model_inference)\b")
+
+
+def totals_contradict(case: Case) -> Iterator[Hit]:
+    """Several totals of what is called inference, or forward."""
+    totals: list[tuple[str, str, Number]] = []
+    for table in case.tables:
+        column = table.one(TIME, "inference", "forward", but=(*NO_SUM, "speed", "latency"))
+        if column and table.one(kinds.CLIP) and len(column.told) > 2:
+            totals.append(
+                (f"{len(column.told)} rows of {column.title}", table.name, total(column.told))
+            )
+        inside = table.one(TIME, "total", but=("cuda",))
+        groups: dict[str, list[Number]] = {}
+        for name, row in table.named_rows(kinds.NAME) if inside and _nested(table) else ():
+            if FORWARD.search(name.lower()) and inside and (number := inside.numbers[row]):
+                groups.setdefault(name, []).append(number)
+        totals += [(f"rows {name}", table.name, total(each)) for name, each in groups.items()]
+    if len(totals) < 2 or not any("rows of" in one[0] for one in totals):
+        return
+    least, most = min(totals, key=lambda o: o[2].value), max(totals, key=lambda o: o[2].value)
+    if least[2].high * 1.03 < most[2].low < 2 * least[2].high:
+        said = ", ".join(f"{ms(number)} ({what})" for what, _, number in totals)
+        yield Hit(
+            f"{len(totals)} totals of inference: {said}", tuple({one[1]: 0 for one in totals})
+        )
+
+
+def layers_against_inference(table: Table) -> Iterator[Hit]:
+    sums = [one for one in table.facts.items() if one[1][0] == TIME and "sum" in one[0]]
+    wholes = [one for one in table.facts.items() if one[1][0] == TIME and FORWARD.search(one[0])]
+    runs = [number.value for name, (_, number) in table.facts.items() if "runs" in name]
+    for name, (_, part) in sums:
+        for other, (_, whole) in wholes:
+            if whole.low > 1.5 * part.high:
+                many = (
+                    f" ({shown(runs[0])} runs of each would be {ms(part.value * runs[0])})"
+                    if runs
+                    else ""
+                )
+                yield Hit(
+                    f"{other!r} is {ms(whole)}, {name!r} is {ms(part)}: "
+                    f"{shown(whole.value / part.value)} times as much{many}: a profiler, or "
+                    "several runs, are inside it"
+                )
+
+
+def count_times_mean(table: Table) -> Iterator[Hit]:
+    whole, count = table.one(TIME, "total"), table.one(COUNT)
+    mean = table.one(TIME, "avg", "mean", "average")
+    for row in range(table.rows if whole and count and mean else 0):
+        one, n, each = (c.numbers[row] for c in (whole, count, mean) if c)
+        if one and n and each and not (exact(n.value) * each).meets(one, 0.01):
+            yield Hit(
+                f"{shown(n.value)} x {ms(each)} = {ms(n.value * each.value)}, the total says "
+                f"{ms(one)}",
+                rows=(table.labels[row],),
+            )
+
+
+def decimal_place_lost(table: Table) -> Iterator[Hit]:
+    """One fact is the quotient of two others, but for a power of ten."""
+    facts = list(table.facts.items())
+    if not 3 <= len(facts) <= 8:
+        return
+    for (name, (kind, a)), (other, (kind2, b)), (result, (kind3, c)) in permutations(facts, 3):
+        if kind != kind2 or kind3 == kind or not b.value or not c.value or a.value <= b.value:
+            continue
+        for power in (-3, -2, -1, 1, 2, 3):
+            # Cut or rounded: up to one unit of its last digit.
+            if abs(a.value / b.value / 10**power - c.value) <= 1 and c.value >= 20:
+                yield Hit(
+                    f"{name!r} / {other!r} is {shown(a.value / b.value)}, {result!r} says "
+                    f"{shown(c.value)}"
+                )
+
+
+RULES = (
+    Rule(
+        "shares-do-not-sum",
+        "warning",
+        "percentages of one whole do not add up to 100",
+        "say what the rest is, and of what the shares are",
+        shares_do_not_sum,
+        bad="stage,percent of time\nread,10.0\ninfer,70.0\nwrite,16.6\n",
+        clean="stage,percent of time\nread,10.0\ninfer,70.0\nwrite,20.0\n",
+    ),
+    Rule(
+        "share-above-whole",
+        "error",
+        "a share is above 100%",
+        "find what counts twice: a container and its children, threads; or the wrong peak",
+        share_above_whole,
+        bad="layer,utilization (%)\na,121\nb,40\n",
+        clean="layer,utilization (%)\na,97\nb,40\n",
+    ),
+    Rule(
+        "fraction-called-percent",
+        "error",
+        "a fraction stands under a heading that says %",
+        "multiply by 100, or take the % away",
+        fraction_called_percent,
+        over="all",
+        machine={"peak": 8.1e12},
+        bad="model,GFLOP/s,utilization (%)\na,318.87,0.04\nb,1099.01,0.14\n",
+        clean="model,GFLOP/s,utilization (%)\na,318.87,3.94\nb,1099.01,13.57\n",
+    ),
+    Rule(
+        "shares-contradict",
+        "warning",
+        "two tables of the same stages tell different shares",
+        "measure both in one run; what moved between the stages is the finding",
+        shares_contradict,
+        over="all",
+        bad="| stage | percent of time |\n|---|---|\n| load | 92.1 |\n| infer | 1.4 |\n"
+        "| nms | 6.5 |\n\n"
+        "| stage | percent of time |\n|---|---|\n| infer | 60.0 |\n| nms | 40.0 |\n",
+        clean="| stage | percent of time |\n|---|---|\n| load | 90.0 |\n| infer | 6.0 |\n"
+        "| nms | 4.0 |\n\n"
+        "| stage | percent of time |\n|---|---|\n| infer | 60.0 |\n| nms | 40.0 |\n",
+    ),
+    Rule(
+        "total-row-differs",
+        "error",
+        "the row of the total is not the sum of the others",
+        "add the missing part as a row of its own",
+        total_row_differs,
+        bad="stage,latency (ms)\ncapture,40\ninference,280\ntracking,25\ntotal,400\n",
+        clean="stage,latency (ms)\ncapture,40\ninference,280\ntracking,25\ntotal,345\n",
+    ),
+    Rule(
+        "parts-do-not-sum",
+        "note",
+        "stages do not fill the window in which they ran",
+        "print what lies between them as a row of its own",
+        parts_do_not_sum,
+        over="all",
+        bad="| step | total (s) |\n|---|---|\n| read | 0.102 |\n| forward | 4.853 |\n\n"
+        "| tag | duration (s) |\n|---|---|\n| run | 5.212 |\n",
+        clean="| step | total (s) |\n|---|---|\n| read | 0.102 |\n| forward | 4.853 |\n\n"
+        "| tag | duration (s) |\n|---|---|\n| run | 4.955 |\n",
+    ),
+    Rule(
+        "totals-contradict",
+        "warning",
+        "one thing has several totals",
+        "say which interval each covers, and compare only equal ones",
+        totals_contradict,
+        over="all",
+        bad="| image | inference (ms) |\n|---|---|\n| a | 165.0 |\n| b | 121.4 |\n| c | 151.9 |\n\n"
+        "| name | CPU total (ms) | calls |\n|---|---|---|\n| forward | 395.1 | 3 |\n",
+        clean="| image | inference (ms) |\n|---|---|\n| a | 165.0 |\n| b | 121.4 |\n"
+        "| c | 151.9 |\n\n"
+        "| name | CPU total (ms) | calls |\n|---|---|---|\n| forward | 436.1 | 3 |\n",
+    ),
+    Rule(
+        "inference-above-its-layers",
+        "warning",
+        "what is printed as inference is far above the sum of the layers",
+        "take the time of inference from a run without the profiler",
+        layers_against_inference,
+        bad="quantity,value,unit\nsum of the layers,107.5,ms\nprinted as inference,2499.2,ms\n",
+        clean="quantity,value,unit\nsum of the layers,107.5,ms\nprinted as inference,112.3,ms\n",
+    ),
+    Rule(
+        "total-is-not-count-times-mean",
+        "error",
+        "a total is not its count times its mean",
+        "compute the table again from the samples",
+        count_times_mean,
+        bad="step,total (s),count,avg (s)\nforward,4.85,10,0.585\n",
+        clean="step,total (s),count,avg (s)\nforward,4.85,10,0.485\n",
+    ),
+    Rule(
+        "decimal-place-lost",
+        "error",
+        "a quotient of two facts is wrong by a power of ten",
+        "compute it again",
+        decimal_place_lost,
+        bad="quantity,value,unit\nmemory left,14000,MB\none image,4.7,MB\nsafe batch,297,images\n",
+        clean="quantity,value,unit\nmemory left,14000,MB\none image,4.7,MB\n"
+        "safe batch,2978,images\n",
+    ),
+)

@@ -1,0 +1,474 @@
+"""Mistakes about what is computed and moved: MACs and FLOPs, peaks, roofs, MB and MiB."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from detector.core.errors.text import counted
+from detector.lab.audit import columns as kinds
+from detector.lab.audit.case import Case
+from detector.lab.audit.columns import BYTES, PARAMS, SHARE, WORK, WORK_RATE
+from detector.lab.audit.numbers import Number, exact, shown
+from detector.lab.audit.published import find_published
+from detector.lab.audit.rule import Hit, Rule
+from detector.lab.audit.rules.rates import latency_of
+from detector.lab.audit.tables import Table, percent
+
+MACS = ("mac", "macs", "gmacs", "gmac", "mmacs", "madds", "fma")
+TWICE = (1.9, 2.1)
+USED = ("util*", "mfu", "efficiency")
+
+
+def is_twice(ratio: float) -> bool:
+    return TWICE[0] <= ratio <= TWICE[1]
+
+
+def _side(table: Table, row: int) -> int | None:
+    found = re.findall(r"\d+", table.setting(row).get(kinds.SIZE, ""))
+    return int(found[0]) if found and len(set(found[:2])) == 1 else None
+
+
+def _flops_are_macs(table: Table) -> Iterator[tuple[int, Number, float]]:
+    """(row, count, published FLOPs) where a count called FLOPs is half of what is published."""
+    work, params = table.one(WORK, but=MACS), table.one(PARAMS)
+    for row in range(table.rows if work else 0):
+        count = work.numbers[row] if work else None
+        own = params.numbers[row] if params else None
+        known = find_published(table.texts(kinds.MODEL)[row], own.value if own else None)
+        if count is None or known is None or not count.value:
+            continue
+        side = _side(table, row) or known.side
+        flops = known.gflops * 1e9 * (side / known.side) ** 2
+        if is_twice(flops / count.value):
+            yield row, count, flops
+
+
+def mac_or_flop(case: Case) -> Iterator[Hit]:
+    for table in case.tables:
+        found = list(_flops_are_macs(table))
+        if found:
+            row, count, flops = found[0]
+            title = next(one.title for one in table.all(WORK))
+            yield Hit(
+                f"{title} {shown(count.value / 1e9)} for {table.labels[row]}; published are "
+                f"{shown(flops / 1e9)} GFLOPs, {shown(flops / count.value)} times as many, in "
+                f"{len(found)} of {table.rows} rows: these are MACs",
+                (table.name,),
+                tuple(table.labels[one[0]] for one in found),
+            )
+        yield from _first_layer(table, case)
+    yield from _two_counts(case)
+
+
+def _two_counts(case: Case) -> Iterator[Hit]:
+    """The same model has counts in two tables, one twice the other."""
+    counts: list[tuple[str, dict[str, float]]] = []
+    for table in case.tables:
+        work = table.one(WORK, but=MACS)
+        models = table.texts(kinds.MODEL)
+        if work:
+            pairs = zip(models, work.numbers, strict=True)
+            counts.append((table.name, {m: one.value for m, one in pairs if one and m}))
+            continue
+        rate, time = table.one(WORK_RATE), latency_of(table)
+        if rate and time and models:
+            made = zip(models, rate.numbers, time.numbers, strict=True)
+            counts.append((table.name, {m: r.value * t.value for m, r, t in made if m and r and t}))
+    for at, (first, one) in enumerate(counts):
+        for second, other in counts[at + 1 :]:
+            ratios = {m: one[m] / other[m] for m in one if other.get(m)}
+            high = {m: max(r, 1 / r) for m, r in ratios.items() if r > 0}
+            if high and all(is_twice(ratio) for ratio in high.values()):
+                model = next(iter(high))
+                yield Hit(
+                    f"{model}: {shown(one[model] / 1e9)} G in one, {shown(other[model] / 1e9)} G "
+                    f"in the other, {shown(high[model])} times, and so for "
+                    f"{counted(len(high), 'model')}: one counts MACs, the other FLOPs",
+                    (first, second),
+                    tuple(high),
+                )
+
+
+def _first_layer(table: Table, case: Case) -> Iterator[Hit]:
+    """The first convolution over three channels of a known input, by its parameters."""
+    work, params, types = table.one(WORK, *MACS), table.one(PARAMS), table.one(kinds.NAME, "type")
+    sizes = [text for one in case.tables for name, text in one.said.items() if name == "input"]
+    found = re.search(r"(\d+)\s*[x×]\s*(\d+)", sizes[0]) if sizes else None
+    if not (work and params and found and table.rows and types):
+        return
+    said, size = work.numbers[0], params.numbers[0]
+    if not said or not size or not types.texts[0].lower().startswith("conv"):
+        return
+    pixels = int(found[1]) * int(found[2])
+    filters = [
+        (size.value / (3 * k * k + more), k)
+        for k in (1, 3, 5, 6, 7)
+        for more in (0, 1, 2)
+        if size.value % (3 * k * k + more) == 0 and size.value / (3 * k * k + more) % 8 == 0
+    ]
+    counts = [(out, k, pixels * out * 3 * k * k / s) for out, k in filters for s in (1, 4)]
+    if counts and not any(said.low <= macs <= said.high for *_, macs in counts):
+        out, k, macs = min(counts, key=lambda one: abs(said.value / one[2] - 2))
+        if said.low <= 2 * macs <= said.high:
+            yield Hit(
+                f"the first layer: {found[1]} x {found[2]} x {out:.0f} x {3 * k * k} = "
+                f"{shown(macs / 1e9)} G MACs, printed {work.texts[0]} under {work.title!r}: these "
+                "are FLOPs",
+                (table.name,),
+                (table.labels[0],),
+            )
+
+
+def mb_or_mib(table: Table) -> Iterator[Hit]:
+    params = table.one(PARAMS)
+    size = table.one(BYTES, but=("memory", "vram", "ram", "peak", "mem", "mib"))
+    if not params or not size or size.meaning.unit.lower() not in ("mb", "gb", "kb"):
+        return
+    for width in (4, 2, 1):
+        pairs = [
+            (r, p, s)
+            for r, (p, s) in enumerate(zip(params.numbers, size.numbers, strict=True))
+            if p and s
+        ]
+        factor = exact(width * 1e6 / 2**20)
+        if pairs and all(
+            (p * factor).meets(s, 0.005) and not (p * exact(width)).meets(s, 0.02)
+            for _, p, s in pairs
+        ):
+            row, p, _ = pairs[-1]
+            yield Hit(
+                f"{shown(p.value / 1e6)} M parameters x {width} bytes = "
+                f"{shown(p.value * width / 1e6)} MB = {shown(p.value * width / 2**20)} MiB; "
+                f"printed {size.texts[row]} under {size.title!r}",
+                rows=tuple(table.labels[one[0]] for one in pairs),
+            )
+            return
+
+
+def _peaks(case: Case) -> Iterator[tuple[float, str]]:
+    """FLOP/s of the machine: as given, else as a table of facts says."""
+    if case.machine.peak:
+        yield case.machine.peak, "given"
+        return
+    for table in case.tables:
+        for name, (kind, number) in table.facts.items():
+            if kind == WORK_RATE and "peak" in name:
+                yield number.value, table.name
+
+
+def above_the_peak(case: Case) -> Iterator[Hit]:
+    for peak, origin in _peaks(case):
+        for table in case.tables:
+            yield from _rates_above(table, peak, origin)
+            used = table.one(SHARE, *USED)
+            hits = [
+                (row, one, one.value * flops / count.value)
+                for row, count, flops in _flops_are_macs(table)
+                if used and (one := used.numbers[row])
+            ]
+            above = [hit for hit in hits if hit[2] > 1.01]
+            if above:
+                said = ", ".join(
+                    f"{table.labels[r]} {percent(n)} -> {percent(x)}" for r, n, x in above
+                )
+                yield Hit(
+                    f"the counts are MACs; with FLOPs the shares of the peak are {said}: count and "
+                    "peak disagree on what a FLOP is",
+                    (table.name,),
+                    tuple(table.labels[one[0]] for one in above),
+                )
+
+
+def _rates_above(table: Table, peak: float, origin: str) -> Iterator[Hit]:
+    rate, work, time = table.one(WORK_RATE), table.one(WORK), latency_of(table)
+    fps = table.one(kinds.RATE)
+    twice = exact(2 if work and work.has(*MACS) else 1)
+    for row in range(table.rows):
+        each = [column.numbers[row] if column else None for column in (rate, work, time, fps)]
+        reached, count, seconds, frames = each
+        if reached is None and count and seconds and seconds.value > 0:
+            batch = table.one(kinds.BATCH)
+            many = batch.numbers[row] if batch else None
+            if many and many.value > 1:
+                continue  # whose latency it is does not stand there
+            reached = count * twice / seconds
+        elif reached is None and count and frames:
+            reached = count * twice * frames
+        if reached and reached.low > peak * 1.01:
+            yield Hit(
+                f"{shown(reached.value / 1e9)} GFLOP/s, the peak ({origin}) is "
+                f"{shown(peak / 1e9)}: {percent(reached.value / peak)}",
+                (table.name,),
+                (table.labels[row],),
+            )
+
+
+def above_the_bandwidth(case: Case) -> Iterator[Hit]:
+    """Every weight is read once a picture, at batch 1."""
+    roof = case.machine.bandwidth
+    for table in case.tables if roof else ():
+        moved, time = table.one(kinds.BANDWIDTH), latency_of(table)
+        size = table.one(BYTES, but=("memory", "vram", "ram", "peak", "mem", "model", "size"))
+        for row in range(table.rows):
+            rate = moved.numbers[row] if moved else None
+            total = size.numbers[row] if size and size.has("moved", "bytes", "traffic") else None
+            seconds = time.numbers[row] if time else None
+            if rate is None and total and seconds:
+                rate = total / seconds
+            if rate and roof and rate.low > roof * 1.01:
+                yield Hit(
+                    f"{shown(rate.value / 1e9)} GB/s, the memory gives {shown(roof / 1e9)}",
+                    (table.name,),
+                    (table.labels[row],),
+                )
+
+
+def peak_differs(case: Case) -> Iterator[Hit]:
+    """The peak that utilisation and FLOP/s of every row imply."""
+    for table in case.tables:
+        used, rate = table.one(SHARE, *USED), table.one(WORK_RATE)
+        pairs = (
+            [
+                (row, two / one)
+                for row, (one, two) in enumerate(zip(used.numbers, rate.numbers, strict=True))
+                if one and two and one.value > 0.01
+            ]
+            if used and rate
+            else []
+        )
+        if len(pairs) < 2 or not all(one.meets(pairs[0][1], 0.01) for _, one in pairs):
+            continue
+        implied = sum(one.value for _, one in pairs) / len(pairs)
+        for peak, origin in _peaks(case):
+            called_percent = abs(implied / peak / 100 - 1) < 0.1
+            if not 0.97 < implied / peak < 1.03 and not called_percent:
+                yield Hit(
+                    f"{rate.title if rate else ''} over {used.title if used else ''} is "
+                    f"{shown(implied / 1e9)} GFLOP/s in every row; the peak ({origin}) is "
+                    f"{shown(peak / 1e9)}",
+                    (table.name,),
+                    tuple(table.labels[row] for row, _ in pairs),
+                )
+
+
+def peak_too_low(case: Case) -> Iterator[Hit]:
+    """A stated peak against cores x clock x FLOPs a cycle."""
+    for table in case.tables:
+        stated = [
+            (n, v) for n, (kind, v) in table.facts.items() if kind == WORK_RATE and "peak" in n
+        ]
+        clocks = {name: v for name, (kind, v) in table.facts.items() if kind == kinds.CLOCK}
+        cores = next((v.value for n, (_, v) in table.facts.items() if n == "cores"), None)
+        cores = case.machine.number("cores") or cores
+        per = next((v.value for n, (_, v) in table.facts.items() if "per cycle" in n), None)
+        given = case.machine.number("flops_per_cycle")
+        clock = case.machine.number("clock") or max(
+            (v.value for v in clocks.values()), default=None
+        )
+        for name, peak in stated:
+            flops = given or per
+            if not (cores and clock and flops):
+                continue
+            best = cores * clock * flops
+            if peak.high < 0.95 * best:
+                yield Hit(
+                    f"{name!r} is {shown(peak.value / 1e9)} GFLOP/s; {shown(cores)} cores x "
+                    f"{shown(clock / 1e9)} GHz x {shown(flops)} FLOPs a cycle are "
+                    f"{shown(best / 1e9)}: shares of the peak are {shown(best / peak.value)} times "
+                    "too large",
+                    (table.name,),
+                )
+
+
+def bound_without_test(case: Case) -> Iterator[Hit]:
+    for table in case.tables:
+        bound = table.one(kinds.BOUND)
+        if bound is None:
+            continue
+        for word in sorted({text.lower() for text in bound.texts if text}):
+            rows = [row for row, text in enumerate(bound.texts) if text.lower() == word]
+            said = _untested(table, rows, word, case)
+            if said:
+                yield Hit(said, (table.name,), tuple(table.labels[row] for row in rows))
+
+
+def _untested(table: Table, rows: list[int], word: str, case: Case) -> str:
+    used = table.one(SHARE, *USED)
+    shares = [one.value for row in rows if used and (one := used.numbers[row])]
+    if "comp" in word and shares and min(shares) < 0.5:
+        return f"{word!r} at {percent(min(shares))} of the peak"
+    moved = table.one(kinds.BANDWIDTH) or table.one(BYTES, "moved", "traffic", "bytes")
+    if "mem" not in word or moved or table.one(WORK, "intensity"):
+        return ""
+    rate, work, size = table.one(WORK_RATE), table.one(WORK), table.one(BYTES)
+    peak, roof = case.machine.peak, case.machine.bandwidth
+    reasons = [f"{word!r} in {len(rows)} rows, and no column of bytes moved"]
+    if peak and roof:
+        reasons.append(f"the ridge is {shown(peak / roof)} FLOPs a byte")
+        row = rows[0]
+        each = [column.numbers[row] if column else None for column in (rate, work, size)]
+        if all(each) and each[0] and each[1] and each[2]:
+            moved_s = each[2].value * each[0].value / each[1].value
+            reasons.append(
+                f"{table.labels[row]} reaches {percent(each[0].value / peak)} of the peak, and its "
+                f"weights are {percent(moved_s / roof)} of the bandwidth: neither roof is near"
+            )
+    return "; ".join(reasons)
+
+
+def maximum_below_mean(case: Case) -> Iterator[Hit]:
+    """The best layer uses less of the peak than the whole model, which is a mean of its layers."""
+    whole: dict[str, tuple[str, float]] = {}
+    for table in case.tables:
+        used = table.one(SHARE, *USED)
+        if used and table.one(kinds.NAME, "layer") is None:
+            for model, one in zip(table.texts(kinds.MODEL), used.numbers, strict=True):
+                if model and one and table.one(kinds.CHANGES) is None:
+                    whole.setdefault(model, (table.name, one.low))
+    for table in case.tables:
+        used = table.one(SHARE, *USED)
+        if used is None or table.one(kinds.NAME, "layer") is None:
+            continue
+        best: dict[str, Number] = {}
+        for row, (model, one) in enumerate(
+            zip(table.texts(kinds.MODEL), used.numbers, strict=True)
+        ):
+            if (
+                one
+                and not table.is_whole(row)
+                and (model not in best or one.value > best[model].value)
+            ):
+                best[model] = one
+        below = [m for m, one in best.items() if m in whole and one.high < whole[m][1]]
+        if below:
+            model = below[0]
+            yield Hit(
+                f"{model}: the best layer {percent(best[model])}, the whole model "
+                f"{percent(whole[model][1])}; so for {len(below)} of {len(best)} models",
+                (table.name, whole[model][0]),
+                tuple(below),
+            )
+
+
+def two_models(case: Case) -> Iterator[Hit]:
+    """Parameters of the layers against those of the model."""
+    facts = [
+        (table.name, name, number)
+        for table in case.tables
+        for name, (_, number) in table.facts.items()
+        if "parameters" in name
+    ]
+    for table in case.tables:
+        params = table.one(PARAMS)
+        if params is None or table.one(kinds.NAME) is None or len(params.told) < 3:
+            continue
+        added = sum(one.value for one in params.told)
+        for name, what, number in facts:
+            if not 0.999 < added / number.value < 1.001 and 0.5 < added / number.value < 2:
+                yield Hit(
+                    f"the layers add up to {added:,.0f}, {what!r} is {number.value:,.0f} "
+                    f"({added / number.value - 1:+.1%}): another network was counted than timed",
+                    (table.name, name),
+                )
+
+
+RULES = (
+    Rule(
+        "mac-or-flop",
+        "error",
+        "MACs are called FLOPs, or FLOPs MACs: a factor of two",
+        "print MACs and FLOPs (2 x MACs) under their own names, and divide by a peak in FLOPs",
+        mac_or_flop,
+        over="all",
+        bad="model,params (M),GFLOPs\nyolov5n,1.87,2.23\nyolov5s,7.23,8.22\n",
+        clean="model,params (M),GFLOPs\nyolov5n,1.87,4.5\nyolov5s,7.23,16.5\n",
+    ),
+    Rule(
+        "mb-or-mib",
+        "warning",
+        "MiB are called MB",
+        "divide by 10^6 for MB, or write MiB",
+        mb_or_mib,
+        bad="model,params (M),size (MB)\na,7.23,27.56\nb,86.71,330.75\n",
+        clean="model,params (M),size (MB)\na,7.23,28.92\nb,86.71,346.84\n",
+    ),
+    Rule(
+        "above-the-peak",
+        "error",
+        "more operations a second than the machine can do",
+        "count FLOPs as the peak does, take the peak of the type that ran, check batch and time",
+        above_the_peak,
+        over="all",
+        machine={"peak": 4.1e11},
+        bad="model,GFLOPs,latency (ms)\na,100,200\n",
+        clean="model,GFLOPs,latency (ms)\na,50,200\n",
+    ),
+    Rule(
+        "above-the-bandwidth",
+        "error",
+        "more bytes a second than the memory gives",
+        "count what comes from memory, not from caches, and check the unit",
+        above_the_bandwidth,
+        over="all",
+        machine={"bandwidth": 28.1e9},
+        bad="layer,bandwidth (GB/s)\nconv,41\nadd,12\n",
+        clean="layer,bandwidth (GB/s)\nconv,21\nadd,12\n",
+    ),
+    Rule(
+        "peak-differs",
+        "error",
+        "utilisation was divided by another peak than this machine's",
+        "name the peak, of which type and device it is, and use one",
+        peak_differs,
+        over="all",
+        machine={"peak": 8.1e12},
+        bad="layer,utilization (%),GFLOP/s\na,42.92,128.75\nb,40.83,122.5\n",
+        clean="layer,utilization (%),GFLOP/s\na,42.92,3476\nb,40.83,3307\n",
+    ),
+    Rule(
+        "peak-too-low",
+        "warning",
+        "the peak is below what cores, clock and FLOPs a cycle give",
+        "measure the peak with a matrix product (profile does), or take the boost clock",
+        peak_too_low,
+        over="all",
+        machine={"flops_per_cycle": 32.0},
+        bad="quantity,value,unit\npeak,410,GFLOP/s\nclock,3.2,GHz\ncores,8,\n",
+        clean="quantity,value,unit\npeak,819.2,GFLOP/s\nclock,3.2,GHz\ncores,8,\n",
+    ),
+    Rule(
+        "bound-without-test",
+        "warning",
+        "a limit is named that no figure shows",
+        "measure bytes moved and both peaks; below half of both roofs, neither limits",
+        bound_without_test,
+        over="all",
+        bad="model,utilization (%),bound type\na,16.96,compute\nb,30.5,compute\n",
+        clean="model,utilization (%),bound type\na,76.96,compute\nb,80.5,compute\n",
+    ),
+    Rule(
+        "maximum-below-mean",
+        "error",
+        "the best layer is below the mean of all layers",
+        "divide each layer's FLOPs by its own time, not by the whole model's",
+        maximum_below_mean,
+        over="all",
+        bad="| model | layer | utilization (%) |\n|---|---|---|\n| a | model.6 | 1.89 |\n\n"
+        "| model | utilization (%) |\n|---|---|\n| a | 16.96 |\n",
+        clean="| model | layer | utilization (%) |\n|---|---|---|\n| a | model.6 | 31.89 |\n\n"
+        "| model | utilization (%) |\n|---|---|\n| a | 16.96 |\n",
+    ),
+    Rule(
+        "two-models",
+        "warning",
+        "layers of one network stand beside the times of another",
+        "count and time the same network: after fusing, if that is what runs",
+        two_models,
+        over="all",
+        bad="| layer | params |\n|---|---|\n| 0 | 928 |\n| 1 | 18560 |\n| 2 | 36992 |\n\n"
+        "| quantity | value |\n|---|---|\n| parameters of the model | 55520 |\n",
+        clean="| layer | params |\n|---|---|\n| 0 | 928 |\n| 1 | 18560 |\n| 2 | 36992 |\n\n"
+        "| quantity | value |\n|---|---|\n| parameters of the model | 56480 |\n",
+    ),
+)

@@ -1,0 +1,34 @@
+"""The part of the report on what is wrong with the run as a measurement."""
+
+from __future__ import annotations
+
+from detector.core.tables import Column, Table
+from detector.lab.audit.case import Case, audit
+from detector.lab.audit.ours import join, of_session
+from detector.lab.report.html.drawings import table, text
+from detector.lab.report.part import How, Part
+from detector.lab.session.audit import AuditDocument
+from detector.lab.session.read import SavedSession
+
+FINDINGS = (Column("severity"), Column("rule"), Column("evidence"), Column("cure", "what to do"))
+
+
+def audited(session: SavedSession) -> AuditDocument:
+    return audit(Case(*join([of_session(session, session.folder.name)])))
+
+
+def findings(session: SavedSession) -> str:
+    document = audited(session)
+    if not document.findings:
+        return text(f"{document.rules} rules find nothing wrong.")
+    return table(Table("audit", FINDINGS, document.findings))
+
+
+AUDIT = How(
+    "audit",
+    "audit",
+    "Rules over the figures of this run; nothing was measured for them.",
+    "Every rule",
+    "docs/pitfalls.md",
+)
+PARTS = (Part("audit", "What to doubt", 15, findings, how=AUDIT),)

@@ -1,0 +1,189 @@
+"""Every rule of ``audit``: its bad example fires it, its clean one does not, and a rule that is
+added is tried by being there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from detector.core.session.codec import from_builtins
+from detector.core.session.document import Summary
+from detector.lab.audit.rule import FOLDER, Hit, Rule, list_rules
+from detector.lab.session.audit import SEVERITIES
+from detector.lab.session.comparison import Comparison
+from tests.conftest import CHECKOUT
+from tests.lab.audit.cases import of_text
+from tests.session.documents import DOCUMENT
+
+OVER_TABLES = [rule for rule in list_rules() if rule.over in ("table", "all")]
+OVER_RUNS = [rule for rule in list_rules() if rule.over == "run"]
+OVER_COMPARISONS = [rule for rule in list_rules() if rule.over == "comparison"]
+
+CLEAN_RUN: dict[str, Any] = {
+    **DOCUMENT,
+    "frames": {**DOCUMENT["frames"], "read": 100, "written": 100, "dropped": 0, "bad": 0},
+    "seconds": {**DOCUMENT["seconds"], "run": 8.0},
+    "exit": {"code": 0, "reason": "done"},
+    "engine_threads": 1,
+}
+LIBRARIES = {"wall_s": 8.0, "process_s": 1.0, "unknown_s": 0.0, "others_s": 9.0, "stages": {}}
+THREAD = {**DOCUMENT["threads"]["reader"], "busy_s": 4.0, "wall_s": 4.4}
+# rule -> what to change in a clean run, so that the rule speaks
+PLANTED: dict[str, dict[str, Any]] = {
+    "run-precision-not-executed": {"precision_effect": "int8 changed nothing"},
+    "run-rate-is-no-quotient": {"fps": {"end_to_end": 14.0, "inference": 25.0}},
+    "run-end-to-end-above-inference": {"fps": {"end_to_end": 12.5, "inference": 9.0}},
+    "run-percentiles-out-of-order": {
+        "stages": {"read": {**DOCUMENT["stages"]["read"], "p90_ms": 3.0}}
+    },
+    "run-threads-do-not-add-up": {"threads": {"reader": {**THREAD, "wall_s": 5.0}}},
+    "cores-taken-by-others": {"cpu": {**DOCUMENT["cpu"], "libraries": LIBRARIES}},
+    "waited-for-cores": {"threads": {"reader": {**THREAD, "ready_s": 1.0}}},
+    "more-threads-than-cores": {"engine_threads": 4},
+    "swapped": {"disturbed": {"swapped_mb": 200.0}},
+    "slowed-down": {"disturbed": {"throttled_s": 2.0}},
+    "no-warm-up": {"seconds": {**CLEAN_RUN["seconds"], "warmup": 0.0}},
+    "cut-short": {"exit": {"code": 130, "reason": "interrupted"}},
+    "few-frames": {"frames": {**CLEAN_RUN["frames"], "read": 30, "written": 30}},
+    "repeated-detections": {"frames": {**CLEAN_RUN["frames"], "reused": 40}},
+    "random-weights": {"random_weights": 0},
+    "lost-frames": {"frames": {**CLEAN_RUN["frames"], "bad": 2}},
+}
+ROW: dict[str, Any] = {
+    "name": "b",
+    "engine": "ort",
+    "precision": "int8",
+    "precision_executed": None,
+    "precision_text": "",
+    "precision_effect": None,
+    "batch": 1,
+    "fps": {"inference": None, "end_to_end": None},
+    "ratio": {"inference": 2.0, "end_to_end": 1.5},
+    "ratio_interval": {"inference": [1.9, 2.1], "end_to_end": [1.4, 1.6]},
+    "agreement": {
+        "matched": 0.99,
+        "mean_iou": 0.9,
+        "mean_score_diff": 0.0,
+        "detections": 9,
+        "detections_reference": 9,
+        "frames": 9,
+    },
+    "ap": None,
+    "stage_cpu_ms": None,
+    "memory_mb": None,
+    "load_s": None,
+    "build_s": None,
+    "threads": 1,
+    "concurrency": 1,
+    "device": "cpu",
+    "notes": [],
+    "error": None,
+}
+CLEAN_COMPARISON: dict[str, Any] = {
+    "schema": 1,
+    "source": "in.mp4",
+    "rounds": 5,
+    "budget": 0.95,
+    "rows": [{**ROW, "name": "a", "agreement": None}, ROW],
+    "comparable": True,
+    "baseline": "a",
+    "interval": "lowest and highest round",
+    "warnings": [],
+    "fastest": {"inference": "b", "end_to_end": "b"},
+}
+UNSURE = {"inference": [0.9, 2.1], "end_to_end": [1.4, 1.6]}
+PLANTED_COMPARISONS: dict[str, dict[str, Any]] = {
+    "not-comparable": {"warnings": ["the frames differ"], "comparable": False},
+    "few-rounds": {"rounds": 1},
+    "difference-within-noise": {
+        "rows": [CLEAN_COMPARISON["rows"][0], {**ROW, "ratio_interval": UNSURE}]
+    },
+    "detections-disagree": {"rows": [{**ROW, "agreement": {**ROW["agreement"], "matched": 0.6}}]},
+}
+
+
+def complaints(rule: Rule) -> Iterator[str]:
+    """What is wrong with a rule over tables."""
+    for kind, text in (("bad", rule.bad), ("clean", rule.clean)):
+        document = of_text(text, rule.machine)
+        hits = [one for one in document.findings if one.rule == rule.id]
+        if any(audited.unread for audited in document.audited):
+            yield f"the {kind} example is not read whole"
+        if bool(hits) != (kind == "bad"):
+            yield f"the {kind} example has {len(hits)} findings"
+        if any(not one.evidence.strip() or not one.where for one in hits):
+            yield "a finding says nothing, or not where"
+        if kind == "bad" and not all(re.search(r"\d|,|:", one.evidence) for one in hits):
+            yield "the evidence has no number and no row"
+
+
+@pytest.mark.parametrize("rule", OVER_TABLES, ids=lambda rule: rule.id)
+def test_a_rule_over_tables_fires_on_its_bad_example_alone(rule: Rule) -> None:
+    assert list(complaints(_listed(rule))) == []
+
+
+def _listed(rule: Rule) -> Rule:
+    assert rule in list_rules()
+    return rule
+
+
+@pytest.mark.parametrize("rule", OVER_RUNS, ids=lambda rule: rule.id)
+def test_a_rule_over_runs_fires_on_a_planted_fault_alone(rule: Rule) -> None:
+    planted = from_builtins(_summary({**CLEAN_RUN, **PLANTED[rule.id]}), Summary, "planted")
+    assert list(rule.findings(planted, "run"))
+    assert not list(rule.findings(from_builtins(_summary(CLEAN_RUN), Summary, "clean"), "run"))
+
+
+def _summary(document: dict[str, Any]) -> dict[str, Any]:
+    """Without the keys of session.json alone."""
+    names = set(Summary.__dataclass_fields__)
+    return {key: value for key, value in document.items() if key in names}
+
+
+@pytest.mark.parametrize("rule", OVER_COMPARISONS, ids=lambda rule: rule.id)
+def test_a_rule_over_comparisons_fires_on_a_planted_fault_alone(rule: Rule) -> None:
+    planted = {**CLEAN_COMPARISON, **PLANTED_COMPARISONS[rule.id]}
+    assert list(rule.findings(from_builtins(planted, Comparison, "planted"), "c"))
+    assert not list(rule.findings(from_builtins(CLEAN_COMPARISON, Comparison, "clean"), "c"))
+
+
+def test_every_rule_says_what_is_wrong_and_what_to_do() -> None:
+    ids = [rule.id for rule in list_rules()]
+    assert len(ids) == len(set(ids)) > 60
+    for rule in list_rules():
+        assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.id), rule.id
+        assert rule.severity in SEVERITIES
+        assert rule.what.strip(), rule.id
+        assert rule.cure.strip(), rule.id
+
+
+def test_every_file_of_the_folder_has_rules() -> None:
+    for file in FOLDER.glob("[!_]*.py"):
+        assert "\nRULES = (" in file.read_text(), file.name
+
+
+def test_the_page_of_pitfalls_names_every_rule_and_no_other() -> None:
+    page = Path(CHECKOUT / "docs/pitfalls.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"^\| `([a-z0-9-]+)` \|", page, re.MULTILINE))
+    assert named == {rule.id for rule in list_rules()}
+
+
+TABLE = "model,FPS\na,40\nb,44\n"
+
+
+@pytest.mark.parametrize(
+    ("find", "expected"),
+    [
+        (lambda table: [Hit("1 is not 2")], "the clean example has 1 findings"),
+        (lambda table: [], "the bad example has 0 findings"),
+        (lambda table: [Hit(" ")], "a finding says nothing"),
+    ],
+)
+def test_a_bad_rule_is_found(find, expected, monkeypatch) -> None:
+    rule = Rule("planted", "error", "x", "y", find, bad=TABLE, clean=TABLE)
+    monkeypatch.setattr("detector.lab.audit.case.list_rules", lambda: (rule,))
+    assert any(one.startswith(expected) for one in complaints(rule))

@@ -1,0 +1,104 @@
+"""Numbers as people write them, and what their rounding leaves open."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detector.lab.audit.numbers import Number, Writing, exact, total
+
+POINT = Writing(comma=False, point=True)
+COMMA = Writing(comma=True, point=False)
+UNPROVED = Writing(comma=False, point=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "low", "high"),
+    [
+        ("12.5", 12.5, 12.45, 12.55),
+        ("12", 12, 11.5, 12.5),
+        ("12.50", 12.5, 12.495, 12.505),
+        ("1,234.5", 1234.5, 1234.45, 1234.55),
+        ("1'234.5", 1234.5, 1234.45, 1234.55),
+        ("1e3", 1000, 500, 1500),
+        ("1.00e3", 1000, 995, 1005),
+        ("-0.009", -0.009, -0.0095, -0.0085),
+        ("12.5 ± 0.3", 12.5, 12.2, 12.8),
+        ("12.5 (± 0.3)", 12.5, 12.2, 12.8),
+        ("12.5 +/- 0.3 ms", 12.5, 12.2, 12.8),
+        ("35.2 [26.5..37.2]", 35.2, 26.5, 37.2),
+        ("405..440", 422.5, 405, 440),
+        ("405 - 440", 422.5, 405, 440),
+        ("~400", 400, 360, 440),
+        ("1.31x", 1.31, 1.305, 1.315),
+        ("97%", 97, 96.5, 97.5),
+    ],
+)
+def test_a_number_has_the_interval_of_its_text(text, value, low, high) -> None:
+    number = POINT.read(text)
+    assert number is not None
+    assert (number.value, number.low, number.high) == pytest.approx((value, low, high))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "yes", "2026-01-02", "1.2.3", "640x640", "=1+1", "9" * 80, "1e999"]
+)
+def test_what_is_no_number_is_none(text) -> None:
+    assert POINT.read(text) is None
+
+
+def test_a_zero_with_a_huge_exponent_is_a_number() -> None:
+    assert POINT.read("0e999").value == 0
+    assert POINT.read("0e-999").value == 0
+
+
+@given(st.text("0123456789.,'e+-±[]()~<%x msE…–", max_size=24), st.booleans(), st.booleans())
+def test_any_text_is_read_or_is_none(text, comma, point) -> None:
+    found = Writing(comma, point).read(text)
+    assert found is None or found.low <= found.high
+
+
+@pytest.mark.parametrize(
+    ("cells", "comma", "point"),
+    [
+        (["12,5"], True, False),
+        (["0,123"], True, False),
+        (["1.234,5"], True, False),
+        (["12.5"], False, True),
+        (["1,234.5"], False, True),
+        (["1,234,567"], False, True),
+        (["1,234"], False, False),
+        (["1.234"], False, False),
+        (["net v1.25", "sizes 1,32 and 64"], False, False),
+    ],
+)
+def test_what_a_cell_proves(cells, comma, point) -> None:
+    assert Writing.of(cells) == Writing(comma, point)
+
+
+def test_a_number_of_two_readings_is_not_read() -> None:
+    assert UNPROVED.read("1,234") is None
+    assert UNPROVED.why_unread("1,234")
+    assert POINT.read("1,234") == Number(1234, 1233.5, 1234.5)
+    assert COMMA.read("1,234").value == pytest.approx(1.234)
+    assert COMMA.read("1.234").value == 1234
+    both = Writing(comma=True, point=True)
+    assert both.read("1,234") is None
+    assert both.read("1.234,5").value == pytest.approx(1234.5)
+
+
+@given(st.floats(0.1, 1e6), st.floats(0.1, 1e6), st.integers(0, 4), st.integers(0, 4))
+def test_rounded_parts_never_contradict_their_whole(a, b, more, fewer) -> None:
+    """What is computed exactly and then rounded agrees, whatever the decimals."""
+    one, two = (POINT.read(f"{value:.{n}f}") for value, n in ((a, more), (b, fewer)))
+    assert (one + two).meets(exact(a + b), 1e-12)
+    assert (one * two).meets(exact(a * b), 1e-12)
+    assert (one - two).meets(exact(a - b), 1e-9)
+    if two.low > 0:
+        assert (one / two).meets(exact(a / b), 1e-12)
+    assert total([one, two]).meets(exact(a + b), 1e-12)
+
+
+def test_a_divisor_that_may_be_zero_proves_nothing() -> None:
+    assert (exact(1) / Number(0, -1, 1)).meets(exact(1e9))

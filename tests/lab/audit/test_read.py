@@ -1,0 +1,137 @@
+"""Tables of files that anybody may have written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from detector.core.errors import SourceError, UsageError
+from detector.lab.audit.gather import gather
+from detector.lab.audit.machine import Machine, read_machine
+from detector.lab.audit.read import parse_tables, read_tables, read_titles
+
+PAGE = """# Results
+
+| model | latency (ms) | note |
+|:---|---:|---|
+| **a** | 1.5 | x \\| y |
+| [b](http://x) | 2.5 |
+
+```
+| not | a table |
+|---|---|
+| in | code |
+```
+
+## Second
+model | FPS
+--- | ---
+c | 40
+"""
+
+
+def test_every_table_of_a_page_has_its_heading_and_line() -> None:
+    first, second = parse_tables(PAGE, "page.md", markdown=True)
+    assert first.name.startswith("page.md:3: Results")
+    assert second.name.startswith("page.md:15: Second")
+    assert first.labels == ["a", "b"]
+    assert first.columns[2].texts == ["x | y", ""]
+    assert [one.value for one in second.columns[1].told] == [40]
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_separators_of_csv(separator) -> None:
+    text = f"model{separator}FPS\na{separator}40\n"
+    (table,) = parse_tables(text, "t.csv", markdown=False)
+    assert [one.value for one in table.columns[1].told] == [40]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "one column\n1\n",
+        "model,FPS\n",
+        "model,FPS\na,1,2\n",
+        "model,FPS\na\n",
+        "model,FPS\na,\x1b[2J\n",
+        "model,FPS\na,\x00\n",
+        f"model,FPS\na,{'x' * 5000}\n",
+        "model,FPS\n" + "a,1\n" * 20_001,
+        ",".join(f"c{n}" for n in range(300)) + "\n" + ",".join("1" * 300) + "\n",
+        'model,FPS\n"a,1\n',
+        "| a | b |\n|---|---|\n| 1 | 2 | 3 |\n",
+        "| a | b |\n|---|---|\n" * 1,
+        "# only words | and bars\n",
+    ],
+)
+def test_a_hostile_table_is_one_line_with_exit_3(text, tmp_path: Path) -> None:
+    for name in ("t.csv", "t.md"):
+        (tmp_path / name).write_text(text)
+    wrong = "t.md" if text.startswith(("|", "#")) else "t.csv"
+    with pytest.raises(SourceError) as raised:
+        read_tables(tmp_path / wrong)
+    assert "\n" not in str(raised.value)
+    assert "\x1b" not in str(raised.value)
+
+
+def test_bytes_that_are_no_text_and_files_that_are_too_large(tmp_path: Path) -> None:
+    (tmp_path / "latin.csv").write_bytes("model,FPS\né,1\n".encode("latin-1"))
+    (tmp_path / "huge.csv").write_bytes(b"a,b\n" * (2 << 20))
+    for name in ("latin.csv", "huge.csv", "absent.csv"):
+        with pytest.raises(SourceError):
+            read_tables(tmp_path / name)
+
+
+def test_a_formula_is_text() -> None:
+    (table,) = parse_tables("model,FPS\n=cmd|calc,=1+1\n", "t.csv", markdown=False)
+    assert table.columns[1].told == []
+    assert table.labels == ["=cmd|calc"]
+
+
+def test_titles_are_given_by_a_file(tmp_path: Path) -> None:
+    (tmp_path / "titles.yaml").write_text("Lat.: latency (ms)\nscore: null\n")
+    titles = read_titles(str(tmp_path / "titles.yaml"))
+    (table,) = parse_tables("model,Lat.,score\na,5,7\n", "t.csv", markdown=False, titles=titles)
+    assert [one.title for one in table.columns] == ["model", "latency (ms)"]
+    assert [one.value for one in table.columns[1].told] == pytest.approx([0.005])
+    (tmp_path / "t.csv").write_text("model,FPS\na,5\n")
+    with pytest.raises(UsageError):  # a misspelt title is no silent nothing
+        gather([str(tmp_path / "t.csv")], {"Lat": "latency (ms)"}, Machine())
+    (tmp_path / "bad.yaml").write_text("- a\n")
+    with pytest.raises(UsageError):
+        read_titles(str(tmp_path / "bad.yaml"))
+
+
+def test_facts_of_a_machine(tmp_path: Path) -> None:
+    (tmp_path / "m.yaml").write_text("cores: 8\npeak: 8.1TFLOPS\nbandwidth: 320GB/s\n")
+    found = read_machine([str(tmp_path / "m.yaml"), "card=T4", "clock=3.2GHz"])
+    assert (found.peak, found.bandwidth) == (pytest.approx(8.1e12), pytest.approx(320e9))
+    assert (found.number("cores"), found.number("clock")) == (8, pytest.approx(3.2e9))
+    assert found.card == "T4"
+
+
+@pytest.mark.parametrize(
+    "given", ["colour=red", "peak=8.1", "peak=fast", "cores=-1", "cores=0", "bandwidth=3ms"]
+)
+def test_a_fact_that_is_none_is_refused(given) -> None:
+    with pytest.raises(UsageError):
+        read_machine([given])
+
+
+def test_paths_of_other_kinds_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"a": 1}')
+    (tmp_path / "broken.json").write_text("{")
+    for path in ("x.json", "broken.json", "x.exe", "."):
+        with pytest.raises(UsageError):
+            gather([str(tmp_path / path)], {}, Machine())
+
+
+def test_a_list_of_rows_in_json_is_a_table(tmp_path: Path) -> None:
+    rows = [{"model": "a", "latency_ms": 14.1, "fps": 7.99}, {"model": "b", "latency_ms": 20}]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    case = gather([str(tmp_path / "rows.json")], {}, Machine())
+    (table,) = case.tables
+    assert [str(one.meaning) for one in table.columns] == ["model", "time, ms", "rate, fps"]

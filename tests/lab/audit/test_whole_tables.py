@@ -1,0 +1,169 @@
+"""Sound tables have no finding of severity error or warning; public ones have those that a reader
+can check by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from detector.lab.audit.case import Case, audit
+from detector.lab.audit.read import parse_tables
+from tests.conftest import CHECKOUT
+from tests.lab.audit.cases import of_files, of_text, rules_of
+
+# Each as somebody careful would print it: figures that agree, spreads, one change a row.
+CLEAN = {
+    "one engine, models of several sizes": """
+| model | size (pixels) | mAP 50-95 | latency (ms) | params (M) | FLOPs (G) |
+|---|---|---|---|---|---|
+| yolov5n | 640 | 28.0 | 6.3 ± 0.1 | 1.9 | 4.5 |
+| yolov5s | 640 | 37.4 | 6.4 ± 0.1 | 7.2 | 16.5 |
+| yolov5m | 640 | 45.4 | 8.2 ± 0.2 | 21.2 | 49.0 |
+| yolov5l | 640 | 49.0 | 10.1 ± 0.2 | 46.5 | 109.1 |
+""",
+    "engines in both precisions": """
+| engine | precision | FPS | agreement |
+|---|---|---|---|
+| pytorch | fp32 | 40.1 [39.2..40.8] | 1.000 |
+| pytorch | fp16 | 71.0 [69.9..71.4] | 0.998 |
+| tensorrt | fp32 | 118 [116..119] | 1.000 |
+| tensorrt | fp16 | 342 [338..345] | 0.997 |
+""",
+    "batches with the time of the whole batch": """
+model,batch,latency (ms),FPS,runs
+net,1,9.0,111,20
+net,8,40.0,200,20
+net,32,128.0,250,20
+""",
+    "stages of one run": """
+| stage | count | total (s) | mean (ms) | min (ms) | max (ms) | share (%) |
+|---|---|---|---|---|---|---|
+| read | 400 | 0.800 | 2.00 | 1.60 | 4.10 | 10.0 |
+| infer | 400 | 6.400 | 16.00 | 14.20 | 22.90 | 80.0 |
+| write | 400 | 0.800 | 2.00 | 1.10 | 9.70 | 10.0 |
+""",
+    "percentiles of enough samples": """
+engine,iterations,p50 (ms),p95 (ms),p99 (ms),FPS
+ort,1000,14.1,15.9,18.2,70.2
+openvino,1000,11.8,12.3,14.0,84.1
+""",
+    "a speed-up that is the ratio of its rows": """
+| Framework | Precision | Execution time (ms) | FPS | Speed-up |
+|---|---|---|---|---|
+| PyTorch | fp32 | 26.1 ± 0.2 | 38.3 | 1.00 |
+| TensorRT | fp32 | 8.5 ± 0.1 | 117.6 | 3.07 |
+""",
+    "shares of a run's stages, by model": """
+model,loading (%),preprocessing (%),inference (%),postprocessing (%)
+small,4.69,4.48,87.59,3.24
+large,0.37,0.34,99.02,0.27
+""",
+    "a profiler's leaves": """
+name,self CPU %,self CPU (ms),CPU total %,CPU total (ms),calls
+mkldnn_convolution,64.07,1900,65.52,1943,6000
+cat,8.05,238.7,8.71,258.2,1794
+silu_,7.27,215.7,7.27,215.7,5700
+""",
+    "sizes in MB and in MiB": """
+| model | params (M) | size (MB) | size (MiB) | FPS | rounds |
+|---|---|---|---|---|---|
+| a | 7.23 | 28.9 | 27.6 | 15.2 | 5 |
+| b | 86.71 | 346.8 | 330.8 | 2.42 | 5 |
+""",
+    "energy beside an idle machine": """
+tag;duration (s);package (J)
+idle;5,0;30,1
+run;5,21;79,85
+""",
+    "inference and end to end": """
+model,video,inference FPS,end-to-end FPS,frames
+street,a.mp4,36.1,18.9,400
+street,b.mp4,35.8,15.0,400
+""",
+}
+
+# Figures of public tables, with what a reader can compute from them.
+PUBLIC = {
+    "torch2trt on a Jetson AGX Xavier": (
+        """
+| Framework | Precision | Execution time (sec) | Throughput (FPS) | Speed-up (vs. PyTorch FP32) |
+|:--:|:--:|:--:|:--:|:--:|
+| PyTorch | `Float32` | 13.06 | 38 | 1.00 |
+| PyTorch | `Float16` | 7.16 | 69 | 1.82 |
+| TensorRT | `Float32` | 4.24 | 117 | 3.08 |
+| TensorRT | `Float16` | 1.46 | 342 | 8.95 |
+""",
+        {"time-of-many-pictures", "accuracy-not-checked", "no-spread"},
+    ),
+    "UAV-DETR on an RTX 4090": (
+        """
+| Batch | Latency (ms) | FPS |
+|------:|-------------:|----:|
+| 1 | 28.69 | 34.86 |
+| 4 | 16.01 | 62.45 |
+""",
+        {"latency-of-a-batch", "no-spread"},
+    ),
+    "ViT and CrossViT on an RTX 5070 Ti": (
+        """
+| Model Architecture | Precision | Parameters | Peak VRAM | $p50$ Latency | $p95$ Latency | \
+$p99$ Latency | Throughput (FPS) |
+|---|---|---|---|---|---|---|---|
+| **Standard ViT** | **FP32** | 11.03M | 78.69 MB | 1.35 ms | 1.39 ms | 1.59 ms | **739.3 FPS** |
+| **Standard ViT** | **FP16** | 11.03M | 78.69 MB | 0.86 ms | 0.92 ms | 0.99 ms | **1,157.2 FPS** |
+| **CrossViT** | **FP32** | 28.48M | 143.12 MB | 3.29 ms | 3.84 ms | 4.48 ms | **303.9 FPS** |
+| **CrossViT** | **FP16** | 28.48M | 143.12 MB | 5.54 ms | 6.00 ms | 6.09 ms | **180.4 FPS** |
+""",
+        {"unchanged-where-change-was-claimed", "derived-column", "accuracy-not-checked"},
+    ),
+    "a pipeline on a Jetson AGX Orin": (
+        """
+| Component | Latency (ms) | FPS |
+|-----------|--------------|-----|
+| Camera Capture | 40 | 25 |
+| Preprocessing | 15 | - |
+| YOLOv8m Inference | 280 | 3.6 |
+| Tracking (DeepSORT) | 25 | - |
+| **Total Pipeline** | **~400** | **2.5** |
+""",
+        set(),  # 360 of "about 400": the table itself says that it is rounded
+    ),
+    "torch2trt on a data centre GPU, with units": (
+        """
+| Name | FPS (TensorRT) | Latency (TensorRT, ms) |
+|------|------|------|
+| alexnet | 2.68e+03 | 0.46 |
+| squeezenet1_0 | 3.8e+03 | 0.344 |
+| resnet18 | 2.37e+03 | 0.489 |
+| resnet50 | 1.19e+03 | 0.873 |
+| resnet101 | 620 | 1.35 |
+| resnet152 | 426 | 1.93 |
+| vgg19 | 773 | 1.3 |
+""",
+        {"fps-above-latency", "fps-against-latency"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_a_sound_table_has_no_error_and_no_warning(name: str) -> None:
+    document = of_text(CLEAN[name])
+    assert [one for one in document.findings if one.severity != "note"] == []
+    assert [one.unread for one in document.audited if one.unread] == []
+
+
+def test_all_sound_tables_together_have_no_error() -> None:
+    tables = [table for name, text in CLEAN.items() for table in parse_tables(text, name)]
+    assert audit(Case(tables)).counts["error"] == 0
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_table_has_the_findings_that_its_figures_prove(name: str) -> None:
+    text, expected = PUBLIC[name]
+    assert rules_of(of_text(text)) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["README.md", "docs/performance.md", "docs/live.md"])
+def test_our_own_pages_have_no_error(page: str) -> None:
+    document = of_files([CHECKOUT / page])
+    assert [one for one in document.findings if one.severity == "error"] == []

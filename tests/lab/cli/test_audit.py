@@ -1,0 +1,84 @@
+"""``audit``: exit codes, JSON keys, and what it says of hostile input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import detect_video
+from tests.lab.report.sessions import CLIP, ran
+
+BAD = "model,latency (ms),fps\na,14.1,7.99\nb,15.0,9.39\n"
+WARNED = "engine,precision,FPS,rounds\nort,fp32,40,5\nort,int8,90,5\n"
+CLEAN = "model,FPS,rounds\na,40,5\nb,44,5\n"
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    for name, text in (("bad", BAD), ("warned", WARNED), ("clean", CLEAN)):
+        (tmp_path / f"{name}.csv").write_text(text)
+    (tmp_path / "hostile.csv").write_text("model,FPS\na,\x1b[2J\n")
+    (tmp_path / "empty.md").write_text("# Nothing\n")
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["clean.csv"], 0),
+        (["warned.csv"], 0),
+        (["bad.csv"], 8),
+        (["bad.csv", "--fail-on", "never"], 0),
+        (["warned.csv", "--fail-on", "warning"], 8),
+        (["clean.csv", "--fail-on", "note"], 0),
+        ([], 2),
+        (["x.exe"], 2),
+        (["bad.csv", "--machine", "colour=red"], 2),
+        (["bad.csv", "--columns", "absent.yaml"], 2),
+        (["--explain", "fps-against-latency"], 0),
+        (["--explain", "all"], 0),
+        (["--explain", "no-such"], 2),
+        (["hostile.csv"], 3),
+        (["empty.md"], 3),
+        (["absent.csv"], 3),
+        (["absent.json"], 2),
+    ],
+)
+def test_exit_codes(words: list[str], code: int, tables: Path) -> None:
+    process = detect_video("audit", *words, cwd=tables)
+    assert process.returncode == code, process.stderr
+    assert len(process.stderr.splitlines()) == (code != 0)
+    assert "\x1b" not in process.stdout + process.stderr
+    assert max(map(len, process.stdout.splitlines()), default=0) <= 80
+
+
+@pytest.mark.slow
+def test_json_of_a_run_and_a_table(tables: Path) -> None:
+    run = ran(tables / "run")
+    process = detect_video("audit", run, "bad.csv", "--json", "--machine", "cores=2", cwd=tables)
+    assert process.returncode == 8
+    document = json.loads(process.stdout)
+    assert document["schema"] == 1
+    assert document["machine"] == {"cores": 2.0}
+    assert document["counts"]["error"] == 1
+    (error,) = [one for one in document["findings"] if one["severity"] == "error"]
+    assert (error["rule"], error["where"]) == ("fps-against-latency", ["bad.csv"])
+    assert error["rows"] == ["a", "b"]
+    names = [one["name"] for one in document["audited"]]
+    assert str(run) in names
+    assert "bad.csv" in names
+
+
+@pytest.mark.slow
+def test_a_run_tells_with_v_what_to_doubt(tmp_path: Path) -> None:
+    """More threads than cores: a warning, which the short end does not tell."""
+    given = [CLIP, "--engine", "ort", "--frames", 3, "--threads", 64, "--concurrency", 2]
+    for words, told in ((["-v"], True), ([], False)):
+        process = detect_video(*given, *words, cwd=tmp_path)
+        assert process.returncode == 0, process.stderr
+        lines = [line for line in process.stdout.splitlines() if line.startswith("audit: ")]
+        assert len(lines) == told
+        assert all("more-threads-than-cores" in line for line in lines)

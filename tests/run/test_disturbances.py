@@ -1,0 +1,55 @@
+"""What disturbed a run from outside, by the kernel's files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from detector.core.run import disturbances
+
+
+@pytest.fixture
+def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A system on which nothing happens."""
+    (tmp_path / "group").mkdir()
+    for name in ("hot-0", "hot-1"):
+        (tmp_path / name).write_text("3\n")
+    (tmp_path / "governor").write_text("performance\n")
+    (tmp_path / "status").write_text("VmRSS:\t 9 kB\nVmSwap:\t 0 kB\n")
+    (tmp_path / "cgroup").write_text("0::/group\n")
+    (tmp_path / "group/cpu.stat").write_text("usage_usec 7\nthrottled_usec 1000\n")
+    monkeypatch.setattr(disturbances, "HOT", f"{tmp_path}/hot-*")
+    monkeypatch.setattr(disturbances, "GOVERNOR", f"{tmp_path}/governor")
+    monkeypatch.setattr(disturbances, "STATUS", f"{tmp_path}/status")
+    monkeypatch.setattr(disturbances, "CGROUP", f"{tmp_path}/cgroup")
+    monkeypatch.setattr(disturbances, "CGROUPS", str(tmp_path))
+    return tmp_path
+
+
+def test_nothing_is_said_where_nothing_happened(system: Path) -> None:
+    assert disturbances.Watch().end() is None
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "field", "value"),
+    [
+        ("hot-1", "5", "hot", 2),
+        ("governor", "powersave", "governor", "powersave"),
+        ("status", "VmSwap:\t1000 kB", "swapped_mb", 1.024),
+        ("group/cpu.stat", "throttled_usec 2501000", "throttled_s", 2.5),
+    ],
+)
+def test_what_happened_during_the_run_is_told(system, file, text, field, value) -> None:
+    watch = disturbances.Watch()
+    (system / file).write_text(f"{text}\n")
+    found = watch.end()
+    assert found is not None
+    assert getattr(found, field) == value
+
+
+def test_a_system_that_tells_nothing(system: Path) -> None:
+    for path in (*system.glob("*[!p]"), system / "group/cpu.stat"):
+        if path.is_file():
+            path.unlink()
+    assert disturbances.Watch().end() is None
