@@ -17,6 +17,7 @@ from detector.core.config.schema import Config
 from detector.core.engines.base import PRECISIONS
 from detector.core.errors import EXIT_DONE, OutputError, SourceError, UsageError
 from detector.core.run import measurements
+from detector.core.run.canvas import refuse_rect
 from detector.core.run.choose import why_taken
 from detector.core.run.inputs import refuse_cameras
 from detector.core.run.reading import Reading
@@ -51,6 +52,7 @@ def compare_command(
     is loaded.
     """
     refuse_cameras([source])
+    refuse_rect(config)
     if mapping is not None and labels is None and dataset is None:
         raise UsageError(
             f"--mapping {mapping}: maps the classes of labels, and there are none; add "

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
@@ -280,8 +281,9 @@ class _OpenVariant:
         bound = Bound(mapping.targets, mapping.groups, {}, {})
         options: dict[str, Any] = {"classes": None, **EVAL_DEFAULTS}
         config = replace(self.config, selection=replace(self.config.selection, **options))
-        network = with_mapped_head(self.machine.network, bound)
-        plan = Asked.of(config).on(replace(self.machine, network=network))
+        machine = replace(self.machine)
+        machine.change_network(partial(with_mapped_head, bound=bound))
+        plan = Asked.of(config).on(machine)
         seen: list[SeenFrame] = []
         found: list[Detections] = []
         with self._open_source() as opened:
