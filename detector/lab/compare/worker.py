@@ -392,7 +392,7 @@ def round_of(run: SourceRun, idle_cpu: float) -> Round:
     from detector.core.session.recording import record
 
     recording = record(run.timeline)
-    calls = recording.stages[INFER].figures() if INFER in recording.stages else None
+    calls = recording.stages[INFER].durations.counts() if INFER in recording.stages else ()
     infer_s = recording.infer_ns / 1e9
     seconds: dict[Metric, float] = {"inference": infer_s, "end_to_end": run.run_s}
     frames = max(1, run.written)
@@ -403,7 +403,7 @@ def round_of(run: SourceRun, idle_cpu: float) -> Round:
         cpu_ms={name: stage.cpu_ns / 1e6 / frames for name, stage in recording.stages.items()},
         frames=run.written,
         idle_cpu=idle_cpu,
-        latency_ms={} if calls is None else {"p50": calls.p50_ms, "p90": calls.p90_ms},
+        calls_ms=tuple((ns / 1e6, count) for ns, count in calls),
     )
 
 
