@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from detector import Detector
+from detector.batch.item import open_model
+from detector.batch.settings import as_plain
 from detector.core.config.levels import resolve_config
 from detector.core.errors import UsageError
 from detector.core.run import shapes
@@ -117,6 +119,18 @@ def test_a_video_has_one_shape(tmp_path: Path) -> None:
     assert any("--rect" in note for note in result.summary.notes)
 
 
+@pytest.mark.slow
+def test_workers_of_a_batch_job_open_the_same_model(pictures: Path) -> None:
+    """Whichever picture comes first, or a worker would be given up: its model is another one."""
+    plain = as_plain(resolve_config(None, {"engine": "null", "size": "160", "rect": True}))
+    found = {}
+    for name in SIZES:
+        model, facts = open_model(plain, [str(pictures / name)], resolves=True)
+        found[model.digest] = facts.config["runtime"]["size"]
+        model.close()
+    assert list(found.values()) == ["160"]
+
+
 # ----------------------------------------------------------------------
 # Which are open.
 
@@ -128,7 +142,8 @@ def opened(shape: tuple[int, int], requests: int, log: list[str]) -> Any:
         for _ in range(requests)
     ]
     engine = SimpleNamespace(requests=slots, close=lambda: log.append(f"close {shape}"))
-    return SimpleNamespace(network=SimpleNamespace(input=rules), engine=engine)
+    network = SimpleNamespace(input=rules, parameters=10**6)
+    return SimpleNamespace(network=network, engine=engine)
 
 
 def kept(monkeypatch: pytest.MonkeyPatch, most: int, requests: int) -> tuple[Shapes, list[str]]:
@@ -175,6 +190,20 @@ def test_what_a_request_holds_stays_open(monkeypatch: pytest.MonkeyPatch) -> Non
     give(made, made.requests[0], 160)
     give(made, made.requests[0], 192)  # nobody holds the first one any more
     assert [line for line in log if line.startswith("close")] == ["close (64, 320)"]
+
+
+def test_fewer_of_a_model_that_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three of 8 MB fit, and three are needed at least: the first, the held one, and the next."""
+    for room in (25_000_000, 9_000_000):
+
+        def too_much(size: int, room: int = room) -> str | None:
+            return "much" if size > room else None
+
+        monkeypatch.setattr(shapes, "too_much", too_much)
+        made, log = kept(monkeypatch, most=9, requests=1)
+        for height in (64, 96, 128):
+            give(made, made.requests[0], height)
+        assert [line for line in log if line.startswith("close")] == ["close (64, 320)"]
 
 
 # ----------------------------------------------------------------------

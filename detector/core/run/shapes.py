@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from detector.core.config.schema import Config
 from detector.core.engines.base import Request
+from detector.core.errors.machine import too_much
 from detector.core.errors.text import counted
 from detector.core.run.canvas import Size, longest_side, shape_of
 from detector.core.types import Picture, size_of
@@ -41,6 +42,15 @@ class Opened(Protocol):
 
     network: Network
     engine: Engine
+
+
+def _most_that_fit(network: Network) -> int:
+    """``MOST_OPEN``, or fewer of a large model: engines keep the weights twice, as they are in the
+    graph and in a layout of their own."""
+    most = MOST_OPEN
+    while most > 1 and too_much(2 * 4 * network.parameters * most) is not None:
+        most -= 1
+    return most
 
 
 class ShapedRequest(Request):
@@ -86,7 +96,7 @@ class Shapes:
         self._lock = threading.RLock()
         self.requests = [ShapedRequest(i, own, one) for i, one in enumerate(first.engine.requests)]
         # The first stays, each request holds on to one, and the next picture needs another.
-        self._most = max(MOST_OPEN, len(self.requests) + 2)
+        self._most = max(_most_that_fit(first.network), len(self.requests) + 2)
 
     def of_run(self, head: Callable[[Network], Head]) -> ShapesOfRun:
         """For one run, whose options ``head`` knows."""
