@@ -101,7 +101,7 @@ class StageFigures:
 
     @property
     def threads(self) -> list[str]:
-        return self.thread.split(",") if self.thread else []  # none called it
+        return self.thread.split(",")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

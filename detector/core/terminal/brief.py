@@ -164,6 +164,7 @@ def _busy(summary: Summary) -> Iterator[tuple[str, str, float]]:
             for stage in stages[group]
             if stage in summary.stages
             for thread in summary.stages[stage].threads
+            if thread  # nobody called a stage without one
         )
         threads = [summary.threads[name] for name in names if name in summary.threads]
         wall = sum(thread.wall_s for thread in threads)
