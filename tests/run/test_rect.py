@@ -192,6 +192,14 @@ def test_what_a_request_holds_stays_open(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [line for line in log if line.startswith("close")] == ["close (64, 320)"]
 
 
+def test_requests_of_one_shape_share_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, _ = kept(monkeypatch, most=3, requests=2)
+    for request in made.requests:
+        give(made, request, 64)
+    first, second = (request.slot for request in made.requests)
+    assert not np.shares_memory(first, second)
+
+
 def test_fewer_of_a_model_that_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three of 8 MB fit, and three are needed at least: the first, the held one, and the next."""
     for room in (25_000_000, 9_000_000):
