@@ -168,28 +168,31 @@ def give(made: Shapes, request: ShapedRequest, height: int) -> None:
 
 
 def test_the_one_that_was_needed_longest_ago_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, log = kept(monkeypatch, most=3, requests=1)
+    made, log = kept(monkeypatch, most=4, requests=1)
     (request,) = made.requests
-    for height in (64, 96, 64, 128):
+    for height in (64, 96, 128, 64, 96):
         give(made, request, height)
-    assert log == ["open (64, 320)", "open (96, 320)", "close (96, 320)", "open (128, 320)"]
-    give(made, request, 96)  # and is made again
-    assert log[4:] == ["close (64, 320)", "open (96, 320)"]
-    assert (made.counts.made, len(made.counts.seen), made.counts.pictures) == (4, 3, 5)
+    assert log == ["open (64, 320)", "open (96, 320)", "open (128, 320)"]
+    give(made, request, 160)
+    assert log[3:] == ["close (128, 320)", "open (160, 320)"]
+    give(made, request, 128)  # made again
+    assert log[5:] == ["close (64, 320)", "open (128, 320)"]
+    assert (made.counts.made, len(made.counts.seen), made.counts.pictures) == (5, 4, 7)
     made.close()
     made.close()
-    assert sorted(log[6:]) == ["close (128, 320)", "close (96, 320)"]
+    assert sorted(log[7:]) == ["close (128, 320)", "close (160, 320)", "close (96, 320)"]
 
 
 def test_what_a_request_holds_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of three requests each may be inside its own shape, so more than two are allowed."""
     made, log = kept(monkeypatch, most=2, requests=3)
-    for number, height in enumerate((64, 96, 128)):
-        give(made, made.requests[number], height)
+    busy, other, _ = made.requests
+    give(made, busy, 64)
+    for height in (96, 128, 160):
+        give(made, other, height)
     assert not [line for line in log if line.startswith("close")]
-    give(made, made.requests[0], 160)
-    give(made, made.requests[0], 192)  # nobody holds the first one any more
-    assert [line for line in log if line.startswith("close")] == ["close (64, 320)"]
+    give(made, other, 192)
+    assert [line for line in log if line.startswith("close")] == ["close (96, 320)"]
 
 
 def test_requests_of_one_shape_share_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
