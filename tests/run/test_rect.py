@@ -14,6 +14,7 @@ import pytest
 from detector import Detector
 from detector.batch.item import open_model
 from detector.batch.settings import as_plain
+from detector.core import models
 from detector.core.config.levels import resolve_config
 from detector.core.errors import UsageError
 from detector.core.run import shapes
@@ -243,6 +244,18 @@ def test_one_shape_is_refused(
     exports.yolox().save(tmp_path / "stretched.onnx", exports.STATED)
     with pytest.raises(UsageError, match="--rect"):
         open_network(resolve_config(None, {"rect": True, **options}), picture)
+
+
+def test_a_file_that_was_built_for_one_shape_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_plan(*given: Any) -> Any:
+        network = original(*given)
+        network.plan = "street.plan"
+        return network
+
+    original = models.open_network
+    monkeypatch.setattr(models, "open_network", open_plan)
+    with pytest.raises(UsageError, match="--rect"):
+        open_network(resolve_config(None, {"rect": True}), (320, 180))
 
 
 def test_nothing_may_be_still() -> None:
