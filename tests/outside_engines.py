@@ -88,6 +88,13 @@ class ForgetfulEngine(NullEngine):
         ForgetfulRequest.left = len(self.requests) + 1 + 3 * 6
 """
 
+# Forgets as well, but dies of it.
+MORTAL = (
+    FORGETFUL.replace("Forgetful", "Mortal")
+    .replace("forgetful", "mortal")
+    .replace('raise EngineError("engine mortal: lost its weights")', "os.kill(os.getpid(), 11)")
+)
+
 # Computes nothing, and says everything that an engine can say about itself without its library.
 NEWCOMER = """
 class NewcomerEngine(NullEngine):
@@ -98,7 +105,13 @@ class NewcomerEngine(NullEngine):
     own_options = {"speed": "how fast"}
 """
 
-ENGINES = {"crashing": CRASHING, "forging": FORGING, "forgetful": FORGETFUL, "newcomer": NEWCOMER}
+ENGINES = {
+    "crashing": CRASHING,
+    "forging": FORGING,
+    "forgetful": FORGETFUL,
+    "mortal": MORTAL,
+    "newcomer": NEWCOMER,
+}
 
 
 def with_engines(folder: Path, *names: str) -> dict[str, str]:

@@ -143,7 +143,9 @@ def open_model(
     start = time.perf_counter()
     config, chosen = config_of(plain), []
     shaped = follows_source(config)
-    specs = [] if shaped else [spec_of(path) for path in pictures]
+    # With --rect each picture decides for itself, so that nothing depends on which one is first.
+    alone = shaped or config.runtime.rect
+    specs = [] if alone else [spec_of(path) for path in pictures]
     loaded = resolve(
         config,
         PhaseTimer(),
@@ -173,7 +175,7 @@ def _without_auto(config: Config, loaded: LoadedModel) -> Config:
     """The configuration with names and numbers for what the engine chose."""
     engine, network, runtime = loaded.engine, loaded.network, config.runtime
     size = runtime.size
-    if size is not None:
+    if size is not None and not runtime.rect:  # of --rect it is the longest side of all
         size = f"{network.input.width}x{network.input.height}"
     device = "cpu" if runtime.device == "auto" and engine.device == "cpu" else runtime.device
     return replace(

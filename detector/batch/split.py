@@ -130,6 +130,8 @@ def why_whole(spec: str, config: Config) -> str:
         return "--track gives ids from the first frame to the last"
     if config.output.output == "-":
         return "rows go to standard output"
+    if config.output.save_times:
+        return "--save-times is of frames that one run inferred"
     for sink in chosen_sinks(config):
         if reason := _why_not_joined(sink, config):
             return reason

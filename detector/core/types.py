@@ -86,6 +86,20 @@ Picture = Image | Planes
 
 
 @dataclass(slots=True)
+class FrameTimes:
+    """How long each stage had one frame, where somebody asked for it (--save-times, -v).
+
+    ``ms``: stage -> milliseconds, of those that the frame has left. Frames of a batch are inferred
+    together, and each has an equal share of that time: 1/``batch``. ``input``: height and width of
+    the network's input.
+    """
+
+    input: tuple[int, int]
+    batch: int = 1
+    ms: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class Frame:
     """One decoded picture.
 
@@ -100,7 +114,7 @@ class Frame:
     ``source`` describes where the frame is from; ``Detector.stream`` fills it in.
     ``arrival`` is there for pictures of cameras alone. Their ``index`` counts received pictures.
     ``reused``: nothing moved (--skip-still), so its detections are those of the last frame that was
-    inferred.
+    inferred. ``times`` is None but for those who asked for it.
     """
 
     index: int
@@ -112,6 +126,7 @@ class Frame:
     name: str | None = None  # "a.jpg", "left/a.jpg"; None for frames of a video
     arrival: Arrival | None = None
     reused: bool = False
+    times: FrameTimes | None = None
     _made: tuple[Planes, Image] | None = field(default=None, init=False, repr=False)
 
     @property

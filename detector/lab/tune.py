@@ -22,6 +22,7 @@ from detector.core.config.schema import Config
 from detector.core.errors import DetectVideoError, EngineError, SourceError, UsageError
 from detector.core.errors.machine import usable_cores
 from detector.core.run import measurements
+from detector.core.run.canvas import refuse_rect
 from detector.core.run.choose import ENCODING, in_words
 from detector.core.run.detect import Hooks, detect
 from detector.core.run.inputs import refuse_cameras
@@ -79,6 +80,7 @@ def tune(
     from detector.core.run.reading import Reading
 
     refuse_cameras([source])
+    refuse_rect(config)
     sources.refuse_pipe(source, "each trial reads the source anew")
 
     def run(settings: Settings, frames: int) -> Ran:

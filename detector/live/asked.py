@@ -83,6 +83,8 @@ def _refuse_options_of_files(config: Config, asked: Asked) -> None:
         "--save": (output.save, "rows are written always; --record writes video"),
         "--no-video": (output.no_video, "no video is written without --record"),
         "--only-detections": (output.only_detections, "rows of cameras hold every frame"),
+        "--rect": (config.runtime.rect, "all cameras share one input"),
+        "--save-times": (output.save_times, "their rows have ages"),
         "--lead": (output.lead, "it is for --only-detections"),
         "--start": (asked.reading.start_s, "cameras have no beginning"),
         "--skip-still": (given.skip_still, "their figures count what is inferred"),

@@ -17,7 +17,7 @@ from detector.batch.join import NotExactError, join_parts
 from detector.batch.part import RESULT, ROWS, detect_part, read_result
 from detector.batch.split import Part, plan_parts, why_whole
 from detector.core import sources
-from detector.core.config.schema import Config, LiveConfig
+from detector.core.config.schema import Config, LiveConfig, OutputConfig
 from detector.core.session import codec
 from detector.core.sinks.overlay.carried import Overlay
 from detector.core.sources.video._container import probe
@@ -207,6 +207,10 @@ def test_what_is_not_split_says_why(name: str, folder: Path) -> None:
     [
         (make_config("jsonl", skip_still="1%"), "--skip-still"),
         (make_config("video", only_detections=True), "--only-detections"),
+        (
+            replace(make_config(), output=OutputConfig(save=("jsonl",), save_times=True)),
+            "--save-times",
+        ),
         (make_config("jsonl", "crops"), "--save crops"),
         (make_config("jsonl", "pictures"), "--save pictures"),
         (replace(make_config("jsonl"), live=LiveConfig(repeat=True)), "only video files"),

@@ -275,18 +275,19 @@ def completed(shell, line, cwd):
     return [tuple(row.split("\t")[0].split(",", 1)) for row in rows if row]
 
 
+SAVES = [("plain", f"--save{what}") for what in ("", "-conf", "-times")]
 COMPLETIONS = [
     ("detect-video pro", [("file", "pro"), ("plain", "profile")]),
-    ("detect-video --sa", [("plain", "--save"), ("plain", "--save-conf")]),
+    ("detect-video --sa", SAVES),
     ("detect-video --json", [("plain", "--json")]),
     ("detect-video ../clips/peo", [("file", "../clips/peo")]),
     ("detect-video in.mp4 ../clips/peo", [("file", "../clips/peo")]),
-    ("detect-video in.mp4 --sa", [("plain", "--save"), ("plain", "--save-conf")]),
+    ("detect-video in.mp4 --sa", SAVES),
     ("detect-video in.mp4 --save csv,j", [("plain", "csv,jsonl")]),
     ("detect-video --engine op", [("plain", "openvino")]),
     ("detect-video --config ow", [("file", "ow")]),
-    ("detect-video predict --sa", [("plain", "--save"), ("plain", "--save-conf")]),
-    ("detect-video track --sa", [("plain", "--save"), ("plain", "--save-conf")]),
+    ("detect-video predict --sa", SAVES),
+    ("detect-video track --sa", SAVES),
     ("detect-video compare in", [("file", "in")]),
     ("detect-video models show yolox_n", [("file", "yolox_n"), ("plain", "yolox_nano")]),
     ("detect-video config ", [("plain", "show")]),

@@ -28,6 +28,7 @@ NOT_MEASURED = {
     "concurrency",
     "random_weights",
     "exit/code",
+    "input_shapes/square_pixels",
     # of the one source; each of several has its own
     "video/width",
     "video/height",
@@ -111,7 +112,7 @@ def test_every_statistic_is_told(one, session, told) -> None:
 
 def test_most_are_measured_in_a_plain_run(session) -> None:
     absent = {one.name for one in list_statistics() if one.of(session.document) is None}
-    rare = {"fps", "memory", "decoding", "capacity", "disturbed"}
+    rare = {"fps", "memory", "decoding", "capacity", "disturbed", "input_shapes"}
     assert {name.split("/")[0] for name in absent} <= rare
     assert "fps/end_to_end" not in absent
 

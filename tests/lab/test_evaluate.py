@@ -12,6 +12,7 @@ import pytest
 from detector.core.config.levels import COMMAND_LINE, merge_levels, resolve_config
 from detector.core.config.schema import Config
 from detector.core.errors import EngineError, ModelError, SourceError, UsageError
+from detector.core.run.loading import LoadedModel
 from detector.core.types import Candidates, Detections, Frame
 from detector.lab import evaluate as evaluation
 from detector.lab.datasets.base import Dataset, picture
@@ -86,7 +87,7 @@ def test_the_network_gets_the_mapped_head(tmp_path, merged, needs_nms):
         f"classes: {{person: [person], vehicle: [car{', bus' if merged else ''}]}}\n"
     )
     study = Study(dataset(labels((A, 0, False))), read_mapping(str(tmp_path / "m.yaml"), tmp_path))
-    machine = SimpleNamespace(network=Net(dense=lambda outputs: outputs[0]))
+    machine = LoadedModel(Net(dense=lambda outputs: outputs[0]), None, None, [])
     study.remap(machine)
     assert machine.network.names == ("person", "vehicle")
     assert machine.network.needs_nms == needs_nms
@@ -102,7 +103,7 @@ def test_a_network_of_doubtful_outputs_ends_the_scoring_as_it_ends_a_run():
     wrong = Candidates(np.float32([[10, 10, 50, 60]]), np.float32([0.9]), np.int64([-1]))
     rows = np.zeros((1, 1, 5 + 4), np.float32)
     net = Net(head=lambda outputs, conf: wrong, dense=lambda outputs: rows, watched="describe it")
-    machine = SimpleNamespace(network=net)
+    machine = LoadedModel(net, None, None, [])
     study.remap(machine)
     with pytest.raises(ModelError, match=r"1 below the first name's number.*; describe it"):
         machine.network.head([rows], 0.001)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -88,7 +89,13 @@ def variant(model, rate, parameters, **more):
     counts = ModelCounts(model, None, (320, 640), parameters, 4 * parameters, 250_000_000)
     facts = VariantFacts(model=model, counts=counts, device="cpu")
     rounds = [
-        Round({"inference": rate + at, "end_to_end": rate / 2}, {}, 8, 0.0, {"p50": 1e3 / rate})
+        Round(
+            {"inference": rate + at, "end_to_end": rate / 2},
+            {},
+            8,
+            0.0,
+            ((1e3 / rate, 5), (2e3 / rate, 1)),
+        )
         for at in range(3)
     ]
     return Variant("ort", "fp32", 1, f"{model} ort fp32", facts=facts, rounds=rounds, model=model)
@@ -153,9 +160,21 @@ def test_tables_are_written(tmp_path):
     assert side_by_side(document()).caption.startswith("median, lowest and highest of 3 rounds")
 
 
-def test_a_row_keeps_its_latency_over_the_rounds():
+def test_percentiles_are_of_the_calls_of_all_rounds():
+    """18 calls are too few for a p90, 24 are enough: of them the 22nd."""
     (row, _) = document().rows
-    assert row.latency_ms == {"p50": Interval.over([20.0, 20.0, 20.0]), "p90": None}
+    assert (row.latency_calls, row.latency_ms["p90"]) == (18, None)
+    assert row.latency_ms["p50"] == Interval.over([20.0])
+    assert "latency_p90_ms" not in csv.DictReader(io.StringIO(text_of(".csv"))).fieldnames
+    longer = variant("a", 50.0, 7)
+    longer.rounds.append(replace(longer.rounds[0], calls_ms=((10.0, 1), (70.0, 5))))
+    about = About(source="in.mp4", rounds=4, budget=0.99, reference=EACH_MODELS)
+    made = compare_variants([longer, variant("b", 20.0, 7)], about)
+    row = made.rows[0]
+    assert row.latency_calls == 24
+    assert row.latency_ms == {"p50": Interval(20.0, 20.0, 70.0), "p90": Interval(70.0, 70.0, 70.0)}
+    (column,) = [one for one in side_by_side(made).columns if one.key == "latency_p90_ms"]
+    assert [column.of(one) is None for one in made.rows] == [False, True]
 
 
 @pytest.mark.slow

@@ -9,6 +9,8 @@ import pytest
 from detector.core.config.levels import COMMAND_LINE, merge_levels
 from detector.core.config.schema import CAMERA_GROUPS, flag_of, options
 from detector.core.errors import UsageError
+from detector.core.run.plan import Asked
+from detector.live.asked import LiveAsked
 from detector.live.guest import refuse_camera_options
 from tests.cli.command import assert_one_line_error, detect_video
 
@@ -73,3 +75,10 @@ def test_the_command_refuses_before_it_loads_anything(tmp_path: Path):
     assert_one_line_error(process, 2, "--webhook is for cameras; add --loop")
     assert "Pa55word" not in process.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["in.mp4"]
+
+
+@pytest.mark.parametrize("given", [{"rect": True}, {"save_times": True}], ids=str)
+def test_options_of_files_are_refused_for_cameras(given: dict[str, bool]):
+    flag = "--" + next(iter(given)).replace("_", "-")
+    with pytest.raises(UsageError, match=f"{flag} is for files, not for cameras"):
+        LiveAsked.of(["rtsp://h/x"], Asked.of(config(**given)))

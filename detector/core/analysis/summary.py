@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import UNSET
 
 from detector.core.analysis.verdict import Choices, frame_times, has_encodings, judge
+from detector.core.errors.text import counted
 from detector.core.session.document import (
     Clocks,
     CpuTime,
@@ -72,6 +73,7 @@ def summarize(
         exit=exit_of(runs, stop_code),
         notes=[str(note) for note in notes],
         background=[at for at, note in enumerate(notes) if isinstance(note, Background)],
+        input_shapes=facts.input_shapes or UNSET,
     )
     if len(runs) == 1:
         run = runs[0]
@@ -81,6 +83,14 @@ def summarize(
         for run, recording in zip(runs, recordings, strict=True)
     ]
     return replace(summary, sources=sources)
+
+
+def input_text(summary: Summary) -> str:
+    """The network's input: ``640x384``, width first; with --rect ``5 shapes``."""
+    height, width = summary.model_input
+    if summary.input_shapes is UNSET or summary.input_shapes.shapes == 1:
+        return f"{width}x{height}"
+    return counted(summary.input_shapes.shapes, "shape")
 
 
 def session_document(

@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from detector.core.analysis.statistics import list_statistics
-from detector.core.analysis.summary import StageRow, stage_rows, thread_rows
+from detector.core.analysis.summary import StageRow, input_text, stage_rows, thread_rows
 from detector.core.errors.text import counted
 from detector.core.session.document import Rates, StreamSummary, Summary
 from detector.core.tables import Column, Table
@@ -15,7 +15,6 @@ from detector.core.tables import Column, Table
 
 def rates_table(summary: Summary, rounded: Callable[[float], float] = float) -> Table:
     """What ran, and how fast: one row. ``rounded``: gives a rate the decimals that count."""
-    height, width = summary.model_input
     rates = {one.name: getattr(summary.fps, one.name) for one in fields(Rates)}
     optional = {one.name for one in fields(Rates) if one.default is not MISSING}
     told = {name: rate for name, rate in rates.items() if rate is not None or name not in optional}
@@ -24,7 +23,7 @@ def rates_table(summary: Summary, rounded: Callable[[float], float] = float) -> 
         "model": summary.model,
         "engine": summary.engine,
         "precision": summary.precision,
-        "input": f"{width}x{height}",
+        "input": input_text(summary),
         "batch": summary.batch,
         "video": _video_size(summary),
         "frames": summary.frames.written,

@@ -7,11 +7,11 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from detector.core.api.options import OF_CAMERAS, Options
 from detector.core.api.words import python_words
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from detector.core import types
     from detector.core.api.results import Detections
     from detector.core.engines.base import Request
+    from detector.core.loop.parts import InputShapes, Outputs
     from detector.core.timeline import OffTimeline, Timeline
     from detector.core.types import Frame, Image
 
@@ -101,7 +102,9 @@ class Detector:
             self._plan = resolve(config, spare_requests=1, one_at_a_time=True)
         opened = self._plan.loaded.engine
         turns = threading.BoundedSemaphore(opened.concurrency)
-        self._requests = [_Turn(request, turns) for request in opened.requests]
+        shapes = self._plan.shapes()
+        requests = opened.requests if shapes is None else shapes.requests
+        self._requests = [_Turn(request, turns) for request in requests]
         self._newest = config.live.policy == "latest"
         self._calling = threading.Lock()
         # As with the command: an option of cameras says that addresses are cameras.
@@ -156,7 +159,9 @@ class Detector:
         from detector.core.api.results import Detections
         from detector.core.timeline import HEAD, INFER, NMS, PREPROCESS
 
-        preprocess, head, nms = self._plan.selecting(conf, classes).stages()
+        plan = self._plan.selecting(conf, classes)
+        preprocess, head, nms = plan.stages()
+        shapes = plan.shapes()
         request = self._requests[-1]  # the spare one: a stream may be using the others
         found = []
         # The request has one slot, which threads must not share, and the track is of one thread.
@@ -164,6 +169,8 @@ class Detector:
             for start in range(0, len(images), len(request.slot)):
                 batch = images[start : start + len(request.slot)]
                 fits = []
+                if shapes is not None:  # of one picture, then
+                    head = shapes.give(request.inner, batch[0])
                 for i, (image, slot) in enumerate(zip(batch, request.slot, strict=False), start):
                     with track.span(PREPROCESS, i):
                         fits.append(preprocess(image, slot))
@@ -239,6 +246,7 @@ class Detector:
             parts = replace(
                 made,
                 between={**made.between, **own},
+                shapes=None if made.shapes is None else _ShapesOfTurns(made.shapes),
                 # A picture of a camera that waits in a queue grows old.
                 requests=self._requests[: plan.loaded.engine.concurrency + 1 if fresh else -1],
                 arrive=None if live is None else live.arrive,
@@ -268,6 +276,8 @@ class Detector:
 
     def close(self) -> None:
         """Releases the engine. May be called twice."""
+        if self._plan.loaded.shapes is not None:
+            self._plan.loaded.shapes.close()
         self._plan.loaded.engine.close()
 
     def __enter__(self) -> Detector:
@@ -279,7 +289,7 @@ class Detector:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._plan.loaded.engine.__exit__(kind, error, trace)
+        self._plan.loaded.__exit__(kind, error, trace)
 
 
 def _refuse_unknown(options: Options) -> None:
@@ -360,11 +370,27 @@ class _Turn:
     """
 
     def __init__(self, request: Request, turns: threading.BoundedSemaphore) -> None:
-        self._request = request
+        self.inner: Any = request
         self._turns = turns
-        self.slot = request.slot
         self.device_ms: float | None = None  # no call here reports it
+
+    @property
+    def slot(self) -> NDArray[np.uint8]:
+        slot: NDArray[np.uint8] = self.inner.slot  # another one for each shape of --rect
+        return slot
 
     def infer(self, n: int) -> list[NDArray[np.float32]]:
         with self._turns:
-            return self._request.infer(n)
+            outputs: list[NDArray[np.float32]] = self.inner.infer(n)
+            return outputs
+
+
+class _ShapesOfTurns:
+    """``loop.parts.InputShapes`` for requests that take turns."""
+
+    def __init__(self, shapes: InputShapes) -> None:
+        self.has, self.prepare = shapes.has, shapes.prepare
+        self._shapes = shapes
+
+    def give(self, turn: _Turn, picture: types.Picture) -> Callable[[Outputs], types.Candidates]:
+        return self._shapes.give(turn.inner, picture)

@@ -25,6 +25,7 @@ class Options(TypedDict, total=False):
     random_weights: int | None
     batch: int
     size: str | None
+    rect: bool
     threads: int
     concurrency: int
     engines_dir: str | None

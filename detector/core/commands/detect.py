@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -98,7 +99,8 @@ def command(
                 building=building,
             )
         else:
-            result = _detect_files(specs, config, around, drawn_on, building, rows_to)
+            shown = verbose and not quiet
+            result = _detect_files(specs, config, around, drawn_on, building, rows_to, shown)
     quiet = quiet or result.unread  # who left does not want to read more
     if as_json:
         print_json(result.summary)
@@ -124,10 +126,15 @@ def _detect_files(
     console: SafeConsole | None,
     building: BuildProgress | None,
     rows_to: int | None,
+    verbose: bool,
 ) -> Result:
     from detector.core.run.detect import Hooks, detect
 
-    line = None
+    hooks, line = Hooks(timed=True), None
+    if verbose:
+        from detector.core.terminal.pictures import PictureLines
+
+        hooks = replace(hooks, detected=PictureLines(console, _say), frame_times=True)
     if console is not None:
         from detector.core.terminal.progress import LiveLine
 
@@ -138,7 +145,7 @@ def _detect_files(
         config,
         command=sys.argv,
         live=live,
-        hooks=Hooks(watcher=watcher, timed=True),
+        hooks=replace(hooks, watcher=watcher),
         building=building,
         rows_to=rows_to,
     )

@@ -105,6 +105,11 @@ class RuntimeConfig:
         "model's own; that of the default model takes the shape of the video that is run.",
         "S",
     )
+    rect: bool = option(
+        False,
+        "Give each picture an input of its own shape: its longest side is --size, or that of the "
+        "model's own input; the other holds the picture.",
+    )
     threads: int = option(
         0, "CPU threads of one request; 0: the engine's choice.", "N", at_least=0, at_most=1024
     )
@@ -297,6 +302,11 @@ class OutputConfig:
     )
     save_conf: bool = option(
         False, "Put the score behind each row of --save yolo, which has five numbers without it."
+    )
+    save_times: bool = option(
+        False,
+        "Put the milliseconds of each stage into the rows of --save jsonl and csv; of a batch each "
+        "frame has its share of the inference.",
     )
     no_video: bool = option(False, "Write no annotated video or pictures.")
     only_detections: bool = option(

@@ -9,20 +9,30 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detector.core.loop.queues import AnyTrack, Pool
-from detector.core.timeline import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WRITE
-from detector.core.types import Candidates, Detections, Frame, Image, Letterbox, Picture, SourceInfo
+from detector.core.timeline import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WAIT_OUTPUT, WRITE
+from detector.core.types import (
+    Candidates,
+    Detections,
+    Frame,
+    FrameTimes,
+    Image,
+    Letterbox,
+    Picture,
+    SourceInfo,
+)
 
 if TYPE_CHECKING:
     from detector.core.stages.still import Stillness
 
 Outputs = list[NDArray[np.float32]]
 IMAGE_BYTES = 512 << 20
+SHAPE = "shape"  # what the reader waits for while an input of another shape is made
 
 
 class FrameSource(Protocol):
@@ -32,10 +42,25 @@ class FrameSource(Protocol):
 
 
 class BatchRequest(Protocol):
-    slot: NDArray[np.uint8]
+    @property
+    def slot(self) -> NDArray[np.uint8]: ...
+
     device_ms: float | None  # of the last infer, where the device tells
 
     def infer(self, n: int) -> Outputs: ...
+
+
+class InputShapes(Protocol):
+    """The shapes that the network's input has, where each picture has its own (--rect)."""
+
+    def has(self, picture: Picture) -> bool:
+        """Whether the shape for this picture is ready."""
+
+    def prepare(self, picture: Picture) -> None:
+        """Makes it ready, which takes as long as loading a model."""
+
+    def give(self, request: Any, picture: Picture) -> Callable[[Outputs], Candidates]:
+        """Gives a free request of ``Parts`` the slot of that shape; returns its outputs' head."""
 
 
 class FrameStage(Protocol):
@@ -84,6 +109,10 @@ class Parts:
     clock: Callable[[], int] | None = None
     # Which frames repeat the detections of the last one that was inferred.
     still: Stillness | None = None
+    # Whether each frame notes how long its stages took (``Frame.times``).
+    timed: bool = False
+    # Where pictures decide the input's shape; batches are of one picture then.
+    shapes: InputShapes | None = None
 
 
 @dataclass(slots=True)
@@ -109,6 +138,7 @@ class Batch:
     request: BatchRequest
     frames: list[Frame]
     fits: list[Letterbox]  # where frames[i] lies in its row of the slot
+    head: Callable[[Outputs], Candidates] | None = None  # in place of that of ``Parts``
     reused: int = 0  # of the frames: they have no row of the slot
     outputs: Outputs | None = None
     device_ms: float | None = None  # of the infer that made the outputs
@@ -177,15 +207,36 @@ def fill(
             images.put(place)
             batch.last = True
             break
+        if parts.shapes is not None:
+            batch.head = _fit_shape(track, parts.shapes, request, frame.picture, progress.read)
         with track.span(PREPROCESS, progress.read):
             row = request.slot[batch.rows]
             fit = parts.preprocess(frame.picture, row)
             frame.reused = parts.still is not None and parts.still.is_still(frame, row, fit)
+        if parts.timed:
+            height, width = row.shape[:2]
+            frame.times = FrameTimes((height, width))
+            _note_times(track, frame, READ, PREPROCESS)
         batch.reused += frame.reused
         batch.frames.append(frame)
         batch.fits.append(fit)
         progress.read += 1
     return batch if batch.frames else None
+
+
+def _fit_shape(
+    track: AnyTrack, shapes: InputShapes, request: BatchRequest, picture: Picture, index: int
+) -> Callable[[Outputs], Candidates]:
+    """Waits until there is an input of this picture's shape, and gives it to the request."""
+    if not shapes.has(picture):
+        with track.span(SHAPE, index, WAIT_OUTPUT):
+            shapes.prepare(picture)
+    return shapes.give(request, picture)
+
+
+def _note_times(track: AnyTrack, frame: Frame, *stages: str) -> None:
+    if frame.times is not None:
+        frame.times.ms.update((stage, track.last_ms(stage)) for stage in stages)
 
 
 def _has_arrived(
@@ -212,6 +263,10 @@ def infer(track: AnyTrack, parts: Parts, batch: Batch) -> None:
         with track.span(INFER, batch.number):
             batch.outputs = batch.request.infer(batch.rows)
         batch.device_ms = batch.request.device_ms
+        for frame in batch.frames if parts.timed else ():
+            if frame.times is not None and not frame.reused:
+                frame.times.batch = batch.rows
+                frame.times.ms[INFER] = track.last_ms(INFER) / batch.rows
     if parts.clock is not None:
         ended = parts.clock()
         for frame in batch.frames:
@@ -226,12 +281,14 @@ def decode(
     back.
     """
     decoded: list[Candidates] = []
+    head = batch.head or parts.head
     for place, frame in enumerate(batch.frames):
         if frame.reused:
             continue
         row = len(decoded)
         with track.span(HEAD, first + place):
-            decoded.append(parts.head([output[row : row + 1] for output in outputs]))
+            decoded.append(head([output[row : row + 1] for output in outputs]))
+        _note_times(track, frame, HEAD)
     return decoded
 
 
@@ -250,6 +307,7 @@ def select(
                     parts.still.remember(frame, detections)
             if parts.keep is not None:
                 detections = parts.keep(frame, detections)
+        _note_times(track, frame, NMS)
         if parts.clock is not None and frame.arrival is not None:
             frame.arrival.result_ns = parts.clock()
         yield frame, detections
@@ -268,9 +326,11 @@ def deliver(
         for name, stage in parts.between.items():
             with track.span(name, number):
                 detections = stage(frame, detections)
+            _note_times(track, frame, name)
         if parts.annotate is not None and (parts.wanted is None or parts.wanted(frame)):
             with track.span(ANNOTATE, number):
                 parts.annotate(frame, detections)
+            _note_times(track, frame, ANNOTATE)
         with track.span(WRITE, number):
             for sink in parts.sinks:
                 sink.write(frame, detections)

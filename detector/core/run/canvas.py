@@ -2,6 +2,7 @@
 
     --size 640x384   as it is said
     --size 640       the longest side; the other one holds the first picture
+    --rect           as --size 640, for each picture anew: ``open_rect`` and shapes.py
     no --size        the model's own. Where the model declares ``canvases`` (cfg/models), its input
                      takes the shape of the source, at about the area of its own
 
@@ -31,7 +32,8 @@ SMALLER = 0.9  # of the area: a canvas above it is not worth an advice
 
 def follows_source(config: Config) -> bool:
     """Whether the canvas has the shape of the source."""
-    return config.runtime.size is None and bool(declared_canvases(config))
+    runtime = config.runtime
+    return runtime.size is None and not runtime.rect and bool(declared_canvases(config))
 
 
 def find_canvas(config: Config, picture: Size | None) -> Size | None:
@@ -40,12 +42,9 @@ def find_canvas(config: Config, picture: Size | None) -> Size | None:
     ``picture``: width and height of the source, as the letterbox gets it: turned as it is shown, in
     stored pixels.
     """
-    if (
-        picture is None
-        or config.runtime.size is not None
-        or not (declared := declared_canvases(config))
-    ):
+    if picture is None or not follows_source(config):
         return None
+    declared = declared_canvases(config)
     from detector.core.stages.preprocess import input_of_shape
 
     found = input_of_shape(declared[0], STRIDE, *picture)
@@ -74,6 +73,19 @@ def smaller_canvas(network: Network, config: Config) -> Size | None:
     return input_of_shape(largest, STRIDE, width, height)
 
 
+def shape_of(longest: int, network: Network, picture: Size) -> Size:
+    """(height, width) of the input of --rect for a picture (width, height)."""
+    from detector.core.stages.preprocess import smallest_input
+
+    return smallest_input(longest, network.input.stride, *picture)
+
+
+def longest_side(network: Network, config: Config) -> int:
+    """Of the inputs of --rect, pixels."""
+    size = config.runtime.size
+    return int(size) if size is not None else max(own_canvas(network, config))
+
+
 def declared_canvases(config: Config) -> tuple[Size, ...]:
     from detector.core.models.catalogue import canvases_of
 
@@ -95,6 +107,8 @@ def open_network(config: Config, picture: Size | None = None) -> Network:
     from detector.core import engines, models
     from detector.core.stages.preprocess import smallest_input
 
+    if config.runtime.rect:
+        return open_rect(config, picture)
     request, asked = model_request(config), config.runtime.size
     if (canvas := find_canvas(config, picture)) is not None:
         network = models.open_network(replace(request, size=canvas), engines.front_ends())
@@ -113,6 +127,47 @@ def open_network(config: Config, picture: Size | None = None) -> Network:
     except ModelError as exc:
         network.warnings.append(f"--size {asked}: the input stays {asked}x{asked}: {exc}")
         return network
+
+
+def open_rect(config: Config, picture: Size | None) -> Network:
+    """The network of --rect with the input of ``picture`` (width, height), the first one; None:
+    with its own. Raises UsageError where one input, or one shape of it, is all that there is.
+    """
+    from detector.core import engines, models
+
+    runtime = config.runtime
+    if runtime.size is not None and not runtime.size.isdecimal():
+        raise UsageError(f"--rect: --size {runtime.size} is one shape; give its longest side alone")
+    if runtime.batch > 1:
+        raise UsageError(
+            "--rect: pictures of several shapes do not fit into one batch; leave --batch out"
+        )
+    request = model_request(config)
+    network = models.open_network(request, engines.front_ends())
+    rules = network.input
+    if network.plan is not None:
+        file = Path(config.network.model).name
+        raise UsageError(f"--rect: {file} was built for one shape; leave --rect out")
+    if rules.geometry != "centre":
+        raise UsageError(
+            f"--rect: {network.name} takes its pictures in geometry {rules.geometry}, in which no "
+            "other shape saves work; leave --rect out"
+        )
+    own = rules.height, rules.width
+    shape = own if picture is None else shape_of(longest_side(network, config), network, picture)
+    # Where this one needs no other shape, the next one may: it is tried.
+    tried = shape if shape != own else (rules.height + rules.stride, rules.width)
+    try:
+        other = models.open_network(replace(request, size=tried), engines.front_ends())
+    except ModelError as exc:
+        raise UsageError(f"--rect: the input has one shape only: {exc}") from exc
+    return network if shape == own else other
+
+
+def refuse_rect(config: Config) -> None:
+    """For commands that measure one input. Raises UsageError."""
+    if config.runtime.rect:
+        raise UsageError("--rect: this command measures one input; give its --size WxH instead")
 
 
 def _why(network: Network, config: Config, picture: Size | None) -> str:

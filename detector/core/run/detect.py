@@ -96,6 +96,7 @@ class Hooks:
     loaded: Callable[[LoadedModel], None] | None = None  # once warm; may put another head on it
     source: Callable[[str], Source] | None = None  # opens a spec in its own way
     detected: Callable[[Frame, Detections], None] | None = None  # each frame, after the sinks
+    frame_times: bool = False  # whether those frames have times, where the loop measures
     watcher: Watcher | None = None  # sees each frame after ``detected``, drawn where it wants that
     measured: bool = True  # whether auto takes what ``compare --use`` recorded
     timed: bool = False  # whether it takes the default model's timing on this machine
@@ -454,6 +455,7 @@ def _drive_loop(
             watcher.show(frame, detections)
 
     parts = plan.parts(source, sinks, watched)
+    parts.timed = plan.loop.instruments and (hooks.frame_times or plan.writing["save_times"])
     if live is not None:
         live.start(source.info, progress, run.timeline, plan.reading.frames_ahead(source.info))
     try:
@@ -477,6 +479,8 @@ def _drive_loop(
         run.notes += source.notes
         run.notes += plan.drawing.label_notes(plan.network.names, sinks, run.by_class)
         run.notes += _reuse_note(plan, run, sinks)
+        if plan.loaded.shapes is not None and source.info.kind == "video":
+            run.notes.append(f"{run.spec}: --rect: the input has the shape of the video already")
 
 
 def _reuse_note(plan: Plan, run: SourceRun, sinks: Sequence[Sink]) -> list[str]:

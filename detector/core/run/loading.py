@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from detector.core.engines.base import BuildProgress, Engine, EngineOptions
     from detector.core.loop.parts import Outputs
     from detector.core.models.base import Network
+    from detector.core.run.shapes import Shapes
     from detector.core.session.outcome import ExecutedLayer, SourceRun
     from detector.core.timeline import Natives
 
@@ -44,6 +45,9 @@ class LoadedModel:
     tuned: Mapping[str, Any] = field(default_factory=dict)  # options that ``tune --use`` kept
     # As asked for, with what ``auto`` took (engine, precision, calibration) and with ``tuned``.
     config: Config | None = None
+    shapes: Shapes | None = None  # of --rect: the others beside this one
+    # What ``change_network`` made of the network; the others are changed alike.
+    change: Callable[[Network], Network] = lambda network: network
     closed: bool = False
 
     def __enter__(self) -> Engine:
@@ -55,8 +59,14 @@ class LoadedModel:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self.shapes is not None:
+            self.shapes.close()
         if not self.closed:
             self.engine.__exit__(kind, error, trace)
+
+    def change_network(self, change: Callable[[Network], Network]) -> None:
+        """Puts another head on it, whatever its input's shape."""
+        self.network, self.change = change(self.network), change
 
     def close(self, runs: Sequence[SourceRun]) -> None:
         """Closes the engine at the end of its last source, whatever the device says to that.
@@ -70,6 +80,8 @@ class LoadedModel:
         # A broken device may answer anything; of a sound one, only our errors are expected.
         with suppress(Exception if failed else EngineError):
             self.read_layers()
+            if self.shapes is not None:
+                self.shapes.close()
         self.closed = True
         try:
             with translated(self.engine.name, "close"):
@@ -123,6 +135,7 @@ def load_model(
     kind: Callable[[], str | None] | None = None,
     opened: Callable[[Network], None] = lambda network: None,
     chosen: Callable[[Network, Config], None] = lambda network, config: None,
+    natives: Natives | None = None,
 ) -> LoadedModel:
     """Chooses the engine, opens the network, builds what the engine lacks, and warms it up.
 
@@ -132,7 +145,8 @@ def load_model(
     is to stay. ``progress`` is told of every step of a build; when it answers False, the build
     ends. ``measured``, ``timed`` and ``kind``: what ``auto`` may take (``choose``). ``opened`` is
     told the network, and ``chosen`` the network and the configuration without any ``auto``, before
-    the slow part; both may refuse. Raises UsageError, ModelError, EngineError.
+    the slow part; both may refuse. ``natives``: knows the threads of the run that this belongs to.
+    Raises UsageError, ModelError, EngineError.
     """
     timer = timer or PhaseTimer()
     with timer.phase("import"):
@@ -171,7 +185,7 @@ def load_model(
             progress or silent,
             one_at_a_time,
         )
-        natives = Natives()
+        natives = natives or Natives()
         with natives.born(INFER):
             engine = engines.open(name, ready.network, ready.options)
     with timer.phase("warmup"), natives.born(INFER):
@@ -180,7 +194,7 @@ def load_model(
         alike = engine.device == "cpu"
         warm = engine.requests[: engine.concurrency] if alike else engine.requests
         first, *_ = [request.infer(network.batch) for request in warm]
-    return LoadedModel(
+    loaded = LoadedModel(
         ready.network,
         engine,
         reason or choice.reason,
@@ -199,6 +213,16 @@ def load_model(
         original=network,
         config=config,
     )
+    if config.runtime.rect:
+        from detector.core.run.shapes import Shapes
+
+        def load_other(config: Config) -> LoadedModel:
+            return load_model(
+                config, spare_requests=spare_requests, one_at_a_time=one_at_a_time, natives=natives
+            )
+
+        loaded.shapes = Shapes(loaded, config, load_other)
+    return loaded
 
 
 def _nan_warning(network: Network, outputs: Outputs) -> list[str]:

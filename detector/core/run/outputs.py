@@ -75,6 +75,8 @@ def settings_of(
     """
     deciding = {group: options[group] for group in ("network", "selection", "input", "drawing")}
     runtime = {name: options["runtime"][name] for name in ("size", "engine_options")}
+    if options["runtime"]["rect"]:
+        runtime["rect"] = True
     written = {
         name: options["output"][name]
         for name in ("quality", "preset", "crf", "only_detections", "lead")
@@ -83,6 +85,8 @@ def settings_of(
         written["encoder"] = options["output"]["encoder"]
     if options["output"]["save_conf"]:
         written["save_conf"] = True
+    if options["output"]["save_times"]:
+        written["save_times"] = True
     source = spec if is_address(spec) else os.path.realpath(spec)
     document = [source, model_sha256, precision, deciding, runtime, written]
     if isinstance(spec, NamedPictures):  # the text of this one is their folder
@@ -221,6 +225,13 @@ class OutputPlan:
                 raise UsageError(
                     f"--save-conf is for --save {' or '.join(able)}; give both, or leave it out: "
                     "other formats hold scores anyway"
+                )
+        if given.save_times:
+            able = [sink.name for sink in sinks.find_all() if "save_times" in sink.options]
+            asked_for = {*(save or ()), self._file_sink.name if self._file_sink else ""}
+            if not {*able} & asked_for and (save is not None or self._file_sink is not None):
+                raise UsageError(
+                    f"--save-times is for --save {' or '.join(able)}; give both, or leave it out"
                 )
         if save is None:
             return

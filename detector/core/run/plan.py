@@ -29,6 +29,7 @@ from detector.core.run.selection import Selection
 if TYPE_CHECKING:
     from detector.core.loop.parts import FrameStage, Outputs, Parts
     from detector.core.models.base import Network
+    from detector.core.run.shapes import ShapesOfRun
     from detector.core.sinks._stream import RowStream
     from detector.core.sinks.base import Sink
     from detector.core.sources.base import Source
@@ -57,6 +58,8 @@ class Asked:
 
         if config.tracking.track is not None and "track" not in between.places():
             raise UsageError("--track: nothing here tracks; the folder detector/tracks is missing")
+        if config.output.save_times and not config.loop.instruments:
+            raise UsageError("--save-times: --no-instruments measures no times; leave one out")
         reading = Reading.of(config)
         writing = {
             **asdict(config.output),
@@ -162,19 +165,23 @@ class Plan:
     # ------------------------------------------------------------------
     # What the loop calls.
 
-    def stages(self, lowest_conf: float = 1.0) -> tuple[Preprocess, Head, Nms]:
-        """preprocess, head and nms with their options bound. ``lowest_conf``: of the boxes that a
-        stage behind them wants; it takes those below --conf out."""
-        from detector.core.stages.nms import nms
-        from detector.core.stages.preprocess import letterbox
-
-        selection, network = self.selection, self.network
-        head = network.head
+    def head(self, network: Network, lowest_conf: float = 1.0) -> Head:
+        """Of this network's outputs, with --conf. ``lowest_conf``: of the boxes that a stage behind
+        it wants; it takes those below --conf out."""
+        head, conf = network.head, min(self.selection.conf, lowest_conf)
         if network.watched:
             from detector.core.stages.doubt import watched
 
             file = Path(self.options["network"]["model"]).name
             head = watched(head, file, len(network.names), network.watched)
+        return lambda outputs: head(outputs, conf)
+
+    def stages(self, lowest_conf: float = 1.0) -> tuple[Preprocess, Head, Nms]:
+        """preprocess, head and nms with their options bound. ``lowest_conf``: as of ``head``."""
+        from detector.core.stages.nms import nms
+        from detector.core.stages.preprocess import letterbox
+
+        selection, network = self.selection, self.network
         return (
             partial(
                 letterbox,
@@ -182,7 +189,7 @@ class Plan:
                 pad_value=network.input.pad_value,
                 of_picture=network.input.of_picture,
             ),
-            lambda outputs: head(outputs, min(selection.conf, lowest_conf)),
+            self.head(network, lowest_conf),
             partial(
                 nms,
                 iou=selection.iou if network.needs_nms else None,
@@ -193,6 +200,13 @@ class Plan:
                 names=network.names,
             ),
         )
+
+    def shapes(self, lowest_conf: float = 1.0) -> ShapesOfRun | None:
+        """The inputs of --rect with their heads."""
+        if self.loaded.shapes is None:
+            return None
+        change = self.loaded.change
+        return self.loaded.shapes.of_run(lambda network: self.head(change(network), lowest_conf))
 
     def between(self, info: SourceInfo) -> dict[str, FrameStage]:
         """The stages between nms and annotate that the options ask for, for one source."""
@@ -213,10 +227,13 @@ class Plan:
         from detector.core.loop.parts import Parts
         from detector.core.stages.between import lowest_conf
 
-        preprocess, head, nms = self.stages(lowest_conf(self.options))
+        lowest = lowest_conf(self.options)
+        preprocess, head, nms = self.stages(lowest)
+        shapes = self.shapes(lowest)
         return Parts(
             source=source,
-            requests=self.loaded.engine.requests,
+            requests=self.loaded.engine.requests if shapes is None else shapes.requests,
+            shapes=shapes,
             concurrency=self.loaded.engine.concurrency,
             preprocess=preprocess,
             head=head,
@@ -238,7 +255,8 @@ class Plan:
         """A row of JSONL for every frame, whatever --only-detections leaves out elsewhere."""
         from detector.core import sinks
 
-        (opened,) = sinks.open_all({"jsonl": path}, info, {"remark": self.drawing.remark})
+        told = {"remark": self.drawing.remark, "save_times": self.writing["save_times"]}
+        (opened,) = sinks.open_all({"jsonl": path}, info, told)
         return opened
 
     def open_stream(self, stream: RowStream, name: str, info: SourceInfo) -> Sink:
@@ -248,7 +266,8 @@ class Plan:
         from detector.core.sinks._rows import RowsSink
         from detector.core.sinks._stream import StreamedRows
 
-        rows = sinks.open(name, Path("-"), remark=self.drawing.remark)
+        told = {**self.writing, "remark": self.drawing.remark}
+        rows = sinks.open(name, Path("-"), **{key: told[key] for key in sinks.find(name).options})
         assert isinstance(rows, RowsSink)
         fewer = self.writing["only_detections"]
         kind = only_detections(StreamedRows) if fewer else StreamedRows

@@ -58,6 +58,8 @@ class Reading:
     def of(cls, config: Config) -> Reading:
         """Raises UsageError."""
         given, size = config.input, config.runtime.size
+        if config.runtime.rect and given.skip_still is not None:
+            raise UsageError("--rect is for pictures, --skip-still for videos; leave one out")
         rate = None if given.rate is None else parse_rate(given.rate)
         start_s, duration_s = time_window(given.start, given.duration)
         still = None
@@ -76,7 +78,7 @@ class Reading:
             batch=config.runtime.batch,
             looped=config.live.repeat,
             shaped=follows_source(config),
-            longest=size is not None and size.isdecimal(),
+            longest=config.runtime.rect or (size is not None and size.isdecimal()),
             asked=config,
         )
 

@@ -122,6 +122,8 @@ def _run_facts(plan: Plan, more_notes: Sequence[str]) -> RunFacts:
     from detector.core.stages import between
 
     loaded, network, engine = plan.loaded, plan.network, plan.loaded.engine
+    shapes = None if loaded.shapes is None else loaded.shapes.figures()
+    said = [] if loaded.shapes is None or shapes is None else [loaded.shapes.describe(shapes)]
     return RunFacts(
         model=network.name,
         family=network.family,
@@ -136,7 +138,8 @@ def _run_facts(plan: Plan, more_notes: Sequence[str]) -> RunFacts:
         concurrency=engine.concurrency,
         cores=usable_cores(),
         sync=plan.loop.sync,
-        notes=[*loaded.notes, *more_notes],
+        notes=[*loaded.notes, *said, *more_notes],
+        input_shapes=shapes,
         encoding=given_encoding(plan.writing),
         layers=loaded.layers,
         smaller_input=plan.smaller_input,

@@ -305,6 +305,20 @@ class Disturbances:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InputShapes:
+    """The network inputs of a run with --rect. ``made``: how often one was prepared beyond the
+    first, which took ``made_s`` of the run; an input that gave way to others is made again.
+    ``mean_pixels``: of the inputs of all pictures; ``square_pixels``: of a square one with their
+    longest side."""
+
+    shapes: Annotated[Count, statistic("shapes of the input", "1")]
+    made: Annotated[Count, statistic("inputs prepared during the run", "1")]
+    made_s: Annotated[Duration, statistic("preparing inputs", "s")]
+    mean_pixels: Annotated[Amount, statistic("pixels of the input", "1")]
+    square_pixels: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """A run. With one source, ``video``, ``outputs`` and ``partial_outputs`` are its own; with
     several, these are absent, the figures are totals, and ``sources`` holds each source."""
@@ -348,6 +362,7 @@ class Summary:
     decoding: DecodingFigures | UnsetType = UNSET
     memory: LiveMemory | UnsetType | None = UNSET  # None: the system does not tell
     disturbed: Disturbances | UnsetType = UNSET  # absent where nothing did
+    input_shapes: InputShapes | UnsetType = UNSET  # of --rect alone
 
     @property
     def each(self) -> list[SourceSummary]:

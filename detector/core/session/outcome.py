@@ -17,7 +17,7 @@ from detector.core.timeline import OffTimeline, Timeline
 from detector.core.types import ReadCounts, SourceInfo
 
 if TYPE_CHECKING:
-    from detector.core.session.document import Exit, LoopSizes
+    from detector.core.session.document import Exit, InputShapes, LoopSizes
 
 
 @dataclass(slots=True)
@@ -124,6 +124,7 @@ class RunFacts:
     layers: tuple[ExecutedLayer, ...] = ()  # empty: the engine cannot tell what it ran
     # Height and width of the next smaller one that the model was trained for; None: it has none.
     smaller_input: tuple[int, int] | None = None
+    input_shapes: InputShapes | None = None  # of --rect
     # Name of a stage between nms and annotate -> what it does, and which options take work out of
     # it, in words.
     between: Mapping[str, tuple[str, str]] = field(default_factory=dict)

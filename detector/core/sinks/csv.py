@@ -11,41 +11,66 @@ from pathlib import Path
 
 from detector.core.errors.text import as_cell
 from detector.core.sinks._rows import RowsSink, plain_values
+from detector.core.timeline import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ
 from detector.core.types import Detections, Frame
 
 COLUMNS = ("source", "frame", "pts", "time_s", "class", "class_id", "score", "x1", "y1", "x2", "y2")
+TIMED = (
+    READ,
+    PREPROCESS,
+    INFER,
+    HEAD,
+    NMS,
+    ANNOTATE,
+)  # a row cannot know how long its writing took
 
 
 class CsvSink(RowsSink):
     name = "csv"
     suffixes = (".csv",)
-    options = ("remark", "reuses", "tracks")
+    options = ("remark", "reuses", "tracks", "save_times")
 
     def __init__(
-        self, path: Path, *, remark: str = "", reuses: bool = False, tracks: bool = False
+        self,
+        path: Path,
+        *,
+        remark: str = "",
+        reuses: bool = False,
+        tracks: bool = False,
+        save_times: bool = False,
     ) -> None:
         """``remark``, where frames may repeat the last detections (``reuses``) ``reused`` (0 or 1),
-        and with ``tracks`` the ``track`` (empty for an object that has none) are the last columns
-        of every row. Without them there are no such columns.
+        with ``tracks`` the ``track`` (empty for an object that has none), and with ``save_times``
+        the frame's milliseconds in each stage and ``batch``, of how many frames its inference is a
+        share, are the last columns of every row. Without them there are no such columns.
         """
         super().__init__(path)
         more = {"remark": bool(remark), "reused": reuses, "track": tracks}
         columns = [*COLUMNS, *(name for name, there in more.items() if there)]
+        columns += [*(f"{stage}_ms" for stage in TIMED), "batch"] if save_times else []
         self.header = ",".join(columns) + "\r\n"  # RFC 4180's line end
         self._remark = (as_cell(remark),) if remark else ()
-        self._reuses, self._tracks = reuses, tracks
+        self._reuses, self._tracks, self._times = reuses, tracks, save_times
 
     def rows(self, frame: Frame, detections: Detections) -> str:
         source = as_cell(frame.path or self._info.path)
         place = (source, frame.index, frame.pts, round(frame.time_s, 6))
         reused = (int(frame.reused),) if self._reuses else ()
         lines = io.StringIO(newline="")
-        tracks = detections.track_list()
+        tracks, times = detections.track_list(), self._times_of(frame)
         csv.writer(lines).writerows(
             (
                 *(*place, as_cell(name), class_id, score, *box, *self._remark, *reused),
                 *((tracks[i],) if self._tracks else ()),
+                *times,
             )
             for i, (name, class_id, score, box) in enumerate(plain_values(detections))
         )
         return lines.getvalue()
+
+    def _times_of(self, frame: Frame) -> tuple[float | None, ...]:
+        """Empty cells for stages that the frame did not come through."""
+        if not self._times or frame.times is None:
+            return ()
+        found = (frame.times.ms.get(stage) for stage in TIMED)
+        return (*(None if ms is None else round(ms, 3) for ms in found), frame.times.batch)

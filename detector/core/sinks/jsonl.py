@@ -14,12 +14,14 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 class JsonlSink(RowsSink):
     name = "jsonl"
     suffixes = (".jsonl",)
-    options = ("remark",)
+    options = ("remark", "save_times")
 
-    def __init__(self, path: Path, *, remark: str = "") -> None:
-        """``remark`` is in every line under that key. Without one there is no such key."""
+    def __init__(self, path: Path, *, remark: str = "", save_times: bool = False) -> None:
+        """``remark`` is in every line under that key. Without one there is no such key.
+        ``save_times``: lines have the frame's times."""
         super().__init__(path)
         self._remark = {"remark": remark} if remark else {}
+        self._times = save_times
         self._time_base = ""
 
     def describe(self, info: SourceInfo) -> None:
@@ -28,7 +30,8 @@ class JsonlSink(RowsSink):
 
     def rows(self, frame: Frame, detections: Detections) -> str:
         source = frame.path or self._info.path
-        return encode_row(row(source, frame, self._time_base, detections, **self._remark))
+        more: dict[str, object] = {**self._remark, **(times_of(frame) if self._times else {})}
+        return encode_row(row(source, frame, self._time_base, detections, **more))
 
 
 def row(
@@ -48,6 +51,16 @@ def row(
         **({"reused": True} if frame.reused else {}),
         "detections": rows_of(detections),
     }
+
+
+def times_of(frame: Frame) -> dict[str, object]:
+    """``times_ms``: stage -> milliseconds. Where ``infer`` is a share of a batch's, ``batch`` says
+    of how many frames."""
+    times = frame.times
+    if times is None:
+        return {}
+    shared = {"batch": times.batch} if times.batch > 1 else {}
+    return {"times_ms": {stage: round(ms, 3) for stage, ms in times.ms.items()}, **shared}
 
 
 def rows_of(detections: Detections) -> list[dict[str, object]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.cells import cell_len
 from rich.text import Text
 
-from detector.core.analysis.summary import stage_rows
+from detector.core.analysis.summary import input_text, stage_rows
 from detector.core.errors import EXIT_DAMAGED, STOPPED_CODES
 from detector.core.errors.text import counted
 from detector.core.session.document import SourceSummary, Summary
@@ -105,13 +105,12 @@ def _many(count: int, noun: str) -> str:
 
 
 def _rates(summary: Summary) -> Text:
-    height, width = summary.model_input
     fps = [f"{_rate(summary.fps.end_to_end)} FPS end to end"]
     fps += [f"{_rate(summary.fps.inference)} FPS inference"]
     if summary.fps.device is not None:
         fps += [f"{_rate(summary.fps.device)} FPS device"]
     batch = f" · batch {summary.batch}" if summary.batch > 1 else ""
-    what = f"{summary.model} · {summary.engine} {summary.precision} · {width}x{height}{batch}"
+    what = f"{summary.model} · {summary.engine} {summary.precision} · {input_text(summary)}{batch}"
     return Text.assemble((", ".join(fps), "bold"), f"{BESIDE}{what}")
 
 
@@ -168,6 +167,7 @@ def _busy(summary: Summary) -> Iterator[tuple[str, str, float]]:
             for stage in stages[group]
             if stage in summary.stages
             for thread in summary.stages[stage].threads
+            if thread  # nobody called a stage without one
         )
         threads = [summary.threads[name] for name in names if name in summary.threads]
         wall = sum(thread.wall_s for thread in threads)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -62,12 +63,17 @@ class Histogram:
         """
         rank = max(1, math.ceil(q * self.count))
         seen = 0
-        for bucket in sorted(self._counts):
-            seen += self._counts[bucket]
+        for value, count in self.counts():
+            seen += count
             if seen >= rank:
-                estimate = 0.0 if bucket < 0 else 2 * self._gamma**bucket / (self._gamma + 1)
-                return float(min(max(estimate, self.minimum), self.maximum))
+                return value
         return None
+
+    def counts(self) -> Iterator[tuple[float, int]]:
+        """Values, within the relative error, and how often each was counted; the smallest first."""
+        for bucket in sorted(self._counts):
+            estimate = 0.0 if bucket < 0 else 2 * self._gamma**bucket / (self._gamma + 1)
+            yield float(min(max(estimate, self.minimum), self.maximum)), self._counts[bucket]
 
     def percentile(self, p: int) -> float | None:
         """Like ``quantile(p / 100)``, but None below the sample floor of p50, p90 and p99."""

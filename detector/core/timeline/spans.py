@@ -79,8 +79,8 @@ class Span:
     clock reads and allocates nothing. Time in nested spans counts for the innermost only. A stage
     cannot nest in itself.
 
-    Totals: ``calls``, ``self_ns`` (without what nested spans took), ``cpu_ns``. One row per call:
-    the first ``room``, or with ``ring`` the last.
+    Totals: ``calls``, ``self_ns`` (without what nested spans took), ``cpu_ns``; ``last_ns``: of the
+    last call, as ``self_ns``. One row per call: the first ``room``, or with ``ring`` the last.
     """
 
     __slots__ = (
@@ -101,6 +101,7 @@ class Span:
         "inner_cpu_ns",
         "inner_ns",
         "kind",
+        "last_ns",
         "room",
         "self_ns",
         "stage",
@@ -125,7 +126,7 @@ class Span:
         self._start = self._cpu_start = 0
         self._outer: Span | None = None
         self.index = 0
-        self.calls = self.self_ns = self.cpu_ns = 0
+        self.calls = self.self_ns = self.cpu_ns = self.last_ns = 0
         self.inner_ns = self.inner_cpu_ns = 0
         self.room = 0 if ring else room  # rows that may still be kept
         self._ring = Ring(room) if ring else None
@@ -175,6 +176,7 @@ class Span:
         duration -= self.inner_ns
         self.calls += 1
         self.self_ns += duration
+        self.last_ns = duration
         self._pending.append(duration)
         if len(self._pending) == BLOCK:
             self._flush()
@@ -319,6 +321,10 @@ class Track:
             self, stage, kind, cpu_clock, meter, nvtx, self._max_rows, self._ring, self._spool
         )
 
+    def last_ms(self, stage: str) -> float:
+        """How long this thread's last call of a stage took."""
+        return self.spans[stage, WORK].last_ns / 1e6
+
     def busy_ns(self) -> int:
         return sum(span.self_ns for (_, kind), span in list(self.spans.items()) if kind == WORK)
 
@@ -368,3 +374,6 @@ class OffTrack:
 
     def span(self, stage: str, index: int, kind: str = WORK) -> OffSpan:
         return _OFF_SPAN
+
+    def last_ms(self, stage: str) -> float:
+        raise AssertionError("nothing is timed: Parts.timed is for a timeline that measures")

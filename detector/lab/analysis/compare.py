@@ -16,6 +16,7 @@ from statistics import median
 from detector.core.analysis.agreement import Agreement
 from detector.core.analysis.summary import effect, text
 from detector.core.session.measured import Interval, Metric
+from detector.core.timeline.histogram import SAMPLE_FLOORS
 from detector.lab.analysis.layers import COMPUTE, LAUNCH_SHARE, MEMORY, NEITHER
 from detector.lab.session.comparison import (
     METRICS,
@@ -152,6 +153,7 @@ def _row(variant: Variant, base: Variant | None) -> Row:
         model=facts.counts,
         reference=variant.reference,
         latency_ms=_latency(variant) if sound else None,
+        latency_calls=_calls(variant) if sound else None,
         roof=variant.roof,
     )
 
@@ -217,12 +219,32 @@ def _agreement(counted: Agreement | None) -> RowAgreement | None:
 
 
 def _latency(variant: Variant) -> dict[str, Interval | None]:
-    return {
-        name: _interval(
-            [ms for turn in variant.rounds if (ms := turn.latency_ms.get(name)) is not None]
-        )
-        for name in ("p50", "p90")
-    }
+    """Of the calls of all rounds together: a short round alone has too few for a p90."""
+    rounds = [turn.calls_ms for turn in variant.rounds]
+    together = [call for calls in rounds for call in calls]
+    found: dict[str, Interval | None] = {}
+    for p in (50, 90):
+        whole, each = _percentile(together, p), [_percentile(calls, p) for calls in rounds]
+        told = [ms for ms in (whole, *each) if ms is not None]
+        found[f"p{p}"] = None if whole is None else Interval(whole, min(told), max(told))
+    return found
+
+
+def _calls(variant: Variant) -> int:
+    return sum(count for turn in variant.rounds for _, count in turn.calls_ms)
+
+
+def _percentile(calls: Sequence[tuple[float, int]], p: int) -> float | None:
+    """By nearest rank, of (milliseconds, how many); None of too few."""
+    left = sum(count for _, count in calls)
+    if left < SAMPLE_FLOORS[p]:
+        return None
+    left = math.ceil(left * p / 100)
+    for ms, count in sorted(calls):
+        left -= count
+        if left <= 0:
+            return ms
+    return None
 
 
 def _cpu(variant: Variant, stage: str) -> list[float]:

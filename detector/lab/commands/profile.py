@@ -110,6 +110,7 @@ def command(
     from detector.core.config.levels import resolve_config
     from detector.core.errors import UsageError
     from detector.core.errors.writing import utf8
+    from detector.core.run.canvas import refuse_rect
     from detector.core.session.store import add_to_session
     from detector.core.terminal.run import print_run
     from detector.lab.analysis.layers import parse_sheet
@@ -130,6 +131,8 @@ def command(
     if nsys_run is not None:
         raise UsageError("--nsys-run N is for --nsys FILE: the runs of a recording")
     require_trackers(trackers)
+    config = resolve_config(config_file, flags)
+    refuse_rect(config)
     sheet = parse_sheet(peak, bandwidth)
 
     def say(text: str, whole: bool) -> None:
@@ -138,7 +141,7 @@ def command(
 
     session = profile(
         source,
-        resolve_config(config_file, flags),
+        config,
         only=[name.strip() for name in only.split(",") if name.strip()] if only else None,
         more=["sweep"] if sweep else [],
         seconds=what_if_seconds,

@@ -5,6 +5,7 @@ The command line becomes a plan here, and the result becomes an exit code and a 
 rounds.py   opens all variants and lets them take turns
 worker.py   one variant in a process of its own, and the parent's end of it
 labels.py   average precision of each row, where the frames have labels
+judging.py  average precision of each row on a data set, in a process of its own
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from detector.core.config.schema import Config
 from detector.core.engines.base import PRECISIONS
 from detector.core.errors import EXIT_DONE, OutputError, SourceError, UsageError
 from detector.core.run import measurements
+from detector.core.run.canvas import refuse_rect
 from detector.core.run.choose import why_taken
 from detector.core.run.inputs import refuse_cameras
 from detector.core.run.reading import Reading
 from detector.core.session.measured import Measurement
 from detector.lab.analysis.compare import Variant
-from detector.lab.compare.labels import Labels, open_dataset, open_labels_of
+from detector.lab.compare.judging import open_dataset
+from detector.lab.compare.labels import Labels, open_labels_of
 from detector.lab.compare.rounds import Plan, Watch, compare, with_frames
 from detector.lab.session.comparison import ComparedVideo, Comparison
 
@@ -51,6 +54,7 @@ def compare_command(
     is loaded.
     """
     refuse_cameras([source])
+    refuse_rect(config)
     if mapping is not None and labels is None and dataset is None:
         raise UsageError(
             f"--mapping {mapping}: maps the classes of labels, and there are none; add "

@@ -10,23 +10,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
 
 from detector.core.config.schema import EVAL_DEFAULTS, Config
-from detector.core.errors import DetectVideoError, SourceError
+from detector.core.errors import SourceError
 from detector.core.errors.text import counted
-from detector.core.errors.writing import temporary_folder
 from detector.core.types import Detections, LabelledPicture
-from detector.lab.analysis.compare import Variant
 from detector.lab.compare.worker import SeenFrame
 from detector.lab.datasets.base import Dataset, Lookup
 from detector.lab.datasets.classmap import Bound, ClassMap, bind
 from detector.lab.evaluate import EvalOptions, keep_reached, open_labels, refuse_window
 from detector.lab.evaluate.scoring import refuse_unlabelled, score
-from detector.lab.evaluate.study import Study, find_size_mismatch, note_size_mismatches, run_study
+from detector.lab.evaluate.study import find_size_mismatch, note_size_mismatches
 from detector.lab.session.comparison import ComparedLabels
-from detector.lab.session.evaluation import EngineResult, MeanAccuracy
+from detector.lab.session.evaluation import MeanAccuracy
 
 if TYPE_CHECKING:
     from detector.core.sources.base import Source
@@ -113,66 +111,6 @@ class Labels:
             max_det=int(EVAL_DEFAULTS["max_det"]),
             notes=tuple(self.notes),
         )
-
-
-@dataclass(slots=True)
-class JudgedData:
-    """A data set on which each variant is judged, as ``eval`` does, after all of them were timed on
-    the source."""
-
-    dataset: Dataset
-    mapping: ClassMap | None
-    classes: tuple[str, ...] | None = None
-    boxes: int = 0
-    notes: list[str] = field(default_factory=list)
-
-    def judge(self, variant: Variant, config: Config) -> None:
-        """Sets the variant's average precision. What goes wrong here becomes a note, and what was
-        measured stays."""
-        facts = variant.facts
-        assert facts is not None
-        options: dict[str, Any] = {"classes": None, **EVAL_DEFAULTS}
-        try:
-            with temporary_folder("detect-video-judge-") as place:
-                config = replace(
-                    config,
-                    selection=replace(config.selection, **options),
-                    output=replace(config.output, run_dir=str(place / "run")),
-                    input=replace(config.input, frames=None, stride=1),
-                )
-                study = Study(self.dataset, self.mapping)
-                _, row = run_study(study, config, [], None, None)
-        except DetectVideoError as error:
-            notes = (*facts.notes, f"no average precision: {error}")
-            variant.facts = replace(facts, notes=notes)
-            return
-        if isinstance(row, EngineResult):
-            variant.ap = MeanAccuracy(
-                **{key.name: getattr(row, key.name) for key in fields(MeanAccuracy)}
-            )
-            self.boxes = self.boxes or sum(one.boxes for one in row.per_class.values())
-            self.classes = self.classes or tuple(row.per_class)
-
-    def describe(self) -> ComparedLabels:
-        return ComparedLabels(
-            path=self.dataset.path,
-            format=self.dataset.format,
-            mapping=self.mapping.path if self.mapping is not None else None,
-            classes=self.classes,
-            pictures=len(self.dataset.pictures),
-            boxes=self.boxes,
-            conf=EVAL_DEFAULTS["conf"],
-            iou=EVAL_DEFAULTS["iou"],
-            max_det=int(EVAL_DEFAULTS["max_det"]),
-            notes=tuple(self.dataset.notes),
-        )
-
-
-def open_dataset(dataset: str, mapping: str | None) -> JudgedData:
-    """Raises SourceError and UsageError for what cannot be read."""
-    opened, classes = open_labels(EvalOptions(dataset, mapping=mapping))
-    opened.check_readable()
-    return JudgedData(opened, classes)
 
 
 def open_labels_of(

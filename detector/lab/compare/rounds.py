@@ -18,7 +18,8 @@ from detector.core.errors import SourceError
 from detector.core.errors.text import counted
 from detector.core.types import Detections
 from detector.lab.analysis.compare import Variant, compare_variants, label, place_on_roof
-from detector.lab.compare.labels import JudgedData, Labels
+from detector.lab.compare.judging import JudgedData
+from detector.lab.compare.labels import Labels
 from detector.lab.compare.worker import (
     Check,
     Command,
@@ -108,7 +109,7 @@ def compare(plan: Plan, watch: Watch) -> tuple[Comparison, list[Variant]]:
     for variant in variants if plan.dataset is not None else ():
         step(f"judge {variant.name}")
         if variant.error is None and plan.dataset is not None:
-            plan.dataset.judge(variant, _config_of(plan, variant))
+            plan.dataset.judge(variant, _config_of(plan, variant), plan.source)
     watch("done", steps, steps)
     reference = references[0] if len(references) == 1 else EACH_MODELS
     return compare_variants(variants, _about(plan, variants, reference)), variants

@@ -10,9 +10,10 @@ import hashlib
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
@@ -26,6 +27,7 @@ from detector.core.timeline import INFER
 from detector.core.types import Detections, Frame, Image
 from detector.lab.analysis.layers import BYTES
 from detector.lab.session.comparison import CountedLayer, ModelCounts, Round, VariantFacts
+from detector.lab.session.evaluation import MeanAccuracy
 
 if TYPE_CHECKING:
     from detector.core.config.schema import Config
@@ -58,16 +60,26 @@ class MappedClasses:
 
 
 @dataclass(frozen=True, slots=True)
+class DataSet:
+    """``path`` and ``mapping`` as ``eval`` takes them."""
+
+    path: str
+    mapping: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Command:
-    do: Literal["open", "check", "round", "judge", "close"]
+    do: Literal["open", "check", "round", "judge", "judge_data", "close"]
     opening: Opening | None = None
     mapping: MappedClasses | None = None
+    data: DataSet | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
     """``answer``: VariantFacts to ``open``, Check to ``check``, Round to ``round``, Judgement to
-    ``judge``; None where ``error`` with ``exit_code`` says why. ``memory_mb``: the peak so far."""
+    ``judge``, Judged to ``judge_data``; None where ``error`` with ``exit_code`` says why.
+    ``memory_mb``: the peak so far."""
 
     answer: Any = None
     memory_mb: float | None = None
@@ -103,8 +115,13 @@ class Judgement:
     detections: str
 
 
-Answer = VariantFacts | Check | Round | Judgement
-Wanted = TypeVar("Wanted", VariantFacts, Check, Round, Judgement)
+@dataclass(frozen=True, slots=True)
+class Judged:
+    ap: MeanAccuracy
+
+
+Answer = VariantFacts | Check | Round | Judgement | Judged
+Wanted = TypeVar("Wanted", VariantFacts, Check, Round, Judgement, Judged)
 
 
 def save_detections(path: Path, found: Sequence[Detections]) -> None:
@@ -136,11 +153,14 @@ def read_detections(path: str) -> list[Detections]:
 
 class Process:
     """A variant's. ``folder`` is its own; it must exist. ``shared``: a folder of this process
-    alone, which the worker removes where this process is killed."""
+    alone, which the worker removes where this process is killed. ``module``: whose ``main`` it
+    runs. ``more``: as of ``Child``."""
 
-    def __init__(self, folder: Path, shared: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, shared: Path | None = None, module: str = __name__, **more: Any
+    ) -> None:
         self._child = Child(
-            lambda pipe: python("detector.lab.compare.worker", pipe, shared), folder / "stderr.txt"
+            lambda pipe: python(module, pipe, shared), folder / "stderr.txt", **more
         )
 
     def ask(self, command: Command, kind: type[Wanted]) -> tuple[Wanted | None, Reply]:
@@ -150,7 +170,8 @@ class Process:
             send(pipe, command)
             reply = receive(pipe, Reply)
         except (EOFError, OSError):
-            text = self._child.describe_death("its process", f"during {command.do}")
+            doing = f"during {command.do.replace('_', ' ')}"
+            text = self._child.describe_death("its process", doing)
             return None, Reply(error=text, exit_code=EXIT_ENGINE)
         if reply.error is not None:
             return None, reply
@@ -175,23 +196,33 @@ SHORT_PAUSE_S = 0.2
 
 def main(pipe: int) -> None:
     """Serves until ``close``, or until the parent's end of the pipe is closed."""
+    variant: _OpenVariant | None = None
+
+    def answer(command: Command) -> Answer:
+        nonlocal variant
+        if command.opening is not None:
+            variant = _OpenVariant(command.opening)
+        assert variant is not None, "open comes first"
+        return variant.answer(command)
+
+    serve(pipe, answer)
+    if variant is not None:
+        variant.machine.engine.close()
+
+
+def serve(pipe: int, answer: Callable[[Command], Answer]) -> None:
+    """Answers until ``close``. What goes wrong is an answer, too."""
     parent = open_pipe(pipe)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
     next_command = listen(parent, Command, lambda command: command.do == "close")
-    variant: _OpenVariant | None = None
     while (command := next_command()).do != "close":
         try:
-            if command.opening is not None:
-                variant = _OpenVariant(command.opening)
-            assert variant is not None, "open comes first"
-            reply = Reply(variant.answer(command), peak_memory_mb())
+            reply = Reply(answer(command), peak_memory_mb())
         except DetectVideoError as error:
             reply = Reply(error=" ".join(str(error).split()), exit_code=error.exit_code)
         except Exception as error:
             reply = _describe_failure(error)
         send(parent, reply)
-    if variant is not None:
-        variant.machine.engine.close()
 
 
 def _describe_failure(error: Exception) -> Reply:
@@ -280,8 +311,9 @@ class _OpenVariant:
         bound = Bound(mapping.targets, mapping.groups, {}, {})
         options: dict[str, Any] = {"classes": None, **EVAL_DEFAULTS}
         config = replace(self.config, selection=replace(self.config.selection, **options))
-        network = with_mapped_head(self.machine.network, bound)
-        plan = Asked.of(config).on(replace(self.machine, network=network))
+        machine = replace(self.machine)
+        machine.change_network(partial(with_mapped_head, bound=bound))
+        plan = Asked.of(config).on(machine)
         seen: list[SeenFrame] = []
         found: list[Detections] = []
         with self._open_source() as opened:
@@ -360,7 +392,7 @@ def round_of(run: SourceRun, idle_cpu: float) -> Round:
     from detector.core.session.recording import record
 
     recording = record(run.timeline)
-    calls = recording.stages[INFER].figures() if INFER in recording.stages else None
+    calls = recording.stages[INFER].durations.counts() if INFER in recording.stages else ()
     infer_s = recording.infer_ns / 1e9
     seconds: dict[Metric, float] = {"inference": infer_s, "end_to_end": run.run_s}
     frames = max(1, run.written)
@@ -371,7 +403,7 @@ def round_of(run: SourceRun, idle_cpu: float) -> Round:
         cpu_ms={name: stage.cpu_ns / 1e6 / frames for name, stage in recording.stages.items()},
         frames=run.written,
         idle_cpu=idle_cpu,
-        latency_ms={} if calls is None else {"p50": calls.p50_ms, "p90": calls.p90_ms},
+        calls_ms=tuple((ns / 1e6, count) for ns, count in calls),
     )
 
 

@@ -92,7 +92,7 @@ class Study:
         """Puts the mapped head on the network. From here on its classes are the scored ones."""
         bound = self.bound = bind(self.mapping, machine.network.names, self.dataset.classes)
         refuse_unlabelled(self.dataset, bound)
-        machine.network = with_mapped_head(machine.network, bound)
+        machine.change_network(partial(with_mapped_head, bound=bound))
 
     def open_source(self, config: Config, spec: str) -> Source:
         """The labelled pictures, or the video up to its last labelled frame."""

@@ -58,6 +58,12 @@ def _latency(name: str) -> Callable[[Row], Interval | None]:
     return lambda row: (row.latency_ms or {}).get(name)
 
 
+def _p90(row: Row) -> Rounded | None:
+    """With the decimals of p50: rounds that are too short for a p90 do not say how noisy it is."""
+    p50, p90 = _latency("p50")(row), _latency("p90")(row)
+    return None if p50 is None or p90 is None else Rounded(p90.median, decimals_of(p50))
+
+
 COLUMNS = (
     Column("model", value=lambda row: None if row.model is None else row.model.name, whole=True),
     Column("engine"),
@@ -70,7 +76,7 @@ COLUMNS = (
     Column("gmacs", "GMACs", ".3f", value=_count("macs", 1e9), out=5),
     Column("gflops", "GFLOPs", ".3f", value=_count("macs", 0.5e9), out=15),
     Column("latency_p50_ms", "p50", unit="ms", value=_rounded(_latency("p50"), "median"), out=16),
-    Column("latency_p90_ms", "p90", unit="ms", value=_rounded(_latency("p90"), "median"), out=9),
+    Column("latency_p90_ms", "p90", unit="ms", value=_p90, out=9),
     *_rates("inference", 2),
     *_rates("end_to_end", 1),
     Column(
@@ -84,8 +90,12 @@ COLUMNS = (
     Column("ap", "AP", ".3f", value=lambda row: row.ap and row.ap.ap, out=18),
     Column("error", value=lambda row: row.error),
 )
-# What a comparison may lack: a GPU has no measured peaks, one row of a model no agreement.
-OPTIONAL = ("agreement", "ap50", "ap", "share_of_roof", "bound", "error")
+# What a comparison may lack: a GPU has no measured peaks, one row of a model no agreement, fewer
+# than 20 calls no p90.
+OPTIONAL = (
+    *("latency_p50_ms", "latency_p90_ms"),
+    *("agreement", "ap50", "ap", "share_of_roof", "bound", "error"),
+)
 
 
 def side_by_side(document: Comparison) -> Table:
@@ -93,11 +103,16 @@ def side_by_side(document: Comparison) -> Table:
     caption = (
         f"median, lowest and highest of {counted(document.rounds, 'round')}, in turn; size: of the "
         "graph that the engine was given; p50, p90: of one call of the network, with a whole "
-        f"batch; agreement: with {document.reference}"
+        f"batch, over all rounds ({_calls(document)}); agreement: with {document.reference}"
     )
     made = Table("models", COLUMNS, document.rows, caption=caption)
     empty = [one.key for one in COLUMNS if all(one.of(row) is None for row in document.rows)]
     return made.without(*(key for key in empty if key in OPTIONAL))
+
+
+def _calls(document: Comparison) -> str:
+    found = sorted({row.latency_calls for row in document.rows if row.latency_calls})
+    return " to ".join(map(str, found[:1] + found[1:][-1:])) + " calls"
 
 
 def _page_text(document: Comparison) -> str:

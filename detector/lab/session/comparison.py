@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import get_args
 
 from msgspec import UNSET, UnsetType
@@ -65,7 +65,8 @@ class Row:
     and the highest. ``stage_cpu_ms``: milliseconds a frame. ``memory_mb``: peak, in 10^6 bytes.
     ``precision_effect``: a sentence where the requested precision changed nothing. ``reference``:
     the row whose detections ``agreement`` is with. ``latency_ms``: p50 and p90 of one call of the
-    network, which holds a whole batch.
+    network, which holds a whole batch: of the ``latency_calls`` of all rounds, with the lowest and
+    the highest of the rounds that are long enough for one.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Row:
     model: ModelCounts | None = None
     reference: str | None = None
     latency_ms: dict[str, Interval | None] | None = None
+    latency_calls: int | None = None
     roof: RowRoof | None = None
 
 
@@ -210,7 +212,7 @@ class VariantFacts:
 @dataclass(frozen=True)
 class Round:
     """One turn of a variant. ``cpu_ms``: CPU of each stage's own thread, milliseconds a frame.
-    ``latency_ms``: of one call of the network.
+    ``calls_ms``: of the network: how long, within 1%, and how many of them.
 
     ``idle_cpu``: cores that the variant kept busy while the others had their turn.
     """
@@ -219,4 +221,4 @@ class Round:
     cpu_ms: dict[str, float]
     frames: int
     idle_cpu: float = 0.0
-    latency_ms: dict[str, float | None] = field(default_factory=dict)
+    calls_ms: tuple[tuple[float, int], ...] = ()

@@ -274,6 +274,23 @@ def test_a_row_that_cannot_be_judged_keeps_its_speed(tmp_path):
     assert "no average precision: engine forgetful: lost its weights" in lost["notes"][-1]
 
 
+@pytest.mark.slow
+def test_a_row_that_dies_while_a_data_set_judges_it_keeps_its_speed(tmp_path, own_tmp):
+    pytest.importorskip("faster_coco_eval", reason="machine: faster-coco-eval is not installed")
+    env = {**own_tmp, **with_engines(tmp_path, "mortal", "forgetful")}
+    process = compare(
+        tmp_path, "--engine", "mortal,forgetful,ort", "--dataset", LABELS, "--json", env=env
+    )
+    _, ap, document = ap_of(process)
+    assert ap["ort fp32"]["ap50"] > 0
+    for lost, why in zip(document["rows"], ("SIGSEGV", "lost its weights"), strict=False):
+        assert (lost["error"], lost["ap"]) == (None, None)
+        assert lost["fps"]["inference"]["median"] > 0
+        assert why in lost["notes"][-1]
+    assert document["labels"]["boxes"] > 0
+    assert left_behind(tmp_path) == []
+
+
 def another_clip(document):
     document["images"][5]["frame_index"] = 9999
 

@@ -109,6 +109,25 @@ def test_what_to_type_can_be_typed(tmp_path, monkeypatch):
     assert "tune" not in brief(video={**DOCUMENT["video"], "path": "-"})
 
 
+def test_a_stage_that_nobody_called_is_no_second_thread():
+    """``annotate``, where nothing is drawn: beside the writer there were "2 workers" more."""
+    stages, threads = DOCUMENT["stages"], DOCUMENT["threads"]
+    assert stages["annotate"]["thread"] == ""
+    text = brief(
+        stages={**stages, "write": {**stages["read"], "thread": "writer"}},
+        threads={**threads, "writer": threads["reader"]},
+    )
+    bars = [line.split("  ")[1].strip() for line in text.splitlines() if "% busy" in line]
+    assert bars == ["reader", "2 workers", "writer"]
+
+
+def test_an_input_for_each_picture_is_counted():
+    shapes = {"shapes": 3, "made": 2, "made_s": 0.4, "mean_pixels": 9e4, "square_pixels": 102400}
+    assert "3 shapes" in brief(input_shapes=shapes)
+    assert "3 shapes" in printed(input_shapes=shapes)
+    assert "shapes" not in brief(input_shapes={**shapes, "shapes": 1})
+
+
 def test_a_terminal_without_letters_of_its_own_gets_ascii():
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="backslashreplace")
     print_run(Console(file=out, width=80), document())

@@ -1,0 +1,194 @@
+"""--rect: for each picture an input of its own shape, as YOLOv5's detect gives pictures.
+
+A graph has one shape here, so each shape is the model loaded once more: ``Shapes`` keeps them. The
+loop asks for the one of a picture (``loop.parts.InputShapes``), and its request gets the slot of
+that shape until its next picture. There are few shapes: with a longest side of 640 and a stride of
+32 it is 39 at most. No more than ``MOST_OPEN`` are open at once; the one that was needed longest
+ago gives way, and is made again for its next picture.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.config.schema import Config
+from detector.core.engines.base import Request
+from detector.core.errors.machine import too_much
+from detector.core.errors.text import counted
+from detector.core.run.canvas import Size, longest_side, shape_of
+from detector.core.types import Picture, size_of
+
+if TYPE_CHECKING:
+    from detector.core.engines.base import Engine
+    from detector.core.models.base import Network
+    from detector.core.session.document import InputShapes
+    from detector.core.types import Candidates
+
+    Outputs = list[NDArray[np.float32]]
+    Head = Callable[[Outputs], Candidates]
+
+MOST_OPEN = 16
+
+
+class Opened(Protocol):
+    """A model of one shape (``loading.LoadedModel``)."""
+
+    network: Network
+    engine: Engine
+
+
+def _most_that_fit(network: Network) -> int:
+    """``MOST_OPEN``, or fewer of a large model: engines keep the weights twice, as they are in the
+    graph and in a layout of their own."""
+    most = MOST_OPEN
+    while most > 1 and too_much(2 * 4 * network.parameters * most) is not None:
+        most -= 1
+    return most
+
+
+class ShapedRequest(Request):
+    """A request of whichever model its picture needs. ``shape``: of that one."""
+
+    def __init__(self, number: int, shape: Size, request: Request) -> None:
+        self.number = number
+        self.take(shape, request)
+
+    def take(self, shape: Size, request: Request) -> None:
+        """Between two batches alone."""
+        self.shape, self._request, self.slot = shape, request, request.slot
+
+    def infer(self, n: int) -> list[NDArray[np.float32]]:
+        outputs = self._request.infer(n)
+        self.device_ms = self._request.device_ms
+        return outputs
+
+
+@dataclass(slots=True)
+class ShapeCounts:
+    """``seen``: the shapes of all pictures. ``made``: how often a model was loaded for one, beyond
+    the first; ``made_s``: seconds of that. ``pixels``: of the inputs of all pictures."""
+
+    seen: set[Size] = field(default_factory=set)
+    made: int = 0
+    made_s: float = 0.0
+    pictures: int = 0
+    pixels: int = 0
+
+
+class Shapes:
+    """Of one model, by height and width of the input. ``longest``: side of each, pixels."""
+
+    def __init__(self, first: Opened, config: Config, load: Callable[[Config], Opened]) -> None:
+        """``first`` stays open, and is its owner's to close. ``load`` opens the others."""
+        self.longest = longest_side(first.network, config)
+        self.counts = ShapeCounts()
+        self._network, self._config, self._load = first.network, config, load
+        own = first.network.input.height, first.network.input.width
+        self._open = {own: first}  # in the order of their last use
+        self._own = own
+        self._lock = threading.RLock()
+        self.requests = [ShapedRequest(i, own, one) for i, one in enumerate(first.engine.requests)]
+        # The first stays, each request holds on to one, and the next picture needs another.
+        self._most = max(_most_that_fit(first.network), len(self.requests) + 2)
+
+    def of_run(self, head: Callable[[Network], Head]) -> ShapesOfRun:
+        """For one run, whose options ``head`` knows."""
+        return ShapesOfRun(self, head)
+
+    def shape(self, picture: Picture) -> Size:
+        height, width = size_of(picture)
+        return shape_of(self.longest, self._network, (width, height))
+
+    def has(self, shape: Size) -> bool:
+        return shape in self._open
+
+    def prepare(self, shape: Size) -> None:
+        """Raises ModelError and EngineError."""
+        with self._lock:
+            if shape in self._open:
+                return
+            start = time.perf_counter()
+            while len(self._open) >= self._most:
+                self._drop_one()
+            size = f"{shape[1]}x{shape[0]}"
+            runtime = replace(self._config.runtime, size=size, rect=False)
+            self._open[shape] = self._load(replace(self._config, runtime=runtime))
+            self.counts.made += 1
+            self.counts.made_s += time.perf_counter() - start
+
+    def _drop_one(self) -> None:
+        """The least recently used one that no request holds."""
+        held = {self._own, *(request.shape for request in self.requests)}
+        oldest = next(shape for shape in self._open if shape not in held)
+        self._open.pop(oldest).engine.close()
+
+    def give(self, request: ShapedRequest, shape: Size) -> Network:
+        """Its network. The request is free, so nobody infers with it."""
+        with self._lock:
+            self.prepare(shape)  # where it had to give way since
+            loaded = self._open[shape] = self._open.pop(shape)
+            request.take(shape, loaded.engine.requests[request.number])
+            self.counts.seen.add(shape)
+            self.counts.pictures += 1
+            self.counts.pixels += shape[0] * shape[1]
+            return loaded.network
+
+    def figures(self) -> InputShapes | None:
+        """None before the first picture."""
+        from detector.core.session.document import InputShapes
+
+        counts = self.counts
+        if not counts.pictures:
+            return None
+        return InputShapes(
+            shapes=len(counts.seen),
+            made=counts.made,
+            made_s=counts.made_s,
+            mean_pixels=counts.pixels / counts.pictures,
+            square_pixels=self.longest**2,
+        )
+
+    def describe(self, figures: InputShapes) -> str:
+        """``--rect: 3 shapes of the input, 0.4 s to prepare 2 of them; 31% fewer pixels ...``."""
+        fewer = 1 - figures.mean_pixels / figures.square_pixels
+        took = f"{figures.made_s:.1f} s of the run to prepare {figures.made}; "
+        return (
+            f"--rect: {counted(figures.shapes, 'shape')} of the input; "
+            f"{took if figures.made else ''}{fewer:.0%} fewer "
+            f"pixels than {self.longest}x{self.longest}"
+        )
+
+    def close(self) -> None:
+        """All but the first. May be called twice."""
+        with self._lock:
+            for shape in [one for one in self._open if one != self._own]:
+                self._open.pop(shape).engine.close()
+
+
+class ShapesOfRun:
+    """``loop.parts.InputShapes`` of one run."""
+
+    def __init__(self, shapes: Shapes, head: Callable[[Network], Head]) -> None:
+        self.requests: Sequence[ShapedRequest] = shapes.requests
+        self._shapes, self._head_of = shapes, head
+        self._heads: dict[Size, Head] = {}
+
+    def has(self, picture: Picture) -> bool:
+        return self._shapes.has(self._shapes.shape(picture))
+
+    def prepare(self, picture: Picture) -> None:
+        self._shapes.prepare(self._shapes.shape(picture))
+
+    def give(self, request: ShapedRequest, picture: Picture) -> Head:
+        shape = self._shapes.shape(picture)
+        network = self._shapes.give(request, shape)
+        if shape not in self._heads:
+            self._heads[shape] = self._head_of(network)
+        return self._heads[shape]

@@ -1,0 +1,146 @@
+"""The times of pictures: a line for each with -v, and fields of the rows with --save-times."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from rich.cells import cell_len
+
+from detector.core.config.levels import resolve_config
+from detector.core.config.schema import OutputConfig
+from detector.core.errors import UsageError
+from detector.core.run.detect import detect
+from detector.core.run.outputs import OutputPlan
+from detector.core.run.plan import Asked
+from detector.core.terminal.pictures import PictureLines, picture_line
+from detector.core.types import Detections, Frame, FrameTimes
+from tests.cli.command import detect_video
+
+NAMES = ("person", "bus", "a class with a name that nobody would expect to be so long")
+
+
+def seen(name: str, counts: list[int], times: FrameTimes | None) -> tuple[Frame, Detections]:
+    ids = np.repeat(np.arange(len(counts)), counts)
+    boxes, scores = np.zeros((len(ids), 4), np.float32), np.ones(len(ids), np.float32)
+    frame = Frame(0, 0, 0.0, np.zeros((1080, 810, 3), np.uint8), f"/p/{name}", name=name)
+    frame.times = times
+    return frame, Detections(boxes, scores, ids, NAMES)
+
+
+def times(batch: int = 1) -> FrameTimes:
+    return FrameTimes((640, 480), batch, {"preprocess": 1.24, "infer": 24.91, "nms": 0.5})
+
+
+def test_a_line_says_sizes_objects_and_times() -> None:
+    line = picture_line(*seen("bus.jpg", [4, 1], times()))
+    for part in ("bus.jpg ", " 810x1080 ", " 480x640", "4 persons, 1 bus", "1.2", "24.9", "0.5"):
+        assert part in line
+    shared = picture_line(*seen("bus.jpg", [4, 1], times(4)))
+    assert "1/4 of 99.6" in shared
+    unmeasured = picture_line(*seen("bus.jpg", [4, 1], None))
+    assert "480x640" not in unmeasured
+    assert "4 persons, 1 bus" in unmeasured
+
+
+@pytest.mark.parametrize("name", ["b.jpg", "long" * 30, "视频" * 30, "a\x1b[2Jb.jpg"])
+@pytest.mark.parametrize("counts", [[0, 0, 0], [1, 0, 0], [4, 1, 0], [4, 1, 12], [0, 0, 300]])
+@pytest.mark.parametrize("batch", [1, 16])
+def test_a_line_fits_into_eighty_columns(name: str, counts: list[int], batch: int) -> None:
+    line = picture_line(*seen(name, counts, times(batch)))
+    assert cell_len(line) <= 80
+    assert "\x1b" not in line
+
+
+def test_frames_of_a_video_have_no_line() -> None:
+    said: list[str] = []
+    lines = PictureLines(None, said.append)
+    frame, found = seen("a.jpg", [1], times())
+    for path in ("/p/a.jpg", None, "/p/a.jpg"):
+        frame.path = path
+        lines(frame, found)
+    assert len(said) == 3  # a heading and two pictures
+
+
+# ----------------------------------------------------------------------
+# Runs.
+
+
+@pytest.fixture
+def shots(tmp_path: Path) -> Path:
+    (tmp_path / "shots").mkdir()
+    for at, size in enumerate([(64, 48), (48, 64), (90, 30), (64, 48), (20, 20)]):
+        cv2.imwrite(str(tmp_path / f"shots/{at}.png"), np.full((*size, 3), 90, np.uint8))
+    return tmp_path / "shots"
+
+
+def test_verbose_prints_a_line_for_each_to_standard_error(shots: Path, tmp_path: Path) -> None:
+    common = [shots, "--engine", "null", "--no-video", "--save", "jsonl,csv"]
+    told = detect_video(*common, "-v", "-o", "a/", cwd=tmp_path)
+    quiet = detect_video(*common, "-v", "-q", "-o", "b/", cwd=tmp_path)
+    assert (told.returncode, quiet.returncode, quiet.stderr) == (0, 0, "")
+    lines = told.stderr.splitlines()
+    assert [line.split()[0] for line in lines[-5:]] == [f"{at}.png" for at in range(5)]
+    assert len(lines) == 6
+    for name in ("shots-null-detected.jsonl", "shots-null-detected.csv"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+        assert b"_ms" not in (tmp_path / "a" / name).read_bytes()
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_rows_have_the_times_of_their_picture(shots: Path, tmp_path: Path, sync: bool) -> None:
+    flags = {"engine": "null", "batch": 2, "sync": sync, "no_video": True, "save_times": True}
+    where = {"save": ["jsonl", "csv"], "output": f"{tmp_path}/o/", "run_dir": f"{tmp_path}/run"}
+    result = detect([str(shots)], resolve_config(None, {**flags, **where}))
+    assert result.exit_code == 0
+    text = Path(result.summary.each[0].outputs["jsonl"]).read_text()
+    rows = [json.loads(line) for line in text.splitlines()]
+    assert [row.get("batch") for row in rows] == [2, 2, 2, 2, None]
+    for row in rows:
+        assert list(row["times_ms"]) == ["read", "preprocess", "infer", "head", "nms"]
+    infer = [row["times_ms"]["infer"] for row in rows]
+    assert (infer[0], infer[2]) == (infer[1], infer[3])
+    # Rounded to microseconds, and the same time as in the ledger.
+    assert sum(infer) == pytest.approx(1e3 * result.summary.stages["infer"].busy_s, abs=0.005)
+    with open(result.summary.each[0].outputs["csv"], newline="") as file:
+        head = next(csv.reader(file))
+    assert head[-7:] == [*(f"{stage}_ms" for stage in (*rows[0]["times_ms"], "annotate")), "batch"]
+
+
+def test_csv_cells_stand_below_their_heads(tmp_path: Path) -> None:
+    from fractions import Fraction
+
+    from detector.core import sinks
+    from detector.core.types import SourceInfo
+
+    frame, found = seen("a.jpg", [2], times(4))
+    sink = sinks.open("csv", tmp_path / "x.csv", save_times=True, tracks=True)
+    sink.open(SourceInfo("p", "pictures", 8, 8, Fraction(1), Fraction(1)))
+    sink.write(frame, found)
+    sink.close()
+    with open(tmp_path / "x.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2
+    for row in rows:
+        assert (row["preprocess_ms"], row["infer_ms"], row["nms_ms"]) == ("1.24", "24.91", "0.5")
+        assert (row["read_ms"], row["annotate_ms"], row["track"], row["batch"]) == ("", "", "", "4")
+
+
+@pytest.mark.parametrize(
+    "options", [{"save": ("pictures",)}, {"output": "x.mp4", "save": ("video",)}]
+)
+def test_times_need_rows_that_hold_them(options: dict) -> None:
+    OutputPlan(OutputConfig(save_times=True), ["in.mp4"])
+    OutputPlan(OutputConfig(save_times=True, output="x.csv"), ["in.mp4"])
+    OutputPlan(OutputConfig(save_times=True, save=("pictures", "csv")), ["a.jpg"])
+    with pytest.raises(UsageError, match="--save-times"):
+        OutputPlan(OutputConfig(save_times=True, **options), ["in.mp4"])
+
+
+def test_times_need_the_timers() -> None:
+    with pytest.raises(UsageError, match="--save-times"):
+        Asked.of(resolve_config(None, {"save_times": True, "instruments": False}))

@@ -1,0 +1,274 @@
+"""--rect: which inputs there are, that they are those of single pictures, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from detector import Detector
+from detector.batch.item import open_model
+from detector.batch.settings import as_plain
+from detector.core import models
+from detector.core.config.levels import resolve_config
+from detector.core.errors import UsageError
+from detector.core.run import shapes
+from detector.core.run.canvas import open_network
+from detector.core.run.detect import Result, detect
+from detector.core.run.shapes import ShapedRequest, Shapes
+from detector.core.stages.preprocess import smallest_input
+from detector.lab.compare import compare_command
+from detector.lab.tune import tune
+from tests.conftest import CHECKOUT
+from tests.models import exports
+
+STREET = CHECKOUT / "videos" / "street.mp4"
+SIZES = {"a.png": (320, 180), "b.png": (180, 320), "c.png": (200, 190), "d.png": (640, 350)}
+INPUTS = {"a.png": (96, 160), "b.png": (160, 96), "c.png": (160, 160), "d.png": (96, 160)}
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A frame of the street, squeezed into pictures of four sizes; three inputs hold them."""
+    folder = tmp_path_factory.mktemp("pictures")
+    capture = cv2.VideoCapture(str(STREET))
+    frame = capture.read()[1]
+    capture.release()
+    for name, size in SIZES.items():
+        cv2.imwrite(str(folder / name), cv2.resize(frame, size))
+    return folder
+
+
+def run(source: Path, place: Path, **options: Any) -> tuple[Result, list[dict[str, Any]]]:
+    given = {"size": "160", "rect": True, "no_video": True, **options}
+    where = {"output": f"{place}/rows.jsonl", "run_dir": f"{place}/run"}
+    result = detect([str(source)], resolve_config(None, {**given, **where}))
+    assert result.exit_code == 0, result.errors
+    return result, [json.loads(line) for line in (place / "rows.jsonl").read_text().splitlines()]
+
+
+def test_each_picture_has_the_smallest_input_that_holds_it() -> None:
+    for name, size in SIZES.items():
+        assert smallest_input(160, 32, *size) == INPUTS[name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sync", [False, True])
+def test_the_summary_counts_shapes_and_pixels(pictures: Path, tmp_path: Path, sync: bool) -> None:
+    result, rows = run(pictures, tmp_path, engine="null", sync=sync)
+    assert [Path(row["source"]).name for row in rows] == sorted(SIZES)
+    found = result.summary.input_shapes
+    assert (found.shapes, found.made, found.square_pixels) == (3, 2, 160 * 160)
+    mean = sum(height * width for height, width in INPUTS.values()) / len(INPUTS)
+    assert found.mean_pixels == mean
+    assert found.made_s <= result.summary.seconds["run"]
+    reader = result.summary.threads["main" if sync else "reader"]
+    assert "shape" in reader.waits
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["ort", "torch", "openvino"])
+def test_detections_are_those_of_the_picture_alone(
+    pictures: Path, tmp_path: Path, engine: str
+) -> None:
+    for library in {"torch": ["torch"], "openvino": ["openvino"]}.get(engine, []):
+        pytest.importorskip(library, reason=f"machine: no {library}")
+    options = {"engine": engine, "precision": "fp32", "threads": 1}
+    _, rows = run(pictures, tmp_path, save_times=True, **options)
+    assert sum(len(row["detections"]) for row in rows) >= 8
+    for row in rows:
+        height, width = INPUTS[Path(row["source"]).name]
+        alone = tmp_path / Path(row["source"]).stem
+        alone.mkdir()
+        size = f"{width}x{height}"
+        _, (single,) = run(Path(row["source"]), alone, size=size, rect=False, **options)
+        assert single["detections"] == row["detections"]
+
+
+@pytest.mark.slow
+def test_real_photos_with_a_head_of_maps(shared: Path, tmp_path: Path) -> None:
+    model = str(shared / "data/weights/yolov5n.pt")
+    options = {"model": model, "engine": "ort", "size": "320", "threads": 1}
+    photos = sorted((shared / "data/photos").glob("*.jpg"))
+    with Detector(rect=True, **options) as together:
+        found = together(photos)
+        streamed = [each for _, each in together.stream(photos[0].parent)]
+    assert sum(map(len, found)) > 30
+    seen = set()
+    for photo, each, again in zip(photos, found, streamed, strict=True):
+        height, width = cv2.imread(str(photo)).shape[:2]
+        shape = smallest_input(320, 32, width, height)
+        seen.add(shape)
+        with Detector(**{**options, "size": f"{shape[1]}x{shape[0]}"}) as single:
+            alone = single(photo)
+        for one in (each, again):
+            assert np.array_equal(alone.boxes, one.boxes)
+            assert np.array_equal(alone.scores, one.scores)
+    assert len(seen) == 5
+
+
+@pytest.mark.slow
+def test_a_video_has_one_shape(tmp_path: Path) -> None:
+    result, rows = run(STREET, tmp_path, engine="null", frames=3)
+    assert (len(rows), result.summary.input_shapes.shapes) == (3, 1)
+    assert result.summary.model_input == smallest_input(160, 32, 960, 540)
+    assert any("--rect" in note for note in result.summary.notes)
+
+
+@pytest.mark.slow
+def test_workers_of_a_batch_job_open_the_same_model(pictures: Path) -> None:
+    """Whichever picture comes first, or a worker would be given up: its model is another one."""
+    plain = as_plain(resolve_config(None, {"engine": "null", "size": "160", "rect": True}))
+    found = {}
+    for name in SIZES:
+        model, facts = open_model(plain, [str(pictures / name)], resolves=True)
+        found[model.digest] = facts.config["runtime"]["size"]
+        model.close()
+    assert list(found.values()) == ["160"]
+
+
+# ----------------------------------------------------------------------
+# Which are open.
+
+
+def opened(shape: tuple[int, int], requests: int, log: list[str]) -> Any:
+    rules = SimpleNamespace(height=shape[0], width=shape[1], stride=32)
+    slots = [
+        SimpleNamespace(slot=np.zeros((1, *shape, 3), np.uint8), device_ms=None)
+        for _ in range(requests)
+    ]
+    engine = SimpleNamespace(requests=slots, close=lambda: log.append(f"close {shape}"))
+    network = SimpleNamespace(input=rules, parameters=10**6)
+    return SimpleNamespace(network=network, engine=engine)
+
+
+def kept(monkeypatch: pytest.MonkeyPatch, most: int, requests: int) -> tuple[Shapes, list[str]]:
+    monkeypatch.setattr(shapes, "MOST_OPEN", most)
+    log: list[str] = []
+
+    def load(config: Any) -> Any:
+        width, height = map(int, config.runtime.size.split("x"))
+        assert not config.runtime.rect
+        log.append(f"open {(height, width)}")
+        return opened((height, width), requests, log)
+
+    config = resolve_config(None, {"size": "320", "rect": True})
+    return Shapes(opened((320, 320), requests, log), config, load), log
+
+
+def give(made: Shapes, request: ShapedRequest, height: int) -> None:
+    made.prepare((height, 320))
+    network = made.give(request, (height, 320))
+    assert network.input.height == height
+    assert request.slot.shape == (1, height, 320, 3)
+
+
+def test_the_one_that_was_needed_longest_ago_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, log = kept(monkeypatch, most=4, requests=1)
+    (request,) = made.requests
+    for height in (64, 96, 128, 64, 96):
+        give(made, request, height)
+    assert log == ["open (64, 320)", "open (96, 320)", "open (128, 320)"]
+    give(made, request, 160)
+    assert log[3:] == ["close (128, 320)", "open (160, 320)"]
+    give(made, request, 128)  # made again
+    assert log[5:] == ["close (64, 320)", "open (128, 320)"]
+    assert (made.counts.made, len(made.counts.seen), made.counts.pictures) == (5, 4, 7)
+    made.close()
+    made.close()
+    assert sorted(log[7:]) == ["close (128, 320)", "close (160, 320)", "close (96, 320)"]
+
+
+def test_what_a_request_holds_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three requests each may be inside its own shape, so more than two are allowed."""
+    made, log = kept(monkeypatch, most=2, requests=3)
+    busy, other, _ = made.requests
+    give(made, busy, 64)
+    for height in (96, 128, 160):
+        give(made, other, height)
+    assert not [line for line in log if line.startswith("close")]
+    give(made, other, 192)
+    assert [line for line in log if line.startswith("close")] == ["close (96, 320)"]
+
+
+def test_requests_of_one_shape_share_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, _ = kept(monkeypatch, most=3, requests=2)
+    for request in made.requests:
+        give(made, request, 64)
+    first, second = (request.slot for request in made.requests)
+    assert not np.shares_memory(first, second)
+
+
+def test_fewer_of_a_model_that_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three of 8 MB fit, and three are needed at least: the first, the held one, and the next."""
+    for room in (25_000_000, 9_000_000):
+
+        def too_much(size: int, room: int = room) -> str | None:
+            return "much" if size > room else None
+
+        monkeypatch.setattr(shapes, "too_much", too_much)
+        made, log = kept(monkeypatch, most=9, requests=1)
+        for height in (64, 96, 128):
+            give(made, made.requests[0], height)
+        assert [line for line in log if line.startswith("close")] == ["close (64, 320)"]
+
+
+# ----------------------------------------------------------------------
+# What has one shape only.
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"size": "160x96"},
+        {"batch": 2},
+        {"model": "fixed.onnx"},
+        {"model": "stretched.onnx", "family": "yolox"},
+    ],
+    ids=lambda options: next(iter(options)) + str(next(iter(options.values()))),
+)
+@pytest.mark.parametrize("picture", [None, (320, 180)])
+def test_one_shape_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    picture: tuple[int, int] | None,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exports.anchor_free().save(tmp_path / "fixed.onnx", exports.STATED)
+    exports.yolox().save(tmp_path / "stretched.onnx", exports.STATED)
+    with pytest.raises(UsageError, match="--rect"):
+        open_network(resolve_config(None, {"rect": True, **options}), picture)
+
+
+def test_a_file_that_was_built_for_one_shape_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def open_plan(*given: Any) -> Any:
+        network = original(*given)
+        network.plan = "street.plan"
+        return network
+
+    original = models.open_network
+    monkeypatch.setattr(models, "open_network", open_plan)
+    with pytest.raises(UsageError, match="--rect"):
+        open_network(resolve_config(None, {"rect": True}), (320, 180))
+
+
+def test_nothing_may_be_still() -> None:
+    with pytest.raises(UsageError, match="--skip-still"):
+        detect(["a.png"], resolve_config(None, {"rect": True, "skip_still": "1%"}))
+
+
+def test_commands_that_measure_one_input_refuse_it() -> None:
+    config = resolve_config(None, {"rect": True, "engine": "null"})
+
+    def watch(*_: Any) -> None: ...
+
+    with pytest.raises(UsageError, match="--rect"):
+        compare_command("in.mp4", config, None, "fp32", "1", rounds=1, watch=watch)
+    with pytest.raises(UsageError, match="--rect"):
+        tune("in.mp4", config, floor=0.9, seconds=1.0, watch=watch)
