@@ -7,11 +7,11 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from detector.core.api.options import OF_CAMERAS, Options
 from detector.core.api.words import python_words
@@ -58,6 +58,9 @@ class _Following:
 
     def close(self) -> Sequence[str]:
         return ()
+
+    def findings(self) -> Mapping[str, Any]:
+        return {}
 
 
 class Detector:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,8 @@ class FrameStage(Protocol):
     def __call__(self, frame: Frame, detections: Detections) -> Detections: ...
 
     def close(self) -> Sequence[str]: ...
+
+    def findings(self) -> Mapping[str, Any]: ...
 
 
 class FrameSink(Protocol):
