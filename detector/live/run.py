@@ -175,7 +175,10 @@ class _LiveRun:
         )
         self._books = Books(self._status, decoders, plan.network.names)
         style = plan.drawing.style
-        outputs = CameraOutputs(asked.folder, asked.record, asked.encoding, around.say, style)
+        outputs = CameraOutputs(
+            *(asked.folder, asked.record, asked.encoding, around.say, style),
+            zones="counts" in plan.writing["brought"],
+        )
         self._events = CameraEvents(asked.folder, asked.events, around.say, around.events_to)
         self._draw = partial(annotate, style=style)
         hidden = plan.drawing.blurred

@@ -24,7 +24,7 @@ from detector.core.types import ZoneCount, ZoneEvent
 from detector.tracks.tracker import CLOCK_S, LOST_S
 from detector.tracks.zones_file import BOTTOM, Places, Shape
 
-MARGIN = 0.1  # of the mean side of a box: errors of a detector's boxes grow with them
+MARGIN = 0.15  # of the mean side of a box: errors of a detector's boxes grow with them
 LEAST_MARGIN = 1.0  # pixels
 MOST_OF_ZONE = 0.25  # of the width of a zone, so that small ones have an inside
 MOST_EMPTY = 10_000  # intervals in a row without a frame; a clock that jumps by years makes more

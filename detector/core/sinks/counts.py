@@ -3,21 +3,24 @@ that was counted there before or is listed there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from detector.core.errors.text import as_cell
 from detector.core.sinks._rows import RowsSink, csv_lines
+from detector.core.sinks.events import rounded
 from detector.core.types import Detections, Frame, ZoneBook, ZoneCount
 
 KINDS = ("in", "out", "entered", "left", "appeared", "ended")
 COLUMNS = ("from_s", "to_s", "source", "zone", "class", *KINDS, "mean", "most")
 
 
-def count_cells(source: str, row: ZoneCount, shift_s: float = 0.0) -> tuple[object, ...]:
-    """A row under ``COLUMNS``. ``shift_s`` is added to its times."""
+def count_cells(
+    source: str, row: ZoneCount, when: Callable[[float], object] = rounded
+) -> tuple[object, ...]:
+    """A row under ``COLUMNS``. ``when`` writes a moment of the source's clock."""
     return (
-        *(round(row.from_s + shift_s, 3), round(row.to_s + shift_s, 3)),
+        *(when(row.from_s), when(row.to_s)),
         *(as_cell(source), as_cell(row.zone), as_cell(row.class_name)),
         *(row.counts.get(kind, "") for kind in KINDS),
         *("" if row.mean is None else round(row.mean, 3), "" if row.most is None else row.most),

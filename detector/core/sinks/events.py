@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from detector.core.errors.text import as_cell
@@ -15,17 +15,22 @@ COLUMNS = (
 )
 
 
-def event_cells(source: str, event: ZoneEvent, shift_s: float = 0.0) -> tuple[object, ...]:
-    """A row under ``COLUMNS``. ``shift_s`` is added to its times."""
-    times = (
-        "" if one is None else round(one + shift_s, 3)
-        for one in (event.time_s, event.since_s, event.until_s)
+def rounded(time_s: float) -> float:
+    """Seconds as they are written."""
+    return round(time_s, 3)
+
+
+def event_cells(
+    source: str, event: ZoneEvent, when: Callable[[float], object] = rounded
+) -> tuple[object, ...]:
+    """A row under ``COLUMNS``. ``when`` writes a moment of the source's clock."""
+    time, since, until = (
+        "" if one is None else when(one) for one in (event.time_s, event.since_s, event.until_s)
     )
-    time_s, since_s, until_s = times
     return (
-        *(time_s, as_cell(source), as_cell(event.zone), event.event, event.direction),
+        *(time, as_cell(source), as_cell(event.zone), event.event, event.direction),
         *(as_cell(event.class_name), event.track, round(event.x, 2), round(event.y, 2)),
-        *(since_s, until_s),
+        *(since, until),
     )
 
 
