@@ -175,7 +175,7 @@ def count(scene: Scene, tracker: Tracker, faults: Faults = Faults(), seed: int =
         boxes, classes = boxes[seen], kinds[seen]
         false = int(random.poisson(faults.false))
         corners = random.uniform(0, 1, (false, 2)) * (SIZE[0] - 40, SIZE[1] - 80)
-        nothing = np.tile(corners, 2) + (0, 0, 40, 80)
+        nothing = np.tile(corners, 2) + np.array([0, 0, 40, 80])
         boxes = np.concatenate([boxes, nothing])
         classes = np.concatenate([classes, random.integers(0, 2, false)])
         scores = np.concatenate([np.full(len(boxes) - false, 0.9), np.full(false, 0.4)])
