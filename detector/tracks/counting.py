@@ -2,11 +2,11 @@
 
 One point of each box counts: the middle of its lower edge, where an object stands on the ground, or
 its centre. A side of a line or zone is taken only when the point is so far behind it as boxes
-tremble (``MARGIN`` of the box's size): whoever stands on a line crosses it once, and whoever turns
-back on it does not. A track crosses a line when it was surely on one side and is surely on the
-other, and its way led through the line and not past its end. What it did while nobody saw it counts
-by the straight way between. A track that is not seen for ``LOST_S`` has ended where it was seen
-last; so have all tracks at a cut.
+tremble (``Places.margin`` of the box's size): whoever stands on a line crosses it once, and whoever
+turns back on it does not. A track crosses a line when it was surely on one side and is surely on
+the other, and its way led through the line and not past its end. What it did while nobody saw it
+counts by the straight way between. A track that is not seen for ``LOST_S`` has ended where it was
+seen last; so have all tracks at a cut.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from detector.core.types import ZoneCount, ZoneEvent
 from detector.tracks.tracker import CLOCK_S, LOST_S
 from detector.tracks.zones_file import BOTTOM, Places, Shape
 
-MARGIN = 0.15  # of the mean side of a box: errors of a detector's boxes grow with them
 LEAST_MARGIN = 1.0  # pixels
 MOST_OF_ZONE = 0.25  # of the width of a zone, so that small ones have an inside
 MOST_EMPTY = 10_000  # intervals in a row without a frame; a clock that jumps by years makes more
@@ -137,7 +136,7 @@ class Counter:
         events = ended + self._end_lost(time_s)
         followed = ids >= 0
         ids, class_ids, boxes = ids[followed], class_ids[followed], boxes[followed]
-        points, margins = _points(boxes, self.places.point)
+        points, margins = _points(boxes, self.places)
         known = np.isin(ids, self._table.ids)
         if known.any():
             rows = self._table.find(ids[known])
@@ -424,12 +423,12 @@ def outline_of(shape: Shape, of: tuple[float, float] | None, size: tuple[int, in
     return np.array(shape.points, np.float64) * scale
 
 
-def _points(boxes: NDArray[np.floating], point: str) -> tuple[Floats, Floats]:
+def _points(boxes: NDArray[np.floating], places: Places) -> tuple[Floats, Floats]:
     """The point of each box that counts, and how far it must be behind a line."""
     boxes = boxes.astype(np.float64)
     x, sides = (boxes[:, 0] + boxes[:, 2]) / 2, (boxes[:, 2:] - boxes[:, :2]).mean(axis=1)
-    y = boxes[:, 3] if point == BOTTOM else (boxes[:, 1] + boxes[:, 3]) / 2
-    return np.stack([x, y], axis=1), np.maximum(LEAST_MARGIN, MARGIN * sides)
+    y = boxes[:, 3] if places.point == BOTTOM else (boxes[:, 1] + boxes[:, 3]) / 2
+    return np.stack([x, y], axis=1), np.maximum(LEAST_MARGIN, places.margin * sides)
 
 
 def _from_line(points: Floats, line: Floats) -> Floats:

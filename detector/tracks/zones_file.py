@@ -3,6 +3,7 @@
     size: [1280, 720]      # of the picture that the points are of; without it: all of 0 to 1, or
                            # pixels of the source itself
     point: bottom          # of a box: the middle of its lower edge; or centre
+    margin: 0.15           # of a box's size: how far behind a line its point must be
     every: 60              # seconds of an interval of counts
     classes: [person]      # what all count that say nothing themselves; without it: every class
     lines:
@@ -35,10 +36,11 @@ from detector.core.errors.yaml_parsing import parse_yaml
 Point = tuple[float, float]
 
 BOTTOM, CENTRE = "bottom", "centre"
-OPTIONS = ("size", "point", "every", "classes", "lines", "zones")
+OPTIONS = ("size", "point", "margin", "every", "classes", "lines", "zones")
 MOST_SHAPES, MOST_POINTS = 100, 200
 LONGEST_NAME = 60
 INTERVAL_S = 60.0
+MARGIN = 0.15  # of the mean side of a box: errors of a detector's boxes grow with them
 EXAMPLE = "detect-video zones in.mp4 writes a file to begin with"
 
 
@@ -64,6 +66,7 @@ class Places:
     size: tuple[float, float] | None = None
     point: str = BOTTOM
     every_s: float = INTERVAL_S
+    margin: float = MARGIN
 
     def check_size(self, path: str, width: int, height: int) -> None:
         """Raises UsageError where points in pixels of the source lie outside a picture of it."""
@@ -148,6 +151,9 @@ def _places(where: str, section: dict[Any, Any], above: Mapping[Any, Any]) -> Pl
     point = section.get("point", BOTTOM)
     if point not in (BOTTOM, CENTRE):
         raise UsageError(f"{where}: point: {quote(point)} is neither {BOTTOM} nor {CENTRE}")
+    margin = section.get("margin", MARGIN)
+    if not _is_number(margin) or not 0 <= margin <= 1:
+        raise UsageError(f"{where}: margin: {quote(margin)} is no share of a box: 0 to 1")
     every_s = _seconds(f"{where}: every", section.get("every", INTERVAL_S))
     size = _size(where, section.get("size"))
     classes = _classes(where, section.get("classes"))
@@ -167,7 +173,7 @@ def _places(where: str, section: dict[Any, Any], above: Mapping[Any, Any]) -> Pl
     for shape in shapes if size is not None else ():
         assert size is not None
         _check_inside(f"{where}: {shape.name}", shape.points, size)
-    return Places(tuple(shapes), size, point, every_s)
+    return Places(tuple(shapes), size, point, every_s, float(margin))
 
 
 def _shape(
