@@ -1,5 +1,8 @@
-"""What a camera's lines and zones see (--zones), as CSV in files of the day, in UTC:
-``CAMERA/zone-events-YYYY-MM-DD.csv`` and ``CAMERA/zone-counts-YYYY-MM-DD.csv``."""
+"""Rows of lines and zones.
+
+``CAMERA/zone-events-YYYY-MM-DD.csv`` and ``CAMERA/zone-counts-YYYY-MM-DD.csv`` (--zones). Days and
+times are UTC.
+"""
 
 from __future__ import annotations
 

@@ -6,20 +6,19 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from detector.tracks.counting import HEAT_COLUMNS, HEAT_ROWS, Key, Tally
+from detector.tracks.counting import HEAT_COLUMNS, HEAT_ROWS, Counter, Key, Tally
 
 if TYPE_CHECKING:
     from detector.core.session.document import SceneHistory, ZoneTotals
-    from detector.tracks.stages.zones import Book
 
 DECIMALS = 3  # of seconds
 
 
-def totals_of(book: Book, names: Sequence[str]) -> list[ZoneTotals]:
+def totals_of(camera: str, counter: Counter, names: Sequence[str]) -> list[ZoneTotals]:
     """Of each line and zone, in the order of the file."""
     from detector.core.session.document import DwellFigures, ZoneTotals
 
-    counter, found = book.counter, []
+    found = []
     for number, shape in enumerate(counter.places.shapes):
         tallies = {key[1]: one for key, one in sorted(counter.total.items()) if key[0] == number}
         stays = [seconds for one in tallies.values() for seconds in one.stays]
@@ -27,7 +26,7 @@ def totals_of(book: Book, names: Sequence[str]) -> list[ZoneTotals]:
             ZoneTotals(
                 name=shape.name,
                 kind="line" if shape.is_line else "zone",
-                camera=book.camera,
+                camera=camera,
                 counts={_name(one, names): dict(tally.counts) for one, tally in tallies.items()},
                 most={
                     _name(one, names): tally.most
@@ -47,11 +46,10 @@ def totals_of(book: Book, names: Sequence[str]) -> list[ZoneTotals]:
     return found
 
 
-def history_of(book: Book, names: Sequence[str]) -> SceneHistory:
+def history_of(camera: str, counter: Counter, names: Sequence[str]) -> SceneHistory:
     """Counts over time, and where objects were."""
     from detector.core.session.document import SceneHistory, ZoneSeries
 
-    counter = book.counter
     history, series = counter.history, []
     for key in sorted({key for slot in history.slots for key in slot}):
         shape = counter.places.shapes[key[0]]
@@ -71,7 +69,7 @@ def history_of(book: Book, names: Sequence[str]) -> SceneHistory:
             )
         )
     return SceneHistory(
-        camera=book.camera,
+        camera=camera,
         began_s=round(history.began_s, DECIMALS),
         every_s=history.every_s,
         series=series,

@@ -1,4 +1,4 @@
-"""``zones.yaml``: lines and zones, for all sources, and for single cameras and clips.
+"""The file of lines and zones, for all sources, and for single cameras and clips.
 
     size: [1280, 720]      # of the picture that the points are of; without it: all of 0 to 1, or
                            # pixels of the source itself

@@ -13,7 +13,7 @@ from functools import partial
 from detector.core import models, sources
 from detector.core.config.schema import PACKAGED, Config
 from detector.core.errors import DetectVideoError, SourceError, UsageError
-from detector.core.errors.guard import keep, keep_listed
+from detector.core.errors.guard import keep_listed
 from detector.core.errors.secrets import Address
 from detector.core.errors.writing import is_output
 from detector.core.run.canvas import model_request
@@ -35,8 +35,6 @@ def keep_inputs(config: Config, specs: Sequence[str] = ()) -> None:
     refuse_cameras([*specs, *filter(None, [calibrate])])
     for spec in specs:
         keep_listed("the source", partial(sources.files_of, spec))
-    if config.tracking.zones is not None:
-        keep("the zones", config.tracking.zones)
     if calibrate is not None:
         listed = partial(sources.files_of, calibrate)
         keep_listed("the calibration", listed)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from detector.core.config.schema import Config, OutputConfig, RuntimeConfig
 from detector.core.errors import UsageError
+from detector.core.errors.guard import keep
 from detector.core.run.canvas import smaller_canvas
 from detector.core.run.drawing import Drawing
 from detector.core.run.loading import LoadedModel, PhaseTimer, load_model
@@ -57,6 +58,7 @@ class Asked:
 
         if config.tracking.track is not None and "track" not in between.places():
             raise UsageError("--track: nothing here tracks; the folder detector/tracks is missing")
+        keep("the lines and zones", config.tracking.zones)
         options = config.as_dict()
         for _, stage in between.wanted(options):
             stage.check(options)

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.core.stages.labels import CORNERS, Color, Label, Places, drawable, render
-from detector.core.stages.outlines import draw_outlines
 from detector.core.stages.planes import (
     Rect,
     draw_boxes,
@@ -194,6 +193,8 @@ def annotate(picture: Picture, detections: Detections, style: Style = Style()) -
         pixelate(picture, detections, style.blurred)
     layout = lay_out(width, height, detections, style)
     if detections.scene is not None:
+        from detector.core.stages.outlines import draw_outlines
+
         scale = _text_scale(width, height, style)
         draw_outlines(picture, detections.scene.outlines, layout.line, scale, style.font)
     if isinstance(picture, Planes):

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from detector.core.stages.between import Stage
-from detector.core.types import Outline, Scene
 
 if TYPE_CHECKING:
-    from detector.core.types import Detections, Frame, SourceInfo, ZoneCount, ZoneEvent
-    from detector.tracks.counting import Counter
-    from detector.tracks.cuts import Cuts
+    from detector.core.types import Detections, Frame, SourceInfo
+    from detector.tracks.book import Book
     from detector.tracks.zones_file import Places
-
-FINE = 2  # decimals of seconds in documents
 
 
 class ZonesStage(Stage):
@@ -35,23 +28,23 @@ class ZonesStage(Stage):
 
     @classmethod
     def check(cls, options: Mapping[str, Any], names: Sequence[str] | None = None) -> None:
+        from detector.tracks.book import class_ids_of
         from detector.tracks.zones_file import read_zones
 
         file = read_zones(options["tracking"]["zones"])
         if names is not None:
             for places in file.each():
-                _class_ids(places, file.path, options, names)
+                class_ids_of(places, file.path, options, names)
 
     def __init__(self, options: Mapping[str, Any], info: SourceInfo, names: Sequence[str]) -> None:
         from detector.tracks.zones_file import read_zones
 
-        self._options, self._info, self._names = options, info, names
+        self._options, self._names = options, names
         self._file = read_zones(options["tracking"]["zones"])
-        self._live = info.kind == "live"
         self._ordered = info.kind == "pictures"
         self._books: list[Book] = []
         self._by_camera: dict[str, Book] = {}
-        if self._live:
+        if info.kind == "live":
             self._check_cameras()
         else:
             places = self._file.of_clip(info.path)
@@ -61,28 +54,31 @@ class ZonesStage(Stage):
     def _check_cameras(self) -> None:
         from detector.core.errors import UsageError
 
-        if any(places.shapes and places.size is None for places in self._file.each()):
+        asked = (self._file.default, *self._file.cameras.values())
+        if any(places.shapes and places.size is None for places in asked):
             raise UsageError(
                 f"{self._file.path}: points of cameras are of 0 to 1, or of a size:, since the "
                 "picture of a camera may change its own; add size: [WIDTH, HEIGHT]"
             )
 
     def __call__(self, frame: Frame, detections: Detections) -> Detections:
+        from detector.tracks.book import origin_s
         from detector.tracks.motion import STEP_S
 
         camera = frame.arrival.camera if frame.arrival else ""
         book = self._by_camera.get(camera)
         if book is None or book.is_closed:
-            book = self._open(camera, self._file.of_camera(camera), _origin_s(frame))
+            book = self._open(camera, self._file.of_camera(camera), origin_s(frame))
         if not book.counter.places.shapes:
             return detections
         time_s = frame.index * STEP_S if self._ordered else frame.time_s
         return replace(detections, scene=book.update(frame, detections, time_s))
 
     def _open(self, camera: str, places: Places, origin_s: float = 0.0) -> Book:
+        from detector.tracks.book import Book, class_ids_of
         from detector.tracks.counting import Counter
 
-        classes = _class_ids(places, self._file.path, self._options, self._names)
+        classes = class_ids_of(places, self._file.path, self._options, self._names)
         book = Book(camera, Counter(places, self._names, classes, origin_s))
         self._by_camera[camera] = book
         self._books.append(book)
@@ -98,117 +94,8 @@ class ZonesStage(Stage):
         from detector.tracks.zone_figures import history_of, totals_of
 
         books = [book for book in self._books if book.counter.places.shapes]
+        counted = [(book.camera, book.counter, self._names) for book in books]
         return {
-            "zones": [one for book in books for one in totals_of(book, self._names)],
-            "scenes": [history_of(book, self._names) for book in books],
+            "zones": [zone for one in counted for zone in totals_of(*one)],
+            "scenes": [history_of(*one) for one in counted],
         }
-
-
-class Book:
-    """The counts of one source or camera, which any thread may close."""
-
-    def __init__(self, camera: str, counter: Counter) -> None:
-        from detector.tracks.cuts import Cuts
-
-        self.camera, self.counter = camera, counter
-        self._cuts: Cuts = Cuts()
-        self._lock = threading.Lock()
-        self._last: tuple[Sequence[ZoneEvent], Sequence[ZoneCount]] | None = None
-
-    @property
-    def is_closed(self) -> bool:
-        return self._last is not None
-
-    def update(self, frame: Frame, detections: Detections, time_s: float) -> Scene:
-        height, width = frame.size
-        with self._lock:
-            if self._last is not None:
-                return Scene((), (), (), self)
-            cut = self._cuts.here(frame)
-            ended = self.counter.end() if cut else []
-            ids = detections.track_ids
-            assert ids is not None, "zones come behind track"
-            events, counts = self.counter.update(
-                ids, detections.class_ids, detections.boxes, time_s, (width, height)
-            )
-            return Scene(
-                tuple(outlines(self.counter, (width, height))),
-                (*ended, *events),
-                tuple(counts),
-                self,
-            )
-
-    def finish(self) -> tuple[Sequence[ZoneEvent], Sequence[ZoneCount]]:
-        with self._lock:
-            if self._last is None:
-                self._last = self.counter.finish()
-            return self._last
-
-
-def _origin_s(frame: Frame) -> float:
-    """A full hour of UTC by the clock of a camera's frames, so that intervals begin where those of
-    a wall clock do; 0 for a file."""
-    if frame.arrival is None:
-        return 0.0
-    return frame.time_s - frame.arrival.utc_s % 86400
-
-
-def outlines(counter: Counter, size: tuple[int, int]) -> list[Outline]:
-    """Lines with an arrow that points in, and polygons; each with its counts."""
-    from detector.tracks.counting import APPEARED, ENTERED, IN, OUT, outline_of
-
-    drawn = []
-    for number, shape in enumerate(counter.places.shapes):
-        points = outline_of(shape, counter.places.size, size)
-        tallies = [one for (at, _), one in counter.total.items() if at == number]
-        sums = {kind: sum(one.counts[kind] for one in tallies) for kind in _kinds(tallies)}
-        if shape.is_line:
-            strokes = [points, _arrow(points)]
-            text = f"{shape.name}: in {sums.get(IN, 0)}, out {sums.get(OUT, 0)}"
-            x, y = points[int(points[1, 1] < points[0, 1])]
-        else:
-            strokes = [np.concatenate([points, points[:1]])]
-            came = sums.get(ENTERED, 0) + sums.get(APPEARED, 0)
-            text = f"{shape.name}: {sum(one.now for one in tallies)} now, {came} in all"
-            x, y = points[np.argmin(points[:, 1])]
-        whole = tuple(stroke.astype(np.float32) for stroke in strokes)
-        drawn.append(Outline(whole, text, float(x), float(y)))
-    return drawn
-
-
-def _kinds(tallies: Sequence[Any]) -> Sequence[str]:
-    return list(tallies[0].counts) if tallies else []
-
-
-def _arrow(line: Any) -> Any:
-    """From the middle of a line to its side "in"."""
-    a, b = line
-    length = float(np.hypot(*(b - a)))
-    along = (b - a) / length
-    side, long = np.array([-along[1], along[0]]), min(max(0.15 * length, 8.0), 40.0)
-    middle = (a + b) / 2
-    tip = middle + side * long
-    barbs = [tip - side * long * 0.35 + turn * along * long * 0.25 for turn in (1, -1)]
-    return np.array([middle, tip, barbs[0], tip, barbs[1]])
-
-
-def _class_ids(
-    places: Places, path: str, options: Mapping[str, Any], names: Sequence[str]
-) -> list[frozenset[int] | None]:
-    """What each line and zone counts. Raises UsageError for a class that the model lacks, or that
-    --classes leaves out."""
-    from detector.core.errors import UsageError
-    from detector.core.run.selection import class_ids
-
-    seen = class_ids("--classes", options["selection"]["classes"], names)
-    found: list[frozenset[int] | None] = []
-    for shape in places.shapes:
-        ids = class_ids(f"{path}: {shape.name}: class", shape.classes, names)
-        unseen = [names[one] for one in ids or () if seen is not None and one not in seen]
-        if unseen:
-            raise UsageError(
-                f"{path}: {shape.name}: --classes leaves out {', '.join(unseen)}, which it is to "
-                "count; add it there, or leave --classes out"
-            )
-        found.append(None if ids is None else frozenset(ids))
-    return found
