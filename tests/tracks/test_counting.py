@@ -181,3 +181,19 @@ def test_a_history_stays_short() -> None:
     assert len(history.slots) <= HISTORY
     assert sum(slot[0, 0].counts["in"] for slot in history.slots) == 5 * HISTORY
     assert history.every_s == 8.0
+
+
+def test_a_box_that_trembles_on_the_edge_of_a_zone_enters_once() -> None:
+    trembling = [(2 + i / 10, 300.0, 300 + 3 * (-1) ** i) for i in range(40)]
+    way = [
+        *straight(200, 300, 2),
+        *trembling,
+        *[(6 + t, x, y) for t, x, y in straight(300, 400, 2)],
+    ]
+    assert names(walk(way, YARD)[1]) == ["yard enters", "yard ends"]
+
+
+def test_who_leaves_as_an_interval_begins_was_in_it() -> None:
+    way = [*[(i / 10, 300.0, 400.0) for i in range(30)], (3.0, 300.0, 100.0), (3.5, 300.0, 100.0)]
+    _, _, rows = walk(way, YARD, every_s=3.0)
+    assert [row.most for row in rows] == [1, 1]
