@@ -2,7 +2,7 @@
 leaves; with --zones it crosses, enters, leaves, stays.
 
 An object appears with its id, which it has when it is sure. It leaves when it was not seen for
-``GONE_NS``. Ids of a new day begin anew, so its objects leave and appear again.
+``GONE_NS``. Ids begin anew with each day: an object may then go on as one of the day before.
 """
 
 from __future__ import annotations
