@@ -170,6 +170,7 @@ class _LiveRun:
         self.roster = Roster(asked, plan, open_feed, around.say)
         self._collector = self.roster.collector
         self._source = LiveSource(self._collector, _path_of(asked.specs))
+        plan.between(self._source.info)  # refuses what cameras cannot have, before a session
         self._status = LiveStatus(
             self._collector, usable_cores(), decoding=lambda: Decoded.so_far(decoders).cpu_ns
         )
