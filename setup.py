@@ -24,6 +24,7 @@ setup(
         "detector.lab.report.html": ["page/*"],
         "detector.core.sinks.player": ["*.html"],
         "detector.live.page": ["site/*"],
+        "detector.tracks": ["site/*"],
         "detector.cfg": [
             "*.yaml",
             "models/*.yaml",

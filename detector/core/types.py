@@ -8,7 +8,7 @@ detections are compared with.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, NamedTuple, Protocol
@@ -265,6 +265,65 @@ class Candidates(NamedTuple):
     class_ids: NDArray[np.int64]  # [M]
 
 
+class ZoneEvent(NamedTuple):
+    """What one object did at a line or a zone (--zones); ``tracks/counting.py`` decides it.
+
+    ``event``: "crosses" a line; "enters", "leaves" a zone, "appears" or "ends" in it, "stays".
+    ``direction``: of a crossing, "in" or "out"; else "". ``x``, ``y``: the point of the object that
+    counts, pixels. ``since_s``, ``until_s``: of its time in the zone, where that is over, or long.
+    """
+
+    time_s: float  # of the frame in which it is certain
+    zone: str  # name of the line or zone
+    event: str
+    direction: str
+    class_name: str
+    track: int
+    x: float
+    y: float
+    since_s: float | None = None
+    until_s: float | None = None
+
+
+class ZoneCount(NamedTuple):
+    """What a line or zone counted of one class in an interval. ``mean`` and ``most``: objects in a
+    zone at once; None of a line."""
+
+    from_s: float
+    to_s: float
+    zone: str
+    class_name: str
+    counts: Mapping[str, int]  # in, out; entered, left, appeared, ended
+    mean: float | None
+    most: int | None
+
+
+class Outline(NamedTuple):
+    """A line or zone as it is drawn, with what it counted so far."""
+
+    strokes: tuple[NDArray[np.float32], ...]  # points [n, 2], pixels
+    text: str
+    x: float  # where the text stands
+    y: float
+
+
+class ZoneBook(Protocol):
+    """Counts of one source or camera."""
+
+    def finish(self) -> tuple[Sequence[ZoneEvent], Sequence[ZoneCount]]:
+        """Ends all tracks and the last interval; the same at each call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Lines and zones at one frame (--zones). ``counts``: of intervals that ended with it."""
+
+    outlines: tuple[Outline, ...]
+    events: tuple[ZoneEvent, ...]
+    counts: tuple[ZoneCount, ...]
+    book: ZoneBook
+
+
 @dataclass(slots=True)
 class Detections:
     """The objects of one frame, best score first.
@@ -273,7 +332,7 @@ class Detections:
     is the outer corner of the first pixel. ``names`` maps a class id to its name. ``cut`` counts
     what ``--max-det`` dropped. ``track_ids``: of the tracks (--track), from 1; -1 for an object
     that has none yet; None where nothing is tracked. ``trails``: where each one's middle was
-    lately, the oldest point first (--trails).
+    lately, the oldest point first (--trails). ``scene``: lines and zones (--zones).
     """
 
     boxes: NDArray[np.float32]  # xyxy [M, 4]
@@ -283,6 +342,7 @@ class Detections:
     cut: int = 0
     track_ids: NDArray[np.int64] | None = None  # [M]
     trails: tuple[NDArray[np.float32], ...] = field(default=(), repr=False)  # M times [n, 2]
+    scene: Scene | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         n = len(self.scores)

@@ -8,10 +8,12 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 APPEARS = "appears"  # a class was seen in 3 of 5 frames
-LEAVES = "leaves"  # it was not seen for 2 s
+LEAVES = "leaves"  # it was not seen for 2 s; of an object with a ``zone``: that zone
+# Of lines and zones alone (--zones). There "appears" is in the zone; "ends": nobody saw it leave.
+CROSSES, ENTERS, STAYS, ENDS = "crosses", "enters", "stays", "ends"
 CAMERA_UP = "camera_up"
 CAMERA_DOWN = "camera_down"
-EVENTS = (APPEARS, LEAVES, CAMERA_UP, CAMERA_DOWN)
+EVENTS = (APPEARS, LEAVES, CROSSES, ENTERS, STAYS, ENDS, CAMERA_UP, CAMERA_DOWN)
 
 
 def utc_text(time_s: float) -> str:
@@ -29,9 +31,13 @@ class Event:
     time_s: float
     since_s: float  # when what ends or begins here began
     class_name: str | None = None  # None for events of the camera itself
-    count: int | None = None  # objects of the class: the most at once
+    # Objects of the class: the most at once; with ``track``, and without ``zone``: there now.
+    count: int | None = None
     snapshot: str | None = None  # path of a picture, relative to the output folder
     reason: str | None = None  # why a camera is down, without secrets
+    track: int | None = None  # of the object, with --track
+    zone: str | None = None  # name of the line or zone
+    direction: str | None = None  # of "crosses": "in" or "out"
 
 
 class EventTarget(Protocol):

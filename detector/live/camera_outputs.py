@@ -1,6 +1,7 @@
 """What a live run writes of each camera, and who is told of its events.
 
 DIR/CAMERA/detections-YYYY-MM-DD.jsonl    rows, always
+DIR/CAMERA/zone-events-..., zone-counts-...csv    with --zones
 DIR/CAMERA/video/                         with --record and --clips
 """
 
@@ -26,8 +27,9 @@ from detector.live.recording import CameraRecorder, Quality, Retention
 from detector.live.routing import Output
 from detector.live.rows import CameraRows
 from detector.live.sources.base import WEBCAM, Camera, Feed
+from detector.live.zone_rows import ZoneRows
 
-JSONL, RECORDING = "jsonl", "recording"
+JSONL, RECORDING, ZONES = "jsonl", "recording", "zones"
 CLOSE_S = 2.0  # for the last seconds of a recording
 
 
@@ -63,7 +65,7 @@ class MadeFolder:
 class CameraOutputs:
     """Makes the outputs of each camera. ``folder``: of the run; None writes nothing. ``notice``
     gets what the user should know; any thread may call it. ``style``: of the boxes beside copies;
-    None: there are none."""
+    None: there are none. ``zones``: whether lines and zones are counted."""
 
     def __init__(
         self,
@@ -72,9 +74,11 @@ class CameraOutputs:
         encoding: Quality,
         notice: Callable[[str], None],
         style: Style | None = None,
+        *,
+        zones: bool = False,
     ) -> None:
         self._folder, self._record, self._encoding = folder, record, encoding
-        self._notice = notice
+        self._notice, self._zones = notice, zones
         self._style = None if record.no_overlay else style
         self._retention = (
             Retention(folder, record.keep_days, record.keep_gb)
@@ -91,6 +95,11 @@ class CameraOutputs:
             rows = CameraRows(self._folder, camera, self._notice)
             made.callback(rows.close)
             outputs = [Output(JSONL, rows, self._folder / camera.name, counts=rows.counts)]
+            if self._zones:
+                zones = ZoneRows(self._folder, camera, self._notice)
+                made.callback(zones.close)
+                place = self._folder / camera.name
+                outputs.append(Output(ZONES, zones, place, counts=zones.counts))
             if self._retention is not None:
                 recording = _Recording(self._folder, camera, feed, self)
                 made.callback(recording.close)

@@ -186,7 +186,7 @@ class Router:
 
     def _with_picture(self, event: Event, frame: Frame, detections: Detections) -> Event:
         """A class that appears is shown with its boxes, as every picture that is written."""
-        if self._snapshot is None or event.event != APPEARS:
+        if self._snapshot is None or event.event != APPEARS or event.zone is not None:
             return event
         image = frame.image
         if not self._drawn:

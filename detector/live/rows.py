@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
+from typing import ClassVar
 
 from detector.core.errors import OutputError
 from detector.core.errors.text import counted
@@ -42,12 +43,17 @@ class RowFigures:
     paused: bool
 
 
-class CameraRows:
-    """Appends to ``folder/NAME/detections-YYYY-MM-DD.jsonl``: the day of the picture's arrival.
+class DayRows:
+    """Appends lines to ``folder/NAME/STEM-YYYY-MM-DD.SUFFIX``. ``stem``, ``suffix``: of its files;
+    ``head``: their first line.
 
     For one thread. After the constructor nothing raises: what cannot be written is counted, and
     ``notice`` gets a sentence when that begins and ends.
     """
+
+    stem: ClassVar[str]
+    suffix: ClassVar[str]
+    head: ClassVar[bytes] = b""
 
     def __init__(
         self,
@@ -58,10 +64,7 @@ class CameraRows:
         *,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        """``folder``: of the run. ``zone``: whose days they are; times in rows are UTC always.
-
-        Raises OutputError where the folder cannot be written, or another run writes there.
-        """
+        """``folder``: of the run. ``zone``: whose days they are; times in rows are UTC always."""
         self._folder, self._camera = folder / camera.name, camera
         self._notice, self._zone, self._clock = notice, zone, clock
         self._written = self._bytes = self._lost = self._lost_now = 0
@@ -69,48 +72,6 @@ class CameraRows:
         self._path = self._folder
         self._next_look_ns = 0
         self._paused = False
-        self._lock = self._take_folder()
-
-    def _take_folder(self) -> int:
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            writable = has_permission(self._folder)
-        except OSError as error:
-            raise OutputError(
-                f"cannot write into {self._folder}: {error.strerror or error}; "
-                "choose another folder with -o"
-            ) from error
-        if not writable or not take_lock(lock):
-            os.close(lock)
-            why = "another run does; wait for it" if writable else "no permission"
-            raise OutputError(
-                f"cannot write into {self._folder}: {why}, or choose another folder with -o"
-            )
-        return lock
-
-    def write(self, frame: Frame, detections: Detections) -> None:
-        """Adds the row of a picture. ``age_ms`` is from its arrival to now."""
-        arrival = frame.arrival
-        if arrival is None:
-            return
-        now = self._clock()
-        # A clock that lies by thousands of years still gets a row.
-        moment = datetime.fromtimestamp(min(max(arrival.utc_s, 0.0), LAST_S), UTC)
-        base = frame.source.time_base if frame.source is not None else None
-        values = row(
-            self._camera.address.shown,
-            frame,
-            f"{base.numerator}/{base.denominator}" if base is not None else None,
-            detections,
-            camera=self._camera.name,
-            epoch=arrival.epoch,
-            time_utc=utc_text(moment.timestamp()),
-            age_ms=round((now - arrival.arrived_ns) / 1e6, 3),
-        )
-        self._append(
-            utf8(encode_row(values)), moment.astimezone(self._zone).date().isoformat(), now
-        )
 
     def _append(self, line: bytes, day: str, now: int) -> None:
         if self._paused and now < self._next_look_ns:
@@ -159,15 +120,21 @@ class CameraRows:
     def _open(self, day: str) -> None:
         self._close_file()
         self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / f"detections-{day}.jsonl"
+        path = self._folder / f"{self.stem}-{day}{self.suffix}"
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
         fd = os.open(path, flags, 0o666)
         try:
             self._repair(fd, path)
+            if self.head and not os.fstat(fd).st_size:
+                os.write(fd, self.head)
         except BaseException:
             os.close(fd)
             raise
         self._fd, self._day, self._path = fd, day, path
+
+    def _is_whole(self, rest: bytes) -> bool:
+        """Whether a last line lacks its line end alone."""
+        return False
 
     def _repair(self, fd: int, path: Path) -> None:
         """Completes or cuts off a last line without its line end."""
@@ -176,11 +143,7 @@ class CameraRows:
         if whole == size:
             return
         rest = os.pread(fd, size - whole, whole)
-        try:
-            complete = isinstance(json.loads(rest), dict)
-        except ValueError:
-            complete = False
-        if complete:
+        if self._is_whole(rest):
             os.write(fd, b"\n")
             return
         os.ftruncate(fd, whole)
@@ -220,6 +183,77 @@ class CameraRows:
     def close(self) -> None:
         """Closes the file. Nothing waits to be written. A second call does nothing."""
         self._close_file()
+
+
+class CameraRows(DayRows):
+    """The detections of a camera, by the day of each picture's arrival. It holds the folder, which
+    no other run may write into."""
+
+    stem, suffix = "detections", ".jsonl"
+
+    def __init__(
+        self,
+        folder: Path,
+        camera: Camera,
+        notice: Callable[[str], None],
+        zone: tzinfo = UTC,
+        *,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        """As ``DayRows``. Raises OutputError where the folder cannot be written, or another run
+        writes there."""
+        super().__init__(folder, camera, notice, zone, clock=clock)
+        self._lock = self._take_folder()
+
+    def _take_folder(self) -> int:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            writable = has_permission(self._folder)
+        except OSError as error:
+            raise OutputError(
+                f"cannot write into {self._folder}: {error.strerror or error}; "
+                "choose another folder with -o"
+            ) from error
+        if not writable or not take_lock(lock):
+            os.close(lock)
+            why = "another run does; wait for it" if writable else "no permission"
+            raise OutputError(
+                f"cannot write into {self._folder}: {why}, or choose another folder with -o"
+            )
+        return lock
+
+    def write(self, frame: Frame, detections: Detections) -> None:
+        """Adds the row of a picture. ``age_ms`` is from its arrival to now."""
+        arrival = frame.arrival
+        if arrival is None:
+            return
+        now = self._clock()
+        # A clock that lies by thousands of years still gets a row.
+        moment = datetime.fromtimestamp(min(max(arrival.utc_s, 0.0), LAST_S), UTC)
+        base = frame.source.time_base if frame.source is not None else None
+        values = row(
+            self._camera.address.shown,
+            frame,
+            f"{base.numerator}/{base.denominator}" if base is not None else None,
+            detections,
+            camera=self._camera.name,
+            epoch=arrival.epoch,
+            time_utc=utc_text(moment.timestamp()),
+            age_ms=round((now - arrival.arrived_ns) / 1e6, 3),
+        )
+        self._append(
+            utf8(encode_row(values)), moment.astimezone(self._zone).date().isoformat(), now
+        )
+
+    def _is_whole(self, rest: bytes) -> bool:
+        try:
+            return isinstance(json.loads(rest), dict)
+        except ValueError:
+            return False
+
+    def close(self) -> None:
+        super().close()
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1

@@ -170,12 +170,16 @@ class _LiveRun:
         self.roster = Roster(asked, plan, open_feed, around.say)
         self._collector = self.roster.collector
         self._source = LiveSource(self._collector, _path_of(asked.specs))
+        plan.between(self._source.info)  # refuses what cameras cannot have, before a session
         self._status = LiveStatus(
             self._collector, usable_cores(), decoding=lambda: Decoded.so_far(decoders).cpu_ns
         )
         self._books = Books(self._status, decoders, plan.network.names)
         style = plan.drawing.style
-        outputs = CameraOutputs(asked.folder, asked.record, asked.encoding, around.say, style)
+        outputs = CameraOutputs(
+            *(asked.folder, asked.record, asked.encoding, around.say, style),
+            zones="counts" in plan.writing["brought"],
+        )
         self._events = CameraEvents(asked.folder, asked.events, around.say, around.events_to)
         self._draw = partial(annotate, style=style)
         hidden = plan.drawing.blurred

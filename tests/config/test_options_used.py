@@ -53,6 +53,7 @@ COMMANDS = {
     "models show": ("dots.onnx",),
     "profile": ("in.mp4", *RUN, "--only", "layers"),
     "tune": ("in.mp4", *RUN, "--seconds", "3"),
+    "zones": ("in.mp4",),
 }
 SHOWS_ALL = {"config show"}  # and runs nothing
 

@@ -42,7 +42,9 @@ VOID = {"meta", "br", "img", "input", "hr", "link"}
 
 @pytest.fixture(scope="module")
 def sessions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SavedSession]:
-    whole = with_passes(ran(tmp_path_factory.mktemp("whole")))
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "zones.yaml").write_text("lines: {door: [[0, 0.5], [1, 0.5]]}\n")
+    whole = with_passes(ran(folder, zones=str(folder / "zones.yaml")))
     for name, facts in MORE.items():
         (whole / f"passes/{name}.json").write_text(json.dumps({"available": True, **facts}))
     one = read_session(ran(tmp_path_factory.mktemp("one"), frames=1))

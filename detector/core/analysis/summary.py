@@ -24,6 +24,7 @@ from detector.core.session.document import (
     LoopSizes,
     PrecisionShare,
     Rates,
+    SceneHistory,
     SessionDocument,
     SourceSummary,
     SpanCounts,
@@ -77,7 +78,13 @@ def summarize(
     )
     if len(runs) == 1:
         run = runs[0]
-        return replace(summary, video=_video(run), outputs=run.outputs, partial_outputs=run.partial)
+        return replace(
+            summary,
+            video=_video(run),
+            outputs=run.outputs,
+            partial_outputs=run.partial,
+            zones=run.zones or UNSET,
+        )
     sources = [
         _source(facts, run, recording, stop_code)
         for run, recording in zip(runs, recordings, strict=True)
@@ -104,6 +111,7 @@ def session_document(
     loop: Sequence[LoopSizes],
     clip_sha256: dict[str, str | None],
     model_sha256: str | None,
+    scenes: Sequence[SceneHistory] = (),
 ) -> SessionDocument:
     """session.json: the summary with all that is needed to repeat the run."""
     return SessionDocument(
@@ -117,6 +125,7 @@ def session_document(
         loop=list(loop),
         clip_sha256=clip_sha256,
         model_sha256=model_sha256,
+        scenes=list(scenes) or UNSET,
     )
 
 
@@ -132,6 +141,7 @@ def _source(
         partial_outputs=run.partial,
         detections=_detections(facts, [run]),
         exit=exit_of([run], stop_code),
+        zones=run.zones or UNSET,
     )
 
 

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from types import TracebackType
@@ -59,6 +59,9 @@ class _Following:
 
     def close(self) -> Sequence[str]:
         return ()
+
+    def findings(self) -> Mapping[str, Any]:
+        return {}
 
 
 class Detector:

@@ -221,6 +221,16 @@ class TrackingConfig:
     trails: str | None = option(
         None, "Draw the way that each track took in the last seconds: 2s, or 2.", "S"
     )
+    zones: str | None = option(
+        None,
+        "Count what crosses the lines and is in the zones of this YAML; turns --track on. "
+        "`detect-video zones in.mp4` writes one to begin with.",
+        "FILE",
+    )
+
+    def __post_init__(self) -> None:
+        if self.zones is not None and self.track is None:
+            object.__setattr__(self, "track", "bytetrack")
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,7 @@ def _resolve(
     if ours:
         _refuse_missing(specs)
     keep_inputs(config, specs)
-    outputs = OutputPlan(config.output, specs, streams=streams)
+    outputs = OutputPlan(config.output, specs, streams=streams, brought=asked.writing["brought"])
     if ours:
         outputs.check_sources(asked.drawing.blur)
     # OpenCV has an OpenBLAS of its own; the loop has a reader and a worker at least.
@@ -282,7 +282,7 @@ def run_opened(
     from detector.core.session.store import Session
 
     output = replace(plan.output, output=f"{folder}{os.sep}", run_dir=None)
-    outputs = OutputPlan(output, [spec], plain=plain)
+    outputs = OutputPlan(output, [spec], plain=plain, brought=plan.writing["brought"])
     session = Session.create(str(folder / "session"), "")
     if detected is not None:
         hooks = replace(hooks, detected=detected)

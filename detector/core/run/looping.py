@@ -117,6 +117,8 @@ class Loop:
             run.device_ms, run.reused = progress.device_ms, progress.reused
             for stage in parts.between.values():
                 run.notes += stage.close()
+                for name, found in stage.findings().items():
+                    getattr(run, name).extend(found)
 
 
 @dataclass(frozen=True, slots=True)

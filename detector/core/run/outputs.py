@@ -87,6 +87,8 @@ def settings_of(
         written["save_conf"] = True
     if options["output"]["save_times"]:
         written["save_times"] = True
+    if options["tracking"]["track"]:
+        written["tracking"] = options["tracking"]
     source = spec if is_address(spec) else os.path.realpath(spec)
     document = [source, model_sha256, precision, deciding, runtime, written]
     if isinstance(spec, NamedPictures):  # the text of this one is their folder
@@ -156,17 +158,19 @@ class OutputPlan:
         *,
         streams: bool = False,
         plain: bool = False,
+        brought: Sequence[str] = (),
     ) -> None:
         """``streams``: whether -o - is possible, rows on standard output. ``plain``: the source has
         a folder of its own, in which names need not tell whose and of which engine they are:
-        detections.jsonl, video.mp4."""
+        detections.jsonl, video.mp4. ``brought``: sinks that are opened beside those that are asked
+        for."""
         self._output, self._save = config.output, config.save
         self._no_video, self._run_dir = config.no_video, config.run_dir
         # The sink whose rows go to standard output (-o -); None where none do.
         self.streamed: str | None = None
         if config.output == "-":
             self.streamed = "csv" if "csv" in (config.save or ()) else "jsonl"
-        self._plain = plain
+        self._plain, self._brought = plain, brought
         self._streams = streams
         self._specs = specs
         self._taken: set[Path] = set()
@@ -448,10 +452,11 @@ class OutputPlan:
         """Those of --save, else the default of this kind of source, in the order of opening."""
         drawn = not self._no_video
         if self._save is None:
-            chosen = self._default_sinks(kind)
+            wanted = {sink.name for sink in self._default_sinks(kind)}
         else:
             wanted = set(self._save) - {self.streamed}
-            chosen = sinks.in_order(wanted)
+        beside = set() if self.streamed else set(self._brought)
+        chosen = sinks.in_order(wanted | beside)
         for sink in chosen:
             if kind not in sink.kinds:
                 fitting = ",".join(one.name for one in sinks.defaults(kind))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from detector.core.config.schema import Config, OutputConfig, RuntimeConfig
 from detector.core.errors import UsageError
+from detector.core.errors.guard import keep
 from detector.core.run.canvas import smaller_canvas
 from detector.core.run.drawing import Drawing
 from detector.core.run.loading import LoadedModel, PhaseTimer, load_model
@@ -60,18 +61,30 @@ class Asked:
             raise UsageError("--track: nothing here tracks; the folder detector/tracks is missing")
         if config.output.save_times and not config.loop.instruments:
             raise UsageError("--save-times: --no-instruments measures no times; leave one out")
+        keep("the lines and zones", config.tracking.zones)
+        options = config.as_dict()
+        for _, stage in between.wanted(options):
+            stage.check(options)
+        brought = between.brought(options)
+        _refuse_unfilled(config, brought)
         reading = Reading.of(config)
         writing = {
             **asdict(config.output),
             "program": f"detect-video {__version__}",
             "reuses": reading.still is not None,
             "tracks": config.tracking.track is not None,
+            "brought": brought,
         }
         return cls(config, reading, Drawing.of(config), Loop.of(config), writing)
 
     def with_network(self, network: Network) -> tuple[Selection, Drawing]:
         """What options mean for the classes of a network. Raises UsageError."""
+        from detector.core.stages import between
+
         selection = Selection.of(self.config, network.names)
+        options = self.config.as_dict()
+        for _, stage in between.wanted(options):
+            stage.check(options, network.names)
         return selection, self.drawing.with_network(network, selection.classes)
 
     def load(
@@ -124,6 +137,16 @@ class Asked:
             smaller_canvas(loaded.network, self.config),
             self.config.as_dict(),
         )
+
+
+def _refuse_unfilled(config: Config, brought: Sequence[str]) -> None:
+    """Raises UsageError for an output into which nothing of this run would go."""
+    from detector.core import sinks
+
+    for name in config.output.save or ():
+        needs = sinks.find(name).needs
+        if needs and name not in brought:
+            raise UsageError(f"--save {name}: there is nothing to write without {needs}")
 
 
 def resolve(config: Config, timer: PhaseTimer | None = None, **words: Any) -> Plan:

@@ -103,6 +103,7 @@ def _write_spans(
         loop=[run.loop for run in runs],
         clip_sha256={run.spec: run.sha256 for run in runs},
         model_sha256=plan.network.sha256,
+        scenes=[scene for run in runs for scene in run.scenes],
     )
 
 

@@ -205,6 +205,56 @@ class PrecisionShare(TypedDict):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DwellFigures:
+    """How long objects were in a zone, seconds; each visit from its first to its last sight."""
+
+    visits: Count
+    mean: Duration
+    median: Duration
+    longest: Duration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZoneTotals:
+    """What a line or zone counted (--zones). ``counts``: class -> in and out of a line; entered,
+    left, appeared and ended of a zone, where entered + appeared = left + ended. ``most``: class ->
+    objects in a zone at once. ``camera``: "" of a file."""
+
+    name: str
+    kind: str  # "line" or "zone"
+    camera: str
+    counts: dict[str, dict[str, Count]]
+    most: dict[str, Count]
+    dwell_s: DwellFigures | None  # None: of a line, or nobody was there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZoneSeries:
+    """A line or zone and one class over time: ``counts``, and of a zone the ``mean`` of objects in
+    it, of each interval."""
+
+    zone: str
+    kind: str
+    class_name: str
+    counts: dict[str, list[Count]]
+    mean: list[Amount]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SceneHistory:
+    """Lines and zones of a source or camera over time. ``began_s``: of its clock. ``heat_s``:
+    seconds that the objects were in each cell of the picture, row by row."""
+
+    camera: str
+    began_s: float
+    every_s: Duration
+    series: list[ZoneSeries]
+    heat_columns: Size
+    heat_rows: Size
+    heat_s: list[Amount]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSummary:
     """One source of several."""
 
@@ -216,6 +266,7 @@ class SourceSummary:
     partial_outputs: list[str]
     detections: DetectionCounts
     exit: Exit
+    zones: list[ZoneTotals] | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,6 +414,7 @@ class Summary:
     memory: LiveMemory | UnsetType | None = UNSET  # None: the system does not tell
     disturbed: Disturbances | UnsetType = UNSET  # absent where nothing did
     input_shapes: InputShapes | UnsetType = UNSET  # of --rect alone
+    zones: list[ZoneTotals] | UnsetType = UNSET  # with --zones
 
     @property
     def each(self) -> list[SourceSummary]:
@@ -382,6 +434,7 @@ class Summary:
                 partial_outputs=self.partial_outputs,
                 detections=self.detections,
                 exit=self.exit,
+                zones=self.zones,
             )
         ]
 
@@ -450,3 +503,4 @@ class SessionDocument(Summary):
     loop: list[LoopSizes]  # of each source
     clip_sha256: dict[str, str | None] = field(default_factory=dict)  # source -> hex digest
     model_sha256: str | None = None
+    scenes: list[SceneHistory] | UnsetType = UNSET  # with --zones, of all sources

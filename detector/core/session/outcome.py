@@ -17,7 +17,13 @@ from detector.core.timeline import OffTimeline, Timeline
 from detector.core.types import ReadCounts, SourceInfo
 
 if TYPE_CHECKING:
-    from detector.core.session.document import Exit, InputShapes, LoopSizes
+    from detector.core.session.document import (
+        Exit,
+        InputShapes,
+        LoopSizes,
+        SceneHistory,
+        ZoneTotals,
+    )
 
 
 @dataclass(slots=True)
@@ -48,6 +54,8 @@ class SourceRun:
     notes: list[str] = field(default_factory=list)
     error: DetectVideoError | None = None
     sha256: str | None = None  # of the file that was read
+    zones: list[ZoneTotals] = field(default_factory=list)
+    scenes: list[SceneHistory] = field(default_factory=list)
 
 
 def exit_of(

@@ -4,8 +4,10 @@ memory.
 
 from __future__ import annotations
 
+import csv
+import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from detector.core.errors.writing import utf8
@@ -77,6 +79,13 @@ class RowsSink(Sink):
             return None
         partial.release()
         return partial.path
+
+
+def csv_lines(rows: Iterable[Iterable[object]]) -> str:
+    """Rows as RFC 4180 wants them."""
+    lines = io.StringIO(newline="")
+    csv.writer(lines).writerows(rows)
+    return lines.getvalue()
 
 
 def plain_values(detections: Detections) -> Iterator[tuple[str, int, float, list[float]]]:

@@ -71,6 +71,7 @@ class Sink:
     dataset: ClassVar[str] = ""
     # It shows the source's own pictures, with boxes: --blur and --no-video contradict it.
     untouched: ClassVar[bool] = False
+    needs: ClassVar[str] = ""  # the option without which it has nothing to write
 
     path: Path
     notes: list[str]

@@ -5,24 +5,16 @@ A text that a spreadsheet would take for a formula has a quote before it (errors
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 
 from detector.core.errors.text import as_cell
-from detector.core.sinks._rows import RowsSink, plain_values
+from detector.core.sinks._rows import RowsSink, csv_lines, plain_values
 from detector.core.timeline import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ
 from detector.core.types import Detections, Frame
 
 COLUMNS = ("source", "frame", "pts", "time_s", "class", "class_id", "score", "x1", "y1", "x2", "y2")
-TIMED = (
-    READ,
-    PREPROCESS,
-    INFER,
-    HEAD,
-    NMS,
-    ANNOTATE,
-)  # a row cannot know how long its writing took
+# A row cannot know how long its writing took.
+TIMED = (READ, PREPROCESS, INFER, HEAD, NMS, ANNOTATE)
 
 
 class CsvSink(RowsSink):
@@ -56,9 +48,8 @@ class CsvSink(RowsSink):
         source = as_cell(frame.path or self._info.path)
         place = (source, frame.index, frame.pts, round(frame.time_s, 6))
         reused = (int(frame.reused),) if self._reuses else ()
-        lines = io.StringIO(newline="")
         tracks, times = detections.track_list(), self._times_of(frame)
-        csv.writer(lines).writerows(
+        return csv_lines(
             (
                 *(*place, as_cell(name), class_id, score, *box, *self._remark, *reused),
                 *((tracks[i],) if self._tracks else ()),
@@ -66,7 +57,6 @@ class CsvSink(RowsSink):
             )
             for i, (name, class_id, score, box) in enumerate(plain_values(detections))
         )
-        return lines.getvalue()
 
     def _times_of(self, frame: Frame) -> tuple[float | None, ...]:
         """Empty cells for stages that the frame did not come through."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -136,7 +137,7 @@ def lay_out(width: int, height: int, detections: Detections, style: Style) -> La
     """Where boxes and labels go in a picture of this size. The best score's label takes its place
     first. Line width and text grow with the picture, and text shrinks where boxes are many.
     """
-    size = min(max((height * width) ** 0.5, 1.0), 16384.0)
+    size = _side(width, height)
     line = style.line_width or max(1, round(size / 400))  # 2 at 1280x720, 20 at 8192x8192
     if not len(detections.boxes) and not style.remark:
         return Layout(line, [], [], [], [], [])
@@ -147,8 +148,7 @@ def lay_out(width: int, height: int, detections: Detections, style: Style) -> La
     if not labelled and not style.remark:
         return layout
     places = Places(width, height, detections.boxes, line)
-    # 0.64 at 1280x720: capitals of 9 pixels with OpenCV 5, of 13 with OpenCV 4
-    scale = round(max(0.4, size / 1500) * style.font_scale, 3)
+    scale = _text_scale(width, height, style)
     if style.remark:
         remark = _render(style.remark, YELLOW, scale)
         top = max(0, height - remark.height)
@@ -162,6 +162,15 @@ def lay_out(width: int, height: int, detections: Detections, style: Style) -> La
         bare = _place_labels(layout, places, detections, scale, style)
         layout.dots.extend(_place_dots(places, boxes, bare, line + 1))
     return layout
+
+
+def _side(width: int, height: int) -> float:
+    return min(max(math.sqrt(height * width), 1.0), 16384.0)
+
+
+def _text_scale(width: int, height: int, style: Style) -> float:
+    """0.64 at 1280x720: capitals of 9 pixels with OpenCV 5, of 13 with OpenCV 4."""
+    return round(max(0.4, _side(width, height) / 1500) * style.font_scale, 3)
 
 
 def _kinds(detections: Detections) -> NDArray[np.int64]:
@@ -183,6 +192,11 @@ def annotate(picture: Picture, detections: Detections, style: Style = Style()) -
     if style.blurred:
         pixelate(picture, detections, style.blurred)
     layout = lay_out(width, height, detections, style)
+    if detections.scene is not None:
+        from detector.core.stages.outlines import draw_outlines
+
+        scale = _text_scale(width, height, style)
+        draw_outlines(picture, detections.scene.outlines, layout.line, scale, style.font)
     if isinstance(picture, Planes):
         _draw_in_planes(picture, layout)
     else:

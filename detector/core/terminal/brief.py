@@ -25,6 +25,7 @@ from detector.core.timeline.order import INFERENCE, READING, WRITING, group_of, 
 SAID_HERE = (EXIT_DAMAGED, *STOPPED_CODES)
 SOURCES_SHOWN = 6
 CLASSES_SHOWN = 4
+ZONES_SHOWN = 8
 NOTES_SHOWN = 4
 BAR, LEAST_BAR = 26, 10  # characters
 FULL, EMPTY = "█░", "#."  # where the terminal has the letters, and where not
@@ -67,8 +68,28 @@ def _found(summary: Summary) -> Iterator[str]:
         yield f"{_name(each[0])}{BESIDE}{_frames(summary)}{BESIDE}{_detections(summary)}"
         if each[0].exit.code in SAID_HERE:
             yield f"exit {each[0].exit.code}: {each[0].exit.reason}"
+    yield from zone_lines(summary)
     for source in each:
         yield from (f"kept of the failed run: {path}" for path in source.partial_outputs)
+
+
+def zone_lines(summary: Summary) -> Iterator[str]:
+    """A line for each line and zone, with what it counted (--zones)."""
+    several = len(summary.each) > 1
+    shown = [
+        (source, zone) for source in summary.each if source.zones for zone in source.zones or ()
+    ]
+    for source, zone in shown[:ZONES_SHOWN]:
+        where = f"{_name(source)}: " if several else f"{zone.camera}: " if zone.camera else ""
+        told = [
+            f"{name} {', '.join(f'{kind} {count}' for kind, count in counts.items() if count)}"
+            for name, counts in zone.counts.items()
+            if any(counts.values())
+        ]
+        most = f"; at most {sum(zone.most.values())} at once" if len(zone.most) == 1 else ""
+        yield f"{where}{zone.name}: {'; '.join(told) or 'nothing'}{most}"
+    if len(shown) > ZONES_SHOWN:
+        yield f"and {len(shown) - ZONES_SHOWN} more lines and zones: see summary.json"
 
 
 def _name(source: SourceSummary) -> str:

@@ -20,7 +20,7 @@ from detector.core.analysis.tables import (
 )
 from detector.core.errors.text import counted
 from detector.core.session.document import LiveMemory, Summary
-from detector.core.terminal.brief import SAID_HERE, brief_lines
+from detector.core.terminal.brief import SAID_HERE, brief_lines, zone_lines
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.tables import draw_table
 
@@ -96,7 +96,7 @@ def _found_lines(summary: Summary) -> list[str]:
         lines += stream_lines(summary)
         lines += [f"{name}: {path}" for name, path in source.outputs.items()]
         lines += [f"kept of the failed run: {path}" for path in source.partial_outputs]
-    return lines
+    return [*lines, *zone_lines(summary)]
 
 
 def _remarks(summary: Summary, verbose: bool) -> list[str]:

@@ -7,7 +7,7 @@ others have real work, and the loop its structure: the same threads, queues and 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -140,6 +140,9 @@ class _Recall:
 
     def close(self) -> Sequence[str]:
         return ()
+
+    def findings(self) -> Mapping[str, Any]:
+        return {}
 
 
 def _copy_rows(kept: Sequence[tuple[Image, Letterbox]]) -> Callable[[Picture, Image], Letterbox]:

@@ -1,6 +1,8 @@
-"""Events: a class appears and leaves, a camera comes and goes; and who is told.
+"""Events: who comes and goes, and who is told.
 
     rules.py       when something is an event
+    objects.py     those of single objects, with --track
+    moments.py     a moment by two clocks
     wording.py     an event as JSON
     snapshots.py   the picture of an event
     courier.py     a thread, a bounded queue, tries, and counted losses for each receiver

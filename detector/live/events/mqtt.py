@@ -120,8 +120,10 @@ class MqttTarget:
         if event.event in (CAMERA_UP, CAMERA_DOWN):
             state = "up" if event.event == CAMERA_UP else "down"
             self._publish(f"{base}/state", state, retain=True)
-        if event.class_name is not None and event.event in (APPEARS, LEAVES):
-            count = event.count if event.event == APPEARS else 0
+        in_sight = event.zone is None and event.event in (APPEARS, LEAVES)
+        if event.class_name is not None and in_sight:
+            counted = event.event == APPEARS or event.track is not None
+            count = event.count if counted else 0
             self._publish(f"{base}/count/{level(event.class_name)}", str(count), retain=True)
 
     def _publish(self, topic: str, payload: str, *, retain: bool) -> None:

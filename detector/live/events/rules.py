@@ -3,56 +3,40 @@
 Decisions use the monotonic clock, because a computer's wall clock jumps. Events carry wall time;
 where it jumped since something began, that beginning is told by the clock as it is now, so that
 what lies between the two times of an event is always what passed.
-Nobody is tracked: a class is there or not, however many objects of it there are.
+Where objects have ids (--track), each has its own events (objects.py). Else a class is there or
+not, however many objects of it there are; it leaves when frames of ``GONE_NS`` did not show it.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
 from detector.core.types import Detections, Frame
 from detector.live.base import APPEARS, CAMERA_DOWN, CAMERA_UP, LEAVES, Event
+from detector.live.events.moments import Moment
+from detector.live.events.objects import GONE_NS, Objects
 from detector.live.sources.base import ENDED, LIVE, STATES, WAITING, FeedFacts
 
 SEEN, OF_FRAMES = 3, 5  # a class appears when it is in so many of the last so many frames
-GONE_NS = 2_000_000_000  # it leaves when frames of so much time did not show it
 
 
-# Between two looks at the two clocks a busy machine may stand still; a jump is more than that.
-JUMP_S = 1.0
-
-
-class _Moment(NamedTuple):
-    ns: int  # monotonic
-    utc_s: float
-
-    def told_at(self, now: _Moment) -> float:
-        """This moment's Unix time, for an event of ``now``."""
-        passed_s = (now.ns - self.ns) / 1e9
-        jumped_s = now.utc_s - self.utc_s - passed_s
-        if abs(jumped_s) <= JUMP_S and self.utc_s <= now.utc_s:
-            return self.utc_s
-        return now.utc_s - passed_s
-
-
-NEVER = _Moment(0, 0.0)
+NEVER = Moment(0, 0.0)
 
 
 @dataclass(slots=True)
 class _Presence:
     """One class before one camera."""
 
-    seen: deque[tuple[bool, _Moment]] = field(default_factory=lambda: deque(maxlen=OF_FRAMES))
+    seen: deque[tuple[bool, Moment]] = field(default_factory=lambda: deque(maxlen=OF_FRAMES))
     there: bool = False
-    since: _Moment = NEVER
+    since: Moment = NEVER
     last_seen_ns: int = 0
     most: int = 0  # objects at once
 
-    def first_seen(self) -> _Moment:
+    def first_seen(self) -> Moment:
         return next(moment for seen, moment in self.seen if seen)
 
 
@@ -61,15 +45,16 @@ class _Place:
     """One camera."""
 
     classes: dict[str, _Presence] = field(default_factory=dict)
+    objects: Objects | None = None  # with --track
     up: bool | None = None  # None: it has not failed yet, and sent nothing
-    changed: _Moment = NEVER  # when it came or went, or the run began
+    changed: Moment = NEVER  # when it came or went, or the run began
 
 
 class EventRules:
     """The rules of one run. Frames of one camera come in order; calls come from one thread."""
 
     def __init__(self, started_ns: int, started_s: float) -> None:
-        self._started = _Moment(started_ns, started_s)
+        self._started = Moment(started_ns, started_s)
         self._places: dict[str, _Place] = {}
 
     def _place(self, camera: str) -> _Place:
@@ -78,10 +63,13 @@ class EventRules:
         return self._places[camera]
 
     def update(self, frame: Frame, detections: Detections) -> list[Event]:
-        """Events of a camera's frame: classes that appear, and classes that are gone."""
+        """Events of a camera's frame: classes or objects that appear, and that are gone."""
         arrival = frame.arrival
         assert arrival is not None, "events are of cameras"
-        place, now = self._place(arrival.camera), _Moment(arrival.arrived_ns, arrival.utc_s)
+        place, now = self._place(arrival.camera), Moment(arrival.arrived_ns, arrival.utc_s)
+        if detections.track_ids is not None:
+            place.objects = place.objects or Objects(arrival.camera)
+            return place.objects.update(frame, detections, now)
         counts = _count_names(detections)
         for name in counts.keys() - place.classes.keys():
             place.classes[name] = _Presence()
@@ -113,9 +101,7 @@ class EventRules:
         if is_up == place.up or (place.up is None and facts.state not in (LIVE, WAITING, ENDED)):
             return []
         place.up = is_up
-        changed = _Moment(
-            min(facts.since_ns, now_ns), now_s - max(0, now_ns - facts.since_ns) / 1e9
-        )
+        changed = Moment(min(facts.since_ns, now_ns), now_s - max(0, now_ns - facts.since_ns) / 1e9)
         changed_s, since_s = changed.utc_s, place.changed.told_at(changed)
         place.changed = changed
         if place.up:
@@ -125,13 +111,15 @@ class EventRules:
             if presence.there:
                 events.append(_leave(camera, name, presence, changed, "the camera is down"))
         place.classes.clear()
+        if place.objects is not None:
+            events += place.objects.end(changed, "the camera is down")
         return events
 
     def forget(
         self, camera: str, now_ns: int, now_s: float, why: str = "the camera was taken out"
     ) -> list[Event]:
         """Events of a camera that is taken out of the run, or of one that ends with it."""
-        place, now = self._places.pop(camera, None), _Moment(now_ns, now_s)
+        place, now = self._places.pop(camera, None), Moment(now_ns, now_s)
         if place is None:
             return []
         events = [
@@ -139,6 +127,8 @@ class EventRules:
             for name, presence in place.classes.items()
             if presence.there
         ]
+        if place.objects is not None:
+            events += place.objects.end(now, why)
         if place.up:
             since_s = place.changed.told_at(now)
             events.append(Event(CAMERA_DOWN, camera, now_s, since_s, reason=why))
@@ -155,7 +145,7 @@ def _count_names(detections: Detections) -> dict[str, int]:
 
 
 def _leave(
-    camera: str, name: str, presence: _Presence, now: _Moment, reason: str | None = None
+    camera: str, name: str, presence: _Presence, now: Moment, reason: str | None = None
 ) -> Event:
     since_s = presence.since.told_at(now)
     event = Event(LEAVES, camera, now.utc_s, since_s, name, presence.most, reason=reason)

@@ -25,6 +25,7 @@ class Snapshots:
         self._complain = complain
         self._failing = False
         self._lost = 0
+        self._last: Path | None = None  # that was taken
         self._waiting: queue.Queue[tuple[Path, Image] | None] = queue.Queue(ROOM)
         self._thread = threading.Thread(
             target=self._run, name="detect-video snapshots", daemon=True
@@ -38,6 +39,8 @@ class Snapshots:
         time = moment.strftime("%Y%m%dT%H%M%S") + f".{moment.microsecond // 1000:03d}Z"
         name = _as_file_name(event.class_name or "camera")
         relative = Path(event.camera, "snapshots", f"{time}-{event.event}-{name}.jpg")
+        if relative == self._last:  # of the same picture
+            return replace(event, snapshot=str(relative))
         try:
             if self._waiting.full():
                 raise queue.Full
@@ -45,6 +48,7 @@ class Snapshots:
         except queue.Full:
             self._lost += 1
             return event
+        self._last = relative
         return replace(event, snapshot=str(relative))
 
     def lost(self) -> int:

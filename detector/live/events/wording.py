@@ -9,6 +9,7 @@ from detector.live.base import Event, utc_text
 
 
 def as_document(event: Event) -> dict[str, str | int | None]:
+    of_object = {"track": event.track, "zone": event.zone, "direction": event.direction}
     return {
         "event": event.event,
         "camera": event.camera,
@@ -18,6 +19,7 @@ def as_document(event: Event) -> dict[str, str | int | None]:
         "since_utc": utc_text(event.since_s),
         "snapshot": event.snapshot,
         "reason": None if event.reason is None else redact(event.reason),
+        **({} if event.track is None else of_object),
     }
 
 

@@ -86,7 +86,8 @@ class HistoryDocument(msgspec.Struct, frozen=True):
 
 
 class EventDocument(msgspec.Struct, frozen=True):
-    """A class appears or leaves, a camera comes or goes."""
+    """A class or an object appears or leaves, a camera comes or goes. ``track``: of the object
+    (--track); ``zone`` and ``direction``: of a line or zone (--zones)."""
 
     event: str
     camera: str
@@ -96,6 +97,9 @@ class EventDocument(msgspec.Struct, frozen=True):
     count: int | None = None
     snapshot: str | None = None
     reason: str | None = None
+    track: int | msgspec.UnsetType = msgspec.UNSET
+    zone: str | msgspec.UnsetType = msgspec.UNSET
+    direction: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class RecordingDocument(msgspec.Struct, frozen=True):
@@ -194,6 +198,9 @@ def event(one: Event) -> EventDocument:
         count=one.count,
         snapshot=one.snapshot,
         reason=None if one.reason is None else redact(one.reason),
+        track=msgspec.UNSET if one.track is None else one.track,
+        zone=one.zone or msgspec.UNSET,
+        direction=one.direction or msgspec.UNSET,
     )
 
 

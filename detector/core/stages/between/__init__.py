@@ -31,6 +31,7 @@ class Stage(ABC):
     what: ClassVar[str]
     advice: ClassVar[str] = ""
     order: ClassVar[int] = 0
+    brings: ClassVar[tuple[str, ...]] = ()  # sinks that every run with it opens, by name
 
     @classmethod
     @abstractmethod
@@ -44,6 +45,12 @@ class Stage(ABC):
         takes what is below --conf out itself."""
         return 1.0
 
+    @classmethod
+    def check(cls, options: Mapping[str, Any], names: Sequence[str] | None = None) -> None:
+        """Raises UsageError for what is wrong with its options. Asked before a model is loaded, and
+        once more with the ``names`` of its classes."""
+        return  # most have nothing to refuse
+
     @abstractmethod
     def __init__(self, options: Mapping[str, Any], info: SourceInfo, names: Sequence[str]) -> None:
         """``info``: the source, which for cameras is all of them; ``names``: of the classes."""
@@ -56,6 +63,11 @@ class Stage(ABC):
     def close(self) -> Sequence[str]:
         """Called once, at the end of the source. Lines for the user."""
         return ()
+
+    def findings(self) -> Mapping[str, Any]:
+        """What the run's documents say of it, behind ``close``: fields of ``SourceRun`` with lists,
+        to which these are added."""
+        return {}
 
 
 @cache
@@ -86,6 +98,11 @@ def wanted(options: Mapping[str, Any]) -> list[tuple[str, type[Stage]]]:
     found = [(name, find(name)) for name in sorted(places())]
     asked = [(name, stage) for name, stage in found if stage.wanted(options)]
     return sorted(asked, key=lambda one: (one[1].order, one[0]))
+
+
+def brought(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """The sinks that stages of a run bring, by name."""
+    return tuple(name for _, stage in wanted(options) for name in stage.brings)
 
 
 def lowest_conf(options: Mapping[str, Any]) -> float:

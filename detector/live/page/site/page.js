@@ -504,7 +504,7 @@ const WORDS = { camera_up: "connected", camera_down: "lost", appears: "appears",
 
 function happened(one) {
   const list = $("events").querySelector("ol");
-  const what = one.class ? `${one.class}${known(one.count) && one.count > 1 ? ` (${one.count})` : ""} ${WORDS[one.event] ?? one.event}` : `${WORDS[one.event] ?? one.event}${one.reason ? `: ${one.reason}` : ""}`;
+  const what = one.class ? `${one.class}${known(one.track) ? ` ${one.track}` : known(one.count) && one.count > 1 ? ` (${one.count})` : ""} ${WORDS[one.event] ?? one.event}${one.zone ? ` ${one.zone}` : ""}${one.direction ? `, ${one.direction}` : ""}` : `${WORDS[one.event] ?? one.event}${one.reason ? `: ${one.reason}` : ""}`;
   const kind = one.event === "camera_down" ? "down" : one.event === "camera_up" ? "up" : "";
   const when = new Date(one.time_utc);
   list.prepend(make("li", { class: kind }, make("time", { datetime: one.time_utc, title: when.toLocaleString() }, when.toLocaleTimeString([], CLOCK)),

@@ -1,0 +1,138 @@
+"""The part of the report on lines and zones (--zones): totals, flow, and where objects were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from detector.core.session.document import SceneHistory, SessionDocument, ZoneSeries, ZoneTotals
+from detector.core.tables import Column, Table
+from detector.lab.report.html import drawings
+from detector.lab.report.html.drawings import figure, table, text
+from detector.lab.report.part import How, Part
+from detector.lab.session.read import SavedSession
+
+KINDS = ("in", "out", "entered", "left", "appeared", "ended")
+SHAPE = (16, 9)  # of the heat map, where the picture's is not known
+HEAT_WIDTH = 640
+
+
+def zones(session: SavedSession) -> str:
+    document = session.document
+    rows = list(_rows(document))
+    scenes = document.scenes or []
+    if not rows and not scenes:
+        return ""
+    parts = [table(Table("zones", _columns(rows), rows))] if rows else []
+    several = len(scenes) > 1
+    for number, scene in enumerate(scenes):
+        whose = scene.camera or (_source(document, number) if several else "")
+        parts += _over_time(scene, whose)
+        parts.append(_heat(scene, whose, _shape(document, number)))
+    return "".join(parts)
+
+
+def _rows(document: SessionDocument) -> Iterator[tuple[str, ZoneTotals, str]]:
+    """Whose, which line or zone, which class."""
+    several = len(document.each) > 1
+    for source in document.each:
+        for zone in source.zones or []:
+            whose = zone.camera or (source.video.path if several else "")
+            for name in zone.counts or [""]:
+                yield whose, zone, name
+
+
+def _count(kind: str) -> Any:
+    return lambda row: row[1].counts.get(row[2], {}).get(kind)
+
+
+def _columns(rows: Sequence[tuple[str, ZoneTotals, str]]) -> tuple[Column, ...]:
+    whose = [Column("source", value=lambda row: row[0])] if any(row[0] for row in rows) else []
+    return (
+        *whose,
+        Column("zone", "line or zone", value=lambda row: row[1].name),
+        Column("class", value=lambda row: row[2]),
+        *(Column(kind, value=_count(kind)) for kind in KINDS),
+        Column("most", "most at once", value=lambda row: row[1].most.get(row[2])),
+        Column(
+            "dwell", "median stay, s", value=lambda row: row[1].dwell_s and row[1].dwell_s.median
+        ),
+    )
+
+
+def _over_time(scene: SceneHistory, whose: str) -> list[str]:
+    """Of each line the flow, of all zones the objects in them."""
+    said, of = f"{scene.every_s:g} s", f"{whose}: " if whose else ""
+    drawn = []
+    flows = {
+        f"{one.zone} {kind}, {one.class_name}": _points(scene, counts)
+        for one in scene.series
+        for kind, counts in one.counts.items()
+        if one.kind == "line" and any(counts)
+    }
+    if flows:
+        drawn.append(_lines(flows, "crossings", f"{of}crossings of lines in each {said}"))
+    there = {_name(one): _points(scene, one.mean) for one in scene.series if any(one.mean)}
+    if there:
+        drawn.append(_lines(there, "objects", f"{of}objects in zones, mean of each {said}"))
+    return drawn
+
+
+def _name(series: ZoneSeries) -> str:
+    return f"{series.zone}, {series.class_name}"
+
+
+def _points(scene: SceneHistory, values: Sequence[float]) -> list[tuple[float, float]]:
+    """At the middle of each interval, seconds since the first began."""
+    return [((i + 0.5) * scene.every_s, float(value)) for i, value in enumerate(values)]
+
+
+def _lines(series: dict[str, list[tuple[float, float]]], unit: str, caption: str) -> str:
+    names = drawings.legend(list(series)) if len(series) > 1 else text(next(iter(series)))
+    return names + figure(drawings.lines(series, "s", unit), caption)
+
+
+def _heat(scene: SceneHistory, whose: str, shape: tuple[float, float]) -> str:
+    """Where objects were: the darker, the longer."""
+    most = max(scene.heat_s, default=0.0)
+    if most <= 0:
+        return ""
+    columns, rows = scene.heat_columns, scene.heat_rows
+    wide, high = HEAT_WIDTH / columns, HEAT_WIDTH * shape[1] / shape[0] / rows
+    cells = "".join(
+        f'<rect x="{i % columns * wide:.1f}" y="{i // columns * high:.1f}" width="{wide:.2f}" '
+        f'height="{high:.2f}" fill="#e8590c" fill-opacity="{(seconds / most) ** 0.5:.2f}">'
+        f"<title>{seconds:.1f} s</title></rect>"
+        for i, seconds in enumerate(scene.heat_s)
+        if seconds > 0
+    )
+    drawn = (
+        f'<svg viewBox="0 0 {HEAT_WIDTH} {high * rows:.0f}" role="img">'
+        f'<rect width="{HEAT_WIDTH}" height="{high * rows:.1f}" fill="none" '
+        f'stroke="currentColor"/>{cells}</svg>'
+    )
+    of = f"{whose}: " if whose else ""
+    return figure(drawn, f"{of}where objects stood in the picture; at most {most:.1f} s in a cell")
+
+
+def _source(document: SessionDocument, number: int) -> str:
+    """Of several files, the one of this scene: those without lines or zones have none."""
+    counted = [source for source in document.each if source.zones]
+    return counted[number].video.path if number < len(counted) else ""
+
+
+def _shape(document: SessionDocument, number: int) -> tuple[float, float]:
+    counted = [source.video for source in document.each if source.zones]
+    video = counted[min(number, len(counted) - 1)] if counted else None
+    return (video.width, video.height) if video and video.width and video.height else SHAPE
+
+
+HOW = How(
+    "zones",
+    "lines and zones",
+    "One point of each box counts, and a side only when the point is well behind the line. Objects "
+    "that nobody saw leave end in a zone.",
+    "Lines and zones",
+    "docs/tracks.md",
+)
+PARTS = (Part("zones", "Lines and zones", 15, zones, how=HOW),)

@@ -1,0 +1,84 @@
+"""Events of single objects, of a camera whose objects have ids (--track): each one appears and
+leaves; with --zones it crosses, enters, leaves, stays.
+
+An object appears with its id, which it has when it is sure. It leaves when it was not seen for
+``GONE_NS``. Ids begin anew with each day: an object may then go on as one of the day before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from detector.core.types import Detections, Frame, ZoneEvent
+from detector.live.base import APPEARS, LEAVES, Event
+from detector.live.events.moments import Moment
+
+GONE_NS = 2_000_000_000
+
+
+@dataclass(slots=True)
+class _Object:
+    class_name: str
+    since: Moment
+    seen_ns: int
+
+
+@dataclass(slots=True)
+class Objects:
+    """Those before one camera."""
+
+    camera: str
+    there: dict[int, _Object] = field(default_factory=dict)
+
+    def update(self, frame: Frame, detections: Detections, now: Moment) -> list[Event]:
+        events: list[Event] = []
+        for i, track in enumerate(detections.track_list()):
+            if track is None:
+                continue
+            name = detections.name(i)
+            known = self.there.get(track)
+            if known is not None and known.class_name != name:  # another day's, of the same number
+                events.append(self._leave(track, now))
+                known = None
+            if known is not None:
+                known.seen_ns = now.ns
+                continue
+            self.there[track] = _Object(name, now, now.ns)
+            count = self._count(name)
+            events.append(
+                Event(APPEARS, self.camera, now.utc_s, now.utc_s, name, count, track=track)
+            )
+        gone = [one for one, known in self.there.items() if now.ns - known.seen_ns >= GONE_NS]
+        events += [self._leave(track, now) for track in gone]
+        if detections.scene is not None:
+            shift_s = now.utc_s - frame.time_s
+            events += [self._of_zone(one, shift_s) for one in detections.scene.events]
+        return events
+
+    def end(self, now: Moment, reason: str) -> list[Event]:
+        """Nobody looks any more."""
+        return [self._leave(track, now, reason) for track in list(self.there)]
+
+    def _leave(self, track: int, now: Moment, reason: str | None = None) -> Event:
+        known = self.there.pop(track)
+        return Event(
+            *(LEAVES, self.camera, now.utc_s, known.since.told_at(now), known.class_name),
+            self._count(known.class_name),
+            reason=reason,
+            track=track,
+        )
+
+    def _count(self, name: str) -> int:
+        """How many of a class are there now."""
+        return Counter(one.class_name for one in self.there.values())[name]
+
+    def _of_zone(self, event: ZoneEvent, shift_s: float) -> Event:
+        since_s = event.time_s if event.since_s is None else event.since_s
+        return Event(
+            *(event.event, self.camera, event.time_s + shift_s, since_s + shift_s),
+            class_name=event.class_name,
+            track=event.track,
+            zone=event.zone,
+            direction=event.direction or None,
+        )

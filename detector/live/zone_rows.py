@@ -1,0 +1,98 @@
+"""Rows of lines and zones.
+
+``CAMERA/zone-events-YYYY-MM-DD.csv`` and ``CAMERA/zone-counts-YYYY-MM-DD.csv`` (--zones). Days and
+times are UTC.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import ClassVar
+
+from detector.core.errors.writing import utf8
+from detector.core.sinks import counts, events
+from detector.core.sinks._rows import csv_lines
+from detector.core.types import Detections, Frame, ZoneBook, ZoneCount, ZoneEvent
+from detector.live.base import utc_text
+from detector.live.rows import LAST_S, DayRows
+from detector.live.sources.base import Camera
+
+
+def _header(columns: Sequence[str]) -> bytes:
+    """Times are UTC in ISO 8601: ``time_utc`` for ``time_s``."""
+    return utf8(csv_lines([[re.sub("_s$", "_utc", name) for name in columns]]))
+
+
+class _DayCsv(DayRows):
+    suffix = ".csv"
+
+    def add(self, cells: tuple[object, ...], utc_s: float) -> None:
+        """A row of the day of ``utc_s``."""
+        day = datetime.fromtimestamp(utc_s, UTC).date().isoformat()
+        self._append(utf8(csv_lines([cells])), day, self._clock())
+
+
+class _EventRows(_DayCsv):
+    stem, head = "zone-events", _header(events.COLUMNS)
+
+
+class _CountRows(_DayCsv):
+    stem, head = "zone-counts", _header(counts.COLUMNS)
+
+
+class ZoneRows:
+    """One output of one camera. A day's counts end with its loop: they are written when the first
+    picture of the next one comes, or with ``close``."""
+
+    name: ClassVar[str] = "zones"
+
+    def __init__(self, folder: Path, camera: Camera, notice: Callable[[str], None]) -> None:
+        self._camera = camera.name
+        self._events = _EventRows(folder, camera, notice)
+        self._counts = _CountRows(folder, camera, notice)
+        self._book: ZoneBook | None = None
+        # From the clock of the pictures to Unix time: now, and when the intervals began to count.
+        self._shift_s = self._first_shift_s = 0.0
+
+    def write(self, frame: Frame, detections: Detections) -> None:
+        scene = detections.scene
+        if scene is None or frame.arrival is None:
+            return
+        shift_s = frame.arrival.utc_s - frame.time_s
+        if scene.book is not self._book:
+            if self._book is not None:
+                self._add(*self._book.finish())
+            self._book, self._first_shift_s = scene.book, shift_s
+        self._shift_s = shift_s
+        self._add(scene.events, scene.counts)
+
+    def _add(self, happened: Sequence[ZoneEvent], rows: Sequence[ZoneCount]) -> None:
+        def utc_s(time_s: float, shift_s: float) -> float:
+            return min(max(time_s + shift_s, 0.0), LAST_S)
+
+        for event in happened:
+            cells = events.event_cells(
+                self._camera, event, lambda time_s: utc_text(utc_s(time_s, self._shift_s))
+            )
+            self._events.add(cells, utc_s(event.time_s, self._shift_s))
+        for row in rows:
+            cells = counts.count_cells(
+                self._camera, row, lambda time_s: utc_text(utc_s(time_s, self._first_shift_s))
+            )
+            self._counts.add(cells, utc_s(row.from_s, self._first_shift_s))
+
+    def counts(self) -> dict[str, int]:
+        """What was written and lost, of both files."""
+        both = self._events.counts(), self._counts.counts()
+        return {what: sum(one[what] for one in both) for what in both[0]}
+
+    def close(self) -> None:
+        """May be called twice."""
+        if self._book is not None:
+            self._add(*self._book.finish())
+            self._book = None
+        self._events.close()
+        self._counts.close()

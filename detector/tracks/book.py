@@ -1,0 +1,119 @@
+"""The counts of one source or camera, frame by frame, and how its lines and zones are drawn."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from detector.core.errors import UsageError
+from detector.core.run.selection import class_ids
+from detector.core.types import Detections, Frame, Outline, Scene, ZoneCount, ZoneEvent
+from detector.tracks.counting import APPEARED, ENTERED, IN, OUT, Counter, outline_of
+from detector.tracks.cuts import Cuts
+from detector.tracks.zones_file import Places
+
+
+class Book:
+    """The counts of one source or camera, which any thread may close."""
+
+    def __init__(self, camera: str, counter: Counter) -> None:
+        self.camera, self.counter = camera, counter
+        self._cuts = Cuts()
+        self._lock = threading.Lock()
+        self._last: tuple[Sequence[ZoneEvent], Sequence[ZoneCount]] | None = None
+
+    @property
+    def is_closed(self) -> bool:
+        return self._last is not None
+
+    def update(self, frame: Frame, detections: Detections, time_s: float) -> Scene:
+        height, width = frame.size
+        with self._lock:
+            if self._last is not None:
+                return Scene((), (), (), self)
+            cut = self._cuts.here(frame)
+            ended = self.counter.end() if cut else []
+            ids = detections.track_ids
+            assert ids is not None, "zones come behind track"
+            events, counts = self.counter.update(
+                ids, detections.class_ids, detections.boxes, time_s, (width, height)
+            )
+            return Scene(
+                tuple(outlines(self.counter, (width, height))),
+                (*ended, *events),
+                tuple(counts),
+                self,
+            )
+
+    def finish(self) -> tuple[Sequence[ZoneEvent], Sequence[ZoneCount]]:
+        with self._lock:
+            if self._last is None:
+                self._last = self.counter.finish()
+            return self._last
+
+
+def origin_s(frame: Frame) -> float:
+    """A full hour of UTC by the clock of a camera's frames, so that intervals begin where those of
+    a wall clock do; 0 for a file."""
+    if frame.arrival is None:
+        return 0.0
+    return frame.time_s - frame.arrival.utc_s % 86400
+
+
+def outlines(counter: Counter, size: tuple[int, int]) -> list[Outline]:
+    """Lines with an arrow that points in, and polygons; each with its counts."""
+    drawn = []
+    for number, shape in enumerate(counter.places.shapes):
+        points = outline_of(shape, counter.places.size, size)
+        tallies = [one for (at, _), one in counter.total.items() if at == number]
+        sums = {kind: sum(one.counts[kind] for one in tallies) for kind in _kinds(tallies)}
+        if shape.is_line:
+            strokes = [points, _arrow(points)]
+            text = f"{shape.name}: in {sums.get(IN, 0)}, out {sums.get(OUT, 0)}"
+            x, y = points[int(points[1, 1] < points[0, 1])]
+        else:
+            strokes = [np.concatenate([points, points[:1]])]
+            came = sums.get(ENTERED, 0) + sums.get(APPEARED, 0)
+            text = f"{shape.name}: {sum(one.now for one in tallies)} now, {came} in all"
+            x, y = points[np.argmin(points[:, 1])]
+        whole = tuple(stroke.astype(np.float32) for stroke in strokes)
+        drawn.append(Outline(whole, text, float(x), float(y)))
+    return drawn
+
+
+def _kinds(tallies: Sequence[Any]) -> Sequence[str]:
+    return list(tallies[0].counts) if tallies else []
+
+
+def _arrow(line: Any) -> Any:
+    """From the middle of a line to its side "in"."""
+    a, b = line
+    length = float(np.hypot(*(b - a)))
+    along = (b - a) / length
+    side, long = np.array([-along[1], along[0]]), min(max(0.15 * length, 8.0), 40.0)
+    middle = (a + b) / 2
+    tip = middle + side * long
+    barbs = [tip - side * long * 0.35 + turn * along * long * 0.25 for turn in (1, -1)]
+    return np.array([middle, tip, barbs[0], tip, barbs[1]])
+
+
+def class_ids_of(
+    places: Places, path: str, options: Mapping[str, Any], names: Sequence[str]
+) -> list[frozenset[int] | None]:
+    """What each line and zone counts. Raises UsageError for a class that the model lacks, or that
+    --classes leaves out."""
+    seen = class_ids("--classes", options["selection"]["classes"], names)
+    found: list[frozenset[int] | None] = []
+    for shape in places.shapes:
+        ids = class_ids(f"{path}: {shape.name}: class", shape.classes, names)
+        unseen = [names[one] for one in ids or () if seen is not None and one not in seen]
+        if unseen:
+            raise UsageError(
+                f"{path}: {shape.name}: --classes leaves out {', '.join(unseen)}, which it is to "
+                "count; add it there, or leave --classes out"
+            )
+        found.append(None if ids is None else frozenset(ids))
+    return found

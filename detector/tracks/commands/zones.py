@@ -1,0 +1,42 @@
+"""``detect-video zones in.mp4``: what one needs to write lines and zones down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from detector.core.cli.command import subcommand
+from detector.core.cli.help import Files
+from detector.core.cli.options import config_options
+from detector.core.cli.printing import echo
+from detector.core.errors import EXIT_DONE
+
+
+@subcommand(
+    options=config_options("input", only=("start", "decoder", "video_track")),
+    examples=(
+        "detect-video zones in.mp4                   # in-zones.yaml, .png and .html",
+        "detect-video zones in.mp4 --start 1:30      # the picture of that moment",
+        "detect-video in.mp4 --zones in-zones.yaml   # count",
+    ),
+)
+@click.argument("source", type=Files(), metavar="SOURCE")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE.yaml",
+    help="The template; .png and .html lie beside it. Default: IN-zones.yaml, here.",
+)
+def command(source: str, output: str | None, **flags: Any) -> int:
+    """Write a template for --zones, a still with a grid, and a page to draw on it."""
+    from detector.core.config.levels import resolve_config
+    from detector.core.errors.guard import guarded
+    from detector.tracks.template import write_template
+
+    with guarded():
+        written = write_template(source, resolve_config(None, flags), output)
+    for path in written:
+        echo(f"-> {path}")
+    echo(f"draw in {written[-1]}, or edit {written[0]}; then: --zones {written[0]}")
+    return EXIT_DONE

@@ -1,0 +1,469 @@
+"""What tracks do at lines and in zones: crossings, times in zones, how many are there.
+
+One point of each box counts: the middle of its lower edge, where an object stands on the ground, or
+its centre. A side of a line or zone is taken only when the point is so far behind it as boxes
+tremble (``Places.margin`` of the box's size): whoever stands on a line crosses it once, and whoever
+turns back on it does not. A track crosses a line when it was surely on one side and is surely on
+the other, and its way led through the line and not past its end. What it did while nobody saw it
+counts by the straight way between. A track that is not seen for ``LOST_S`` has ended where it was
+seen last; so have all tracks at a cut.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.types import ZoneCount, ZoneEvent
+from detector.tracks.tracker import CLOCK_S, LOST_S
+from detector.tracks.zones_file import BOTTOM, Places, Shape
+
+LEAST_MARGIN = 1.0  # pixels
+MOST_OF_ZONE = 0.25  # of the width of a zone, so that small ones have an inside
+MOST_EMPTY = 10_000  # intervals in a row without a frame; a clock that jumps by years makes more
+HEAT_COLUMNS, HEAT_ROWS = 64, 36
+HISTORY = 500  # intervals; behind that, two become one
+
+IN, OUT, ENTERED, LEFT, APPEARED, ENDED = "in", "out", "entered", "left", "appeared", "ended"
+OF_LINES, OF_ZONES = (IN, OUT), (ENTERED, LEFT, APPEARED, ENDED)
+COUNTED_AS = {"enters": ENTERED, "leaves": LEFT, "appears": APPEARED, "ends": ENDED}
+
+Floats = NDArray[np.float64]
+Signs = NDArray[np.int8]  # of a track and a shape: 1 in, -1 out, 0 unknown
+Key = tuple[int, int]  # number of a shape, class id
+
+
+@dataclass(slots=True)
+class Tally:
+    """Of one line or zone and one class."""
+
+    counts: dict[str, int]
+    seconds: float = 0.0  # that all objects together were in the zone
+    now: int = 0
+    most: int = 0
+    stays: array[float] = field(default_factory=lambda: array("d"))  # seconds of each visit
+
+
+class _Table:
+    """The tracks: a row each, a column for each shape."""
+
+    def __init__(self, shapes: int) -> None:
+        self.ids = np.zeros(0, np.int64)
+        self.classes = np.zeros(0, np.int64)
+        self.points = np.zeros((0, 2))
+        self.seen_s = np.zeros(0)
+        self.counts = np.zeros((0, shapes), bool)  # whether the shape counts this class
+        self.sure = np.zeros((0, shapes), np.int8)  # side that is sure, or sure last
+        self.away = np.zeros((0, shapes))  # pixels from the line, below 0 out
+        self.through = np.zeros((0, shapes), bool)  # how it came to the side where it is now
+        self.since_s = np.zeros((0, shapes))  # in the zone
+        self.stayed = np.zeros((0, shapes), bool)
+
+    def keep(self, rows: NDArray[np.bool_]) -> None:
+        for name, values in vars(self).items():
+            setattr(self, name, values[rows])
+
+    def add(self, count: int) -> None:
+        for name, values in vars(self).items():
+            more = np.zeros((count, *values.shape[1:]), values.dtype)
+            setattr(self, name, np.concatenate([values, more]))
+
+    def find(self, ids: NDArray[np.int64]) -> NDArray[np.intp]:
+        """The rows of these tracks, which are there. Ids rise with the rows only as they begin."""
+        order = np.argsort(self.ids)
+        return order[np.searchsorted(self.ids[order], ids)]
+
+
+class Counter:
+    """Counts of one source or camera. ``classes``: of each shape, ids that it counts, None: all."""
+
+    def __init__(
+        self,
+        places: Places,
+        names: Sequence[str],
+        classes: Sequence[frozenset[int] | None] | None = None,
+        origin_s: float = 0.0,
+    ) -> None:
+        """``origin_s``: a moment of the frames' clock at which an interval begins."""
+        self.places, self._names, self._origin_s = places, names, origin_s
+        self._classes = classes or [None] * len(places.shapes)
+        self._table = _Table(len(places.shapes))
+        self._size: tuple[int, int] | None = None
+        self._outlines: list[Floats] = []
+        self._widths: list[float] = []
+        self.time_s: float | None = None
+        self.total: dict[Key, Tally] = {}
+        self._interval: dict[Key, Tally] = {}
+        self._began_s = 0.0
+        self.history = History(places.every_s)
+        self.heat = np.zeros((HEAT_ROWS, HEAT_COLUMNS))  # seconds that objects were there
+        for number, asked in enumerate(self._classes):
+            for one in sorted(asked or ()):
+                self._tally(self.total, (number, one))
+
+    # ------------------------------------------------------------------
+    # A frame.
+
+    def update(
+        self,
+        ids: NDArray[np.int64],
+        class_ids: NDArray[np.int64],
+        boxes: NDArray[np.floating],
+        time_s: float,
+        size: tuple[int, int],
+    ) -> tuple[list[ZoneEvent], list[ZoneCount]]:
+        """What happened up to the frame at ``time_s``, and the intervals that are over. ``ids`` [N]
+        from 1, -1: no track; ``boxes`` xyxy [N, 4]; ``size``: width and height of the picture."""
+        ended: list[ZoneEvent] = []
+        if self.time_s is not None and time_s < self.time_s - LOST_S:  # the clock begins anew
+            ended = self.end()
+            self._origin_s += time_s - self.time_s
+            self._began_s += time_s - self.time_s
+            self.time_s = time_s
+        if self.time_s is None:
+            steps = math.floor((time_s - self._origin_s) / self.places.every_s)
+            self._began_s = self._origin_s + steps * self.places.every_s
+            self.history.begin(self._began_s)
+        self.time_s = time_s = time_s if self.time_s is None else max(time_s, self.time_s)
+        over = self._close_intervals(time_s)
+        self._scale(size)
+        events = ended + self._end_lost(time_s)
+        followed = ids >= 0
+        ids, class_ids, boxes = ids[followed], class_ids[followed], boxes[followed]
+        points, margins = _points(boxes, self.places)
+        known = np.isin(ids, self._table.ids)
+        if known.any():
+            rows = self._table.find(ids[known])
+            events += self._move(rows, points[known], margins[known], time_s)
+        if not known.all():
+            new = ~known
+            events += self._begin(ids[new], class_ids[new], points[new], time_s)
+        self._count_present()
+        return events, over
+
+    def end(self) -> list[ZoneEvent]:
+        """Ends all tracks, as behind a cut."""
+        return self._end_rows(np.ones(len(self._table.ids), bool))
+
+    def finish(self) -> tuple[list[ZoneEvent], list[ZoneCount]]:
+        """Ends all tracks and the interval that runs."""
+        events = self.end()
+        if self.time_s is None or self.time_s <= self._began_s:
+            return events, []
+        return events, self._close_interval(self.time_s)
+
+    # ------------------------------------------------------------------
+    # Tracks.
+
+    def _begin(
+        self, ids: NDArray[np.int64], class_ids: NDArray[np.int64], points: Floats, time_s: float
+    ) -> list[ZoneEvent]:
+        """Nobody crosses a line who was not seen before it; a zone may be where one appears."""
+        table, first = self._table, len(self._table.ids)
+        table.add(len(ids))
+        table.ids[first:], table.classes[first:] = ids, class_ids
+        table.points[first:], table.seen_s[first:] = points, time_s
+        events = []
+        for number, shape in enumerate(self.places.shapes):
+            asked = self._classes[number]
+            counts = np.ones(len(ids), bool) if asked is None else np.isin(class_ids, list(asked))
+            table.counts[first:, number] = counts
+            if shape.is_line:
+                table.away[first:, number] = _from_line(points, self._outlines[number])
+                continue
+            inside = _inside(points, self._outlines[number])
+            table.sure[first:, number] = np.where(inside, 1, -1)
+            table.since_s[first:, number] = time_s
+            events += [
+                self._event(first + row, number, "appears", time_s)
+                for row in np.flatnonzero(inside & counts).tolist()
+            ]
+        return events
+
+    def _move(
+        self, rows: NDArray[np.intp], points: Floats, margins: Floats, time_s: float
+    ) -> list[ZoneEvent]:
+        table = self._table
+        passed = time_s - table.seen_s[rows]
+        self._warm(points, passed)
+        before = table.points[rows].copy()
+        table.points[rows], table.seen_s[rows] = points, time_s
+        events = []
+        for number, shape in enumerate(self.places.shapes):
+            if shape.is_line:
+                events += self._cross(number, rows, before, points, margins, time_s)
+            else:
+                self._spend(number, rows, passed)
+                events += self._visit(number, rows, points, margins, time_s)
+        return events
+
+    def _cross(
+        self,
+        number: int,
+        rows: NDArray[np.intp],
+        before: Floats,
+        points: Floats,
+        margins: Floats,
+        time_s: float,
+    ) -> list[ZoneEvent]:
+        table, (a, b) = self._table, self._outlines[number]
+        was, now = table.away[rows, number], _from_line(points, self._outlines[number])
+        changed = (was >= 0) != (now >= 0)
+        if changed.any():
+            share = was[changed] / (was[changed] - now[changed])
+            met = before[changed] + share[:, None] * (points[changed] - before[changed])
+            along = (met - a) @ (b - a) / ((b - a) @ (b - a))
+            table.through[rows[changed], number] = (along >= 0) & (along <= 1)
+        table.away[rows, number] = now
+        side = np.where(np.abs(now) > margins, np.sign(now), 0).astype(np.int8)
+        had = table.sure[rows, number]
+        turned = (side != 0) & (had != 0) & (side != had)
+        crossed = turned & table.through[rows, number] & table.counts[rows, number]
+        table.sure[rows, number] = np.where(side != 0, side, had)
+        return [
+            self._event(int(rows[i]), number, "crosses", time_s, IN if side[i] > 0 else OUT)
+            for i in np.flatnonzero(crossed).tolist()
+        ]
+
+    def _visit(
+        self, number: int, rows: NDArray[np.intp], points: Floats, margins: Floats, time_s: float
+    ) -> list[ZoneEvent]:
+        table, outline = self._table, self._outlines[number]
+        inside = _inside(points, outline)
+        least = np.minimum(margins, MOST_OF_ZONE * self._widths[number])
+        side = np.where(inside, 1, -1) * (_from_outline(points, outline) > least)
+        had = table.sure[rows, number]
+        turned = (side != 0) & (side != had)
+        events = []
+        for i in np.flatnonzero(turned & table.counts[rows, number]).tolist():
+            row = int(rows[i])
+            event = self._event(row, number, "enters" if side[i] > 0 else "leaves", time_s)
+            events.append(event)
+        table.sure[rows, number] = np.where(side != 0, side, had)
+        entered = rows[turned & (side > 0)]
+        table.since_s[entered, number], table.stayed[entered, number] = time_s, False
+        return events + self._stay(number, rows, time_s)
+
+    def _stay(self, number: int, rows: NDArray[np.intp], time_s: float) -> list[ZoneEvent]:
+        table, longest = self._table, self.places.shapes[number].stays_s
+        if longest is None:
+            return []
+        there = (table.sure[rows, number] > 0) & table.counts[rows, number]
+        late = time_s - table.since_s[rows, number] >= longest - CLOCK_S
+        staying = rows[there & late & ~table.stayed[rows, number]]
+        table.stayed[staying, number] = True
+        return [self._event(row, number, "stays", time_s) for row in staying.tolist()]
+
+    def _end_lost(self, time_s: float) -> list[ZoneEvent]:
+        return self._end_rows(time_s - self._table.seen_s > LOST_S + CLOCK_S)
+
+    def _end_rows(self, gone: NDArray[np.bool_]) -> list[ZoneEvent]:
+        if not gone.any():
+            return []
+        table, time_s = self._table, self.time_s or 0.0
+        events = []
+        for number, shape in enumerate(self.places.shapes):
+            if not shape.is_line:
+                inside = gone & (table.sure[:, number] > 0) & table.counts[:, number]
+                rows = np.flatnonzero(inside).tolist()
+                events += [self._event(row, number, "ends", time_s) for row in rows]
+        table.keep(~gone)
+        self._count_present()
+        return events
+
+    def _event(
+        self, row: int, number: int, event: str, time_s: float, direction: str = ""
+    ) -> ZoneEvent:
+        """Says and counts it. To be called while the table has the track as it was before."""
+        table = self._table
+        class_id = int(table.classes[row])
+        since_s = until_s = None
+        if event in ("leaves", "ends", "stays"):
+            since_s, until_s = float(table.since_s[row, number]), float(table.seen_s[row])
+        if event != "stays":
+            kind = direction or COUNTED_AS[event]
+            for tallies in (self.total, self._interval):
+                tally = self._tally(tallies, (number, class_id))
+                tally.counts[kind] += 1
+                if event in ("leaves", "ends") and since_s is not None and until_s is not None:
+                    tally.stays.append(until_s - since_s)
+        name = self._names[class_id] if class_id < len(self._names) else str(class_id)
+        x, y = table.points[row].tolist()
+        return ZoneEvent(
+            *(time_s, self.places.shapes[number].name, event, direction, name),
+            *(int(table.ids[row]), x, y, since_s, until_s),
+        )
+
+    # ------------------------------------------------------------------
+    # Sums.
+
+    def _tally(self, tallies: dict[Key, Tally], key: Key) -> Tally:
+        if key not in tallies:
+            kinds = OF_LINES if self.places.shapes[key[0]].is_line else OF_ZONES
+            tallies[key] = Tally(dict.fromkeys(kinds, 0))
+        return tallies[key]
+
+    def _spend(self, number: int, rows: NDArray[np.intp], passed: Floats) -> None:
+        """The time since they were seen last belongs to the zone in which they were."""
+        table = self._table
+        there = (table.sure[rows, number] > 0) & table.counts[rows, number]
+        for class_id in np.unique(table.classes[rows[there]]).tolist():
+            seconds = float(passed[there & (table.classes[rows] == class_id)].sum())
+            for tallies in (self.total, self._interval):
+                self._tally(tallies, (number, class_id)).seconds += seconds
+
+    def _count_present(self) -> None:
+        """How many are in each zone; those who are looked for are."""
+        table = self._table
+        present: dict[Key, int] = defaultdict(int)
+        for row, number in np.argwhere((table.sure > 0) & table.counts).tolist():
+            if not self.places.shapes[number].is_line:
+                present[number, int(table.classes[row])] += 1
+        for tallies in (self.total, self._interval):
+            for key in {*present, *tallies}:
+                tally = self._tally(tallies, key)
+                tally.now = present.get(key, 0)
+                tally.most = max(tally.most, tally.now)
+
+    def _close_intervals(self, time_s: float) -> list[ZoneCount]:
+        every, over = self.places.every_s, list[ZoneCount]()
+        for _ in range(MOST_EMPTY):
+            if time_s < self._began_s + every:
+                return over
+            over += self._close_interval(self._began_s + every)
+        self._began_s += math.floor((time_s - self._began_s) / every) * every
+        return over
+
+    def _close_interval(self, to_s: float) -> list[ZoneCount]:
+        """A row for each line and zone, and each class that it has ever counted."""
+        from_s, interval = self._began_s, self._interval
+        for key, tally in self.total.items():
+            if key not in interval:
+                self._tally(interval, key).now = tally.now
+                interval[key].most = tally.now
+        rows = [self._row(from_s, to_s, key, interval[key]) for key in sorted(interval)]
+        self.history.add(from_s, to_s, interval)
+        self._began_s, self._interval = to_s, {}
+        for key, tally in self.total.items():
+            if tally.now:  # who is there now was there when the next one began
+                self._tally(self._interval, key).most = tally.now
+        return rows
+
+    def _row(self, from_s: float, to_s: float, key: Key, tally: Tally) -> ZoneCount:
+        shape = self.places.shapes[key[0]]
+        name = self._names[key[1]] if key[1] < len(self._names) else str(key[1])
+        mean = None if shape.is_line else tally.seconds / max(to_s - from_s, CLOCK_S)
+        most = None if shape.is_line else tally.most
+        return ZoneCount(from_s, to_s, shape.name, name, dict(tally.counts), mean, most)
+
+    def _warm(self, points: Floats, passed: Floats) -> None:
+        if self._size is None:
+            return
+        cells = (points / self._size * (HEAT_COLUMNS, HEAT_ROWS)).astype(np.intp)
+        cells = cells.clip(0, (HEAT_COLUMNS - 1, HEAT_ROWS - 1))
+        np.add.at(self.heat, (cells[:, 1], cells[:, 0]), passed)
+
+    def _scale(self, size: tuple[int, int]) -> None:
+        """Lines and zones in pixels of this picture."""
+        if size == self._size:
+            return
+        self._size = size
+        self._outlines = [outline_of(shape, self.places.size, size) for shape in self.places.shapes]
+        self._widths = [_width(outline) for outline in self._outlines]
+
+
+class History:
+    """Counts of past intervals, of which there are ``HISTORY`` at most: then two become one."""
+
+    def __init__(self, every_s: float) -> None:
+        self.every_s = every_s
+        self.began_s = 0.0
+        self.slots: list[dict[Key, Tally]] = []
+
+    def begin(self, began_s: float) -> None:
+        self.began_s = began_s
+
+    def add(self, from_s: float, to_s: float, interval: dict[Key, Tally]) -> None:
+        middle = (from_s + to_s) / 2 - self.began_s
+        while middle >= HISTORY * self.every_s:
+            self.every_s *= 2
+            pairs = [self.slots[i : i + 2] for i in range(0, len(self.slots), 2)]
+            self.slots = [_join(pair) for pair in pairs]
+        slot = max(0, int(middle / self.every_s))
+        while len(self.slots) <= slot:
+            self.slots.append({})
+        self.slots[slot] = _join([self.slots[slot], interval])
+
+
+def _join(several: Sequence[dict[Key, Tally]]) -> dict[Key, Tally]:
+    joined: dict[Key, Tally] = {}
+    for one in several:
+        for key, tally in one.items():
+            into = joined.setdefault(key, Tally(dict.fromkeys(tally.counts, 0)))
+            for kind, count in tally.counts.items():
+                into.counts[kind] += count
+            into.seconds += tally.seconds
+            into.most = max(into.most, tally.most)
+    return joined
+
+
+# ----------------------------------------------------------------------
+# Geometry. Points [N, 2] and outlines [n, 2] in pixels, y downwards.
+
+
+def outline_of(shape: Shape, of: tuple[float, float] | None, size: tuple[int, int]) -> Floats:
+    """The points of a line or zone in a picture of ``size``; ``of``: ``Places.size``."""
+    scale = (1.0, 1.0) if of is None else (size[0] / of[0], size[1] / of[1])
+    return np.array(shape.points, np.float64) * scale
+
+
+def _points(boxes: NDArray[np.floating], places: Places) -> tuple[Floats, Floats]:
+    """The point of each box that counts, and how far it must be behind a line."""
+    boxes = boxes.astype(np.float64)
+    x, sides = (boxes[:, 0] + boxes[:, 2]) / 2, (boxes[:, 2:] - boxes[:, :2]).mean(axis=1)
+    y = boxes[:, 3] if places.point == BOTTOM else (boxes[:, 1] + boxes[:, 3]) / 2
+    return np.stack([x, y], axis=1), np.maximum(LEAST_MARGIN, places.margin * sides)
+
+
+def _from_line(points: Floats, line: Floats) -> Floats:
+    """How far points are from the endless line: above 0 at the right hand of whoever looks from its
+    first point to its last."""
+    a, b = line
+    along = (b - a) / np.hypot(*(b - a))
+    away: Floats = (points - a) @ np.array([-along[1], along[0]])
+    return away
+
+
+def _inside(points: Floats, outline: Floats) -> NDArray[np.bool_]:
+    """By the edges that a ray to the right crosses: an odd number."""
+    x, y = points[:, :1], points[:, 1:]
+    (x1, y1), (x2, y2) = outline.T, np.roll(outline, -1, axis=0).T
+    spans = (y1 > y) != (y2 > y)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        left = x < (x2 - x1) * (y - y1) / (y2 - y1) + x1
+    odd: NDArray[np.bool_] = (spans & left).sum(axis=1) % 2 == 1
+    return odd
+
+
+def _from_outline(points: Floats, outline: Floats) -> Floats:
+    """The distance of each point from the nearest edge."""
+    edges = np.roll(outline, -1, axis=0) - outline
+    to = points[:, None] - outline
+    share = ((to * edges).sum(axis=2) / (edges * edges).sum(axis=1)).clip(0, 1)
+    nearest: Floats = np.linalg.norm(to - share[..., None] * edges, axis=2).min(axis=1)
+    return nearest
+
+
+def _width(outline: Floats) -> float:
+    """About how wide a zone is where it is narrow: of a rectangle, its shorter side or less."""
+    if len(outline) == 2:
+        return 0.0
+    after = np.roll(outline, -1, axis=0)
+    area = abs(np.sum(outline[:, 0] * after[:, 1] - after[:, 0] * outline[:, 1])) / 2
+    return float(2 * area / np.linalg.norm(after - outline, axis=1).sum())

@@ -1,0 +1,149 @@
+"""What ``detect-video zones`` writes: a template of zones.yaml, a still with a grid, and a page on
+which lines and zones are drawn with the mouse. The page needs no server and loads nothing."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from detector.core.config.schema import Config
+from detector.core.errors import OutputError, SourceError, UsageError
+from detector.core.errors.guard import keep_listed, refuse_kept
+from detector.core.errors.writing import write_whole
+from detector.core.run.inputs import refuse_cameras
+from detector.core.run.outputs import MOST_NAMES, stem_of
+from detector.core.run.reading import Reading
+from detector.core.types import Image
+
+PAGE = Path(__file__).with_name("site") / "zones.html"
+STILL = "__STILL__"  # in the page: what follows its assignment is replaced
+GRID_LINES = 10  # along the longer side, about
+ENDINGS = (".yaml", ".png", ".html")
+SHADE, INK = (60, 220, 255), (0, 0, 0)  # BGR
+
+TEMPLATE = """\
+# Lines and zones of {name}. Count with:
+#   detect-video {name} --zones {file}
+# {page} draws them with the mouse; {still} shows the coordinates.
+size: [{width}, {height}]    # of the picture that the points below are of
+every: 60              # seconds of a row of the counts
+point: bottom          # what counts of a box: the middle of its lower edge; or centre
+# classes: [person]    # what is counted; without it, every class
+lines:
+  line:                # "in" is from the left hand to the right, seen from the first point to the
+                       # second: an arrow in the video shows it. Change the points to turn it.
+    points: [[{x1}, {y2}], [{x2}, {y2}]]
+zones:
+  zone:
+    points: [[{x1}, {y1}], [{x2}, {y1}], [{x2}, {y3}], [{x1}, {y3}]]
+    # classes: [person]
+    # stays: 30        # an event when an object is there for so many seconds
+# cameras: {{front: {{lines: ..., zones: ...}}}}    # instead of the above, for one camera
+# clips: {{"entrance*.mp4": {{lines: ...}}}}          # and for files of this name
+"""
+
+
+def write_template(spec: str, config: Config, output: str | None) -> list[Path]:
+    """Template, still and page of a source, which are new files. Raises UsageError, SourceError,
+    and OutputError where a file is there already."""
+    from detector.core import sources
+
+    refuse_cameras([spec])
+    keep_listed("the source", lambda: sources.files_of(spec))
+    paths = _choose_paths(spec, output)
+    picture = _first_picture(spec, config)
+    height, width = picture.shape[:2]
+    yaml, still, page = paths
+    text = TEMPLATE.format(
+        **{"name": Path(spec).name, "file": yaml.name, "page": page.name, "still": still.name},
+        **{"width": width, "height": height},
+        **{"x1": width // 4, "x2": 3 * width // 4},
+        **{"y1": height // 4, "y2": height // 2, "y3": 3 * height // 4},
+    )
+    contents = (text.encode(), _encode(with_grid(picture), ".png"), _page(picture, spec))
+    for path, content in zip(paths, contents, strict=True):
+        refuse_kept(path)
+        write_whole(path, content)
+    return paths
+
+
+def _choose_paths(spec: str, output: str | None) -> list[Path]:
+    """No file is replaced: the template is edited by hand. Raises UsageError, OutputError."""
+    if output is not None:
+        target = Path(output)
+        if target.suffix not in (".yaml", ".yml"):
+            raise UsageError(f"--output {output}: is a YAML file: -o zones.yaml")
+        paths = [target, *(target.with_suffix(ending) for ending in ENDINGS[1:])]
+        for path in paths:
+            if os.path.lexists(path):
+                raise OutputError(f"{path}: exists, and is kept; name another file with -o")
+        return paths
+    for number in range(1, MOST_NAMES):
+        added = "" if number == 1 else f"-{number}"
+        paths = [Path(f"{stem_of(spec)}-zones{added}{ending}") for ending in ENDINGS]
+        if not any(os.path.lexists(path) for path in paths):
+            return paths
+    raise OutputError(f"too many files are called {stem_of(spec)}-zones; use -o")
+
+
+def _first_picture(spec: str, config: Config) -> Image:
+    with Reading.of(config).open(spec) as source:
+        for frame in source:
+            return frame.image.copy()
+    raise SourceError(f"{spec}: no frame could be read")
+
+
+def with_grid(picture: Image) -> Image:
+    """A copy with lines at round numbers of pixels, which stand at the edges."""
+    drawn = picture.copy()
+    height, width = picture.shape[:2]
+    step = _round_step(max(width, height) / GRID_LINES)
+    scale = max(0.35, min(width, height) / 1500)
+    drawn[:, ::step] = SHADE
+    drawn[::step] = SHADE
+    drawn = cv2.addWeighted(drawn, 0.6, picture, 0.4, 0)
+    for at in range(0, width, step):
+        _write(drawn, str(at), at, 0, scale)
+    for at in range(step, height, step):
+        _write(drawn, str(at), 0, at, scale)
+    return np.asarray(drawn, np.uint8)
+
+
+def _round_step(wanted: float) -> int:
+    """The next of 1, 2, 5, 10, 20, 50..."""
+    steps = [base * power for power in (1, 10, 100, 1000, 10000) for base in (1, 2, 5)]
+    return next(step for step in steps if step >= wanted or step == steps[-1])
+
+
+def _write(image: Image, text: str, x: int, y: int, scale: float) -> None:
+    (width, height), below = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, scale, 1)
+    right, bottom = x + width + 4, y + height + below
+    cv2.rectangle(image, (x, y), (right, bottom), SHADE, cv2.FILLED)
+    at = (x + 2, y + height + 1)
+    cv2.putText(image, text, at, cv2.FONT_HERSHEY_SIMPLEX, scale, INK, 1, cv2.LINE_AA)
+
+
+def _encode(picture: Image, suffix: str) -> bytes:
+    done, data = cv2.imencode(suffix, picture)
+    if not done:
+        raise OutputError("the still cannot be encoded; take another moment with --start")
+    return bytes(data.tobytes())
+
+
+def _page(picture: Image, spec: str) -> bytes:
+    """The page with the picture in it."""
+    height, width = picture.shape[:2]
+    still = base64.b64encode(_encode(picture, ".jpg")).decode()
+    about = {
+        "still": f"data:image/jpeg;base64,{still}",
+        "width": width,
+        "height": height,
+        "name": Path(spec).name,
+    }
+    safe = json.dumps(about).replace("<", "\\u003c")
+    return PAGE.read_text(encoding="utf-8").replace(f'"{STILL}"', safe).encode()

@@ -1,0 +1,303 @@
+"""The file of lines and zones, for all sources, and for single cameras and clips.
+
+    size: [1280, 720]      # of the picture that the points are of; without it: all of 0 to 1, or
+                           # pixels of the source itself
+    point: bottom          # of a box: the middle of its lower edge; or centre
+    margin: 0.15           # of a box's size: how far behind a line its point must be
+    every: 60              # seconds of an interval of counts
+    classes: [person]      # what all count that say nothing themselves; without it: every class
+    lines:
+      door: {points: [[100, 300], [500, 300]]}
+    zones:
+      yard: {points: [[...], [...], [...]], classes: [person], stays: 30}
+    cameras: {front: {lines: ..., zones: ...}}
+    clips: {"entrance*.mp4": {...}}
+
+A section of ``cameras`` or ``clips`` goes on from what stands above, but for its lines and zones:
+they take the place of those.
+Points are checked here, as far as they can be without the source.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from detector.core.errors import UsageError
+from detector.core.errors.parsing import quote
+from detector.core.errors.reading import read_text
+from detector.core.errors.yaml_parsing import parse_yaml
+
+Point = tuple[float, float]
+
+BOTTOM, CENTRE = "bottom", "centre"
+OPTIONS = ("size", "point", "margin", "every", "classes", "lines", "zones")
+MOST_SHAPES, MOST_POINTS = 100, 200
+LONGEST_NAME = 60
+INTERVAL_S = 60.0
+MARGIN = 0.15  # of the mean side of a box: errors of a detector's boxes grow with them
+EXAMPLE = "detect-video zones in.mp4 writes a file to begin with"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A line (two points; "in" is from its left to its right hand, seen from the first point to the
+    second) or a zone, a polygon. ``classes``: names or ids that it counts; None: all. ``stays_s``:
+    after so long in the zone an object stays there; None: no matter how long."""
+
+    name: str
+    points: tuple[Point, ...]
+    is_line: bool
+    classes: tuple[str, ...] | None = None
+    stays_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The lines and zones of a source. ``size``: width and height that the points are of; (1, 1):
+    they are shares of the picture; None: pixels of the source, whatever its size."""
+
+    shapes: tuple[Shape, ...] = ()
+    size: tuple[float, float] | None = None
+    point: str = BOTTOM
+    every_s: float = INTERVAL_S
+    margin: float = MARGIN
+
+    def check_size(self, path: str, width: int, height: int) -> None:
+        """Raises UsageError where points in pixels of the source lie outside a picture of it."""
+        if self.size is None:
+            for shape in self.shapes:
+                _check_inside(f"{path}: {shape.name}", shape.points, (width, height))
+
+
+@dataclass(frozen=True, slots=True)
+class ZonesFile:
+    path: str
+    default: Places
+    cameras: Mapping[str, Places]
+    clips: Mapping[str, Places]  # by the pattern of a file's name
+
+    def of_camera(self, name: str) -> Places:
+        return self.cameras.get(name, self.default)
+
+    def of_clip(self, source: str) -> Places:
+        """Those of a file, by its name or path. The first pattern that fits is taken. Raises
+        UsageError where there are none."""
+        name = Path(source).name
+        fitting = (
+            places
+            for pattern, places in self.clips.items()
+            if fnmatchcase(name, pattern) or fnmatchcase(source, pattern)
+        )
+        found = next(fitting, self.default)
+        if not found.shapes:
+            raise UsageError(
+                f"{self.path}: has neither lines nor zones for {name}; put some at the top of the "
+                f"file, or below clips: {name}:"
+            )
+        return found
+
+    def each(self) -> Iterator[Places]:
+        yield from (self.default, *self.cameras.values(), *self.clips.values())
+
+
+def read_zones(path: str) -> ZonesFile:
+    """Raises UsageError with the place of what is wrong, and what is right there."""
+    content = parse_yaml(read_text(path, "a file of lines and zones"), path)
+    if not isinstance(content, dict):
+        raise UsageError(f"{path}: is no mapping with lines: and zones:; {EXAMPLE}")
+    _check_keys(path, content, (*OPTIONS, "cameras", "clips"))
+    default = _places(path, content, {})
+    own = {
+        group: {
+            str(name): _places(f"{path}: {group}.{name}", _mapping(path, group, section), content)
+            for name, section in _mapping(path, group, content.get(group) or {}).items()
+        }
+        for group in ("cameras", "clips")
+    }
+    file = ZonesFile(path, default, own["cameras"], own["clips"])
+    if not any(places.shapes for places in file.each()):
+        raise UsageError(f"{path}: has neither lines nor zones; {EXAMPLE}")
+    return file
+
+
+def _mapping(path: str, where: str, value: Any) -> dict[Any, Any]:
+    if not isinstance(value, dict):
+        raise UsageError(f"{path}: {where}: {quote(value)} is no mapping of names; {EXAMPLE}")
+    return value
+
+
+def _check_keys(where: str, given: Mapping[Any, Any], known: Sequence[str]) -> None:
+    for key in given:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, 1, 0.5)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+            raise UsageError(f"{where}: unknown key {quote(key)}; {hint}")
+
+
+def _places(where: str, section: dict[Any, Any], above: Mapping[Any, Any]) -> Places:
+    """``above``: the whole file, whose options stand where the section says nothing."""
+    if above:
+        _check_keys(where, section, OPTIONS)
+        inherited = [key for key in OPTIONS if key in above and key not in section]
+        if not {"lines", "zones"}.isdisjoint(section):  # its own shapes take the place of all
+            inherited = [key for key in inherited if key not in ("lines", "zones")]
+        section = {**{key: above[key] for key in inherited}, **section}
+    point = section.get("point", BOTTOM)
+    if point not in (BOTTOM, CENTRE):
+        raise UsageError(f"{where}: point: {quote(point)} is neither {BOTTOM} nor {CENTRE}")
+    margin = section.get("margin", MARGIN)
+    if not _is_number(margin) or not 0 <= margin <= 1:
+        raise UsageError(f"{where}: margin: {quote(margin)} is no share of a box: 0 to 1")
+    every_s = _seconds(f"{where}: every", section.get("every", INTERVAL_S))
+    size = _size(where, section.get("size"))
+    classes = _classes(where, section.get("classes"))
+    shapes = [
+        _shape(f"{where}: {group}", name, given, group == "lines", classes)
+        for group in ("lines", "zones")
+        for name, given in _mapping(where, group, section.get(group) or {}).items()
+    ]
+    names = [shape.name for shape in shapes]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise UsageError(f"{where}: two are called {min(twice)}; give each its own name")
+    if len(shapes) > MOST_SHAPES:
+        raise UsageError(f"{where}: more than {MOST_SHAPES} lines and zones; leave some out")
+    points = [point for shape in shapes for point in shape.points]
+    if size is None and points and all(0 <= one <= 1 for point in points for one in point):
+        size = (1.0, 1.0)
+    for shape in shapes if size is not None else ():
+        assert size is not None
+        _check_inside(f"{where}: {shape.name}", shape.points, size)
+    return Places(tuple(shapes), size, point, every_s, float(margin))
+
+
+def _shape(
+    where: str, name: Any, given: Any, is_line: bool, classes: tuple[str, ...] | None
+) -> Shape:
+    text = str(name)
+    if not text.strip() or len(text) > LONGEST_NAME or not text.isprintable():
+        raise UsageError(f"{where}: {quote(text)} is no name of 1 to {LONGEST_NAME} letters")
+    where = f"{where}.{text}"
+    if isinstance(given, list):
+        given = {"points": given}
+    given = _mapping(where, "it", given)
+    _check_keys(where, given, ("points", "classes") if is_line else ("points", "classes", "stays"))
+    points = _points(f"{where}.points", given.get("points"))
+    if is_line:
+        if len(points) != 2:
+            raise UsageError(f"{where}.points: a line has 2 points, this has {len(points)}")
+        if points[0] == points[1]:
+            raise UsageError(f"{where}.points: the line has no length: both points are the same")
+    else:
+        _check_polygon(f"{where}.points", points)
+    stays = given.get("stays")
+    return Shape(
+        text,
+        points,
+        is_line,
+        _classes(where, given["classes"]) if "classes" in given else classes,
+        None if stays is None else _seconds(f"{where}.stays", stays),
+    )
+
+
+def _points(where: str, given: Any) -> tuple[Point, ...]:
+    if not isinstance(given, list):
+        raise UsageError(f"{where}: is no list of points: [[x, y], [x, y]]")
+    if len(given) > MOST_POINTS:
+        raise UsageError(f"{where}: more than {MOST_POINTS} points; leave some out")
+    for point in given:
+        if not isinstance(point, list) or len(point) != 2 or not all(map(_is_number, point)):
+            raise UsageError(f"{where}: {quote(point)} is no point: [x, y], two numbers")
+    return tuple((float(x), float(y)) for x, y in given)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _seconds(where: str, value: Any) -> float:
+    """60, 60s, 1m or 1h, of at least a second."""
+    text = str(value).strip() if not isinstance(value, bool) else ""
+    unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:], 0)
+    try:
+        seconds = float(text[:-1]) * unit if unit else float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 1 <= seconds <= 86400:
+        raise UsageError(f"{where}: {quote(value)} is no time from 1 second to a day: 30, 5m or 1h")
+    return seconds
+
+
+def _size(where: str, value: Any) -> tuple[float, float] | None:
+    if value is None:
+        return None
+    if (
+        not isinstance(value, list)
+        or len(value) != 2
+        or not all(_is_number(one) and one >= 1 for one in value)
+    ):
+        raise UsageError(f"{where}: size: {quote(value)} is no width and height: [1280, 720]")
+    return float(value[0]), float(value[1])
+
+
+def _classes(where: str, value: Any) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    given = value if isinstance(value, list) else [value]
+    if not given or not all(isinstance(one, (str, int)) for one in given):
+        raise UsageError(f"{where}: classes: {quote(value)} is no list of classes: [person, car]")
+    return tuple(str(one) for one in given)
+
+
+def _check_inside(where: str, points: Sequence[Point], size: tuple[float, float]) -> None:
+    width, height = size
+    for x, y in points:
+        if not (0 <= x <= width and 0 <= y <= height):
+            raise UsageError(
+                f"{where}: the point [{x:g}, {y:g}] lies outside the picture of {width:g} x "
+                f"{height:g}; size: says of which picture the points are"
+            )
+
+
+def _check_polygon(where: str, points: Sequence[Point]) -> None:
+    count = len(points)
+    if count > 1 and points[0] == points[-1]:
+        raise UsageError(f"{where}: the last point repeats the first; leave it out")
+    if count < 3:
+        raise UsageError(f"{where}: a zone has at least 3 points, this has {count}")
+    edges = list(zip(points, [*points[1:], points[0]], strict=True))
+    for i, (a, b) in enumerate(edges):
+        if a == b:
+            raise UsageError(f"{where}: the point {i + 1} stands twice in a row")
+        for j in range(i + 1, count):
+            beside = j == i + 1 or (i == 0 and j == count - 1)
+            if not beside and _meet(*edges[i], *edges[j]):
+                raise UsageError(
+                    f"{where}: the zone crosses itself, between points {i + 1} and "
+                    f"{i + 2} and points {j + 1} and {(j + 1) % count + 1}; change their order"
+                )
+    if abs(sum(a[0] * b[1] - a[1] * b[0] for a, b in edges)) < 1e-9:
+        raise UsageError(f"{where}: all points lie on one line; a zone has an area")
+
+
+def _meet(a: Point, b: Point, c: Point, d: Point) -> bool:
+    """Whether two stretches have a point in common."""
+
+    def side(p: Point, q: Point, r: Point) -> float:
+        return (q[0] - p[0]) * (r[1] - p[1]) - (q[1] - p[1]) * (r[0] - p[0])
+
+    def between(p: Point, q: Point, r: Point) -> bool:
+        return min(p[0], q[0]) <= r[0] <= max(p[0], q[0]) and (
+            min(p[1], q[1]) <= r[1] <= max(p[1], q[1])
+        )
+
+    s, t, u, v = side(a, b, c), side(a, b, d), side(c, d, a), side(c, d, b)
+    if s * t < 0 and u * v < 0:
+        return True
+    touching = ((s, a, b, c), (t, a, b, d), (u, c, d, a), (v, c, d, b))
+    return any(turn == 0 and between(p, q, r) for turn, p, q, r in touching)

@@ -1,0 +1,84 @@
+"""Events of single objects, of cameras whose objects have ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from detector.core.types import Detections, Scene, ZoneEvent
+from detector.live.base import Event
+from detector.live.events.rules import EventRules
+from detector.live.events.wording import as_document
+from detector.live.sources.base import STALLED, FeedFacts
+from tests.live.events.test_rules import SECOND, START_S, detections, frame
+
+
+def followed(*tracks: int, class_id: int = 0) -> Detections:
+    found = detections(*[class_id] * len(tracks))
+    found.track_ids = np.array(tracks, np.int64)
+    return found
+
+
+def told(events: Sequence[Event]) -> list[str]:
+    return [f"{one.event} {one.class_name} {one.track} {one.count}" for one in events]
+
+
+def test_each_object_appears_and_leaves_with_its_id() -> None:
+    rules = EventRules(0, START_S)
+    assert told(rules.update(frame(0.0), followed(1, -1))) == ["appears person 1 1"]
+    assert told(rules.update(frame(0.1), followed(1, 2))) == ["appears person 2 2"]
+    assert told(rules.update(frame(1.0), followed(2))) == []
+    left = rules.update(frame(2.1), followed(2))
+    assert told(left) == ["leaves person 1 1"], "2 s after it was seen last; one is there still"
+    assert left[0].since_s == START_S
+    assert told(rules.update(frame(4.2), followed())) == ["leaves person 2 0"]
+
+
+def test_ids_that_begin_anew_are_others() -> None:
+    rules = EventRules(0, START_S)
+    rules.update(frame(0.0), followed(1))
+    events = rules.update(frame(0.1), followed(1, class_id=1))
+    assert told(events) == ["leaves person 1 0", "appears car 1 1"]
+
+
+def test_who_is_there_leaves_with_the_camera() -> None:
+    for end in ("down", "out"):
+        rules = EventRules(0, START_S)
+        rules.feed_changed("door", FeedFacts("live", 0), 0, START_S)
+        rules.update(frame(0.0), followed(1, 2))
+        if end == "down":
+            facts = FeedFacts(STALLED, SECOND)
+            events = rules.feed_changed("door", facts, SECOND, START_S + 1)
+        else:
+            events = rules.forget("door", SECOND, START_S + 1)
+        left = [one for one in events if one.event == "leaves"]
+        assert told(left) == ["leaves person 1 1", "leaves person 2 0"]
+        assert all(one.reason for one in left)
+
+
+def test_lines_and_zones_are_told_with_their_names() -> None:
+    class Book:
+        def finish(self) -> tuple[Sequence[ZoneEvent], Sequence[object]]:
+            return (), ()
+
+    rules, found = EventRules(0, START_S), followed(1)
+    rules.update(frame(4.0), found)
+    happened = (
+        ZoneEvent(5.0, "gate", "crosses", "in", "person", 1, 3.0, 4.0),
+        ZoneEvent(5.0, "yard", "leaves", "", "person", 1, 3.0, 4.0, since_s=2.0, until_s=5.0),
+    )
+    found.scene = Scene((), happened, (), Book())  # type: ignore[arg-type]
+    crosses, leaves = map(as_document, rules.update(frame(5.0), found))
+    assert (crosses["event"], crosses["zone"], crosses["direction"]) == ("crosses", "gate", "in")
+    assert (crosses["track"], crosses["class"], crosses["count"]) == (1, "person", None)
+    assert (leaves["event"], leaves["zone"], leaves["direction"]) == ("leaves", "yard", None)
+    times = leaves["time_utc"], leaves["since_utc"]
+    assert times == ("2027-01-15T08:00:05.000Z", "2027-01-15T08:00:02.000Z")
+
+
+def test_without_tracks_nothing_is_new() -> None:
+    rules = EventRules(0, START_S)
+    events = [one for t in range(3) for one in rules.update(frame(t / 10), detections(0))]
+    (document,) = map(as_document, events)
+    assert not {"track", "zone", "direction"} & document.keys()

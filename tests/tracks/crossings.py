@@ -1,0 +1,195 @@
+"""Scenes whose crossings are known: objects that walk over a line, stop on it, turn back before it.
+
+The truth is that of the plan by which each object walks. No geometry of the program takes part: a
+plan is written in distances along the line and away from it, and only then laid into the picture.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tallies
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.tracks.counting import Counter
+from detector.tracks.tracker import Tracker
+from detector.tracks.zones_file import Places, Shape
+
+FPS = 25
+SIZE = (1920, 1080)
+NAMES = ("person", "vehicle")
+FAR = 260.0  # pixels from the line where everybody begins and ends
+BAND = (60.0, 180.0)  # the zone, behind the line
+TREMBLE = 0.04  # of the box's size: less than half a margin
+
+Floats = NDArray[np.float64]
+Row = tuple[float, float, float]  # seconds, share along the line, pixels away from it
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``turns``: how far away from the line the object is when it turns, one after the other, the
+    first and last its ends; ``truth``: crossings in, out, entered, left."""
+
+    name: str
+    turns: tuple[float, ...]
+    truth: tuple[int, int, int, int]
+    stop_at: float | None = None  # where it stands for 2 s, trembling
+    beside: bool = False  # it walks past the line's end
+
+
+PLANS = (
+    Plan("in", (-FAR, FAR), (1, 0, 1, 1)),
+    Plan("out", (FAR, -FAR), (0, 1, 1, 1)),
+    Plan("in, stops on the line", (-FAR, FAR), (1, 0, 1, 1), stop_at=0.0),
+    Plan("out, stops on the line", (FAR, -FAR), (0, 1, 1, 1), stop_at=0.0),
+    Plan("turns before it", (-FAR, -30, -FAR), (0, 0, 0, 0)),
+    Plan("stops on it and turns", (-FAR, 0, -FAR), (0, 0, 0, 0), stop_at=0.0),
+    Plan("turns before it, from behind", (FAR, 30, FAR), (0, 0, 2, 2)),
+    Plan("there and back", (-FAR, FAR, -FAR), (1, 1, 2, 2)),
+    Plan("back and there", (FAR, -FAR, FAR), (1, 1, 2, 2)),
+    Plan("past its end", (-FAR, FAR), (0, 0, 0, 0), beside=True),
+    Plan("into the zone and back", (-FAR, 120, -FAR), (1, 1, 1, 1)),
+)
+
+
+@dataclass
+class Scene:
+    places: Places
+    truth: Tallies[str]
+    frames: list[tuple[float, NDArray[np.float64], NDArray[np.int64]]]  # time, boxes, class ids
+
+
+def make_scene(seed: int, *, meeting: bool = False) -> Scene:
+    """A line somewhere in the picture, and two to eight objects at once, each in a lane of its own;
+    half of them are hidden for up to 0.6 s while they walk. ``meeting``: two and two of a lane walk
+    in and out, through each other."""
+    random = np.random.default_rng(seed)
+    angle, length = random.uniform(0, 2 * np.pi), random.uniform(700, 900)
+    middle = np.array(SIZE) / 2 + random.uniform(-40, 40, 2)
+    along = np.array([np.cos(angle), np.sin(angle)])
+    right = np.array([-along[1], along[0]])  # to the right hand, as y points down
+
+    def lay(share: float, away: float) -> tuple[float, float]:
+        x, y = middle + along * length * (share - 0.5) + right * away
+        return float(x), float(y)
+
+    near, far = BAND
+    band = (lay(0, near), lay(1, near), lay(1, far), lay(0, far))
+    line = (lay(0, 0), lay(1, 0))
+    shapes = (Shape("line", line, True), Shape("zone", band, False))
+    count = int(random.integers(2, 9))
+    lanes = random.permutation(np.linspace(0.12, 0.88, 8))[:count]
+    lanes = np.repeat(lanes[: (count + 1) // 2], 2) if meeting else lanes
+    paths, truth = [], Tallies[str]()
+    for number, lane in enumerate(lanes.tolist()):
+        plan = PLANS[number % 2 if meeting else int(random.integers(len(PLANS)))]
+        share = lane if not plan.beside else float(random.choice([-0.16, 1.16]))
+        height = float(random.uniform(40, 70))
+        paths.append(
+            _Walk(plan, share, height, int(random.integers(2)), random, lambda s, a: lay(s, a))
+        )
+        truth.update(dict(zip(("in", "out", "entered", "left"), plan.truth, strict=True)))
+    end_s = max(walk.end_s for walk in paths)
+    frames = []
+    for i in range(int(end_s * FPS) + 1):
+        seen = [(walk.box(i / FPS), walk.kind) for walk in paths]
+        there = [(box, kind) for box, kind in seen if box is not None]
+        boxes = np.array([box for box, _ in there]).reshape(-1, 4)
+        frames.append((i / FPS, boxes, np.array([kind for _, kind in there], np.int64)))
+    return Scene(Places(shapes, every_s=2.0), truth, frames)
+
+
+class _Walk:
+    """One object, from when it comes to when it is gone."""
+
+    def __init__(self, plan, share, height, kind, random, lay) -> None:  # type: ignore[no-untyped-def]
+        self.kind, self._lay, self._share = kind, lay, share
+        self._size = np.array([height * 0.5, height])
+        self._random, self._speed = random, float(random.uniform(70, 130))
+        time = float(random.uniform(0, 3))
+        self._begin_s = time
+        rows: list[Row] = [(time, share, plan.turns[0])]
+        self._stands: tuple[float, float] | None = None
+        for before, after in zip(plan.turns, plan.turns[1:], strict=False):
+            stops = plan.stop_at is not None and min(before, after) <= plan.stop_at <= max(
+                before, after
+            )
+            if stops and self._stands is None:
+                time += abs(plan.stop_at - before) / self._speed
+                rows.append((time, share, plan.stop_at))
+                self._stands = (time, time + 2.0)
+                time += 2.0
+                rows.append((time, share, plan.stop_at))
+                before = plan.stop_at
+            if before != after:
+                time += abs(after - before) / self._speed
+                rows.append((time, share, after))
+        self.end_s = time
+        self._rows = np.array(rows)
+        self._hidden = self._choose_hidden()
+
+    def _choose_hidden(self) -> tuple[float, float]:
+        """While it walks straight on, so that whoever follows it can know where it will be."""
+        if self._random.uniform() < 0.5:
+            return (0.0, 0.0)
+        i = int(self._random.integers(len(self._rows) - 1))
+        begin, end = float(self._rows[i, 0]) + 0.6, float(self._rows[i + 1, 0]) - 0.3
+        if self._rows[i, 2] == self._rows[i + 1, 2] or end - begin < 0.7:
+            return (0.0, 0.0)
+        at = float(self._random.uniform(begin, end - 0.6))
+        return (at, at + float(self._random.uniform(0.2, 0.6)))
+
+    def box(self, time_s: float) -> Floats | None:
+        if not self._begin_s <= time_s <= self.end_s:
+            return None
+        if self._hidden[0] <= time_s < self._hidden[1]:
+            return None
+        away = float(np.interp(time_s, self._rows[:, 0], self._rows[:, 2]))
+        if self._stands is not None and self._stands[0] <= time_s <= self._stands[1]:
+            away += float(self._random.uniform(-TREMBLE, TREMBLE) * self._size.mean())
+        x, y = self._lay(self._share, away)  # of the middle of its lower edge
+        width, height = self._size
+        return np.array([x - width / 2, y - height, x + width / 2, y])
+
+
+@dataclass(frozen=True)
+class Faults:
+    """``missed``: share of boxes that are not found; ``noise``: of a box's size, by which its edges
+    are off (standard deviation); ``false``: boxes a frame where nothing is."""
+
+    missed: float = 0.0
+    noise: float = 0.0
+    false: float = 0.0
+
+
+def count(scene: Scene, tracker: Tracker, faults: Faults = Faults(), seed: int = 0) -> Counter:
+    """Takes the boxes of a scene through a tracker and the counter, to its end."""
+    counter, random = Counter(scene.places, NAMES), np.random.default_rng(seed)
+    for time_s, exact, kinds in scene.frames:
+        seen = random.uniform(size=len(exact)) >= faults.missed
+        sides = (exact[:, 2:] - exact[:, :2]).mean(axis=1, keepdims=True)
+        boxes = exact + random.normal(0, 1, exact.shape) * faults.noise * sides
+        boxes, classes = boxes[seen], kinds[seen]
+        false = int(random.poisson(faults.false))
+        corners = random.uniform(0, 1, (false, 2)) * (SIZE[0] - 40, SIZE[1] - 80)
+        nothing = np.tile(corners, 2) + np.array([0, 0, 40, 80])
+        boxes = np.concatenate([boxes, nothing])
+        classes = np.concatenate([classes, random.integers(0, 2, false)])
+        scores = np.concatenate([np.full(len(boxes) - false, 0.9), np.full(false, 0.4)])
+        ids = tracker.update(boxes, scores, classes, time_s)
+        counter.update(ids, classes, boxes, time_s, SIZE)
+    counter.finish()
+    return counter
+
+
+def counted(counter: Counter) -> Tallies[str]:
+    found = Tallies[str]()
+    for tally in counter.total.values():
+        found.update({kind: n for kind, n in tally.counts.items() if kind in KINDS})
+    return found
+
+
+KINDS: Sequence[str] = ("in", "out", "entered", "left", "appeared", "ended")

@@ -1,0 +1,199 @@
+"""Counts at lines and in zones, on scenes whose crossings are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from detector.core.types import ZoneCount, ZoneEvent
+from detector.tracks.counting import HISTORY, Counter, History, Tally
+from detector.tracks.trackers import KINDS as TRACKERS
+from detector.tracks.zones_file import Places, Shape
+from tests.tracks.crossings import KINDS, NAMES, SIZE, Faults, count, counted, make_scene
+
+LINE = Shape("door", ((100, 300), (500, 300)), True)  # "in" is downwards
+YARD = Shape("yard", ((100, 300), (500, 300), (500, 600), (100, 600)), False, stays_s=2)
+Walk = Sequence[tuple[float, float, float] | None]  # seconds, x, y of the lower edge's middle
+
+
+def walk(
+    way: Walk, *shapes: Shape, every_s: float = 60.0, point: str = "bottom", track: int = 1
+) -> tuple[Counter, list[ZoneEvent], list[ZoneCount]]:
+    """One object of 20 x 40 pixels; None: nobody is seen in the frame after that one."""
+    counter = Counter(Places(shapes or (LINE, YARD), None, point, every_s), NAMES)
+    events: list[ZoneEvent] = []
+    rows: list[ZoneCount] = []
+    for at in way:
+        t, x, y = at or (0.0, 0.0, 0.0)
+        boxes = np.array([[x - 10, y - 40, x + 10, y]] if at else []).reshape(-1, 4)
+        ids = np.full(len(boxes), track, np.int64)
+        time_s = t if at else (counter.time_s or 0.0) + 0.1
+        got = counter.update(ids, np.zeros(len(boxes), np.int64), boxes, time_s, SIZE)
+        events += got[0]
+        rows += got[1]
+    got = counter.finish()
+    return counter, [*events, *got[0]], [*rows, *got[1]]
+
+
+def names(events: Sequence[ZoneEvent]) -> list[str]:
+    return [f"{one.zone} {one.event}{one.direction and ' ' + one.direction}" for one in events]
+
+
+def straight(
+    y1: float, y2: float, seconds: float = 4.0, x: float = 300
+) -> list[tuple[float, float, float]]:
+    steps = round(seconds * 10)
+    return [(i / 10, x, y1 + (y2 - y1) * i / steps) for i in range(steps + 1)]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_exact_boxes_give_exact_counts(seed: int) -> None:
+    """The truth is that of the plans by which the objects of the scene walk."""
+    scene = make_scene(seed)
+    found = counted(count(scene, TRACKERS["bytetrack"](0.25)))
+    assert {kind: found[kind] for kind in KINDS} == {kind: scene.truth[kind] for kind in KINDS}
+
+
+def test_the_scenes_have_something_to_count() -> None:
+    truths = [make_scene(seed).truth for seed in range(12)]
+    assert all(sum(truth[kind] for truth in truths) >= 10 for kind in KINDS[:4])
+
+
+def test_missed_boxes_cost_little() -> None:
+    wrong = 0
+    for seed in range(4):
+        scene = make_scene(seed)
+        found = counted(count(scene, TRACKERS["bytetrack"](0.25), Faults(missed=0.1), seed))
+        wrong += sum(abs(found[kind] - scene.truth[kind]) for kind in KINDS[:4])
+    assert wrong <= 1
+
+
+def test_direction_and_place() -> None:
+    _, events, _ = walk(straight(200, 400), LINE)
+    assert names(events) == ["door crosses in"]
+    assert (events[0].track, events[0].class_name, events[0].x) == (1, "person", 300)
+    assert 2.0 < events[0].time_s < 2.2, "when it is surely behind the line"
+    assert names(walk(straight(400, 200), LINE)[1]) == ["door crosses out"]
+    assert names(walk(straight(200, 400, x=520), LINE)[1]) == [], "past the line's end"
+
+
+def test_a_box_that_trembles_on_the_line_crosses_once() -> None:
+    trembling = [(2 + i / 10, 300.0, 300 + 3 * (-1) ** i) for i in range(40)]
+    before, after = straight(200, 300, 2), [(6 + t, x, y) for t, x, y in straight(300, 400, 2)]
+    assert names(walk([*before, *trembling, *after], LINE)[1]) == ["door crosses in"]
+    back = [(6 + t, x, y) for t, x, y in straight(300, 200, 2)]
+    assert names(walk([*before, *trembling, *back], LINE)[1]) == []
+
+
+def test_the_point_may_be_the_centre() -> None:
+    way = straight(200, 312)  # its lower edge is behind the line, its centre is not
+    assert names(walk(way, LINE)[1]) == ["door crosses in"]
+    assert names(walk(way, LINE, point="centre")[1]) == []
+
+
+def test_a_gap_that_the_track_survives_counts_by_the_straight_way() -> None:
+    way = [one for one in straight(200, 400) if not 1.6 <= one[0] <= 2.4]
+    assert names(walk(way, LINE)[1]) == ["door crosses in"]
+
+
+def test_a_track_that_is_gone_for_longer_has_ended() -> None:
+    way = [*straight(350, 400, 1), *[None] * 15]
+    _, events, _ = walk(way, YARD)
+    assert names(events) == ["yard appears", "yard ends"]
+    assert (events[1].since_s, events[1].until_s) == (0.0, 1.0)
+    assert events[1].time_s == pytest.approx(2.1), "certain when it is looked for no longer"
+
+
+def test_a_cut_ends_all_tracks() -> None:
+    counter = Counter(Places((YARD,)), NAMES)
+    box, one = np.array([[290.0, 360, 310, 400]]), np.array([1])
+    counter.update(one, np.zeros(1, np.int64), box, 0.0, SIZE)
+    assert names(counter.end()) == ["yard ends"]
+    events, _ = counter.update(one + 1, np.zeros(1, np.int64), box, 0.1, SIZE)
+    assert names(events) == ["yard appears"]
+    assert next(iter(counter.total.values())).most == 1, "they are not there together"
+
+
+def test_visits_stays_and_seconds() -> None:
+    way = [*straight(200, 400, 2), *[(2 + i / 10, 300.0, 400.0) for i in range(40)]]
+    way += [(6 + t, x, y) for t, x, y in straight(400, 200, 2)]
+    counter, events, rows = walk(way, YARD, every_s=3.0)
+    assert names(events) == ["yard enters", "yard stays", "yard leaves"]
+    entered, stays, left = events
+    assert stays.time_s - entered.time_s == pytest.approx(2.0, abs=0.11)
+    assert (left.since_s, left.until_s) == (entered.time_s, left.time_s)
+    (tally,) = counter.total.values()
+    assert tally.counts == {"entered": 1, "left": 1, "appeared": 0, "ended": 0}
+    assert (tally.now, tally.most, len(tally.stays)) == (0, 1, 1)
+    assert tally.seconds == pytest.approx(tally.stays[0])
+    spent = sum((row.to_s - row.from_s) * (row.mean or 0) for row in rows)
+    assert spent == pytest.approx(tally.stays[0]), "no second is lost between intervals"
+    assert [(row.from_s, row.to_s) for row in rows] == [(0, 3), (3, 6), (6, 8)]
+    assert sum(row.counts["entered"] for row in rows) == 1
+
+
+def test_what_came_has_gone() -> None:
+    """entered + appeared = left + ended, whatever the boxes are."""
+    for seed in range(3):
+        scene = make_scene(seed)
+        counter = count(scene, TRACKERS["sort"](0.25), Faults(0.3, 0.1, 2.0), seed)
+        for tally in counter.total.values():
+            if "entered" in tally.counts:
+                of = tally.counts
+                assert of["entered"] + of["appeared"] == of["left"] + of["ended"]
+                assert tally.now == 0
+
+
+def test_classes_that_do_not_count() -> None:
+    counter = Counter(Places((LINE, YARD)), NAMES, [frozenset([1]), frozenset([0])])
+    for t, x, y in straight(200, 400):
+        box = np.array([[x - 10, y - 40, x + 10, y]])
+        counter.update(np.array([1]), np.array([0]), box, t, SIZE)
+    counter.finish()
+    assert counter.total[0, 1].counts == {"in": 0, "out": 0}, "it is listed, and was not seen"
+    assert (0, 0) not in counter.total
+    assert counter.total[1, 0].counts["entered"] == 1
+
+
+def test_shares_of_the_picture_follow_its_size() -> None:
+    shares = Places((Shape("door", ((0, 0.5), (1, 0.5)), True),), (1.0, 1.0))
+    counter = Counter(shares, NAMES)
+    for t, x, y in straight(200, 400):
+        box = np.array([[x - 10, y - 40, x + 10, y]])
+        counter.update(np.array([1]), np.array([0]), box, t, (640, 600))
+    assert counter.total[0, 0].counts["in"] == 1
+
+
+def test_a_clock_that_begins_anew_ends_tracks_and_counts_on() -> None:
+    way = [*straight(350, 400, 1), (1000.0, 300.0, 400.0), (1.0, 300.0, 400.0), (1.5, 300.0, 400.0)]
+    _, events, rows = walk(way, YARD, every_s=10.0)
+    assert names(events).count("yard ends") == 3
+    assert all(row.to_s > row.from_s for row in rows)
+
+
+def test_a_history_stays_short() -> None:
+    history = History(1.0)
+    history.begin(0.0)
+    for i in range(5 * HISTORY):
+        history.add(i, i + 1, {(0, 0): Tally({"in": 1}, now=0)})
+    assert len(history.slots) <= HISTORY
+    assert sum(slot[0, 0].counts["in"] for slot in history.slots) == 5 * HISTORY
+    assert history.every_s == 8.0
+
+
+def test_a_box_that_trembles_on_the_edge_of_a_zone_enters_once() -> None:
+    trembling = [(2 + i / 10, 300.0, 300 + 3 * (-1) ** i) for i in range(40)]
+    way = [
+        *straight(200, 300, 2),
+        *trembling,
+        *[(6 + t, x, y) for t, x, y in straight(300, 400, 2)],
+    ]
+    assert names(walk(way, YARD)[1]) == ["yard enters", "yard ends"]
+
+
+def test_who_leaves_as_an_interval_begins_was_in_it() -> None:
+    way = [*[(i / 10, 300.0, 400.0) for i in range(30)], (3.0, 300.0, 100.0), (3.5, 300.0, 100.0)]
+    _, _, rows = walk(way, YARD, every_s=3.0)
+    assert [row.most for row in rows] == [1, 1]

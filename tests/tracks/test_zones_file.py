@@ -1,0 +1,148 @@
+"""zones.yaml: what it means, and one line for everything that is wrong with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from detector.core.config.levels import resolve_config
+from detector.core.errors import UsageError
+from detector.core.run.plan import Asked
+from detector.core.types import SourceInfo
+from detector.tracks.stages.zones import ZonesStage
+from detector.tracks.zones_file import read_zones
+from tests.cli.command import detect_video
+from tests.conftest import CHECKOUT
+from tests.tracks.test_stage import INFO
+
+STREET = str(CHECKOUT / "videos/street.mp4")
+LINE = "lines: {a: [[0, 0.5], [1, 0.5]]}\n"
+SQUARE = "[[0.1, 0.1], [0.9, 0.1], [0.9, 0.9], [0.1, 0.9]]"
+WRONG = {  # file -> a word of what is said, which names the place
+    "": "mapping",
+    "- 1": "mapping",
+    "lines: 3": "lines",
+    "lines: {}": "neither",
+    "lines: {a: [[0, 0]]}": r"a\.points",
+    "lines: {a: [[0, 0], [0, 0]]}": r"a\.points",
+    "lines: {a: [[0, 0], [1, 1], [1, 0]]}": r"a\.points",
+    "lines: {a: [[0, x], [1, 1]]}": r"a\.points",
+    "lines: {a: [[0, .nan], [1, 1]]}": r"a\.points",
+    "lines: {a: [[0, true], [1, 1]]}": r"a\.points",
+    "lines: {a: {points: [[0, 0], [1, 1]], stays: 3}}": "stays",
+    "zones: {a: [[0, 0], [1, 1]]}": r"a\.points",
+    "zones: {a: [[0, 0], [1, 1], [1, 0], [0, 1]]}": "crosses itself",
+    "zones: {a: [[0, 0], [0.5, 0.5], [1, 1]]}": r"a\.points",
+    "zones: {a: [[0, 0], [1, 0], [1, 1], [0, 0]]}": r"a\.points",
+    "zones: {a: [[0, 0], [1, 0], [1, 0], [0, 1]]}": r"a\.points",
+    f"zones: {{a: {{points: {SQUARE}, stays: 0}}}}": r"a\.stays",
+    f"zones: {{a: {{points: {SQUARE}, colour: red}}}}": "colour",
+    f"zones: {{a: {{points: {SQUARE}, classes: {{}}}}}}": "classes",
+    f"{LINE}zones: {{a: {SQUARE}}}": "a",
+    f"{LINE}lines: {{b: [[0, 0], [1, 1]]}}": "lines",
+    "lines: {a: [[0, 0.5], [1, 0.5]], a: [[0, 0], [1, 1]]}": "a",
+    f"{LINE}point: top": "point",
+    f"{LINE}every: 0.1": "every",
+    f"{LINE}every: never": "every",
+    f"{LINE}margin: 2": "margin",
+    f"{LINE}size: [0, 3]": "size",
+    f"{LINE}sizes: [1, 3]": "size",
+    f"{LINE}cameras: 3": "cameras",
+    f"{LINE}clips: {{x: {{lines: {{b: [[0, 0]]}}}}}}": r"clips\.x.*b\.points",
+    "size: [100, 100]\nlines: {a: [[0, 50], [101, 50]]}": "outside",
+    'lines: {"": [[0, 0], [1, 1]]}': "name",
+    "lines: [": ":1",
+    "lines: {a: [[0, 0], [1, 1]]": ":",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_what_is_wrong_is_said_with_its_place(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "zones.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=WRONG[text]) as caught:
+        Asked.of(resolve_config(None, {"zones": str(file)}))
+    assert str(file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"x" * (2 << 20), None])
+def test_what_is_no_such_file(content: bytes | None, tmp_path: Path) -> None:
+    file = tmp_path / "zones.yaml"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(UsageError, match=r"zones\.yaml"):
+        Asked.of(resolve_config(None, {"zones": str(file)}))
+
+
+def write(folder: Path, text: str) -> str:
+    (folder / "zones.yaml").write_text(text)
+    return str(folder / "zones.yaml")
+
+
+def test_sections_go_on_from_the_top(tmp_path: Path) -> None:
+    text = (
+        "size: [640, 360]\nevery: 5m\nclasses: [person]\nlines: {a: [[0, 0], [640, 360]]}\n"
+        "cameras: {front: {zones: {yard: [[0, 0], [9, 0], [9, 9]]}, every: 10}}\n"
+        'clips: {"in*.mp4": {point: centre}}\n'
+    )
+    file = read_zones(write(tmp_path, text))
+    front, other = file.of_camera("front"), file.of_camera("back")
+    assert ([one.name for one in front.shapes], front.every_s) == (["yard"], 10)
+    assert front.size == (640, 360)
+    assert front.shapes[0].classes == ("person",)
+    assert ([one.name for one in other.shapes], other.every_s) == (["a"], 300)
+    assert file.of_clip("/x/in-7.mp4").point == "centre"
+    assert [one.name for one in file.of_clip("/x/in-7.mp4").shapes] == ["a"]
+    assert file.of_clip("out.mp4").point == "bottom"
+
+
+def test_small_numbers_are_shares_and_large_ones_pixels(tmp_path: Path) -> None:
+    assert read_zones(write(tmp_path, LINE)).default.size == (1, 1)
+    assert read_zones(write(tmp_path, "lines: {a: [[0, 0], [1, 2]]}")).default.size is None
+
+
+def stage(folder: Path, text: str, info: SourceInfo = INFO, **given: object) -> ZonesStage:
+    options = resolve_config(None, {"zones": write(folder, text), **given}).as_dict()
+    ZonesStage.check(options, ("person", "vehicle"))
+    return ZonesStage(options, info, ("person", "vehicle"))
+
+
+def test_what_the_source_and_the_model_tell(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="outside"):
+        stage(tmp_path, "lines: {a: [[0, 50], [641, 50]]}")
+    with pytest.raises(UsageError, match="persn"):
+        stage(tmp_path, f"{LINE}classes: [persn]")
+    with pytest.raises(UsageError, match="--classes"):
+        stage(tmp_path, f"{LINE}classes: [person]", classes=("vehicle",))
+    with pytest.raises(UsageError, match="clips"):
+        stage(tmp_path, "clips: {other.mp4: {lines: {a: [[0, 0], [1, 1]]}}}")
+    from dataclasses import replace
+
+    with pytest.raises(UsageError, match="size"):
+        stage(tmp_path, "lines: {a: [[0, 50], [600, 50]]}", replace(INFO, kind="live"))
+
+
+def test_it_turns_track_on(tmp_path: Path) -> None:
+    file = write(tmp_path, LINE)
+    assert resolve_config(None, {"zones": file}).tracking.track == "bytetrack"
+    assert resolve_config(None, {"zones": file, "track": "sort"}).tracking.track == "sort"
+    assert resolve_config(None, {}).tracking.track is None
+
+
+def test_its_outputs_need_it() -> None:
+    for name in ("events", "counts"):
+        with pytest.raises(UsageError, match="--zones"):
+            Asked.of(resolve_config(None, {"save": (name,)}))
+
+
+@pytest.mark.slow
+def test_the_command_says_it_in_a_line_and_writes_nothing(tmp_path: Path) -> None:
+    for text in ("zones: {a: [[0, 0], [1, 1]]}", f"{LINE}classes: [persn]"):
+        done = detect_video(STREET, "--zones", write(tmp_path, text), cwd=tmp_path)
+        assert done.returncode == 2
+        assert len(done.stderr.strip().splitlines()) == 1
+        assert [one.name for one in tmp_path.iterdir()] == ["zones.yaml"]
+    done = detect_video(STREET, "--zones", "zones.yaml", "-o", "zones.yaml", cwd=tmp_path)
+    assert done.returncode == 2, "the file itself is no output"

@@ -1,0 +1,193 @@
+"""Lines and zones in whole runs: files, summary, session, picture; the template and its page."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from detector.core.stages.annotate import annotate
+from detector.core.types import Detections, Outline, Scene
+from detector.lab.report.parts.zones import PARTS
+from detector.lab.session.read import read_session
+from detector.tracks.zones_file import read_zones
+from tests.cli.command import detect_video
+from tests.conftest import CHECKOUT
+from tests.lab.report.browser import Browser, chromium
+
+STREET = str(CHECKOUT / "videos/street.mp4")
+ZONES = """\
+every: 1
+lines: {mid: [[0.5, 0], [0.5, 1]]}
+zones: {right: {points: [[0.5, 0.2], [1, 0.2], [1, 1], [0.5, 1]], stays: 1, classes: [person]}}
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("counted")
+    (folder / "zones.yaml").write_text(ZONES)
+    done = detect_video(
+        *(STREET, "--zones", "zones.yaml", "--engine", "ort", "--precision", "fp32"),
+        *("--frames", "60", "--no-video", "-o", "out/", "--run-dir", "run", "--json"),
+        cwd=folder,
+    )
+    assert done.returncode == 0, done.stderr
+    (folder / "said.json").write_text(done.stdout)
+    return folder
+
+
+def rows(folder: Path, kind: str) -> list[dict[str, str]]:
+    with (folder / f"out/street-ort.{kind}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.slow
+def test_files_and_summary_agree(run: Path) -> None:
+    summary = json.loads((run / "said.json").read_text())
+    assert {"events", "counts", "jsonl"} == set(summary["outputs"])
+    assert sorted(path.name for path in (run / "out").iterdir()) == sorted(
+        Path(path).name for path in summary["outputs"].values()
+    ), "nothing else is left there"
+    by_name = {one["name"]: one for one in summary["zones"]}
+    assert (by_name["mid"]["kind"], by_name["right"]["kind"]) == ("line", "zone")
+    events, counts = rows(run, "events"), rows(run, "counts")
+    assert len(events) > 5
+    times = [float(one["time_s"]) for one in events]
+    assert times == sorted(times)
+    of = Counter((one["zone"], one["class"], one["event"]) for one in events)
+    words = {"enters": "entered", "leaves": "left", "appears": "appeared", "ends": "ended"}
+    person = by_name["right"]["counts"]["person"]
+    for event, kind in words.items():
+        assert of["right", "person", event] == person[kind]
+        assert sum(int(row[kind] or 0) for row in counts if row["zone"] == "right") == person[kind]
+    assert person["entered"] + person["appeared"] == person["left"] + person["ended"] > 0
+    assert set(by_name["right"]["counts"]) == {"person"}
+    assert by_name["right"]["dwell_s"]["visits"] == person["left"] + person["ended"]
+    assert {float(row["to_s"]) for row in counts} >= {1.0, 2.0}
+
+
+@pytest.mark.slow
+def test_events_have_the_ids_of_the_rows(run: Path) -> None:
+    lines = (run / "out/street-ort-detected.jsonl").read_text().splitlines()
+    found = [json.loads(line) for line in lines]
+    known = {(d["track"], d["class"]) for row in found for d in row["detections"]}
+    assert {(int(one["track"]), one["class"]) for one in rows(run, "events")} <= known
+
+
+@pytest.mark.slow
+def test_session_and_report_have_them(run: Path) -> None:
+    session = read_session(run / "run")
+    assert "zones" in session.document.stages
+    (scene,) = session.document.scenes or []
+    assert len(scene.heat_s) == scene.heat_columns * scene.heat_rows
+    assert sum(scene.heat_s) > 10
+    (part,) = PARTS
+    drawn = part.drawn(session)
+    assert "mid" in drawn
+    assert "<svg" in drawn
+
+
+def test_they_are_drawn_without_an_object_too() -> None:
+    class Book:
+        def finish(self) -> tuple[list[object], list[object]]:
+            return [], []
+
+    stroke = np.array([[20, 100], [180, 100]], np.float32)
+    scene = Scene((Outline((stroke,), "door: in 1, out 0", 20, 100),), (), (), Book())  # type: ignore[arg-type]
+    detections = Detections.empty()
+    detections.scene = scene
+    image = np.zeros((200, 200, 3), np.uint8)
+    annotate(image, detections)
+    assert image[100, 170].any(), "the line"
+    assert image[90:99, 25:60].any(), "its text"
+    assert not image[120:].any()
+
+
+@pytest.mark.slow
+def test_the_template_is_a_file_for_zones_and_replaces_none(tmp_path: Path) -> None:
+    for _ in range(2):
+        assert detect_video("zones", STREET, cwd=tmp_path).returncode == 0
+    made = {f"street-zones{n}{end}" for n in ("", "-2") for end in (".yaml", ".png", ".html")}
+    assert {path.name for path in tmp_path.iterdir()} == made
+    places = read_zones(str(tmp_path / "street-zones.yaml")).default
+    assert places.size == (960, 540)
+    assert {one.is_line for one in places.shapes} == {True, False}
+    still = cv2.imread(str(tmp_path / "street-zones.png"))
+    assert still is not None
+    assert still.shape == (540, 960, 3)
+    kept = (tmp_path / "street-zones.yaml").read_bytes()
+    for given, code in (("street-zones.yaml", 6), ("x.txt", 2), ("gone/x.yaml", 0)):
+        assert detect_video("zones", STREET, "-o", given, cwd=tmp_path).returncode == code
+    assert (tmp_path / "street-zones.yaml").read_bytes() == kept
+    assert detect_video("zones", "gone.mp4", cwd=tmp_path).returncode == 3
+
+
+CLICKS = """(() => {
+  const board = document.querySelector('svg'), box = board.getBoundingClientRect();
+  const click = (x, y) => board.dispatchEvent(new PointerEvent('pointerdown', {bubbles: true,
+    clientX: box.left + x * box.width, clientY: box.top + y * box.height}));
+  click(0.1, 0.5); click(0.9, 0.5);
+  document.getElementById('zone').click();
+  for (const [x, y] of [[0.5, 0.2], [0.9, 0.2], [0.9, 0.9]]) click(x, y);
+  document.getElementById('done').click();
+  return document.getElementById('yaml').value;
+})()"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(chromium() is None, reason="needs Chromium")
+def test_what_is_drawn_on_the_page_is_a_file_for_zones(tmp_path: Path) -> None:
+    assert detect_video("zones", STREET, cwd=tmp_path).returncode == 0
+    browser = Browser(tmp_path / "profile")
+    try:
+        browser.open(tmp_path / "street-zones.html")
+        (tmp_path / "drawn.yaml").write_text(browser.run(CLICKS))
+        assert browser.complaints == []
+        assert all(not url.startswith("http") for url in browser.requests)
+    finally:
+        browser.close()
+    line, zone = read_zones(str(tmp_path / "drawn.yaml")).default.shapes
+    assert [round(x) for x, _ in line.points] == pytest.approx([96, 864], abs=2)
+    assert len(zone.points) == 3
+
+
+@pytest.mark.slow
+def test_a_camera_has_files_of_the_day_and_events_of_objects(tmp_path: Path) -> None:
+    (tmp_path / "zones.yaml").write_text(ZONES)
+    done = detect_video(
+        *(STREET, "--loop", "--frames", "60", "--live", "every", "--zones", "zones.yaml"),
+        *("--engine", "ort", "--precision", "fp32", "-o", "out/", "--run-dir", "run", "--json"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    totals = {one["name"]: one for one in json.loads(done.stdout)["zones"]}
+    assert totals["right"]["camera"] == "street"
+    place = tmp_path / "out/street"
+    happened: Counter[str] = Counter()
+    for path in place.glob("zone-events-*.csv"):
+        with path.open(newline="") as file:
+            happened.update(row["event"] for row in csv.DictReader(file))
+    person = totals["right"]["counts"]["person"]
+    assert happened["appears"] == person["appeared"] > 0
+    assert happened["ends"] == person["ended"], "also of who was there at the end"
+    told = [
+        json.loads(line)
+        for path in place.glob("events-*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    of_objects = [one for one in told if one.get("track") and one["zone"] is None]
+    assert len({one["track"] for one in of_objects if one["event"] == "appears"}) > 5
+    assert any(one["zone"] == "right" for one in told if one.get("track"))
+    assert list(place.glob("zone-counts-*.csv"))
+
+    (tmp_path / "zones.yaml").write_text("lines: {mid: [[0, 324], [960, 324]]}")
+    camera = (STREET, "--loop", "--frames", "9", "--engine", "null", "--zones", "zones.yaml")
+    done = detect_video(*camera, "-o", "second/", cwd=tmp_path)
+    assert done.returncode == 2, "pixels of what picture?"
+    assert not (tmp_path / "second").exists()
