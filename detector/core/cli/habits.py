@@ -15,43 +15,9 @@ from collections.abc import Collection, Sequence
 
 import click
 
-# What people type who come from ultralytics, YOLOv5 or YOLOv7 -> what does the same here, or why
-# nothing does.
-HABITS = {
-    "--source": "name the source without an option: detect-video in.mp4",
-    "--imgsz": "--size",
-    "--img": "--size",
-    "--img-size": "--size",
-    "--half": "--precision fp16, or bf16 where fp16 does not run (detect-video doctor)",
-    "--fp16": "--precision fp16, or bf16 where fp16 does not run (detect-video doctor)",
-    "--int8": "--precision int8",
-    "--vid-stride": "--stride",
-    "--conf-thres": "--conf",
-    "--iou-thres": "--iou",
-    "--agnostic-nms": "--agnostic",
-    "--max-detections": "--max-det",
-    "--nosave": "--no-video",
-    "--save-txt": "--save yolo",
-    "--save-crop": "--save crops",
-    "--save-frames": "--save pictures",
-    "--tracker": "--track bytetrack, ocsort or sort",
-    "--project": "-o DIR/ for the outputs, --run-dir DIR for the session",
-    "--name": "-o FILE or -o DIR/",
-    "--exist-ok": "not needed, a complete new file replaces the old one",
-    "--hide-conf": "--hide-scores",
-    "--line-thickness": "--line-width",
-    "--show": "--serve 8080, for a page of the run; or open the video that is written",
-    "--view-img": "--serve 8080, for a page of the run; or open the video that is written",
-    "--data": "--names FILE for class names, or eval DATASET",
-    "--task": "give a command: detect, eval, build, compare",
-    "--cuda": "--device cuda",
-    "--gpu": "--device cuda",
-    "--cpu": "--device cpu",
-    "--input": "name the source without an option: detect-video in.mp4",
-    "-i": "name the source without an option: detect-video in.mp4",
-    "-y": "not needed, a complete new file replaces the old one",
-}
-# The same for the first word.
+from detector.core.config.elsewhere import HABITS
+
+# What people type as the first word -> our command.
 WORDS = {
     "predict": "detect",
     "track": "detect --track",

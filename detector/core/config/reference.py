@@ -73,6 +73,8 @@ def python_types() -> str:
     lines = [PYTHON_HEAD]
     for _, leaf in python_options():
         kind = str(leaf.type).replace("tuple[str, ...]", "Sequence[str]")
+        if number := leaf.metadata.get("number"):
+            kind = kind.replace("str", f"str | {number}")
         lines.append(f"    {leaf.name}: {kind}\n")
     cameras = (leaf.name for group, leaf in python_options() if group == "live")
     named = ", ".join(f'"{name}"' for name in cameras if name != "repeat")

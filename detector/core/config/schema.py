@@ -18,7 +18,8 @@ def option(default: Any, help: str, metavar: str | None = None, **extra: Any) ->
 
     ``extra``: ``choices`` (words, or a function that lists them), ``at_least`` and ``at_most``
     (every number has both), ``flags`` where they are not ``--name``, ``hidden`` where --help leaves
-    it out, ``bare``: the value of a flag that no value follows.
+    it out, ``bare``: the value of a flag that no value follows, ``number``: its type, where a
+    text may be given as one from Python.
     """
     return field(default=default, metadata={"help": help, "metavar": metavar, **extra})
 
@@ -104,6 +105,7 @@ class RuntimeConfig:
         "Network input: 640x384 (width x height), or 640: its longest side; default: the "
         "model's own; that of the default model takes the shape of the video that is run.",
         "S",
+        number="int",
     )
     threads: int = option(
         0, "CPU threads of one request; 0: the engine's choice.", "N", at_least=0, at_most=1024
@@ -242,9 +244,10 @@ class InputConfig:
         "Leave out what is before this time, counted from the source's beginning: seconds, or "
         "[HH:]MM:SS.",
         "T",
+        number="float",
     )
     duration: str | None = option(
-        None, "Stop after so much time of the source: seconds, or [HH:]MM:SS.", "T"
+        None, "Stop after so much time of the source: seconds, or [HH:]MM:SS.", "T", number="float"
     )
     video_track: int | None = option(
         None,
@@ -259,6 +262,7 @@ class InputConfig:
         "Frames a second of a raw stream (.h264, .m2v, .mjpeg...), 30 or 30000/1001; default: what "
         "its header states, else 25.",
         "FPS",
+        number="float",
     )
 
 
