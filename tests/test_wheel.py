@@ -68,8 +68,8 @@ def test_it_runs_with_its_own_model(site, tmp_path):
         stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "street-ort-detected.mp4").exists()
-    assert '"class":"vehicle"' in (tmp_path / "street-ort-detected.jsonl").read_text()
+    assert (tmp_path / "street-detected.mp4").exists()
+    assert '"class":"vehicle"' in (tmp_path / "street-detected.jsonl").read_text()
     assert list((tmp_path / "cache/detect-video/engines").glob("*.onnx")), (
         "an installed package uses the user's cache"
     )

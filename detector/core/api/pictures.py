@@ -88,10 +88,10 @@ def _read_picture(path: str) -> Image:
     shown = Address(path).shown  # an address may hold a password
     arrives = sources.find_claiming(path).arrives
     listed = None if arrives else sources.pictures_of(path)
-    if listed is None and is_address(path):
-        raise UsageError(f"{shown}: is an address; download it, or use stream() for a camera")
     if listed is None or len(listed) != 1:
-        what = f"{len(listed)} pictures" if listed is not None else "a video"
+        what = "a video" if listed is None else f"{len(listed)} pictures"
+        if is_address(path):  # who guesses by the name is wrong half of the time
+            what = "no picture"
         raise UsageError(
             f"{shown}: is {'a camera' if arrives else what}; use stream({shown!r}) for it"
         )

@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 from detector.core.cli.habits import our_option, refuse_split_lists
 
 SUMMARY = """\
-detect-video SOURCE...         find objects: writes SOURCE-ENGINE-detected.mp4 and .jsonl
+detect-video SOURCE...         find objects: writes SOURCE-detected.mp4 and .jsonl
 detect-video profile SOURCE    where every millisecond goes, and what to change first
 detect-video compare SOURCE    engines and precisions in turn, on the same frames
 detect-video eval DATASET      how right a model is, against labels

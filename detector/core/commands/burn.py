@@ -21,7 +21,7 @@ OPTIONS = ("quality", "preset", "crf", "encoder", "decoder")
 @subcommand(
     options=[*config_options("input", "output", only=OPTIONS), *config_options("drawing")],
     examples=(
-        "detect-video in.mp4 --save overlay          # in-ENGINE-overlay.mkv, nothing encoded",
+        "detect-video in.mp4 --save overlay          # in-overlay.mkv, nothing encoded",
         "detect-video burn in-ort-overlay.mkv        # in-ort-overlay-burnt.mp4, later",
         "detect-video burn x.mkv -o x.webm --blur person",
     ),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from detector.core.wings import Around
 
 EXAMPLES = (
-    "detect-video in.mp4                               # in-ENGINE-detected.mp4 and .jsonl",
+    "detect-video in.mp4                               # in-detected.mp4 and .jsonl",
     "detect-video in.mp4 -o out.mp4 --conf 0.4         # out.mp4 and out.jsonl; fewer detections",
     "detect-video 'shots/*.jpg' --classes person       # pictures; one class",
     "detect-video in.mp4 --model yolov5n.pt --size 640 # a model of your own",

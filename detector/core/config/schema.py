@@ -287,8 +287,9 @@ ENCODERS = ("x264", "svtav1", "nvenc", "qsv")
 class OutputConfig:
     output: str | None = option(
         None,
-        "File (one source), folder, or - for rows on standard output; default: "
-        "IN-ENGINE-detected.* in the current folder.",
+        "File (one source), folder, or - for rows on standard output (with --save video, the "
+        "video); default: IN-detected.* in the current folder, with --engine "
+        "IN-ENGINE-detected.*",
         "OUT",
         flags=("-o", "--output"),
     )
