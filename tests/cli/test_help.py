@@ -169,6 +169,23 @@ HABITS = [
     (("yolo", "mode=predict", "source=x"), "written detect-video x."),
     (("yolo", "segment", "predict"), "'segment': boxes only"),
     (("export", "model=a.pt", "format=onnx"), "written detect-video build a.pt --to onnx."),
+    (
+        ("x.mp4", "imgsz=640", "conf=0.3", "device=cpu", "save_txt=True"),
+        "written detect-video x.mp4 --size 640 --conf 0.3 --device cpu --save video,yolo.",
+    ),
+    (
+        ("x.mp4", "--imgsz", "480", "640", "--conf-thres", ".3", "--save-txt", "--nosave"),
+        "written detect-video x.mp4 --size 640x480 --conf .3 --save yolo.",
+    ),
+    (
+        ("--source", "x.mp4", "--weights", "a.pt", "--half", "--project", "p", "--name", "n"),
+        "written detect-video x.mp4 --precision fp16 --model a.pt -o p/n/.",
+    ),
+    (("track", "source=x", "tracker=botsort.yaml"), "written detect-video x --track bytetrack."),
+    (("predict", "source=x", "augment=True"), "meant by augment."),
+    (("val", "data=x.yaml", "model=a.pt"), "written detect-video eval x.yaml --model a.pt."),
+    (("compare", "x", "--imgsz", "640", "--half"), "detect-video compare x --size 640 --precis"),
+    (("-i", "x.mp4", "-y", "o.mp4"), "written detect-video x.mp4 -o o.mp4."),
     (("in.mp4", "--classes", "0", "2"), "write --classes 0,2."),
     (("in.mp4", "--classes", "0,", "2", "--json"), "write --classes 0,2."),
     (("--classes", "person", "car", "in.mp4"), "write --classes person,car."),

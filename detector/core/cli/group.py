@@ -12,9 +12,15 @@ from click.shell_completion import CompletionItem
 
 from detector import __version__
 from detector.core import wings
-from detector.core.cli.habits import WORDS, answer_habits, refuse_assignments, refuse_model_name
+from detector.core.cli.habits import (
+    answer_habits,
+    refuse_assignments,
+    refuse_model_name,
+    takes_values,
+)
 from detector.core.cli.help import SUMMARY, HelpfulCommand, complete_files, widen, write_examples
 from detector.core.cli.printing import echo
+from detector.core.cli.translating import WORDS, Known
 from detector.core.errors import EXIT_USAGE
 from detector.core.run.limits import blas_threads, check_threads
 
@@ -53,15 +59,24 @@ class DefaultGroup(click.Group):
         if args[0] == HELP and not os.path.lexists(HELP):
             args = [*(args[1:] if args[1:2] and args[1] in command_names() else ()), "--help"]
         if args and args[0] not in command_names() and not args[0].startswith("-"):
-            args[0] = answer_habits(args, ctx) or args[0]
+            args[0] = answer_habits(args, ctx, self._options_of(ctx)) or args[0]
         if args and args[0] not in command_names() and args[0] not in ("--help", "-h", "--version"):
             _refuse_misspelt(args[0], ctx)
             check_threads(blas_threads())  # the next line imports numpy
             refuse_model_name(args[0], ctx)
             args.insert(0, DEFAULT)
         if args[0] == DEFAULT:
-            refuse_assignments(args[1:], ctx)
+            refuse_assignments(args[1:], ctx, self._options_of(ctx))
         return super().parse_args(ctx, args)
+
+    def _options_of(self, ctx: click.Context) -> Known:
+        """Imports a command only where its options are asked for."""
+
+        def known(name: str) -> dict[str, bool]:
+            command = self.get_command(ctx, name)
+            return {} if command is None else takes_values(command)
+
+        return known
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """For the first word: commands, the options of ``detect``, and files.

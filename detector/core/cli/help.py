@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from detector.core.cli.habits import our_option, refuse_split_lists
+from detector.core.cli.habits import answer_option, refuse_split_lists
 
 SUMMARY = """\
 detect-video SOURCE...         find objects: writes SOURCE-detected.mp4 and .jsonl
@@ -78,9 +78,8 @@ class HelpfulCommand(click.Command):
         try:
             rest = super().parse_args(ctx, [*args])
         except click.NoSuchOption as error:
-            known = {name for parameter in self.get_params(ctx) for name in parameter.opts}
-            if ours := our_option(error.option_name, known):
-                raise click.UsageError(f"{error.option_name}: {ours}.", ctx) from None
+            if answer := answer_option(error.option_name, args, ctx):
+                raise click.UsageError(answer, ctx) from None
             raise
         if not ctx.resilient_parsing:
             refuse_split_lists(args, ctx.params.get("sources") or (), ctx)
