@@ -46,9 +46,8 @@ WITHOUT = ("engine", "precision", "batch", "output", "run_dir", "skip_still", "s
 @click.option(
     "--precision",
     metavar="A,B",
-    default="fp32",
-    show_default=True,
-    help="Precisions, with commas: fp32, tf32, bf16, fp16, int8.",
+    help="Precisions, with commas: fp32, tf32, bf16, fp16, int8; default: fp32, and what a run "
+    "takes by itself.",
 )
 @click.option(
     "--batch", metavar="A,B", default="1", show_default=True, help="Batches, with commas."
@@ -83,7 +82,7 @@ def command(
     engine: str | None,
     tables: tuple[str, ...],
     dataset: str | None,
-    precision: str,
+    precision: str | None,
     batch: str,
     rounds: int,
     use: bool | None,
