@@ -1,9 +1,11 @@
 """Help is quick, complete and true."""
 
 import json
+import os
 import re
 import subprocess
 import sys
+from unittest import mock
 
 import click
 import pytest
@@ -14,7 +16,7 @@ from detector.core.cli.exits import _help_of, _sentence
 from detector.core.cli.group import cli, command_names
 from detector.core.cli.habits import refuse_split_lists
 from detector.core.config.levels import resolve_config
-from detector.core.config.schema import flag_of, options
+from detector.core.config.schema import flag_of, options, short_of
 from detector.core.errors import UsageError
 from tests.cli.command import assert_one_line_error, detect_video
 from tests.conftest import CHECKOUT
@@ -50,7 +52,7 @@ def test_help_imports_nothing_heavy(arguments):
 
 @pytest.mark.slow
 def test_every_option_is_in_the_help_and_in_the_usage_page(tmp_path):
-    text = detect_video("--help", cwd=tmp_path).stdout
+    text = detect_video("--help", "all", cwd=tmp_path).stdout
     usage = (CHECKOUT / "docs/usage.md").read_text()
     for _, leaf in options():
         if not leaf.metadata.get("hidden"):
@@ -60,7 +62,7 @@ def test_every_option_is_in_the_help_and_in_the_usage_page(tmp_path):
         hidden = cli.get_command(click.Context(cli), name).hidden
         assert (name in text) is not hidden, name
     for flag in re.findall(
-        r"--[a-z][a-z0-9-]+", detect_video("eval", "--help", cwd=tmp_path).stdout
+        r"--[a-z][a-z0-9-]+", detect_video("eval", "--help", "all", cwd=tmp_path).stdout
     ):
         assert flag in usage or flag in ("--help",) or f"--{flag.removeprefix('--no-')}" in usage, (
             flag
@@ -123,13 +125,60 @@ def said(*words: str) -> tuple[int, str]:
         (["help"], ["--help"]),
         (["help", "compare"], ["compare", "--help"]),
         (["help", "config", "show"], ["config", "show", "--help"]),
-        (["help", "nosuch"], ["--help"]),
+        (["help", "cameras"], ["--help", "cameras"]),
     ],
 )
 def test_the_word_help_is_the_help(words, same, tmp_path):
     asked, wanted = (detect_video(*given, cwd=tmp_path) for given in (words, same))
     assert (asked.returncode, asked.stdout) == (0, wanted.stdout)
     assert wanted.stdout.startswith("Usage: ")
+
+
+def helped(*words, width=80):
+    with mock.patch.dict(os.environ, COLUMNS=str(width)):
+        return CliRunner().invoke(cli, list(words), prog_name="detect-video")
+
+
+def test_the_first_help_fits_a_screen():
+    lines = helped("--help").output.splitlines()
+    assert len(lines) <= 60
+    assert max(map(len, lines)) <= 80
+    assert "..." not in "".join(lines[lines.index("Commands:") :])
+    shown = {flag_of(leaf) for _, leaf in options() if leaf.metadata.get("common")}
+    text = "\n".join(lines)
+    assert 12 <= len(shown) <= 20
+    assert all(f" {flag}" in text for flag in shown)
+    assert "--token-file" not in text
+
+
+@pytest.mark.parametrize("command", [(), ("detect",), ("compare",)], ids=str)
+def test_help_of_a_group_and_of_an_option(command):
+    whole = helped(*command, "--help", "all").output
+    selection = helped(*command, "--help", "selection").output
+    assert "--max-det" in selection
+    assert "--max-det" not in helped(*command, "--help").output
+    assert "--size" in whole
+    assert "--size" not in selection
+    for word in ("max-det", "--max-det", "max_det"):
+        one = helped(*command, "--help", word).output
+        assert "--max-det" in one
+        assert "--conf" not in one
+    assert "--size" in helped(*command, "--help", "imgsz").output
+    wrong = helped(*command, "--help", "nosuch")
+    assert wrong.exit_code == 2
+    assert "selection" in wrong.output
+
+
+def test_a_file_behind_help_is_a_source_as_ever(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.mp4").touch()
+    assert helped("--help", "in.mp4").output == helped("--help").output
+
+
+def test_every_option_has_a_short_text():
+    for _, leaf in options():
+        assert 3 <= len(short_of(leaf)) <= 50, leaf.name
+        assert "{" not in short_of(leaf)
 
 
 def test_a_group_alone_prints_its_help_in_lines(tmp_path):

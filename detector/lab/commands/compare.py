@@ -93,7 +93,7 @@ def command(
     quiet: bool,
     **flags: Any,
 ) -> int:
-    """Compare models, engines, precisions and batches on the frames of SOURCE.
+    """Compare engines, precisions and models on the same frames.
 
     Every variant runs in a process of its own. They take turns, A B C A B C, in several rounds of
     --frames frames (60). Printed are the median and the interval of the rounds; no winner is named
