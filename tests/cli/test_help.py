@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from unittest import mock
@@ -341,6 +342,10 @@ COMPLETIONS = [
     ("detect-video in.mp4 --sa", [("plain", "--save"), ("plain", "--save-conf")]),
     ("detect-video in.mp4 --save csv,j", [("plain", "csv,jsonl")]),
     ("detect-video --engine op", [("plain", "openvino")]),
+    ("detect-video --model yolox_n", [("file", "yolox_n"), ("plain", "yolox_nano")]),
+    ("detect-video --classes person,v", [("plain", "person,vehicle")]),
+    ("detect-video --model yolox_nano --blur bicy", [("plain", "bicycle")]),
+    ("detect-video completion z", [("plain", "zsh")]),
     ("detect-video --config ow", [("file", "ow")]),
     ("detect-video predict --sa", [("plain", "--save"), ("plain", "--save-conf")]),
     ("detect-video track --sa", [("plain", "--save"), ("plain", "--save-conf")]),
@@ -368,12 +373,28 @@ def test_each_shell_completes_the_first_word(shell, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_the_other_shells_read_what_is_printed(shell, tmp_path):
+    if shutil.which(shell) is None:
+        pytest.skip(f"machine: {shell} is not installed")
+    script = tmp_path / "script"
+    script.write_text(detect_video("completion", shell, cwd=tmp_path).stdout)
+    begin = "autoload -Uz compinit; compinit; " if shell == "zsh" else ""
+    asked = "echo $_comps[detect-video]" if shell == "zsh" else "complete -c detect-video"
+    done = subprocess.run(
+        [shell, "-c", f"{begin}source {script}; {asked}"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "detect" in done.stdout
+
+
+@pytest.mark.slow
 def test_bash_itself_completes_a_command_and_leaves_files_to_itself(tmp_path):
     program = tmp_path / "detect-video"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m detector "$@"\n')
     program.chmod(0o755)
     script = """
-        eval "$(_DETECT_VIDEO_COMPLETE=bash_source ./detect-video)"
+        eval "$(./detect-video completion bash)"
         complete -p detect-video
         compopt() { echo compopt "$@"; }
         COMP_WORDS=(./detect-video pro) COMP_CWORD=1

@@ -115,7 +115,7 @@ def command(
     quiet: bool,
     **flags: Any,
 ) -> int:
-    """Detect objects in many videos, with several processes or machines.
+    """Detect objects in many videos, by processes or a cluster.
 
     SOURCES are folders, quoted globs, list files, single files, and the same at s3://, gs:// and
     https://.

@@ -34,7 +34,7 @@ from detector.core.errors import EXIT_USAGE
 from detector.core.run.limits import blas_threads, check_threads
 
 DEFAULT = "detect"
-EXAMPLES = 7  # of detect, which --help alone shows
+EXAMPLES = 6  # of detect, which --help alone shows
 HELP = "help"  # `help compare` is `compare --help`; no command, so that it is no row of the help
 
 

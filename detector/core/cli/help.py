@@ -27,6 +27,7 @@ ALL = "all"
 OWN = "Options"  # title of those that are of no group
 FLAGS = ("--help", "-h")
 TOPIC = f"{__name__}.topic"  # in a context's meta: what --help was asked for
+OF_CLASSES = ("classes", "blur")  # options that take names of classes
 MANY = 30  # options; a command with fewer shows them all
 
 
@@ -50,10 +51,27 @@ class GroupedOption(click.Option):
         self.short, self.common = short, common
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        if self.words is None or not (words := self.words()):
-            return complete_files(incomplete)
+        words = (self.words and self.words()) or _names_for(self.name, ctx)
+        if not words or self.name == "model":
+            names = [CompletionItem(word) for word in words if word.startswith(incomplete)]
+            return complete_files(incomplete) + names
         before, comma, last = incomplete.rpartition(",")
         return [CompletionItem(before + comma + word) for word in words if word.startswith(last)]
+
+
+def _names_for(option: str | None, ctx: click.Context) -> Sequence[str]:
+    """Known models, or the classes of the one on the command line."""
+    from detector.core.models.catalogue import known, known_model
+
+    if option == "model":
+        return known()
+    model = str(ctx.params.get("model") or "street")
+    if option not in OF_CLASSES or model not in known():
+        return ()
+    from detector.core.models.names import read_names
+
+    file = known_model(model).names
+    return () if file is None else read_names(file)
 
 
 def complete_files(incomplete: str) -> list[CompletionItem]:
