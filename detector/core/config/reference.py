@@ -15,14 +15,13 @@ from typing import Any
 
 import yaml
 
-from detector.core.config.schema import (
-    Config,
-    choices_of,
-    flag_of,
-    help_of,
-    options,
-    python_options,
-)
+from detector.core.config.schema import Config, choices_of, flag_of, help_of, options
+
+# Options from Python: the groups of ``Detector``, and which of their options it has in another way
+# or not at all. What is written and how it is drawn is the caller's work, but for ``blur``.
+PYTHON_GROUPS = ("network", "runtime", "calibration", "selection", "input", "loop", "live")
+NOT_IN_PYTHON = ("model", "engine", "self_timing")
+ALSO_IN_PYTHON = ("blur",)
 
 HEAD = """\
 # Every option of `detect-video` with its default. Made from detector/core/config/schema.py by
@@ -66,6 +65,16 @@ def default_yaml() -> str:
                 lines += [f"  # {line}\n" for line in textwrap.wrap(text, WIDTH - len("  # "))]
                 lines.append(f"  {leaf.name}: {_in_yaml(leaf.default)}\n")
     return "".join(lines)
+
+
+def python_options() -> list[tuple[str, dataclasses.Field[Any]]]:
+    """(group, field) of the options that ``Detector`` takes by name."""
+    return [
+        (group, leaf)
+        for group, leaf in options()
+        if leaf.name in ALSO_IN_PYTHON
+        or (group in PYTHON_GROUPS and leaf.name not in NOT_IN_PYTHON)
+    ]
 
 
 def python_types() -> str:

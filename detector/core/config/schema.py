@@ -659,12 +659,6 @@ TITLES = {
 }
 CAMERA_GROUPS = ("live", "record", "events")  # of commands that read cameras
 
-# Options from Python: the groups of ``Detector``, and which of their options it has in another way
-# or not at all. What is written and how it is drawn is the caller's work, but for ``blur``.
-PYTHON_GROUPS = ("network", "runtime", "calibration", "selection", "input", "loop", "live")
-NOT_IN_PYTHON = ("model", "engine", "self_timing")
-ALSO_IN_PYTHON = ("blur",)
-
 # Defaults of ``eval``: what average precision is customarily computed with.
 EVAL_DEFAULTS = {"conf": 0.001, "iou": 0.65, "max_det": 300}
 
@@ -674,16 +668,6 @@ def options() -> Iterator[tuple[str, dataclasses.Field[Any]]]:
     for group in dataclasses.fields(Config):
         for leaf in dataclasses.fields(type(group.default)):  # type: ignore[arg-type]
             yield group.name, leaf
-
-
-def python_options() -> list[tuple[str, dataclasses.Field[Any]]]:
-    """(group, field) of the options that ``Detector`` takes by name."""
-    return [
-        (group, leaf)
-        for group, leaf in options()
-        if leaf.name in ALSO_IN_PYTHON
-        or (group in PYTHON_GROUPS and leaf.name not in NOT_IN_PYTHON)
-    ]
 
 
 def flag_of(leaf: dataclasses.Field[Any]) -> str:
