@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -29,7 +30,7 @@ from detector.core.cli.help import (
     write_examples,
 )
 from detector.core.cli.printing import echo
-from detector.core.cli.translating import WORDS, Known
+from detector.core.config.elsewhere import WORDS
 from detector.core.errors import EXIT_USAGE
 from detector.core.run.limits import blas_threads, check_threads
 
@@ -82,7 +83,7 @@ class DefaultGroup(click.Group):
             refuse_assignments(args[1:], ctx, self._options_of(ctx))
         return super().parse_args(ctx, args)
 
-    def _options_of(self, ctx: click.Context) -> Known:
+    def _options_of(self, ctx: click.Context) -> Callable[[str], dict[str, bool]]:
         """Imports a command only where its options are asked for."""
 
         def known(name: str) -> dict[str, bool]:

@@ -10,11 +10,14 @@ import difflib
 import itertools
 import os
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
-from detector.core.cli.translating import ABSENT, WORDS, Known, write_ours
-from detector.core.config.elsewhere import HABITS
+from detector.core.config.elsewhere import ABSENT, HABITS, WORDS
+
+if TYPE_CHECKING:
+    from detector.core.cli.translating import Known
 
 LISTS = ("--classes", "--blur")  # options whose items people give as words of their own
 
@@ -44,7 +47,7 @@ def answer_habits(words: Sequence[str], ctx: click.Context, known: Known) -> str
     ours = WORDS.get(word, "")
     foreign = _assigns(word) or (ours and any(map(_is_foreign, words[1:])))
     if word == "yolo" or " " in ours or foreign:
-        raise click.UsageError(f"'{word}': {write_ours(words, known, ctx)}", ctx)
+        raise click.UsageError(f"'{word}': {_write_ours(words, known, ctx)}", ctx)
     return ours or None
 
 
@@ -52,7 +55,7 @@ def refuse_assignments(words: Sequence[str], ctx: click.Context, known: Known) -
     """Raises UsageError for ``source=in.mp4`` and ``conf=0.3`` among the sources."""
     for before, word in zip(("", *words), words, strict=False):
         if _assigns(word) and not before.startswith("-"):
-            raise click.UsageError(f"'{word}': {write_ours(words, known, ctx)}", ctx)
+            raise click.UsageError(f"'{word}': {_write_ours(words, known, ctx)}", ctx)
 
 
 def answer_option(option: str, words: Sequence[str], ctx: click.Context) -> str | None:
@@ -66,7 +69,14 @@ def answer_option(option: str, words: Sequence[str], ctx: click.Context) -> str 
         return None
     if sum(map(_is_foreign, words)) < 2 or not _all_known(words, known):
         return f"{option}: {ours}."
-    return f"{option}: {write_ours(words, lambda _: known, ctx, ctx.info_name or 'detect')}"
+    return f"{option}: {_write_ours(words, lambda _: known, ctx, ctx.info_name or 'detect')}"
+
+
+def _write_ours(words: Sequence[str], known: Known, ctx: click.Context, *command: str) -> str:
+    """Imports the translator only where there is something to translate."""
+    from detector.core.cli.translating import write_ours
+
+    return write_ours(words, known, ctx, *command)
 
 
 def takes_values(command: click.Command) -> dict[str, bool]:

@@ -10,27 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import click
 
-from detector.core.config.elsewhere import HABITS
+from detector.core.config.elsewhere import ABSENT, HABITS, WORDS
 
-# What people type as the first word -> our command.
-WORDS = {
-    "predict": "detect",
-    "track": "detect --track",
-    "val": "eval",
-    "validate": "eval",
-    "test": "eval",
-    "export": "build --to onnx",
-    "benchmark": "compare",
-    "bench": "compare",
-    "info": "models show",
-    "checks": "doctor",
-}
-ABSENT = {
-    "train": "models are trained elsewhere; give the result with --model",
-    "segment": "boxes only; a model with masks is not read yet",
-    "pose": "boxes only; a model with keypoints is not read yet",
-    "classify": "boxes only; a model without boxes is not read",
-}
 # Options from elsewhere that no value follows where they stand as --half.
 SWITCHES = frozenset(
     "--half --fp16 --int8 --agnostic-nms --nosave --save-txt --save-crop --save-frames --exist-ok "

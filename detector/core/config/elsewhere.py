@@ -1,4 +1,4 @@
-"""What other programs call our options: one table for the command line and for Python.
+"""What other programs call our options and commands: for the command line and for Python.
 
 People come from ultralytics, YOLOv5 and ffmpeg. The answer is what does the same here, or why
 nothing does.
@@ -43,6 +43,25 @@ HABITS = {
     "--input": "name the source without an option: detect-video in.mp4",
     "-i": "name the source without an option: detect-video in.mp4",
     "-y": "not needed, a complete new file replaces the old one",
+}
+# What people type as the first word -> our command.
+WORDS = {
+    "predict": "detect",
+    "track": "detect --track",
+    "val": "eval",
+    "validate": "eval",
+    "test": "eval",
+    "export": "build --to onnx",
+    "benchmark": "compare",
+    "bench": "compare",
+    "info": "models show",
+    "checks": "doctor",
+}
+ABSENT = {
+    "train": "models are trained elsewhere; give the result with --model",
+    "segment": "boxes only; a model with masks is not read yet",
+    "pose": "boxes only; a model with keypoints is not read yet",
+    "classify": "boxes only; a model without boxes is not read",
 }
 # Of a keyword that is no option from Python: what to write instead.
 IN_PYTHON = {
