@@ -1,11 +1,16 @@
 """Packaging. Tool settings live in pyproject.toml; what CI ran is pinned in constraints.txt."""
 
 import re
+import sys
 from pathlib import Path
 
 from setuptools import find_packages, setup
 
 ROOT = Path(__file__).parent
+# pip install -e: one .pth with the checkout's path, which type checkers and editors follow. For a
+# package from elsewhere setuptools writes a finder, which they do not run; the checkout's cfg/ is
+# found without it.
+ELSEWHERE = {} if "editable_wheel" in sys.argv else {"detector.cfg": "cfg"}
 
 setup(
     name="detect-video",
@@ -17,8 +22,8 @@ setup(
     license="Apache-2.0",
     license_files=["LICENSE", "NOTICE"],
     python_requires=">=3.11",
-    packages=[*find_packages(include=["detector", "detector.*"]), "detector.cfg"],
-    package_dir={"detector.cfg": "cfg"},
+    packages=[*find_packages(include=["detector", "detector.*"]), *ELSEWHERE],
+    package_dir=ELSEWHERE or {"": "."},
     package_data={
         "detector": ["py.typed"],
         "detector.lab.report.html": ["page/*"],
@@ -96,6 +101,7 @@ setup(
             "hypothesis>=6.100",
             "ruff>=0.17.5",  # with each version it finds something else
             "mypy>=2.4.1",  # and so does this
+            "pyright>=1.1.414",  # what editors take; from here on its wheel needs no download
             "types-PyYAML>=6.0.12.20261113",  # and this: of the first 6.0.12 mypy finds fault
             "moto>=5.2",  # a store of S3 on this machine; its server needs the next two
             "flask>=3.1",

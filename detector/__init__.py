@@ -2,7 +2,7 @@
 
     from detector import Detector
 
-    with Detector("x.cfg", engine="ort") as detector:
+    with Detector(conf=0.4) as detector:
         for frame, detections in detector.stream("in.mp4"):
             ...
 
@@ -15,8 +15,6 @@ import os
 
 TYPE_CHECKING = False  # without typing: what comes first must be quick (run/signals.py)
 if TYPE_CHECKING:  # else a type checker, and an editor's completion, would take them for Any
-    from typing import Any
-
     from detector.core.api import Detector
     from detector.core.api.results import Detections
     from detector.core.errors import DetectVideoError
@@ -38,12 +36,14 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'detector' has no attribute {name!r}")
-    import importlib
+if not TYPE_CHECKING:  # which would take any name for one of the package
 
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    def __getattr__(name):
+        if name not in _HOMES:
+            raise AttributeError(f"module 'detector' has no attribute {name!r}")
+        import importlib
+
+        return getattr(importlib.import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
 import av
@@ -158,6 +159,46 @@ def test_the_words_of_the_command_in_python(said, python):
     from detector.core.api.words import translate
 
     assert translate(said, KEYWORDS) == python
+
+
+def test_a_closed_detector_says_so(model):
+    with Detector(model, engine="null") as detector:
+        pass
+    for call in (lambda: detector(np.zeros((4, 4, 3), np.uint8)), lambda: next(detector.stream(0))):
+        with pytest.raises(DetectVideoError, match="closed"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("given", "answer"),
+    [
+        ({"imgsz": 640}, "size=640"),
+        ({"half": True}, "precision='fp16'"),
+        ({"conf_thres": 0.3}, "conf=0.3"),
+        ({"save_txt": True}, "to_df"),
+        ({"line_thickness": 2}, "plot"),
+        ({"source": "x.mp4"}, "stream"),
+    ],
+    ids=str,
+)
+def test_names_from_elsewhere_are_answered(given, answer):
+    with pytest.raises(DetectVideoError) as caught:
+        Detector(engine="null", **given)
+    assert answer in str(caught.value)
+    assert "--" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_threads_may_call_one_detector_while_it_streams():
+    clip = str(CHECKOUT / "videos/street.mp4")
+    with Detector(engine="ort", frames=12) as detector:
+        frames = [frame.image for frame, _ in detector.stream(clip)]
+        alone = [detector(image) for image in frames]
+        with ThreadPoolExecutor(4) as pool:
+            stream = pool.submit(lambda: [found for _, found in detector.stream(clip)])
+            together = list(pool.map(detector, frames * 2))
+        assert together == alone * 2
+        assert stream.result() == alone
 
 
 def test_unknown_option(model):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
+import pickle
 import subprocess
 import sys
+import weakref
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,7 +18,7 @@ import pytest
 
 from detector import Detections, Detector, DetectVideoError
 from detector.core.api.options import Options
-from detector.core.api.results import Detection
+from detector.core.api.results import WIDEST, Detection
 from detector.core.config.reference import python_types
 from detector.core.config.schema import options
 from detector.core.sources import open as open_source
@@ -66,6 +70,71 @@ def test_drawing_leaves_the_picture_as_it_is():
     assert not image.any()
     assert drawn.any()
     assert three().draw(image[:, ::-1]).shape == image.shape  # no contiguous one
+
+
+def test_results_are_compared_by_their_values():
+    found = three()
+    assert found == three()
+    assert found[:] == found
+    assert found != found[:2]
+    assert found != none()
+    assert found != "three"
+    others = (replace(found, scores=found.scores / 2), replace(found, names=("a", "b")))
+    tracked = replace(found, track_ids=np.array([1, 2, -1]))
+    assert found not in (*others, tracked)
+    assert tracked == replace(found, track_ids=np.array([1, 2, -1]))
+
+
+def test_a_result_finds_its_picture_and_does_not_keep_it(tmp_path):
+    image = np.zeros((40, 60, 3), np.uint8)
+    found = Detections.wrap(three(), image)
+    np.testing.assert_array_equal(found.plot(), found.draw(image))
+    np.testing.assert_array_equal(found[:1].plot(), found[:1].draw(image))
+    found.save(tmp_path / "a.png", image)
+    found.save(tmp_path / "b.png")
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    assert found._repr_png_().startswith(b"\x89PNG")
+    assert found._repr_html_() is None
+    assert pickle.loads(pickle.dumps(found)) == found == copy.deepcopy(found)
+    kept = weakref.ref(image)
+    del image
+    assert kept() is None
+    assert found._repr_png_() is None
+    assert "vehicle" in found._repr_html_()
+    for wrong in (found.plot, lambda: found.save(tmp_path / "c.png"), lambda: found.save("c.txt")):
+        with pytest.raises(DetectVideoError):
+            wrong()
+    assert {path.name for path in tmp_path.iterdir()} == {"a.png", "b.png"}
+    of_file = Detections.wrap(three(), tmp_path / "a.png")  # read again, here and after pickle
+    assert pickle.loads(pickle.dumps(of_file)).plot().shape == (40, 60, 3)
+    (tmp_path / "a.png").unlink()
+    assert of_file._repr_png_() is None
+
+
+def test_a_notebook_gets_a_picture_of_bounded_size():
+    image = np.zeros((20, 4000, 3), np.uint8)
+    width = int.from_bytes(Detections.wrap(three(), image)._repr_png_()[16:20], "big")
+    assert width == WIDEST
+
+
+def test_a_table_for_pandas(monkeypatch):
+    rows = three().to_dict()
+    tracked = replace(three(), track_ids=np.array([7, -1, 8]))
+    pandas = pytest.importorskip("pandas", reason="machine: pandas is not installed")
+    table = three().to_df()
+    assert list(table.columns) == ["class", "class_id", "score", "x1", "y1", "x2", "y2"]
+    assert table["class"].tolist() == [row["class"] for row in rows]
+    assert table[["x1", "y1", "x2", "y2"]].values.tolist() == [row["box"] for row in rows]
+    assert tracked.to_df()["track"].isna().tolist() == [False, True, False]
+    assert len(none().to_df()) == 0
+    assert isinstance(table, pandas.DataFrame)
+
+
+@pytest.mark.parametrize("convert", ["to_df", "to_supervision"])
+def test_a_library_that_is_absent_is_named(monkeypatch, convert):
+    monkeypatch.setitem(sys.modules, {"to_df": "pandas"}.get(convert, "supervision"), None)
+    with pytest.raises(ImportError, match="pip install"):
+        getattr(three(), convert)()
 
 
 def none() -> Detections:
@@ -123,26 +192,6 @@ def test_every_option_is_typed_as_the_configuration_has_it():
     assert {leaf.name for _, leaf in options()} > set(Options.__annotations__) >= {"conf", "blur"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("given", "complaint"),
-    [
-        ("conf=0.3, classes=['person'], size='640', frames=None", ""),
-        ("conf='0.3'", 'Argument "conf" to "Detector" has incompatible type "str"'),
-        ("cnf=0.3", 'Unexpected keyword argument "cnf" for "Detector"'),
-        ("output='x.mp4'", 'Unexpected keyword argument "output" for "Detector"'),
-    ],
-)
-def test_a_type_checker_knows_the_options(tmp_path, given, complaint):
-    snippet = tmp_path / "snippet.py"
-    snippet.write_text(f"from detector import Detector\n\nDetector({given})\n")
-    cache = CHECKOUT / ".mypy_cache"  # that of scripts/test: without it this takes a minute
-    command = [sys.executable, "-m", "mypy", "--strict", f"--cache-dir={cache}", str(snippet)]
-    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
-    assert (done.returncode == 0) is (complaint == ""), done.stdout + done.stderr
-    assert complaint in done.stdout
-
-
 @pytest.mark.parametrize(
     ("wrong", "near"), [("cnf", "conf"), ("clases", "classes"), ("output", ""), ("x" * 50, "")]
 )
@@ -189,6 +238,19 @@ def test_a_path_is_read(detector, tmp_path):
         detector(CLIP)
     with pytest.raises(DetectVideoError, match="no such file"):
         detector(tmp_path / "absent.png")
+
+
+@pytest.mark.slow
+def test_a_picture_of_pil_is_taken(detector):
+    pil = pytest.importorskip("PIL.Image", reason="machine: pillow is not installed")
+    image = frames_of(1)[0]
+    picture = pil.fromarray(image[:, :, ::-1])
+    found, again = detector([picture, image])
+    assert found == again == detector(picture)
+    assert len(detector(picture.convert("L"))) > 5
+    for wrong in (pil.new("I;16", (4, 4)), pil.new("RGB", (0, 0))):
+        with pytest.raises(DetectVideoError):
+            detector(wrong)
 
 
 @pytest.mark.slow

@@ -3,10 +3,13 @@ checkout is used.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import venv
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,8 +19,8 @@ from tests.conftest import CHECKOUT
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The wheel's files, and links to the libraries that are installed here, but not to the
-    project.
+    """The wheel's files and links to the libraries that are installed here, but not to the
+    project, as the packages of an environment: a type checker finds them as installed ones.
     """
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"  # setuptools leaves a build folder where it builds
@@ -38,7 +41,8 @@ def site(tmp_path_factory):
     ]
     subprocess.run(command, check=True, capture_output=True, text=True)
     [wheel] = folder.glob("*.whl")
-    site = folder / "site"
+    venv.create(folder / "venv", symlinks=True)
+    [site] = (folder / "venv").glob("lib/python*/site-packages")
     with zipfile.ZipFile(wheel) as content:
         content.extractall(site)
     [packages] = {
@@ -64,8 +68,8 @@ def test_it_runs_with_its_own_model(site, tmp_path):
         stdin=subprocess.DEVNULL,
     )
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "street-ort-detected.mp4").exists()
-    assert '"class":"vehicle"' in (tmp_path / "street-ort-detected.jsonl").read_text()
+    assert (tmp_path / "street-detected.mp4").exists()
+    assert '"class":"vehicle"' in (tmp_path / "street-detected.jsonl").read_text()
     assert list((tmp_path / "cache/detect-video/engines").glob("*.onnx")), (
         "an installed package uses the user's cache"
     )
@@ -77,3 +81,57 @@ def test_every_packaged_file_is_in_it(site):
         assert (
             site / "detector/cfg" / path.relative_to(CHECKOUT / "cfg")
         ).read_bytes() == path.read_bytes()
+
+
+# A line of each -> whether the line is right.
+CALLS = {
+    "Detector(conf=0.3, classes=['person'], size=640, frames=None)": True,
+    "Detector(track='sort')('a.jpg').to_df()": True,
+    "Detector()([Image.new('RGB', (8, 8)), 'a.jpg'])[0].plot().shape": True,
+    "Detector()('a.jpg').save('b.png')": True,
+    "Detector(conf='0.3')": False,
+    "Detector(cnf=0.3)": False,
+    "Detector()(5)": False,
+    "Detector().strem('a.mp4')": False,
+    "Detector()('a.jpg').boxs": False,
+    "detector.Detektor": False,
+}
+CHECKERS = {
+    "mypy": ("--strict", "--no-error-summary", "--cache-dir", "cache", "--python-executable"),
+    "pyright": ("--pythonpath",),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_a_type_checker_sees_the_real_types(site, tmp_path, checker):
+    """README's example, right calls and wrong ones: an error in each wrong line and in no other."""
+    if find_spec(checker) is None or (checker == "pyright" and shutil.which("node") is None):
+        pytest.skip(f"machine: {checker} cannot run: it, or node for it, is not installed")
+    readme = "".join(re.findall(r"```python\n(.*?)```", (CHECKOUT / "README.md").read_text(), re.S))
+    head = ["import detector", "from PIL import Image", "from detector import Detector"]
+    (tmp_path / "readme.py").write_text(readme)
+    (tmp_path / "calls.py").write_text("\n".join([*head, *CALLS, ""]))
+    python = site.parents[2] / "bin/python"
+    command = [sys.executable, "-m", checker, *CHECKERS[checker], python, "readme.py", "calls.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    found = re.findall(r"(\w+\.py):(\d+)(?::\d+)?(?: -|:) error", done.stdout)
+    wrong = {at for at, right in enumerate(CALLS.values(), len(head) + 1) if not right}
+    assert set(found) == {("calls.py", str(at)) for at in wrong}, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_an_editable_install_is_a_path_that_checkers_follow(tmp_path):
+    """They run no finder, which is what setuptools makes of packages that lie in several places."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "NOTICE"):
+        shutil.copy(CHECKOUT / name, source)
+    for name in ("detector", "cfg"):
+        (source / name).mkdir()
+    shutil.copy(CHECKOUT / "detector/__init__.py", source / "detector")
+    target = tmp_path / "target"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", target]
+    subprocess.run([*pip, "-e", source], check=True, capture_output=True)
+    [path] = target.glob("*.pth")
+    assert path.read_text().strip() == str(source)

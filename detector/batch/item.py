@@ -473,7 +473,7 @@ class _Step:
         output = replace(config.output, output=f"{scratch}{os.sep}", run_dir=None)
         with Reading.of(config).open(path) as source:
             plan = OutputPlan(output, [path], plain=True)
-            return plan.paths(path, source.info, self._model.loaded.engine.name)
+            return plan.paths(path, source.info)
 
     def _record(self, parts: int, **facts: Any) -> ItemRecord:
         """Of this step. Without ``facts``: no frames, and the seconds since it began."""

@@ -6,10 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from rich import box
 from rich.console import Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from detector.batch.documents import (
@@ -22,7 +20,9 @@ from detector.batch.documents import (
     SlowItem,
 )
 from detector.core.errors.text import counted
-from detector.core.terminal.console import SafeConsole, fit_columns
+from detector.core.tables import Column, Table
+from detector.core.terminal.console import SafeConsole
+from detector.core.terminal.tables import draw_table, print_pieces
 
 LINE_EVERY_S = 30.0  # in a pipe
 MOST_WORKERS = 16  # rows of the live table
@@ -56,25 +56,22 @@ def clock_time(seconds: float) -> str:
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
+WORKERS = (
+    Column("worker"),
+    Column("done"),
+    Column("fps", "FPS", ".1f"),
+    Column("busy_share", "busy", ".0%", out=1),
+    Column("frames", value=lambda one: None if one.item is None else one.frames, out=2, absent=""),
+    Column("item", value=lambda one: one.state if one.item is None else one.item, longest=50),
+)
+
+
 def draw_progress(console: SafeConsole, progress: BatchProgress) -> Group:
     """The line, and a row for each worker."""
-    table = Table(box=None, pad_edge=False)
-    for name in ("worker", "done", "FPS", "busy", "frames", "item"):
-        table.add_column(name, justify="left" if name == "item" else "right", no_wrap=True)
-    for worker in progress.workers[:MOST_WORKERS]:
-        table.add_row(
-            str(worker.worker),
-            str(worker.done),
-            _number(worker.fps),
-            _percent(worker.busy_share),
-            str(worker.frames) if worker.item is not None else "",
-            worker.item if worker.item is not None else worker.state,
-        )
+    table = Table("workers", WORKERS, progress.workers[:MOST_WORKERS])
     more = len(progress.workers) - MOST_WORKERS
     rest = [Text(f"... and {counted(more, 'worker')} more")] if more > 0 else []
-    return Group(
-        Text(line(progress), no_wrap=True), fit_columns(console, table, ("busy", "frames")), *rest
-    )
+    return Group(Text(line(progress), no_wrap=True), draw_table(console, table), *rest)
 
 
 @contextmanager
@@ -122,7 +119,9 @@ def print_result(console: SafeConsole, result: BatchResult) -> None:
     if result.running and result.progress is not None:
         console.print(draw_progress(console, result.progress))
     if result.failures:
-        console.print(_failures(console, result))
+        console.print(draw_table(console, _failures(result)))
+        if (more := len(result.failures) - MOST_FAILURES) > 0:
+            console.print(Text(f"... and {more} more: {result.output}/failures.jsonl has all"))
         console.print(Text("Nothing else was hindered by these. --resume tries them again."))
     if result.report is not None:
         print_report(console, result.report)
@@ -152,25 +151,21 @@ def _settings(settings: JobSettings) -> str:
     )
 
 
-def _failures(console: SafeConsole, result: BatchResult) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("failed", overflow="fold")
-    table.add_column("tries", justify="right")
-    table.add_column("error", overflow="fold")
-    for failure in result.failures[:MOST_FAILURES]:
-        table.add_row(failure.name or failure.source, str(failure.tries), failure.error)
-    if (more := len(result.failures) - MOST_FAILURES) > 0:
-        table.add_row(f"... and {more} more", "", f"{result.output}/failures.jsonl has all")
-    return fit_columns(console, table, ("tries",))
+def _failures(result: BatchResult) -> Table:
+    columns = (
+        Column("failed", value=lambda one: one.name or one.source),
+        Column("tries", out=1),
+        Column("error"),
+    )
+    return Table("failures", columns, result.failures[:MOST_FAILURES])
 
 
 def print_report(console: SafeConsole, report: BatchReport) -> None:
     """Where the workers' seconds went, and what more of them would bring."""
-    console.print(_workers(console, report))
-    console.print(_ledger(console, report))
+    print_pieces(console, (Table("workers", OF_WORKERS, report.workers), _ledger(report)))
     for title, found in (("slowest files", report.slowest), ("stragglers", report.stragglers)):
         if found:
-            console.print(_files(console, title, found))
+            console.print(draw_table(console, _files(title, found)))
     if report.stragglers:
         console.print(
             Text(f"For the last {report.straggling_s:.1f} s some workers had nothing left to do.")
@@ -178,52 +173,51 @@ def print_report(console: SafeConsole, report: BatchReport) -> None:
     if report.cpu_share is not None:
         console.print(Text(f"Items used {report.cpu_share:.0%} of the time of the job's cores."))
     if report.forecasts:
-        console.print(_forecasts(console, report))
+        console.print(draw_table(console, Table("forecasts", FORECASTS, report.forecasts)))
     console.print(Text(f"More workers: {report.limit}."))
 
 
-def _workers(console: SafeConsole, report: BatchReport) -> Table:
-    table = _table("worker", "starts", "items", "frames", "load s", "busy s", "idle s", "busy")
-    for worker in report.workers:
-        table.add_row(
-            str(worker.worker),
-            str(worker.starts),
-            str(worker.items),
-            str(worker.frames),
-            f"{worker.load_s:.1f}",
-            f"{worker.busy_s:.1f}",
-            f"{worker.idle_s:.1f}",
-            _percent(worker.utilisation),
-        )
-    return fit_columns(console, table, ("starts", "frames"))
+OF_WORKERS = (
+    Column("worker"),
+    Column("starts", out=1),
+    Column("items"),
+    Column("frames", out=2),
+    Column("load_s", "load", ".1f", "s"),
+    Column("busy_s", "busy", ".1f", "s"),
+    Column("idle_s", "idle", ".1f", "s"),
+    Column("utilisation", "busy", ".0%"),
+)
+FORECASTS = (
+    Column("workers", "workers like these"),
+    Column("seconds", "time", value=lambda one: clock_time(one.seconds), right=True),
+    Column("speedup", "speed-up", value=lambda one: f"{one.speedup:.1f}x", right=True),
+    Column("read_mb_s", "MB/s read", ",.1f", out=1),
+)
 
 
-def _ledger(console: SafeConsole, report: BatchReport) -> Table:
+def _ledger(report: BatchReport) -> Table:
     """Stages run side by side in a worker, so that their seconds add up to more than its own."""
-    table = _table("all workers", "busy s", "CPU s", "calls")
-    for name, stage in report.ledger.stages.items():
-        table.add_row(name, f"{stage.busy_s:.1f}", f"{stage.cpu_s:.1f}", str(stage.calls))
-    table.add_row("between items", f"{report.between_s:.1f}", "", "")
-    return fit_columns(console, table, ("calls",))
+    columns = (
+        Column("stage", "all workers"),
+        Column("busy_s", "busy", ".1f", "s"),
+        Column("cpu_s", "CPU", ".1f", "s", absent=""),
+        Column("calls", out=1, absent=""),
+    )
+    rows: list[dict[str, object]] = [
+        {"stage": name, "busy_s": one.busy_s, "cpu_s": one.cpu_s, "calls": one.calls}
+        for name, one in report.ledger.stages.items()
+    ]
+    return Table("ledger", columns, [*rows, {"stage": "between items", "busy_s": report.between_s}])
 
 
-def _files(console: SafeConsole, title: str, found: Sequence[SlowItem]) -> Table:
-    table = _table(title, "seconds", "frames", "FPS")
-    for item in found:
-        table.add_row(item.name, f"{item.seconds:.1f}", str(item.frames), _number(item.fps))
-    return fit_columns(console, table, ("frames",))
-
-
-def _forecasts(console: SafeConsole, report: BatchReport) -> Table:
-    table = _table("workers like these", "time", "speed-up", "MB/s read")
-    for one in report.forecasts:
-        table.add_row(
-            str(one.workers),
-            clock_time(one.seconds),
-            f"{one.speedup:.1f}x",
-            f"{one.read_mb_s:,.1f}",
-        )
-    return fit_columns(console, table, ("MB/s read",))
+def _files(title: str, found: Sequence[SlowItem]) -> Table:
+    columns = (
+        Column("name", title),
+        Column("seconds", form=".1f"),
+        Column("frames", out=1),
+        Column("fps", "FPS", ".1f"),
+    )
+    return Table("files", columns, found)
 
 
 def print_dry_run(console: SafeConsole, plan: DryRun) -> None:
@@ -245,18 +239,3 @@ def print_dry_run(console: SafeConsole, plan: DryRun) -> None:
         console.print(Text(f"{counted(counts.vanished, 'result', 'is')} of sources that are gone"))
     for note in plan.notes:
         console.print(Text(f"note: {note}"))
-
-
-def _table(*names: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
-    for number, name in enumerate(names):
-        table.add_column(name, justify="right" if number else "left", overflow="fold")
-    return table
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.0%}"

@@ -324,7 +324,7 @@ class Scene:
     book: ZoneBook
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Detections:
     """The objects of one frame, best score first.
 
@@ -356,6 +356,22 @@ class Detections:
 
     def __len__(self) -> int:
         return len(self.scores)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all values are the same. Results of two engines seldom are to the last bit."""
+        if not isinstance(other, Detections):
+            return NotImplemented
+        mine, theirs = (
+            (one.boxes, one.scores, one.class_ids, one.track_ids, *one.trails)
+            for one in (self, other)
+        )
+        return (
+            (self.names, self.cut, len(mine)) == (other.names, other.cut, len(theirs))
+            and (self.track_ids is None) is (other.track_ids is None)
+            and all(np.array_equal(*pair) for pair in zip(mine, theirs, strict=True))  # type: ignore[arg-type]
+        )
+
+    __hash__ = None  # type: ignore[assignment]
 
     @staticmethod
     def empty(names: tuple[str, ...] = ()) -> Detections:

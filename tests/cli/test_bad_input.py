@@ -180,7 +180,7 @@ def test_a_name_that_is_not_utf_8(shared, model, tmp_path):
     process = detect_video(name, "--model", model, "--json", cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     assert summary_of(process)["frames"]["written"] == 1
-    assert (tmp_path / os.fsdecode(b"bad\xff name-ort-detected.mp4")).exists()
+    assert (tmp_path / os.fsdecode(b"bad\xff name-detected.mp4")).exists()
 
 
 @pytest.mark.slow
@@ -371,4 +371,4 @@ def test_a_session_that_cannot_be_written_hides_nothing(model, clip, small_disk,
     assert "FPS end to end" in process.stdout
     assert "Traceback" not in process.stderr
     assert str(small_disk / "run") in process.stderr
-    assert len(rows_of(tmp_path / "traffic-ort-detected.jsonl")) == 60
+    assert len(rows_of(tmp_path / "traffic-detected.jsonl")) == 60

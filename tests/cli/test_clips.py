@@ -187,12 +187,12 @@ def test_several_sources(shared, tmp_path):
     assert [source["frames"]["written"] for source in summary["sources"]] == [5, 0, 5, 5]
     assert summary["frames"]["written"] == 15
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "people-ort-detected.jsonl",
-        "people-ort-detected.mp4",
-        "traffic-ort-detected-2.jsonl",
-        "traffic-ort-detected-2.mp4",
-        "traffic-ort-detected.jsonl",
-        "traffic-ort-detected.mp4",
+        "people-detected.jsonl",
+        "people-detected.mp4",
+        "traffic-detected-2.jsonl",
+        "traffic-detected-2.mp4",
+        "traffic-detected.jsonl",
+        "traffic-detected.mp4",
     ]
     session_rows = rows_of(tmp_path / summary["session"] / "detections.jsonl")
     assert [row["source"] for row in session_rows] == [str(clips[0])] * 5 + [str(clips[1])] * 5 + [
@@ -342,8 +342,8 @@ def test_random_weights_say_so(shared, tmp_path):
     )
     assert process.returncode == 0, process.stderr
     assert "boxes are meaningless" in process.stdout
-    rows = rows_of(tmp_path / "people-ort-detected.jsonl")
+    rows = rows_of(tmp_path / "people-detected.jsonl")
     assert {row["remark"] for row in rows} == {"random weights: boxes are meaningless"}
-    lines = (tmp_path / "people-ort-detected.csv").read_text().splitlines()
+    lines = (tmp_path / "people-detected.csv").read_text().splitlines()
     assert lines[0].endswith(",remark")
     assert all(line.endswith("boxes are meaningless") for line in lines[1:])

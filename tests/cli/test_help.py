@@ -1,9 +1,12 @@
 """Help is quick, complete and true."""
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
+from unittest import mock
 
 import click
 import pytest
@@ -14,7 +17,7 @@ from detector.core.cli.exits import _help_of, _sentence
 from detector.core.cli.group import cli, command_names
 from detector.core.cli.habits import refuse_split_lists
 from detector.core.config.levels import resolve_config
-from detector.core.config.schema import flag_of, options
+from detector.core.config.schema import flag_of, options, short_of
 from detector.core.errors import UsageError
 from tests.cli.command import assert_one_line_error, detect_video
 from tests.conftest import CHECKOUT
@@ -56,7 +59,7 @@ def pages() -> str:
 
 @pytest.mark.slow
 def test_every_option_is_in_the_help_and_in_a_page(tmp_path):
-    text = detect_video("--help", cwd=tmp_path).stdout
+    text = detect_video("--help", "all", cwd=tmp_path).stdout
     usage = pages()
     for _, leaf in options():
         if not leaf.metadata.get("hidden"):
@@ -67,7 +70,7 @@ def test_every_option_is_in_the_help_and_in_a_page(tmp_path):
         assert (name in text) is not hidden, name
         assert hidden or re.search(rf"(`|detect-video ){name}\b", usage), name
     for flag in re.findall(
-        r"--[a-z][a-z0-9-]+", detect_video("eval", "--help", cwd=tmp_path).stdout
+        r"--[a-z][a-z0-9-]+", detect_video("eval", "--help", "all", cwd=tmp_path).stdout
     ):
         assert flag in usage or flag in ("--help",) or f"--{flag.removeprefix('--no-')}" in usage, (
             flag
@@ -132,13 +135,60 @@ def said(*words: str) -> tuple[int, str]:
         (["help"], ["--help"]),
         (["help", "compare"], ["compare", "--help"]),
         (["help", "config", "show"], ["config", "show", "--help"]),
-        (["help", "nosuch"], ["--help"]),
+        (["help", "cameras"], ["--help", "cameras"]),
     ],
 )
 def test_the_word_help_is_the_help(words, same, tmp_path):
     asked, wanted = (detect_video(*given, cwd=tmp_path) for given in (words, same))
     assert (asked.returncode, asked.stdout) == (0, wanted.stdout)
     assert wanted.stdout.startswith("Usage: ")
+
+
+def helped(*words, width=80):
+    with mock.patch.dict(os.environ, COLUMNS=str(width)):
+        return CliRunner().invoke(cli, list(words), prog_name="detect-video")
+
+
+def test_the_first_help_fits_a_screen():
+    lines = helped("--help").output.splitlines()
+    assert len(lines) <= 60
+    assert max(map(len, lines)) <= 80
+    assert "..." not in "".join(lines[lines.index("Commands:") :])
+    shown = {flag_of(leaf) for _, leaf in options() if leaf.metadata.get("common")}
+    text = "\n".join(lines)
+    assert 12 <= len(shown) <= 20
+    assert all(f" {flag}" in text for flag in shown)
+    assert "--token-file" not in text
+
+
+@pytest.mark.parametrize("command", [(), ("detect",), ("compare",)], ids=str)
+def test_help_of_a_group_and_of_an_option(command):
+    whole = helped(*command, "--help", "all").output
+    selection = helped(*command, "--help", "selection").output
+    assert "--max-det" in selection
+    assert "--max-det" not in helped(*command, "--help").output
+    assert "--size" in whole
+    assert "--size" not in selection
+    for word in ("max-det", "--max-det", "max_det"):
+        one = helped(*command, "--help", word).output
+        assert "--max-det" in one
+        assert "--conf" not in one
+    assert "--size" in helped(*command, "--help", "imgsz").output
+    wrong = helped(*command, "--help", "nosuch")
+    assert wrong.exit_code == 2
+    assert "selection" in wrong.output
+
+
+def test_a_file_behind_help_is_a_source_as_ever(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.mp4").touch()
+    assert helped("--help", "in.mp4").output == helped("--help").output
+
+
+def test_every_option_has_a_short_text():
+    for _, leaf in options():
+        assert 3 <= len(short_of(leaf)) <= 50, leaf.name
+        assert "{" not in short_of(leaf)
 
 
 def test_a_group_alone_prints_its_help_in_lines(tmp_path):
@@ -178,6 +228,23 @@ HABITS = [
     (("yolo", "mode=predict", "source=x"), "written detect-video x."),
     (("yolo", "segment", "predict"), "'segment': boxes only"),
     (("export", "model=a.pt", "format=onnx"), "written detect-video build a.pt --to onnx."),
+    (
+        ("x.mp4", "imgsz=640", "conf=0.3", "device=cpu", "save_txt=True"),
+        "written detect-video x.mp4 --size 640 --conf 0.3 --device cpu --save video,yolo.",
+    ),
+    (
+        ("x.mp4", "--imgsz", "480", "640", "--conf-thres", ".3", "--save-txt", "--nosave"),
+        "written detect-video x.mp4 --size 640x480 --conf .3 --save yolo.",
+    ),
+    (
+        ("--source", "x.mp4", "--weights", "a.pt", "--half", "--project", "p", "--name", "n"),
+        "written detect-video x.mp4 --precision fp16 --model a.pt -o p/n/.",
+    ),
+    (("track", "source=x", "tracker=botsort.yaml"), "written detect-video x --track bytetrack."),
+    (("predict", "source=x", "augment=True"), "meant by augment."),
+    (("val", "data=x.yaml", "model=a.pt"), "written detect-video eval x.yaml --model a.pt."),
+    (("compare", "x", "--imgsz", "640", "--half"), "detect-video compare x --size 640 --precis"),
+    (("-i", "x.mp4", "-y", "o.mp4"), "written detect-video x.mp4 -o o.mp4."),
     (("in.mp4", "--classes", "0", "2"), "write --classes 0,2."),
     (("in.mp4", "--classes", "0,", "2", "--json"), "write --classes 0,2."),
     (("--classes", "person", "car", "in.mp4"), "write --classes person,car."),
@@ -285,6 +352,10 @@ COMPLETIONS = [
     ("detect-video in.mp4 --sa", SAVES),
     ("detect-video in.mp4 --save csv,j", [("plain", "csv,jsonl")]),
     ("detect-video --engine op", [("plain", "openvino")]),
+    ("detect-video --model yolox_n", [("file", "yolox_n"), ("plain", "yolox_nano")]),
+    ("detect-video --classes person,v", [("plain", "person,vehicle")]),
+    ("detect-video --model yolox_nano --blur bicy", [("plain", "bicycle")]),
+    ("detect-video completion z", [("plain", "zsh")]),
     ("detect-video --config ow", [("file", "ow")]),
     ("detect-video predict --sa", SAVES),
     ("detect-video track --sa", SAVES),
@@ -312,12 +383,28 @@ def test_each_shell_completes_the_first_word(shell, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_the_other_shells_read_what_is_printed(shell, tmp_path):
+    if shutil.which(shell) is None:
+        pytest.skip(f"machine: {shell} is not installed")
+    script = tmp_path / "script"
+    script.write_text(detect_video("completion", shell, cwd=tmp_path).stdout)
+    begin = "autoload -Uz compinit; compinit; " if shell == "zsh" else ""
+    asked = "echo $_comps[detect-video]" if shell == "zsh" else "complete -c detect-video"
+    done = subprocess.run(
+        [shell, "-c", f"{begin}source {script}; {asked}"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "detect" in done.stdout
+
+
+@pytest.mark.slow
 def test_bash_itself_completes_a_command_and_leaves_files_to_itself(tmp_path):
     program = tmp_path / "detect-video"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m detector "$@"\n')
     program.chmod(0o755)
     script = """
-        eval "$(_DETECT_VIDEO_COMPLETE=bash_source ./detect-video)"
+        eval "$(./detect-video completion bash)"
         complete -p detect-video
         compopt() { echo compopt "$@"; }
         COMP_WORDS=(./detect-video pro) COMP_CWORD=1

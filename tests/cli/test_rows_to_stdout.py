@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
+import subprocess
+import sys
+from fractions import Fraction
 from pathlib import Path
 
+import av
 import pytest
 
-from detector.core.errors import OutputError
+from detector.core.config.schema import OutputConfig
+from detector.core.errors import OutputError, UsageError
+from detector.core.run.outputs import OutputPlan
 from detector.core.sinks._stream import RowStream, StreamedRows
 from detector.core.sinks.jsonl import JsonlSink
 from detector.core.types import Detections, Frame, SourceInfo
@@ -147,7 +154,7 @@ def test_a_file_that_is_full_holds_whole_rows(tmp_path: Path) -> None:
     assert lines[-1].endswith("\n")
 
 
-@pytest.mark.parametrize("beside", [(), ("--save", "video")], ids=["alone", "beside"])
+@pytest.mark.parametrize("beside", [(), ("--save", "jsonl,video")], ids=["alone", "beside"])
 def test_head(beside: tuple[str, ...], tmp_path: Path, clip: Path) -> None:
     """Who reads no more ends the run, quietly; files that were asked for beside are finished."""
     with fed(clip.read_bytes()) as stdin:
@@ -162,3 +169,38 @@ def test_head(beside: tuple[str, ...], tmp_path: Path, clip: Path) -> None:
         assert session["frames"]["written"] == 12
     assert video.exists() == bool(beside)
     assert not list(tmp_path.glob("*.partial*"))
+
+
+def piped(folder: Path, *options: str) -> bytes:
+    run = [sys.executable, "-m", "detector", *options, "--engine", "null", "-o", "-"]
+    return subprocess.run(run, cwd=folder, check=True, stdout=subprocess.PIPE).stdout
+
+
+@pytest.mark.slow
+def test_a_video_goes_into_the_pipe(tmp_path: Path, clip: Path) -> None:
+    data = piped(tmp_path, str(clip), "--save", "video")
+    with av.open(io.BytesIO(data)) as container:
+        assert container.format.name.startswith("matroska")
+        assert sum(1 for _ in container.decode(video=0)) == 12
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
+@pytest.mark.slow
+def test_who_leaves_a_video_ends_the_run(tmp_path: Path, clip: Path) -> None:
+    with fed(clip.read_bytes()) as stdin:
+        options = ("--engine", "null", "--save", "video", "-o", "-")
+        fork = start("-", *options, cwd=tmp_path, stdin=stdin)
+        fork.stop_reading()
+        _, stderr = fork.communicate(PATIENCE_S)
+    assert (fork.returncode, stderr) == (0, "")
+    session = json.loads((tmp_path / "runs/stdin-null/session.json").read_text())
+    assert any("standard output" in note for note in session["notes"])
+
+
+def test_what_no_pipe_of_video_holds_is_refused() -> None:
+    wanted = OutputConfig(output="-", save=("video",))
+    with pytest.raises(UsageError, match="2 videos"):
+        OutputPlan(wanted, ["a.mp4", "b.mp4"], streams=True)
+    picture = SourceInfo("a.jpg", "pictures", 8, 8, Fraction(1), Fraction(1))
+    with pytest.raises(UsageError, match="needs a video"):
+        OutputPlan(wanted, ["a.jpg"], streams=True).paths("a.jpg", picture)

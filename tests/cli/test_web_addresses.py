@@ -229,7 +229,7 @@ def test_detector_at_addresses(web):
     with Detector(engine="null", nvtx=False) as detector:
         assert len(detector(f"{web.url('/a.jpg')}?token={TOKEN}")) == 0
         assert len(detector([web.url("/a.jpg")] * 2)) == 2
-        with pytest.raises(UsageError, match=r"is a video; use stream\(") as refused:
+        with pytest.raises(UsageError, match=r"use stream\(") as refused:
             detector(f"{web.url('/clip.mp4')}?token={TOKEN}")
         assert TOKEN not in str(refused.value)
         with pytest.raises(SourceError, match="web page"):

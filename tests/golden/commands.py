@@ -184,7 +184,7 @@ OTHERS = [
 ]  # fmt: skip
 
 HELP = [
-    Command(f"help-{command.replace(' ', '-')}", (*command.split(), "--help"))
+    Command(f"help-{command.replace(' ', '-')}", (*command.split(), "--help", "all"))
     for command in (
         "build", "compare", "detect", "diff", "doctor", "eval", "infer-raw", "metrics", "models", "models list",
         "models show", "models pull", "profile", "report", "tune",

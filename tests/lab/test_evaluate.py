@@ -139,6 +139,24 @@ def test_a_session_for_each_engine():
         evaluation.configs_for_engines(config, ["ort", "ort"])
 
 
+def test_what_a_run_takes_is_judged_too(monkeypatch):
+    from detector.core import engines
+    from detector.core.run import loading
+
+    def usual(engine, precision):
+        chosen = Config().with_options({"engine": engine, "precision": precision})
+        monkeypatch.setattr(loading, "choose_as_a_run", lambda config: chosen)
+        made = evaluation.with_usual(Config())
+        return [(one.runtime.engine, one.runtime.precision) for one in made]
+
+    by_rank = engines.choose_by_rank("fp32", "auto")[0]
+    assert usual(by_rank, "fp32") == [("auto", "auto")]
+    assert usual("other", "int8") == [("auto", "auto"), ("other", "int8")]
+    for given in ({"engine": "ort"}, {"precision": "fp32"}, {"run_dir": "r"}):
+        config = Config().with_options(given)
+        assert evaluation.with_usual(config) == [config]
+
+
 def test_an_absent_engine_is_said_before_any_runs(monkeypatch):
     from detector.core import engines
 

@@ -65,6 +65,14 @@ def test_models_are_crossed_with_engines_and_precisions():
     assert [one.model for one in plan.variants()][::4] == ["x/a.pt", "b"]
 
 
+def test_what_a_run_takes_has_a_row_unless_it_has_one():
+    plan = Plan("in.mp4", None, ["ort", "openvino"], ["fp32"], [2], 3)
+    names = ["ort fp32 batch 2", "openvino fp32 batch 2"]
+    for usual, more in ((("ort", "fp32"), []), (("ort", "int8"), ["ort int8 batch 2"])):
+        variants = replace(plan, usual=usual).variants()
+        assert [one.name for one in variants] == [*names, *more]
+
+
 @pytest.mark.parametrize(
     ("macs", "moved", "frames_s", "roof"),
     [

@@ -66,7 +66,7 @@ def test_it_is_refused_before_the_engine_starts(run, tmp_path, options, target):
 
 
 def test_an_output_of_other_settings_is_no_reason(run):
-    """The second run would write IN-ENGINE-detected-2.mp4."""
+    """The second run would write IN-detected-2.mp4."""
     run(conf=0.5, engine="ort")
     writing = Partial(Path("in-ort-detected.mp4"))
     with pytest.raises(OutputError, match="another run"):

@@ -8,9 +8,10 @@ import cv2
 import numpy as np
 import pytest
 
+from detector.core.config.levels import resolve_config
 from detector.core.config.schema import OutputConfig
 from detector.core.errors import UsageError
-from detector.core.run.outputs import OutputPlan
+from detector.core.run.outputs import OutputPlan, settings_of
 from detector.core.sources._specs import NamedPictures
 from tests.sources.clips import write_video
 
@@ -27,19 +28,19 @@ def folder(tmp_path, monkeypatch):
 
 def planned(spec, kind="pictures", **options):
     plan = OutputPlan(OutputConfig(**options), [spec])
-    paths = plan.paths(spec, SimpleNamespace(path=str(spec), kind=kind), "ort")
+    paths = plan.paths(spec, SimpleNamespace(path=str(spec), kind=kind))
     return {name: str(path) for name, path in paths.items()}
 
 
 @pytest.mark.parametrize(
     ("spec", "wanted"),
     [
-        ("a.jpg", "a-ort-detected.jpg"),
-        ("b.PNG", "b-ort-detected.png"),
-        ("c.webp", "c-ort-detected.webp"),
-        ("shots", "shots-ort-detected"),
-        ("shots/*.jpg", "shots-ort-detected"),
-        (NamedPictures(["shots/a.jpg"]), "shots-ort-detected"),
+        ("a.jpg", "a-detected.jpg"),
+        ("b.PNG", "b-detected.png"),
+        ("c.webp", "c-detected.webp"),
+        ("shots", "shots-detected"),
+        ("shots/*.jpg", "shots-detected"),
+        (NamedPictures(["shots/a.jpg"]), "shots-detected"),
     ],
     ids=str,
 )
@@ -48,23 +49,45 @@ def test_the_default_names(folder, spec, wanted):
 
 
 def test_in_a_folder_and_when_asked_for(folder):
-    assert planned("a.jpg", output="out/")["pictures"] == "out/a-ort-detected.jpg"
-    assert planned("a.jpg", save=("pictures",)) == {"pictures": "a-ort-detected.jpg"}
+    assert planned("a.jpg", output="out/")["pictures"] == "out/a-detected.jpg"
+    assert planned("a.jpg", save=("pictures",)) == {"pictures": "a-detected.jpg"}
     assert planned("a.jpg", output="x.png") == {"pictures": "x.png"}
     frames = planned("in.mp4", "video", save=("pictures",))
-    assert frames == {"pictures": "in-ort-detected"}
+    assert frames == {"pictures": "in-detected"}
 
 
 def test_the_next_name_where_one_is_taken(folder):
     plan = OutputPlan(OutputConfig(), ["a.jpg"])
     first, second = (
-        plan.paths("a.jpg", SimpleNamespace(path="a.jpg", kind="pictures"), "ort") for _ in "12"
+        plan.paths("a.jpg", SimpleNamespace(path="a.jpg", kind="pictures")) for _ in "12"
     )
-    assert [str(path) for path in first.values()] == ["a-ort-detected.jsonl", "a-ort-detected.jpg"]
-    assert [path.name for path in second.values()] == [
-        "a-ort-detected-2.jsonl",
-        "a-ort-detected-2.jpg",
-    ]
+    assert [str(path) for path in first.values()] == ["a-detected.jsonl", "a-detected.jpg"]
+    assert [path.name for path in second.values()] == ["a-detected-2.jsonl", "a-detected-2.jpg"]
+
+
+def test_the_engine_is_in_a_name_where_it_was_asked_for(folder):
+    plan = OutputPlan(OutputConfig(), ["in.mp4"], engine="ort")
+    paths = plan.paths("in.mp4", SimpleNamespace(path="in.mp4", kind="video"))
+    assert {path.name for path in paths.values()} == {
+        "in-ort-detected.mp4",
+        "in-ort-detected.jsonl",
+    }
+
+
+def test_a_text_file_is_of_mot_where_that_is_said(folder):
+    for given in ({}, {"save": ("yolo",)}):
+        with pytest.raises(UsageError, match="--save mot -o x"):
+            planned("in.mp4", "video", output="x.txt", **given)
+    assert planned("in.mp4", "video", output="x.txt", save=("mot",)) == {"mot": "x.txt"}
+    assert planned("in.mp4", "video", output="x.mot.txt") == {"mot": "x.mot.txt"}
+
+
+def test_what_auto_took_is_in_no_digest_and_what_was_asked_for_is():
+    def digest(**given):
+        return settings_of(resolve_config(None, given).as_dict(), "in.mp4", "0" * 64)
+
+    assert digest() == digest(threads=2) == digest(run_dir="x")
+    assert len({digest(), digest(precision="fp32"), digest(conf=0.5), digest(size="640")}) == 4
 
 
 def test_scores_of_labels_are_asked_for_with_labels():

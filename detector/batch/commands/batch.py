@@ -115,8 +115,10 @@ def command(
     quiet: bool,
     **flags: Any,
 ) -> int:
-    """Detect objects in many videos: folders, quoted globs, list files, single files, and the same
-    at s3://, gs:// and https://.
+    """Detect objects in many videos, by processes or a cluster.
+
+    SOURCES are folders, quoted globs, list files, single files, and the same at s3://, gs:// and
+    https://.
 
     Each video gets a folder OUT/files/PATH with its detections and its annotated video; a marker in
     it says that it is whole. The job can be killed at any moment and goes on with --resume. A video

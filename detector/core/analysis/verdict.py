@@ -9,7 +9,7 @@ which the stage ran. CPU time of libraries' own threads is left out, so that "at
 Where the cores are nearly full, of this run's work or of others', the bound does not hold: stages
 that compete for cores slow each other down, and a stage that is gone gives its share back to the
 others. Measured on two cores at 90%: the bound said 9%, and without inference the run was 66%
-faster. There the sentence says "about": it is an estimate, and no bound in either direction.
+faster. There the sentence has no figure.
 
 The stage that is named is the one that would bring most. Its share is that of its row in the
 ledger, so that a reader finds the very figure there.
@@ -273,29 +273,23 @@ def _too_few(frames: int) -> str:
 
 
 def _sentence(times: FrameTimes, stage: str, gains: Mapping[str, float], choices: Choices) -> str:
-    """``Writing the video limits this run: `write` takes 68.6% of its thread's time. Without it``
-    and so on. What inference would bring is left out where it is as much as that."""
-    limit, gain = limit_without(times, stage), gains[stage]
-    then = ""
-    if limit:
-        then = f", because {limit} limits it {'then' if gain >= LEAST else 'as much'}"
+    """``Writing the video limits this run: `write` takes 68.6% of its thread's time. The next limit
+    is inference`` and so on. A figure stands there only where it is a bound."""
     advice = _advice(stage, choices)
     whose = "threads'" if stage == INFER and times.workers > 1 else "thread's"
     sentences = [
         f"{_name(stage, choices)} limits this run: `{stage}` takes {times.shares[stage]:.1%} of "
         f"its {whose} time.",
-        f"Without it you would get {_gain(times, stage, gain)}{then}"
-        + (f". Try {advice}." if advice else "."),
+        *_next_limit(times, limit_without(times, stage), gains[stage]),
+        *([f"Try {advice}."] if advice else []),
     ]
     if choices.smaller_input is not None:
         height, width = choices.smaller_input
+        most = _times(times, gain_with_smaller_input(times, choices))
         sentences.append(
-            f"With `--size {width}x{height}`, {_area_left(choices):.0%} of the network's input, "
-            f"you would get {_gain(times, INFER, gain_with_smaller_input(times, choices))} and "
-            "miss more small objects."
+            f"`--size {width}x{height}` is {_area_left(choices):.0%} of the network's input"
+            f"{most and f', {most}'}; it misses more small objects."
         )
-    if stage != INFER and gains[INFER] <= gain:
-        sentences.append(f"Without inference you would get {_gain(times, INFER, gains[INFER])}.")
     if times.sync:
         sentences.append("Stages run in turn; without `--sync` they overlap.")
     elif times.cpu_is_full:
@@ -332,9 +326,18 @@ def _advice(stage: str, choices: Choices) -> str:
     return choices.between.get(stage, ("", ""))[1]
 
 
-def _gain(times: FrameTimes, stage: str, value: float) -> str:
-    if value == float("inf"):
-        return "more FPS without a bound, because nothing else takes time"
-    if times.cpu_is_full and times.stages[stage] / times.period_s >= LEAST:
-        return f"about {value:.0%} more FPS"
-    return "no more FPS" if value < LEAST else f"at most {value:.0%} more FPS"
+def _next_limit(times: FrameTimes, limit: str | None, gain: float) -> list[str]:
+    """What a run meets when the stage that limits it costs nothing."""
+    if gain == float("inf"):
+        return ["Nothing else takes time."]
+    most = _times(times, gain)
+    if limit is None:
+        return [f"Without it: {most}."] if most else []
+    if gain < LEAST:
+        return [f"{limit[0].upper()}{limit[1:]} limits it as much."]
+    return [f"The next limit is {limit}{most and f', at {most}'}."]
+
+
+def _times(times: FrameTimes, gain: float) -> str:
+    """``1.3x the FPS at most``; empty where the CPU is full, so that there is no bound."""
+    return "" if times.cpu_is_full else f"{1 + gain:.2f}x the FPS at most"

@@ -14,7 +14,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from detector.core.api.options import OF_CAMERAS, Options
+from detector.core.api.pictures import as_image, kind_of
 from detector.core.api.words import python_words
+from detector.core.config.elsewhere import answer_keyword
 from detector.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,14 +26,12 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from detector.core import types
+    from detector.core.api.pictures import Path, Picture
     from detector.core.api.results import Detections
     from detector.core.engines.base import Request
     from detector.core.loop.parts import InputShapes, Outputs
     from detector.core.timeline import OffTimeline, Timeline
-    from detector.core.types import Frame, Image
-
-    Path = str | os.PathLike[str]
-    Picture = Image | Path
+    from detector.core.types import Frame
 
 
 # What Detector takes by name. A message that speaks of ``--max-det`` says ``max_det`` from here.
@@ -91,7 +91,7 @@ class Detector:
         _refuse_unknown(options)
         if not isinstance(model, (str, os.PathLike)):
             raise UsageError(
-                f"a model is the path of a file or a known name, not {_kind_of(model)}; "
+                f"a model is the path of a file or a known name, not {kind_of(model)}; "
                 'Detector("street") is the one in the package'
             )
         given = {"model": os.fspath(model), "engine": engine, **options}
@@ -112,7 +112,7 @@ class Detector:
         self._calling = threading.Lock()
         # As with the command: an option of cameras says that addresses are cameras.
         self._as_cameras = not OF_CAMERAS.isdisjoint(options)
-        self._streaming = False
+        self._streaming = self._closed = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -146,18 +146,20 @@ class Detector:
     ) -> Detections | list[Detections]:
         """The objects in one picture, or in each of a list.
 
-        A picture is u8 BGR [h, w, 3], as ``cv2.imread`` returns it, or the path of a picture file.
+        A picture is u8 BGR [h, w, 3], as ``cv2.imread`` returns it, the path of a picture file, or
+        a picture of PIL, taken as it is stored: ``ImageOps.exif_transpose`` turns one of a phone.
         It is not changed. A list runs in batches of the Detector's ``batch``. ``conf`` and
-        ``classes`` are for this call only. Raises UsageError for anything else, and SourceError for
-        a file that cannot be read.
+        ``classes`` are for this call only. Threads may call one Detector; one call runs at a time.
+        Raises UsageError for anything else, and SourceError for a file that cannot be read.
         """
         with python_words(KEYWORDS):
+            self._refuse_closed()
             if isinstance(pictures, (list, tuple)):
-                return self._detect([_as_image(one) for one in pictures], conf, classes)
-            return self._detect([_as_image(pictures)], conf, classes)[0]
+                return self._detect(pictures, conf, classes)
+            return self._detect([pictures], conf, classes)[0]
 
     def _detect(
-        self, images: Sequence[Image], conf: float | None, classes: Sequence[str] | None
+        self, pictures: Sequence[Picture], conf: float | None, classes: Sequence[str] | None
     ) -> list[Detections]:
         from detector.core.api.results import Detections
         from detector.core.timeline import HEAD, INFER, NMS, PREPROCESS
@@ -168,6 +170,7 @@ class Detector:
         request = self._requests[-1]  # the spare one: a stream may be using the others
         found = []
         # The request has one slot, which threads must not share, and the track is of one thread.
+        images = [as_image(one) for one in pictures]
         with self._calling, self._timeline().track("call") as track:
             for start in range(0, len(images), len(request.slot)):
                 batch = images[start : start + len(request.slot)]
@@ -184,7 +187,7 @@ class Detector:
                         candidates = head([output[i : i + 1] for output in outputs])
                     with track.span(NMS, start + i):
                         objects = fit.to_source(nms(candidates))
-                    found.append(Detections.wrap(objects))
+                    found.append(Detections.wrap(objects, pictures[start + i]))
         return found
 
     def stream(
@@ -206,6 +209,7 @@ class Detector:
         ``frame.arrival`` says of which camera one is and when it came. Leaving the loop early stops
         the threads. One stream at a time. Raises SourceError, and UsageError for a second stream.
         """
+        self._refuse_closed()
         if self._streaming:
             raise UsageError(
                 "this Detector is streaming already; close that stream first, or make another one"
@@ -262,7 +266,8 @@ class Detector:
                         shown = frame.image.copy()  # the loop uses its buffer again
                         pixelate(shown, found, plan.drawing.blurred)
                         of = frame.source or opened.info
-                        yield replace(frame, picture=shown, source=of), Detections.wrap(found)
+                        kept = replace(frame, picture=shown, source=of)
+                        yield kept, Detections.wrap(found, shown)
                 finally:
                     progress.stop.set()  # a silent pipe would keep the reader
                     for stage in parts.between.values():
@@ -277,8 +282,13 @@ class Detector:
         seen = loop.nvtx and attach().domain is not None
         return loop.timeline(None, max_rows=0) if seen else OffTimeline()
 
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise UsageError("this Detector is closed; make another")
+
     def close(self) -> None:
-        """Releases the engine. May be called twice."""
+        """Releases the engine. May be called twice; after it, calls and streams are refused."""
+        self._closed = True
         if self._plan.loaded.shapes is not None:
             self._plan.loaded.shapes.close()
         self._plan.loaded.engine.close()
@@ -292,15 +302,19 @@ class Detector:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._closed = True
         self._plan.loaded.__exit__(kind, error, trace)
 
 
 def _refuse_unknown(options: Options) -> None:
-    for name in options:
+    for name, value in options.items():
         if name not in Options.__annotations__:
-            near = difflib.get_close_matches(name, Options.__annotations__, 1, 0.5)
-            hint = f"did you mean {near[0]}?" if near else "docs/usage.md lists the options"
-            raise UsageError(f"Detector({name}=...): there is no such option from Python; {hint}")
+            hint = answer_keyword(name, value, KEYWORDS)
+            if hint is None:
+                near = difflib.get_close_matches(name, Options.__annotations__, 1, 0.5)
+                hint = f"did you mean {near[0]}?" if near else "help(Detector) names some"
+                hint = f"there is no such option from Python; {hint}"
+            raise UsageError(f"Detector({name}=...): {hint}")
 
 
 def _as_spec(source: object) -> str:
@@ -312,7 +326,7 @@ def _as_spec(source: object) -> str:
     cure = "a picture in memory is detected with detector(picture), a list of them at once"
     raise UsageError(
         "stream() reads videos, pictures, folders and cameras by their path, address or number, "
-        f"not {_kind_of(source)}; {cure}"
+        f"not {kind_of(source)}; {cure}"
     )
 
 
@@ -326,44 +340,6 @@ def _gather(specs: list[str]) -> list[str]:
     for note in filter(None, map(sources.note_of, gathered)):
         warnings.warn(note, stacklevel=3)
     return gathered
-
-
-def _kind_of(thing: object) -> str:
-    """A value in a message: ``uint8 (480, 640, 3)`` for an array, else its type."""
-    if hasattr(thing, "dtype"):
-        return f"{thing.dtype} {getattr(thing, 'shape', '')}".strip()
-    return type(thing).__name__
-
-
-def _as_image(picture: Picture) -> Image:
-    if isinstance(picture, (str, os.PathLike)):
-        return _read_picture(os.fspath(picture))
-    image = picture
-    if (
-        getattr(image, "ndim", 0) != 3
-        or image.shape[2] != 3
-        or image.dtype.name != "uint8"
-        or not image.size
-    ):
-        raise UsageError(f"a picture must be uint8 BGR [height, width, 3], not {_kind_of(image)}")
-    return image
-
-
-def _read_picture(path: str) -> Image:
-    from detector.core import sources
-    from detector.core.errors.secrets import Address
-
-    shown = Address(path).shown  # an address may hold a password
-    if sources.find_claiming(path).arrives:
-        raise UsageError(f"{shown}: is a camera; use stream({shown!r}) for it")
-    listed = sources.pictures_of(path)
-    if listed is None or len(listed) != 1:
-        what = "a video" if listed is None else f"{len(listed)} pictures"
-        raise UsageError(f"{shown}: is {what}; use stream({shown!r}) for it")
-    with sources.open(path) as source:
-        frame = source.read()
-    assert frame is not None  # a source without a frame does not open
-    return frame.image.copy()
 
 
 class _Turn:

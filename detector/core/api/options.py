@@ -24,7 +24,7 @@ class Options(TypedDict, total=False):
     class_names: Sequence[str] | None
     random_weights: int | None
     batch: int
-    size: str | None
+    size: str | int | None
     rect: bool
     threads: int
     concurrency: int
@@ -46,10 +46,10 @@ class Options(TypedDict, total=False):
     frames: int | None
     stride: int
     skip_still: str | None
-    start: str | None
-    duration: str | None
+    start: str | float | None
+    duration: str | float | None
     video_track: int | None
-    rate: str | None
+    rate: str | float | None
     blur: Sequence[str] | None
     sync: bool
     queue_batches: int

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import weakref
 from collections.abc import Iterator
+from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
 from detector.core import types
+from detector.core.errors import DetectVideoError, UsageError
 
 if TYPE_CHECKING:
+    import pandas
     from numpy.typing import ArrayLike
 
+    from detector.core.api.pictures import Picture
     from detector.core.types import Image
+
+WIDEST = 1280  # pixels of a picture in a notebook, which keeps what it shows
 
 
 class Detection(NamedTuple):
@@ -30,17 +38,38 @@ class Detections(types.Detections):
 
     ``boxes`` xyxy [M, 4] float32, ``scores`` [M] float32, ``class_ids`` [M], ``names``: class id ->
     name, ``track_ids`` [M] or None. A loop gives ``Detection``; so does ``found[0]``.
-    ``found[found.scores > 0.5]`` and ``found.of("person")`` keep some.
+    ``found[found.scores > 0.5]`` and ``found.of("person")`` keep some; ``==`` compares all values.
+
+    It refers to its picture and does not keep it: ``plot``, ``save`` and a notebook find the
+    picture as long as the caller has it, and a file's for as long as the file is there.
     """
 
-    __slots__ = ()
+    __slots__ = ("_picture",)
 
     @classmethod
-    def wrap(cls, found: types.Detections) -> Detections:
-        """The same arrays, with the methods of this class."""
-        return cls(
+    def wrap(cls, found: types.Detections, picture: Picture | None = None) -> Detections:
+        """The same arrays, with the methods of this class. ``picture``: what they were found in."""
+        made = cls(
             found.boxes, found.scores, found.class_ids, found.names, found.cut, found.track_ids
         )
+        if isinstance(picture, (str, os.PathLike)):
+            made._picture = os.fspath(picture)
+        elif picture is not None:
+            made._picture = weakref.ref(picture)
+        return made
+
+    def __post_init__(self) -> None:
+        super().__post_init__()  # slots: the class of ``super()`` is another
+        self._picture: str | weakref.ref[Any] | None = None
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        """For pickle and copy: a reference to a picture of this process stays behind."""
+        path = self._picture if isinstance(self._picture, str) else None
+        return (*(getattr(self, name) for name in self.__dataclass_fields__), path)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        for name, value in zip((*self.__dataclass_fields__, "_picture"), state, strict=True):
+            setattr(self, name, value)
 
     def __iter__(self) -> Iterator[Detection]:
         return (self._one(i) for i in range(len(self)))
@@ -60,7 +89,9 @@ class Detections(types.Detections):
         rows = key if isinstance(key, slice) else np.asarray(key)
         if not isinstance(rows, slice) and rows.size == 0 and rows.dtype != np.bool_:
             rows = rows.astype(np.int64)
-        return Detections.wrap(self.only(rows))
+        some = Detections.wrap(self.only(rows))
+        some._picture = self._picture
+        return some
 
     def _one(self, i: int) -> Detection:
         x1, y1, x2, y2 = self.boxes[i].tolist()
@@ -81,13 +112,29 @@ class Detections(types.Detections):
 
         return rows_of(self)
 
+    def to_df(self) -> pandas.DataFrame:
+        """A table with a row for each: class, class_id, score, x1, y1, x2, y2, and track where
+        objects are tracked (missing for one that has none).
+
+        Raises ImportError where pandas is not installed.
+        """
+        pandas = _import("pandas", "to_df()")
+        from detector.core.sinks.csv import COLUMNS
+
+        table = pandas.DataFrame(
+            [(name, id, score, *box) for name, id, score, box in _plain_values(self)],
+            columns=COLUMNS[COLUMNS.index("class") :],
+        )
+        if self.track_ids is not None:
+            table["track"] = pandas.array(self.track_list(), dtype="Int64")
+        return table
+
     def to_supervision(self) -> Any:
         """The same as ``supervision.Detections``, for its annotators and trackers.
 
         Raises ImportError where supervision is not installed (``pip install supervision``).
         """
-        import supervision
-
+        supervision = _import("supervision", "to_supervision()")
         return supervision.Detections(
             xyxy=self.boxes.reshape(-1, 4).copy(),
             confidence=self.scores.copy(),
@@ -98,7 +145,7 @@ class Detections(types.Detections):
 
     def draw(
         self,
-        image: Image,
+        image: Image | None = None,
         *,
         line_width: int | None = None,
         font_scale: float = 1.0,
@@ -108,12 +155,84 @@ class Detections(types.Detections):
     ) -> Image:
         """A copy of ``image``, u8 BGR [h, w, 3], with boxes and labels as the command draws.
 
-        ``font``: a TTF, OTF or TTC file for the labels. Raises UsageError where it is none.
+        Without ``image`` it is the picture that the objects were found in. ``font``: a TTF, OTF or
+        TTC file for the labels. Raises UsageError where it is none, or where the picture is gone.
         """
         from detector.core.run.fonts import open_font
         from detector.core.stages.annotate import Style, annotate
 
         opened = None if font is None else open_font(os.fspath(font))
+        if image is None and (image := self._find_picture()) is None:
+            raise UsageError("the picture of these Detections is gone; give it: found.plot(image)")
         drawn = np.ascontiguousarray(image).copy()
         annotate(drawn, self, Style(line_width, font_scale, labels, scores, font=opened))
         return drawn
+
+    plot = draw  # as users of ultralytics look for it
+
+    def save(self, path: str | os.PathLike[str], image: Image | None = None) -> None:
+        """Writes what ``draw`` returns, whole or not at all; the suffix of ``path`` is the format.
+
+        Raises OutputError where it cannot be written, and what ``draw`` raises.
+        """
+        from pathlib import Path
+
+        from detector.core.errors.writing import write_whole
+        from detector.core.sinks.pictures import ENCODED, encode
+
+        target = Path(path)
+        if target.suffix.lower() not in ENCODED:
+            raise UsageError(f"{path}: no picture is called so; known: {', '.join(ENCODED)}")
+        _, content = encode(self.draw(image), target.suffix)
+        write_whole(target, content, "choose another path")
+
+    def _find_picture(self) -> Image | None:
+        """Its picture, u8 BGR, or None where nobody has it any more. A file is read again."""
+        from detector.core.api.pictures import as_image
+
+        of = self._picture
+        picture = of if isinstance(of, str) or of is None else of()
+        return None if picture is None else as_image(picture)
+
+    def _repr_png_(self) -> bytes | None:
+        """For notebooks: the picture with its boxes, at most WIDEST pixels wide; None without."""
+        import cv2
+
+        from detector.core.sinks.pictures import encode
+
+        try:
+            picture = self._find_picture()
+        except DetectVideoError:  # the file is gone or is another
+            return None
+        if picture is None:
+            return None
+        drawn = self.draw(picture)
+        if (share := WIDEST / drawn.shape[1]) < 1:
+            drawn = cv2.resize(drawn, None, fx=share, fy=share, interpolation=cv2.INTER_AREA)
+        return encode(drawn, ".png")[1]
+
+    def _repr_html_(self) -> str | None:
+        """For notebooks: the table, where the picture is gone. A page prefers this to the PNG."""
+        if self._repr_png_() is not None:
+            return None
+        rows = "".join(
+            f"<tr><td>{escape(name)}</td><td>{score}</td><td>{box}</td></tr>"
+            for name, _, score, box in _plain_values(self)
+        )
+        return f"<table><tr><th>class</th><th>score</th><th>box</th></tr>{rows}</table>"
+
+
+def _plain_values(found: types.Detections) -> Iterator[tuple[str, int, float, list[float]]]:
+    from detector.core.sinks._rows import plain_values
+
+    return plain_values(found)
+
+
+def _import(library: str, what: str) -> Any:
+    try:
+        return importlib.import_module(library)
+    except ModuleNotFoundError as error:
+        if error.name != library:
+            raise
+        text = f"{what} needs {library}: pip install {library}"
+        raise ModuleNotFoundError(text, name=library) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -12,13 +13,29 @@ from click.shell_completion import CompletionItem
 
 from detector import __version__
 from detector.core import wings
-from detector.core.cli.habits import WORDS, answer_habits, refuse_assignments, refuse_model_name
-from detector.core.cli.help import SUMMARY, HelpfulCommand, complete_files, widen, write_examples
+from detector.core.cli.habits import (
+    answer_habits,
+    refuse_assignments,
+    refuse_model_name,
+    takes_values,
+)
+from detector.core.cli.help import (
+    ALL,
+    FLAGS,
+    SUMMARY,
+    TOPIC,
+    HelpfulCommand,
+    complete_files,
+    widen,
+    write_examples,
+)
 from detector.core.cli.printing import echo
+from detector.core.config.elsewhere import WORDS
 from detector.core.errors import EXIT_USAGE
 from detector.core.run.limits import blas_threads, check_threads
 
 DEFAULT = "detect"
+EXAMPLES = 6  # of detect, which --help alone shows
 HELP = "help"  # `help compare` is `compare --help`; no command, so that it is no row of the help
 
 
@@ -51,43 +68,66 @@ class DefaultGroup(click.Group):
                 echo(line, err=True)
             ctx.exit(EXIT_USAGE)
         if args[0] == HELP and not os.path.lexists(HELP):
-            args = [*(args[1:] if args[1:2] and args[1] in command_names() else ()), "--help"]
+            of_command = args[1:2] and args[1] in command_names()
+            args = [*args[1:], "--help"] if of_command else ["--help", *args[1:]]
+        if args[0] in FLAGS:
+            args = self._detect().take_topic(ctx, args)
         if args and args[0] not in command_names() and not args[0].startswith("-"):
-            args[0] = answer_habits(args, ctx) or args[0]
+            args[0] = answer_habits(args, ctx, self._options_of(ctx)) or args[0]
         if args and args[0] not in command_names() and args[0] not in ("--help", "-h", "--version"):
             _refuse_misspelt(args[0], ctx)
             check_threads(blas_threads())  # the next line imports numpy
             refuse_model_name(args[0], ctx)
             args.insert(0, DEFAULT)
         if args[0] == DEFAULT:
-            refuse_assignments(args[1:], ctx)
+            refuse_assignments(args[1:], ctx, self._options_of(ctx))
         return super().parse_args(ctx, args)
+
+    def _options_of(self, ctx: click.Context) -> Callable[[str], dict[str, bool]]:
+        """Imports a command only where its options are asked for."""
+
+        def known(name: str) -> dict[str, bool]:
+            command = self.get_command(ctx, name)
+            return {} if command is None else takes_values(command)
+
+        return known
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """For the first word: commands, the options of ``detect``, and files.
 
         Files stand first: bash drops what came before them, and offers files where no word fits.
         """
-        detect = self.get_command(ctx, DEFAULT)
-        assert detect is not None
+        detect = self._detect()
         found = super().shell_complete(ctx, incomplete)
         found += detect.shell_complete(click.Context(detect), incomplete)
         words = list({item.value: item for item in found}.values())
         return words if incomplete.startswith("-") else [*complete_files(incomplete), *words]
+
+    def _detect(self) -> HelpfulCommand:
+        detect = self.get_command(click.Context(self), DEFAULT)
+        assert isinstance(detect, HelpfulCommand)
+        return detect
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if ctx.meta.get(TOPIC, ALL) == ALL:
+            super().format_help(ctx, formatter)
+        else:
+            self.format_usage(ctx, formatter)
+            self._detect().format_options(ctx, formatter)
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_usage(ctx.command_path, "[COMMAND] SOURCE... [OPTIONS]")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The options of ``detect``, which most people look for, then the commands."""
-        detect = self.get_command(ctx, DEFAULT)
-        assert detect is not None
-        assert isinstance(detect, HelpfulCommand)
-        write_examples(detect.examples, formatter)
-        detect.format_options(click.Context(detect), formatter)
+        detect, whole = self._detect(), TOPIC in ctx.meta
+        write_examples(detect.examples if whole else detect.examples[:EXAMPLES], formatter)
+        detect.format_options(ctx, formatter)
         self.format_commands(ctx, formatter)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if TOPIC not in ctx.meta:
+            return
         with formatter.section("Exit codes"):
             formatter.write_text(
                 "0 done; 1 internal error; 2 usage; 3 source; 4 model or weights; 5 engine; "
@@ -123,7 +163,5 @@ def cli(**_: Any) -> None:
     """Find objects in every frame of a video and see where every millisecond went.
 
     SOURCE: a video, a picture, a folder or a quoted glob of them, - (standard input), a camera
-    (rtsp://..., 0) or cameras.yaml. Several videos are run in turn, several cameras at once.
-    Writes an annotated video and the detections. Prints inference FPS beside end-to-end FPS, and a
-    ledger of the time of every stage.
+    (rtsp://..., 0) or cameras.yaml. Writes an annotated video and the detections.
     """

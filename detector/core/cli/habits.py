@@ -9,68 +9,15 @@ from __future__ import annotations
 import difflib
 import itertools
 import os
-import re
-import shlex
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
-# What people type who come from ultralytics, YOLOv5 or YOLOv7 -> what does the same here, or why
-# nothing does.
-HABITS = {
-    "--source": "name the source without an option: detect-video in.mp4",
-    "--imgsz": "--size",
-    "--img": "--size",
-    "--img-size": "--size",
-    "--half": "--precision fp16, or bf16 where fp16 does not run (detect-video doctor)",
-    "--fp16": "--precision fp16, or bf16 where fp16 does not run (detect-video doctor)",
-    "--int8": "--precision int8",
-    "--vid-stride": "--stride",
-    "--conf-thres": "--conf",
-    "--iou-thres": "--iou",
-    "--agnostic-nms": "--agnostic",
-    "--max-detections": "--max-det",
-    "--nosave": "--no-video",
-    "--save-txt": "--save yolo",
-    "--save-crop": "--save crops",
-    "--save-frames": "--save pictures",
-    "--tracker": "--track bytetrack, ocsort or sort",
-    "--project": "-o DIR/ for the outputs, --run-dir DIR for the session",
-    "--name": "-o FILE or -o DIR/",
-    "--exist-ok": "not needed, a complete new file replaces the old one",
-    "--hide-conf": "--hide-scores",
-    "--line-thickness": "--line-width",
-    "--show": "--serve 8080, for a page of the run; or open the video that is written",
-    "--view-img": "--serve 8080, for a page of the run; or open the video that is written",
-    "--data": "--names FILE for class names, or eval DATASET",
-    "--task": "give a command: detect, eval, build, compare",
-    "--cuda": "--device cuda",
-    "--gpu": "--device cuda",
-    "--cpu": "--device cpu",
-    "--input": "name the source without an option: detect-video in.mp4",
-    "-i": "name the source without an option: detect-video in.mp4",
-    "-y": "not needed, a complete new file replaces the old one",
-}
-# The same for the first word.
-WORDS = {
-    "predict": "detect",
-    "track": "detect --track",
-    "val": "eval",
-    "validate": "eval",
-    "test": "eval",
-    "export": "build --to onnx",
-    "benchmark": "compare",
-    "bench": "compare",
-    "info": "models show",
-    "checks": "doctor",
-}
-ABSENT = {
-    "train": "models are trained elsewhere; give the result with --model",
-    "segment": "boxes only; a model with masks is not read yet",
-    "pose": "boxes only; a model with keypoints is not read yet",
-    "classify": "boxes only; a model without boxes is not read",
-}
+from detector.core.config.elsewhere import ABSENT, HABITS, WORDS
 
+if TYPE_CHECKING:
+    from detector.core.cli.translating import Known
 
 LISTS = ("--classes", "--blur")  # options whose items people give as words of their own
 
@@ -86,70 +33,75 @@ def our_option(theirs: str, known: Collection[str]) -> str | None:
     return f"here it is {option}" if option in known else None
 
 
-def answer_habits(words: Sequence[str], ctx: click.Context) -> str | None:
+def answer_habits(words: Sequence[str], ctx: click.Context, known: Known) -> str | None:
     """The command that another program's first word means here; None where it is none of them.
 
-    Raises UsageError for ``train``, ``conf=0.3`` and ``yolo predict``, with our way to say it. A
-    file of that name is a source.
+    Raises UsageError for ``train``, ``conf=0.3`` and ``yolo predict``, with our way to say it.
+    ``known``: of a command its options (``takes_values``). A file of that name is a source.
     """
     word = words[0]
     if os.path.lexists(word):
         return None
     if word in ABSENT:
         raise click.UsageError(f"'{word}': {ABSENT[word]}.", ctx)
-    if word == "yolo" or _assigns(word) or " " in WORDS.get(word, ""):
-        said = shlex.join(_translate(words, ctx))
-        raise click.UsageError(f"'{word}': here it is written {said}.", ctx)
-    return WORDS.get(word)
+    ours = WORDS.get(word, "")
+    foreign = _assigns(word) or (ours and any(map(_is_foreign, words[1:])))
+    if word == "yolo" or " " in ours or foreign:
+        raise click.UsageError(f"'{word}': {_write_ours(words, known, ctx)}", ctx)
+    return ours or None
 
 
-def refuse_assignments(words: Sequence[str], ctx: click.Context) -> None:
+def refuse_assignments(words: Sequence[str], ctx: click.Context, known: Known) -> None:
     """Raises UsageError for ``source=in.mp4`` and ``conf=0.3`` among the sources."""
     for before, word in zip(("", *words), words, strict=False):
         if _assigns(word) and not before.startswith("-"):
-            said = shlex.join(_translate(words, ctx))
-            raise click.UsageError(f"'{word}': here it is written {said}.", ctx)
+            raise click.UsageError(f"'{word}': {_write_ours(words, known, ctx)}", ctx)
+
+
+def answer_option(option: str, words: Sequence[str], ctx: click.Context) -> str | None:
+    """The answer to an option that the command does not have; None where it is nobody's.
+
+    Of several from elsewhere it is the whole command line, since one answer after the other would
+    take as many rounds.
+    """
+    ours = our_option(option, known := takes_values(ctx.command))
+    if ours is None:
+        return None
+    if sum(map(_is_foreign, words)) < 2 or not _all_known(words, known):
+        return f"{option}: {ours}."
+    return f"{option}: {_write_ours(words, lambda _: known, ctx, ctx.info_name or 'detect')}"
+
+
+def _write_ours(words: Sequence[str], known: Known, ctx: click.Context, *command: str) -> str:
+    """Imports the translator only where there is something to translate."""
+    from detector.core.cli.translating import write_ours
+
+    return write_ours(words, known, ctx, *command)
+
+
+def takes_values(command: click.Command) -> dict[str, bool]:
+    """The options of a command, and whether each is followed by its value."""
+    return {
+        name: not one.is_flag
+        for one in command.params
+        if isinstance(one, click.Option)
+        for name in (*one.opts, *one.secondary_opts)
+    }
+
+
+def _is_foreign(word: str) -> bool:
+    return _assigns(word) or word.partition("=")[0].replace("_", "-") in HABITS
+
+
+def _all_known(words: Sequence[str], known: Collection[str]) -> bool:
+    options = (word.partition("=")[0].replace("_", "-") for word in words if word[:2] == "--")
+    return all(option in known or option in HABITS for option in options)
 
 
 def _assigns(word: str) -> bool:
     """Whether it is ``conf=0.3``, and no file."""
     name, equals, _ = word.partition("=")
     return bool(equals) and name.isidentifier() and not os.path.lexists(word)
-
-
-def _translate(words: Sequence[str], ctx: click.Context) -> list[str]:
-    """A command line of ultralytics in our words. Raises UsageError for a task that is absent."""
-    command, sources, options = "", [], []
-    for before, word in zip(("", *words), words, strict=False):
-        name, equals, value = word.partition("=")
-        if word.startswith("-") or before.startswith("-"):
-            options.append(word)
-        elif not _assigns(word) or name in ("mode", "task"):
-            asked = value if equals else word
-            if asked in ABSENT:
-                raise click.UsageError(f"'{asked}': {ABSENT[asked]}.", ctx)
-            if asked in WORDS:
-                command = WORDS[asked]
-            elif asked not in ("yolo", "detect"):
-                sources.append(asked)
-        elif name == "source" or (command[:5], name) in (("eval", "data"), ("build", "model")):
-            sources.append(value)
-        elif value.lower() != "false":
-            options += _translate_option(f"--{name.replace('_', '-')}", value)
-        elif name == "save":
-            options.append("--no-video")
-    command, _, more = command.removeprefix("detect").partition(" ")
-    return ["detect-video", *filter(None, [command, *sources, *more.split(), *options])]
-
-
-def _translate_option(option: str, value: str) -> list[str]:
-    if option in ("--save", "--format"):
-        return []  # what is done anyway, or what the command says
-    ours = re.split(r"[,;:]| \(| for | or ", HABITS.get(option, option))[0]
-    if not ours.startswith("-"):
-        return []
-    words = [word for word in ours.split() if not word.isupper() and word != "DIR/"]
-    return words if value.lower() == "true" or len(words) > 1 else [*words, value]
 
 
 def refuse_split_lists(words: Sequence[str], sources: Sequence[str], ctx: click.Context) -> None:

@@ -1,7 +1,12 @@
-"""What --help shows: options in groups, examples; and what a shell completes."""
+"""What --help shows: the common options, or a group of them, or all; and what a shell completes.
+
+``--help`` alone shows of a command with many options its own and the common ones of the
+configuration, a line each. ``--help all``, ``--help GROUP`` and ``--help OPTION`` show whole texts.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,15 +14,21 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from detector.core.cli.habits import our_option, refuse_split_lists
+from detector.core.cli.habits import answer_option, our_option, refuse_split_lists
 
 SUMMARY = """\
-detect-video SOURCE...         find objects: writes SOURCE-ENGINE-detected.mp4 and .jsonl
+detect-video SOURCE...         find objects: writes SOURCE-detected.mp4 and .jsonl
 detect-video profile SOURCE    where every millisecond goes, and what to change first
 detect-video compare SOURCE    engines and precisions in turn, on the same frames
 detect-video eval DATASET      how right a model is, against labels
 detect-video doctor            what can run on this machine
-detect-video --help            every option and command, with examples"""
+detect-video --help            the common options and every command, with examples"""
+ALL = "all"
+OWN = "Options"  # title of those that are of no group
+FLAGS = ("--help", "-h")
+TOPIC = f"{__name__}.topic"  # in a context's meta: what --help was asked for
+OF_CLASSES = ("classes", "blur")  # options that take names of classes
+MANY = 30  # options; a command with fewer shows them all
 
 
 class GroupedOption(click.Option):
@@ -29,17 +40,38 @@ class GroupedOption(click.Option):
         group: str = "",
         words: Callable[[], Sequence[str]] | None = None,
         bare: str | None = None,
+        short: str = "",
+        common: bool = False,
         **more: Any,
     ) -> None:
-        """``bare``: the value where none of ``words`` follows the flag."""
+        """``bare``: the value where none of ``words`` follows the flag. ``short``: the text of one
+        line; ``common``: whether --help alone shows it."""
         super().__init__(*given, **more)
         self.group, self.words, self.bare = group, words, bare
+        self.short, self.common = short, common
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        if self.words is None or not (words := self.words()):
-            return complete_files(incomplete)
+        words = (self.words and self.words()) or _names_for(self.name, ctx)
+        if not words or self.name == "model":
+            names = [CompletionItem(word) for word in words if word.startswith(incomplete)]
+            return complete_files(incomplete) + names
         before, comma, last = incomplete.rpartition(",")
         return [CompletionItem(before + comma + word) for word in words if word.startswith(last)]
+
+
+def _names_for(option: str | None, ctx: click.Context) -> Sequence[str]:
+    """Known models, or the classes of the one on the command line."""
+    from detector.core.models.catalogue import known, known_model
+
+    if option == "model":
+        return known()
+    model = str(ctx.params.get("model") or "street")
+    if option not in OF_CLASSES or model not in known():
+        return ()
+    from detector.core.models.names import read_names
+
+    file = known_model(model).names
+    return () if file is None else read_names(file)
 
 
 def complete_files(incomplete: str) -> list[CompletionItem]:
@@ -74,13 +106,12 @@ class HelpfulCommand(click.Command):
     examples: Sequence[str] = ()
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        args = self._with_bare(ctx, args)
+        args = self.take_topic(ctx, self._with_bare(ctx, args))
         try:
             rest = super().parse_args(ctx, [*args])
         except click.NoSuchOption as error:
-            known = {name for parameter in self.get_params(ctx) for name in parameter.opts}
-            if ours := our_option(error.option_name, known):
-                raise click.UsageError(f"{error.option_name}: {ours}.", ctx) from None
+            if answer := answer_option(error.option_name, args, ctx):
+                raise click.UsageError(answer, ctx) from None
             raise
         if not ctx.resilient_parsing:
             refuse_split_lists(args, ctx.params.get("sources") or (), ctx)
@@ -101,20 +132,108 @@ class HelpfulCommand(click.Command):
             given.append(f"{word}={one.bare}" if one is not None and alone else word)
         return given
 
+    def take_topic(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """``args`` without the word behind --help, which is kept in the context.
+
+        Raises UsageError where it is neither a group nor an option. A file is a source as ever.
+        """
+        at = next((at for at, word in enumerate(args) if word in FLAGS), None)
+        if ctx.resilient_parsing or at is None or not args[at + 1 :] or not self._is_long(ctx):
+            return args
+        word = args[at + 1]
+        if os.path.lexists(word):
+            return args
+        if self._shown_for(ctx, word) is None:
+            groups = ", ".join([ALL, *map(key_of, self._grouped(ctx))])
+            raise click.UsageError(f"--help {word}: no group or option; groups: {groups}.", ctx)
+        ctx.meta[TOPIC] = word
+        return [*args[: at + 1], *args[at + 2 :]]
+
+    def _is_long(self, ctx: click.Context) -> bool:
+        return len(self.get_params(ctx)) > MANY
+
+    def _grouped(self, ctx: click.Context) -> dict[str, list[click.Option]]:
+        """Title -> its options; those of no group come last."""
+        groups: dict[str, list[click.Option]] = {}
+        for one in self.get_params(ctx):
+            if isinstance(one, click.Option) and not one.hidden:
+                groups.setdefault(getattr(one, "group", "") or OWN, []).append(one)
+        own = groups.pop(OWN, [])
+        return {**groups, OWN: own} if own else groups
+
+    def _shown_for(self, ctx: click.Context, topic: str) -> dict[str, list[click.Option]] | None:
+        """What ``--help TOPIC`` shows; None where nothing is called so."""
+        groups = self._grouped(ctx)
+        if topic == ALL:
+            return groups
+        name = topic.lower().lstrip("-").replace("_", "-")
+        chosen = {title: ones for title, ones in groups.items() if key_of(title) == name}
+        if chosen:
+            return chosen
+        flags = (f"--{name}", f"-{name}", our_option(f"--{name}", ()) or "")
+        for title, ones in groups.items():
+            for one in ones:
+                names = (*one.opts, *one.secondary_opts)
+                if any(flag.removeprefix("here it is ").split(" ")[0] in names for flag in flags):
+                    return {title: [one]}
+        return None
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if ctx.meta.get(TOPIC, ALL) == ALL:
+            super().format_help(ctx, formatter)
+            return
+        self.format_usage(ctx, formatter)
+        self.format_options(ctx, formatter)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(ctx):
-            if isinstance(parameter, click.Option) and (record := parameter.get_help_record(ctx)):
-                group = getattr(parameter, "group", "") or "Options"
-                groups.setdefault(group, []).append(record)
-        general = groups.pop("Options", None)
-        for title, rows in [*groups.items(), *([("Options", general)] if general else [])]:
+        topic = ctx.meta.get(TOPIC)
+        if topic is None and self._is_long(ctx):
+            self._write_common(ctx, formatter)
+            return
+        for title, ones in (self._shown_for(ctx, topic or ALL) or {}).items():
+            rows = [row for one in ones if (row := one.get_help_record(ctx))]
             with formatter.section(title):
                 formatter.write_dl(rows, col_max=26)
+
+    def _write_common(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Those that most people use, and what belongs to this command alone, a line each."""
+        groups = self._grouped(ctx)
+        rows = []
+        for ones in groups.values():
+            for one in ones:
+                if (row := one.get_help_record(ctx)) is None:
+                    continue
+                if not isinstance(one, GroupedOption):
+                    rows.append((row[0], make_short(one.help or "", formatter.width - 30)))
+                elif one.common:
+                    rows.append((row[0].split(" / ")[0], one.short))
+        with formatter.section("Options"):
+            formatter.write_dl(rows, col_max=26)
+        formatter.write_paragraph()
+        with formatter.indentation():
+            groups_named = ", ".join(map(key_of, groups))
+            formatter.write_text(
+                f"--help all has every option; --help GROUP those of one group: {groups_named}; "
+                "--help OPTION one of them."
+            )
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         write_examples(self.examples, formatter)
         super().format_epilog(ctx, formatter)
+
+
+def key_of(title: str) -> str:
+    """The word of a group: ``recording`` of Recording of cameras."""
+    return title.split()[0].lower()
+
+
+def make_short(text: str, most: int) -> str:
+    """The first sentence of a text, or less of it, in one line."""
+    text = text.split(". ")[0].removesuffix(".")
+    for end in ("; ", ": ", ", "):
+        head = text.split(end)[0]
+        text = head if len(text) > most and len(head) > most // 3 else text
+    return text if len(text) <= most else f"{text[: most - 3].rpartition(' ')[0]}..."
 
 
 def write_examples(examples: Sequence[str], formatter: click.HelpFormatter) -> None:

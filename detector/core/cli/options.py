@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from detector.core.cli.help import GroupedOption
-from detector.core.config.schema import TITLES, choices_of, flag_of, help_of, options
+from detector.core.config.schema import TITLES, choices_of, flag_of, help_of, options, short_of
 
 
 def config_options(
@@ -40,6 +40,7 @@ def _click_option(title: str, leaf: dataclasses.Field[Any], default: Any) -> cli
     meta = leaf.metadata
     names = list(meta.get("flags", (flag_of(leaf),)))
     text, hidden = _help(help_of(leaf), default), meta.get("hidden", False)
+    shown = {"short": short_of(leaf), "common": meta.get("common", False)}
     if leaf.type not in ("bool", bool):
         return GroupedOption(
             [*names, leaf.name],
@@ -50,12 +51,19 @@ def _click_option(title: str, leaf: dataclasses.Field[Any], default: Any) -> cli
             group=title,
             words=lambda: choices_of(leaf),
             bare=meta.get("bare"),
+            **shown,
         )
     # A flag of a lower level can be taken back: --no-sync. A name that is a negation stands alone.
     if not leaf.name.startswith("no_"):
         names = [f"{names[0]}/--no-{names[0].removeprefix('--')}"]
     return GroupedOption(
-        [*names, leaf.name], is_flag=True, default=None, help=text, hidden=hidden, group=title
+        [*names, leaf.name],
+        is_flag=True,
+        default=None,
+        help=text,
+        hidden=hidden,
+        group=title,
+        **shown,
     )
 
 

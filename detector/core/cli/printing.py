@@ -6,6 +6,7 @@ Names and messages come from files that anybody may have written, so text is mad
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -36,10 +37,12 @@ def print_json(document: Any) -> None:
 
 
 def terminal(piped_width: int) -> SafeConsole:
-    """Standard output for tables. In a pipe they get ``piped_width`` columns, to stay whole."""
+    """Standard output for tables. In a pipe they get as many columns as COLUMNS in the environment
+    says, else ``piped_width``, to stay whole."""
     from detector.core.terminal.console import SafeConsole
 
-    return SafeConsole(width=None if sys.stdout.isatty() else piped_width)
+    asked = os.environ.get("COLUMNS", "").isdecimal()  # rich reads it
+    return SafeConsole(width=None if asked or sys.stdout.isatty() else piped_width)
 
 
 def error_terminal() -> SafeConsole:

@@ -47,7 +47,10 @@ def command(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Build what an engine needs to run MODEL: a graph of another precision, or its own file."""
+    """Build the file that an engine runs of MODEL, or export ONNX.
+
+    That is a graph of another precision, or the engine's own file.
+    """
     from detector.core.config.levels import resolve_config
     from detector.core.errors import UsageError
     from detector.core.jobs.build import build, export_onnx, parse_batches

@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from detector.core.wings import Around
 
 EXAMPLES = (
-    "detect-video in.mp4                               # in-ENGINE-detected.mp4 and .jsonl",
-    "detect-video in.mp4 -o out.mp4 --conf 0.4         # out.mp4 and out.jsonl; fewer detections",
-    "detect-video 'shots/*.jpg' --classes person       # pictures; one class",
-    "detect-video in.mp4 --model yolov5n.pt --size 640 # a model of your own",
-    "detect-video in.mp4 --save csv --no-video         # rows only",
-    "detect-video - -o - < in.mkv                      # a pipe in, rows out",
-    "detect-video in.mp4 --only-detections -o out.webm # clips around what was found",
-    "detect-video rtsp://10.0.0.5/stream               # a camera: rows by day in live/",
-    "detect-video cameras.yaml --serve 8080            # many, and a page to watch them",
-    "detect-video in.mp4 --blur person                 # pixelated where they are found",
+    "detect-video in.mp4                          # in-detected.mp4 and .jsonl",
+    "detect-video in.mp4 -o out.mp4 --conf 0.4    # fewer, surer detections",
+    "detect-video shots/ --classes person -o out/ # pictures; one class",
+    "detect-video in.mp4 --model x.onnx           # a model of your own",
+    "detect-video in.mp4 --save csv --no-video    # a table, and no video",
+    "detect-video cameras.yaml --serve 8080       # cameras, and a page of them",
+    "detect-video - -o - < in.mkv                 # a pipe in, rows out",
+    "detect-video in.mp4 --only-detections        # clips around what is found",
+    "detect-video rtsp://10.0.0.5/stream          # a camera: rows by day in live/",
+    "detect-video in.mp4 --blur person            # pixelated in what is written",
 )
 FORCED = {"FORCE_COLOR", "TTY_COMPATIBLE"}  # make rich take a pipe for a terminal
 VERBOSE = click.Option(
@@ -61,7 +61,7 @@ def command(
     verbose: bool,
     **flags: Any,
 ) -> int:
-    """Detect objects in SOURCE; write an annotated copy and the detections."""
+    """Detect objects in SOURCE: an annotated copy, and rows."""
     from detector.core import wings
     from detector.core.config.levels import resolve_config
     from detector.core.run.inputs import gather_sources

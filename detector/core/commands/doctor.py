@@ -14,7 +14,7 @@ from detector.core.cli.printing import print_json, terminal
 @click.option("--engines-dir", metavar="DIR", help="Look at this folder for built engine files.")
 @click.option("--quick", is_flag=True, help="Try nothing. Judge by what is installed.")
 def command(engines_dir: str | None, quick: bool, as_json: bool) -> int:
-    """Say what can run here, and for everything else the reason and the command that helps.
+    """Say what can run here, and what helps where something cannot.
 
     Every installed engine is really tried, and so is the default job, each in a process of its own.
     The exit code is the default job's: 0 where it can run.

@@ -15,14 +15,13 @@ from typing import Any
 
 import yaml
 
-from detector.core.config.schema import (
-    Config,
-    choices_of,
-    flag_of,
-    help_of,
-    options,
-    python_options,
-)
+from detector.core.config.schema import Config, choices_of, flag_of, help_of, options
+
+# Options from Python: the groups of ``Detector``, and which of their options it has in another way
+# or not at all. What is written and how it is drawn is the caller's work, but for ``blur``.
+PYTHON_GROUPS = ("network", "runtime", "calibration", "selection", "input", "loop", "live")
+NOT_IN_PYTHON = ("model", "engine", "self_timing")
+ALSO_IN_PYTHON = ("blur",)
 
 HEAD = """\
 # Every option of `detect-video` with its default. Made from detector/core/config/schema.py by
@@ -68,11 +67,23 @@ def default_yaml() -> str:
     return "".join(lines)
 
 
+def python_options() -> list[tuple[str, dataclasses.Field[Any]]]:
+    """(group, field) of the options that ``Detector`` takes by name."""
+    return [
+        (group, leaf)
+        for group, leaf in options()
+        if leaf.name in ALSO_IN_PYTHON
+        or (group in PYTHON_GROUPS and leaf.name not in NOT_IN_PYTHON)
+    ]
+
+
 def python_types() -> str:
     """The text of detector/core/api/options.py. A list may be any sequence; YAML's is a tuple."""
     lines = [PYTHON_HEAD]
     for _, leaf in python_options():
         kind = str(leaf.type).replace("tuple[str, ...]", "Sequence[str]")
+        if number := leaf.metadata.get("number"):
+            kind = kind.replace("str", f"str | {number}")
         lines.append(f"    {leaf.name}: {kind}\n")
     cameras = (leaf.name for group, leaf in python_options() if group == "live")
     named = ", ".join(f'"{name}"' for name in cameras if name != "repeat")

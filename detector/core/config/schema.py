@@ -16,9 +16,13 @@ from typing import Any
 def option(default: Any, help: str, metavar: str | None = None, **extra: Any) -> Any:
     """A field of the tree, which is an option of the command line too.
 
+    ``help`` is the long text; the short one, of one line, is its first sentence where ``short`` is
+    not given. ``common``: --help alone shows it.
+
     ``extra``: ``choices`` (words, or a function that lists them), ``at_least`` and ``at_most``
     (every number has both), ``flags`` where they are not ``--name``, ``hidden`` where --help leaves
-    it out, ``bare``: the value of a flag that no value follows.
+    it out, ``bare``: the value of a flag that no value follows, ``number``: its type, where a
+    text may be given as one from Python.
     """
     return field(default=default, metadata={"help": help, "metavar": metavar, **extra})
 
@@ -58,6 +62,8 @@ class NetworkConfig:
         "Model: a darknet .cfg, an .onnx, a YOLOv5 or YOLOv7 .pt, .safetensors or .yaml, or the "
         "name of a known model. street (person, vehicle) comes with the package.",
         "M",
+        short="Model file (.onnx, .cfg, .pt...) or known name",
+        common=True,
     )
     weights: str | None = option(
         None, "Weights file; default: the model's own, or the one beside the model file.", "W"
@@ -66,13 +72,17 @@ class NetworkConfig:
         None, "File of class names, one a line; default: the model's, or beside its file.", "N"
     )
     family: str | None = option(
-        None, "Family of an .onnx file that is not recognised: yolov8, yolox...", "F"
+        None,
+        "Family of an .onnx file that is not recognised: yolov8, yolox...",
+        "F",
+        short="Family of an .onnx that is not recognised",
     )
     describe: str | None = option(
         None,
         "YAML that says what the input and outputs of an .onnx file mean; models describe X.onnx "
         "writes one.",
         "D",
+        short="YAML that describes an .onnx file",
     )
     cfg: str | None = option(
         None, "Darknet .cfg that a TensorRT plan was made of. It says what its outputs mean.", "C"
@@ -97,6 +107,8 @@ class RuntimeConfig:
         "fastest here, else the best one that is installed, and says why.",
         "E",
         choices=_engines,
+        short="{choices}",
+        common=True,
     )
     batch: int = option(1, "Frames in one inference.", "N", at_least=1, at_most=1024)
     size: str | None = option(
@@ -104,11 +116,15 @@ class RuntimeConfig:
         "Network input: 640x384 (width x height), or 640: its longest side; default: the "
         "model's own; that of the default model takes the shape of the video that is run.",
         "S",
+        number="int",
+        short="Network input: 640x384, or 640 (longest side)",
+        common=True,
     )
     rect: bool = option(
         False,
         "Give each picture an input of its own shape: its longest side is --size, or that of the "
         "model's own input; the other holds the picture.",
+        short="Each picture an input of its own shape.",
     )
     threads: int = option(
         0, "CPU threads of one request; 0: the engine's choice.", "N", at_least=0, at_most=1024
@@ -132,19 +148,28 @@ class RuntimeConfig:
         "--use, or for the default model by --self-timing.",
         "P",
         choices=_precisions,
+        short="{choices}",
+        common=True,
     )
-    device: str = option("auto", "Device: auto, cpu, cuda, or cuda:N (or N) for the Nth GPU.", "D")
+    device: str = option(
+        "auto",
+        "Device: auto, cpu, cuda, or cuda:N (or N) for the Nth GPU.",
+        "D",
+        short="auto, cpu, cuda, or cuda:N",
+    )
     device_memory: str = option(
         "auto",
         "Who allocates GPU memory for TensorRT: auto, pycuda, torch or cuda-python.",
         "M",
         choices=("auto", "pycuda", "torch", "cuda-python"),
+        short="Who allocates GPU memory for TensorRT",
     )
     self_timing: bool = option(
         True,
         "Time the engines once, at the default model's first run on this machine (up to 3 s), and "
         "take the fastest where engine or precision is auto. DETECT_VIDEO_SELF_TIMING=0 in the "
         "environment turns it off too.",
+        short="Time the engines at the first run here",
     )
     engine_options: tuple[str, ...] | None = option(
         None, "The engine's own options: NAME=VALUE, with commas.", "A=B,C=D"
@@ -164,12 +189,14 @@ class CalibrationConfig:
         "Video or pictures to calibrate int8 on: of the kind that you will run. packaged: the "
         "calibration that comes with the default model.",
         "IN",
+        short="Video or pictures to calibrate int8 on",
     )
     calibrate_method: str = option(
         "minmax",
         "How int8 ranges are found: minmax, entropy or percentile.",
         "C",
         choices=CALIBRATIONS,
+        short="How int8 ranges are found",
     )
     calibrate_frames: int = option(
         64, "Frames to calibrate on, spread over the source.", "N", at_least=1, at_most=10_000
@@ -181,23 +208,27 @@ class CalibrationConfig:
         "A",
         at_least=0.0,
         at_most=1.0,
+        short="Agreement with fp32 that int8 must keep",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class SelectionConfig:
-    conf: float = option(0.25, "Confidence threshold.", "C", at_least=0.0, at_most=1.0)
+    conf: float = option(0.25, "Confidence threshold.", "C", at_least=0.0, at_most=1.0, common=True)
     iou: float = option(
         0.45,
         "IoU above which a better box of the same class suppresses another.",
         "I",
         at_least=0.0,
         at_most=1.0,
+        short="IoU above which a better box suppresses another",
     )
     classes: tuple[str, ...] | None = option(
         None,
         "Keep these classes only: names or ids, with commas; a name that has one in double quotes.",
         "A,B",
+        short="Keep these classes: names or ids, with commas",
+        common=True,
     )
     agnostic: bool = option(False, "Boxes suppress each other across classes.")
     max_det: int = option(
@@ -217,15 +248,21 @@ class TrackingConfig:
         "T",
         choices=TRACKERS,
         bare="bytetrack",
+        short="Ids that objects keep: bytetrack, ocsort or sort",
+        common=True,
     )
     trails: str | None = option(
-        None, "Draw the way that each track took in the last seconds: 2s, or 2.", "S"
+        None,
+        "Draw the way that each track took in the last seconds: 2s, or 2.",
+        "S",
+        short="Draw each track's way of the last seconds: 2s",
     )
     zones: str | None = option(
         None,
         "Count what crosses the lines and is in the zones of this YAML; turns --track on. "
         "`detect-video zones in.mp4` writes one to begin with.",
         "FILE",
+        short="Count at the lines and zones of a YAML.",
     )
 
     def __post_init__(self) -> None:
@@ -241,9 +278,10 @@ class InputConfig:
         "on all cores, or opencv where an output needs BGR, and goes on with av where one fails.",
         "D",
         choices=_decoders,
+        short="What decodes: auto, av or opencv",
     )
     frames: int | None = option(
-        None, "Stop after this many frames.", "N", at_least=1, at_most=10**9
+        None, "Stop after this many frames.", "N", at_least=1, at_most=10**9, common=True
     )
     stride: int = option(1, "Take every Nth frame.", "N", at_least=1, at_most=10**6)
     skip_still: str | None = option(
@@ -251,15 +289,25 @@ class InputConfig:
         "Do not infer frames in which at most this share of the picture changed (0.5%) since the "
         "last one that was inferred: they repeat its detections, and say so.",
         "SHARE",
+        short="Do not infer where under this share moved: 0.5%",
+        common=True,
     )
     start: str | None = option(
         None,
         "Leave out what is before this time, counted from the source's beginning: seconds, or "
         "[HH:]MM:SS.",
         "T",
+        number="float",
+        short="Leave out what is before: seconds or [HH:]MM:SS",
+        common=True,
     )
     duration: str | None = option(
-        None, "Stop after so much time of the source: seconds, or [HH:]MM:SS.", "T"
+        None,
+        "Stop after so much time of the source: seconds, or [HH:]MM:SS.",
+        "T",
+        number="float",
+        short="Stop after: seconds or [HH:]MM:SS",
+        common=True,
     )
     video_track: int | None = option(
         None,
@@ -268,12 +316,15 @@ class InputConfig:
         "N",
         at_least=1,
         at_most=10_000,
+        short="Video track to read, of a file with several",
     )
     rate: str | None = option(
         None,
         "Frames a second of a raw stream (.h264, .m2v, .mjpeg...), 30 or 30000/1001; default: what "
         "its header states, else 25.",
         "FPS",
+        number="float",
+        short="Frames a second of a raw stream",
     )
 
 
@@ -298,10 +349,13 @@ ENCODERS = ("x264", "svtav1", "nvenc", "qsv")
 class OutputConfig:
     output: str | None = option(
         None,
-        "File (one source), folder, or - for rows on standard output; default: "
-        "IN-ENGINE-detected.* in the current folder.",
+        "File (one source), folder, or - for rows on standard output (with --save video, the "
+        "video); default: IN-detected.* in the current folder, with --engine "
+        "IN-ENGINE-detected.*.",
         "OUT",
         flags=("-o", "--output"),
+        short="File, folder/, or - (standard output)",
+        common=True,
     )
     save: tuple[str, ...] | None = option(
         None,
@@ -309,18 +363,25 @@ class OutputConfig:
         "video,jsonl (pictures,jsonl for pictures).",
         "A,B",
         choices=_sinks,
+        short="Outputs: video,jsonl,csv,coco,yolo,mot,crops...",
+        common=True,
     )
     save_conf: bool = option(
-        False, "Put the score behind each row of --save yolo, which has five numbers without it."
+        False,
+        "Put the score behind each row of --save yolo, which has five numbers without it.",
+        short="Scores in the labels of --save yolo",
     )
     save_times: bool = option(
         False,
         "Put the milliseconds of each stage into the rows of --save jsonl and csv; of a batch each "
         "frame has its share of the inference.",
+        short="Milliseconds of each stage in the rows.",
     )
-    no_video: bool = option(False, "Write no annotated video or pictures.")
+    no_video: bool = option(False, "Write no annotated video or pictures.", common=True)
     only_detections: bool = option(
-        False, "Write frames with detections only. A video has clips around them, with --lead."
+        False,
+        "Write frames with detections only. A video has clips around them, with --lead.",
+        common=True,
     )
     lead: float | None = option(
         None,
@@ -328,6 +389,7 @@ class OutputConfig:
         "S",
         at_least=0.0,
         at_most=600.0,
+        short="Seconds around detections, of --only-detections",
     )
     quality: str | None = option(
         None,
@@ -343,6 +405,7 @@ class OutputConfig:
         "ultrafast to veryslow.",
         "P",
         choices=PRESETS,
+        short="Preset of x264, instead of --quality",
     )
     crf: int | None = option(
         None,
@@ -351,6 +414,7 @@ class OutputConfig:
         "N",
         at_least=0,
         at_most=63,
+        short="Constant rate factor, 0 is best",
     )
     encoder: str | None = option(
         None,
@@ -358,6 +422,7 @@ class OutputConfig:
         ".mkv; nvenc and qsv need a GPU of NVIDIA or Intel.",
         "E",
         choices=ENCODERS,
+        short="Encoder of the video: x264, svtav1, nvenc, qsv",
     )
     run_dir: str | None = option(None, "Folder of the session; default: runs/IN-ENGINE.", "DIR")
 
@@ -375,7 +440,10 @@ class DrawingConfig:
         1.0, "Size of the labels' text: 2 doubles it.", "F", at_least=0.1, at_most=20.0
     )
     font: str | None = option(
-        None, "Font file of the labels (TTF, OTF, TTC), for class names in any script.", "FILE"
+        None,
+        "Font file of the labels (TTF, OTF, TTC), for class names in any script.",
+        "FILE",
+        short="Font file of the labels, for any script",
     )
     hide_labels: bool = option(False, "Draw boxes without labels.")
     hide_scores: bool = option(False, "Leave the score out of labels.")
@@ -384,6 +452,8 @@ class DrawingConfig:
         "Pixelate the boxes of these classes in every picture that is written: names or ids, with "
         "commas. What is not detected stays as it is.",
         "A,B",
+        short="Pixelate these classes in what is written",
+        common=True,
     )
 
 
@@ -400,6 +470,7 @@ class LiveConfig:
         "P",
         choices=POLICIES,
         flags=("--live",),
+        short="Pictures that come too fast: latest or every",
     )
     max_age: float = option(
         5.0,
@@ -408,6 +479,7 @@ class LiveConfig:
         "S",
         at_least=0.1,
         at_most=3600.0,
+        short="Seconds that a picture may wait, of --live every",
     )
     gather: str = option(
         "auto",
@@ -415,11 +487,13 @@ class LiveConfig:
         "each camera once, and never wait for a silent one; auto waits only where that pays.",
         "G",
         choices=GATHERING,
+        short="How cameras share a batch: auto, every, freshest",
     )
     repeat: bool = option(
         False,
         "Play files again and again at their own pace, as if they were cameras.",
         flags=("--loop",),
+        short="Play files again and again, as if cameras",
     )
     start_timeout: float = option(
         20.0,
@@ -428,9 +502,12 @@ class LiveConfig:
         "S",
         at_least=1.0,
         at_most=600.0,
+        short="Seconds to wait for a camera's first picture",
     )
     wait: bool = option(
-        False, "Never give up cameras that have not sent a picture yet: go on trying until they do."
+        False,
+        "Never give up cameras that have not sent a picture yet: go on trying until they do.",
+        short="Never give up cameras that send nothing yet",
     )
 
 
@@ -445,9 +522,12 @@ class RecordConfig:
         "video and sound, untouched, with the boxes in a file of subtitles beside it).",
         "R",
         choices=RECORDINGS,
+        short="Record cameras: none, annotated or copy",
     )
     no_overlay: bool = option(
-        False, "Write no boxes (ASS subtitles) beside copies of the camera's own video."
+        False,
+        "Write no boxes (ASS subtitles) beside copies of the camera's own video.",
+        short="No subtitles with boxes beside copies",
     )
     segment: float = option(
         10.0, "Minutes of one file of a recording.", "MIN", at_least=0.05, at_most=1440.0
@@ -472,6 +552,7 @@ class RecordConfig:
         "GB",
         at_least=0.001,
         at_most=1e6,
+        short="Remove the oldest recordings above so many GB",
     )
 
 
@@ -482,6 +563,7 @@ class EventsConfig:
         "Also write all events (a class appears or leaves, a camera comes or goes) to this file, "
         "one JSON document a line; - is standard output.",
         "FILE",
+        short="Events to this file, JSON lines; - is stdout",
     )
     webhook: str | None = option(
         None,
@@ -495,6 +577,7 @@ class EventsConfig:
         "Publish events to mqtt://HOST[:PORT]/TOPIC (mqtts:// with TLS). User and password come "
         "from DETECT_VIDEO_MQTT_USER and DETECT_VIDEO_MQTT_PASSWORD.",
         "URL",
+        short="Publish events to mqtt://HOST[:PORT]/TOPIC",
     )
 
 
@@ -505,6 +588,8 @@ class PageConfig:
         "Show the run on a page at this port of 127.0.0.1, or at HOST:PORT; port 0 takes a free "
         "one and prints it. Another host than loopback needs a token.",
         "[HOST:]PORT",
+        short="A page to watch the run, at this port",
+        common=True,
     )
     token_file: str | None = option(
         None,
@@ -517,6 +602,7 @@ class PageConfig:
         "Names, with commas, that browsers reach the page by besides its own address: those of a "
         "proxy in front of it. They need a token.",
         "A,B",
+        short="Names of a proxy in front of the page",
     )
     tls_cert: str | None = option(None, "Certificate (PEM) of the page, for https.", "FILE")
     tls_key: str | None = option(None, "Private key (PEM) of the certificate.", "FILE")
@@ -596,12 +682,6 @@ TITLES = {
 }
 CAMERA_GROUPS = ("live", "record", "events")  # of commands that read cameras
 
-# Options from Python: the groups of ``Detector``, and which of their options it has in another way
-# or not at all. What is written and how it is drawn is the caller's work, but for ``blur``.
-PYTHON_GROUPS = ("network", "runtime", "calibration", "selection", "input", "loop", "live")
-NOT_IN_PYTHON = ("model", "engine", "self_timing")
-ALSO_IN_PYTHON = ("blur",)
-
 # Defaults of ``eval``: what average precision is customarily computed with.
 EVAL_DEFAULTS = {"conf": 0.001, "iou": 0.65, "max_det": 300}
 
@@ -613,16 +693,6 @@ def options() -> Iterator[tuple[str, dataclasses.Field[Any]]]:
             yield group.name, leaf
 
 
-def python_options() -> list[tuple[str, dataclasses.Field[Any]]]:
-    """(group, field) of the options that ``Detector`` takes by name."""
-    return [
-        (group, leaf)
-        for group, leaf in options()
-        if leaf.name in ALSO_IN_PYTHON
-        or (group in PYTHON_GROUPS and leaf.name not in NOT_IN_PYTHON)
-    ]
-
-
 def flag_of(leaf: dataclasses.Field[Any]) -> str:
     """The long flag of an option: ``--max-det``."""
     given = [flag for flag in leaf.metadata.get("flags", ()) if flag.startswith("--")]
@@ -631,7 +701,16 @@ def flag_of(leaf: dataclasses.Field[Any]) -> str:
 
 def help_of(leaf: dataclasses.Field[Any]) -> str:
     """The help text of an option, with its choices where the text has a place for them."""
-    text: str = leaf.metadata["help"]
+    return _with_choices(leaf, leaf.metadata["help"])
+
+
+def short_of(leaf: dataclasses.Field[Any]) -> str:
+    """The text of an option in one line: at most 50 characters."""
+    first = leaf.metadata["help"].split(". ")[0].split(";")[0].removesuffix(".")
+    return _with_choices(leaf, leaf.metadata.get("short", first))
+
+
+def _with_choices(leaf: dataclasses.Field[Any], text: str) -> str:
     return text.replace("{choices}", ", ".join(choices_of(leaf))) if "{choices}" in text else text
 
 

@@ -38,7 +38,7 @@ from detector.core.errors.holding import unchanged
 from detector.core.errors.reading import check_regular
 from detector.core.models import formats
 from detector.core.models.base import FrontEnd, ModelRequest, Network, files_in_folder
-from detector.core.models.catalogue import known, known_model, network_yaml
+from detector.core.models.catalogue import absent_model, known, known_model, network_yaml
 
 __all__ = ["ModelRequest", "describe", "front_ends", "known", "open_network"]
 
@@ -130,10 +130,7 @@ def _locate(request: ModelRequest, suffixes: tuple[str, ...]) -> ModelRequest:
     if (described := network_yaml(model)) is not None:
         return replace(request, model=str(described))
     if path.suffix.lower() in suffixes or len(path.parts) != 1:
-        raise ModelError(
-            f"{model}: no such file; give the path of a model file, or a known name: "
-            f"{', '.join(known())}"
-        )
+        raise absent_model(model)
     entry = known_model(model)
     request = replace(request, names=request.names or entry.names)
     if request.random_seed is not None:

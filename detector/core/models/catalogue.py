@@ -24,6 +24,9 @@ KEYS = tuple(
 CANVAS = re.compile(r"([1-9][0-9]{1,3})x([1-9][0-9]{1,3})")
 FIGURES = ("input", "parameters", "parameters_fused", "macs", "gflops_published")
 
+# Checkpoints of ultralytics that are no YOLOv5: their export is ONNX.
+NEWER = re.compile(r"(?i)yolov?(?:8|9|1\d|26)|rtdetr")
+
 
 @dataclass(frozen=True, slots=True)
 class Download:
@@ -101,20 +104,36 @@ def cache() -> Path:
     return user_cache() / "models"
 
 
+def absent_model(model: str | Path) -> ModelError:
+    """For the path of a model file that is not there."""
+    path = Path(model)
+    if path.suffix == ".pt" and NEWER.match(path.stem):
+        return ModelError(
+            f"{model}: no such file. YOLOv8 and newer run as ONNX: yolo export model={path.name} "
+            f"format=onnx, then --model {path.stem}.onnx"
+        )
+    return ModelError(
+        f"{model}: no such file; give the path of a model file, or a known name "
+        "(detect-video models)"
+    )
+
+
 def known() -> list[str]:
     """The names of all known models."""
     return sorted(path.stem for path in (folder() / "models").glob("*.yaml"))
 
 
 def known_model(name: str) -> KnownModel:
-    """The description of a known model. Raises ModelError that lists them for any other name."""
+    """The description of a known model. Raises ModelError for any other name."""
     if name not in known():
         near = difflib.get_close_matches(name, known(), 1)
         cure = (
             f"did you mean {near[0]}? detect-video models lists all names"
             if near
-            else "give the path of a model file, or a known name: " + ", ".join(known())
+            else "give the path of a model file, or a known name (detect-video models)"
         )
+        if "," in name:
+            cure = "one model is run at a time; compare --model A,B puts several side by side"
         raise ModelError(f"unknown model {name!r}: there is no file of that path; {cure}")
     path = folder() / "models" / f"{name}.yaml"
     values = _read_yaml(path)

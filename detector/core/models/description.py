@@ -182,7 +182,8 @@ def read_description(path: Path) -> Description:
         where = f"{at[1]}: " if at else ""
         what = re.sub(r" - at `.*`$", "", str(exc)).replace("`", "'")
         raise ModelError(
-            f"{path}: {where}{what[:1].lower()}{what[1:]}; docs/models.md has all keys"
+            f"{path}: {where}{what[:1].lower()}{what[1:]}; detect-video models describe X.onnx "
+            "writes one"
         ) from exc
     _check(path, description)
     return description

@@ -128,7 +128,7 @@ def detect(
     timer = PhaseTimer()
     timer.seconds["import"] = process_age_s() or 0.0
     with guarded(), keeping(specs):
-        plan, outputs = _resolve(specs, config, timer, hooks, building, rows_to is not None)
+        plan, outputs = _resolve(specs, config, timer, hooks, building, rows_to)
         with plan.loaded as engine, stop_on_signals() as stop:
             if hooks.loaded is not None:
                 hooks.loaded(plan.loaded)
@@ -150,7 +150,7 @@ def _resolve(
     timer: PhaseTimer,
     hooks: Hooks,
     building: BuildProgress | None,
-    streams: bool,
+    rows_to: int | None,
 ) -> tuple[Plan, OutputPlan]:
     """The door: what is refused is refused here, cheap things before a model is loaded. Sources
     that a command opens in its own way are not looked at."""
@@ -159,7 +159,13 @@ def _resolve(
     if ours:
         _refuse_missing(specs)
     keep_inputs(config, specs)
-    outputs = OutputPlan(config.output, specs, streams=streams, brought=asked.writing["brought"])
+    engine, streams = config.runtime.engine, rows_to is not None
+    brought = asked.writing["brought"]
+    outputs = OutputPlan(config.output, specs, engine=engine, streams=streams, brought=brought)
+    if outputs.streamed == "video" and rows_to is not None and os.isatty(rows_to):
+        raise UsageError(
+            "--output -: a terminal shows no video; end the line in | ffplay -, or in > out.mkv"
+        )
     if ours:
         outputs.check_sources(asked.drawing.blur)
     # OpenCV has an OpenBLAS of its own; the loop has a reader and a worker at least.
@@ -176,7 +182,7 @@ def _resolve(
         measured=hooks.measured,
         timed=hooks.timed,
         kind=partial(asked.reading.kind_of, specs[0]) if hooks.tuned and ours else None,
-        chosen=partial(_refuse_being_written, outputs, specs),
+        chosen=partial(_refuse_being_written, outputs, specs, config),
     )
     check_files(3)  # a source, the rows, and whatever is looked up while both are open
     return plan, outputs
@@ -229,18 +235,14 @@ def _open_stream(descriptor: int, outputs: OutputPlan, stop: Stop) -> RowStream 
 
 
 def _refuse_being_written(
-    outputs: OutputPlan, specs: Sequence[str], network: Network, chosen: Config
+    outputs: OutputPlan, specs: Sequence[str], config: Config, network: Network, _: Config
 ) -> None:
     """Raises OutputError where a second run of one source would write what the first one writes.
 
-    It is asked before the engine starts, which takes seconds. ``chosen``: without any ``auto``.
+    It is asked before the engine starts, which takes seconds.
     """
-    precision = chosen.runtime.precision
     with suppress(OSError):  # the current folder was deleted: what writes there says so
-        settings = settings_of(
-            chosen.as_dict(), specs[0], network.sha256, "fp32" if precision == "auto" else precision
-        )
-        outputs.refuse_being_written(chosen.runtime.engine, settings)
+        outputs.refuse_being_written(settings_of(config.as_dict(), specs[0], network.sha256))
 
 
 def _refuse_missing(specs: Sequence[str]) -> None:
@@ -385,7 +387,8 @@ def _run_source(job: _Job, run: SourceRun, spec: str, number: int) -> None:
             run.info = source.info
             run.pixels = f"{source.pixels}: {why}" if (why := source.no_planes) else source.pixels
             settings = _settings(job, spec)
-            paths = job.outputs.paths(spec, source.info, plan.loaded.engine.name, settings)
+            paths = job.outputs.paths(spec, source.info, settings)
+            replaced = [path.name for path in paths.values() if os.path.lexists(path)]
             job.session.begin()
             with run.timeline.born(WRITE):
                 sinks = plan.open_sinks(paths, source.info)
@@ -402,6 +405,8 @@ def _run_source(job: _Job, run: SourceRun, spec: str, number: int) -> None:
                 for sink in sinks:  # what went wrong before the first frame leaves no partial file
                     sink.abort()
                 raise
+        if replaced and settings:
+            run.notes.append(f"replaced what an earlier run wrote: {', '.join(replaced)}")
         beside = [path for sink in sinks for path in sink.beside]
         for path in [*map(Path, run.outputs.values()), *beside] if settings else ():
             mark_settings(path, settings)
@@ -427,7 +432,7 @@ def _settings(job: _Job, spec: str) -> str:
     if not job.hashes:
         return ""
     plan = job.plan
-    return settings_of(plan.options, spec, plan.network.sha256, plan.loaded.engine.precision)
+    return settings_of(plan.options, spec, plan.network.sha256)
 
 
 def _own_rows(job: _Job, number: int) -> Path:

@@ -225,6 +225,18 @@ def load_model(
     return loaded
 
 
+def choose_as_a_run(config: Config, picture: tuple[int, int] | None = None) -> Config:
+    """``config`` with the engine, the precision and the calibration that a run of these options
+    takes where they are ``auto``. No engine is opened, but for the default model's timing.
+
+    ``picture``: as of ``load_model``. Raises UsageError, ModelError, EngineError.
+    """
+    from detector.core.run.choose import choose
+
+    config, _ = _with_engine_of_the_file(config)
+    return choose(open_network(config, picture), config, timed=True).config
+
+
 def _nan_warning(network: Network, outputs: Outputs) -> list[str]:
     """A line for a network whose numbers overflow, or were never numbers: it detects nothing."""
     import numpy as np

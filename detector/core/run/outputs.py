@@ -35,7 +35,7 @@ MOST_NAMES = 10_000  # X, X-2, X-3...
 
 
 def stem_of(spec: str) -> str:
-    """The IN of IN-ENGINE-detected: a file's stem, or the name of a folder (or a glob's)."""
+    """The IN of IN-detected: a file's stem, or the name of a folder (or a glob's)."""
     if spec == STANDARD_INPUT:
         return "stdin"
     if is_web(spec):
@@ -67,11 +67,11 @@ def session_name(spec: str, engine: str) -> str:
     return f"{stem}-{engine}"
 
 
-def settings_of(
-    options: Mapping[str, Mapping[str, Any]], spec: str, model_sha256: str, precision: str
-) -> str:
-    """A digest of all that decides what the outputs of a source hold: the source, the model, and
-    the options but those of places, threads and the loop. ``options``: all, by group.
+def settings_of(options: Mapping[str, Mapping[str, Any]], spec: str, model_sha256: str) -> str:
+    """A digest of all that a user says of what the outputs of a source hold: the source, the model,
+    and the options but those of places, threads and the loop. ``options``: all as they were asked
+    for, by group. The precision that ``auto`` took is none of them: the same command line replaces
+    its outputs, whatever was installed meanwhile.
     """
     deciding = {group: options[group] for group in ("network", "selection", "input", "drawing")}
     runtime = {name: options["runtime"][name] for name in ("size", "engine_options")}
@@ -90,12 +90,13 @@ def settings_of(
     if options["tracking"]["track"]:
         written["tracking"] = options["tracking"]
     source = spec if is_address(spec) else os.path.realpath(spec)
+    precision = options["runtime"]["precision"]
     document = [source, model_sha256, precision, deciding, runtime, written]
     if isinstance(spec, NamedPictures):  # the text of this one is their folder
         document.append([os.path.realpath(path) for path in spec.paths])
     if spec == STANDARD_INPUT:  # nobody knows whether the same will come again
         document.append(secrets.token_hex(8))
-    if precision == "int8":
+    if precision in ("auto", "int8"):
         document.append(options["calibration"])
     text = json.dumps(document, sort_keys=True, default=str)
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
@@ -156,20 +157,24 @@ class OutputPlan:
         config: OutputConfig,
         specs: Sequence[str],
         *,
+        engine: str = "auto",
         streams: bool = False,
         plain: bool = False,
         brought: Sequence[str] = (),
     ) -> None:
-        """``streams``: whether -o - is possible, rows on standard output. ``plain``: the source has
-        a folder of its own, in which names need not tell whose and of which engine they are:
-        detections.jsonl, video.mp4. ``brought``: sinks that are opened beside those that are asked
-        for."""
+        """``engine``: as it was asked for; names tell it where it was: IN-ENGINE-detected, else
+        IN-detected. ``streams``: whether -o - is possible. ``plain``: the source has a folder of
+        its own, in which names need not tell whose they are: detections.jsonl, video.mp4.
+        ``brought``: sinks that are opened beside those that are asked for."""
+        self._of_engine = "" if engine == "auto" else f"-{engine}"
         self._output, self._save = config.output, config.save
         self._no_video, self._run_dir = config.no_video, config.run_dir
-        # The sink whose rows go to standard output (-o -); None where none do.
+        # The sink that writes to standard output (-o -); None where none does.
         self.streamed: str | None = None
         if config.output == "-":
-            self.streamed = "csv" if "csv" in (config.save or ()) else "jsonl"
+            alone = config.save == ("video",)
+            rows = "csv" if "csv" in (config.save or ()) else "jsonl"
+            self.streamed = "video" if alone else rows
         self._plain, self._brought = plain, brought
         self._streams = streams
         self._specs = specs
@@ -216,6 +221,12 @@ class OutputPlan:
                 f"--output {output}: cannot write {path.suffix}; known: {known}, "
                 "or a folder: -o DIR/"
             )
+        plain_text = path.suffix.lower() == ".txt" and path.suffixes[-2:] != [".mot", ".txt"]
+        if plain_text and "mot" not in (self._save or ()):
+            raise UsageError(
+                f"--output {output}: YOLO's labels are a .txt for each frame: --save yolo -o "
+                f"{path.with_suffix('')}{os.sep}; rows of MOT in one file: --save mot -o {output}"
+            )
         return path
 
     def _refuse_contradictions(self, given: OutputConfig) -> None:
@@ -239,6 +250,11 @@ class OutputPlan:
                 )
         if save is None:
             return
+        if self.streamed == "video" and len(self._specs) > 1:
+            raise UsageError(
+                f"--output -: {len(self._specs)} videos do not fit into one pipe; give one source, "
+                "or a folder: -o DIR/"
+            )
         if self.streamed is not None and {"jsonl", "csv"} <= set(save):
             raise UsageError(
                 "--output -: rows go to standard output as jsonl or csv; leave one out of --save"
@@ -286,7 +302,7 @@ class OutputPlan:
     @property
     def beside_stream(self) -> bool:
         """Whether files are written beside the rows of -o -."""
-        return self._save is not None and bool({*self._save} - {"jsonl", "csv"})
+        return self._save is not None and bool({*self._save} - {"jsonl", "csv", self.streamed})
 
     def may_write(self) -> bool:
         """Whether somebody may write in the folder of the outputs, as far as permissions tell; also
@@ -375,9 +391,7 @@ class OutputPlan:
                 "with -o"
             )
 
-    def paths(
-        self, spec: str, info: SourceInfo, engine: str, settings: str = ""
-    ) -> dict[str, Path]:
+    def paths(self, spec: str, info: SourceInfo, settings: str = "") -> dict[str, Path]:
         """Output name -> final path, in the order in which the sinks are to be opened.
 
         A name that nobody gave is taken where it is free, or where a run of the same ``settings``
@@ -387,8 +401,8 @@ class OutputPlan:
         if self._nowhere:
             self._choose_sinks(info.kind, info.path)
             return {}
-        paths = self._name_paths(spec, info.kind, info.path, engine, settings)
-        place, _ = self._place(spec, engine)
+        paths = self._name_paths(spec, info.kind, info.path, settings)
+        place, _ = self._place(spec)
         folders = {path.parent for path in paths.values()}
         # That of -o FILE is there: ``check`` has asked.
         self._make_folders(folders | {self._folder()} if self._file is None else folders - {place})
@@ -397,7 +411,7 @@ class OutputPlan:
             refuse_kept(path)
         return paths
 
-    def refuse_being_written(self, engine: str, settings: str) -> None:
+    def refuse_being_written(self, settings: str) -> None:
         """Raises OutputError where another run is writing what the one source would write.
 
         Neither the source nor an engine has to be opened for it. Of several sources each is told in
@@ -408,15 +422,15 @@ class OutputPlan:
         (spec,) = self._specs
         with suppress(SourceError, UsageError):
             kind = "video" if sources.pictures_of(spec) is None else "pictures"
-            for path in self._name_paths(spec, kind, spec, engine, settings).values():
+            for path in self._name_paths(spec, kind, spec, settings).values():
                 refuse_being_written(path)
 
     def _name_paths(
-        self, spec: str, kind: str, path_of_source: str, engine: str, settings: str
+        self, spec: str, kind: str, path_of_source: str, settings: str
     ) -> dict[str, Path]:
         """``paths``, with nothing made and nothing taken."""
         chosen = self._choose_sinks(kind, path_of_source)
-        folder, stem = self._place(spec, engine)
+        folder, stem = self._place(spec)
         given = None if self._file is None else self._file_sink
         parts = [sink for sink in chosen if sink.dataset and sink is not given]
 
@@ -446,6 +460,8 @@ class OutputPlan:
             chosen = self._choose_sinks("video", spec)
         except UsageError:  # said when its outputs are named
             return []
+        if self.streamed == "video":
+            return [*sinks.find("video").imports, "detector.core.sinks.video.piped"]
         return [module for sink in chosen for module in sink.imports]
 
     def _choose_sinks(self, kind: str, path: str) -> list[type[Sink]]:
@@ -457,7 +473,8 @@ class OutputPlan:
             wanted = set(self._save) - {self.streamed}
         beside = set() if self.streamed else set(self._brought)
         chosen = sinks.in_order(wanted | beside)
-        for sink in chosen:
+        streamed = () if self.streamed is None else (sinks.find(self.streamed),)
+        for sink in (*chosen, *streamed):
             if kind not in sink.kinds:
                 fitting = ",".join(one.name for one in sinks.defaults(kind))
                 raise UsageError(
@@ -493,18 +510,18 @@ class OutputPlan:
                     f"{folder}: the output folder cannot be made: {error.strerror}; choose another"
                 ) from error
 
-    def _place(self, spec: str, engine: str) -> tuple[Path, str]:
+    def _place(self, spec: str) -> tuple[Path, str]:
         """Folder and stem of the names that are not given."""
         if self._file is not None:
             return self._file.parent, self._file.stem
-        return self._folder(), f"{stem_of(spec)}-{engine}"
+        return self._folder(), f"{stem_of(spec)}{self._of_engine}"
 
     def _dataset_name(self, stem: str, added: str) -> str:
-        """The folder of outputs that make one dataset: IN-ENGINE-dataset, IN-ENGINE-dataset-2..."""
+        """The folder of outputs that make one dataset: IN-dataset, IN-dataset-2..."""
         return "dataset" if self._plain else f"{stem}-dataset{added}"
 
     def _default_name(self, spec: str, stem: str, sink: type[Sink], added: str) -> str:
-        """IN-ENGINE-detected.mp4, IN-ENGINE-detected-2.mp4..."""
+        """IN-detected.mp4, IN-detected-2.mp4..."""
         if self._plain:
             return _plain_name(sink, _suffix_for(sink, spec))
         ending = sink.ending if self._file is None else ""

@@ -283,8 +283,15 @@ class Plan:
         return opened
 
     def open_stream(self, stream: RowStream, name: str, info: SourceInfo) -> Sink:
-        """The rows of -o -, in the format of the sink ``name``."""
+        """What -o - writes: the video, or rows in the format of the sink ``name``."""
         from detector.core import sinks
+
+        if name == "video":
+            from detector.core.sinks.video.piped import PipedVideo
+
+            piped = PipedVideo(stream, **{key: self.writing[key] for key in PipedVideo.options})
+            piped.open(info)
+            return piped
         from detector.core.sinks._only import only_detections
         from detector.core.sinks._rows import RowsSink
         from detector.core.sinks._stream import StreamedRows

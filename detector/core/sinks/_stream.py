@@ -1,7 +1,8 @@
-"""Rows of a run to standard output, while it goes on: a frame's whole lines as soon as it is done.
+"""What a run writes to standard output while it goes on: rows, or the annotated video.
 
-Several sources share one stream, and one header. A line of up to ``select.PIPE_BUF`` bytes (4096;
-some thirty detections) goes into a pipe whole or not at all, even if the process is killed then.
+A frame's whole lines go out as soon as it is done. Several sources share one stream, and one
+header. A line of up to ``select.PIPE_BUF`` bytes (4096; some thirty detections) goes into a pipe
+whole or not at all, even if the process is killed then.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class RowStream:
 
     def __init__(self, descriptor: int, left: Callable[[], None]) -> None:
         self.is_read = True
-        self._descriptor, self._left = descriptor, left
+        self.descriptor, self._left = descriptor, left
         self._header = ""
 
     def begin(self, header: str) -> None:
@@ -37,18 +38,21 @@ class RowStream:
             self._header = header
             self.write(header)
 
+    def lose_reader(self) -> None:
+        self.is_read = False
+        self._left()
+
     def write(self, lines: str) -> None:
         """Whole lines. Raises OutputError where they cannot be written, such as on a full disk."""
         data, start = utf8(lines), self._position()
         while data and self.is_read:
             try:
-                data = data[os.write(self._descriptor, data) :]
+                data = data[os.write(self.descriptor, data) :]
             except BlockingIOError:  # our caller made it so
                 self._is_ready(None)
             except OSError as error:
                 if error.errno in GONE:
-                    self.is_read = False
-                    self._left()
+                    self.lose_reader()
                     return
                 self._cut_back(start)
                 raise OutputError(
@@ -58,19 +62,19 @@ class RowStream:
             except BaseException:  # a second signal: the line is finished if that needs no waiting
                 with suppress(OSError):
                     while data and self._is_ready(0):
-                        data = data[os.write(self._descriptor, data[: select.PIPE_BUF]) :]
+                        data = data[os.write(self.descriptor, data[: select.PIPE_BUF]) :]
                 raise
 
     def _is_ready(self, timeout_ms: int | None) -> bool:
         poll = select.poll()
-        poll.register(self._descriptor, select.POLLOUT)
+        poll.register(self.descriptor, select.POLLOUT)
         return bool(poll.poll(timeout_ms))
 
     def _position(self) -> int | None:
         """Where the next line begins in a file of ours alone; None for a pipe."""
         try:
-            about = os.fstat(self._descriptor)
-            at = os.lseek(self._descriptor, 0, os.SEEK_CUR)
+            about = os.fstat(self.descriptor)
+            at = os.lseek(self.descriptor, 0, os.SEEK_CUR)
         except OSError:
             return None
         return at if stat.S_ISREG(about.st_mode) and at == about.st_size else None
@@ -79,8 +83,8 @@ class RowStream:
         """A full disk took half of a line: it goes."""
         if start is not None:
             with suppress(OSError):
-                os.ftruncate(self._descriptor, start)
-                os.lseek(self._descriptor, start, os.SEEK_SET)
+                os.ftruncate(self.descriptor, start)
+                os.lseek(self.descriptor, start, os.SEEK_SET)
 
 
 class StreamedRows(Sink):

@@ -51,7 +51,7 @@ class Sink:
     # that, with the objects of --blur pixelated: ``see`` gets it.
     pictures: ClassVar[str] = "none"
     one_picture: ClassVar[tuple[str, ...]] = ()  # those of ``suffixes`` that hold one picture only
-    ending: ClassVar[str] = "-detected"  # of a default name: IN-ENGINE + ending + suffix
+    ending: ClassVar[str] = "-detected"  # of a default name: IN + ending + suffix
     kinds: ClassVar[tuple[str, ...]] = (
         "video",
         "pictures",
@@ -67,7 +67,7 @@ class Sink:
     options: ClassVar[tuple[str, ...]] = ()
     # Modules that opening and writing import at their first use.
     imports: ClassVar[tuple[str, ...]] = ()
-    # Its folder in a dataset, where outputs that have one are saved together (IN-ENGINE-dataset/).
+    # Its folder in a dataset, where outputs that have one are saved together (IN-dataset/).
     dataset: ClassVar[str] = ""
     # It shows the source's own pictures, with boxes: --blur and --no-video contradict it.
     untouched: ClassVar[bool] = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -18,38 +18,10 @@ if TYPE_CHECKING:
     from rich.segment import Segment
 
 
-def fit_columns(
-    console: Console, table: Table, names: Sequence[str], one_line: bool = False
-) -> Table:
-    """The table without columns of ``names``, in their order, until it fits the console.
-
-    Fewer columns can be read; broken words cannot. ``one_line``: nor shall a cell be folded.
-    """
-    for name in names:
-        if fits(console, table, one_line):
-            break
-        table = _without(table, name)
-    return table
-
-
-def fits(console: Console, table: Table, one_line: bool = False) -> bool:
-    """Whether no word is broken, or (``one_line``) no cell is folded."""
+def fits(console: Console, table: Table) -> bool:
+    """Whether no word is broken."""
     unlimited = console.options.update(max_width=10_000)
-    width = console.measure(table, options=unlimited)
-    return (width.maximum if one_line else width.minimum) <= console.width
-
-
-def _without(table: Table, name: str) -> Table:
-    kept = [column for column in table.columns if str(column.header) != name]
-    fewer = Table(box=table.box, pad_edge=table.pad_edge, title=table.title)
-    fewer.caption, fewer.caption_justify = table.caption, table.caption_justify
-    for column in kept:
-        fewer.add_column(
-            column.header, justify=column.justify, overflow=column.overflow, no_wrap=column.no_wrap
-        )
-    for cells in zip(*(column.cells for column in kept), strict=True):
-        fewer.add_row(*cells)
-    return fewer
+    return console.measure(table, options=unlimited).minimum <= console.width
 
 
 class SafeConsole(Console):

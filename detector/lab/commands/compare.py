@@ -46,9 +46,8 @@ WITHOUT = ("engine", "precision", "batch", "output", "run_dir", "skip_still", "s
 @click.option(
     "--precision",
     metavar="A,B",
-    default="fp32",
-    show_default=True,
-    help="Precisions, with commas: fp32, tf32, bf16, fp16, int8.",
+    help="Precisions, with commas: fp32, tf32, bf16, fp16, int8; default: fp32, and what a run "
+    "takes by itself.",
 )
 @click.option(
     "--batch", metavar="A,B", default="1", show_default=True, help="Batches, with commas."
@@ -83,7 +82,7 @@ def command(
     engine: str | None,
     tables: tuple[str, ...],
     dataset: str | None,
-    precision: str,
+    precision: str | None,
     batch: str,
     rounds: int,
     use: bool | None,
@@ -94,7 +93,7 @@ def command(
     quiet: bool,
     **flags: Any,
 ) -> int:
-    """Compare models, engines, precisions and batches on the frames of SOURCE.
+    """Compare engines, precisions and models on the same frames.
 
     Every variant runs in a process of its own. They take turns, A B C A B C, in several rounds of
     --frames frames (60). Printed are the median and the interval of the rounds; no winner is named

@@ -21,7 +21,7 @@ from detector.core.cli.printing import print_json, terminal
     help="Exit with 8 if a frame takes longer by more than P: 5% or 0.05.",
 )
 def command(run_a: str, run_b: str, max_regression: str | None, as_json: bool) -> None:
-    """Compare two saved sessions, RUN_A before and RUN_B after, with intervals."""
+    """Compare two saved sessions: RUN_A before, RUN_B after."""
     from detector.core.errors import GateError, UsageError
     from detector.lab.analysis.diff import END_TO_END, diff, what_differs
     from detector.lab.session.read import read_session

@@ -68,11 +68,11 @@ def command(
 
     DATASET: a COCO json, a YOLO data.yaml or folder (images/, labels/), a MOT sequence; pictures,
     or a video with its labels. --engine takes several (ort,torch) and says how each differs from
-    the first.
+    the first. Without --engine, --precision and a gate, what a run takes by itself is judged too.
     """
     from detector.core.config.levels import resolve_config
     from detector.core.terminal.progress import LiveLine
-    from detector.lab.evaluate import EvalOptions, configs_for_engines, evaluate
+    from detector.lab.evaluate import EvalOptions, configs_for_engines, evaluate, with_usual
     from detector.lab.report.plots import plots
     from detector.lab.terminal.evaluate import print_evaluation
 
@@ -85,6 +85,8 @@ def command(
         # A tracker has to know what an object is: then the thresholds are those of a run.
         defaults = EVAL_DEFAULTS if given["track"] is None else {}
         configs = configs_for_engines(resolve_config(config_file, given, defaults), engines)
+        if len(configs) == 1 and asked.min_ap50 is None and asked.detections is None:
+            configs = with_usual(*configs)
         document = evaluate(asked, configs, command=sys.argv, live=live, plots=plots)
     if as_json:
         print_json(document)

@@ -23,7 +23,7 @@ Rows = Mapping[str, Mapping[str, str | None]]
 )
 @click.argument("words", nargs=-1, metavar="[WORD]...")
 def command(words: tuple[str, ...], as_json: bool) -> None:
-    """Say what nvprof's metrics and events are called in Nsight Compute.
+    """Say what nvprof's metrics are called in Nsight Compute.
 
     A WORD that is a name picks that one, any other WORD all that have it in their name or meaning.
     WORDs may stand with commas, as in nvprof's own command lines.

@@ -103,7 +103,9 @@ def command(
     trackers: tuple[str, ...],
     **flags: Any,
 ) -> int:
-    """Measure SOURCE: a plain run, then separate passes, all in one session, with report.html.
+    """Say where every millisecond goes, by a run and its passes.
+
+    All of it is one session, with report.html.
 
     A pass that needs a profiler runs the pipeline again, so the reported FPS are never disturbed.
     """

@@ -88,6 +88,7 @@ def command(
     from detector.core.errors.writing import write_whole
     from detector.core.run.choose import in_words
     from detector.core.terminal.models import progress_bar
+    from detector.core.terminal.tables import print_pieces
     from detector.lab.terminal.tune import print_tuning, verdict
     from detector.lab.tune import as_config, tune
 
@@ -121,8 +122,7 @@ def command(
     console = terminal(piped_width=100)
     words = {place: in_words(trial.settings) for place, trial in enumerate(found.trials)}
     print_tuning(console, found, words)
-    for line in verdict(found, in_words(found.settings)):
-        echo(line)
+    print_pieces(console, verdict(found, in_words(found.settings)))
     if output is not None and not found.settings:
         echo(f"{output} was not written.")
 

@@ -16,11 +16,12 @@ from dataclasses import replace
 from detector.core import engines
 from detector.core.config.schema import Config
 from detector.core.engines.base import PRECISIONS
-from detector.core.errors import EXIT_DONE, OutputError, SourceError, UsageError
+from detector.core.errors import EXIT_DONE, DetectVideoError, OutputError, SourceError, UsageError
 from detector.core.run import measurements
 from detector.core.run.canvas import refuse_rect
 from detector.core.run.choose import why_taken
 from detector.core.run.inputs import refuse_cameras
+from detector.core.run.loading import choose_as_a_run
 from detector.core.run.reading import Reading
 from detector.core.session.measured import Measurement
 from detector.lab.analysis.compare import Variant
@@ -36,7 +37,7 @@ def compare_command(
     source: str,
     config: Config,
     engines: str | None,
-    precisions: str,
+    precisions: str | None,
     batches: str,
     *,
     rounds: int,
@@ -51,7 +52,8 @@ def compare_command(
     ``labels`` of the frames and ``mapping`` of classes are what ``eval`` reads; ``dataset``: what
     it judges in place of the frames. ``models``: files or names, with commas. Raises UsageError
     for an unknown engine or precision or an impossible batch, and SourceError, both before a model
-    is loaded.
+    is loaded. Without ``engines`` and ``precisions`` every usable engine runs in fp32, and so does
+    what a run of these options takes by itself.
     """
     refuse_cameras([source])
     refuse_rect(config)
@@ -66,15 +68,28 @@ def compare_command(
         source,
         config,
         _parse_engines(engines),
-        _parse_precisions(precisions),
+        _parse_precisions(precisions or "fp32"),
         _parse_batches(batches),
         rounds,
         models=parse_models(models),
         dataset=None if dataset is None else open_dataset(dataset, mapping),
     )
     video, opened = _inspect_source(plan, labels, None if labels is None else mapping)
-    document, variants = compare(replace(plan, labels=opened), watch)
+    plan = replace(plan, labels=opened)
+    if engines is None and precisions is None and not plan.models:
+        plan = _with_usual(plan)
+    document, variants = compare(plan, watch)
     return replace(document, video=video), _exit_code(variants)
+
+
+def _with_usual(plan: Plan) -> Plan:
+    """With the variant that a run takes. Where the model cannot be opened, the rows say so."""
+    try:
+        usual = choose_as_a_run(plan.config, Reading.of(plan.config).picture_size([plan.source]))
+    except DetectVideoError:
+        return plan
+    taken = usual.runtime.engine, usual.runtime.precision
+    return replace(plan, usual=taken, config=replace(plan.config, calibration=usual.calibration))
 
 
 def record_comparison(document: Comparison, config: Config) -> Comparison:

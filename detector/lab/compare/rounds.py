@@ -45,7 +45,8 @@ class Plan:
 
     ``config``: the other options, the same for all. ``rounds``: timed turns of each variant.
     ``labels``: of the frames of a round, where there are any. ``models``: side by side; none: the
-    one of ``config``. ``dataset``: on which each variant's average precision is taken.
+    one of ``config``. ``dataset``: on which each variant's average precision is taken. ``usual``:
+    engine and precision that a run takes by itself, which have a row too.
     """
 
     source: str
@@ -57,12 +58,15 @@ class Plan:
     labels: Labels | None = None
     models: Sequence[str] = ()
     dataset: JudgedData | None = None
+    usual: tuple[str, str] | None = None
 
     def variants(self) -> list[Variant]:
         """Models outermost, batches innermost. A variant that was named twice gets a number."""
         made: list[Variant] = []
         models: Sequence[str | None] = self.models or (None,)
-        choices = product(models, self.engines, self.precisions, self.batches)
+        choices = [*product(models, self.engines, self.precisions, self.batches)]
+        if self.usual and all(self.usual != (engine, kind) for _, engine, kind, _ in choices):
+            choices.append((None, *self.usual, self.batches[0]))
         for model, engine, precision, batch in choices:
             name = label(engine, precision, batch, model)
             known = [label(one.engine, one.precision, one.batch, one.model) for one in made]
@@ -321,4 +325,5 @@ def _about(plan: Plan, variants: Sequence[Variant], reference: str | None) -> Ab
         models=tuple(plan.models),
         budget=plan.config.calibration.budget,
         labels=judged.describe() if judged is not None else None,
+        usual=None if plan.usual is None else label(*plan.usual, plan.batches[0]),
     )

@@ -116,6 +116,23 @@ def _check_engines(configs: Sequence[Config]) -> None:
             )  # raises with the reason, and with the command that installs it
 
 
+def with_usual(config: Config) -> list[Config]:
+    """``config``, and the same with what a run takes by itself (``compare --use``, the first run's
+    timing) where that is another engine or precision than ``eval`` takes."""
+    from detector.core import engines
+    from detector.core.run.loading import choose_as_a_run
+
+    asked = config.runtime
+    if config.output.run_dir is not None or (asked.engine, asked.precision) != ("auto", "auto"):
+        return [config]
+    usual = choose_as_a_run(config)
+    taken = usual.runtime.engine, usual.runtime.precision
+    if taken == (engines.choose_by_rank("fp32", asked.device)[0], "fp32"):
+        return [config]
+    runtime = replace(asked, engine=taken[0], precision=taken[1])
+    return [config, replace(config, runtime=runtime, calibration=usual.calibration)]
+
+
 def configs_for_engines(config: Config, engines: Sequence[str]) -> list[Config]:
     """The configuration for each engine. Each of several has a session of its own below --run-dir.
 

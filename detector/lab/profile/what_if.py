@@ -298,7 +298,7 @@ def _open_outputs(
     folder: Path, spec: str, outputs: OutputPlan, source: Source, plan: Plan
 ) -> list[Sink]:
     """With the session's own rows, as in every run."""
-    paths = outputs.paths(spec, source.info, plan.loaded.engine.name)
+    paths = outputs.paths(spec, source.info)
     sinks = plan.open_sinks(paths, source.info)
     if "jsonl" not in paths:
         sinks.insert(0, plan.open_rows(folder / "rows.jsonl", source.info))

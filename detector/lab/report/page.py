@@ -87,7 +87,7 @@ def list_hows() -> list[How]:
 def _how() -> str:
     rows = "".join(
         f'<dt id="how-{one.name}">{escape(one.what)}</dt><dd>{escape(one.text)} '
-        f"<cite>{escape(one.file)}, {escape(one.heading)}</cite></dd>"
+        f"<cite>documentation, {Path(one.file).stem}: {escape(one.heading)}</cite></dd>"
         for one in list_hows()
     )
     return section("how", "How each number was taken", f"<dl>{rows}</dl>")

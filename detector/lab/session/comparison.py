@@ -127,7 +127,8 @@ class ComparedVideo:
 @dataclass(frozen=True, kw_only=True)
 class About:
     """What is the same for all rows; of several ``models``, the first is ``model``. ``budget``: the
-    least agreement that ``auto`` accepts."""
+    least agreement that ``auto`` accepts. ``usual``: the row that a run takes by itself, where that
+    was asked."""
 
     schema: int = SCHEMA
     source: str
@@ -141,6 +142,7 @@ class About:
     models: tuple[str, ...] = ()
     budget: float
     labels: ComparedLabels | None = None
+    usual: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

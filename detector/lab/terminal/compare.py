@@ -37,6 +37,8 @@ def print_comparison(
     last += [_sentence(document, metric) for metric in METRICS if document.baseline]
     for line in last:
         console.print(Text(line, style="bold"))
+    if document.usual is not None:
+        console.print(Text(f"a run takes by itself: {document.usual}"))
     if would_take is not None:
         console.print(Text(f"auto would take: {would_take}"))
 
@@ -184,7 +186,7 @@ def _sentence(document: Comparison, metric: Metric) -> str:
             return f"{what}: no winner from {rounds}; use --rounds {ROUNDS_FOR_A_WINNER} or more"
         if len([row for row in document.rows if row.error is None]) < 2:
             return f"{what}: there is only one row, so there is nothing to compare"
-        return f"{what}: no winner; the noise does not tell {', '.join(near)} apart"
+        return f"{what}: no difference beyond the noise: {', '.join(near)}"
     row = next(row for row in document.rows if row.name == name)
     text = f"{what}: {name} is fastest"
     ratio, bounds = row.ratio[metric], row.ratio_interval[metric]

@@ -93,7 +93,7 @@ def test_every_figure_is_there_within_100_columns():
 
 def test_inside_the_noise_and_below_the_budget_are_said():
     text = printed(variant("a", "fp32", 10, 11, 12), variant("b", "fp32", 11, 12, 13))
-    assert "no winner" in text
+    assert "beyond the noise" in text
     assert "b fp32, a fp32" in text
     text = printed(variant("a", "fp32", 10, 11, 12), variant("b", "int8", 20, 21, 22, share=0.8))
     assert "but its agreement 0.80 is below the budget of 0.95" in " ".join(text.split())

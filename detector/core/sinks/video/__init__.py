@@ -12,6 +12,7 @@
     mjpeg.py    .avi
     gif.py      .gif
     joined.py   one video of parts that are encoded already
+    piped.py    the video in a pipe (-o -), as Matroska
 
 This file imports none of them before a video is opened, so that asking what the sink declares is
 cheap.
@@ -158,17 +159,20 @@ class VideoSink(Sink):
 
     def write(self, frame: Frame, detections: Detections) -> None:
         assert self._partial is not None, "write before open"
+        with output_errors(self.path, self._file.errors):
+            self._encode(frame, detections)
+
+    def _encode(self, frame: Frame, detections: Detections) -> None:
         if not self._file.sent and max(frame.size) > self._format.largest:
             raise OutputError(
                 f"cannot write {self.path}: {self._format.name} holds {self._format.largest} "
                 "pixels a side; use --save pictures"
             )
-        with output_errors(self.path, self._file.errors):
-            if self._clips is None:
-                self._file.add(frame)
-                return
-            for one, joined in self._clips.take(frame, len(detections) > 0):
-                self._file.add(one, joined)
+        if self._clips is None:
+            self._file.add(frame)
+            return
+        for one, joined in self._clips.take(frame, len(detections) > 0):
+            self._file.add(one, joined)
 
     def close(self) -> Path | None:
         if self._partial is None:

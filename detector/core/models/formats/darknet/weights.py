@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from detector.core.errors import ModelError
 from detector.core.errors.text import counted
 from detector.core.models.base import START_BYTES, mistaken_for
+from detector.core.models.catalogue import absent_model
 from detector.core.models.formats.darknet.layers import Architecture, Convolution
 
 HALF_SUFFIX = ".f16"
@@ -49,6 +50,8 @@ def read_weights(path: Path, architecture: Architecture) -> tuple[list[Filter], 
             data = file.read(wanted + 1024)  # more is too many, whatever it is
             size = max(len(data), path.stat().st_size)
     except OSError as exc:
+        if isinstance(exc, FileNotFoundError) and path.suffix in (".pt", ".onnx"):
+            raise absent_model(path) from exc  # a model of its own, not weights of this one
         raise ModelError(f"{path}: cannot be read: {exc.strerror}; give --weights FILE") from exc
     if what := mistaken_for(data[:START_BYTES]):
         raise ModelError(f"{path}: {what}; download it again")

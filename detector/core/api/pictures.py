@@ -1,0 +1,101 @@
+"""What a caller hands over as a picture: an array, a picture of PIL, or the path of a file."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Protocol
+
+from detector.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from detector.core.types import Image
+
+    Path = str | os.PathLike[str]
+
+
+class PilPicture(Protocol):
+    """What is used of ``PIL.Image.Image``, which need not be installed."""
+
+    @property
+    def mode(self) -> str: ...
+
+    @property
+    def size(self) -> tuple[int, int]: ...
+
+    def convert(self, mode: str) -> Any: ...
+
+
+if TYPE_CHECKING:
+    Picture = Image | Path | PilPicture
+
+
+def as_image(picture: Picture) -> Image:
+    """u8 BGR [h, w, 3] of any of them; an array is returned as it is.
+
+    Raises UsageError for what is no picture, and SourceError for a file that cannot be read.
+    """
+    if isinstance(picture, (str, os.PathLike)):
+        return _read_picture(os.fspath(picture))
+    if _is_pil(picture):
+        return _from_pil(picture)
+    image: Any = picture
+    if (
+        getattr(image, "ndim", 0) != 3
+        or image.shape[2] != 3
+        or image.dtype.name != "uint8"
+        or not image.size
+    ):
+        raise UsageError(
+            f"a picture must be uint8 BGR [height, width, 3], a picture of PIL or a path, "
+            f"not {kind_of(image)}"
+        )
+    return image  # type: ignore[no-any-return]
+
+
+def kind_of(thing: object) -> str:
+    """A value in a message: ``uint8 (480, 640, 3)`` for an array, else its type."""
+    if hasattr(thing, "dtype"):
+        return f"{thing.dtype} {getattr(thing, 'shape', '')}".strip()
+    return type(thing).__name__
+
+
+def _is_pil(picture: object) -> bool:
+    return any(kind.__module__.partition(".")[0] == "PIL" for kind in type(picture).__mro__)
+
+
+def _from_pil(picture: Any) -> Image:
+    """Pixels as they are stored; a picture of 16 bits or of floats has no range that is known."""
+    import numpy as np
+
+    if picture.mode.startswith(("I", "F")):
+        raise UsageError(
+            f"a picture of PIL's mode {picture.mode} has no range of 8 bits; convert it first"
+        )
+    try:
+        pixels = np.asarray(picture.convert("RGB"))
+    except (OSError, ValueError) as error:  # a damaged file, or a mode that PIL cannot convert
+        raise UsageError(f"PIL cannot give the picture's pixels: {error}") from error
+    if not pixels.size:
+        raise UsageError("a picture of PIL without pixels")
+    return np.ascontiguousarray(pixels[:, :, ::-1])
+
+
+def _read_picture(path: str) -> Image:
+    from detector.core import sources
+    from detector.core.errors.secrets import Address
+    from detector.core.sources._addresses import is_address
+
+    shown = Address(path).shown  # an address may hold a password
+    arrives = sources.find_claiming(path).arrives
+    listed = None if arrives else sources.pictures_of(path)
+    if listed is None or len(listed) != 1:
+        what = "a video" if listed is None else f"{len(listed)} pictures"
+        if is_address(path):  # who guesses by the name is wrong half of the time
+            what = "no picture"
+        raise UsageError(
+            f"{shown}: is {'a camera' if arrives else what}; use stream({shown!r}) for it"
+        )
+    with sources.open(path) as source:
+        frame = source.read()
+    assert frame is not None  # a source without a frame does not open
+    return frame.image.copy()

@@ -1,0 +1,143 @@
+"""A command line of ultralytics or YOLOv5 in our words, as one line to type."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+
+import click
+
+from detector.core.config.elsewhere import ABSENT, HABITS, WORDS
+
+# Options from elsewhere that no value follows where they stand as --half.
+SWITCHES = frozenset(
+    "--half --fp16 --int8 --agnostic-nms --nosave --save-txt --save-crop --save-frames --exist-ok "
+    "--hide-conf --show --view-img --cuda --gpu --cpu -y".split()
+)
+SOURCES = ("--source", "--input", "-i")
+PLACES = ("--project", "--name")  # the two parts of a folder
+Known = Callable[[str], Mapping[str, bool]]  # command -> its options, and whether a value follows
+
+
+def write_ours(
+    words: Sequence[str], known: Known, ctx: click.Context, command: str = "detect"
+) -> str:
+    """``here it is written detect-video in.mp4 --size 640.``, and what has no place in it.
+    ``words``: what follows ``command``.
+
+    Raises UsageError for a task that is absent.
+    """
+    line = _Line(known, ctx, command)
+    rest = [*words]
+    while rest:
+        line.take(rest.pop(0), rest)
+    left = f" Nothing here is meant by {', '.join(line.left_out)}." if line.left_out else ""
+    return f"here it is written {shlex.join(line.words())}.{left}"
+
+
+class _Line:
+    """Our command line, while theirs is read."""
+
+    def __init__(self, known: Known, ctx: click.Context, command: str) -> None:
+        self.left_out: list[str] = []
+        self._of, self._ctx = known, ctx
+        self._command, self._sources = command, list[str]()
+        self._options: dict[str, str | None] = {}
+        self._saves: list[str] = []
+        self._folder: list[str] = []
+        self._output_follows = False
+
+    @property
+    def _known(self) -> Mapping[str, bool]:
+        return self._of(self._command)
+
+    def take(self, word: str, rest: list[str]) -> None:
+        """One word of theirs; what belongs to it is taken from ``rest``."""
+        name, equals, value = word.partition("=")
+        if word.startswith("-") and word != "-":
+            option = name.replace("_", "-")
+            follows = self._known.get(option, option not in SWITCHES)
+            if not equals:
+                value = _values(option, rest) if follows and rest else "true"
+            self._add(option, value)
+        elif equals and name.isidentifier() and not os.path.lexists(word):
+            if name in ("mode", "task"):
+                self._take_task(value)
+            elif (self._command, name) in (("eval", "data"), ("build", "model")):
+                self._sources.append(value)
+            else:
+                self._add(f"--{name.replace('_', '-')}", value)
+        else:
+            self._take_task(word)
+
+    def _take_task(self, word: str) -> None:
+        if word in ABSENT:
+            raise click.UsageError(f"'{word}': {ABSENT[word]}.", self._ctx)
+        if word in WORDS and not os.path.lexists(word):
+            self._command, _, option = WORDS[word].partition(" ")
+            name, _, value = option.partition(" ")
+            if name:
+                self._options[name] = value or None
+        elif self._output_follows:
+            self._options["-o"] = word
+        elif word != "yolo" and word != self._command:
+            self._sources.append(word)
+
+    def _add(self, option: str, value: str) -> None:
+        if option in SOURCES:
+            self._sources.append(value)
+            self._output_follows = option == "-i"  # as with ffmpeg
+        elif option in PLACES and option not in self._known:
+            self._folder = [*self._folder, value] if option == "--name" else [value, *self._folder]
+        elif value.lower() == "false":
+            if option == "--save":
+                self._options["--no-video"] = None
+        elif (option, value.lower()) == ("--save", "true") or option == "--format":
+            pass  # what is done anyway, or what the command says
+        elif option == "--save":
+            self._saves += value.split(",")
+        elif option in self._known:
+            self._options[option] = value if self._known[option] else None
+        else:
+            self._add_theirs(option, value)
+
+    def _add_theirs(self, option: str, value: str) -> None:
+        answer = HABITS.get(option)
+        if answer is None or option == "--data":  # a dataset, which eval alone has
+            self.left_out.append(option.lstrip("-"))
+            return
+        ours, _, own = re.split(r"[,;:]| \(| for | or ", answer)[0].partition(" ")
+        if ours == "--save":
+            self._saves.append(own)
+        elif option == "--tracker":
+            self._options[ours] = value.removesuffix(".yaml") if "bytetrack" in value else own
+        elif ours.startswith("--"):
+            self._options[ours] = own or (None if value == "true" else value)
+
+    def words(self) -> list[str]:
+        options = dict(self._options)
+        if self._saves:
+            drawn = () if "--no-video" in options else ("video",)
+            options["--save"] = ",".join(dict.fromkeys((*drawn, *self._saves)))
+            options.pop("--no-video", None)
+        if "--model" not in options and (options.get("--weights") or "").endswith(".pt"):
+            options["--model"] = options.pop("--weights")  # YOLOv5's word for it
+        if self._folder:
+            options["-o"] = os.path.join(*self._folder, "")
+        command = [] if self._command == "detect" else [self._command]
+        given = ((name,) if value is None else (name, value) for name, value in options.items())
+        return ["detect-video", *command, *self._sources, *itertools.chain(*given)]
+
+
+def _values(option: str, rest: list[str]) -> str:
+    """The value behind an option; of --imgsz 480 640 (height, width) and --classes 0 2 both."""
+    value = rest.pop(0)
+    if option == "--classes":
+        while rest and rest[0].isdecimal():
+            value += f",{rest.pop(0)}"
+    elif HABITS.get(option) == "--size" and rest and value.isdecimal() and rest[0].isdecimal():
+        value = f"{rest.pop(0)}x{value}"
+    return value

@@ -1,0 +1,92 @@
+"""What other programs call our options and commands: for the command line and for Python.
+
+People come from ultralytics, YOLOv5 and ffmpeg. The answer is what does the same here, or why
+nothing does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+HABITS = {
+    "--source": "name the source without an option: detect-video in.mp4",
+    "--imgsz": "--size",
+    "--img": "--size",
+    "--img-size": "--size",
+    "--half": "--precision fp16, or bf16 where fp16 does not run (detect-video doctor)",
+    "--fp16": "--precision fp16, or bf16 where fp16 does not run (detect-video doctor)",
+    "--int8": "--precision int8",
+    "--vid-stride": "--stride",
+    "--conf-thres": "--conf",
+    "--iou-thres": "--iou",
+    "--agnostic-nms": "--agnostic",
+    "--max-detections": "--max-det",
+    "--nosave": "--no-video",
+    "--save-txt": "--save yolo",
+    "--save-crop": "--save crops",
+    "--save-frames": "--save pictures",
+    "--tracker": "--track bytetrack, ocsort or sort",
+    "--project": "-o DIR/ for the outputs, --run-dir DIR for the session",
+    "--name": "-o FILE or -o DIR/",
+    "--exist-ok": "not needed, a complete new file replaces the old one",
+    "--hide-conf": "--hide-scores",
+    "--line-thickness": "--line-width",
+    "--show": "--serve 8080, for a page of the run; or open the video that is written",
+    "--view-img": "--serve 8080, for a page of the run; or open the video that is written",
+    "--data": "--names FILE for class names, or eval DATASET",
+    "--task": "give a command: detect, eval, build, compare",
+    "--cuda": "--device cuda",
+    "--gpu": "--device cuda",
+    "--cpu": "--device cpu",
+    "--input": "name the source without an option: detect-video in.mp4",
+    "-i": "name the source without an option: detect-video in.mp4",
+    "-y": "not needed, a complete new file replaces the old one",
+}
+# What people type as the first word -> our command.
+WORDS = {
+    "predict": "detect",
+    "track": "detect --track",
+    "val": "eval",
+    "validate": "eval",
+    "test": "eval",
+    "export": "build --to onnx",
+    "benchmark": "compare",
+    "bench": "compare",
+    "info": "models show",
+    "checks": "doctor",
+}
+ABSENT = {
+    "train": "models are trained elsewhere; give the result with --model",
+    "segment": "boxes only; a model with masks is not read yet",
+    "pose": "boxes only; a model with keypoints is not read yet",
+    "classify": "boxes only; a model without boxes is not read",
+}
+# Of a keyword that is no option from Python: what to write instead.
+IN_PYTHON = {
+    "source": "detector(picture) and detector.stream(source) take it",
+    "input": "detector(picture) and detector.stream(source) take it",
+    "save": "found.save(path) writes the picture with its boxes",
+    "show": "found.plot() is the picture with its boxes",
+    "verbose": "nothing is printed",
+    "stream": "detector.stream(source) goes through videos and cameras",
+    "save_txt": "found.to_dict() and found.to_df() have the values",
+}
+_OPTION = re.compile(r"--([a-z][a-z-]*)(?: (\w+)\b)?")
+
+
+def answer_keyword(name: str, value: Any, known: Collection[str]) -> str | None:
+    """What another program's keyword is called from Python: ``here it is size=640``.
+
+    ``known``: our keywords. None where nothing means it.
+    """
+    if name in IN_PYTHON:
+        return IN_PYTHON[name]
+    ours = HABITS.get("--" + name.replace("_", "-"))
+    if ours is None or (option := _OPTION.match(ours)) is None:
+        return ours
+    keyword = option[1].replace("-", "_")
+    if keyword not in known:
+        return "files are written by you: found.save(path), found.plot(), found.to_df()"
+    return f"here it is {keyword}={value if option[2] is None else option[2]!r}"

@@ -1,0 +1,68 @@
+"""The annotated video of a run in a pipe, as Matroska: what reads it need not seek."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from detector.core.errors import OutputError
+from detector.core.sinks._stream import GONE, RowStream
+from detector.core.sinks.video import VideoSink
+from detector.core.sinks.video.clips import Clips
+from detector.core.types import Detections, Frame, SourceInfo
+
+NAME = Path("-.mkv")  # says the format
+
+
+class PipedVideo(VideoSink):
+    """One source's video, to an open descriptor. Where its reader leaves, the rest goes nowhere."""
+
+    def __init__(self, stream: RowStream, **options: Any) -> None:
+        """``options``: those of ``VideoSink``."""
+        super().__init__(NAME, **options)
+        self._stream = stream
+
+    def open(self, info: SourceInfo) -> None:
+        if self._lead is not None:
+            self._clips = Clips(self._lead, info.time_base)
+        self._file = self._choose_file()(
+            Path(f"pipe:{self._stream.descriptor}"),
+            self._format.muxer,
+            info,
+            **self._encoding,
+            audio=self._audio,
+        )
+        self.notes = self._file.notes
+
+    def write(self, frame: Frame, detections: Detections) -> None:
+        if self._stream.is_read:
+            with self._told_of_readers():
+                self._encode(frame, detections)
+
+    def close(self) -> None:
+        """Flushes the encoder. There is no file."""
+        if self._stream.is_read:
+            with self._told_of_readers():
+                self._file.finish()
+        else:
+            self.abort()
+
+    def abort(self) -> None:
+        """What is encoded is written, so that it can be played."""
+        with suppress(Exception):
+            self._file.finish()
+        with suppress(Exception):
+            self._file.close()
+
+    @contextmanager
+    def _told_of_readers(self) -> Iterator[None]:
+        try:
+            yield
+        except self._file.errors as error:
+            if getattr(error, "errno", None) not in GONE:
+                raise OutputError(
+                    f"cannot write to standard output: {error}; check where it is redirected to"
+                ) from error
+            self._stream.lose_reader()

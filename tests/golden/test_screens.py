@@ -1,0 +1,102 @@
+"""What ten commands of a day print at 80 columns: its shape, with everything masked that a machine
+measures. ``python -m tests.golden.test_screens [NAME...]`` writes the recordings anew.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from detector.core.engines import names
+from tests.cli.command import detect_video
+from tests.golden.inputs import put
+
+WIDTH = 80
+SCREENS = Path(__file__).with_name("screens")
+DOTS = ("--model", "dots.onnx", "--engine", "ort", "--engines-dir", "engines")
+RUN = ("clip.mkv", *DOTS, "--frames", "6")
+# Each in a folder of its own that holds clip.mkv, videos/clip.mkv and dots.onnx.
+COMMANDS = {
+    "run": [RUN],
+    "output": [(*RUN, "-o", "out.mp4"), (*RUN, "-o", "out.mp4")],
+    "save": [(*RUN, "--save", "csv,coco", "--no-video")],
+    "live": [("clip.mkv", *DOTS, "--loop", "--duration", "1")],
+    "batch": [("batch", "videos", *DOTS, "--frames", "6", "-o", "out", "--no-video")],
+    "compare": [("compare", *RUN[:3], "--engine", "ort,null", *RUN[5:], "--rounds", "1", "-q")],
+    "profile": [("profile", *RUN, "--only", "loop", "--no-video")],
+    "report": [RUN, ("report",)],
+    "tune": [("tune", "clip.mkv", *DOTS, "--seconds", "5", "-q")],
+    "doctor": [("doctor", "--quick", "--engines-dir", "engines")],
+}
+# Of these the words are compared, since how a table folds and what it leaves out depends on how
+# wide the measured numbers are. A word that is broken is a new one.
+TABLES = ("live", "batch", "compare", "profile", "tune")
+VARIED = ("live", "tune")  # what they say depends on the moment: new words are as good
+LEFT_OUT = 0.2  # of the words, at most: columns for which there was no room, remarks on noise
+OF_THE_MACHINE = ("warning", "Other programs")  # how lines begin that may be there or not
+MASKS = [
+    (r"[█░]+", "BAR"),
+    (r"─+", "-"),
+    (r"[+-]?\d[\d,]*(\.\d+)?", "0"),
+    (r"0(:0)+", "0"),
+    (r"   <- \w+ limits this run", ""),
+    (r"[ \t]+", " "),
+]
+
+
+def run(name: str, folder: Path) -> str:
+    """What the last of its command lines prints."""
+    (folder / "videos").mkdir()
+    for one in ("clip.mkv", "dots.onnx"):
+        put(one, folder, None)
+    (folder / "videos/clip.mkv").write_bytes((folder / "clip.mkv").read_bytes())
+    environment = {"COLUMNS": str(WIDTH), "XDG_CACHE_HOME": str(folder / "cache")}
+    for argv in COMMANDS[name]:
+        done = detect_video(*argv, cwd=folder, env=environment, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def shape_of(text: str, name: str) -> list[str]:
+    """The lines without what is measured, or the words; of doctor the engines that it tells of."""
+    if name == "doctor":
+        return sorted({line.split()[0] for line in text.splitlines() if line.split()} & {*names()})
+    lines = []
+    for line in text.splitlines():
+        for pattern, mask in MASKS:
+            line = re.sub(pattern, mask, line)
+        if line.strip() and not line.startswith(OF_THE_MACHINE):
+            lines.append(line.strip())
+    return sorted({word for line in lines for word in line.split()}) if name in TABLES else lines
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_screen_is_as_it_was(name: str, tmp_path: Path) -> None:
+    text = run(name, tmp_path)
+    assert max(map(len, text.splitlines())) <= WIDTH
+    was = (SCREENS / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    now = shape_of(text, name)
+    if name not in TABLES:
+        assert now == was
+        return
+    assert len({*was} - {*now}) <= LEFT_OUT * len(was)
+    assert not {*now} - {*was} or name in VARIED
+
+
+def main(chosen: list[str]) -> None:
+    SCREENS.mkdir(exist_ok=True)
+    for name in chosen or COMMANDS:
+        with tempfile.TemporaryDirectory() as folder:
+            text = run(name, Path(folder))
+        print(f"== {name}: {max(map(len, text.splitlines()))} columns\n{text}")
+        shape = "\n".join([*shape_of(text, name), ""])
+        (SCREENS / f"{name}.txt").write_text(shape, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
