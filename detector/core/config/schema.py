@@ -205,6 +205,8 @@ TRACKERS = ("bytetrack", "ocsort", "sort")
 
 @dataclass(frozen=True, slots=True)
 class TrackingConfig:
+    """``infer_every`` and ``smooth`` work along tracks, so they bring a tracker with them."""
+
     track: str | None = option(
         None,
         "Give each object an id that it keeps from frame to frame, by this tracker: {choices}; "
@@ -213,9 +215,24 @@ class TrackingConfig:
         choices=TRACKERS,
         bare="bytetrack",
     )
+    infer_every: str | None = option(
+        None,
+        "Infer every Nth frame only, or as many as the tracks need (auto); tracks move the boxes "
+        "in between, which are drawn dashed and marked in rows. Brings --track with it.",
+        "N",
+    )
+    smooth: bool = option(
+        False,
+        "Draw steady boxes: filtered along their tracks, dashed where one is missed for up to "
+        "half a second. Rows stay as detected. Brings --track with it.",
+    )
     trails: str | None = option(
         None, "Draw the way that each track took in the last seconds: 2s, or 2.", "S"
     )
+
+    def __post_init__(self) -> None:
+        if self.track is None and (self.infer_every is not None or self.smooth):
+            object.__setattr__(self, "track", "bytetrack")
 
 
 @dataclass(frozen=True, slots=True)
@@ -580,7 +597,7 @@ CAMERA_GROUPS = ("live", "record", "events")  # of commands that read cameras
 # or not at all. What is written and how it is drawn is the caller's work, but for ``blur``.
 PYTHON_GROUPS = ("network", "runtime", "calibration", "selection", "input", "loop", "live")
 NOT_IN_PYTHON = ("model", "engine", "self_timing")
-ALSO_IN_PYTHON = ("blur",)
+ALSO_IN_PYTHON = ("blur", "infer_every")
 
 # Defaults of ``eval``: what average precision is customarily computed with.
 EVAL_DEFAULTS = {"conf": 0.001, "iou": 0.65, "max_det": 300}

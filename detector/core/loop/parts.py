@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Outputs = list[NDArray[np.float32]]
 IMAGE_BYTES = 512 << 20
+SPARED = 16  # frames of a batch for each of its rows, at most
 
 
 class FrameSource(Protocol):
@@ -42,6 +43,20 @@ class FrameStage(Protocol):
     def __call__(self, frame: Frame, detections: Detections) -> Detections: ...
 
     def close(self) -> Sequence[str]: ...
+
+
+class Schedule(Protocol):
+    """Says which frames the network sees (--infer-every)."""
+
+    spared: int  # frames for each one that it sees, about
+    ahead: int  # frames that it sees may be on their way, when the next one is decided on
+
+    def wants(self, track: AnyTrack, number: int, frame: Frame, check: Callable[[], None]) -> bool:
+        """Whether it sees this frame, which is the ``number``th of the run. Called for each one in
+        order, by the thread that reads. It may wait for ``told``; ``check`` ends that."""
+
+    def told(self, frame: Frame, detections: Detections) -> None:
+        """A frame that it saw, behind all stages; called in order, by the thread that writes."""
 
 
 class FrameSink(Protocol):
@@ -84,6 +99,9 @@ class Parts:
     clock: Callable[[], int] | None = None
     # Which frames repeat the detections of the last one that was inferred.
     still: Stillness | None = None
+    # Which frames are inferred at all. The others have no detections behind nms: the stages between
+    # give them some.
+    schedule: Schedule | None = None
 
 
 @dataclass(slots=True)
@@ -93,6 +111,7 @@ class Progress:
     read: int = 0
     written: int = 0
     reused: int = 0  # of those that were written
+    coasted: int = 0  # of those that were written
     device_ms: float | None = None  # of all decoded batches; None where the device tells none
     # When it is set, the loop ends after the frames that it has read.
     stop: threading.Event = field(default_factory=threading.Event)
@@ -108,16 +127,11 @@ class Batch:
     number: int  # counted from 0
     request: BatchRequest
     frames: list[Frame]
-    fits: list[Letterbox]  # where frames[i] lies in its row of the slot
-    reused: int = 0  # of the frames: they have no row of the slot
+    fits: list[Letterbox | None]  # where frames[i] lies in its row of the slot, if it has one
+    rows: int = 0  # of the slot that are filled, and to be inferred
     outputs: Outputs | None = None
     device_ms: float | None = None  # of the infer that made the outputs
     last: bool = False  # the source ended in it
-
-    @property
-    def rows(self) -> int:
-        """Rows of the slot that are filled, and to be inferred."""
-        return len(self.frames) - self.reused
 
 
 def image_pool(parts: Parts) -> Pool[Image | None]:
@@ -134,18 +148,30 @@ def image_count(parts: Parts) -> int:
     ``image_bytes`` limits them, but never below one batch and one picture: a batch could otherwise
     not be filled.
     """
-    info = parts.source.info
-    return places(
-        len(parts.requests[0].slot), len(parts.requests), info.width, info.height, parts.image_bytes
-    )
+    info, batch = parts.source.info, len(parts.requests[0].slot)
+    # A batch that is read, one that is written, and those in the engine.
+    ahead = 0 if parts.schedule is None else (parts.concurrency + 2) * parts.schedule.spared
+    return places(batch, len(parts.requests), info.width, info.height, parts.image_bytes, ahead)
 
 
 def places(
-    batch: int, requests: int, width: int, height: int, image_bytes: int = IMAGE_BYTES
+    batch: int,
+    requests: int,
+    width: int,
+    height: int,
+    image_bytes: int = IMAGE_BYTES,
+    ahead: int = 0,
 ) -> int:
-    """``image_count`` from sizes alone; ``width`` and ``height`` are those of a picture."""
+    """``image_count`` from sizes alone; ``width`` and ``height`` are those of a picture. ``ahead``:
+    pictures for each row of a batch, at least."""
     affordable = image_bytes // max(1, width * height * 3)
-    return max(batch + 1, min(batch * (requests + 1), affordable))
+    return max(batch + 1, min(batch * max(requests + 1, ahead), affordable))
+
+
+def longest(batch: int, images: int) -> int:
+    """The most frames of a batch: those that are not inferred take no row of it. With all of the
+    pictures in one batch, the others could not be filled."""
+    return max(batch, min(SPARED * batch, images // 2))
 
 
 def results_ahead(parts: Parts) -> int:
@@ -165,9 +191,15 @@ def fill(
     left.
 
     The rows have the order of the source. Spans carry the frame's number in this run, from 0.
+    Frames that are not inferred take no row; a batch of cameras does not wait for more because of
+    them.
     """
-    batch = Batch(number, request, [], [])
-    while len(batch.frames) < len(request.slot) and not progress.stop.is_set():
+    batch, most = Batch(number, request, [], []), len(request.slot)
+    if parts.arrive is None:
+        most = longest(most, len(images))
+    while (
+        batch.rows < len(request.slot) and len(batch.frames) < most and not progress.stop.is_set()
+    ):
         if not _has_arrived(track, parts, progress, images, len(batch.frames)):
             break
         place = images.get(track, progress.read)
@@ -177,11 +209,16 @@ def fill(
             images.put(place)
             batch.last = True
             break
-        with track.span(PREPROCESS, progress.read):
-            row = request.slot[batch.rows]
-            fit = parts.preprocess(frame.picture, row)
-            frame.reused = parts.still is not None and parts.still.is_still(frame, row, fit)
-        batch.reused += frame.reused
+        schedule, fit = parts.schedule, None
+        frame.coasting = schedule is not None and not schedule.wants(
+            track, progress.read, frame, images.check
+        )
+        if not frame.coasting:
+            with track.span(PREPROCESS, progress.read):
+                row = request.slot[batch.rows]
+                fit = parts.preprocess(frame.picture, row)
+                frame.reused = parts.still is not None and parts.still.is_still(frame, row, fit)
+        batch.rows += frame.inferred
         batch.frames.append(frame)
         batch.fits.append(fit)
         progress.read += 1
@@ -227,7 +264,7 @@ def decode(
     """
     decoded: list[Candidates] = []
     for place, frame in enumerate(batch.frames):
-        if frame.reused:
+        if not frame.inferred:
             continue
         row = len(decoded)
         with track.span(HEAD, first + place):
@@ -242,7 +279,9 @@ def select(
     rows = iter(decoded)
     for place, (frame, fit) in enumerate(zip(batch.frames, batch.fits, strict=True)):
         with track.span(NMS, first + place):
-            if frame.reused and parts.still is not None:
+            if frame.coasting or fit is None:
+                detections = Detections.empty()
+            elif frame.reused and parts.still is not None:
                 detections = parts.still.recall(frame)
             else:
                 detections = fit.to_source(parts.nms(next(rows)))
@@ -268,6 +307,8 @@ def deliver(
         for name, stage in parts.between.items():
             with track.span(name, number):
                 detections = stage(frame, detections)
+        if parts.schedule is not None and not frame.coasting:
+            parts.schedule.told(frame, detections)
         if parts.annotate is not None and (parts.wanted is None or parts.wanted(frame)):
             with track.span(ANNOTATE, number):
                 parts.annotate(frame, detections)
@@ -275,5 +316,6 @@ def deliver(
             for sink in parts.sinks:
                 sink.write(frame, detections)
         progress.reused += frame.reused
+        progress.coasted += frame.coasting
         progress.written = number + 1
         yield frame, detections

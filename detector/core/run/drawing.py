@@ -129,7 +129,7 @@ class Drawing:
 
         def show_and_draw(frame: Frame, detections: Detections) -> None:
             looked_at = watched is not None and watched()  # to be asked of every frame
-            if stays and not len(detections) and isinstance(frame.picture, Planes):
+            if stays and not len(detections.shown) and isinstance(frame.picture, Planes):
                 return
             if drawn or looked_at or (seeing and style.blurred):
                 easel.put(frame)

@@ -21,17 +21,19 @@ from detector.core.config.schema import Config, OutputConfig, RuntimeConfig
 from detector.core.errors import UsageError
 from detector.core.run.canvas import smaller_canvas
 from detector.core.run.drawing import Drawing
+from detector.core.run.following import check_following, parse_every
 from detector.core.run.loading import LoadedModel, PhaseTimer, load_model
 from detector.core.run.looping import Loop
 from detector.core.run.reading import Reading
 from detector.core.run.selection import Selection
 
 if TYPE_CHECKING:
-    from detector.core.loop.parts import FrameStage, Outputs, Parts
+    from detector.core.loop.parts import Outputs, Parts
     from detector.core.models.base import Network
     from detector.core.sinks._stream import RowStream
     from detector.core.sinks.base import Sink
     from detector.core.sources.base import Source
+    from detector.core.stages.between import Stage
     from detector.core.types import Candidates, Detections, Image, Letterbox, Picture, SourceInfo
 
     Preprocess = Callable[[Picture, Image], Letterbox]
@@ -57,12 +59,14 @@ class Asked:
 
         if config.tracking.track is not None and "track" not in between.places():
             raise UsageError("--track: nothing here tracks; the folder detector/tracks is missing")
+        check_following(config)
         reading = Reading.of(config)
         writing = {
             **asdict(config.output),
             "program": f"detect-video {__version__}",
             "reuses": reading.still is not None,
             "tracks": config.tracking.track is not None,
+            "coasts": parse_every(config.tracking.infer_every) != 1,
         }
         return cls(config, reading, Drawing.of(config), Loop.of(config), writing)
 
@@ -194,7 +198,7 @@ class Plan:
             ),
         )
 
-    def between(self, info: SourceInfo) -> dict[str, FrameStage]:
+    def between(self, info: SourceInfo) -> dict[str, Stage]:
         """The stages between nms and annotate that the options ask for, for one source."""
         from detector.core.stages import between
 
@@ -214,18 +218,23 @@ class Plan:
         from detector.core.stages.between import lowest_conf
 
         preprocess, head, nms = self.stages(lowest_conf(self.options))
+        between, engine = self.between(source.info), self.loaded.engine
+        schedule = next((one.schedule for one in between.values() if one.schedule), None)
+        if schedule is not None:  # what it waits for must not lie in the batch that it fills
+            schedule.ahead = max(schedule.ahead, len(engine.requests[0].slot))
         return Parts(
             source=source,
-            requests=self.loaded.engine.requests,
-            concurrency=self.loaded.engine.concurrency,
+            requests=engine.requests,
+            concurrency=engine.concurrency,
             preprocess=preprocess,
             head=head,
             nms=nms,
-            between=self.between(source.info),
+            between=between,
             annotate=self.drawing.annotation(sinks, watched),
             sinks=sinks,
             queue_batches=self.loop.queue_batches,
             still=self.reading.stillness(source.info),
+            schedule=schedule,
         )
 
     # ------------------------------------------------------------------

@@ -34,6 +34,7 @@ class SourceRun:
     read: int = 0
     written: int = 0
     reused: int = 0
+    coasted: int = 0
     counts: ReadCounts = field(default_factory=ReadCounts)
     run_s: float = 0.0
     live_s: float | None = None
@@ -48,6 +49,11 @@ class SourceRun:
     notes: list[str] = field(default_factory=list)
     error: DetectVideoError | None = None
     sha256: str | None = None  # of the file that was read
+
+    @property
+    def inferred(self) -> int:
+        """Of the frames that were written, those that the network saw."""
+        return self.written - self.reused - self.coasted
 
 
 def exit_of(

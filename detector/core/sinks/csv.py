@@ -19,32 +19,41 @@ COLUMNS = ("source", "frame", "pts", "time_s", "class", "class_id", "score", "x1
 class CsvSink(RowsSink):
     name = "csv"
     suffixes = (".csv",)
-    options = ("remark", "reuses", "tracks")
+    options = ("remark", "reuses", "tracks", "coasts")
 
     def __init__(
-        self, path: Path, *, remark: str = "", reuses: bool = False, tracks: bool = False
+        self,
+        path: Path,
+        *,
+        remark: str = "",
+        reuses: bool = False,
+        tracks: bool = False,
+        coasts: bool = False,
     ) -> None:
         """``remark``, where frames may repeat the last detections (``reuses``) ``reused`` (0 or 1),
-        and with ``tracks`` the ``track`` (empty for an object that has none) are the last columns
-        of every row. Without them there are no such columns.
+        with ``tracks`` the ``track`` (empty for an object that has none), and where tracks may move
+        boxes in frames that are not inferred (``coasts``) ``inferred`` (0 or 1) are the last
+        columns of every row. Without them there are no such columns.
         """
         super().__init__(path)
-        more = {"remark": bool(remark), "reused": reuses, "track": tracks}
+        more = {"remark": bool(remark), "reused": reuses, "track": tracks, "inferred": coasts}
         columns = [*COLUMNS, *(name for name, there in more.items() if there)]
         self.header = ",".join(columns) + "\r\n"  # RFC 4180's line end
         self._remark = (as_cell(remark),) if remark else ()
-        self._reuses, self._tracks = reuses, tracks
+        self._reuses, self._tracks, self._coasts = reuses, tracks, coasts
 
     def rows(self, frame: Frame, detections: Detections) -> str:
         source = as_cell(frame.path or self._info.path)
         place = (source, frame.index, frame.pts, round(frame.time_s, 6))
         reused = (int(frame.reused),) if self._reuses else ()
+        inferred = (int(not frame.coasting),) if self._coasts else ()
         lines = io.StringIO(newline="")
         tracks = detections.track_list()
         csv.writer(lines).writerows(
             (
                 *(*place, as_cell(name), class_id, score, *box, *self._remark, *reused),
                 *((tracks[i],) if self._tracks else ()),
+                *inferred,
             )
             for i, (name, class_id, score, box) in enumerate(plain_values(detections))
         )

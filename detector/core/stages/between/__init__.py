@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from detector.core import wings
 
 if TYPE_CHECKING:
+    from detector.core.loop.parts import Schedule
     from detector.core.types import Detections, Frame, SourceInfo
 
 
@@ -25,12 +26,14 @@ class Stage(ABC):
     whether it is wanted.
 
     ``what`` begins a sentence of the verdict ("Following the objects"); ``advice`` says which
-    options take work out of it. Stages come by ``order``, then by name.
+    options take work out of it. Stages come by ``order``, then by name. One that can do without
+    the network in some frames has a ``schedule``: for the others it gets no detections.
     """
 
     what: ClassVar[str]
     advice: ClassVar[str] = ""
     order: ClassVar[int] = 0
+    schedule: Schedule | None = None
 
     @classmethod
     @abstractmethod
