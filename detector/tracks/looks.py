@@ -6,8 +6,8 @@ In the frames between two looks, tracks go on as they moved last. ``auto`` looks
 - before the fastest box will have gone ``DRIFT`` of its own width or height;
 - after ``CONFIRM_S`` where a new object has no id yet.
 
-Both look at once at the first picture behind a cut or of a connection, and where tracks would have
-ended by themselves (``LOST_S``).
+Both look at the first frames of a scene, behind a cut and of a connection, until its objects have
+their ids and speeds; and where tracks would have ended by themselves (``LOST_S``).
 
 ``auto`` learns from the look that was ``ahead`` looks ago, because the newest ones are still in the
 engine. It waits for that one where it is late. So the frames that are looked at depend on the video
@@ -32,7 +32,7 @@ from detector.tracks.motion import STEP_S
 from detector.tracks.tracker import LOST_S, NONE, Tracker
 
 MOST_S = 0.25
-DRIFT = 0.5
+DRIFT = 0.25
 CONFIRM_S = 0.1
 AHEAD = 3  # looks that may be on their way: two in engines, one that is filled
 SPARED_BY_AUTO = 8  # frames for each look, about: MOST_S at 30 fps
@@ -49,18 +49,25 @@ class _Place:
     time_s: float = 0.0  # of the last look
     since: int = 0  # frames since the last look
     looks: int = 0
+    fresh: int = 0  # looks that the scene still needs in a row
     told: deque[float] = field(default_factory=deque)
     first: int = 0
 
 
 class Looks:
-    """``every``: how many frames; None: auto. ``times``: of a frame, in seconds. ``waits``: for
-    the look that counts, where it is not known yet."""
+    """``every``: how many frames; None: auto. ``first``: how many looks in a row a scene needs at
+    its beginning. ``times``: of a frame, in seconds. ``waits``: for the look that counts, where it
+    is not known yet."""
 
     def __init__(
-        self, every: int | None, times: Callable[[Frame], float], *, waits: bool = True
+        self,
+        every: int | None,
+        times: Callable[[Frame], float],
+        *,
+        first: int = 1,
+        waits: bool = True,
     ) -> None:
-        self._every, self._times, self._waits = every, times, waits
+        self._every, self._times, self._first, self._waits = every, times, first, waits
         self.spared = every or SPARED_BY_AUTO
         self.ahead = AHEAD
         self._places: dict[str, _Place] = {}
@@ -75,7 +82,9 @@ class Looks:
         passed_s = time_s - place.time_s
         anew = place.cuts.here(frame) or not place.looks or epoch != place.epoch
         place.since += 1
-        looks = anew or not 0 <= passed_s <= LOST_S
+        if anew:
+            place.fresh = self._first
+        looks = place.fresh > 0 or not 0 <= passed_s <= LOST_S
         if not looks:
             if self._every is None:
                 looks = passed_s > self._holds_s(place, track, number, check)
@@ -84,6 +93,7 @@ class Looks:
         if looks:
             place.time_s, place.since, place.epoch = time_s, 0, epoch
             place.looks += 1
+            place.fresh = max(0, place.fresh - 1)
         return looks
 
     def _holds_s(

@@ -56,7 +56,9 @@ class TrackStage(Stage):
         if every != 1:
             from detector.tracks.looks import Looks
 
-            self.schedule = Looks(every, self._time_s, waits=info.kind != "live")
+            self.schedule = Looks(
+                every, self._time_s, first=self._kind.hits_needed, waits=info.kind != "live"
+            )
 
     def __call__(self, frame: Frame, detections: Detections) -> Detections:
         place = self._of(frame.arrival.camera if frame.arrival else "")
@@ -87,7 +89,7 @@ class TrackStage(Stage):
         import numpy as np
 
         moved = replace(tracker.coasting(tracker.seen(), time_s), names=self._names)
-        return moved.inside(*frame.size).only(np.argsort(-moved.scores, kind="stable"))
+        return moved.only(np.argsort(-moved.scores, kind="stable")).inside(*frame.size)
 
     def _time_s(self, frame: Frame) -> float:
         from detector.tracks.motion import STEP_S
