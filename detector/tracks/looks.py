@@ -29,7 +29,7 @@ from detector.core.timeline import WAIT_OUTPUT
 from detector.core.types import Detections, Frame
 from detector.tracks.cuts import Cuts
 from detector.tracks.motion import STEP_S
-from detector.tracks.tracker import LOST_S, NONE, Tracker
+from detector.tracks.tracker import CLOCK_S, LOST_S, NONE, Tracker
 
 MOST_S = 0.25
 DRIFT = 0.25
@@ -84,10 +84,10 @@ class Looks:
         place.since += 1
         if anew:
             place.fresh = self._first
-        looks = place.fresh > 0 or not 0 <= passed_s <= LOST_S
+        looks = place.fresh > 0 or not 0 <= passed_s <= LOST_S + CLOCK_S
         if not looks:
             if self._every is None:
-                looks = passed_s > self._holds_s(place, track, number, check)
+                looks = passed_s > self._holds_s(place, track, number, check) + CLOCK_S
             else:
                 looks = place.since >= self._every
         if looks:

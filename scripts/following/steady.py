@@ -22,8 +22,8 @@ from following.footage import CLASSES, Footage, in_our_classes
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "training"))
 
-from model import steadiness  # noqa: E402
-from model.evaluation import find_truths  # noqa: E402
+from model import steadiness
+from model.evaluation import find_truths
 
 CONF = 0.25
 LEAST = 0.01  # from which scores are looked at, to find the one of equal recall

@@ -1,4 +1,4 @@
-"""Frames that the network does not see (--infer-every), in both loops and every small combination."""
+"""Frames that the network does not see (--infer-every), in both loops and small combinations."""
 
 import itertools
 from dataclasses import replace
