@@ -107,6 +107,11 @@ class Ran:
         return float(1e3 * self.session["cpu"]["process_s"] / self.session["frames"]["written"])
 
     @property
+    def fps(self) -> float:
+        """End to end."""
+        return float(self.session["fps"]["end_to_end"])
+
+    @property
     def inferred(self) -> float:
         frames = self.session["frames"]
         return float(1 - frames["coasted"] / frames["written"])
