@@ -59,7 +59,8 @@ def gather(place: str, name: str, rows: Path) -> None:
 
     Columns: frame int64, time float64 (seconds), class text, score float64, box struct of x1, y1,
     x2, y2 float64 (pixels), track int64 (null without --track, and for an object that has no id
-    yet), inferred bool (false where a track moved the box: --infer-every). Frames without detections have no row. Raises OutputError.
+    yet), inferred bool (false where a track moved the box: --infer-every). Frames without
+    detections have no row. Raises OutputError.
     """
     folder = partition(place, name)
     if os.path.islink(folder) or os.path.isfile(folder):  # it would lie elsewhere, or nowhere

@@ -20,12 +20,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from detector.core.loop.queues import AnyTrack
-from detector.core.timeline import WAIT_OUTPUT
 from detector.core.types import Detections, Frame
 from detector.tracks.cuts import Cuts
 from detector.tracks.motion import STEP_S
@@ -73,8 +73,13 @@ class Looks:
         self._places: dict[str, _Place] = {}
         self._changed = threading.Condition()
 
-    def wants(self, track: AnyTrack, number: int, frame: Frame, check: Callable[[], None]) -> bool:
-        """Whether the network looks at this frame (``core.loop.parts.Schedule``)."""
+    def wants(
+        self,
+        frame: Frame,
+        waits: Callable[[], AbstractContextManager[Any]],
+        check: Callable[[], None],
+    ) -> bool:
+        """Whether the network looks at this frame (``core.stages.between.Schedule``)."""
         name, epoch = (frame.arrival.camera, frame.arrival.epoch) if frame.arrival else ("", 0)
         with self._changed:
             place = self._places.setdefault(name, _Place())
@@ -87,7 +92,7 @@ class Looks:
         looks = place.fresh > 0 or not 0 <= passed_s <= LOST_S + CLOCK_S
         if not looks:
             if self._every is None:
-                looks = passed_s > self._holds_s(place, track, number, check) + CLOCK_S
+                looks = passed_s > self._holds_s(place, waits, check) + CLOCK_S
             else:
                 looks = place.since >= self._every
         if looks:
@@ -97,7 +102,10 @@ class Looks:
         return looks
 
     def _holds_s(
-        self, place: _Place, track: AnyTrack, number: int, check: Callable[[], None]
+        self,
+        place: _Place,
+        waits: Callable[[], AbstractContextManager[Any]],
+        check: Callable[[], None],
     ) -> float:
         """How long after the last look the next one is due."""
         with self._changed:
@@ -111,7 +119,7 @@ class Looks:
                 return place.first + len(place.told) > asked
 
             if not known():
-                with track.span("tracks", number, WAIT_OUTPUT):
+                with waits():
                     while not known():
                         self._changed.wait(WAIT_S)
                         check()
@@ -121,7 +129,7 @@ class Looks:
             return place.told[0]
 
     def told(self, frame: Frame, detections: Detections) -> None:
-        """What a look has found (``core.loop.parts.Schedule``)."""
+        """What a look has found (``core.stages.between.Schedule``)."""
         if self._every is not None:
             return
         name = frame.arrival.camera if frame.arrival else ""

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from detector.core.loop.overlapped import frames_overlapped
-from detector.core.loop.parts import Progress, longest
+from detector.core.loop.parts import Progress
 from detector.core.loop.sync import frames_in_turn
 from detector.core.stages.still import LEVELS, Stillness
 from detector.core.timeline import WORK, OffTimeline, Timeline
+from detector.core.timeline.order import longest_batch
 from detector.core.types import Detections
 from detector.tracks.looks import Looks
 from tests.loop.stubs import stub_parts
@@ -124,7 +125,7 @@ def test_with_skip_still_a_look_may_repeat_the_last_one(loop):
 def test_a_batch_leaves_pictures_for_the_others():
     for batch, images in itertools.product(range(1, 9), range(2, 200)):
         if images > batch:
-            assert batch <= longest(batch, images) < images
+            assert batch <= longest_batch(batch, images) < images
 
 
 def test_coasting_boxes_are_no_detections():

@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -21,7 +22,6 @@ from detector.core.errors import UsageError
 from detector.core.run.following import MOST, parse_every
 from detector.core.run.plan import Asked
 from detector.core.stages.annotate import Style, dashes, lay_out
-from detector.core.timeline import OffTrack
 from detector.core.types import Arrival, Detections, Frame, Planes, SourceInfo
 from detector.tracks.bytetrack import BytetrackTracker
 from detector.tracks.looks import CONFIRM_S, DRIFT, MOST_S, Looks, holds_s
@@ -48,7 +48,7 @@ def one_box(x: float, score: float = 0.9) -> Detections:
 
 
 def looked(looks: Looks, frames: list[Frame]) -> list[int]:
-    return [i for i, one in enumerate(frames) if looks.wants(OffTrack(), i, one, lambda: None)]
+    return [i for i, one in enumerate(frames) if looks.wants(one, nullcontext, lambda: None)]
 
 
 def every(n: int | None, **more: Any) -> Looks:
@@ -88,11 +88,11 @@ def test_auto_on_cameras_takes_the_newest_and_waits_for_nothing() -> None:
     frames = [frame(i) for i in range(40)]
     seen = []
     for i, one in enumerate(frames):
-        if looks.wants(OffTrack(), i, one, lambda: None):
+        if looks.wants(one, nullcontext, lambda: None):
             seen.append(i)
             looks.told(one, replace(one_box(0), holds_s=0.12))
     assert seen[:3] == [0, 4, 8]
-    assert looks.wants(OffTrack(), 40, frame(40), lambda: None)
+    assert looks.wants(frame(40), nullcontext, lambda: None)
 
 
 def test_how_long_tracks_hold() -> None:

@@ -9,21 +9,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detector.core.loop.queues import AnyTrack, Pool
-from detector.core.timeline import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WRITE
+from detector.core.timeline import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WAIT_OUTPUT, WRITE
+from detector.core.timeline.order import longest_batch
 from detector.core.types import Candidates, Detections, Frame, Image, Letterbox, Picture, SourceInfo
 
 if TYPE_CHECKING:
+    from detector.core.stages.between import Schedule
     from detector.core.stages.still import Stillness
 
 Outputs = list[NDArray[np.float32]]
 IMAGE_BYTES = 512 << 20
-SPARED = 16  # frames of a batch for each of its rows, at most
 
 
 class FrameSource(Protocol):
@@ -43,20 +45,6 @@ class FrameStage(Protocol):
     def __call__(self, frame: Frame, detections: Detections) -> Detections: ...
 
     def close(self) -> Sequence[str]: ...
-
-
-class Schedule(Protocol):
-    """Says which frames the network sees (--infer-every)."""
-
-    spared: int  # frames for each one that it sees, about
-    ahead: int  # frames that it sees may be on their way, when the next one is decided on
-
-    def wants(self, track: AnyTrack, number: int, frame: Frame, check: Callable[[], None]) -> bool:
-        """Whether it sees this frame, which is the ``number``th of the run. Called for each one in
-        order, by the thread that reads. It may wait for ``told``; ``check`` ends that."""
-
-    def told(self, frame: Frame, detections: Detections) -> None:
-        """A frame that it saw, behind all stages; called in order, by the thread that writes."""
 
 
 class FrameSink(Protocol):
@@ -168,12 +156,6 @@ def places(
     return max(batch + 1, min(batch * max(requests + 1, ahead), affordable))
 
 
-def longest(batch: int, images: int) -> int:
-    """The most frames of a batch: those that are not inferred take no row of it. With all of the
-    pictures in one batch, the others could not be filled."""
-    return max(batch, min(SPARED * batch, images // 2))
-
-
 def results_ahead(parts: Parts) -> int:
     """How many batches may be done ahead of the one that is written next."""
     return parts.queue_batches + parts.concurrency
@@ -196,7 +178,7 @@ def fill(
     """
     batch, most = Batch(number, request, [], []), len(request.slot)
     if parts.arrive is None:
-        most = longest(most, len(images))
+        most = longest_batch(most, len(images))
     while (
         batch.rows < len(request.slot) and len(batch.frames) < most and not progress.stop.is_set()
     ):
@@ -210,9 +192,9 @@ def fill(
             batch.last = True
             break
         schedule, fit = parts.schedule, None
-        frame.coasting = schedule is not None and not schedule.wants(
-            track, progress.read, frame, images.check
-        )
+        if schedule is not None:
+            waits = partial(track.span, "tracks", progress.read, WAIT_OUTPUT)
+            frame.coasting = not schedule.wants(frame, waits, images.check)
         if not frame.coasting:
             with track.span(PREPROCESS, progress.read):
                 row = request.slot[batch.rows]

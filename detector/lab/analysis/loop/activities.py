@@ -22,11 +22,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from detector.core.loop.parts import longest
 from detector.core.session.document import LoopSizes
 from detector.core.timeline import KINDS, WORK
 from detector.core.timeline.histogram import SAMPLE_FLOORS
-from detector.core.timeline.order import in_order, is_of_writer
+from detector.core.timeline.order import in_order, is_of_writer, longest_batch
 from detector.core.timeline.spans import HEAD, INFER, NMS, PREPROCESS, READ
 from detector.lab.session.columns import when_frames_were
 from detector.lab.session.profile import StepRow
@@ -167,7 +166,7 @@ class Batches:
         self._firsts = self._reaching(shape) if spared else range(0, self.frames + 1, shape.batch)
 
     def _reaching(self, shape: LoopShape) -> list[int]:
-        firsts, rows, most = [0], 0, longest(shape.batch, shape.images)
+        firsts, rows, most = [0], 0, longest_batch(shape.batch, shape.images)
         for frame in range(self.frames + 1):
             if rows == shape.batch or frame - firsts[-1] == most:
                 firsts.append(frame)
