@@ -27,7 +27,10 @@ def parse_every(text: str | None) -> int | None:
 
 def check_following(config: Config) -> None:
     """Raises UsageError for what no run can do together."""
-    every = parse_every(config.tracking.infer_every)
+    every, output = parse_every(config.tracking.infer_every), config.output
+    shows = not output.no_video or output.save is not None or config.page.serve is not None
+    if config.tracking.smooth and not shows:
+        raise UsageError("--smooth draws steady boxes, and with --no-video none are drawn")
     if every == 1:
         return
     if config.drawing.blur:
