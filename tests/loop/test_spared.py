@@ -100,6 +100,15 @@ def test_auto_looks_at_the_same_frames_in_both_loops(holds_s, concurrency):
 
 
 @pytest.mark.parametrize("loop", LOOPS)
+def test_auto_goes_on_where_a_stand_in_takes_the_place_of_the_tracks(loop):
+    """what-if puts one there, which knows of no time for which boxes hold."""
+    parts = spared_parts(None, 1, 5, 1, holds_s=None)
+    _, progress = consume(parts, loop)
+    assert progress.written == FRAMES
+    assert progress.coasted > FRAMES / 2
+
+
+@pytest.mark.parametrize("loop", LOOPS)
 def test_what_fails_ends_the_run_while_auto_waits(loop):
     """The reader waits for a look that never comes."""
     parts = spared_parts(None, 1, 5, 1, fail={"infer": 3})
