@@ -53,6 +53,7 @@ class Drawing:
     scores: bool
     font: Font | None
     blur: tuple[str, ...]
+    smooth: bool
     blurred: frozenset[int] = frozenset()
     remark: str = ""
 
@@ -69,6 +70,7 @@ class Drawing:
             scores=not given.hide_scores,
             font=open_font(given.font),
             blur=tuple(given.blur or ()),
+            smooth=tracking.smooth,
         )
 
     def with_network(self, network: Network, seen: tuple[int, ...] | None) -> Drawing:
@@ -150,9 +152,11 @@ class Drawing:
         self, names: Sequence[str], sinks: Sequence[Sink], found: Iterable[int]
     ) -> list[str]:
         """What the user should know of the labels of the classes that were ``found``, where any
-        were drawn."""
+        were drawn; and whether there are boxes that --smooth could steady."""
         from detector.core.sinks.base import DRAWN
 
+        if self.smooth and not any(s.pictures in DRAWN or "style" in s.options for s in sinks):
+            return ["--smooth: no output shows boxes, and rows stay as detected"]
         if not self.labels or not any(sink.pictures in DRAWN for sink in sinks):
             return []
         return note_names(names, found, self.font)

@@ -27,10 +27,7 @@ def parse_every(text: str | None) -> int | None:
 
 def check_following(config: Config) -> None:
     """Raises UsageError for what no run can do together."""
-    every, output = parse_every(config.tracking.infer_every), config.output
-    shows = not output.no_video or output.save is not None or config.page.serve is not None
-    if config.tracking.smooth and not shows:
-        raise UsageError("--smooth draws steady boxes, and with --no-video none are drawn")
+    every = parse_every(config.tracking.infer_every)
     if every == 1:
         return
     if config.drawing.blur:
