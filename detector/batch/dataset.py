@@ -28,7 +28,7 @@ from detector.core.errors.writing import put_in_place
 
 FOLDER, KEY, FILE = "detections", "source=", "detections.parquet"
 LONGEST = 200  # bytes of a folder's name; a longer source is cut, and has a digest
-COLUMNS = ("frame", "time", "class", "score", "box", "track")
+COLUMNS = ("frame", "time", "class", "score", "box", "track", "inferred")
 BLOCK = 50_000  # detections in memory at once
 
 
@@ -59,7 +59,8 @@ def gather(place: str, name: str, rows: Path) -> None:
 
     Columns: frame int64, time float64 (seconds), class text, score float64, box struct of x1, y1,
     x2, y2 float64 (pixels), track int64 (null without --track, and for an object that has no id
-    yet). Frames without detections have no row. Raises OutputError.
+    yet), inferred bool (false where a track moved the box: --infer-every). Frames without
+    detections have no row. Raises OutputError.
     """
     folder = partition(place, name)
     if os.path.islink(folder) or os.path.isfile(folder):  # it would lie elsewhere, or nowhere
@@ -103,6 +104,7 @@ def _schema(pyarrow: Any) -> Any:
             ("score", number),
             ("box", box),
             ("track", pyarrow.int64()),
+            ("inferred", pyarrow.bool_()),
         ]
     )
 
@@ -121,6 +123,7 @@ def _blocks(rows: Path) -> Iterator[dict[str, list[Any]]]:
                 columns["score"].append(found["score"])
                 columns["box"].append({"x1": x1, "y1": y1, "x2": x2, "y2": y2})
                 columns["track"].append(found.get("track"))
+                columns["inferred"].append(row.get("inferred", True))
             if len(columns["frame"]) >= BLOCK:
                 yield columns
                 columns = _empty()

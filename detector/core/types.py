@@ -114,7 +114,8 @@ class Frame:
     ``source`` describes where the frame is from; ``Detector.stream`` fills it in.
     ``arrival`` is there for pictures of cameras alone. Their ``index`` counts received pictures.
     ``reused``: nothing moved (--skip-still), so its detections are those of the last frame that was
-    inferred. ``times`` is None but for those who asked for it.
+    inferred. ``coasting``: its boxes are those of tracks, moved on (--infer-every). The network
+    sees neither. ``times`` is None but for those who asked for it.
     """
 
     index: int
@@ -127,6 +128,7 @@ class Frame:
     arrival: Arrival | None = None
     reused: bool = False
     times: FrameTimes | None = None
+    coasting: bool = False
     _made: tuple[Planes, Image] | None = field(default=None, init=False, repr=False)
 
     @property
@@ -141,6 +143,11 @@ class Frame:
     @image.setter
     def image(self, image: Image) -> None:
         self.picture = image
+
+    @property
+    def inferred(self) -> bool:
+        """Whether the network sees it."""
+        return not (self.reused or self.coasting)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -332,7 +339,10 @@ class Detections:
     is the outer corner of the first pixel. ``names`` maps a class id to its name. ``cut`` counts
     what ``--max-det`` dropped. ``track_ids``: of the tracks (--track), from 1; -1 for an object
     that has none yet; None where nothing is tracked. ``trails``: where each one's middle was
-    lately, the oldest point first (--trails). ``scene``: lines and zones (--zones).
+    lately, the oldest point first (--trails). ``scene``: lines and zones (--zones). ``coasting``:
+    which boxes were not detected in this frame: their tracks say where the objects should be; None:
+    none. ``drawn``: what pictures show instead (--smooth). ``holds_s``: how long the tracks can do
+    without the network (--infer-every auto); None where nobody knows.
     """
 
     boxes: NDArray[np.float32]  # xyxy [M, 4]
@@ -343,6 +353,9 @@ class Detections:
     track_ids: NDArray[np.int64] | None = None  # [M]
     trails: tuple[NDArray[np.float32], ...] = field(default=(), repr=False)  # M times [n, 2]
     scene: Scene | None = field(default=None, repr=False)
+    coasting: NDArray[np.bool_] | None = field(default=None, repr=False)  # [M]
+    drawn: Detections | None = field(default=None, repr=False)
+    holds_s: float | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         n = len(self.scores)
@@ -353,6 +366,8 @@ class Detections:
             )
         if self.track_ids is not None and self.track_ids.shape != (n,):
             raise ValueError(f"track_ids must be [M]; got {self.track_ids.shape} for {n}")
+        if self.coasting is not None and self.coasting.shape != (n,):
+            raise ValueError(f"coasting must be [M]; got {self.coasting.shape} for {n}")
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -390,7 +405,23 @@ class Detections:
             class_ids=self.class_ids[rows],
             track_ids=ids,
             trails=tuple(self.trails[i] for i in left),
+            coasting=None if self.coasting is None else self.coasting[rows],
         )
+
+    def inside(self, height: int, width: int) -> Detections:
+        """Clipped to a picture of this size; those that lie outside are left out."""
+        boxes = self.boxes.clip(0, np.array([width, height] * 2, np.float32))
+        there = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
+        return replace(self, boxes=boxes).only(there)
+
+    @property
+    def shown(self) -> Detections:
+        """What pictures show of them."""
+        return self if self.drawn is None else self.drawn
+
+    def found(self) -> Detections:
+        """Those that were detected in this frame, without the ones that coast."""
+        return self if self.coasting is None else self.only(~self.coasting)
 
     def track_list(self) -> list[int | None]:
         """The id of each one's track; None for one that has none."""

@@ -1,4 +1,4 @@
-"""``--track``: a session's figures, tables and report with a run tracker, too."""
+"""``--log-to``: a session's figures, tables and report with a run tracker, too."""
 
 from __future__ import annotations
 
@@ -7,15 +7,31 @@ from typing import Any
 
 import click
 
+from detector.core.cli.help import HelpfulCommand
 from detector.core.cli.printing import echo
 
 TRACKERS = ("mlflow", "tensorboard")  # of report/trackers, which --help must not import
-TRACK = click.Option(
-    ["--track", "trackers"],
+LOG_TO = click.Option(
+    ["--log-to", "trackers"],
     type=click.Choice(TRACKERS),
     multiple=True,
     help="Log figures, tables and the report with this run tracker. Can be repeated.",
 )
+
+
+class LogsRuns(HelpfulCommand):
+    """A command with ``LOG_TO``, which once was called --track. That follows objects."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        for one, behind in zip(args, [*args[1:], ""], strict=True):
+            option, _, value = one.partition("=")
+            name = value or behind
+            if option == "--track" and name in TRACKERS:
+                raise click.UsageError(
+                    f"--track {name}: run trackers have an option of their own: --log-to {name}",
+                    ctx,
+                )
+        return super().parse_args(ctx, args)
 
 
 def require_trackers(trackers: Sequence[str]) -> None:

@@ -188,7 +188,7 @@ class LiveStatus:
         with self._lock:
             tally = self._tally(arrival.camera)
             tally.processed += 1
-            tally.found.update(detections.class_ids.tolist())
+            tally.found.update(detections.found().class_ids.tolist())
             self._inferred_ns = max(self._inferred_ns, arrival.inferred_ns)
         tally.ages.add(arrival, outputs, written_ns)
 

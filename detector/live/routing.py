@@ -175,7 +175,8 @@ class Router:
             for output in outputs or ():
                 output.sink.write(frame, detections)
                 moments[output.name] = self._clock()
-            if self._rules is not None and outputs is not None:
+            # Who is there is told by what was detected, not by where tracks think that it is.
+            if self._rules is not None and outputs is not None and not frame.coasting:
                 for event in self._rules.update(frame, detections):
                     self._tell(self._with_picture(event, frame, detections))
                 moments["events"] = self._clock()

@@ -194,7 +194,7 @@ def _reading(now: _Now, at_s: float) -> _Reading:
         at_s,
         now.progress.read,
         now.progress.written,
-        now.progress.written - now.progress.reused,
+        now.progress.written - now.progress.reused - now.progress.coasted,
         work,
         inferring_ns,
         time.process_time(),

@@ -34,6 +34,8 @@ class Book:
         with self._lock:
             if self._last is not None:
                 return Scene((), (), (), self)
+            if frame.coasting:  # nothing was detected: nothing is counted until it is
+                return Scene(tuple(outlines(self.counter, (width, height))), (), (), self)
             cut = self._cuts.here(frame)
             ended = self.counter.end() if cut else []
             ids = detections.track_ids

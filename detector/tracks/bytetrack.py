@@ -23,13 +23,13 @@ class BytetrackTracker(Tracker):
         high, low = np.flatnonzero(sure), np.flatnonzero(~sure)
         places, every = self.motion.boxes(), np.arange(len(self))
         rows, at = self.matched(places, every, boxes[high], class_ids[high], self.least_overlap)
-        self.take(rows, boxes[high[at]], high[at], found)
+        self.take(rows, boxes[high[at]], scores, high[at], found)
         new = high[others(len(high), at)]
 
         left = others(len(self), rows)
         again, at = self.matched(
             places[left], left, boxes[low], class_ids[low], self.least_overlap_low
         )
-        self.take(left[again], boxes[low[at]], low[at], found)
+        self.take(left[again], boxes[low[at]], scores, low[at], found)
         self.drop_unsure()
-        self.begin(boxes[new], class_ids[new])
+        self.begin(boxes[new], scores[new], class_ids[new])

@@ -138,3 +138,7 @@ class Motion:
     def boxes(self) -> Floats:
         """xyxy [T, 4], where the tracks are now."""
         return self.form.to_boxes(self.place)
+
+    def ahead(self, rows: NDArray[np.intp], steps: float) -> Floats:
+        """xyxy [n, 4], where the tracks ``rows`` will be in so many steps; nothing is moved."""
+        return self.form.to_boxes(self.place[rows] + steps * self.speed[rows])

@@ -65,9 +65,9 @@ class OcsortTracker(Tracker):
         )
         rows, at = np.append(rows, left[again]), np.append(at, free[there])
         self._see(rows, boxes_used[at], since)
-        self.take(rows, boxes_used[at], used[at], found)
+        self.take(rows, boxes_used[at], scores, used[at], found)
         new = used[others(len(used), at)]
-        self.begin(boxes[new], class_ids[new])
+        self.begin(boxes[new], scores[new], class_ids[new])
         self.frames += 1
 
     def _since(self) -> Floats:
@@ -112,8 +112,8 @@ class OcsortTracker(Tracker):
             if i < frames:
                 motion.predict(steps, at)
 
-    def begin(self, boxes: Floats, class_ids: Ids) -> None:
-        super().begin(boxes, class_ids)
+    def begin(self, boxes: Floats, scores: Floats, class_ids: Ids) -> None:
+        super().begin(boxes, scores, class_ids)
         n = len(boxes)
         self.last = np.concatenate([self.last, boxes])
         self.past = np.concatenate([self.past, np.full((n, LOOK_BACK, 4), np.nan)])

@@ -19,7 +19,7 @@ class SortTracker(Tracker):
         rows, at = self.matched(
             self.motion.boxes(), every, boxes[used], class_ids[used], self.least_overlap
         )
-        self.take(rows, boxes[used[at]], used[at], found)
+        self.take(rows, boxes[used[at]], scores, used[at], found)
         new = used[others(len(used), at)]
         self.drop_unsure()
-        self.begin(boxes[new], class_ids[new])
+        self.begin(boxes[new], scores[new], class_ids[new])

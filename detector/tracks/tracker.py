@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.core.analysis.assignment import assign, overlaps
+from detector.core.types import Detections
 from detector.tracks.motion import CORNERS, STEP_S, Floats, Form, Motion
 
 Ids = NDArray[np.int64]
@@ -37,6 +38,7 @@ class Tracker(ABC):
         self.classes: Ids = np.zeros(0, np.int64)
         self.hits: Ids = np.zeros(0, np.int64)
         self.seen_s: Floats = np.zeros(0)
+        self.scores: Floats = np.zeros(0)  # of the box in which each was last seen
         self._time_s: float | None = None
         self._next = 1
 
@@ -75,6 +77,29 @@ class Tracker(ABC):
         """Ends all tracks: what follows is another scene."""
         self._keep(np.zeros(len(self), bool))
 
+    # ------------------------------------------------------------------
+    # Where objects are while nobody looks. Nothing of it moves a track.
+
+    def seen(self) -> Numbers:
+        """The tracks that were in the last frame, in boxes of ``conf`` or more."""
+        return np.flatnonzero((self.seen_s == self._time_s) & (self.scores >= self.conf))
+
+    def followed(self, time_s: float, within_s: float) -> Numbers:
+        """The tracks that have an id, and were seen at most so long before."""
+        return np.flatnonzero((self.ids != NONE) & (time_s - self.seen_s <= within_s + CLOCK_S))
+
+    def coasting(self, rows: Numbers, time_s: float) -> Detections:
+        """Where these tracks are at ``time_s`` if they go on as they moved last; with their ids,
+        and the scores of the boxes in which they were last seen."""
+        passed_s = 0.0 if self._time_s is None else max(0.0, time_s - self._time_s)
+        return Detections(
+            self.motion.ahead(rows, passed_s / STEP_S).astype(np.float32),
+            self.scores[rows].astype(np.float32),
+            self.classes[rows],
+            track_ids=self.ids[rows],
+            coasting=np.ones(len(rows), bool),
+        )
+
     @abstractmethod
     def follow(self, boxes: Floats, scores: Floats, class_ids: Ids, found: Ids) -> None:
         """Associates boxes with the tracks, which stand where they are thought to be now, and
@@ -97,13 +122,14 @@ class Tracker(ABC):
         enough = overlap[first, second] >= least
         return first[enough], second[enough]
 
-    def take(self, rows: Numbers, boxes: Floats, at: Numbers, found: Ids) -> None:
+    def take(self, rows: Numbers, boxes: Floats, scores: Floats, at: Numbers, found: Ids) -> None:
         """The tracks ``rows`` are seen in ``boxes`` of these rows; ``at``: whose place in
-        ``found`` their ids have."""
+        ``found`` their ids have, and their scores in ``scores``."""
         self.motion.correct(rows, boxes)
         self.hits[rows] += 1
         assert self._time_s is not None
         self.seen_s[rows] = self._time_s
+        self.scores[rows] = scores[at]
         for row in rows[(self.ids[rows] == NONE) & (self.hits[rows] >= self.needed())].tolist():
             self.ids[row] = self._next
             self._next += 1
@@ -113,7 +139,7 @@ class Tracker(ABC):
         """Hits after which a track has its id."""
         return self.hits_needed
 
-    def begin(self, boxes: Floats, class_ids: Ids) -> None:
+    def begin(self, boxes: Floats, scores: Floats, class_ids: Ids) -> None:
         """New tracks of these boxes."""
         n = len(boxes)
         assert self._time_s is not None
@@ -122,6 +148,7 @@ class Tracker(ABC):
         self.classes = np.concatenate([self.classes, class_ids])
         self.hits = np.concatenate([self.hits, np.ones(n, np.int64)])
         self.seen_s = np.concatenate([self.seen_s, np.full(n, self._time_s)])
+        self.scores = np.concatenate([self.scores, scores])
 
     def drop_unsure(self) -> None:
         """Ends tracks that have no id yet and were not seen in this frame."""
@@ -136,7 +163,7 @@ class Tracker(ABC):
         """Drops the other rows of all that is known of tracks."""
         self.motion.keep(kept)
         self.ids, self.classes, self.hits = self.ids[kept], self.classes[kept], self.hits[kept]
-        self.seen_s = self.seen_s[kept]
+        self.seen_s, self.scores = self.seen_s[kept], self.scores[kept]
 
 
 def others(count: int, taken: Numbers) -> Numbers:

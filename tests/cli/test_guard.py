@@ -291,7 +291,7 @@ def test_tensorboard_of_somebody_else_stays(here: Path) -> None:
     (made / "tensorboard").mkdir()
     (made / "tensorboard/mine").write_text("precious")
     for _ in range(2):
-        assert run("report", "r", "--track", "tensorboard", "--format", "table") == 0
+        assert run("report", "r", "--log-to", "tensorboard", "--format", "table") == 0
     assert (made / "tensorboard/mine").read_text() == "precious"
     assert len(list((made / "tensorboard").glob("events*"))) == 1
 

@@ -161,6 +161,14 @@ def test_the_picture_of_what_appears_has_its_boxes(drawn):
     assert not one.image.any(), "the loop's own picture is as it was"
 
 
+def test_where_tracks_think_that_somebody_is_makes_no_event():
+    these, one = Set(), frame("masked", 1)
+    one.coasting = True
+    these.send(one)
+    assert these.sinks["masked"].frames == [1], "its row is written"
+    assert these.told == []
+
+
 def test_a_camera_that_goes_is_closed_and_told_of():
     these = Set()
     these.router.close_camera("persons")

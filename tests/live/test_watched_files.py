@@ -51,7 +51,7 @@ def test_the_figures_of_two_files_in_turn():
     clock, hub = Clock(), Hub()
     watched = WatchedFiles(hub, cores=2, clock=clock)
     assert hub.figures().streams == ()
-    progress = SimpleNamespace(read=0, written=0, reused=0)
+    progress = SimpleNamespace(read=0, written=0, reused=0, coasted=0)
     timeline = Timeline(clock=clock.ns, nvtx=False)
     clock.now_s += 1
     watched.start(info("a/in.mp4", 100), progress, timeline, 80)
@@ -77,7 +77,9 @@ def test_the_figures_of_two_files_in_turn():
     clock.now_s += 0.9
     assert hub.figures().engine_age_s == pytest.approx(1.0)
     watched.stop()
-    watched.start(info("b/in.mp4"), SimpleNamespace(read=0, written=0, reused=0), timeline, None)
+    watched.start(
+        info("b/in.mp4"), SimpleNamespace(read=0, written=0, reused=0, coasted=0), timeline, None
+    )
     streams = hub.figures().streams
     assert [(one.name, one.state, one.processed) for one in streams] == [
         ("in", "ended", 40),
@@ -89,7 +91,10 @@ def test_pictures_carry_the_name_of_their_file():
     hub = Hub()
     watched = WatchedFiles(hub)
     watched.start(
-        info("in.mp4"), SimpleNamespace(read=0, written=0, reused=0), Timeline(nvtx=False), None
+        info("in.mp4"),
+        SimpleNamespace(read=0, written=0, reused=0, coasted=0),
+        Timeline(nvtx=False),
+        None,
     )
     hub.ask("in")
     shown = frame("", picture(3))
@@ -104,7 +109,10 @@ def test_it_passes_start_and_stop_on():
     line = SimpleNamespace(start=lambda *a: calls.append(a[3]), stop=lambda: calls.append("stop"))
     watched = WatchedFiles(Hub(), line)
     watched.start(
-        info("in.mp4"), SimpleNamespace(read=0, written=0, reused=0), Timeline(nvtx=False), 7
+        info("in.mp4"),
+        SimpleNamespace(read=0, written=0, reused=0, coasted=0),
+        Timeline(nvtx=False),
+        7,
     )
     watched.stop()
     assert calls == [7, "stop"]

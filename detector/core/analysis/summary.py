@@ -176,12 +176,13 @@ def _frames(runs: Sequence[SourceRun]) -> FrameCounts:
         skipped=sum(run.counts.skipped for run in runs),
         dropped=read - written,
         reused=sum(run.reused for run in runs),
+        coasted=sum(run.coasted for run in runs),
     )
 
 
 def _rates(runs: Sequence[SourceRun], recording: Recording) -> Rates:
     written = sum(run.written for run in runs)
-    inferred = written - sum(run.reused for run in runs)
+    inferred = sum(run.inferred for run in runs)
     # Batches that overlap on the device count in full, each.
     told = [run for run in runs if run.device_ms is not None]
     device_s = sum(run.device_ms or 0.0 for run in told) / 1e3
@@ -190,7 +191,7 @@ def _rates(runs: Sequence[SourceRun], recording: Recording) -> Rates:
             written, sum(run.run_s if run.live_s is None else run.live_s for run in runs)
         ),
         inference=_rate(inferred, recording.infer_ns / 1e9),
-        device=_rate(sum(run.written - run.reused for run in told), device_s),
+        device=_rate(sum(run.inferred for run in told), device_s),
     )
 
 

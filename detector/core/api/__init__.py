@@ -74,7 +74,8 @@ class Detector:
     EngineError as the command does. Close it, or use ``with``.
 
     ``track``: "bytetrack", "ocsort" or "sort" gives the objects of ``stream`` ids that they keep
-    (``found.track_ids``); so does any object with ``update(detections, frame) -> ids``.
+    (``found.track_ids``); so does any object with ``update(detections, frame) -> ids``. With
+    ``infer_every="3"`` or ``"auto"``, ``frame.coasting`` marks frames whose boxes they moved.
     """
 
     def __init__(
@@ -100,6 +101,10 @@ class Detector:
             given["track"] = track
         with python_words(KEYWORDS):
             config = resolve_config(None, given)
+            if self._tracker is not None and config.tracking.track is not None:
+                raise UsageError(
+                    "--infer-every moves boxes by trackers of its own: give their name to --track"
+                )
             # A call waits for its picture, and one request on all threads answers soonest. With
             # concurrency=N a stream runs N requests.
             self._plan = resolve(config, spare_requests=1, one_at_a_time=True)

@@ -42,6 +42,7 @@ class Options(TypedDict, total=False):
     classes: Sequence[str] | None
     agnostic: bool
     max_det: int
+    infer_every: str | None
     decoder: str
     frames: int | None
     stride: int

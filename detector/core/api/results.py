@@ -37,7 +37,8 @@ class Detections(types.Detections):
     """The objects of one picture, best score first.
 
     ``boxes`` xyxy [M, 4] float32, ``scores`` [M] float32, ``class_ids`` [M], ``names``: class id ->
-    name, ``track_ids`` [M] or None. A loop gives ``Detection``; so does ``found[0]``.
+    name, ``track_ids`` [M] or None, ``coasting`` [M] or None: not detected in this frame, but moved
+    by its track (``infer_every``). A loop gives ``Detection``; so does ``found[0]``.
     ``found[found.scores > 0.5]`` and ``found.of("person")`` keep some; ``==`` compares all values.
 
     It refers to its picture and does not keep it: ``plot``, ``save`` and a notebook find the
@@ -50,7 +51,8 @@ class Detections(types.Detections):
     def wrap(cls, found: types.Detections, picture: Picture | None = None) -> Detections:
         """The same arrays, with the methods of this class. ``picture``: what they were found in."""
         made = cls(
-            found.boxes, found.scores, found.class_ids, found.names, found.cut, found.track_ids
+            *(found.boxes, found.scores, found.class_ids, found.names, found.cut, found.track_ids),
+            coasting=found.coasting,
         )
         if isinstance(picture, (str, os.PathLike)):
             made._picture = os.fspath(picture)

@@ -241,6 +241,8 @@ TRACKERS = ("bytetrack", "ocsort", "sort")
 
 @dataclass(frozen=True, slots=True)
 class TrackingConfig:
+    """All of it works along tracks, so each of them brings a tracker."""
+
     track: str | None = option(
         None,
         "Give each object an id that it keeps from frame to frame, by this tracker: {choices}; "
@@ -250,6 +252,19 @@ class TrackingConfig:
         bare="bytetrack",
         short="Ids that objects keep: bytetrack, ocsort or sort",
         common=True,
+    )
+    infer_every: str | None = option(
+        None,
+        "Infer every Nth frame only, or as many as the tracks need (auto); tracks move the boxes "
+        "in between, which are drawn dashed and marked in rows. Brings --track with it.",
+        "N",
+        short="Infer every Nth frame; tracks move the boxes.",
+    )
+    smooth: bool = option(
+        False,
+        "Draw steady boxes: filtered along their tracks, dashed where one is missed for up to "
+        "half a second. Rows stay as detected. Brings --track with it.",
+        short="Draw steady boxes; rows stay as detected.",
     )
     trails: str | None = option(
         None,
@@ -266,7 +281,8 @@ class TrackingConfig:
     )
 
     def __post_init__(self) -> None:
-        if self.zones is not None and self.track is None:
+        follows = self.infer_every is not None or self.smooth or self.zones is not None
+        if self.track is None and follows:
             object.__setattr__(self, "track", "bytetrack")
 
 

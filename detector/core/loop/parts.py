@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from detector.core.loop.queues import AnyTrack, Pool
 from detector.core.timeline import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WAIT_OUTPUT, WRITE
+from detector.core.timeline.order import longest_batch
 from detector.core.types import (
     Candidates,
     Detections,
@@ -28,6 +30,7 @@ from detector.core.types import (
 )
 
 if TYPE_CHECKING:
+    from detector.core.stages.between import Schedule
     from detector.core.stages.still import Stillness
 
 Outputs = list[NDArray[np.float32]]
@@ -111,6 +114,9 @@ class Parts:
     clock: Callable[[], int] | None = None
     # Which frames repeat the detections of the last one that was inferred.
     still: Stillness | None = None
+    # Which frames are inferred at all. The others have no detections behind nms: the stages between
+    # give them some.
+    schedule: Schedule | None = None
     # Whether each frame notes how long its stages took (``Frame.times``).
     timed: bool = False
     # Where pictures decide the input's shape; batches are of one picture then.
@@ -124,6 +130,7 @@ class Progress:
     read: int = 0
     written: int = 0
     reused: int = 0  # of those that were written
+    coasted: int = 0  # of those that were written
     device_ms: float | None = None  # of all decoded batches; None where the device tells none
     # When it is set, the loop ends after the frames that it has read.
     stop: threading.Event = field(default_factory=threading.Event)
@@ -139,17 +146,12 @@ class Batch:
     number: int  # counted from 0
     request: BatchRequest
     frames: list[Frame]
-    fits: list[Letterbox]  # where frames[i] lies in its row of the slot
+    fits: list[Letterbox | None]  # where frames[i] lies in its row of the slot, if it has one
     head: Callable[[Outputs], Candidates] | None = None  # in place of that of ``Parts``
-    reused: int = 0  # of the frames: they have no row of the slot
+    rows: int = 0  # of the slot that are filled, and to be inferred
     outputs: Outputs | None = None
     device_ms: float | None = None  # of the infer that made the outputs
     last: bool = False  # the source ended in it
-
-    @property
-    def rows(self) -> int:
-        """Rows of the slot that are filled, and to be inferred."""
-        return len(self.frames) - self.reused
 
 
 def image_pool(parts: Parts) -> Pool[Image | None]:
@@ -166,18 +168,24 @@ def image_count(parts: Parts) -> int:
     ``image_bytes`` limits them, but never below one batch and one picture: a batch could otherwise
     not be filled.
     """
-    info = parts.source.info
-    return places(
-        len(parts.requests[0].slot), len(parts.requests), info.width, info.height, parts.image_bytes
-    )
+    info, batch = parts.source.info, len(parts.requests[0].slot)
+    # A batch that is read, one that is written, and those in the engine.
+    ahead = 0 if parts.schedule is None else (parts.concurrency + 2) * parts.schedule.spared
+    return places(batch, len(parts.requests), info.width, info.height, parts.image_bytes, ahead)
 
 
 def places(
-    batch: int, requests: int, width: int, height: int, image_bytes: int = IMAGE_BYTES
+    batch: int,
+    requests: int,
+    width: int,
+    height: int,
+    image_bytes: int = IMAGE_BYTES,
+    ahead: int = 0,
 ) -> int:
-    """``image_count`` from sizes alone; ``width`` and ``height`` are those of a picture."""
+    """``image_count`` from sizes alone; ``width`` and ``height`` are those of a picture. ``ahead``:
+    pictures for each row of a batch, at least."""
     affordable = image_bytes // max(1, width * height * 3)
-    return max(batch + 1, min(batch * (requests + 1), affordable))
+    return max(batch + 1, min(batch * max(requests + 1, ahead), affordable))
 
 
 def results_ahead(parts: Parts) -> int:
@@ -197,9 +205,15 @@ def fill(
     left.
 
     The rows have the order of the source. Spans carry the frame's number in this run, from 0.
+    Frames that are not inferred take no row; a batch of cameras does not wait for more because of
+    them.
     """
-    batch = Batch(number, request, [], [])
-    while len(batch.frames) < len(request.slot) and not progress.stop.is_set():
+    batch, most = Batch(number, request, [], []), len(request.slot)
+    if parts.arrive is None:
+        most = longest_batch(most, len(images))
+    while (
+        batch.rows < len(request.slot) and len(batch.frames) < most and not progress.stop.is_set()
+    ):
         if not _has_arrived(track, parts, progress, images, len(batch.frames)):
             break
         place = images.get(track, progress.read)
@@ -209,17 +223,24 @@ def fill(
             images.put(place)
             batch.last = True
             break
-        if parts.shapes is not None:
-            batch.head = _fit_shape(track, parts.shapes, request, frame.picture, progress.read)
-        with track.span(PREPROCESS, progress.read):
-            row = request.slot[batch.rows]
-            fit = parts.preprocess(frame.picture, row)
-            frame.reused = parts.still is not None and parts.still.is_still(frame, row, fit)
+        schedule, fit = parts.schedule, None
+        if schedule is not None:
+            waits = partial(track.span, "tracks", progress.read, WAIT_OUTPUT)
+            frame.coasting = not schedule.wants(frame, waits, images.check)
         if parts.timed:
-            height, width = row.shape[:2]
-            frame.times = FrameTimes((height, width))
-            _note_times(track, frame, READ, PREPROCESS)
-        batch.reused += frame.reused
+            frame.times = FrameTimes(request.slot.shape[1:3])
+            _note_times(track, frame, READ)
+        if not frame.coasting:
+            if parts.shapes is not None:
+                batch.head = _fit_shape(track, parts.shapes, request, frame.picture, progress.read)
+            with track.span(PREPROCESS, progress.read):
+                row = request.slot[batch.rows]
+                fit = parts.preprocess(frame.picture, row)
+                frame.reused = parts.still is not None and parts.still.is_still(frame, row, fit)
+            if frame.times is not None:
+                frame.times.input = row.shape[:2]
+                _note_times(track, frame, PREPROCESS)
+        batch.rows += frame.inferred
         batch.frames.append(frame)
         batch.fits.append(fit)
         progress.read += 1
@@ -266,7 +287,7 @@ def infer(track: AnyTrack, parts: Parts, batch: Batch) -> None:
             batch.outputs = batch.request.infer(batch.rows)
         batch.device_ms = batch.request.device_ms
         for frame in batch.frames if parts.timed else ():
-            if frame.times is not None and not frame.reused:
+            if frame.times is not None and frame.inferred:
                 frame.times.batch = batch.rows
                 frame.times.ms[INFER] = track.last_ms(INFER) / batch.rows
     if parts.clock is not None:
@@ -285,7 +306,7 @@ def decode(
     decoded: list[Candidates] = []
     head = batch.head or parts.head
     for place, frame in enumerate(batch.frames):
-        if frame.reused:
+        if not frame.inferred:
             continue
         row = len(decoded)
         with track.span(HEAD, first + place):
@@ -301,7 +322,9 @@ def select(
     rows = iter(decoded)
     for place, (frame, fit) in enumerate(zip(batch.frames, batch.fits, strict=True)):
         with track.span(NMS, first + place):
-            if frame.reused and parts.still is not None:
+            if frame.coasting or fit is None:
+                detections = Detections.empty()
+            elif frame.reused and parts.still is not None:
                 detections = parts.still.recall(frame)
             else:
                 detections = fit.to_source(parts.nms(next(rows)))
@@ -329,6 +352,8 @@ def deliver(
             with track.span(name, number):
                 detections = stage(frame, detections)
             _note_times(track, frame, name)
+        if parts.schedule is not None and not frame.coasting:
+            parts.schedule.told(frame, detections)
         if parts.annotate is not None and (parts.wanted is None or parts.wanted(frame)):
             with track.span(ANNOTATE, number):
                 parts.annotate(frame, detections)
@@ -337,5 +362,6 @@ def deliver(
             for sink in parts.sinks:
                 sink.write(frame, detections)
         progress.reused += frame.reused
+        progress.coasted += frame.coasting
         progress.written = number + 1
         yield frame, detections

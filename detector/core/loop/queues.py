@@ -47,6 +47,11 @@ class Pool(_Channel, Generic[T]):
     def __init__(self, name: str, items: Iterable[T]) -> None:
         super().__init__(name)
         self._items = deque(items)
+        self._size = len(self._items)
+
+    def __len__(self) -> int:
+        """Of all items, lent or not."""
+        return self._size
 
     def get(self, track: AnyTrack, index: int) -> T:
         with self._changed:

@@ -483,21 +483,26 @@ def _drive_loop(
         run.counts, run.decoder = source.counts, source.decoder
         run.notes += source.notes
         run.notes += plan.drawing.label_notes(plan.network.names, sinks, run.by_class)
-        run.notes += _reuse_note(plan, run, sinks)
+        run.notes += _notes_of_spared(plan, run, sinks)
         if plan.loaded.shapes is not None and source.info.kind == "video":
             run.notes.append(f"{run.spec}: --rect: the input has the shape of the video already")
 
 
-def _reuse_note(plan: Plan, run: SourceRun, sinks: Sequence[Sink]) -> list[str]:
-    """How many frames repeat detections, and which outputs cannot mark them."""
-    still = plan.reading.still
-    if not run.reused or still is None:
-        return []
-    silent = sorted({sink.name for sink in sinks} - {"jsonl", "csv"})
+def _notes_of_spared(plan: Plan, run: SourceRun, sinks: Sequence[Sink]) -> list[str]:
+    """How many frames the network did not see, and which outputs cannot mark them."""
+    kinds = {sink.name for sink in sinks}
+    found = []
+    if run.reused and (still := plan.reading.still) is not None:
+        what = f"--skip-still {still[0]}", run.reused, "repeat the last detections"
+        found.append((what, kinds - {"jsonl", "csv"}))
+    if run.coasted:
+        every = plan.options["tracking"]["infer_every"]
+        what = f"--infer-every {every}", run.coasted, "have boxes that tracks moved"
+        found.append((what, kinds & {"mot", "yolo"}))
     return [
-        f"--skip-still {still[0]}: {run.reused} of {run.written} frames "
-        f"({run.reused / run.written:.0%}) were not inferred and repeat the last detections"
-        + (f"; {', '.join(silent)} cannot mark them" if silent else "")
+        f"{option}: {count} of {run.written} frames ({count / run.written:.0%}) were not inferred "
+        f"and {become}" + (f"; {', '.join(sorted(silent))} cannot mark them" if silent else "")
+        for (option, count, become), silent in found
     ]
 
 

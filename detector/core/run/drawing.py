@@ -53,6 +53,7 @@ class Drawing:
     scores: bool
     font: Font | None
     blur: tuple[str, ...]
+    smooth: bool
     blurred: frozenset[int] = frozenset()
     remark: str = ""
 
@@ -69,6 +70,7 @@ class Drawing:
             scores=not given.hide_scores,
             font=open_font(given.font),
             blur=tuple(given.blur or ()),
+            smooth=tracking.smooth,
         )
 
     def with_network(self, network: Network, seen: tuple[int, ...] | None) -> Drawing:
@@ -129,7 +131,7 @@ class Drawing:
 
         def show_and_draw(frame: Frame, detections: Detections) -> None:
             looked_at = watched is not None and watched()  # to be asked of every frame
-            bare = not len(detections) and detections.scene is None
+            bare = not len(detections.shown) and detections.scene is None
             if stays and bare and isinstance(frame.picture, Planes):
                 return
             if drawn or looked_at or (seeing and style.blurred):
@@ -151,9 +153,11 @@ class Drawing:
         self, names: Sequence[str], sinks: Sequence[Sink], found: Iterable[int]
     ) -> list[str]:
         """What the user should know of the labels of the classes that were ``found``, where any
-        were drawn."""
+        were drawn; and whether there are boxes that --smooth could steady."""
         from detector.core.sinks.base import DRAWN
 
+        if self.smooth and not any(s.pictures in DRAWN or "style" in s.options for s in sinks):
+            return ["--smooth: no output shows boxes, and rows stay as detected"]
         if not self.labels or not any(sink.pictures in DRAWN for sink in sinks):
             return []
         return note_names(names, found, self.font)

@@ -106,7 +106,7 @@ class Loop:
         try:
             with closing(self.marked(parts, run.timeline, progress)) as frames:
                 for frame, detections in frames:
-                    run.by_class.update(detections.class_ids.tolist())
+                    run.by_class.update(detections.found().class_ids.tolist())
                     run.cut += detections.cut
                     seen(frame, detections)
                     if progress.written == 1:
@@ -115,6 +115,7 @@ class Loop:
         finally:
             run.read, run.written = progress.read, progress.written
             run.device_ms, run.reused = progress.device_ms, progress.reused
+            run.coasted = progress.coasted
             for stage in parts.between.values():
                 run.notes += stage.close()
                 for name, found in stage.findings().items():

@@ -22,18 +22,20 @@ from detector.core.errors import UsageError
 from detector.core.errors.guard import keep
 from detector.core.run.canvas import smaller_canvas
 from detector.core.run.drawing import Drawing
+from detector.core.run.following import check_following, parse_every
 from detector.core.run.loading import LoadedModel, PhaseTimer, load_model
 from detector.core.run.looping import Loop
 from detector.core.run.reading import Reading
 from detector.core.run.selection import Selection
 
 if TYPE_CHECKING:
-    from detector.core.loop.parts import FrameStage, Outputs, Parts
+    from detector.core.loop.parts import Outputs, Parts
     from detector.core.models.base import Network
     from detector.core.run.shapes import ShapesOfRun
     from detector.core.sinks._stream import RowStream
     from detector.core.sinks.base import Sink
     from detector.core.sources.base import Source
+    from detector.core.stages.between import Stage
     from detector.core.types import Candidates, Detections, Image, Letterbox, Picture, SourceInfo
 
     Preprocess = Callable[[Picture, Image], Letterbox]
@@ -61,6 +63,7 @@ class Asked:
             raise UsageError("--track: nothing here tracks; the folder detector/tracks is missing")
         if config.output.save_times and not config.loop.instruments:
             raise UsageError("--save-times: --no-instruments measures no times; leave one out")
+        check_following(config)
         keep("the lines and zones", config.tracking.zones)
         options = config.as_dict()
         for _, stage in between.wanted(options):
@@ -74,6 +77,7 @@ class Asked:
             "reuses": reading.still is not None,
             "tracks": config.tracking.track is not None,
             "brought": brought,
+            "coasts": parse_every(config.tracking.infer_every) != 1,
         }
         return cls(config, reading, Drawing.of(config), Loop.of(config), writing)
 
@@ -231,7 +235,7 @@ class Plan:
         change = self.loaded.change
         return self.loaded.shapes.of_run(lambda network: self.head(change(network), lowest_conf))
 
-    def between(self, info: SourceInfo) -> dict[str, FrameStage]:
+    def between(self, info: SourceInfo) -> dict[str, Stage]:
         """The stages between nms and annotate that the options ask for, for one source."""
         from detector.core.stages import between
 
@@ -252,20 +256,25 @@ class Plan:
 
         lowest = lowest_conf(self.options)
         preprocess, head, nms = self.stages(lowest)
-        shapes = self.shapes(lowest)
+        shapes, engine = self.shapes(lowest), self.loaded.engine
+        between = self.between(source.info)
+        schedule = next((one.schedule for one in between.values() if one.schedule), None)
+        if schedule is not None:  # what it waits for must not lie in the batch that it fills
+            schedule.ahead = max(schedule.ahead, len(engine.requests[0].slot))
         return Parts(
             source=source,
-            requests=self.loaded.engine.requests if shapes is None else shapes.requests,
+            requests=engine.requests if shapes is None else shapes.requests,
             shapes=shapes,
-            concurrency=self.loaded.engine.concurrency,
+            concurrency=engine.concurrency,
             preprocess=preprocess,
             head=head,
             nms=nms,
-            between=self.between(source.info),
+            between=between,
             annotate=self.drawing.annotation(sinks, watched),
             sinks=sinks,
             queue_batches=self.loop.queue_batches,
             still=self.reading.stillness(source.info),
+            schedule=schedule,
         )
 
     # ------------------------------------------------------------------

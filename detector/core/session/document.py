@@ -59,7 +59,8 @@ class Video:
 class FrameCounts:
     """``dropped``: read and not written, because the run was cut short or failed; of cameras, all
     that were received and not detected (``streams`` says why). ``reused``: of those written, with
-    the detections of the last one that was inferred (--skip-still).
+    the detections of the last one that was inferred (--skip-still). ``coasted``: of those written,
+    with boxes that tracks moved on (--infer-every), which count as no detections.
     """
 
     read: Annotated[Count, statistic("frames read", "1")]
@@ -69,6 +70,7 @@ class FrameCounts:
     skipped: Annotated[Count, statistic("frames skipped", "1")]
     dropped: Annotated[Count, statistic("frames dropped", "1")]
     reused: Annotated[Count, statistic("frames with the detections of another", "1")] = 0
+    coasted: Annotated[Count, statistic("frames with boxes that tracks moved", "1")] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,6 +40,7 @@ class SourceRun:
     read: int = 0
     written: int = 0
     reused: int = 0
+    coasted: int = 0
     counts: ReadCounts = field(default_factory=ReadCounts)
     run_s: float = 0.0
     live_s: float | None = None
@@ -56,6 +57,11 @@ class SourceRun:
     sha256: str | None = None  # of the file that was read
     zones: list[ZoneTotals] = field(default_factory=list)
     scenes: list[SceneHistory] = field(default_factory=list)
+
+    @property
+    def inferred(self) -> int:
+        """Of the frames that were written, those that the network saw."""
+        return self.written - self.reused - self.coasted
 
 
 def exit_of(

@@ -127,6 +127,8 @@ class CocoSink(RowsSink):
             image["frame_index"] = frame.index
         else:
             image["file_name"] = self._lead_to(frame.path)
+        if frame.coasting:
+            image["inferred"] = False
         self._last = image
         self._ends.append(self._whole_bytes)
         self._names = self._names or detections.names

@@ -37,21 +37,21 @@ class CropsSink(FolderSink):
         self._folders: dict[int, str] = {}  # by class id
 
     def see(self, image: Image, detections: Detections) -> None:
-        self._cut = [cut(image, box).copy() for box in detections.boxes.tolist()]
+        self._cut = [cut(image, box).copy() for box in detections.found().boxes.tolist()]
 
     def _take(self, frame: Frame, detections: Detections) -> list[Image]:
         """The crops of a frame. Where nobody draws, nobody shows it either: it is plain itself."""
-        if self._cut is None and len(detections):
+        if self._cut is None and len(detections.found()):
             self.see(frame.image, detections)
         taken, self._cut = self._cut or [], None
         return taken
 
     def write(self, frame: Frame, detections: Detections) -> None:
-        stem = _shorten(self._names.stem(frame).replace("/", "_"))
+        stem, found = _shorten(self._names.stem(frame).replace("/", "_")), detections.found()
         for number, (crop, class_id) in enumerate(
-            zip(self._take(frame, detections), detections.class_ids.tolist(), strict=True)
+            zip(self._take(frame, detections), found.class_ids.tolist(), strict=True)
         ):
-            folder = self._folder_of(class_id, detections.name(number))
+            folder = self._folder_of(class_id, found.name(number))
             suffix, data = encode(crop, ".jpg", ".png")
             self.add(self.free_name(f"{folder}/{stem}_{number}", suffix), data)
 

@@ -20,7 +20,7 @@ TIMED = (READ, PREPROCESS, INFER, HEAD, NMS, ANNOTATE)
 class CsvSink(RowsSink):
     name = "csv"
     suffixes = (".csv",)
-    options = ("remark", "reuses", "tracks", "save_times")
+    options = ("remark", "reuses", "tracks", "coasts", "save_times")
 
     def __init__(
         self,
@@ -29,30 +29,36 @@ class CsvSink(RowsSink):
         remark: str = "",
         reuses: bool = False,
         tracks: bool = False,
+        coasts: bool = False,
         save_times: bool = False,
     ) -> None:
         """``remark``, where frames may repeat the last detections (``reuses``) ``reused`` (0 or 1),
-        with ``tracks`` the ``track`` (empty for an object that has none), and with ``save_times``
-        the frame's milliseconds in each stage and ``batch``, of how many frames its inference is a
-        share, are the last columns of every row. Without them there are no such columns.
+        with ``tracks`` the ``track`` (empty for an object that has none), where tracks may move
+        boxes in frames that are not inferred (``coasts``) ``inferred`` (0 or 1), and with
+        ``save_times`` the frame's milliseconds in each stage and ``batch``, of how many frames its
+        inference is a share, are the last columns of every row. Without them there are no such
+        columns.
         """
         super().__init__(path)
-        more = {"remark": bool(remark), "reused": reuses, "track": tracks}
+        more = {"remark": bool(remark), "reused": reuses, "track": tracks, "inferred": coasts}
         columns = [*COLUMNS, *(name for name, there in more.items() if there)]
         columns += [*(f"{stage}_ms" for stage in TIMED), "batch"] if save_times else []
         self.header = ",".join(columns) + "\r\n"  # RFC 4180's line end
         self._remark = (as_cell(remark),) if remark else ()
-        self._reuses, self._tracks, self._times = reuses, tracks, save_times
+        self._reuses, self._tracks, self._coasts = reuses, tracks, coasts
+        self._times = save_times
 
     def rows(self, frame: Frame, detections: Detections) -> str:
         source = as_cell(frame.path or self._info.path)
         place = (source, frame.index, frame.pts, round(frame.time_s, 6))
         reused = (int(frame.reused),) if self._reuses else ()
+        inferred = (int(not frame.coasting),) if self._coasts else ()
         tracks, times = detections.track_list(), self._times_of(frame)
         return csv_lines(
             (
                 *(*place, as_cell(name), class_id, score, *box, *self._remark, *reused),
                 *((tracks[i],) if self._tracks else ()),
+                *inferred,
                 *times,
             )
             for i, (name, class_id, score, box) in enumerate(plain_values(detections))

@@ -49,6 +49,7 @@ def row(
         "time_s": round(frame.time_s, 6),
         **more,
         **({"reused": True} if frame.reused else {}),
+        **({"inferred": False} if frame.coasting else {}),
         "detections": rows_of(detections),
     }
 

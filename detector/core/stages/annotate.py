@@ -72,6 +72,7 @@ INKS = tuple(_ink(color) for color in PALETTE)
 YELLOW = 3  # of the palette: what a remark stands on
 FEW = 12  # boxes; with more, text is smaller and labels show their corner
 BLOCKS = 6  # of a pixelated object along its shorter side
+DASH = 4  # lines: how long a dash is
 SMALLEST_BLOCK = 8  # pixels: below it letters and faces stay readable
 
 
@@ -121,7 +122,8 @@ class Layout:
 
     ``line``: pixels. ``boxes``: x1, y1, x2, y2 of whole pixels, x2 and y2 behind the last one; best
     score first. ``shades``: of PALETTE. ``corners``: in the order in which they are drawn.
-    ``dots``: boxes that have one instead of a label.
+    ``dots``: boxes that have one instead of a label. ``dashed``: boxes of objects that were not
+    detected in this picture.
     """
 
     line: int
@@ -130,6 +132,7 @@ class Layout:
     labels: list[PlacedLabel]
     corners: list[Corner]
     dots: list[int]
+    dashed: frozenset[int] = frozenset()  # boxes whose outline is ``dashes``
     trails: tuple[NDArray[np.float32], ...] = ()  # of each box, points [n, 2]
 
 
@@ -143,7 +146,9 @@ def lay_out(width: int, height: int, detections: Detections, style: Style) -> La
         return Layout(line, [], [], [], [], [])
     boxes = detections.boxes.round().astype(np.int64).tolist()
     shades = (_kinds(detections) % len(PALETTE)).tolist()
-    layout = Layout(line, boxes, shades, [], [], [], detections.trails)
+    coasting = detections.coasting
+    dashed = frozenset(() if coasting is None else np.flatnonzero(coasting).tolist())
+    layout = Layout(line, boxes, shades, [], [], [], dashed, detections.trails)
     labelled = style.labels and bool(boxes)
     if not labelled and not style.remark:
         return layout
@@ -191,7 +196,7 @@ def annotate(picture: Picture, detections: Detections, style: Style = Style()) -
     height, width = size_of(picture)
     if style.blurred:
         pixelate(picture, detections, style.blurred)
-    layout = lay_out(width, height, detections, style)
+    layout = lay_out(width, height, detections.shown, style)
     if detections.scene is not None:
         from detector.core.stages.outlines import draw_outlines
 
@@ -208,6 +213,12 @@ def _draw_in_bgr(image: Image, layout: Layout) -> None:
         points = [trail.round().astype(np.int32)]
         cv2.polylines(image, points, False, PALETTE[shade], layout.line, cv2.LINE_AA)
     for i in reversed(range(len(layout.boxes))):
+        if i in layout.dashed:
+            for x1, y1, x2, y2 in dashes(layout.boxes[i], layout.line):
+                cv2.rectangle(
+                    image, (x1, y1), (x2 - 1, y2 - 1), PALETTE[layout.shades[i]], cv2.FILLED
+                )
+            continue
         corner, opposite = _corners_of(layout.boxes[i])
         cv2.rectangle(image, corner, opposite, PALETTE[layout.shades[i]], layout.line)
     for shade, arms in layout.corners:
@@ -227,9 +238,12 @@ def _draw_in_planes(planes: Planes, layout: Layout) -> None:
     palette = shades(PALETTE, planes.colours)
     for trail, shade in zip(layout.trails, layout.shades, strict=False):
         draw_trail(planes, trail, palette[shade], layout.line)
-    corners = [_corners_of(box) for box in reversed(layout.boxes)]
-    colours = [palette[shade] for shade in reversed(layout.shades)]
-    draw_boxes(planes, corners, colours, layout.line)
+    upwards = [i for i in reversed(range(len(layout.boxes))) if i not in layout.dashed]
+    corners = [_corners_of(layout.boxes[i]) for i in upwards]
+    draw_boxes(planes, corners, [palette[layout.shades[i]] for i in upwards], layout.line)
+    for i in sorted(layout.dashed, reverse=True):
+        parts = dashes(layout.boxes[i], layout.line)
+        fill_areas(planes, parts, [palette[layout.shades[i]]] * len(parts))
     areas = [arm for corner in layout.corners for arm in corner.arms]
     fill_areas(planes, areas, [palette[corner.shade] for corner in layout.corners for _ in (0, 1)])
     for placed in layout.labels:
@@ -245,6 +259,25 @@ def _corners_of(box: Sequence[int]) -> tuple[tuple[int, int], tuple[int, int]]:
     edge, and its last pixel is the one before."""
     x1, y1, x2, y2 = box
     return (x1, y1), (max(x1, x2 - 1), max(y1, y2 - 1))
+
+
+def dashes(box: Sequence[int], line: int) -> list[Rect]:
+    """The outline of a box in dashes, as wide as the others are drawn; each side begins and ends
+    with one. They may leave the picture."""
+    x1, y1, x2, y2 = box
+    before, behind = line // 2, line // 2 + 1  # as cv2 draws an outline around its pixels
+    right, bottom = max(x1, x2 - 1), max(y1, y2 - 1)
+    across = [(a, b) for a, b in _steps(x1 - before, right + behind, line)]
+    down = [(a, b) for a, b in _steps(y1 - before, bottom + behind, line)]
+    rows = [(a, y - before, b, y + behind) for y in (y1, bottom) for a, b in across]
+    return rows + [(x - before, a, x + behind, b) for x in (x1, right) for a, b in down]
+
+
+def _steps(start: int, end: int, line: int) -> Iterator[tuple[int, int]]:
+    """Dashes and gaps of equal length, about ``DASH`` lines, from a dash to a dash."""
+    parts = max(1, round((end - start) / (DASH * line))) // 2 * 2 + 1
+    at = [start + round((end - start) * i / parts) for i in range(parts + 1)]
+    return ((at[i], at[i + 1]) for i in range(0, parts, 2))
 
 
 def _middle_of_dot(box: Sequence[int], radius: int) -> tuple[int, int]:

@@ -103,7 +103,8 @@ def _frames(summary: Summary) -> str:
     text = _many(frames.written, noun)
     if frames.read != frames.written:
         text = f"{frames.written:,} of {_many(frames.read, noun)}"
-    return text + (f", {frames.reused:,} reused" if frames.reused else "")
+    text += f", {frames.reused:,} reused" if frames.reused else ""
+    return text + (f", {frames.coasted:,} not inferred" if frames.coasted else "")
 
 
 def _detections(summary: Summary) -> str:

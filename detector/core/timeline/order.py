@@ -40,3 +40,12 @@ def grouped(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
     for stage in in_order(names):
         found[group_of(stage)].append(stage)
     return {group: tuple(stages) for group, stages in found.items()}
+
+
+SPARED = 16  # frames of a batch for each of its rows, at most
+
+
+def longest_batch(batch: int, images: int) -> int:
+    """The most frames of a batch of so many rows: those that are not inferred take none. With all
+    of the ``images``, which are the pictures in flight, in one, no other could be filled."""
+    return max(batch, min(SPARED * batch, images // 2))

@@ -25,7 +25,7 @@ Changes = Mapping[str, Change]
 
 PROGRAM, STANDARD_INPUT = "detect-video", "-"
 # Where a run's files go, and what is printed of it: nothing that its speed depends on.
-APART = ("--run-dir", "-o", "--output", "--only", "--track", "--what-if-seconds")
+APART = ("--run-dir", "-o", "--output", "--only", "--log-to", "--what-if-seconds")
 APART_ALONE = ("--prove", "--sweep", "--csv", "--json", "--quiet", "-q", "--verbose", "-v")
 LARGER = 4  # times the run's batch
 SMALLER = 0.7  # of each side of the network's input: about half of the pixels
@@ -102,8 +102,6 @@ def base_command(document: SessionDocument) -> list[str]:
     go. Where what was typed is not known, the sources alone."""
     sources = [one.video.path for one in document.each]
     words = list(document.command[1:])
-    # Of profile --track names who keeps runs, of detect who follows objects: that stays.
-    apart = APART if words[:1] == ["profile"] else {*APART} - {"--track"}
     if words[:1] in (["profile"], ["detect"]):
         words = words[1:]
     if not set(sources) <= set(words):
@@ -112,9 +110,9 @@ def base_command(document: SessionDocument) -> list[str]:
     for word in words:
         if skip:
             skip = False
-        elif word in apart:
+        elif word in APART:
             skip = True
-        elif word not in APART_ALONE and word.split("=")[0] not in apart:
+        elif word not in APART_ALONE and word.split("=")[0] not in APART:
             kept.append(word)
     return kept
 

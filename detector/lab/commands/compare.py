@@ -13,7 +13,10 @@ from detector.core.cli.options import config_options
 from detector.core.cli.printing import echo, error_terminal, print_json, terminal
 from detector.core.config.schema import CAMERA_GROUPS
 
-WITHOUT = ("engine", "precision", "batch", "output", "run_dir", "skip_still", "self_timing")
+WITHOUT = (
+    *("engine", "precision", "batch", "output", "run_dir", "self_timing"),
+    *("skip_still", "infer_every", "smooth"),  # engines are compared on frames that they see
+)
 
 
 @subcommand(

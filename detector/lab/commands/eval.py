@@ -19,7 +19,7 @@ DRAWING = tuple(leaf.name for leaf in dataclasses.fields(DrawingConfig))
 OUTPUTS = (
     "output", "save", "no_video", "only_detections", "lead", "quality", "preset", "crf", "encoder",
 )  # fmt: skip
-WITHOUT = (*OUTPUTS, "classes", *DRAWING, "self_timing", "trails", "zones")
+WITHOUT = (*OUTPUTS, "classes", *DRAWING, "self_timing", "trails", "zones", "smooth")
 
 
 @subcommand(

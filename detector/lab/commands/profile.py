@@ -8,14 +8,14 @@ from typing import Any
 import click
 
 from detector.core.cli.command import subcommand
-from detector.core.cli.help import Files, HelpfulCommand
+from detector.core.cli.help import Files
 from detector.core.cli.options import config_options
 from detector.core.cli.printing import echo, print_json, terminal
 from detector.core.config.schema import CAMERA_GROUPS
-from detector.lab.trackers import TRACK, log_to_trackers, require_trackers
+from detector.lab.trackers import LOG_TO, LogsRuns, log_to_trackers, require_trackers
 
 
-class _ListsPasses(HelpfulCommand):
+class _ListsPasses(LogsRuns):
     """A command whose help ends with the passes, which are imported only for that."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -32,7 +32,7 @@ class _ListsPasses(HelpfulCommand):
 
 
 @subcommand(
-    options=[*config_options(but=(*CAMERA_GROUPS, "page"), without=("track",)), TRACK],
+    options=[*config_options(but=(*CAMERA_GROUPS, "page")), LOG_TO],
     config_file=True,
     json="all facts",
     examples=(

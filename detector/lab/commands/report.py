@@ -13,7 +13,7 @@ from detector.core.cli.command import subcommand
 from detector.core.cli.help import Files
 from detector.core.cli.printing import echo, terminal
 from detector.core.errors import UsageError
-from detector.lab.trackers import TRACK, log_to_trackers
+from detector.lab.trackers import LOG_TO, LogsRuns, log_to_trackers
 
 if TYPE_CHECKING:
     from detector.lab.session.read import SavedSession
@@ -22,7 +22,8 @@ FORMATS = ("html", "table", "json", "csv", "trace")
 
 
 @subcommand(
-    options=[TRACK],
+    options=[LOG_TO],
+    cls=LogsRuns,
     examples=(
         "detect-video report                                  # of the run that ended last",
         "detect-video report runs/in-ort                      # runs/in-ort/report.html",

@@ -18,7 +18,7 @@ from detector.core.errors import UsageError
 if TYPE_CHECKING:
     from detector.core.config.schema import Config
 
-WITHOUT = ("output", "run_dir", "frames", "self_timing")
+WITHOUT = ("output", "run_dir", "frames", "self_timing", "infer_every", "smooth")
 
 
 @subcommand(

@@ -7,7 +7,7 @@ import numpy as np
 from detector.core.errors.machine import NotHereError
 from detector.core.session.store import Session
 from detector.core.types import Image
-from detector.lab.analysis.loop.activities import activities_of, frame_times_ms
+from detector.lab.analysis.loop.activities import Batches, LoopShape, activities_of, frame_times_ms
 from detector.lab.profile.base import Occasion, Pass
 from detector.lab.session.passes import FramesFacts, SlowFrame
 
@@ -34,15 +34,12 @@ def picture_slowest(occasion: Occasion) -> FramesFacts:
 
 def _stage_times(occasion: Occasion) -> dict[int, dict[str, float]]:
     """Frame -> stage -> milliseconds. The inference of a batch counts for each of its frames."""
-    batch = occasion.plain.document.batch
+    activities = activities_of(occasion.plain.spans)
+    batches = Batches(activities, LoopShape.of(occasion.plain.document.loop[0]))
     times: dict[int, dict[str, float]] = {}
-    for one in activities_of(occasion.plain.spans):
+    for one in activities:
         ms = (one.end_ns - one.start_ns) / 1e6
-        frames = (
-            range(one.number * batch, (one.number + 1) * batch)
-            if one.stage == "infer"
-            else [one.number]
-        )
+        frames = batches.inferred(one.number) if one.stage == "infer" else [one.number]
         for frame in frames:
             times.setdefault(frame, {})[one.stage] = ms
     return times

@@ -12,7 +12,13 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from detector.lab.analysis.loop.activities import Activity, LoopShape, activities_of, depths
+from detector.lab.analysis.loop.activities import (
+    Activity,
+    Batches,
+    LoopShape,
+    activities_of,
+    depths,
+)
 from detector.lab.session.read import SavedSession
 
 Event = dict[str, Any]
@@ -79,12 +85,13 @@ def _flows(
 ) -> Iterator[Event]:
     """An arrow through all stages of each frame; its points lie inside the slices that it joins."""
     frames: dict[int, list[Activity]] = {}
+    batches = Batches(activities, shape)
     infers = {one.number: one for one in activities if one.stage == INFER}
     for one in activities:
         if one.stage != INFER:
             frames.setdefault(one.number, []).append(one)
     for frame, calls in frames.items():
-        batch = infers.get(frame // shape.batch)
+        batch = infers.get(batches.of(frame))
         if batch is None or all(one.stage == READ for one in calls):
             continue  # the read call that found the end
         chain = sorted([*calls, batch], key=lambda one: one.start_ns)

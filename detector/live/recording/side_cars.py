@@ -345,10 +345,11 @@ class _Writing:
 def _scale(seen: _Seen, size: Size) -> Detections:
     """In pixels of the video, which may be another stream of the camera."""
     height, width = seen.size
+    shown = seen.detections.shown
     if size == (width, height):
-        return seen.detections
+        return shown
     by = np.array([size[0] / width, size[1] / height] * 2, np.float32)
-    return replace(seen.detections, boxes=seen.detections.boxes * by)
+    return replace(shown, boxes=shown.boxes * by)
 
 
 def _upright(size: Size | None, seen: Size) -> Size:

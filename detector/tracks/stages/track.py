@@ -4,19 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detector.core.stages.between import Stage
 
 if TYPE_CHECKING:
     from detector.core.types import Detections, Frame, SourceInfo
     from detector.tracks.cuts import Cuts
+    from detector.tracks.steady import Steady
     from detector.tracks.tracker import Tracker
     from detector.tracks.trails import Trails
 
 
+class _Place(NamedTuple):
+    """What is known of one camera or video."""
+
+    tracker: Tracker
+    cuts: Cuts
+    trails: Trails
+    steady: Steady
+
+
 class TrackStage(Stage):
-    """Each camera has its own tracks, with ids from 1. A cut ends all of them."""
+    """Each camera has its own tracks, with ids from 1. A cut ends all of them. In a frame that the
+    network does not see, tracks give their boxes (--infer-every)."""
 
     what = "Following the objects"
     advice = "a higher `--conf`"
@@ -31,36 +42,73 @@ class TrackStage(Stage):
 
     def __init__(self, options: Mapping[str, Any], info: SourceInfo, names: Sequence[str]) -> None:
         from detector.core.run.drawing import trail_seconds
+        from detector.core.run.following import parse_every
 
+        asked = options["tracking"]
         self._kind, self._conf = _kind(options), options["selection"]["conf"]
+        self._names = tuple(names)
         # Pictures of a folder have no times of their own: a frame each.
         self._ordered = info.kind == "pictures"
-        self._by_camera: dict[str, tuple[Tracker, Cuts, Trails]] = {}
-        self._trails_s = trail_seconds(options["tracking"]["trails"])
+        self._by_camera: dict[str, _Place] = {}
+        self._trails_s = trail_seconds(asked["trails"])
+        self._smooth, every = asked["smooth"], parse_every(asked["infer_every"])
+        self._auto = every is None
+        if every != 1:
+            from detector.tracks.looks import Looks
+
+            self.schedule = Looks(
+                every, self._time_s, first=self._kind.hits_needed, waits=info.kind != "live"
+            )
 
     def __call__(self, frame: Frame, detections: Detections) -> Detections:
-        from detector.tracks.motion import STEP_S
+        place = self._of(frame.arrival.camera if frame.arrival else "")
+        time_s = self._time_s(frame)
+        if place.cuts.here(frame):
+            place.tracker.end()
+        if frame.coasting:
+            followed = self._coast(place.tracker, frame, time_s)
+        else:
+            followed = self._follow(place.tracker, detections, time_s)
+        if self._smooth:
+            drawn = place.steady.draw(followed, place.tracker, time_s).inside(*frame.size)
+            drawn = place.trails.draw(drawn, time_s) if self._trails_s else drawn
+            return replace(followed, drawn=drawn)
+        return place.trails.draw(followed, time_s) if self._trails_s else followed
 
-        tracker, cuts, trails = self._of(frame.arrival.camera if frame.arrival else "")
-        if cuts.here(frame):
-            tracker.end()
-        time_s = frame.index * STEP_S if self._ordered else frame.time_s
+    def _follow(self, tracker: Tracker, detections: Detections, time_s: float) -> Detections:
         ids = tracker.update(detections.boxes, detections.scores, detections.class_ids, time_s)
         followed = replace(detections, track_ids=ids)
-        sure = detections.scores >= self._conf
-        followed = followed if sure.all() else followed.only(sure)
-        return trails.draw(followed, time_s) if self._trails_s else followed
+        if self._auto:
+            from detector.tracks.looks import holds_s
 
-    def _of(self, camera: str) -> tuple[Tracker, Cuts, Trails]:
+            followed.holds_s = holds_s(tracker)
+        sure = detections.scores >= self._conf
+        return followed if sure.all() else followed.only(sure)
+
+    def _coast(self, tracker: Tracker, frame: Frame, time_s: float) -> Detections:
+        import numpy as np
+
+        moved = replace(tracker.coasting(tracker.seen(), time_s), names=self._names)
+        return moved.only(np.argsort(-moved.scores, kind="stable")).inside(*frame.size)
+
+    def _time_s(self, frame: Frame) -> float:
+        from detector.tracks.motion import STEP_S
+
+        return frame.index * STEP_S if self._ordered else frame.time_s
+
+    def _of(self, camera: str) -> _Place:
         from detector.tracks.cuts import Cuts
+        from detector.tracks.steady import Steady
         from detector.tracks.trails import Trails
 
         if camera not in self._by_camera:
-            self._by_camera[camera] = self._kind(self._conf), Cuts(), Trails(self._trails_s)
+            self._by_camera[camera] = _Place(
+                self._kind(self._conf), Cuts(), Trails(self._trails_s), Steady()
+            )
         return self._by_camera[camera]
 
     def close(self) -> Sequence[str]:
-        begun = sum(tracker.begun for tracker, _, _ in self._by_camera.values())
+        begun = sum(place.tracker.begun for place in self._by_camera.values())
         return [f"tracks: {begun}"]
 
 

@@ -191,7 +191,11 @@ def test_every_call_of_a_paper_run_starts_when_its_binding_predecessor_is_done()
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
-    [{"concurrency": 2}, {"batch": 3}, {"batch": 2, "concurrency": 2}, {"sync": True}],
+    [
+        *({"concurrency": 2}, {"batch": 3}, {"batch": 2, "concurrency": 2}, {"sync": True}),
+        *({"infer_every": "3"}, {"infer_every": "4", "batch": 2, "concurrency": 2}),
+        *({"infer_every": "auto"}, {"infer_every": "3", "skip_still": "0.9"}),
+    ],
     ids=str,
 )
 def test_a_real_run_keeps_to_the_graph(tmp_path, flags):
@@ -421,6 +425,6 @@ def test_whatever_the_order_of_its_spans_a_recordings_facts_add_up(spans, loop):
     for curve in queue_curves(activities, whole):
         assert 0 <= curve.full <= 1
         assert len(curve.times_s) == len(curve.means)
-    for parts in frame_parts(activities, whole.batch, range(7)).values():
+    for parts in frame_parts(activities, whole, range(7)).values():
         assert all(part.ms >= 0 for part in parts)
     assert len(frame_times_ms(columns)) <= len(spans)

@@ -22,7 +22,7 @@ def test_the_parts_of_a_frame_add_up_to_its_time(loop):
     one = load(23, loop, read=1, infer=3, head=0.5, write=2)
     calls = run_of(one)
     done = frames_written(calls)
-    parts = frame_parts(calls, loop.batch, range(23))
+    parts = frame_parts(calls, loop, range(23))
     assert sorted(parts) == list(range(23))
     for frame, own in parts.items():
         start = next(call.start_ns for call in calls if call[:2] == ("read", frame))
@@ -32,10 +32,10 @@ def test_the_parts_of_a_frame_add_up_to_its_time(loop):
 
 def test_waits_say_what_they_wait_for():
     one = load(30, shape(queue=2, requests=8, images=20), read=1, infer=8)
-    last = frame_parts(run_of(one), 1, [20])[20]
+    last = frame_parts(run_of(one), one.shape, [20])[20]
     waits = {part.stage: part.ms for part in last if part.waits}
     assert max(waits, key=lambda stage: waits[stage]) == "infer"
-    assert frame_parts(run_of(one), 1, [99]) == {}
+    assert frame_parts(run_of(one), one.shape, [99]) == {}
 
 
 @pytest.mark.parametrize("loop", LOOPS)

@@ -188,7 +188,7 @@ def test_the_best_figure_stands_first_and_bounds_behind(session):
             "9",
             "--csv",
         ],
-        ["SOURCE", "-o", "out/", "--conf", "0.3", "--track=mlflow"],
+        ["SOURCE", "-o", "out/", "--conf", "0.3", "--log-to=mlflow"],
         ["profile", "--only", "layers", "SOURCE", "--json", "--output=x/"],
         ["detect", "SOURCE", "-q"],
     ],
@@ -268,7 +268,7 @@ def test_the_rounds_of_the_run_tell_its_noise(session):
     [
         (("SOURCE", "--track", "--trails", "1s"), ("SOURCE", "--track", "--trails", "1s")),
         (("detect", "SOURCE", "--track", "sort"), ("SOURCE", "--track", "sort")),
-        (("profile", "SOURCE", "--track", "mlflow", "--sync"), ("SOURCE", "--sync")),
+        (("profile", "SOURCE", "--log-to", "mlflow", "--sync"), ("SOURCE", "--sync")),
     ],
 )
 def test_who_follows_objects_stays_and_who_keeps_runs_goes(session, typed, kept):

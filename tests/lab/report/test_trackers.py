@@ -1,4 +1,4 @@
-"""--track: what a run tracker is told.
+"""--log-to: what a run tracker is told.
 
 MLflow by a fake that records its calls and, where it is installed, by itself; TensorBoard by its
 own reader.
@@ -117,7 +117,7 @@ def test_what_a_tracker_raises_is_one_line(session, monkeypatch):
     monkeypatch.setitem(sys.modules, "mlflow", fake)
     with pytest.raises(
         OutputError,
-        match=r"--track mlflow: the session could not be logged: no server at http://mlflow",
+        match=r"--log-to mlflow: the session could not be logged: no server at http://mlflow",
     ):
         track("mlflow", session)
 
@@ -126,7 +126,7 @@ def test_what_a_tracker_raises_is_one_line(session, monkeypatch):
 def test_an_absent_library_is_named_with_the_cure(session, monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(
-        UsageError, match=rf"--track {name}: .*pip install 'detect-video\[{name}\]'"
+        UsageError, match=rf"--log-to {name}: .*pip install 'detect-video\[{name}\]'"
     ):
         track(name, session)
 
@@ -139,7 +139,7 @@ def test_nothing_is_measured_where_the_tracker_is_absent(tmp_path):
     done = detect_video(
         "profile",
         CHECKOUT / "videos/street.mp4",
-        "--track",
+        "--log-to",
         "mlflow",
         cwd=tmp_path,
         env={"PYTHONPATH": f"{hidden.parent}:{CHECKOUT}"},
@@ -148,6 +148,15 @@ def test_nothing_is_measured_where_the_tracker_is_absent(tmp_path):
     assert done.stderr.count("\n") == 1
     assert "no mlflow here" in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hidden"]
+
+
+@pytest.mark.parametrize("command", ["profile", "report"])
+@pytest.mark.parametrize("words", [("--track", "mlflow"), ("--track=tensorboard",)], ids=str)
+def test_the_old_spelling_names_the_new_one(command, words, tmp_path):
+    done = detect_video(command, "x", *words, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert f"--log-to {words[-1].split('=')[-1]}" in done.stderr
 
 
 def test_tensorboard_reads_back_what_was_written(session):
@@ -190,7 +199,7 @@ def test_report_logs_too_and_keeps_stdout_for_the_document(session, tmp_path, mo
         "json",
         "-o",
         "-",
-        "--track",
+        "--log-to",
         "tensorboard",
         cwd=tmp_path,
     )

@@ -310,10 +310,11 @@ class _File:
         from detector.core.sinks.overlay.carried import encode_row
         from detector.core.stages.annotate import lay_out
 
-        layout = lay_out(self._width, self._height, detections, self._style)
+        shown = detections.shown
+        layout = lay_out(self._width, self._height, shown, self._style)
         row = encode_row(frame.index, frame.pts, detections)
         boxes = ass.boxes_text(layout, self._width, self._height)
-        labels = ass.label_texts(layout, detections, self._per_scale)
+        labels = ass.label_texts(layout, shown, self._per_scale)
         return [
             f"0,{ass.BOXES},,0,0,0,,{row}{boxes}",
             *(f"{layer},{ass.LABELS},,0,0,0,,{text}" for layer, text in enumerate(labels, 1)),

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from detector.core.stages.annotate import INKS, PALETTE, Layout, PlacedLabel
+from detector.core.stages.annotate import INKS, PALETTE, Layout, PlacedLabel, dashes
 from detector.core.stages.labels import FONT_HEIGHT, MANY_SCRIPTS, Color
 from detector.core.types import Detections
 
@@ -84,7 +84,7 @@ def boxes_text(layout: Layout, width: int, height: int) -> str:
     """Outlines, dots, and what labels stand on; "" where there are none."""
     upwards = range(len(layout.boxes) - 1, -1, -1)  # the best score's box is drawn last
     groups = [
-        [(layout.shades[i], _outline(layout.boxes[i], layout.line)) for i in upwards],
+        [(layout.shades[i], _drawn(layout, i)) for i in upwards],
         [
             (shade, (*_corners(*across), *_corners(*down)))
             for shade, (across, down) in layout.corners
@@ -123,6 +123,13 @@ def _by_color(shapes: Sequence[tuple[int, Points]]) -> list[tuple[int, list[int]
         mine += points
         together[shade] = mine
     return list(together.items())
+
+
+def _drawn(layout: Layout, i: int) -> Points:
+    if i not in layout.dashed:
+        return _outline(layout.boxes[i], layout.line)
+    parts = dashes(layout.boxes[i], layout.line)
+    return tuple(at for part in parts for at in _corners(*part))
 
 
 def _outline(box: Sequence[int], line: int) -> Points:

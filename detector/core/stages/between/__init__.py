@@ -10,9 +10,10 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from detector.core import wings
 
@@ -20,18 +21,39 @@ if TYPE_CHECKING:
     from detector.core.types import Detections, Frame, SourceInfo
 
 
+class Schedule(Protocol):
+    """Says which frames the network sees (--infer-every)."""
+
+    spared: int  # frames for each one that it sees, about
+    ahead: int  # frames that it sees may be on their way, when the next one is decided on
+
+    def wants(
+        self,
+        frame: Frame,
+        waits: Callable[[], AbstractContextManager[Any]],
+        check: Callable[[], None],
+    ) -> bool:
+        """Whether it sees this frame. Called for each one in order, by the thread that reads. It
+        may wait for ``told``, inside ``waits()``; ``check`` raises where the run is over."""
+
+    def told(self, frame: Frame, detections: Detections) -> None:
+        """A frame that it saw, behind all stages; called in order, by the thread that writes."""
+
+
 class Stage(ABC):
     """One stage for one source. The file that declares it imports nothing large: every run asks it
     whether it is wanted.
 
     ``what`` begins a sentence of the verdict ("Following the objects"); ``advice`` says which
-    options take work out of it. Stages come by ``order``, then by name.
+    options take work out of it. Stages come by ``order``, then by name. One that can do without
+    the network in some frames has a ``schedule``: for the others it gets no detections.
     """
 
     what: ClassVar[str]
     advice: ClassVar[str] = ""
     order: ClassVar[int] = 0
     brings: ClassVar[tuple[str, ...]] = ()  # sinks that every run with it opens, by name
+    schedule: Schedule | None = None
 
     @classmethod
     @abstractmethod

@@ -11,6 +11,7 @@ of each stage.
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import itertools
 from collections import defaultdict
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from detector.core.session.document import LoopSizes
 from detector.core.timeline import KINDS, WORK
 from detector.core.timeline.histogram import SAMPLE_FLOORS
-from detector.core.timeline.order import in_order, is_of_writer
+from detector.core.timeline.order import in_order, is_of_writer, longest_batch
 from detector.core.timeline.spans import HEAD, INFER, NMS, PREPROCESS, READ
 from detector.lab.session.columns import when_frames_were
 from detector.lab.session.profile import StepRow
@@ -145,17 +146,59 @@ def activity_graph(activities: Sequence[Activity], shape: LoopShape) -> Activity
     return ActivityGraph(activities, [list(rules.edges(at)) for at in range(len(activities))])
 
 
+class Batches:
+    """Which frames were in which batch, and which of them were inferred: those have a head.
+
+    Where all were, a batch is so many frames. The others (--infer-every, --skip-still) take no row
+    of one, so that it reaches over more frames (``loop.parts.fill``).
+    """
+
+    def __init__(self, activities: Sequence[Activity], shape: LoopShape) -> None:
+        numbers: dict[str, set[int]] = defaultdict(set)
+        for one in activities:
+            numbers[one.stage].add(one.number)
+        # The last read call finds the end of the source, so nothing follows it; but it may be the
+        # first of a batch, since the one before it was full.
+        behind = numbers[PREPROCESS] | numbers[NMS]
+        self.frames = 1 + min(max(numbers[READ], default=-1), max(behind, default=-1))
+        self._inferred = numbers[HEAD]
+        spared = numbers[NMS] - numbers[HEAD]
+        self._firsts = self._reaching(shape) if spared else range(0, self.frames + 1, shape.batch)
+
+    def _reaching(self, shape: LoopShape) -> list[int]:
+        firsts, rows, most = [0], 0, longest_batch(shape.batch, shape.images)
+        for frame in range(self.frames + 1):
+            if rows == shape.batch or frame - firsts[-1] == most:
+                firsts.append(frame)
+                rows = 0
+            rows += frame in self._inferred
+        return firsts
+
+    def of(self, frame: int) -> int:
+        """The batch that a frame was in."""
+        return bisect.bisect_right(self._firsts, frame) - 1
+
+    def begins(self, frame: int) -> bool:
+        return self._firsts[self.of(frame)] == frame
+
+    def members(self, batch: int) -> range:
+        """Its frames; none for a batch that was not there."""
+        if not 0 <= batch < len(self._firsts):
+            return range(0)
+        end = self._firsts[batch + 1] if batch + 1 < len(self._firsts) else self.frames
+        return range(self._firsts[batch], min(end, self.frames))
+
+    def inferred(self, batch: int) -> list[int]:
+        """Those that have a row of it."""
+        return [frame for frame in self.members(batch) if frame in self._inferred]
+
+
 class _Rules:
     def __init__(self, activities: Sequence[Activity], shape: LoopShape) -> None:
         self._activities, self._shape = activities, shape
         self._order = in_order(one.stage for one in activities)
         self._at = {(one.stage, one.number): at for at, one in enumerate(activities)}
-        self._frames = 1 + max((one.number for one in activities if one.stage == READ), default=-1)
-        # The last read call finds the end of the source, so no preprocess follows it.
-        self._frames = min(
-            self._frames,
-            1 + max((one.number for one in activities if one.stage == PREPROCESS), default=-1),
-        )
+        self._batches = Batches(activities, shape)
         self._before: dict[int, int] = {}
         last: dict[str, int] = {}
         for at, one in enumerate(activities):
@@ -173,30 +216,36 @@ class _Rules:
             yield from self._reading(one.number)
         elif one.stage == INFER:
             yield from self._inferring(at, one.number)
-        elif one.stage == HEAD and one.number % self._shape.batch == 0:
-            yield from self._edge(INFER, one.number // self._shape.batch, DATA)
+        elif one.stage == HEAD:
+            batch = self._batches.of(one.number)
+            if self._batches.inferred(batch)[:1] == [one.number]:
+                yield from self._edge(INFER, batch, DATA)
 
     def _reading(self, frame: int) -> Iterator[Edge]:
         shape = self._shape
         yield from self._edge(self._last_of_frame(), frame - shape.images, IMAGE)
-        if frame % shape.batch:
+        if not self._batches.begins(frame):
             return
-        batch = frame // shape.batch
+        batch = self._batches.of(frame)
         yield from self._edge(HEAD, self._last_row(batch - shape.requests), REQUEST)
         # The queue had room for the batch before this one as soon as a worker took the batch that
         # was ``queue_batches`` places ahead of it.
         yield from self._edge(INFER, batch - 1 - shape.queue_batches, BATCH_ROOM, at_start=True)
 
     def _inferring(self, at: int, batch: int) -> Iterator[Edge]:
-        yield from self._edge(PREPROCESS, self._last_row(batch), DATA)
+        members = self._batches.members(batch)
+        if members:  # one that has no row is only read
+            last = members[-1]
+            is_row = (PREPROCESS, last) in self._at
+            yield from self._edge(PREPROCESS if is_row else READ, last, DATA)
         if at in self._before:
             # The queue had room for this worker's last result when the writer took an earlier one.
             last = self._activities[self._before[at]].number
-            first_row = (last - self._shape.results) * self._shape.batch
-            yield from self._edge(HEAD, first_row, RESULT_ROOM, at_start=True)
+            rows = self._batches.inferred(last - self._shape.results)
+            yield from self._edge(HEAD, next(iter(rows), -1), RESULT_ROOM, at_start=True)
 
     def _last_row(self, batch: int) -> int:
-        return min((batch + 1) * self._shape.batch, self._frames) - 1 if batch >= 0 else -1
+        return next(reversed(self._batches.inferred(batch)), -1)
 
     def _last_of_frame(self) -> str:
         return next((one for one in reversed(self._order) if (one, 0) in self._at), NMS)
@@ -238,18 +287,19 @@ Steps = tuple[NDArray[np.int64], NDArray[np.int64]]
 def depths(activities: Sequence[Activity], shape: LoopShape) -> dict[str, Steps]:
     """The depth of each queue as steps. In the plain loop there are only frames in flight."""
     changes: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    frames = 1 + max((one.number for one in activities if one.stage == PREPROCESS), default=-1)
+    batches = Batches(activities, shape)
+    inferred = [batches.inferred(one.number) for one in activities if one.stage == INFER]
+    firsts, lasts = {one[0] for one in inferred if one}, {one[-1] for one in inferred if one}
     ended: dict[int, int] = {}
     for one in activities:
-        row = one.number % shape.batch
-        if one.stage == READ and one.number < frames:
+        if one.stage == READ and one.number < batches.frames:
             changes[IN_FLIGHT].append((one.end_ns, 1))
-        elif one.stage == PREPROCESS and (row == shape.batch - 1 or one.number == frames - 1):
+        elif one.stage == PREPROCESS and one.number in lasts:
             changes[FILLED].append((one.end_ns, 1))
         elif one.stage == INFER:
             changes[FILLED].append((one.start_ns, -1))
             changes[RESULTS].append((one.end_ns, 1))
-        elif one.stage == HEAD and row == 0:
+        elif one.stage == HEAD and one.number in firsts:
             changes[RESULTS].append((one.start_ns, -1))
         if is_of_writer(one.stage):
             ended[one.number] = max(ended.get(one.number, 0), one.end_ns)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from detector.core.timeline.spans import INFER, READ
-from detector.lab.analysis.loop.activities import Activity
+from detector.lab.analysis.loop.activities import Activity, Batches, LoopShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,20 +23,18 @@ class FramePart:
 
 
 def frame_parts(
-    activities: Sequence[Activity], batch: int, frames: Collection[int]
+    activities: Sequence[Activity], shape: LoopShape, frames: Collection[int]
 ) -> dict[int, list[FramePart]]:
     """Of each of ``frames`` that was recorded: its parts in the order in which they happened.
 
     They add up to the time from the start of its read to the end of its last stage. The inference
-    of a batch is in each of its frames; what a frame waits for includes the batch to fill.
+    of a batch is in each of its frames that has a row of it; what a frame waits for includes the
+    batch to fill.
     """
     own: dict[int, list[Activity]] = {frame: [] for frame in frames}
+    batches = Batches(activities, shape)
     for one in activities:
-        numbers = (
-            range(one.number * batch, (one.number + 1) * batch)
-            if one.stage == INFER
-            else (one.number,)
-        )
+        numbers = batches.inferred(one.number) if one.stage == INFER else (one.number,)
         for number in numbers:
             if number in own:
                 own[number].append(one)

@@ -47,7 +47,7 @@ def ready(name: str) -> None:
     except ImportError as error:
         cure = f"pip install 'detect-video[{package}]'"
         raise UsageError(
-            f"--track {name}: {package} cannot be imported ({error}); {cure}"
+            f"--log-to {name}: {package} cannot be imported ({error}); {cure}"
         ) from error
 
 
@@ -63,7 +63,7 @@ def track(name: str, session: SavedSession) -> str:
     # Servers, permissions, databases: each tracker has exceptions of its own.
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise OutputError(f"--track {name}: the session could not be logged: {reason}") from error
+        raise OutputError(f"--log-to {name}: the session could not be logged: {reason}") from error
 
 
 def entries_of(session: SavedSession) -> Entries:

@@ -1,0 +1,42 @@
+"""What a run asks of the tracks of objects, read once: how often the network looks.
+
+The wing of tracks carries it out. It stands here so that a wrong value, or one that contradicts
+another option, is refused before a model is loaded.
+"""
+
+from __future__ import annotations
+
+from detector.core.config.schema import Config
+from detector.core.errors import UsageError
+
+AUTO = "auto"
+MOST = 1000  # frames from one inference to the next
+
+
+def parse_every(text: str | None) -> int | None:
+    """Of --infer-every: every how many frames; None for auto; 1 where it is not given. Raises
+    UsageError."""
+    if text is None:
+        return 1
+    if text.strip() == AUTO:
+        return None
+    if not (text.strip().isdecimal() and text.isascii() and 1 <= int(text) <= MOST):
+        raise UsageError(f"--infer-every {text}: a whole number from 1 to {MOST}, or auto")
+    return int(text)
+
+
+def check_following(config: Config) -> None:
+    """Raises UsageError for what no run can do together."""
+    every = parse_every(config.tracking.infer_every)
+    if every == 1:
+        return
+    if config.drawing.blur:
+        raise UsageError(
+            "--blur and --infer-every contradict each other: in frames that are not inferred, a "
+            "box may miss what it is to hide; leave one out"
+        )
+    if every is None and config.runtime.batch > 1:
+        raise UsageError(
+            "--infer-every auto decides from frame to frame; use --batch 1, or a number: "
+            "--infer-every 3"
+        )

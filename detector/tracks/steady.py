@@ -1,0 +1,93 @@
+"""Boxes that are drawn steady (--smooth): filtered along their tracks, and held where one is
+missed.
+
+The filter is the 1 Euro filter (Casiez, Roussel and Vogel, CHI 2012, "1 Euro Filter: A Simple
+Speed-based Low-pass Filter for Noisy Input in Interactive Systems"): a low pass whose cutoff rises
+with speed, so that what stands still does not tremble, and what moves does not trail behind. Speeds
+are in units of the box, so that one setting serves small and large ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from detector.core.types import Detections
+from detector.tracks.motion import Floats
+from detector.tracks.tracker import NONE, Tracker
+
+HOLD_S = 0.5  # how long a track is drawn where it has no box
+CUTOFF_HZ = 1.0  # of what stands still
+PER_SPEED = 3.0  # Hz more for each box's size a second
+SPEED_CUTOFF_HZ = 1.0
+
+
+@dataclass(slots=True)
+class _Filter:
+    time_s: float
+    raw: Floats  # [4] centre, width and height, pixels; as they came
+    place: Floats  # [4] filtered
+    speed: Floats  # [4] pixels a second
+
+
+class Steady:
+    """Of one camera or video."""
+
+    def __init__(self) -> None:
+        self._filters: dict[int, _Filter] = {}
+
+    def draw(self, detections: Detections, tracker: Tracker, time_s: float) -> Detections:
+        """What pictures show instead of ``detections``, which have the ids of their tracks. Boxes
+        without an id stay as they are. Best score first."""
+        assert detections.track_ids is not None
+        here = detections.track_ids
+        rows = tracker.followed(time_s, HOLD_S)
+        rows = rows[~np.isin(tracker.ids[rows], here)]
+        missed = tracker.coasting(rows, time_s)
+        drawn = replace(
+            detections,
+            boxes=np.concatenate([detections.boxes, missed.boxes]),
+            scores=np.concatenate([detections.scores, missed.scores]),
+            class_ids=np.concatenate([detections.class_ids, missed.class_ids]),
+            track_ids=np.concatenate([here, tracker.ids[rows]]),
+            coasting=np.concatenate(
+                [
+                    np.zeros(len(here), bool)
+                    if detections.coasting is None
+                    else detections.coasting,
+                    np.ones(len(rows), bool),
+                ]
+            ),
+            trails=(),
+        )
+        boxes = drawn.boxes.copy()
+        for i, one in enumerate(drawn.track_ids.tolist()):  # type: ignore[union-attr]
+            if one != NONE:
+                boxes[i] = self._filtered(one, boxes[i].astype(np.float64), time_s)
+        alive = set(tracker.ids.tolist())
+        self._filters = {one: kept for one, kept in self._filters.items() if one in alive}
+        order = np.argsort(-drawn.scores, kind="stable")
+        return replace(drawn, boxes=boxes).only(order)
+
+    def _filtered(self, one: int, box: Floats, time_s: float) -> Floats:
+        size = np.maximum(box[2:] - box[:2], 1.0)
+        place = np.concatenate([(box[:2] + box[2:]) / 2, size])
+        last = self._filters.get(one)
+        if last is None:
+            self._filters[one] = _Filter(time_s, place, place.copy(), np.zeros(4))
+            return box
+        passed_s = time_s - last.time_s
+        if passed_s > 0:
+            speed = (place - last.raw) / passed_s
+            last.speed += _weight(SPEED_CUTOFF_HZ, passed_s) * (speed - last.speed)
+            cutoff = CUTOFF_HZ + PER_SPEED * np.abs(last.speed) / np.tile(size, 2)
+            last.place += _weight(cutoff, passed_s) * (place - last.place)
+            last.raw, last.time_s = place, time_s
+        half = last.place[2:] / 2
+        return np.concatenate([last.place[:2] - half, last.place[:2] + half])
+
+
+def _weight(cutoff_hz: Floats | float, passed_s: float) -> Floats | float:
+    """Of the new value, in a low pass of first order."""
+    return 1 / (1 + 1 / (2 * np.pi * cutoff_hz * passed_s))

@@ -1,0 +1,1 @@
+"""What scripts/track_check measures on footage."""

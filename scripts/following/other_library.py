@@ -1,0 +1,45 @@
+"""Ids from roboflow's ``trackers``: run by an interpreter that has it, and by nothing of ours.
+
+Standard input: JSON, a list of frames, each a list of [x1, y1, x2, y2, score]; the first argument:
+the tracker; the second: the threshold; the third: frames a second. Standard output: the ids of each
+frame, in the order of its boxes, -1 for none.
+"""
+
+import json
+import sys
+
+import numpy as np
+import supervision
+from trackers import ByteTrackTracker, OCSORTTracker, SORTTracker
+
+
+def make(name, conf, fps):
+    if name == "sort":
+        return SORTTracker(frame_rate=fps, track_activation_threshold=conf)
+    if name == "ocsort":
+        return OCSORTTracker(frame_rate=fps, high_conf_det_threshold=conf)
+    return ByteTrackTracker(
+        frame_rate=fps, track_activation_threshold=conf, high_conf_det_threshold=conf
+    )
+
+
+def main():
+    name, conf, fps = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
+    tracker, told = make(name, conf, fps), []
+    for i, rows in enumerate(json.load(sys.stdin)):
+        table = np.array(rows, np.float32).reshape(-1, 5)
+        given = supervision.Detections(
+            table[:, :4], confidence=table[:, 4], class_id=np.zeros(len(table), int)
+        )
+        given.data["at"] = np.arange(len(table))
+        moment = {} if name == "ocsort" else {"timestamp": i / fps}
+        found = tracker.update(given, **moment)
+        ids = [-1] * len(table)
+        if found.tracker_id is not None and len(found):
+            for at, one in zip(found.data["at"].tolist(), found.tracker_id.tolist(), strict=True):
+                ids[at] = one
+        told.append(ids)
+    json.dump(told, sys.stdout)
+
+
+main()

@@ -1,0 +1,322 @@
+"""--infer-every and --smooth: which frames the network sees, what tracks say of the others, and
+what pictures show."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from detector import Detector
+from detector.core.config.levels import resolve_config
+from detector.core.errors import UsageError
+from detector.core.run.following import MOST, parse_every
+from detector.core.run.plan import Asked
+from detector.core.stages.annotate import Style, dashes, lay_out
+from detector.core.types import Arrival, Detections, Frame, Planes, SourceInfo
+from detector.tracks.bytetrack import BytetrackTracker
+from detector.tracks.looks import CONFIRM_S, DRIFT, MOST_S, Looks, holds_s
+from detector.tracks.stages.track import TrackStage
+from detector.tracks.steady import HOLD_S, Steady
+from detector.tracks.trackers import KINDS
+from tests.cli.command import detect_video
+from tests.conftest import CHECKOUT
+
+STREET = str(CHECKOUT / "videos/street.mp4")
+INFO = SourceInfo("in.mp4", "video", 640, 360, Fraction(25), Fraction(1, 25))
+NAMES = ("person", "vehicle")
+WIDTH = 40.0
+
+
+def frame(index: int, time_s: float | None = None, **more: Any) -> Frame:
+    picture = np.full((360, 640, 3), more.pop("shade", 90), np.uint8)
+    return Frame(index, index, index / 25 if time_s is None else time_s, picture, **more)
+
+
+def one_box(x: float, score: float = 0.9) -> Detections:
+    box = np.array([[x, 100, x + WIDTH, 200]], np.float32)
+    return Detections(box, np.array([score], np.float32), np.zeros(1, np.int64), NAMES)
+
+
+def looked(looks: Looks, frames: list[Frame]) -> list[int]:
+    return [i for i, one in enumerate(frames) if looks.wants(one, nullcontext, lambda: None)]
+
+
+def every(n: int | None, **more: Any) -> Looks:
+    return Looks(n, lambda one: one.time_s, **more)
+
+
+# ----------------------------------------------------------------------
+# When the network looks.
+
+
+def test_every_nth_behind_the_first_ones_of_a_scene() -> None:
+    frames = [frame(i) for i in range(12)]
+    assert looked(every(4), frames) == [0, 4, 8]
+    assert looked(every(4, first=2), frames) == [0, 1, 5, 9]
+
+
+def test_a_cut_is_looked_at() -> None:
+    frames = [frame(i, shade=90 if i < 6 else 200) for i in range(12)]
+    assert looked(every(4, first=2), frames) == [0, 1, 5, 6, 7, 11]
+
+
+def test_a_gap_in_which_tracks_end_is_looked_behind() -> None:
+    frames = [frame(0), frame(1), frame(2, 5.0), frame(3, 5.04), frame(4, 0.0), frame(5, 0.04)]
+    assert looked(every(50), frames) == [0, 2, 4]  # the clock goes back, too
+
+
+def test_cameras_have_their_own_turns_and_a_new_connection_begins_anew() -> None:
+    def of(camera: str, epoch: int = 1) -> Frame:
+        return frame(0, 1.0, arrival=Arrival(camera, epoch, 0, 0.0))
+
+    frames = [of("a"), of("a"), of("b"), of("a"), of("b"), of("b"), of("a", 2), of("a", 2)]
+    assert looked(every(3), frames) == [0, 2, 6]
+
+
+def test_auto_on_cameras_takes_the_newest_and_waits_for_nothing() -> None:
+    looks = every(None, waits=False)
+    frames = [frame(i) for i in range(40)]
+    seen = []
+    for i, one in enumerate(frames):
+        if looks.wants(one, nullcontext, lambda: None):
+            seen.append(i)
+            looks.told(one, replace(one_box(0), holds_s=0.12))
+    assert seen[:3] == [0, 4, 8]
+    assert looks.wants(frame(40), nullcontext, lambda: None)
+
+
+def test_how_long_tracks_hold() -> None:
+    tracker = BytetrackTracker(0.25)
+    assert holds_s(tracker) == MOST_S
+    for i in range(40):
+        boxes = one_box(100 + 4 * i)  # 100 pixels a second, in boxes of 40
+        tracker.update(boxes.boxes, boxes.scores, boxes.class_ids, i / 25)
+        if i == 0:
+            assert holds_s(tracker) == CONFIRM_S
+    assert holds_s(tracker) == pytest.approx(DRIFT * WIDTH / 100, rel=0.02)
+    still = BytetrackTracker(0.25)
+    for i in range(5):
+        still.update(boxes.boxes, boxes.scores, boxes.class_ids, i / 25)
+    assert holds_s(still) == MOST_S
+
+
+# ----------------------------------------------------------------------
+# What tracks say in between.
+
+
+@pytest.mark.parametrize("name", sorted(KINDS))
+def test_boxes_go_on_as_they_moved_and_nothing_of_it_moves_the_tracks(name: str) -> None:
+    straight, coasted = KINDS[name](0.25), KINDS[name](0.25)
+    for i in range(0, 60, 3):
+        t, boxes = i / 25, one_box(100 + 2 * i)
+        wanted = straight.update(boxes.boxes, boxes.scores, boxes.class_ids, t)
+        found = coasted.update(boxes.boxes, boxes.scores, boxes.class_ids, t)
+        assert wanted.tolist() == found.tolist()
+        for k in (1, 2):
+            moved = coasted.coasting(coasted.seen(), (i + k) / 25)
+            assert moved.track_ids is not None
+            assert moved.track_ids.tolist() == found.tolist()
+            assert moved.coasting is not None
+            assert moved.coasting.all()
+            if i > 30:
+                assert moved.boxes[0] == pytest.approx(one_box(100 + 2 * (i + k)).boxes[0], abs=1)
+
+
+def test_the_stage_gives_boxes_to_frames_without_and_leaves_out_what_left() -> None:
+    stage = TrackStage(resolve_config(None, {"infer_every": "3"}).as_dict(), INFO, NAMES)
+    assert stage.schedule is not None
+    ends = []
+    for i in range(60):
+        spared = i % 3 > 0
+        two = one_box(300 + 8 * i, 0.7)
+        boxes = np.concatenate([one_box(20).boxes, two.boxes]).clip(0, [640, 360] * 2)
+        there = np.array([True, two.boxes[0, 0] < 640])
+        found = Detections(
+            boxes[there], np.array([0.5, 0.7], np.float32)[there], np.zeros(there.sum(), np.int64)
+        )
+        given = Detections.empty() if spared else replace(found, names=NAMES)
+        ends.append(stage(frame(i, coasting=spared), given))
+    assert [len(one) for one in ends[3:9]] == [2] * 6
+    assert len(ends[-1]) == 1
+    for i, one in enumerate(ends):
+        assert (one.coasting is None) == (i % 3 == 0)
+        assert one.names == NAMES
+        assert one.coasting is None or (np.diff(one.scores) <= 0).all()
+        assert (one.boxes[:, 2] <= 640).all()
+
+
+def test_low_scores_do_not_come_back_as_coasting_boxes() -> None:
+    stage = TrackStage(resolve_config(None, {"infer_every": "2"}).as_dict(), INFO, NAMES)
+    for i in range(4):
+        assert len(stage(frame(2 * i), one_box(100, 0.9 if i < 3 else 0.15))) == (i < 3)
+        after = stage(frame(2 * i + 1, coasting=True), Detections.empty())
+        assert len(after) == (i < 3)
+
+
+# ----------------------------------------------------------------------
+# What pictures show.
+
+
+def smooth(n: int, box: Callable[[int], Detections | None]) -> Iterator[tuple[int, Detections]]:
+    stage = TrackStage(resolve_config(None, {"smooth": True}).as_dict(), INFO, NAMES)
+    for i in range(n):
+        given = box(i)
+        yield i, stage(frame(i), Detections.empty(NAMES) if given is None else given)
+
+
+def test_smooth_boxes_tremble_less_and_rows_stay() -> None:
+    random = np.random.default_rng(1)
+    xs = 200 + random.normal(0, 2, 100)
+    drawn = []
+    for i, found in smooth(100, lambda i: one_box(xs[i])):
+        assert found.boxes[0, 0] == np.float32(xs[i])
+        drawn.append(float(found.shown.boxes[0, 0]))
+    assert np.std(np.diff(drawn[10:])) < 0.5 * np.std(np.diff(xs[10:]))
+
+
+def test_smooth_holds_a_box_that_is_missed_and_no_longer() -> None:
+    gap = range(20, 60)
+    held = []
+    for i, found in smooth(60, lambda i: None if i in gap else one_box(100 + 2 * i)):
+        assert len(found) == (i not in gap)
+        if i in gap and len(found.shown):
+            assert found.shown.coasting is not None
+            assert found.shown.coasting.tolist() == [True]
+            assert found.shown.boxes[0, 0] == pytest.approx(100 + 2 * i, abs=4)
+            held.append(i)
+    assert held == list(range(20, 19 + int(HOLD_S * 25) + 1))
+
+
+@pytest.mark.parametrize("speed", [25, 100, 400])
+def test_smooth_trails_behind_by_two_pixels_at_most(speed: int) -> None:
+    tracker, steady = BytetrackTracker(0.25), Steady()
+    for i in range(100):
+        found = one_box(speed * i / 25)
+        found.track_ids = tracker.update(found.boxes, found.scores, found.class_ids, i / 25)
+        drawn = steady.draw(found, tracker, i / 25)
+    assert 0 < found.boxes[0, 0] - drawn.boxes[0, 0] < 2.2
+
+
+def test_coasting_boxes_are_dashed_in_both_kinds_of_pictures() -> None:
+    from detector.core.stages.annotate import annotate
+    from tests.planes import planes_of
+
+    found = replace(one_box(100), coasting=np.array([True]))
+    style = Style(labels=False)
+    assert lay_out(640, 360, found, style).dashed == {0}
+    plain, dashed = (np.zeros((360, 640, 3), np.uint8) for _ in range(2))
+    annotate(plain, one_box(100), style)
+    annotate(dashed, found, style)
+    on_solid, on_dashes = plain.any(axis=2), dashed.any(axis=2)
+    assert not (on_dashes & ~on_solid).any()
+    assert 0.4 < on_dashes.sum() / on_solid.sum() < 0.8
+    planes: Planes = planes_of(np.zeros((360, 640, 3), np.uint8))
+    before = planes.y.copy()
+    annotate(planes, found, style)
+    assert ((planes.y != before) == on_dashes).all()
+
+
+@pytest.mark.parametrize("box", [(0, 0, 1, 1), (5, 5, 9, 300), (-10, -10, 700, 20)])
+@pytest.mark.parametrize("line", [1, 2, 5])
+def test_dashes_of_any_box(box: tuple[int, int, int, int], line: int) -> None:
+    for x1, y1, x2, y2 in dashes(box, line):
+        assert x1 < x2
+        assert y1 < y2
+
+
+# ----------------------------------------------------------------------
+# Options.
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "two", "1.5", "", str(MOST + 1), "²"])
+def test_wrong_numbers(given: str) -> None:
+    with pytest.raises(UsageError, match="--infer-every"):
+        Asked.of(resolve_config(None, {"infer_every": given}))
+
+
+def test_they_bring_a_tracker() -> None:
+    assert (parse_every(None), parse_every("7"), parse_every("auto")) == (1, 7, None)
+    for given in ({"infer_every": "2"}, {"smooth": True}):
+        config = resolve_config(None, given)
+        assert config.tracking.track == "bytetrack"
+        assert Asked.of(config).writing["tracks"]
+    kept = resolve_config(None, {"infer_every": "2", "track": "sort"})
+    assert kept.tracking.track == "sort"
+    assert resolve_config(None, {}).tracking.track is None
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"infer_every": "2", "blur": ["person"]}, {"infer_every": "auto", "batch": 4}],
+    ids=str,
+)
+def test_what_cannot_be_together(given: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="--infer-every"):
+        Asked.of(resolve_config(None, given))
+
+
+def test_a_tracker_of_the_caller_moves_no_boxes() -> None:
+    class Mine:
+        def update(self, detections: Detections, frame: Frame) -> NDArray[np.int64]:
+            return np.zeros(len(detections), np.int64)
+
+    with pytest.raises(UsageError, match="infer_every"):
+        Detector(engine="null", track=Mine(), infer_every="2")
+
+
+# ----------------------------------------------------------------------
+# Whole runs.
+
+
+@pytest.mark.slow
+def test_whole_runs(tmp_path: Path) -> None:
+    """What is inferred is what --stride gives; the rest is marked in all rows, and not counted."""
+
+    def ran(name: str, *options: str) -> tuple[list[dict[str, Any]], dict[str, Any], Path]:
+        done = detect_video(
+            *(STREET, "--engine", "ort", "--precision", "fp32", "--frames", "14", *options),
+            *("-o", f"{tmp_path}/{name}/", "--run-dir", f"{tmp_path}/{name}-run"),
+            cwd=tmp_path,
+        )
+        assert done.returncode == 0, done.stderr
+        rows = next((tmp_path / name).glob("*.jsonl")).read_text().splitlines()
+        session = json.loads((tmp_path / f"{name}-run/session.json").read_text())
+        return [json.loads(row) for row in rows], session, tmp_path / name
+
+    save = ("--save", "jsonl,csv,coco,mot")
+    rows, session, folder = ran("spared", "--infer-every", "3", *save)
+    looks = [0, 1, 4, 7, 10, 13]
+    assert [row["frame"] for row in rows if row.get("inferred", True)] == looks
+    assert all(row["detections"] for row in rows)
+    frames = session["frames"]
+    assert (frames["written"], frames["coasted"], frames["reused"]) == (14, 8, 0)
+    assert session["detections"]["total"] == sum(len(rows[i]["detections"]) for i in looks)
+    calls = {name: stage["calls"] for name, stage in session["stages"].items()}
+    assert calls["preprocess"] == calls["infer"] == calls["head"] == 6
+    assert calls["nms"] == calls["track"] == calls["write"] == 14
+    with next(folder.glob("*.csv")).open(newline="") as file:
+        marked = {(int(row["frame"]), row["inferred"]) for row in csv.DictReader(file)}
+    assert marked == {(i, str(int(i in looks))) for i in range(14)}
+    coco = json.loads(next(folder.glob("*.coco.json")).read_text())
+    assert [one.get("inferred", True) for one in coco["images"]] == [i in looks for i in range(14)]
+    assert next(folder.glob("*.mot.txt")).read_text()
+
+    again, session, _ = ran("sync", "--infer-every", "3", "--sync", "--save", "jsonl")
+    assert again == rows
+    busy_s = session["stages"]["infer"]["busy_s"]
+    assert session["fps"]["inference"] == pytest.approx(6 / busy_s, rel=0.01)
+    assert ran("batch", "--infer-every", "3", "--batch", "2", "--save", "jsonl")[0] == rows
+    plain, session, folder = ran("plain", "--track", "--save", "jsonl,csv")
+    assert not any("inferred" in row for row in plain)
+    assert "inferred" not in next(folder.glob("*.csv")).read_text()
+    assert session["frames"]["coasted"] == 0
