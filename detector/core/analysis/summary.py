@@ -61,9 +61,9 @@ def summarize(
         frames=_frames(runs),
         fps=_rates(runs, total),
         seconds=seconds,
-        stages={name: stage.figures() for name, stage in total.stages.items()},
+        stages={name: stage.figures(total.burnt, name) for name, stage in total.stages.items()},
         threads={
-            name: thread.figures()
+            name: thread.figures(total.burnt)
             for name, thread in sorted(total.threads.items(), key=_reader_first)
         },
         cpu=_cpu(facts, total, runs),
@@ -196,8 +196,8 @@ def _cpu(facts: RunFacts, total: Recording, runs: Sequence[SourceRun]) -> CpuTim
 
 def _verdict(facts: RunFacts, recording: Recording, runs: Sequence[SourceRun]) -> Verdict:
     times = frame_times(
-        {name: stage.figures() for name, stage in recording.stages.items()},
-        {name: thread.figures() for name, thread in recording.threads.items()},
+        {name: stage.figures(recording.burnt, name) for name, stage in recording.stages.items()},
+        {name: thread.figures(recording.burnt) for name, thread in recording.threads.items()},
         _cpu(facts, recording, runs),
         recording.infer_ns / 1e9,
         sum(run.run_s for run in runs),
