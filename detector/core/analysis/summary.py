@@ -382,8 +382,6 @@ def thread_rows(summary: Summary, frames: int) -> list[ThreadRow]:
             raise AssertionError(f"the ledger of thread {name} does not add up: {seconds} s")
         waits = sorted(thread.waits.items(), key=lambda item: -item[1])
         named = tuple(what for what, waited_s in waits if waited_s > 0)
-        splits = (thread.busy_split, thread.wait_split, thread.other_split)
-        split = (SplitMs.of(one, frames) for one in splits)
         rows.append(
             ThreadRow(
                 name,
@@ -393,7 +391,9 @@ def thread_rows(summary: Summary, frames: int) -> list[ThreadRow]:
                 other,
                 wall,
                 named,
-                *split,
+                busy=SplitMs.of(thread.busy_split, frames),
+                waiting=SplitMs.of(thread.wait_split, frames),
+                other=SplitMs.of(thread.other_split, frames),
                 foreign=thread.foreign_share,
                 rest=_rest(thread),
             )

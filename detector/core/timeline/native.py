@@ -66,8 +66,8 @@ class RunQueue:
     def __init__(self, place: str = "/proc/thread-self/schedstat") -> None:
         self._file = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
 
-    def read(self) -> int:
-        return int(os.pread(self._file, 96, 0).split(None, 2)[1])
+    def read(self, pread: Callable[[int, int, int], bytes] = os.pread) -> int:
+        return int(pread(self._file, 96, 0).split(b" ", 2)[1])
 
     def close(self) -> None:
         os.close(self._file)

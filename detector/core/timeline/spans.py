@@ -53,17 +53,18 @@ class Meter:
 
     def enter(self, now: int) -> None:
         with self._lock:
-            if not self._inside:
-                # A thread may read its clock and be overtaken before it gets the lock. ``max``
-                # keeps time from being counted twice.
-                self._since = max(now, self._since)
+            # A thread may read its clock and be overtaken before it gets the lock. No time is
+            # counted twice.
+            if not self._inside and now > self._since:
+                self._since = now
             self._inside += 1
 
     def leave(self, now: int) -> None:
         with self._lock:
             self._inside -= 1
             if not self._inside:
-                self.total_ns += max(0, now - self._since)
+                if now > self._since:
+                    self.total_ns += now - self._since
                 self._since = now
 
     def so_far(self, now: int) -> int:
@@ -94,12 +95,18 @@ class Span:
     __slots__ = (
         "_clock",
         "_histogram",
+        "_keep_end",
+        "_keep_index",
+        "_keep_start",
         "_kept",
         "_meter",
         "_outer",
         "_pending",
+        "_pop",
+        "_push",
         "_range",
         "_ring",
+        "_room",
         "_start",
         "_track",
         "beside_ns",
@@ -109,7 +116,6 @@ class Span:
         "kind",
         "on_cpu_ns",
         "ready_ns",
-        "room",
         "self_ns",
         "stage",
     )
@@ -126,7 +132,10 @@ class Span:
         spool: Spool | None = None,
     ) -> None:
         self._track, self.stage, self.kind = track, stage, kind
-        self._clock, self._meter, self._range = track.clock, meter, nvtx
+        self._clock, self._meter = track.clock, meter
+        self._range = None if nvtx is None else nvtx.attributes
+        if nvtx is not None:
+            self._push, self._pop = nvtx.push, nvtx.pop
         self._histogram = Histogram()
         self._pending = array("q")
         self._start = 0
@@ -134,9 +143,12 @@ class Span:
         self.index = 0
         self.calls = self.self_ns = self.on_cpu_ns = self.ready_ns = self.beside_ns = 0
         self.call_ns = 0  # of the call so far
-        self.room = 0 if ring else room  # rows that may still be kept
+        self._room = 0 if ring else room  # rows that are kept
         self._ring = Ring(room) if ring else None
-        self._kept = Rows(spool)
+        kept = self._kept = Rows(spool)
+        # Looked up once: a call of each costs half as much.
+        self._keep_index, self._keep_start = kept.indices.append, kept.starts.append
+        self._keep_end = kept.ends.append
 
     def __enter__(self) -> None:
         track = self._track
@@ -146,25 +158,14 @@ class Span:
         before = outer or track.other
         start = self._clock()
         passed = start - track.last
-        own_work = passed > QUICK_NS
-        if own_work:
-            # Before the range: a look is a system call, at which a busy machine takes the core
-            # away, and the range would hold that time too.
-            track.look(before, passed)
+        if passed > QUICK_NS:
+            start = track.look_again(before, passed, start)
         else:
             before.on_cpu_ns += passed
             track.cpu_seen += passed
         if self._range is not None:
-            self._range.push(self.index)
-            own_work = True
-        if own_work:
-            spent = self._clock() - start
-            start += spent
-            if spent > QUICK_NS:
-                track.look(before, spent)
-            else:
-                before.on_cpu_ns += spent
-                track.cpu_seen += spent
+            self._range.payload = self.index
+            self._push(self._range)
         before.call_ns += start - track.last
         self._start = track.last = start
         if self._meter is not None:
@@ -179,7 +180,7 @@ class Span:
         track = self._track
         end = self._clock()
         if self._range is not None:
-            self._range.pop()
+            self._pop()
         if self._meter is not None:
             self._meter.leave(end)
         passed = end - track.last
@@ -191,17 +192,15 @@ class Span:
             self.on_cpu_ns += passed
             track.cpu_seen += passed
         duration = self.call_ns + passed
-        self.calls += 1
+        self.calls = calls = self.calls + 1
         self.self_ns += duration
         self._pending.append(duration)
-        if len(self._pending) == BLOCK:
+        if not calls % BLOCK:
             self._flush()
-        if self.room:
-            self.room -= 1
-            kept = self._kept
-            kept.indices.append(self.index)
-            kept.starts.append(self._start)
-            kept.ends.append(end)
+        if calls <= self._room:
+            self._keep_index(self.index)
+            self._keep_start(self._start)
+            self._keep_end(end)
         elif self._ring is not None:
             self._ring.put(self.index, self._start, end)
 
@@ -345,18 +344,37 @@ class Track:
         while they were read, and is left for the next look.
         """
         now = self._cpu_clock()
-        used = min(max(now - self.cpu_seen, 0), passed)
+        used = now - self.cpu_seen
+        if used > passed:
+            used = passed
+        elif used < 0:
+            used = 0
         self.cpu_seen += used
         owner.on_cpu_ns += used
         missing = passed - used
         if missing > QUICK_NS and self._queue is not None:
-            ready = min(self._queue.read() - self._ready_seen, missing)
-            owner.ready_ns += ready
-            self._ready_seen += ready
+            ready = self._queue.read() - self._ready_seen
+            if ready:
+                if ready > missing:
+                    ready = missing
+                owner.ready_ns += ready
+                self._ready_seen += ready
         if self._process_clock is not None:
             beside = self._process_clock() - now
             owner.beside_ns += max(0, beside - self._beside_seen)
             self._beside_seen = beside
+
+    def look_again(self, owner: Span | Between, passed: int, now: int) -> int:
+        """Looks before a span begins, and returns when it does. A look is a system call, at which a
+        busy machine takes the core away: neither span nor range are to hold that time."""
+        self.look(owner, passed)
+        spent = self.clock() - now
+        if spent > QUICK_NS:
+            self.look(owner, spent)
+        else:
+            owner.on_cpu_ns += spent
+            self.cpu_seen += spent
+        return now + spent
 
     def span(self, stage: str, index: int, kind: str = WORK) -> Span | FirstCall:
         """The context manager for one call; enter it at once.

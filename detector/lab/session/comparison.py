@@ -212,7 +212,8 @@ class Round:
     """One turn of a variant. ``cpu_ms``: CPU of each stage's own thread, milliseconds a frame.
     ``latency_ms``: of one call of the network.
 
-    ``idle_cpu``: cores that the variant kept busy while the others had their turn.
+    ``idle_cpu``: cores that the variant kept busy while the others had their turn. ``others``:
+    cores that other programs used meanwhile; None where the system does not tell.
     """
 
     fps: dict[Metric, float | None]
@@ -220,3 +221,5 @@ class Round:
     frames: int
     idle_cpu: float = 0.0
     latency_ms: dict[str, float | None] = field(default_factory=dict)
+    others: float | None = None
+    cores: int = 0
