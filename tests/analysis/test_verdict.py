@@ -21,6 +21,7 @@ from detector.core.analysis.verdict import (
     gain_with_smaller_input,
     gain_without,
     has_encodings,
+    is_said,
     judge,
     need_s,
 )
@@ -215,10 +216,27 @@ def test_beside_much_of_others_nothing_is_predicted(others_s):
     assert facts.bottleneck == "infer"
     assert facts.gain_if_free is UNSET
     assert f"{min(others_s, 0.7):.1f} of 2 cores" in facts.sentence
+    assert facts.others_cores == pytest.approx(min(others_s, 0.7))
     assert "%" not in facts.sentence.split("time.", 1)[1]
     free = judge(load(9.2, cores=2, process_cpu_s=1.3, infer=9, write=5))
     assert free.gain_if_free is not UNSET
     assert set(free.gain_if_free) == {"infer"}
+    assert free.others_cores is UNSET
+
+
+@pytest.mark.parametrize(
+    ("ready_s", "foreign", "crowded"),
+    [(0.2, None, ("writer", 0.2)), (0.2, 0.75, ("writer", 0.05)), (0.2, 1.0, None), (0, 0.0, None)],
+)
+def test_the_thread_that_waited_most_for_its_own_kind(ready_s, foreign, crowded):
+    threads = {
+        "reader": replace(thread(1.0), ready_s=0.001, foreign_share=0.0),
+        "writer": replace(thread(1.0), ready_s=ready_s, foreign_share=foreign),
+    }
+    times = frame_times(stages(infer=9), threads, cpu_time(1, 1.0), 0.9, 1.0, 100, False)
+    assert times is not None
+    assert times.crowded == (None if crowded is None else pytest.approx(crowded))
+    assert ("`writer` waited" in judge(times).sentence) is (crowded is not None)
 
 
 def test_what_the_needs_do_not_explain_is_not_predicted():
@@ -309,7 +327,16 @@ def test_the_same_stage_is_named_beside_any_load(others, stretched):
     assert judge(found).bottleneck == "write"
     assert found.stages["infer"] == pytest.approx(4e-3)
     assert estimate_without(found, "write") == pytest.approx(estimate_without(beside(0), "write"))
-    assert (judge(found).gain_if_free is UNSET) == bool(others)
+    assert judge(found).gain_if_free is UNSET  # the cores are full, by others or by the run
+
+
+@pytest.mark.parametrize(("between_ms", "said"), [(1, True), (10, False)])
+def test_a_gain_after_which_the_cores_are_full_is_not_said(between_ms, said):
+    """Without inference, 4 ms of writing are left, and this much of CPU beside it, on two cores."""
+    found = load(10, cores=2, process_cpu_s=1.5, infer=10, write=4)
+    found = replace(found, stage_cpu={"infer": 1e-3, "write": 4e-3}, between_cpu_s=between_ms / 1e3)
+    assert not found.cpu_is_full
+    assert is_said(found, {"infer": 0.0}) is said
 
 
 ADVICE = [
@@ -429,7 +456,7 @@ def test_the_sentences_own_arithmetic_holds(
     assert "inf" not in re.sub("[Ii]nfer(ence)?", "", sentence)
     assert "nan" not in sentence
     assert "-" not in re.sub(r"`[^`]*`|Non-maximum", "", sentence)
-    busy = re.search(r"keeps ([\d.]+) of (\d+) cores busy", sentence)
+    busy = re.search(r"keep ([\d.]+) of (\d+) cores busy", sentence)
     if busy:
         used, there = float(busy[1]), int(busy[2])
         assert used <= there + 0.06
@@ -469,11 +496,11 @@ GAINS = ("it", "inference")
 
 
 def _percent(said):
-    """Of a sentence's beginning: 40 of ``about 40% more FPS``."""
+    """Of a sentence's beginning: 40 of ``at most 40% more FPS``."""
     if said is None:
         return None
     if said[1].startswith("no more FPS"):
         return 0.0
     if said[1].startswith("more FPS without a bound"):
         return float("inf")
-    return float(re.match(r"(?:about|at most) (\d+)% more FPS", said[1])[1])
+    return float(re.match(r"at most (\d+)% more FPS", said[1])[1])

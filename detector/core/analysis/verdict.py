@@ -9,8 +9,8 @@ The gain is a bound. A stage that takes no time cannot make the run faster than 
 is left, nor than the CPU work of the others on the cores there are; opening and closing files still
 takes its time; and the gain is no more than the time in which the stage ran. It is said only where
 it holds: where the run itself is explained, so that the bound and the estimate from the needs lie
-within ``APART`` of each other, and where other programs took little. Measured on two cores at 90%,
-a bound without libraries' threads said 9%, and without inference the run was 66% faster.
+within ``APART`` of each other, where the cores are not full, and where other programs took little.
+Measured on two cores at 90%, the bound said 9%, and without inference the run was 66% faster.
 
 The stage that is named is the one that would bring most. Its share is that of its row in the
 ledger, so that a reader finds the very figure there.
@@ -77,6 +77,9 @@ class FrameTimes:
     frames: int
     shares: dict[str, float]  # of its threads' time in the loop, as in the ledger, 0 to 1
     workers: int
+    # The thread that waited most for a core that this run's other threads had: its name, and of its
+    # time in the loop, 0 to 1. None where the system does not tell, or none waited.
+    crowded: tuple[str, float] | None = None
 
     @property
     def groups(self) -> dict[str, float]:
@@ -94,6 +97,10 @@ class FrameTimes:
     def cpu_is_full(self) -> bool:
         """True where stages compete for cores."""
         return not self.sync and self.cpu_share + self.others_share > CPU_FULL
+
+    @property
+    def others_cores(self) -> float:
+        return self.others_share * self.cores
 
     @property
     def others_took_much(self) -> bool:
@@ -184,7 +191,18 @@ def frame_times(
         frames=frames,
         shares=shares,
         workers=len(infer.threads),
+        crowded=_most_crowded(threads),
     )
+
+
+def _most_crowded(threads: Mapping[str, ThreadFigures]) -> tuple[str, float] | None:
+    waited = {
+        name: (thread.ready_s or 0.0) * (1 - (thread.foreign_share or 0.0)) / thread.wall_s
+        for name, thread in threads.items()
+        if thread.wall_s
+    }
+    name = max(waited, key=lambda one: waited[one], default="")
+    return (name, min(1.0, waited[name])) if name and waited[name] >= LEAST else None
 
 
 def _ran_s(name: str, stage: StageFigures, infer_s: float) -> float:
@@ -246,8 +264,13 @@ def _limits(times: FrameTimes, left: Mapping[str, float]) -> dict[str, float]:
         group: sum(needs.get(name, 0) * left.get(name, 1) for name in names)
         for group, names in parts.items()
     }
+    return limits | {CPU: _cpu_s(times, left)}
+
+
+def _cpu_s(times: FrameTimes, left: Mapping[str, float]) -> float:
+    """Seconds a frame of all CPU time that is left, spread over the cores."""
     cpu = sum(seconds * left.get(name, 1) for name, seconds in times.stage_cpu.items())
-    return limits | {CPU: (cpu + times.between_cpu_s) / times.cores}
+    return (cpu + times.between_cpu_s) / times.cores
 
 
 def estimate_without(times: FrameTimes, stage: str) -> float:
@@ -257,12 +280,19 @@ def estimate_without(times: FrameTimes, stage: str) -> float:
 
 
 def is_said(times: FrameTimes, left: Mapping[str, float]) -> bool:
-    """Whether the gain can be said of a change that leaves these shares of stages."""
+    """Whether the gain can be said of a change that leaves these shares of stages.
+
+    Not where the cores are full, before or after it: a stage that is gone then gives its cores to
+    the others, and how much faster these become, nothing tells but a measurement.
+    """
     if times.others_took_much:
         return False
-    bound = _gain_to(times, period_with(times, left))
+    period_s = period_with(times, left)
+    bound = _gain_to(times, period_s)
     if bound < LEAST or bound == float("inf"):
         return True  # nothing, or without a bound: neither rests on how long the run took
+    if not times.sync and (times.cpu_is_full or _cpu_s(times, left) > CPU_FULL * period_s):
+        return False
     return abs(bound - _grown(explained_s(times, {}), explained_s(times, left))) <= APART
 
 
@@ -336,6 +366,7 @@ def judge(times: FrameTimes | None, choices: Choices = Choices()) -> Verdict:
         cpu_share=round(times.cpu_share, 4),
         smaller_input=UNSET if smaller is None else smaller,
         advice="" if few else _advice(stage, choices),
+        others_cores=round(times.others_cores, 2) if times.others_took_much else UNSET,
     )
 
 
@@ -379,8 +410,7 @@ def _sentence(times: FrameTimes, stage: str, gains: Mapping[str, float], choices
         if limit:
             then = f", because {limit} limits it {'then' if gain >= LEAST else 'as much'}"
         sentences.append(
-            f"Without it you would get {_gain(times, stage, gain)}{then}."
-            + (f" {try_it}" if advice else "")
+            f"Without it you would get {_gain(gain)}{then}." + (f" {try_it}" if advice else "")
         )
     else:
         sentences.append(
@@ -393,27 +423,31 @@ def _sentence(times: FrameTimes, stage: str, gains: Mapping[str, float], choices
         height, width = smaller
         sentences.append(
             f"With `--size {width}x{height}`, {_area_left(choices):.0%} of the network's input, "
-            f"you would get {_gain(times, INFER, gain_with_smaller_input(times, choices))} and "
+            f"you would get {_gain(gain_with_smaller_input(times, choices))} and "
             "miss more small objects."
         )
     if stage != INFER and INFER in gains and gains[INFER] <= gains.get(stage, float("inf")):
-        sentences.append(f"Without inference you would get {_gain(times, INFER, gains[INFER])}.")
+        sentences.append(f"Without inference you would get {_gain(gains[INFER])}.")
     if times.sync:
         sentences.append("Stages run in turn; without `--sync` they overlap.")
     elif times.cpu_is_full:
+        crowded = ""
+        if times.crowded is not None:
+            name, share = times.crowded
+            crowded = f", and `{name}` waited {share:.0%} of its time for one that the others had"
         sentences.append(
-            f"The CPU is full: this run keeps {times.cpu_share * times.cores:.1f} of "
-            f"{counted(times.cores, 'core')} busy."
+            f"The CPU is full: the threads of this run keep {times.cpu_share * times.cores:.1f} of "
+            f"{counted(times.cores, 'core')} busy{crowded}."
         )
     return " ".join(sentences)
 
 
 def _beside_others(times: FrameTimes) -> str:
-    others = times.others_share * times.cores
+    cores = counted(times.cores, "core")
     return (
-        f"Other programs took {others:.1f} of {counted(times.cores, 'core')}: the stage is judged "
-        "by what it needs, without its waits for a core, and no gain is predicted. Measure again "
-        "when the machine has less to do."
+        f"Other programs took {times.others_cores:.1f} of {cores}: the stage is judged by what it "
+        "needs, without its waits for a core, and no gain is predicted. Measure again when the "
+        "machine has less to do."
     )
 
 
@@ -445,9 +479,7 @@ def _advice(stage: str, choices: Choices) -> str:
     return choices.between.get(stage, ("", ""))[1]
 
 
-def _gain(times: FrameTimes, stage: str, value: float) -> str:
+def _gain(value: float) -> str:
     if value == float("inf"):
         return "more FPS without a bound, because nothing else takes time"
-    if times.cpu_is_full and times.stages[stage] / times.period_s >= LEAST:
-        return f"about {value:.0%} more FPS"
     return "no more FPS" if value < LEAST else f"at most {value:.0%} more FPS"

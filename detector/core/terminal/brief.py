@@ -40,6 +40,12 @@ def brief_lines(console: SafeConsole, summary: Summary, steady: bool) -> Iterato
         if steady:
             yield from _stages(summary, console.width)
             yield from _bars(console, summary)
+            if summary.verdict.others_cores:
+                cores = counted(summary.cpu.cores, "core")
+                yield Text(
+                    f"Other programs took {summary.verdict.others_cores:.1f} of {cores}: the times "
+                    "are theirs, too."
+                )
             yield from map(Text, _advice(summary))
     shown, hidden = _notes(summary)
     for note in shown:
