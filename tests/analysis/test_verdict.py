@@ -214,14 +214,13 @@ def test_a_full_cpu_is_said():
 def test_beside_much_of_others_nothing_is_predicted(others_s):
     facts = judge(load(10, cores=2, process_cpu_s=1.3, others_s=others_s, infer=9, write=5))
     assert facts.bottleneck == "infer"
-    assert facts.gain_if_free is UNSET
+    assert facts.gain_if_free == {}
     assert f"{min(others_s, 0.7):.1f} of 2 cores" in facts.sentence
     assert facts.others_cores == pytest.approx(min(others_s, 0.7))
     assert "%" not in facts.sentence.split("time.", 1)[1]
     free = judge(load(9.2, cores=2, process_cpu_s=1.3, infer=9, write=5))
-    assert free.gain_if_free is not UNSET
     assert set(free.gain_if_free) == {"infer"}
-    assert free.others_cores is UNSET
+    assert free.others_cores is None
 
 
 @pytest.mark.parametrize(
@@ -243,7 +242,7 @@ def test_what_the_needs_do_not_explain_is_not_predicted():
     """Of 10 ms a frame, its parts explain 7: 3 ms are nobody's, and may stay or go."""
     facts = judge(load(10, infer=1, write=7))
     assert facts.bottleneck == "write"
-    assert facts.gain_if_free is UNSET
+    assert facts.gain_if_free == {}
     assert "profile" in facts.sentence
     assert judge(load(7.05, infer=1, write=7)).gain_if_free == {
         "write": pytest.approx(6.05, abs=1e-4),
@@ -327,7 +326,7 @@ def test_the_same_stage_is_named_beside_any_load(others, stretched):
     assert judge(found).bottleneck == "write"
     assert found.stages["infer"] == pytest.approx(4e-3)
     assert estimate_without(found, "write") == pytest.approx(estimate_without(beside(0), "write"))
-    assert judge(found).gain_if_free is UNSET  # the cores are full, by others or by the run
+    assert judge(found).gain_if_free == {}  # the cores are full, by others or by the run
 
 
 @pytest.mark.parametrize(("between_ms", "said"), [(1, True), (10, False)])
@@ -478,7 +477,7 @@ def test_the_sentences_own_arithmetic_holds(
         assert 1 + estimate_without(found, other) <= (1 + gain) * (1 + NEAR) * (1 + 1e-9)
     shown = {name: re.search(rf"Without {name} you would get (.*)", sentence) for name in GAINS}
     itself, inference = (_percent(shown[name]) for name in GAINS)
-    said = {} if facts.gain_if_free is UNSET else facts.gain_if_free
+    said = facts.gain_if_free
     assert (itself is not None) == (stage in said)
     assert not (said and found.others_took_much)
     if itself is None:

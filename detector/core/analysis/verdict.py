@@ -37,7 +37,7 @@ from detector.core.timeline.spans import ANNOTATE, HEAD, INFER, NMS, PREPROCESS,
 OF_INPUT = (PREPROCESS, INFER, HEAD)  # take as long as the network's input is large, at most
 CPU_FULL = 0.8  # share of all cores' time above which stages slow each other down
 NOTHING = 1e-4  # of a frame's time: below it what is left is rounding
-OTHERS_MUCH = 0.05  # of all cores' time: a run beside so much of others is no measure of itself
+OTHERS_MUCH = 0.05  # of all cores' time: a run beside more of others is no measure of itself
 APART = 0.1  # of the FPS: a bound is said if the estimate is no further from it
 LEAST = 0.005  # of a frame's time; anything smaller rounds to 0%
 NEAR = 0.02  # of the FPS: stages whose gains lie no further apart bring as much as each other
@@ -72,6 +72,7 @@ class FrameTimes:
     process_cpu_s: float
     between_cpu_s: float  # of it, what is no stage's; 0 where the system does not tell
     others_share: float  # of all cores' time, what other processes used; 0 where nobody tells
+    told: bool  # whether somebody does
     cores: int
     sync: bool
     frames: int
@@ -186,6 +187,7 @@ def frame_times(
         process_cpu_s=cpu.process_s / frames,
         between_cpu_s=0.0 if cpu.libraries is None else between_s,
         others_share=others_share,
+        told=cpu.libraries is not None and cpu.libraries.others_s is not None,
         cores=cpu.cores,
         sync=sync,
         frames=frames,
@@ -361,12 +363,11 @@ def judge(times: FrameTimes | None, choices: Choices = Choices()) -> Verdict:
         gain_if_free={
             name: None if value == float("inf") else round(value, 4)
             for name, value in gains.items()
-        }
-        or UNSET,
+        },
         cpu_share=round(times.cpu_share, 4),
         smaller_input=UNSET if smaller is None else smaller,
         advice="" if few else _advice(stage, choices),
-        others_cores=round(times.others_cores, 2) if times.others_took_much else UNSET,
+        others_cores=round(times.others_cores, 2) if times.told else None,
     )
 
 

@@ -198,12 +198,11 @@ class CpuTime:
 class Verdict:
     """``bottleneck``: the stage to change first; None where there is nothing to judge.
     ``gain_if_free``: stage -> growth of end-to-end FPS if it took no time (0.08 = 8%), of those of
-    which it can be said; absent where there is none; None where nothing else takes time.
+    which it can be said; None where nothing else takes time.
     ``cpu_share``: of all cores' time, what this process used. ``smaller_input``: height and width
     of a network input that is advised, where inference limits the run and the model was trained for
     it; else absent. ``advice``: options that take work out of the bottleneck; "" where there are
-    none. ``others_cores``: those that other programs used, where it was so much that no gain is
-    said; else absent."""
+    none. ``others_cores``: those that other programs used; None where the system does not tell."""
 
     bottleneck: str | None
     sentence: str
@@ -211,9 +210,7 @@ class Verdict:
     cpu_share: Annotated[Amount | UnsetType, statistic("share of the cores used", "1")] = UNSET
     smaller_input: tuple[Size, Size] | UnsetType = UNSET
     advice: str = ""
-    others_cores: Annotated[
-        Amount | UnsetType, statistic("cores that other programs used", "1")
-    ] = UNSET
+    others_cores: Annotated[Amount | None, statistic("cores that others used", "1")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
