@@ -22,7 +22,7 @@ class Kernel:
     def __init__(self) -> None:
         self.wall = self.cpu = self.ready = 0
         self.looks = self.reads = self.closed = 0
-        self.late = 0  # the core is taken away for so long when the next look has been answered
+        self.late = (0, 0)  # on a core and ready, after the answer to the next look
 
     def spend(self, on_cpu: int = 0, ready: int = 0, blocked: int = 0) -> None:
         self.cpu += on_cpu
@@ -31,9 +31,10 @@ class Kernel:
 
     def look(self) -> int:
         self.looks += 1
-        late, self.late = self.late, 0
-        self.spend(ready=late)
-        return self.cpu
+        told, late = self.cpu, self.late
+        self.late = (0, 0)
+        self.spend(*late)
+        return told
 
     def read(self) -> int:
         self.reads += 1
@@ -116,13 +117,37 @@ def test_what_the_clocks_count_after_a_stretch_is_of_the_next():
     with timeline.track("main") as track:
         with track.span(WRITE, 0):
             kernel.spend(1 * MS, 2 * MS)
-            kernel.late = 3 * MS
+            kernel.late = (0, 3 * MS)
         with track.span(WRITE, 1):
             kernel.spend(1 * MS)
     thread = record(timeline).threads["main"]
     assert parts(thread.splits["work"]) == (2 * MS, 2 * MS, 0)
     assert parts(thread.splits["other"]) == (0, 3 * MS, 0)
     assert thread.unplaced_ns == 0
+
+
+def test_cpu_time_since_the_stretch_is_of_the_next():
+    """The thread works on between the end of its span and the look at its clock."""
+    kernel = Kernel()
+    timeline = kernel.timeline()
+    wall = iter((0, 0, 1 * MS, 3 * MS, 3 * MS, 3 * MS, 3 * MS))
+    timeline.clock = lambda: next(wall)
+    with timeline.track("main") as track, track.span(WRITE, 0):
+        kernel.cpu = 3 * MS  # 2 ms of it are after the span's end
+    thread = record(timeline).threads["main"]
+    assert parts(thread.splits["work"]) == (1 * MS, 0, 0)
+    assert parts(thread.splits["other"]) == (2 * MS, 0, 0)
+
+
+def test_the_next_look_corrects_what_passed_for_work():
+    kernel = Kernel()
+    timeline = kernel.timeline()
+    with timeline.track("main") as track:
+        for ready, on_cpu in ((QUICK_NS, 0), (0, 1 * MS)):
+            with track.span(WRITE, 0):
+                kernel.spend(on_cpu, ready)
+    thread = record(timeline).threads["main"]
+    assert thread.splits["work"].on_cpu_ns == thread.cpu_ns == 1 * MS
 
 
 def test_a_wait_that_no_look_saw_is_counted_as_unplaced():
