@@ -7,7 +7,7 @@ whoever else runs. They grow a little all the same, since cores that are shared 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from detector.core.session.document import Summary
 # CPU time of the same work beside burners of both cores: at most 8% more in 25 tries each, on an
 # AMD EPYC of two cores (scripts/load_check prints it for every stage).
 SHARED_CACHES = 0.15
+CROWDED = 0.5  # of all cores' time: beside so much of others, a run gets what chance leaves it
 MATERIAL = 0.02  # of all CPU time a frame: a smaller growth changes no conclusion
 
 
@@ -31,7 +32,10 @@ class Load:
 
     @property
     def differs(self) -> bool:
-        return abs(self.after - self.before) > OTHERS_MUCH * self.cores
+        """Whether wall times of the two say nothing: others took more in one of them, or so much in
+        both that each got what chance left it."""
+        apart = abs(self.after - self.before) > OTHERS_MUCH * self.cores
+        return apart or min(self.before, self.after) > CROWDED * self.cores
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -83,7 +87,7 @@ def compare_load(before: Summary, after: Summary) -> Load | None:
     return Load(first, second, before.cpu.cores)
 
 
-WHOLE = "all of it"
+WHOLE = "the whole process"
 
 
 def compare_cpu(before: Summary, after: Summary) -> list[CpuChange]:
@@ -94,6 +98,13 @@ def compare_cpu(before: Summary, after: Summary) -> list[CpuChange]:
         for name in first
         if name in second and (first[name] or second[name])
     ]
+
+
+def most_grown(changes: Sequence[CpuChange], limit: float) -> CpuChange | None:
+    """The one that regresses by most milliseconds: a stage, where one of them does."""
+    grown = [one for one in changes if one.regresses(limit)]
+    stages = [one for one in grown if one.what != WHOLE]
+    return max(stages or grown, key=lambda one: one.after - one.before, default=None)
 
 
 def _cpu_ms(summary: Summary) -> Mapping[str, float]:

@@ -28,7 +28,7 @@ def command(run_a: str, run_b: str, max_regression: str | None, as_json: bool) -
     """
     from detector.core.errors import GateError, UsageError
     from detector.lab.analysis.diff import END_TO_END, diff, what_differs
-    from detector.lab.analysis.load import compare_cpu, compare_load
+    from detector.lab.analysis.load import compare_cpu, compare_load, most_grown
     from detector.lab.session.read import read_session
     from detector.lab.terminal.diff import print_diff
 
@@ -50,8 +50,7 @@ def command(run_a: str, run_b: str, max_regression: str | None, as_json: bool) -
     else:
         print_diff(terminal(piped_width=120), changes, differing, load, cpu)
     if load is not None and load.differs:
-        if limit is not None and (grown := [one for one in cpu if one.regresses(limit)]):
-            worst = max(grown, key=lambda one: one.after - one.before)
+        if limit is not None and (worst := most_grown(cpu, limit)) is not None:
             raise GateError(
                 f"{run_b}: CPU time of {worst.what} is {worst.before:.2f} -> {worst.after:.2f} "
                 f"ms a frame, {worst.ratio - 1:.0%} more than in {run_a}: more than the "

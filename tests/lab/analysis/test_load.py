@@ -10,7 +10,13 @@ from msgspec import to_builtins
 
 from detector.core.session.document import CpuTime, LibraryThreads, StageFigures
 from detector.lab.analysis.compare import compare_variants
-from detector.lab.analysis.load import SHARED_CACHES, CpuChange, compare_cpu, compare_load
+from detector.lab.analysis.load import (
+    SHARED_CACHES,
+    CpuChange,
+    compare_cpu,
+    compare_load,
+    most_grown,
+)
 from detector.lab.session.comparison import About
 from tests.cli.command import detect_video
 from tests.lab.analysis.test_compare import variant
@@ -48,7 +54,13 @@ def ran_beside(others, write_ms=4.0, process_s=None, cores=2):
 
 @pytest.mark.parametrize(
     ("before", "after", "differs"),
-    [(0.0, 1.2, True), (1.2, 0.0, True), (1.2, 1.25, False), (0.0, 0.0, False)],
+    [
+        (0.0, 1.2, True),
+        (1.2, 0.0, True),
+        (0.5, 0.55, False),
+        (1.2, 1.25, True),  # as much in both, but so much that chance decides
+        (0.0, 0.0, False),
+    ],
 )
 def test_load_differs_by_what_others_took(before, after, differs):
     load = compare_load(ran_beside(before), ran_beside(after))
@@ -70,7 +82,9 @@ def test_what_a_system_does_not_tell_is_not_compared():
 def test_cpu_of_a_stage_has_its_libraries_threads():
     rows = {row.what: row for row in compare_cpu(ran_beside(0), ran_beside(1, write_ms=6.0))}
     assert (rows["write"].before, rows["write"].after) == pytest.approx((4.0, 6.0))
-    assert (rows["all of it"].before, rows["all of it"].after) == pytest.approx((14.0, 16.0))
+    assert (rows["the whole process"].before, rows["the whole process"].after) == pytest.approx(
+        (14.0, 16.0)
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,6 +98,16 @@ def test_cpu_of_a_stage_has_its_libraries_threads():
 )
 def test_cpu_grows_beyond_what_shared_caches_cost(before, after, fails):
     assert CpuChange("write", before, after, 14.0).regresses(0.05) is fails
+
+
+def test_the_stage_that_grew_is_named_before_the_whole():
+    whole, write, read = (
+        CpuChange(what, 4.0, after, 14.0)
+        for what, after in (("the whole process", 20.0), ("write", 9.0), ("read", 6.0))
+    )
+    assert most_grown([whole, read, write], 0.05) is write
+    assert most_grown([whole], 0.05) is whole
+    assert most_grown([CpuChange("read", 4.0, 4.1, 14.0)], 0.05) is None
 
 
 @pytest.fixture
@@ -128,7 +152,7 @@ def test_the_gate_alarms_for_what_a_run_does_itself(two_runs, tmp_path, after, c
     assert detect_video(*argv, cwd=tmp_path).returncode == code
     told = json.loads(detect_video(*argv[:3], "--json", cwd=tmp_path).stdout)
     assert told["others"]["differs"] == bool(after["others"])
-    assert {row["what"] for row in told["cpu"]} >= {"all of it"}
+    assert {row["what"] for row in told["cpu"]} >= {"the whole process"}
     assert ("slower" in detect_video(*argv[:3], cwd=tmp_path).stdout) == (not after["others"])
 
 
