@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 from msgspec import to_builtins
 
@@ -112,11 +115,13 @@ def test_the_stage_that_grew_is_named_before_the_whole():
 
 @pytest.fixture
 def two_runs(tmp_path):
-    """Saves a run twice: the second took 2.5 times as long."""
+    """Saves copies of one run: nothing differs but what a test changes."""
     from tests.lab.report.sessions import ran
 
+    run = ran(tmp_path / "run", frames=30)
+
     def save(name, **about):
-        folder = ran(tmp_path / name, frames=30)
+        folder = Path(shutil.copytree(run, tmp_path / name))
         path = folder / "session.json"
         saved = json.loads(path.read_text())
         frames = saved["frames"]["written"]
@@ -139,8 +144,7 @@ def two_runs(tmp_path):
     ],
 )
 def test_the_gate_alarms_for_what_a_run_does_itself(two_runs, tmp_path, after, code):
-    import numpy as np
-
+    """The second run took 2.5 times as long."""
     first = two_runs("first", others=0.0)
     second = two_runs("second", **after)
     with np.load(second / "spans.npz") as saved:
