@@ -61,13 +61,14 @@ class RunQueue:
     open: a read costs a microsecond, and opening it ten. Raises OSError where there is none.
     """
 
-    __slots__ = ("_file",)
+    __slots__ = ("_file", "_pread")
 
     def __init__(self, place: str = "/proc/thread-self/schedstat") -> None:
-        self._file = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+        self._file = os.open(place, os.O_RDONLY)
+        self._pread = os.pread  # looked up here: Windows has neither this nor the file
 
-    def read(self, pread: Callable[[int, int, int], bytes] = os.pread) -> int:
-        return int(pread(self._file, 96, 0).split(b" ", 2)[1])
+    def read(self) -> int:
+        return int(self._pread(self._file, 96, 0).split(b" ", 2)[1])
 
     def close(self) -> None:
         os.close(self._file)

@@ -86,8 +86,8 @@ class Span:
     clock reads and allocates nothing. Time in nested spans counts for the innermost only. A stage
     cannot nest in itself.
 
-    Totals, without what nested spans took: ``calls``, ``self_ns``; of it ``on_cpu_ns`` on a core
-    and ``ready_ns`` runnable without one. ``beside_ns``: what other threads of the process used
+    Totals, without what nested spans took: ``calls``, ``self_ns``; of it ``off_cpu_ns`` without a
+    core, and of that ``ready_ns`` runnable. ``beside_ns``: what other threads of the process used
     meanwhile, where the track observes them. One row per call: the first ``room``, or with ``ring``
     the last.
     """
@@ -114,7 +114,7 @@ class Span:
         "calls",
         "index",
         "kind",
-        "on_cpu_ns",
+        "off_cpu_ns",
         "ready_ns",
         "self_ns",
         "stage",
@@ -141,7 +141,7 @@ class Span:
         self._start = 0
         self._outer: Span | None = None
         self.index = 0
-        self.calls = self.self_ns = self.on_cpu_ns = self.ready_ns = self.beside_ns = 0
+        self.calls = self.self_ns = self.off_cpu_ns = self.ready_ns = self.beside_ns = 0
         self.call_ns = 0  # of the call so far
         self._room = 0 if ring else room  # rows that are kept
         self._ring = Ring(room) if ring else None
@@ -158,16 +158,14 @@ class Span:
         before = outer or track.other
         start = self._clock()
         passed = start - track.last
+        track.last = start
+        before.call_ns += passed
         if passed > QUICK_NS:
-            start = track.look_again(before, passed, start)
-        else:
-            before.on_cpu_ns += passed
-            track.cpu_seen += passed
+            start = track.look_again(before, passed)
         if self._range is not None:
             self._range.payload = self.index
             self._push(self._range)
-        before.call_ns += start - track.last
-        self._start = track.last = start
+        self._start = start
         if self._meter is not None:
             self._meter.enter(start)
 
@@ -188,9 +186,6 @@ class Span:
         track.innermost = self._outer
         if passed > QUICK_NS:
             track.look(self, passed)
-        else:
-            self.on_cpu_ns += passed
-            track.cpu_seen += passed
         duration = self.call_ns + passed
         self.calls = calls = self.calls + 1
         self.self_ns += duration
@@ -203,6 +198,10 @@ class Span:
             self._keep_end(end)
         elif self._ring is not None:
             self._ring.put(self.index, self._start, end)
+
+    @property
+    def on_cpu_ns(self) -> int:
+        return self.self_ns - self.off_cpu_ns
 
     @property
     def cpu_ns(self) -> int:
@@ -251,12 +250,16 @@ MAX_ROWS = 300_000
 
 
 class Between:
-    """What lies between a track's spans: ``call_ns`` in all, of it on a core and ready for one."""
+    """What lies between a track's spans: ``call_ns`` in all, of it without a core, and ready."""
 
-    __slots__ = ("beside_ns", "call_ns", "on_cpu_ns", "ready_ns")
+    __slots__ = ("beside_ns", "call_ns", "off_cpu_ns", "ready_ns")
 
     def __init__(self) -> None:
-        self.call_ns = self.on_cpu_ns = self.ready_ns = self.beside_ns = 0
+        self.call_ns = self.off_cpu_ns = self.ready_ns = self.beside_ns = 0
+
+    @property
+    def on_cpu_ns(self) -> int:
+        return self.call_ns - self.off_cpu_ns
 
 
 class Track:
@@ -286,7 +289,9 @@ class Track:
         self.clock = clock
         self.innermost: Span | None = None
         self.last = 0  # when the last stretch ended
-        self.cpu_seen = 0  # the thread's CPU time then
+        # The clock less the thread's CPU time then: what its life was without a core, so far. A
+        # short stretch leaves it as it is, and so costs nothing here.
+        self._behind = 0
         self.other = Between()
         self.wall_ns = 0
         self.cpu_ns = 0
@@ -310,10 +315,11 @@ class Track:
         self._queue = self._open_queue()
         if self._queue is not None:
             self._ready_start = self._ready_seen = self._queue.read()
-        self._cpu_start = self.cpu_seen = self._cpu_clock()
+        self._cpu_start = self._cpu_clock()
         if self._process_clock is not None:
-            self._beside_seen = self._process_clock() - self.cpu_seen
+            self._beside_seen = self._process_clock() - self._cpu_start
         self._start = self.last = self.clock()
+        self._behind = self._start - self._cpu_start
         return self
 
     def __exit__(
@@ -323,7 +329,7 @@ class Track:
         trace: TracebackType | None,
     ) -> Any:
         end = self.clock()
-        passed = end - self.last
+        passed, self.last = end - self.last, end
         self.other.call_ns += passed
         self.look(self.other, passed)
         self.wall_ns += end - self._start
@@ -337,21 +343,20 @@ class Track:
             self._natives.left()
 
     def look(self, owner: Span | Between, passed: int) -> None:
-        """Books a stretch of ``passed`` nanoseconds: what of it was on a core, and ready for one.
-        The rest is blocked in a call.
+        """Books the last ``passed`` nanoseconds, which ended at ``last``: how long the thread had
+        no core, and how much of that it was ready for one. The rest is blocked in a call.
 
         The clocks are read after the stretch. What they count beyond it was since then, such as
         while they were read, and is left for the next look.
         """
         now = self._cpu_clock()
-        used = now - self.cpu_seen
-        if used > passed:
-            used = passed
-        elif used < 0:
-            used = 0
-        self.cpu_seen += used
-        owner.on_cpu_ns += used
-        missing = passed - used
+        missing = self.last - self._behind - now
+        if missing < 0:
+            missing = 0
+        elif missing > passed:
+            missing = passed
+        owner.off_cpu_ns += missing
+        self._behind += missing
         if missing > QUICK_NS and self._queue is not None:
             ready = self._queue.read() - self._ready_seen
             if ready:
@@ -364,17 +369,17 @@ class Track:
             owner.beside_ns += max(0, beside - self._beside_seen)
             self._beside_seen = beside
 
-    def look_again(self, owner: Span | Between, passed: int, now: int) -> int:
+    def look_again(self, owner: Span | Between, passed: int) -> int:
         """Looks before a span begins, and returns when it does. A look is a system call, at which a
         busy machine takes the core away: neither span nor range are to hold that time."""
         self.look(owner, passed)
-        spent = self.clock() - now
+        now = self.clock()
+        spent = now - self.last
+        self.last = now
+        owner.call_ns += spent
         if spent > QUICK_NS:
             self.look(owner, spent)
-        else:
-            owner.on_cpu_ns += spent
-            self.cpu_seen += spent
-        return now + spent
+        return now
 
     def span(self, stage: str, index: int, kind: str = WORK) -> Span | FirstCall:
         """The context manager for one call; enter it at once.
