@@ -126,6 +126,19 @@ def test_what_the_clocks_count_after_a_stretch_is_of_the_next():
     assert thread.unplaced_ns == 0
 
 
+def test_a_core_that_is_lost_while_a_span_is_about_to_begin_is_not_the_spans():
+    kernel = Kernel()
+    timeline = kernel.timeline()
+    with timeline.track("main") as track:
+        kernel.spend(1 * MS)
+        kernel.late = (0, 3 * MS)
+        with track.span(WRITE, 0):
+            kernel.spend(1 * MS, blocked=4 * MS)
+    splits = record(timeline).threads["main"].splits
+    assert parts(splits["other"]) == (1 * MS, 3 * MS, 0)
+    assert parts(splits["work"]) == (1 * MS, 0, 4 * MS)
+
+
 def test_cpu_time_since_the_stretch_is_of_the_next():
     """The thread works on between the end of its span and the look at its clock."""
     kernel = Kernel()
