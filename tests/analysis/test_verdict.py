@@ -267,6 +267,7 @@ NEEDS = [
     ((1, 0, 8), (8, 8, 0), 9),  # nobody waits for a core: all of it
     ((1, 0, 8), (4, 2, 6), 3),  # its thread sleeps while theirs wait: 2 of 8 are work
     ((1, 0, 8), (4, 2, 2), 7),  # 4 of 8 ms are theirs, the rest is a disk
+    ((1, 0, 8), (4, 2, 3), 1 + 8 * 2 / 5),  # 5 of 8: the rest waits for them, too
     ((1, 3, 0), (6, 5, 20), 4),  # an encoder works behind its back, but no call takes longer
     ((1, 9, 0), (6, 5, 20), 5),
 ]

@@ -36,6 +36,9 @@ from detector.core.timeline.spans import ANNOTATE, HEAD, INFER, NMS, PREPROCESS,
 
 OF_INPUT = (PREPROCESS, INFER, HEAD)  # take as long as the network's input is large, at most
 CPU_FULL = 0.8  # share of all cores' time above which stages slow each other down
+MOST = (
+    0.5  # of a stage's sleep: if libraries' threads were ready or at work for more, all is theirs
+)
 NOTHING = 1e-4  # of a frame's time: below it what is left is rounding
 OTHERS_MUCH = 0.05  # of all cores' time: a run beside more of others is no measure of itself
 APART = 0.1  # of the FPS: a bound is said if the estimate is no further from it
@@ -219,7 +222,7 @@ def need_s(name: str, stage: StageFigures, libraries: LibraryThreads | None) -> 
 
     Its own thread's waits are known. While that thread sleeps, libraries' threads work for it, and
     may wait for a core in turn: of as much of its sleep as the busiest of them was ready or at
-    work, the part stays in which it worked. Nor is it less than that one's CPU time: a thread is
+    work, the part stays in which it worked; of all its sleep, where that was most of it. Nor is it less than that one's CPU time: a thread is
     not faster than itself. ``busy_s`` where the system does not tell.
     """
     split = stage.split
@@ -232,6 +235,8 @@ def need_s(name: str, stage: StageFigures, libraries: LibraryThreads | None) -> 
     busiest, ready = theirs.busiest_s * scale, max(0.0, theirs.ready_s) * scale
     # Where several threads call the stage, the busiest may work for one of them alone.
     slept = min(split.blocked_s, (busiest + ready) * len(stage.threads))
+    if slept > MOST * split.blocked_s:
+        slept = split.blocked_s  # the rest are locks, of threads that wait for a core in turn
     needed = split.on_cpu_s + split.blocked_s - slept * ready / (busiest + ready)
     return min(stage.busy_s, max(needed, busiest))
 
