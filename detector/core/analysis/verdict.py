@@ -222,8 +222,9 @@ def need_s(name: str, stage: StageFigures, libraries: LibraryThreads | None) -> 
 
     Its own thread's waits are known. While that thread sleeps, libraries' threads work for it, and
     may wait for a core in turn: of as much of its sleep as the busiest of them was ready or at
-    work, the part stays in which it worked; of all its sleep, where that was most of it. Nor is it less than that one's CPU time: a thread is
-    not faster than itself. ``busy_s`` where the system does not tell.
+    work, the part stays in which it worked; of all its sleep, where that was most of it. Nor is it
+    less than that one's CPU time: a thread is not faster than itself. ``busy_s`` where the system
+    does not tell.
     """
     split = stage.split
     if split is None or not stage.calls:
