@@ -15,8 +15,9 @@ from detector.core.analysis.summary import stage_cpu_s
 from detector.core.analysis.verdict import OTHERS_MUCH
 from detector.core.session.document import Summary
 
-# CPU time of the same work beside burners of both cores: at most 8% more in 25 tries each, on an
-# AMD EPYC of two cores (scripts/load_check prints it for every stage).
+# CPU time of the same work beside one and two burners on two cores, on a machine that others used,
+# too: up to 11% more for a stage above 0.5 ms (medians of scripts/load_check; AMD EPYC). What is
+# allowed is more than was seen.
 SHARED_CACHES = 0.15
 CROWDED = 0.5  # of all cores' time: beside so much of others, a run gets what chance leaves it
 MATERIAL = 0.02  # of all CPU time a frame: a smaller growth changes no conclusion
