@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
-from detector.core.analysis.summary import summarize
+from detector.core.analysis.summary import stage_cpu_s, summarize, thread_rows, unbooked_cpu_s
 from detector.core.errors import OutputError, SourceError
+from detector.core.session.document import CpuTime, Split, StageFigures, ThreadFigures
 from detector.core.session.outcome import RunFacts, SourceRun, exit_of
 from detector.core.timeline import OffTimeline
 from detector.core.types import ReadCounts
+from tests.session.documents import document
 
 FACTS = RunFacts(
     model="m",
@@ -86,3 +89,46 @@ def test_one_function_decides_the_exit_code(runs, stop_code, unwritten, code, re
     )
     assert told.code == code
     assert re.search(reason, told.reason)
+
+
+def test_a_thread_row_says_where_the_thread_was():
+    """10 frames; three quarters of the waits for a core were for other programs."""
+    split = [Split(on_cpu_s=a, ready_s=b, blocked_s=c) for a, b, c in SPLITS]
+    thread = ThreadFigures(
+        busy_s=0.06,
+        wait_input_s=0.15,
+        wait_output_s=0,
+        other_s=0.24,
+        wall_s=0.45,
+        cpu_s=0.12,
+        ready_s=0.15,
+        busy_split=split[0],
+        wait_split=split[1],
+        other_split=split[2],
+        unplaced_s=0.009,
+        foreign_share=0.75,
+    )
+    threads = {"a": thread, "b": replace(thread, **dict.fromkeys(UNTOLD))}
+    told, untold = thread_rows(replace(document(), threads=threads), 10)
+    assert (told.ready_ms, told.foreign_ms, told.lock_ms) == pytest.approx((15, 11.25, 9))
+    assert told.rest == pytest.approx(0.02)
+    assert (untold.ready_ms, untold.foreign_ms, untold.lock_ms, untold.rest) == (None,) * 4
+
+
+SPLITS = ((0.01, 0.02, 0.03), (0.04, 0.05, 0.06), (0.07, 0.08, 0.09))
+UNTOLD = ("busy_split", "wait_split", "other_split", "unplaced_s", "foreign_share")
+
+
+@pytest.mark.parametrize(("sync", "stage_s", "rest_s"), [(False, 0.5, 0.3), (True, 0.2, 0.3)])
+def test_cpu_of_libraries_is_in_the_stages_once(sync, stage_s, rest_s):
+    stage = StageFigures(thread="a", calls=10, busy_s=1, cpu_s=0.2, library_cpu_s=0.3)
+    cpu = CpuTime(
+        cores=2,
+        process_s=1,
+        our_threads_s=0.4,
+        library_threads_s=0.6,
+        stages_include_libraries=sync,
+    )
+    summary = replace(document(), stages={"write": stage}, cpu=cpu)
+    assert stage_cpu_s(summary, "write") == pytest.approx(stage_s)
+    assert unbooked_cpu_s(summary) == pytest.approx(rest_s)

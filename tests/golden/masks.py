@@ -77,6 +77,7 @@ MASKS = [
         "fps.* *.fps.* *.ratio.* seconds seconds.* *.seconds *_s *_ms *.avg *.std "
         "*.slowdown slowdown "
         "*.share share "
+        "*.foreign_share *.others_cores *.before_cores *.after_cores "
         "cpu_share *.cpu_share low high *.low *.high *.ratio *.median overhead.* *_error off_by "
         "*.off_by",
         TIME,
@@ -94,7 +95,8 @@ MASKS = [
         "a profile's functions are those that were seen",
     ),
     Mask("may", "*.bottleneck bottleneck *.verdict", "follows from the times"),
-    Mask("type", "*.comparable comparable", "follows from the noise"),
+    Mask("type", "*.comparable comparable others.differs", "follows from the noise"),
+    Mask("type", "others.cores", "the machine", only="diff-gate"),
     Mask("keys", "not_measured what_if.not_measured", "small stages: follows from the times"),
     Mask("type", "rounds what_if.rounds", "as many as there was time for", only="profile"),
     Mask("type", "what_if.rounds", "as many as there was time for"),

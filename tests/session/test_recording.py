@@ -9,6 +9,7 @@ import pytest
 
 from detector.core.session.recording import (
     Recording,
+    SplitSum,
     StageSum,
     ThreadSum,
     library_threads,
@@ -28,12 +29,19 @@ def thread_of(times: int) -> ThreadSum:
         cpu_ns=19 * times,
         ready_ns=23 * times,
         waits={"queue": 24 * times},
+        splits={
+            "work": SplitSum(1 * times, 2 * times, 0),
+            "wait_input": SplitSum(0, 4 * times, 7 * times),
+            "wait_output": SplitSum(3 * times, 2 * times, 8 * times),
+            "other": SplitSum(5 * times, 6 * times, 6 * times),
+        },
     )
 
 
 def a_source(times: int) -> Recording:
     """Every figure is another, and ``times`` as large in another source."""
     stage = StageSum(["main"], 5 * times, 7 * times, 6 * times)
+    stage.split, stage.told = SplitSum(4 * times, 2 * times, 1 * times), True
     stage.durations.add_many(array("q", [times] * 5))
     return Recording(
         {"read": stage},
@@ -56,6 +64,7 @@ def test_sums_of_two_sources() -> None:
     assert list(total.stages) == [*STAGES]
     read = total.stages["read"]
     assert (read.threads, read.calls, read.busy_ns, read.cpu_ns) == (["main"], 55, 77, 66)
+    assert read.split == SplitSum(44, 22, 11)
     assert (read.durations.count, read.durations.maximum) == (10, 10)
     assert total.threads == {"main": thread_of(11)}
     assert total.infer_ns == 29 * 11
@@ -89,6 +98,9 @@ def test_documents_have_seconds() -> None:
     waited = (thread.wait_input_s, thread.wait_output_s, thread.other_s)
     assert (thread.busy_s, *waited, thread.wall_s, thread.cpu_s) == (3, 11, 13, 17, 44, 19)
     assert (thread.ready_s, thread.waits) == (23, {"queue": 24})
+    splits = (thread.busy_split, thread.wait_split, thread.other_split)
+    assert [astuple(one) for one in splits if one] == [(1, 2, 0), (3, 6, 15), (5, 6, 6)]
+    assert thread.unplaced_s == (19 - 9) + (23 - 14)
     assert ThreadSum().figures().ready_s is None
     threads = library_threads(source.burnt)
     assert threads is not None
@@ -98,6 +110,34 @@ def test_documents_have_seconds() -> None:
     assert (stage_of.cpu_s, stage_of.busiest_s, stage_of.ready_s) == (47, 53, 59)
     assert (stage_of.calls, stage_of.threads) == (2 * 10**9, 3 * 10**9)
     assert library_threads(None) is None
+
+
+def test_a_call_before_the_steady_state_counts_as_much_as_one_within_it() -> None:
+    """Libraries' threads used 47 s in 3 calls; there were 5 in all."""
+    source = a_source(10**9)
+    assert source.burnt is not None
+    source.burnt.stages["infer"].calls = 3 * 10**9
+    stage = source.stages["read"]
+    infer = stage.figures(source.burnt, "infer")
+    assert infer.library_cpu_s == pytest.approx(47 * 5 / 3)
+    assert infer.library_ready_s == pytest.approx(59 * 5 / 3)
+    assert (stage.figures(source.burnt, "nms").library_cpu_s, infer.split) == (
+        0,
+        stage.figures().split,
+    )
+    assert stage.figures().library_cpu_s is None  # nobody tells whose threads they are
+    assert StageSum(calls=5).figures().split is None
+
+
+def test_who_had_the_cores_while_a_thread_waited() -> None:
+    """43 of the others, 37 of this process, of which 19 are the thread's own, in 31 of 44 s."""
+    source = a_source(10**9)
+    share = 43 / (43 + 37 - 19 * 31 / 44)
+    assert source.threads["main"].figures(source.burnt).foreign_share == pytest.approx(share, 1e-3)
+    assert source.threads["main"].figures().foreign_share is None
+    assert (
+        replace(source.threads["main"], ready_ns=None).figures(source.burnt).foreign_share is None
+    )
 
 
 @pytest.mark.parametrize("part", ["busy_ns", "wait_input_ns", "wait_output_ns", "other_ns"])

@@ -36,8 +36,8 @@ def test_a_tool_that_does_not_answer_gets_ranges_all_the_same(tool: Path) -> Non
     assert isinstance(domain, lib.Domain)
     assert lost is None
     one, other = ThreadRange(domain, "infer", "work"), ThreadRange(domain, "infer", "work")
-    assert one._attributes is not other._attributes  # a frame's number is of one thread
-    one.push(3)
+    assert one.attributes is not other.attributes  # a frame's number is of one thread
+    one.push(one.attributes)
     one.pop()
     domain.mark(domain.get_event_attributes(message="loop batch=1"))
     domain.end_range(domain.start_range(domain.get_event_attributes(message="run")))

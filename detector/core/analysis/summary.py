@@ -28,7 +28,9 @@ from detector.core.session.document import (
     SessionDocument,
     SourceSummary,
     SpanCounts,
+    Split,
     Summary,
+    ThreadFigures,
     Verdict,
     Video,
 )
@@ -63,9 +65,9 @@ def summarize(
         frames=_frames(runs),
         fps=_rates(runs, total),
         seconds=seconds,
-        stages={name: stage.figures() for name, stage in total.stages.items()},
+        stages={name: stage.figures(total.burnt, name) for name, stage in total.stages.items()},
         threads={
-            name: thread.figures()
+            name: thread.figures(total.burnt)
             for name, thread in sorted(total.threads.items(), key=_reader_first)
         },
         cpu=_cpu(facts, total, runs),
@@ -217,8 +219,8 @@ def _cpu(facts: RunFacts, total: Recording, runs: Sequence[SourceRun]) -> CpuTim
 
 def _verdict(facts: RunFacts, recording: Recording, runs: Sequence[SourceRun]) -> Verdict:
     times = frame_times(
-        {name: stage.figures() for name, stage in recording.stages.items()},
-        {name: thread.figures() for name, thread in recording.threads.items()},
+        {name: stage.figures(recording.burnt, name) for name, stage in recording.stages.items()},
+        {name: thread.figures(recording.burnt) for name, thread in recording.threads.items()},
         _cpu(facts, recording, runs),
         recording.infer_ns / 1e9,
         sum(run.run_s for run in runs),
@@ -262,8 +264,28 @@ def _reader_first(item: tuple[str, Any]) -> tuple[int, str]:
 
 
 @dataclass(frozen=True, slots=True)
+class SplitMs:
+    """Milliseconds a frame."""
+
+    on_cpu_ms: float
+    ready_ms: float
+    blocked_ms: float
+
+    @classmethod
+    def of(cls, split: Split | None, frames: int) -> SplitMs | None:
+        if split is None:
+            return None
+        parts = (split.on_cpu_s, split.ready_s, split.blocked_s)
+        return cls(*(seconds * 1e3 / frames for seconds in parts))
+
+
+@dataclass(frozen=True, slots=True)
 class StageRow:
-    """One stage. ``share``: of its threads' wall time; times in milliseconds a frame."""
+    """One stage. ``share``: of its threads' wall time; times in milliseconds a frame.
+
+    ``on_cpu_ms``, ``ready_ms`` and ``blocked_ms`` add up to ``busy_ms``; None where the system does
+    not tell. ``cpu_ms``: of its own thread and of those that libraries run for it.
+    """
 
     stage: str
     thread: str
@@ -273,6 +295,9 @@ class StageRow:
     p90_ms: float | None
     p99_ms: float | None
     cpu_ms: float
+    on_cpu_ms: float | None = None
+    ready_ms: float | None = None
+    blocked_ms: float | None = None
 
     @property
     def run_by(self) -> str:
@@ -283,7 +308,12 @@ class StageRow:
 
 @dataclass(frozen=True, slots=True)
 class ThreadRow:
-    """One thread; the four times add up to ``wall_ms``. Milliseconds a frame."""
+    """One thread; the four times add up to ``wall_ms``. Milliseconds a frame.
+
+    ``busy``, ``waiting`` and ``other``: on a core, ready for one, blocked; None where the
+    system does not tell. ``foreign``: other programs' part of its waits for a core, 0 to 1.
+    ``rest``: of its wall time, what the kernel's counts and the splits differ by.
+    """
 
     thread: str
     busy_ms: float
@@ -292,6 +322,43 @@ class ThreadRow:
     other_ms: float
     wall_ms: float
     waits: tuple[str, ...]  # what it waited for, longest first
+    busy: SplitMs | None = None
+    waiting: SplitMs | None = None
+    other: SplitMs | None = None
+    foreign: float | None = None
+    rest: float | None = None
+
+    @property
+    def ready_ms(self) -> float | None:
+        """How long it waited for a core, in its stages, after its waits and between."""
+        splits = [one for one in (self.busy, self.waiting, self.other) if one is not None]
+        return sum(one.ready_ms for one in splits) if splits else None
+
+    @property
+    def foreign_ms(self) -> float | None:
+        """Of ``ready_ms``, for other programs; the rest was for threads of this one."""
+        ready = self.ready_ms
+        return None if ready is None or self.foreign is None else ready * self.foreign
+
+    @property
+    def lock_ms(self) -> float | None:
+        """Between spans, neither on a core nor ready for one: asleep at the interpreter's lock or
+        at a queue's, which another thread of this program holds."""
+        return None if self.other is None else self.other.blocked_ms
+
+
+def stage_cpu_s(summary: Summary, name: str) -> float:
+    """CPU seconds of a stage, of its own thread and of those that libraries run for it. In the
+    plain loop the first holds all that ran meanwhile."""
+    stage = summary.stages[name]
+    inside = summary.cpu.stages_include_libraries
+    return stage.cpu_s + (0.0 if inside else stage.library_cpu_s or 0.0)
+
+
+def unbooked_cpu_s(summary: Summary) -> float:
+    """CPU seconds of libraries' threads that are no stage's, as far as the system tells."""
+    booked = sum(stage.library_cpu_s or 0.0 for stage in summary.stages.values())
+    return max(0.0, summary.cpu.library_threads_s - booked)
 
 
 def stage_rows(summary: Summary, frames: int) -> list[StageRow]:
@@ -301,6 +368,7 @@ def stage_rows(summary: Summary, frames: int) -> list[StageRow]:
         if not stage.calls:
             continue
         wall = sum(summary.threads[thread].wall_s for thread in stage.threads)
+        split = SplitMs.of(stage.split, frames)
         rows.append(
             StageRow(
                 stage=name,
@@ -310,7 +378,10 @@ def stage_rows(summary: Summary, frames: int) -> list[StageRow]:
                 p50_ms=stage.p50_ms,
                 p90_ms=stage.p90_ms,
                 p99_ms=stage.p99_ms,
-                cpu_ms=stage.cpu_s * 1e3 / frames,
+                cpu_ms=stage_cpu_s(summary, name) * 1e3 / frames,
+                on_cpu_ms=None if split is None else split.on_cpu_ms,
+                ready_ms=None if split is None else split.ready_ms,
+                blocked_ms=None if split is None else split.blocked_ms,
             )
         )
     return rows
@@ -332,8 +403,29 @@ def thread_rows(summary: Summary, frames: int) -> list[ThreadRow]:
             raise AssertionError(f"the ledger of thread {name} does not add up: {seconds} s")
         waits = sorted(thread.waits.items(), key=lambda item: -item[1])
         named = tuple(what for what, waited_s in waits if waited_s > 0)
-        rows.append(ThreadRow(name, busy, wait_input, wait_output, other, wall, named))
+        rows.append(
+            ThreadRow(
+                name,
+                busy,
+                wait_input,
+                wait_output,
+                other,
+                wall,
+                named,
+                busy=SplitMs.of(thread.busy_split, frames),
+                waiting=SplitMs.of(thread.wait_split, frames),
+                other=SplitMs.of(thread.other_split, frames),
+                foreign=thread.foreign_share,
+                rest=_rest(thread),
+            )
+        )
     return rows
+
+
+def _rest(thread: ThreadFigures) -> float | None:
+    if thread.unplaced_s is None or not thread.wall_s:
+        return None
+    return thread.unplaced_s / thread.wall_s
 
 
 def live_memory_text(memory: LiveMemory) -> str:

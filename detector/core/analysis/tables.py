@@ -7,7 +7,13 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from detector.core.analysis.statistics import list_statistics
-from detector.core.analysis.summary import StageRow, input_text, stage_rows, thread_rows
+from detector.core.analysis.summary import (
+    StageRow,
+    input_text,
+    stage_rows,
+    thread_rows,
+    unbooked_cpu_s,
+)
 from detector.core.errors.text import counted
 from detector.core.session.document import Rates, StreamSummary, Summary
 from detector.core.tables import Column, Table
@@ -61,6 +67,9 @@ LEDGER = (
     Column("p50_ms", "p50", ".2f", "ms", out=3),
     Column("p90_ms", "p90", ".2f", "ms", out=2),
     Column("p99_ms", "p99", ".2f", "ms", out=5),
+    Column("on_cpu_ms", "on CPU", ".2f", "ms"),
+    Column("ready_ms", "no core", ".2f", "ms"),
+    Column("blocked_ms", "blocked", ".2f", "ms"),
     Column("cpu_ms", "CPU", ".2f", "ms", out=6),
     Column("run_by", "thread", out=1),
 )
@@ -82,9 +91,11 @@ def ledger_table(summary: Summary, frames: int, libraries: bool = False) -> Tabl
             EMPTY | {"stage": "decoding", "busy_ms": busy, "cpu_ms": cpu, "run_by": threads}
         )
     if libraries:
-        cpu = summary.cpu.library_threads_s * 1e3 / frames
-        where = "in the stages" if summary.cpu.stages_include_libraries else ""
-        rows.append(EMPTY | {"stage": "library threads", "cpu_ms": cpu, "run_by": where})
+        inside = summary.cpu.stages_include_libraries
+        seconds = summary.cpu.library_threads_s if inside else unbooked_cpu_s(summary)
+        where = "in the stages" if inside else "of no stage"
+        row = {"stage": "library threads", "cpu_ms": seconds * 1e3 / frames, "run_by": where}
+        rows.append(EMPTY | row)
     title = f"ledger of {counted(frames, 'frame')}, ms a frame"
     return Table("ledger", LEDGER, rows, title, unit="ms", dim=range(stages, len(rows)))
 
@@ -94,8 +105,12 @@ THREADS = (
     Column("busy_ms", "busy", ".2f", "ms"),
     Column("wait_input_ms", "wait for input", ".2f", "ms"),
     Column("wait_output_ms", "wait for output", ".2f", "ms"),
-    Column("other_ms", "other", ".2f", "ms", out=2),
-    Column("wall_ms", "= wall", ".2f", "ms", out=3),
+    Column("other_ms", "other", ".2f", "ms", out=3),
+    Column("wall_ms", "= wall", ".2f", "ms", out=4),
+    Column("ready_ms", "no core", ".2f", "ms"),
+    Column("foreign_ms", "for others", ".2f", "ms"),
+    Column("lock_ms", "at a lock", ".2f", "ms", out=2),
+    Column("rest", form=".1%", out=5),
     Column("waits", "waited for", value=lambda row: ", ".join(row.waits), out=1),
 )
 

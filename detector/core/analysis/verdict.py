@@ -1,15 +1,16 @@
 """What limits a run, what it would gain if that cost nothing, and what to try.
 
-The gain is a bound, not a simulation. A stage that takes no time cannot make the run faster than
-the slowest of what is left, nor than the CPU work of the other stages' own threads on the cores
-there are; opening and closing files still takes its time; and the gain is no more than the time in
-which the stage ran. CPU time of libraries' own threads is left out, so that "at most" stays true
-(only Linux tells whose threads they are; ``profile`` measures the gain).
+It rests on what each stage needs, not on what it waited: its time without the waits for a core, of
+its own thread and of those that libraries run for it. So it names the same stage on a quiet machine
+and on a busy one. With these needs and the CPU time of all threads, the run can be explained: it
+takes as long as its slowest group, or as all of its CPU time on the cores there are.
 
-Where the cores are nearly full, of this run's work or of others', the bound does not hold: stages
-that compete for cores slow each other down, and a stage that is gone gives its share back to the
-others. Measured on two cores at 90%: the bound said 9%, and without inference the run was 66%
-faster. There the sentence has no figure.
+The gain is a bound. A stage that takes no time cannot make the run faster than the slowest of what
+is left, nor than the CPU work of the others on the cores there are; opening and closing files still
+takes its time; and the gain is no more than the time in which the stage ran. It is said only where
+it holds: where the run itself is explained, so that the bound and the estimate from the needs lie
+within ``APART`` of each other, where the cores are not full, and where other programs took little.
+Measured on two cores at 90%, the bound said 9%, and without inference the run was 66% faster.
 
 The stage that is named is the one that would bring most. Its share is that of its row in the
 ledger, so that a reader finds the very figure there.
@@ -23,15 +24,27 @@ from dataclasses import dataclass, field, replace
 from msgspec import UNSET
 
 from detector.core.errors.text import counted
-from detector.core.session.document import CpuTime, StageFigures, ThreadFigures, Verdict
-from detector.core.timeline.order import group_of, grouped
+from detector.core.session.document import (
+    CpuTime,
+    LibraryThreads,
+    StageFigures,
+    ThreadFigures,
+    Verdict,
+)
+from detector.core.timeline.order import grouped
 from detector.core.timeline.spans import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WRITE
 
 OF_INPUT = (PREPROCESS, INFER, HEAD)  # take as long as the network's input is large, at most
 CPU_FULL = 0.8  # share of all cores' time above which stages slow each other down
+MOST = (
+    0.5  # of a stage's sleep: if libraries' threads were ready or at work for more, all is theirs
+)
 NOTHING = 1e-4  # of a frame's time: below it what is left is rounding
+OTHERS_MUCH = 0.05  # of all cores' time: a run beside more of others is no measure of itself
+APART = 0.1  # of the FPS: a bound is said if the estimate is no further from it
 LEAST = 0.005  # of a frame's time; anything smaller rounds to 0%
 NEAR = 0.02  # of the FPS: stages whose gains lie no further apart bring as much as each other
+CPU = "the CPU"
 FILES = "opening and closing files"
 FEW, ENOUGH = 30, 100  # frames; in fewer the start and the end weigh as much as the rest
 
@@ -53,16 +66,24 @@ class FrameTimes:
 
     period_s: float  # run seconds / frames
     apart_s: float  # of it, outside the loop's threads: opening the source, closing the files
-    stages: dict[str, float]  # busy; of infer, the time in which at least one call was running
-    worker_s: float  # infer's busy time over its threads: what inference takes if nothing waits
-    stage_cpu: dict[str, float]
+    stages: dict[str, float]  # needed; of infer, the time in which at least one call was running
+    # In which it ran: its threads' busy times, with the waits for a core, and what libraries'
+    # threads did while these were at something else.
+    ran: dict[str, float]
+    worker_s: float  # what infer needs over its threads: what inference takes if nothing waits
+    stage_cpu: dict[str, float]  # libraries' threads too, where the system tells whose they are
     process_cpu_s: float
+    between_cpu_s: float  # of it, what is no stage's; 0 where the system does not tell
     others_share: float  # of all cores' time, what other processes used; 0 where nobody tells
+    told: bool  # whether somebody does
     cores: int
     sync: bool
     frames: int
     shares: dict[str, float]  # of its threads' time in the loop, as in the ledger, 0 to 1
     workers: int
+    # The thread that waited most for a core that this run's other threads had: its name, and of its
+    # time in the loop, 0 to 1. None where the system does not tell, or none waited.
+    crowded: tuple[str, float] | None = None
 
     @property
     def groups(self) -> dict[str, float]:
@@ -78,8 +99,16 @@ class FrameTimes:
 
     @property
     def cpu_is_full(self) -> bool:
-        """True where stages compete for cores, so that a gain has no upper bound."""
+        """True where stages compete for cores."""
         return not self.sync and self.cpu_share + self.others_share > CPU_FULL
+
+    @property
+    def others_cores(self) -> float:
+        return self.others_share * self.cores
+
+    @property
+    def others_took_much(self) -> bool:
+        return self.others_share > OTHERS_MUCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +160,8 @@ def frame_times(
     """``infer_s``: the time in which at least one inference was running. None without a frame."""
     if not frames or run_s <= 0:
         return None
-    busy = {name: stage.busy_s / frames for name, stage in stages.items()}
+    needs = {name: need_s(name, stage, cpu.libraries) / frames for name, stage in stages.items()}
+    infer = stages[INFER]
     loop_s = max((thread.wall_s for thread in threads.values()), default=run_s)
     shares = {}
     for name, stage in stages.items():
@@ -144,20 +174,72 @@ def frame_times(
         # Both are of the same cores. The system's clocks tick coarsely, and they jump where the
         # computer is a guest.
         others_share = min(others_share, 1.0 - process_share)
+    used = infer_s / infer.busy_s if infer.busy_s else 0.0  # below 1 where calls overlap
+    stage_cpu = {
+        name: (stage.cpu_s + (0.0 if sync else stage.library_cpu_s or 0.0)) / frames
+        for name, stage in stages.items()
+    }
+    between_s = max(0.0, cpu.process_s / frames - sum(stage_cpu.values()))
     return FrameTimes(
         period_s=run_s / frames,
         apart_s=max(0.0, run_s - loop_s) / frames,
-        stages={**busy, INFER: infer_s / frames},
-        worker_s=busy[INFER] / len(stages[INFER].threads),
-        stage_cpu={name: stage.cpu_s / frames for name, stage in stages.items()},
+        stages={**needs, INFER: needs[INFER] * used},
+        ran={name: _ran_s(name, stage, infer_s) / frames for name, stage in stages.items()},
+        worker_s=needs[INFER] / len(infer.threads),
+        stage_cpu=stage_cpu,
         process_cpu_s=cpu.process_s / frames,
+        between_cpu_s=0.0 if cpu.libraries is None else between_s,
         others_share=others_share,
+        told=cpu.libraries is not None and cpu.libraries.others_s is not None,
         cores=cpu.cores,
         sync=sync,
         frames=frames,
         shares=shares,
-        workers=len(stages[INFER].threads),
+        workers=len(infer.threads),
+        crowded=_most_crowded(threads),
     )
+
+
+def _most_crowded(threads: Mapping[str, ThreadFigures]) -> tuple[str, float] | None:
+    waited = {
+        name: (thread.ready_s or 0.0) * (1 - (thread.foreign_share or 0.0)) / thread.wall_s
+        for name, thread in threads.items()
+        if thread.wall_s
+    }
+    name = max(waited, key=lambda one: waited[one], default="")
+    return (name, min(1.0, waited[name])) if name and waited[name] >= LEAST else None
+
+
+def _ran_s(name: str, stage: StageFigures, infer_s: float) -> float:
+    busy_s = infer_s if name == INFER else stage.busy_s
+    if stage.split is None or stage.library_cpu_s is None:
+        return busy_s
+    return busy_s + max(0.0, stage.library_cpu_s - stage.split.blocked_s)
+
+
+def need_s(name: str, stage: StageFigures, libraries: LibraryThreads | None) -> float:
+    """Seconds that a stage's calls would have taken if no thread of theirs had waited for a core.
+
+    Its own thread's waits are known. While that thread sleeps, libraries' threads work for it, and
+    may wait for a core in turn: of as much of its sleep as the busiest of them was ready or at
+    work, the part stays in which it worked; of all its sleep, where that was most of it. Nor is it
+    less than that one's CPU time: a thread is not faster than itself. ``busy_s`` where the system
+    does not tell.
+    """
+    split = stage.split
+    if split is None or not stage.calls:
+        return stage.busy_s
+    theirs = None if libraries is None else libraries.stages.get(name)
+    if theirs is None or not theirs.calls or not theirs.busiest_s:
+        return split.on_cpu_s + split.blocked_s
+    scale = stage.calls / theirs.calls
+    busiest, ready = theirs.busiest_s * scale, max(0.0, theirs.ready_s) * scale
+    # Where several threads call the stage, the busiest may work for one of them alone.
+    slept = min(split.blocked_s, (busiest + ready) * len(stage.threads))
+    if slept > MOST * split.blocked_s:
+        slept = split.blocked_s  # the rest are locks, of threads that wait for a core in turn
+    needed = split.on_cpu_s + split.blocked_s - slept * ready / (busiest + ready)
+    return min(stage.busy_s, max(needed, busiest))
 
 
 def period_without(times: FrameTimes, stage: str) -> float:
@@ -168,36 +250,69 @@ def period_without(times: FrameTimes, stage: str) -> float:
 def period_with(times: FrameTimes, left: Mapping[str, float]) -> float:
     """Seconds that a frame would take at least if of each stage in ``left`` this share remained,
     0 to 1."""
-    saved = {name: times.stages.get(name, 0) * (1 - share) for name, share in left.items()}
-    rest = max(0.0, times.period_s - sum(saved.values()))
+    saved_s = sum(times.ran.get(name, 0) * (1 - share) for name, share in left.items())
+    rest = max(0.0, times.period_s - saved_s)
+    return rest if times.sync else max(rest, explained_s(times, left))
+
+
+def explained_s(times: FrameTimes, left: Mapping[str, float]) -> float:
+    """Seconds a frame by what is left of the stages' needs: of the slowest group, or of all CPU
+    time on the cores there are; in the plain loop, of all stages in turn."""
     if times.sync:
-        return rest
-    if INFER in left:
-        saved[INFER] = times.worker_s * (1 - left[INFER])
+        needs = (seconds * left.get(name, 1) for name, seconds in times.stages.items())
+        return times.apart_s + sum(needs)
+    return times.apart_s + max(_limits(times, left).values())
+
+
+def _limits(times: FrameTimes, left: Mapping[str, float]) -> dict[str, float]:
+    """Group, and "the CPU" -> seconds a frame that it needs at least."""
+    needs = {**times.stages, INFER: times.worker_s}
     parts = grouped(times.stages)
-    groups = [
-        seconds - sum(saved.get(name, 0) for name in parts[group])
-        for group, seconds in times.groups.items()
-    ]
+    limits = {
+        group: sum(needs.get(name, 0) * left.get(name, 1) for name in names)
+        for group, names in parts.items()
+    }
+    return limits | {CPU: _cpu_s(times, left)}
+
+
+def _cpu_s(times: FrameTimes, left: Mapping[str, float]) -> float:
+    """Seconds a frame of all CPU time that is left, spread over the cores."""
     cpu = sum(seconds * left.get(name, 1) for name, seconds in times.stage_cpu.items())
-    return max(rest, times.apart_s + max(cpu / times.cores, *groups))
+    return (cpu + times.between_cpu_s) / times.cores
+
+
+def estimate_without(times: FrameTimes, stage: str) -> float:
+    """Growth of end-to-end FPS if ``stage`` took no time, by the needs alone: whatever else kept
+    the run waiting stays out of it."""
+    return _grown(explained_s(times, {}), explained_s(times, {stage: 0.0}))
+
+
+def is_said(times: FrameTimes, left: Mapping[str, float]) -> bool:
+    """Whether the gain can be said of a change that leaves these shares of stages.
+
+    Not where the cores are full, before or after it: a stage that is gone then gives its cores to
+    the others, and how much faster these become, nothing tells but a measurement.
+    """
+    if times.others_took_much:
+        return False
+    period_s = period_with(times, left)
+    bound = _gain_to(times, period_s)
+    if bound < LEAST or bound == float("inf"):
+        return True  # nothing, or without a bound: neither rests on how long the run took
+    if not times.sync and (times.cpu_is_full or _cpu_s(times, left) > CPU_FULL * period_s):
+        return False
+    return abs(bound - _grown(explained_s(times, {}), explained_s(times, left))) <= APART
 
 
 def limit_without(times: FrameTimes, stage: str) -> str | None:
     """What limits the run when ``stage`` takes no time: a group, "the CPU", or FILES. None where it
     is only what is left of the frame's own time."""
-    rest = max(0.0, times.period_s - times.stages[stage])
+    rest = max(0.0, times.period_s - times.ran[stage])
     if times.sync or period_without(times, stage) <= rest:
         return None
-    own = times.worker_s if stage == INFER else times.stages[stage]
-    left = {
-        group: seconds - own * (group == group_of(stage)) for group, seconds in times.groups.items()
-    }
-    slowest = max(left, key=lambda group: left[group])
-    cpu = sum(seconds for name, seconds in times.stage_cpu.items() if name != stage) / times.cores
-    if times.apart_s > max(cpu, left[slowest]):
-        return FILES
-    return "the CPU" if cpu > left[slowest] else slowest
+    limits = _limits(times, {stage: 0.0})
+    slowest = max(limits, key=lambda name: limits[name])
+    return FILES if times.apart_s > limits[slowest] else slowest
 
 
 def gain_without(times: FrameTimes, stage: str) -> float:
@@ -217,8 +332,11 @@ def gain_with_smaller_input(times: FrameTimes, choices: Choices) -> float:
 
 
 def _gain_to(times: FrameTimes, period_s: float) -> float:
-    nothing_left = period_s <= times.period_s * NOTHING
-    return float("inf") if nothing_left else max(0.0, times.period_s / period_s - 1)
+    return _grown(times.period_s, period_s)
+
+
+def _grown(before_s: float, after_s: float) -> float:
+    return float("inf") if after_s <= before_s * NOTHING else max(0.0, before_s / after_s - 1)
 
 
 def _area_left(choices: Choices) -> float:
@@ -235,7 +353,11 @@ def judge(times: FrameTimes | None, choices: Choices = Choices()) -> Verdict:
     stage = _stage_to_change(times)
     if stage is None:
         return Verdict(bottleneck=None, sentence="the instruments were off: nothing to judge")
-    gains = {name: gain_without(times, name) for name in dict.fromkeys((stage, INFER))}
+    gains = {
+        name: gain_without(times, name)
+        for name in dict.fromkeys((stage, INFER))
+        if is_said(times, {name: 0.0})
+    }
     few = times.frames < FEW
     smaller = choices.smaller_input
     if few or stage != INFER or gain_with_smaller_input(times, choices) < LEAST:
@@ -251,18 +373,23 @@ def judge(times: FrameTimes | None, choices: Choices = Choices()) -> Verdict:
         cpu_share=round(times.cpu_share, 4),
         smaller_input=UNSET if smaller is None else smaller,
         advice="" if few else _advice(stage, choices),
+        others_cores=round(times.others_cores, 2) if times.told else None,
     )
 
 
 def _stage_to_change(times: FrameTimes) -> str | None:
-    """The longest of the slowest group, unless another stage brings more. None where none ran."""
+    """The longest of the slowest group, unless another stage brings more. None where none ran.
+
+    By what the stages need, never by how long the run took: beside other programs the same stage
+    is to change as without them.
+    """
     groups = times.groups
     slowest = max(groups, key=lambda group: groups[group])
     candidates = times.stages if times.sync else grouped(times.stages)[slowest]
     stage = max(candidates, key=lambda name: times.stages.get(name, 0))
     if not times.stages.get(stage):
         return None
-    gains = {name: gain_without(times, name) for name in times.stages}
+    gains = {name: estimate_without(times, name) for name in times.stages}
     best = max(gains, key=lambda name: gains[name])
     return best if 1 + gains[best] > (1 + gains[stage]) * (1 + NEAR) else stage
 
@@ -274,32 +401,56 @@ def _too_few(frames: int) -> str:
 
 def _sentence(times: FrameTimes, stage: str, gains: Mapping[str, float], choices: Choices) -> str:
     """``Writing the video limits this run: `write` takes 68.6% of its thread's time. The next limit
-    is inference`` and so on. A figure stands there only where it is a bound."""
+    is inference`` and so on. A figure stands there only where it is a bound (``is_said``)."""
     advice = _advice(stage, choices)
+    try_it = f"Try {advice}." if advice else ""
     whose = "threads'" if stage == INFER and times.workers > 1 else "thread's"
     sentences = [
         f"{_name(stage, choices)} limits this run: `{stage}` takes {times.shares[stage]:.1%} of "
-        f"its {whose} time.",
-        *_next_limit(times, limit_without(times, stage), gains[stage]),
-        *([f"Try {advice}."] if advice else []),
+        f"its {whose} time."
     ]
-    if choices.smaller_input is not None:
-        height, width = choices.smaller_input
-        most = _times(times, gain_with_smaller_input(times, choices))
+    if times.others_took_much:
+        return " ".join([*sentences, _beside_others(times), *([try_it] if advice else [])])
+    if stage in gains:
+        sentences += _next_limit(limit_without(times, stage), gains[stage])
+    else:
         sentences.append(
-            f"`--size {width}x{height}` is {_area_left(choices):.0%} of the network's input"
-            f"{most and f', {most}'}; it misses more small objects."
+            "How much faster it would be without it, `detect-video profile` measures: stages that "
+            "wait for each other and for cores leave no sound estimate."
+        )
+    sentences += [try_it] if advice else []
+    smaller = choices.smaller_input
+    if smaller is not None and INFER in gains and _is_said_smaller(times, choices):
+        height, width = smaller
+        sentences.append(
+            f"`--size {width}x{height}` is {_area_left(choices):.0%} of the network's input, "
+            f"{_times(gain_with_smaller_input(times, choices))}; it misses more small objects."
         )
     if times.sync:
         sentences.append("Stages run in turn; without `--sync` they overlap.")
     elif times.cpu_is_full:
-        others = times.others_share * times.cores
-        beside = f", and other processes {others:.1f}" if others >= 0.05 else ""
+        crowded = ""
+        if times.crowded is not None:
+            name, share = times.crowded
+            crowded = f", and `{name}` waited {share:.0%} of its time for one that the others had"
         sentences.append(
-            f"The CPU is full: this run keeps {times.cpu_share * times.cores:.1f} of "
-            f"{counted(times.cores, 'core')} busy{beside}."
+            f"The CPU is full: the threads of this run keep {times.cpu_share * times.cores:.1f} of "
+            f"{counted(times.cores, 'core')} busy{crowded}."
         )
     return " ".join(sentences)
+
+
+def _beside_others(times: FrameTimes) -> str:
+    cores = counted(times.cores, "core")
+    return (
+        f"Other programs took {times.others_cores:.1f} of {cores}: the stage is judged by what it "
+        "needs, without its waits for a core, and no gain is predicted. Measure again when the "
+        "machine has less to do."
+    )
+
+
+def _is_said_smaller(times: FrameTimes, choices: Choices) -> bool:
+    return is_said(times, dict.fromkeys(OF_INPUT, _area_left(choices)))
 
 
 def _name(stage: str, choices: Choices) -> str:
@@ -326,18 +477,16 @@ def _advice(stage: str, choices: Choices) -> str:
     return choices.between.get(stage, ("", ""))[1]
 
 
-def _next_limit(times: FrameTimes, limit: str | None, gain: float) -> list[str]:
+def _next_limit(limit: str | None, gain: float) -> list[str]:
     """What a run meets when the stage that limits it costs nothing."""
     if gain == float("inf"):
         return ["Nothing else takes time."]
-    most = _times(times, gain)
     if limit is None:
-        return [f"Without it: {most}."] if most else []
+        return [f"Without it: {_times(gain)}."]
     if gain < LEAST:
         return [f"{limit[0].upper()}{limit[1:]} limits it as much."]
-    return [f"The next limit is {limit}{most and f', at {most}'}."]
+    return [f"The next limit is {limit}, at {_times(gain)}."]
 
 
-def _times(times: FrameTimes, gain: float) -> str:
-    """``1.3x the FPS at most``; empty where the CPU is full, so that there is no bound."""
-    return "" if times.cpu_is_full else f"{1 + gain:.2f}x the FPS at most"
+def _times(gain: float) -> str:
+    return f"{1 + gain:.2f}x the FPS at most"

@@ -42,8 +42,8 @@ class Loop:
 
         if not self.instruments:
             return OffTimeline()
-        cpu_clock = time.process_time_ns if self.sync else time.thread_time_ns
-        return Timeline(cpu_clock=cpu_clock, nvtx=self.nvtx, natives=natives, **kept)
+        process_clock = time.process_time_ns if self.sync else None
+        return Timeline(process_clock=process_clock, nvtx=self.nvtx, natives=natives, **kept)
 
     def bounds(self, parts: Parts) -> LoopSizes:
         """What limits the loop: requests, pictures and queue places. Whoever explains its waits

@@ -89,8 +89,25 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """Where a thread was in some of its time, which the three add up to: on a core; runnable, but
+    waiting for one; asleep in a call (a file, a lock, threads that work for it)."""
+
+    on_cpu_s: Duration
+    ready_s: Duration
+    blocked_s: Duration
+
+    @property
+    def all_s(self) -> float:
+        return self.on_cpu_s + self.ready_s + self.blocked_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StageFigures:
-    """All calls of one stage. ``thread``: the names of its threads, with commas."""
+    """All calls of one stage. ``thread``: the names of its threads, with commas. ``split``: of
+    ``busy_s``; None where the system does not tell. ``library_cpu_s``: CPU of the threads that
+    libraries run for the stage, over the whole run; ``library_ready_s``: how long the one of them
+    that used most waited for a core; None where nobody tells whose threads they are."""
 
     thread: str
     calls: Count
@@ -100,6 +117,9 @@ class StageFigures:
     p90_ms: Duration | None = None
     p99_ms: Duration | None = None
     max_ms: Duration | None = None
+    split: Split | None = None
+    library_cpu_s: Duration | None = None
+    library_ready_s: Duration | None = None
 
     @property
     def threads(self) -> list[str]:
@@ -119,7 +139,10 @@ class DecodingFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadFigures:
-    """One thread's time in the loop: busy + waits + other = wall."""
+    """One thread's time in the loop: busy + waits + other = wall. Each is split where the system
+    tells. ``unplaced_s``: what the kernel's counts for the thread's whole life and the sums of the
+    splits differ by. ``foreign_share``: of the time that it waited for a core, by whom the cores
+    were used meanwhile: other programs' part, 0 to 1; the rest was for our own threads."""
 
     busy_s: Duration
     wait_input_s: Duration
@@ -129,6 +152,11 @@ class ThreadFigures:
     cpu_s: Duration
     ready_s: Duration | None = None  # runnable, but waiting for a core; None where unknown
     waits: dict[str, Duration] = field(default_factory=dict)  # what it waited for -> seconds
+    busy_split: Split | None = None
+    wait_split: Split | None = None
+    other_split: Split | None = None
+    unplaced_s: Duration | None = None
+    foreign_share: Amount | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,11 +199,12 @@ class CpuTime:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """``bottleneck``: the stage to change first; None where there is nothing to judge.
-    ``gain_if_free``: stage -> growth of end-to-end FPS if it took no time (0.08 = 8%); None where
-    nothing else takes time. ``cpu_share``: of all cores' time, what this process used.
-    ``smaller_input``: height and width of a network input that is advised, where inference limits
-    the run and the model was trained for it; else absent. ``advice``: options that take work out
-    of the bottleneck; "" where there are none."""
+    ``gain_if_free``: stage -> growth of end-to-end FPS if it took no time (0.08 = 8%), of those of
+    which it can be said; None where nothing else takes time.
+    ``cpu_share``: of all cores' time, what this process used. ``smaller_input``: height and width
+    of a network input that is advised, where inference limits the run and the model was trained for
+    it; else absent. ``advice``: options that take work out of the bottleneck; "" where there are
+    none. ``others_cores``: those that other programs used; None where the system does not tell."""
 
     bottleneck: str | None
     sentence: str
@@ -183,6 +212,7 @@ class Verdict:
     cpu_share: Annotated[Amount | UnsetType, statistic("share of the cores used", "1")] = UNSET
     smaller_input: tuple[Size, Size] | UnsetType = UNSET
     advice: str = ""
+    others_cores: Annotated[Amount | None, statistic("cores that others used", "1")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from detector.core.session.document import LibraryStage, LibraryThreads, StageFigures, ThreadFigures
+from detector.core.session.document import (
+    LibraryStage,
+    LibraryThreads,
+    Split,
+    StageFigures,
+    ThreadFigures,
+)
 from detector.core.timeline import (
+    KINDS,
+    OTHER,
     STAGES,
     WAIT_INPUT,
     WAIT_OUTPUT,
@@ -22,16 +30,53 @@ from detector.core.timeline.spans import INFER, Span
 
 
 @dataclass(slots=True)
+class SplitSum:
+    """Where a thread was in some of its time. Nanoseconds."""
+
+    on_cpu_ns: int = 0
+    ready_ns: int = 0
+    blocked_ns: int = 0
+
+    def add(self, all_ns: int, on_cpu_ns: int, ready_ns: int) -> None:
+        self.on_cpu_ns += on_cpu_ns
+        self.ready_ns += ready_ns
+        self.blocked_ns += all_ns - on_cpu_ns - ready_ns
+
+    def merge(self, other: SplitSum) -> None:
+        self.on_cpu_ns += other.on_cpu_ns
+        self.ready_ns += other.ready_ns
+        self.blocked_ns += other.blocked_ns
+
+    @property
+    def all_ns(self) -> int:
+        return self.on_cpu_ns + self.ready_ns + self.blocked_ns
+
+    def figures(self) -> Split:
+        return Split(
+            on_cpu_s=self.on_cpu_ns / 1e9,
+            ready_s=self.ready_ns / 1e9,
+            blocked_s=self.blocked_ns / 1e9,
+        )
+
+
+@dataclass(slots=True)
 class StageSum:
-    """All calls of one stage. Times in nanoseconds."""
+    """All calls of one stage. Times in nanoseconds. ``told``: whether the kernel tells waits for a
+    core, without which ``split`` means nothing."""
 
     threads: list[str] = field(default_factory=list)
     calls: int = 0
     busy_ns: int = 0
     cpu_ns: int = 0
     durations: Histogram = field(default_factory=Histogram)
+    split: SplitSum = field(default_factory=SplitSum)
+    told: bool = False
 
-    def figures(self) -> StageFigures:
+    def figures(self, burnt: Burnt | None = None, name: str = "") -> StageFigures:
+        """``burnt``: what libraries' threads used in the steady state. A call before it, or after,
+        counts as much as one within it."""
+        libraries = None if burnt is None else burnt.stages.get(name, StageThreads())
+        calls = self.calls / libraries.calls if libraries is not None and libraries.calls else 0.0
         return StageFigures(
             thread=",".join(self.threads),
             calls=self.calls,
@@ -41,12 +86,16 @@ class StageSum:
             p90_ms=_ms(self.durations.percentile(90)),
             p99_ms=_ms(self.durations.percentile(99)),
             max_ms=_ms(self.durations.maximum) if self.calls else None,
+            split=self.split.figures() if self.told else None,
+            library_cpu_s=None if libraries is None else libraries.cpu_ns * calls / 1e9,
+            library_ready_s=None if libraries is None else libraries.ready_ns * calls / 1e9,
         )
 
 
 @dataclass(slots=True)
 class ThreadSum:
-    """One thread's wall time and its parts: busy + waits + other = wall. Nanoseconds."""
+    """One thread's wall time and its parts: busy + waits + other = wall. Nanoseconds. ``splits``:
+    of work, both kinds of waits, and other, where the kernel tells waits for a core."""
 
     busy_ns: int = 0
     wait_input_ns: int = 0
@@ -56,6 +105,17 @@ class ThreadSum:
     cpu_ns: int = 0
     ready_ns: int | None = None
     waits: dict[str, int] = field(default_factory=dict)  # what it waited for -> ns
+    splits: dict[str, SplitSum] = field(
+        default_factory=lambda: {kind: SplitSum() for kind in KINDS}
+    )
+
+    @property
+    def unplaced_ns(self) -> int:
+        """What the kernel counted and no split holds, or the other way round."""
+        parts = self.splits.values()
+        cpu = sum(part.on_cpu_ns for part in parts)
+        ready = sum(part.ready_ns for part in parts)
+        return abs(self.cpu_ns - cpu) + abs((self.ready_ns or 0) - ready)
 
     def self_check(self) -> None:
         total = self.busy_ns + self.wait_input_ns + self.wait_output_ns + self.other_ns
@@ -63,8 +123,16 @@ class ThreadSum:
             raise AssertionError(
                 f"a thread's ledger does not add up: {total} ns of {self.wall_ns} ns"
             )
+        parts = sum(split.all_ns for split in self.splits.values())
+        if self.ready_ns is not None and parts != self.wall_ns:
+            raise AssertionError(f"a thread's split is {parts} ns of {self.wall_ns} ns")
 
-    def figures(self) -> ThreadFigures:
+    def figures(self, burnt: Burnt | None = None) -> ThreadFigures:
+        """``burnt``: who used the cores meanwhile."""
+        waits = SplitSum()
+        for kind in (WAIT_INPUT, WAIT_OUTPUT):
+            waits.merge(self.splits[kind])
+        told = self.ready_ns is not None
         return ThreadFigures(
             busy_s=self.busy_ns / 1e9,
             wait_input_s=self.wait_input_ns / 1e9,
@@ -74,7 +142,21 @@ class ThreadSum:
             cpu_s=self.cpu_ns / 1e9,
             ready_s=None if self.ready_ns is None else self.ready_ns / 1e9,
             waits={what: ns / 1e9 for what, ns in sorted(self.waits.items())},
+            busy_split=self.splits[WORK].figures() if told else None,
+            wait_split=waits.figures() if told else None,
+            other_split=self.splits[OTHER].figures() if told else None,
+            unplaced_s=self.unplaced_ns / 1e9 if told else None,
+            foreign_share=self._foreign_share(burnt) if told else None,
         )
+
+    def _foreign_share(self, burnt: Burnt | None) -> float | None:
+        """Who has the cores while this thread waits for one, nobody tells. So the wait is divided
+        by what other programs and the other threads of this one used of them."""
+        if burnt is None or burnt.others_ns is None or not self.wall_ns:
+            return None
+        own = self.cpu_ns * min(1.0, burnt.wall_ns / self.wall_ns)
+        beside = max(0.0, burnt.process_ns - own) + burnt.others_ns
+        return round(burnt.others_ns / beside, 4) if beside else None
 
 
 @dataclass(slots=True)
@@ -102,10 +184,15 @@ def record(timeline: Timeline | OffTimeline) -> Recording:
             cpu_ns=track.cpu_ns,
             ready_ns=track.ready_ns,
         )
+        other = track.other
+        thread.splits[OTHER].add(other.call_ns, other.on_cpu_ns, other.ready_ns)
         for (what, kind), span in track.spans.items():
+            thread.splits[kind].add(span.self_ns, span.on_cpu_ns, span.ready_ns)
             if kind == WORK:
                 thread.busy_ns += span.self_ns
-                _add(recording.stages.setdefault(what, StageSum()), name, span)
+                stage = recording.stages.setdefault(what, StageSum())
+                stage.told = track.ready_ns is not None
+                _add(stage, name, span)
             else:
                 thread.waits[what] = thread.waits.get(what, 0) + span.self_ns
                 thread.wait_input_ns += span.self_ns if kind == WAIT_INPUT else 0
@@ -126,6 +213,7 @@ def _add(stage: StageSum, thread: str, span: Span) -> None:
     stage.calls += span.calls
     stage.busy_ns += span.self_ns
     stage.cpu_ns += span.cpu_ns
+    stage.split.add(span.self_ns, span.on_cpu_ns, span.ready_ns)
     stage.durations.merge(span.durations())
 
 
@@ -143,6 +231,8 @@ def merge_recordings(recordings: Iterable[Recording]) -> Recording:
             into.busy_ns += stage.busy_ns
             into.cpu_ns += stage.cpu_ns
             into.durations.merge(stage.durations)
+            into.split.merge(stage.split)
+            into.told |= stage.told
         for name, thread in recording.threads.items():
             _merge_thread(total.threads.setdefault(name, ThreadSum()), thread)
     total.stages = _ordered(total.stages)
@@ -202,6 +292,8 @@ def _merge_thread(into: ThreadSum, thread: ThreadSum) -> None:
         setattr(into, key, getattr(into, key) + getattr(thread, key))
     if thread.ready_ns is not None:
         into.ready_ns = (into.ready_ns or 0) + thread.ready_ns
+    for kind, split in thread.splits.items():
+        into.splits[kind].merge(split)
     for what, ns in thread.waits.items():
         into.waits[what] = into.waits.get(what, 0) + ns
 

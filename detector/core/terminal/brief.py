@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from detector.core.analysis.summary import input_text, stage_rows
+from detector.core.analysis.verdict import OTHERS_MUCH
 from detector.core.errors import EXIT_DAMAGED, STOPPED_CODES
 from detector.core.errors.text import counted
 from detector.core.session.document import SourceSummary, Summary
@@ -43,6 +44,10 @@ def brief_lines(
         if steady:
             yield from _stages(summary, console.width)
             yield from _bars(console, summary)
+            others, cores = summary.verdict.others_cores or 0.0, summary.cpu.cores
+            if others > OTHERS_MUCH * cores:
+                said = f"Other programs took {others:.1f} of {counted(cores, 'core')}"
+                yield Text(f"{said}: the times are theirs, too.")
             yield from map(Text, _advice(summary))
     shown, hidden = _notes(summary)
     for note in shown:

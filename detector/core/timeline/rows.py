@@ -79,8 +79,9 @@ class _Stored:
 
 
 class Rows:
-    """Rows in their order. Their span appends to ``indices``, ``starts`` and ``ends``, and calls
-    ``pack`` from time to time: a run of hours would keep 24 bytes a call otherwise.
+    """Rows in their order. Their span appends to ``indices``, ``starts`` and ``ends``, which stay
+    the same objects, and calls ``pack`` from time to time: a run of hours would keep 24 bytes a
+    call otherwise.
     """
 
     __slots__ = ("_blocks", "_spool", "ends", "indices", "starts")
@@ -96,7 +97,8 @@ class Rows:
     def pack(self) -> None:
         if len(self.indices) >= BLOCK:
             self._blocks.append(_Block.of(self.indices, self.starts, self.ends, self._spool))
-            self.indices, self.starts, self.ends = array("q"), array("q"), array("q")
+            for column in (self.indices, self.starts, self.ends):
+                del column[:]
 
     def column(self, name: Column) -> NDArray[np.int64]:
         """[N] int64."""

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from detector.core.timeline.histogram import Histogram
-from detector.core.timeline.native import Natives, times_of
+from detector.core.timeline.native import Natives, RunQueue, open_run_queue
 from detector.core.timeline.nvtx_ranges import ThreadRange
 from detector.core.timeline.rows import BLOCK, Ring, Rows, Spool
 
@@ -53,23 +53,30 @@ class Meter:
 
     def enter(self, now: int) -> None:
         with self._lock:
-            if not self._inside:
-                # A thread may read its clock and be overtaken before it gets the lock. ``max``
-                # keeps time from being counted twice.
-                self._since = max(now, self._since)
+            # A thread may read its clock and be overtaken before it gets the lock. No time is
+            # counted twice.
+            if not self._inside and now > self._since:
+                self._since = now
             self._inside += 1
 
     def leave(self, now: int) -> None:
         with self._lock:
             self._inside -= 1
             if not self._inside:
-                self.total_ns += max(0, now - self._since)
+                if now > self._since:
+                    self.total_ns += now - self._since
                 self._since = now
 
     def so_far(self, now: int) -> int:
         """``total_ns`` with what has been spent inside since the last time that nobody was."""
         with self._lock:
             return self.total_ns + (max(0, now - self._since) if self._inside else 0)
+
+
+# A stretch of a thread's time up to here counts as spent on a core, without a look: a thread that
+# loses its core is away for a millisecond (the scheduler's slices), and each look is a system call.
+# What such a stretch waited all the same shows at the next look.
+QUICK_NS = 50_000
 
 
 class Span:
@@ -79,30 +86,36 @@ class Span:
     clock reads and allocates nothing. Time in nested spans counts for the innermost only. A stage
     cannot nest in itself.
 
-    Totals: ``calls``, ``self_ns`` (without what nested spans took), ``cpu_ns``; ``last_ns``: of the
-    last call, as ``self_ns``. One row per call: the first ``room``, or with ``ring`` the last.
+    Totals, without what nested spans took: ``calls``, ``self_ns``; of it ``off_cpu_ns`` without a
+    core, and of that ``ready_ns`` runnable. ``beside_ns``: what other threads of the process used
+    meanwhile, where the track observes them. ``call_ns``: of the last call, as ``self_ns``. One row
+    per call: the first ``room``, or with ``ring`` the last.
     """
 
     __slots__ = (
-        "_cpu_clock",
-        "_cpu_start",
+        "_clock",
         "_histogram",
+        "_keep_end",
+        "_keep_index",
+        "_keep_start",
         "_kept",
         "_meter",
         "_outer",
         "_pending",
+        "_pop",
+        "_push",
         "_range",
         "_ring",
+        "_room",
         "_start",
         "_track",
+        "beside_ns",
+        "call_ns",
         "calls",
-        "cpu_ns",
         "index",
-        "inner_cpu_ns",
-        "inner_ns",
         "kind",
-        "last_ns",
-        "room",
+        "off_cpu_ns",
+        "ready_ns",
         "self_ns",
         "stage",
     )
@@ -112,7 +125,6 @@ class Span:
         track: Track,
         stage: str,
         kind: str,
-        cpu_clock: Callable[[], int] | None,
         meter: Meter | None,
         nvtx: ThreadRange | None,
         room: int,
@@ -120,32 +132,40 @@ class Span:
         spool: Spool | None = None,
     ) -> None:
         self._track, self.stage, self.kind = track, stage, kind
-        self._cpu_clock, self._meter, self._range = cpu_clock, meter, nvtx
+        self._clock, self._meter = track.clock, meter
+        self._range = None if nvtx is None else nvtx.attributes
+        if nvtx is not None:
+            self._push, self._pop = nvtx.push, nvtx.pop
         self._histogram = Histogram()
         self._pending = array("q")
-        self._start = self._cpu_start = 0
+        self._start = 0
         self._outer: Span | None = None
         self.index = 0
-        self.calls = self.self_ns = self.cpu_ns = self.last_ns = 0
-        self.inner_ns = self.inner_cpu_ns = 0
-        self.room = 0 if ring else room  # rows that may still be kept
+        self.calls = self.self_ns = self.off_cpu_ns = self.ready_ns = self.beside_ns = 0
+        self.call_ns = 0  # of the call so far
+        self._room = 0 if ring else room  # rows that are kept
         self._ring = Ring(room) if ring else None
-        self._kept = Rows(spool)
+        kept = self._kept = Rows(spool)
+        # Looked up once: a call of each costs half as much.
+        self._keep_index, self._keep_start = kept.indices.append, kept.starts.append
+        self._keep_end = kept.ends.append
 
     def __enter__(self) -> None:
         track = self._track
-        self._outer = track.innermost
+        self._outer = outer = track.innermost
         track.innermost = self
-        self.inner_ns = self.inner_cpu_ns = 0
-        if self._cpu_clock is not None:
-            self._cpu_start = self._cpu_clock()
-        # Next to the clock, here and at the end: asking for the thread's CPU time is a system call,
-        # at which a busy machine takes the core away, and the range would hold that time too.
+        self.call_ns = 0
+        before = outer or track.other
+        start = self._clock()
+        passed = start - track.last
+        track.last = start
+        before.call_ns += passed
+        if passed > QUICK_NS:
+            start = track.look_again(before, passed)
         if self._range is not None:
-            self._range.push(self.index)
-        self._start = start = track.clock()
-        if self._outer is None:
-            track.other_ns += start - track.last_end
+            self._range.payload = self.index
+            self._push(self._range)
+        self._start = start
         if self._meter is not None:
             self._meter.enter(start)
 
@@ -156,38 +176,37 @@ class Span:
         trace: TracebackType | None,
     ) -> Any:
         track = self._track
-        end = track.clock()
+        end = self._clock()
         if self._range is not None:
-            self._range.pop()
+            self._pop()
         if self._meter is not None:
             self._meter.leave(end)
-        if self._cpu_clock is not None:
-            cpu_ns = self._cpu_clock() - self._cpu_start
-            self.cpu_ns += cpu_ns - self.inner_cpu_ns
-        else:
-            cpu_ns = 0
-        duration = end - self._start
-        outer = track.innermost = self._outer
-        if outer is None:
-            track.last_end = end
-        else:
-            outer.inner_ns += duration
-            outer.inner_cpu_ns += cpu_ns
-        duration -= self.inner_ns
-        self.calls += 1
+        passed = end - track.last
+        track.last = end
+        track.innermost = self._outer
+        if passed > QUICK_NS:
+            track.look(self, passed)
+        self.call_ns = duration = self.call_ns + passed
+        self.calls = calls = self.calls + 1
         self.self_ns += duration
-        self.last_ns = duration
         self._pending.append(duration)
-        if len(self._pending) == BLOCK:
+        if not calls % BLOCK:
             self._flush()
-        if self.room:
-            self.room -= 1
-            kept = self._kept
-            kept.indices.append(self.index)
-            kept.starts.append(self._start)
-            kept.ends.append(end)
+        if calls <= self._room:
+            self._keep_index(self.index)
+            self._keep_start(self._start)
+            self._keep_end(end)
         elif self._ring is not None:
             self._ring.put(self.index, self._start, end)
+
+    @property
+    def on_cpu_ns(self) -> int:
+        return self.self_ns - self.off_cpu_ns
+
+    @property
+    def cpu_ns(self) -> int:
+        """CPU time of the stage: of its thread, and of those that the track observes beside it."""
+        return self.on_cpu_ns + self.beside_ns
 
     @property
     def rows(self) -> Rows | Ring:
@@ -230,11 +249,26 @@ class OffSpan:
 MAX_ROWS = 300_000
 
 
+class Between:
+    """What lies between a track's spans: ``call_ns`` in all, of it without a core, and ready."""
+
+    __slots__ = ("beside_ns", "call_ns", "off_cpu_ns", "ready_ns")
+
+    def __init__(self) -> None:
+        self.call_ns = self.off_cpu_ns = self.ready_ns = self.beside_ns = 0
+
+    @property
+    def on_cpu_ns(self) -> int:
+        return self.call_ns - self.off_cpu_ns
+
+
 class Track:
     """``with timeline.track("reader") as track:`` around a thread's life, ``with track.span(READ,
     i):`` in it.
 
-    The same name may be entered again later; its sums go on.
+    The same name may be entered again later; its sums go on. Every stretch between two ends of
+    spans that lasts more than QUICK_NS ends with a look at the thread's clocks: ``cpu_clock``, and
+    the run queue's where something is missing.
     """
 
     def __init__(
@@ -248,33 +282,44 @@ class Track:
         natives: Natives | None = None,
         ring: bool = False,
         spool: Spool | None = None,
+        process_clock: Callable[[], int] | None = None,
+        run_queue: Callable[[], RunQueue | None] = open_run_queue,
     ) -> None:
         self.name = name
         self.clock = clock
         self.innermost: Span | None = None
-        self.last_end = 0
-        self.other_ns = 0
+        self.last = 0  # when the last stretch ended
+        # The clock less the thread's CPU time then: what its life was without a core, so far. A
+        # short stretch leaves it as it is, and so costs nothing here.
+        self._behind = 0
+        self.other = Between()
         self.wall_ns = 0
         self.cpu_ns = 0
         self.ready_ns: int | None = None  # runnable but not scheduled, where the kernel tells
         self.spans: dict[tuple[str, str], Span] = {}  # (stage, kind) -> span
         self.lives = array("q")  # start and end of each time the track was entered
-        self._cpu_clock, self._meters, self._domain, self._max_rows = (
-            cpu_clock,
-            meters,
-            domain,
-            max_rows,
-        )
+        self._cpu_clock, self._process_clock, self._open_queue = cpu_clock, process_clock, run_queue
+        self._meters, self._domain, self._max_rows = meters, domain, max_rows
         self._natives = natives
         self._ring = ring
         self._spool = spool
-        self._start = self._cpu_start = 0
-        self._ready_start: int | None = None
+        self._queue: RunQueue | None = None
+        self._start = self._cpu_start = self._ready_start = 0
+        self._ready_seen = self._beside_seen = 0
+
+    @property
+    def other_ns(self) -> int:
+        return self.other.call_ns
 
     def __enter__(self) -> Track:
-        self._ready_start = _ready_ns()
+        self._queue = self._open_queue()
+        if self._queue is not None:
+            self._ready_start = self._ready_seen = self._queue.read()
         self._cpu_start = self._cpu_clock()
-        self._start = self.last_end = self.clock()
+        if self._process_clock is not None:
+            self._beside_seen = self._process_clock() - self._cpu_start
+        self._start = self.last = self.clock()
+        self._behind = self._start - self._cpu_start
         return self
 
     def __exit__(
@@ -284,15 +329,57 @@ class Track:
         trace: TracebackType | None,
     ) -> Any:
         end = self.clock()
-        self.other_ns += end - self.last_end
+        passed, self.last = end - self.last, end
+        self.other.call_ns += passed
+        self.look(self.other, passed)
         self.wall_ns += end - self._start
         self.cpu_ns += self._cpu_clock() - self._cpu_start
         self.lives.extend((self._start, end))
-        ready = _ready_ns()
-        if ready is not None and self._ready_start is not None:
-            self.ready_ns = (self.ready_ns or 0) + ready - self._ready_start
+        if self._queue is not None:
+            self.ready_ns = (self.ready_ns or 0) + self._queue.read() - self._ready_start
+            self._queue.close()
+            self._queue = None
         if self._natives is not None:
             self._natives.left()
+
+    def look(self, owner: Span | Between, passed: int) -> None:
+        """Books the last ``passed`` nanoseconds, which ended at ``last``: how long the thread had
+        no core, and how much of that it was ready for one. The rest is blocked in a call.
+
+        The clocks are read after the stretch. What they count beyond it was since then, such as
+        while they were read, and is left for the next look.
+        """
+        now = self._cpu_clock()
+        missing = self.last - self._behind - now
+        if missing < 0:
+            missing = 0
+        elif missing > passed:
+            missing = passed
+        owner.off_cpu_ns += missing
+        self._behind += missing
+        if missing > QUICK_NS and self._queue is not None:
+            ready = self._queue.read() - self._ready_seen
+            if ready:
+                if ready > missing:
+                    ready = missing
+                owner.ready_ns += ready
+                self._ready_seen += ready
+        if self._process_clock is not None:
+            beside = self._process_clock() - now
+            owner.beside_ns += max(0, beside - self._beside_seen)
+            self._beside_seen = beside
+
+    def look_again(self, owner: Span | Between, passed: int) -> int:
+        """Looks before a span begins, and returns when it does. A look is a system call, at which a
+        busy machine takes the core away: neither span nor range are to hold that time."""
+        self.look(owner, passed)
+        now = self.clock()
+        spent = now - self.last
+        self.last = now
+        owner.call_ns += spent
+        if spent > QUICK_NS:
+            self.look(owner, spent)
+        return now
 
     def span(self, stage: str, index: int, kind: str = WORK) -> Span | FirstCall:
         """The context manager for one call; enter it at once.
@@ -312,18 +399,13 @@ class Track:
         return span
 
     def _make(self, stage: str, kind: str) -> Span:
-        work = kind == WORK
         nvtx = ThreadRange(self._domain, stage, kind) if self._domain is not None else None
-        meter = self._meters.get(stage) if work else None
-        # A wait's CPU time is not measured: the two clock reads would be most of it.
-        cpu_clock = self._cpu_clock if work else None
-        return Span(
-            self, stage, kind, cpu_clock, meter, nvtx, self._max_rows, self._ring, self._spool
-        )
+        meter = self._meters.get(stage) if kind == WORK else None
+        return Span(self, stage, kind, meter, nvtx, self._max_rows, self._ring, self._spool)
 
     def last_ms(self, stage: str) -> float:
         """How long this thread's last call of a stage took."""
-        return self.spans[stage, WORK].last_ns / 1e6
+        return self.spans[stage, WORK].call_ns / 1e6
 
     def busy_ns(self) -> int:
         return sum(span.self_ns for (_, kind), span in list(self.spans.items()) if kind == WORK)
@@ -347,12 +429,6 @@ class FirstCall:
     ) -> Any:
         self._span.__exit__(kind, error, trace)
         self._born.__exit__(None, None, None)
-
-
-def _ready_ns() -> int | None:
-    """Nanoseconds that the calling thread has spent on a run queue so far."""
-    times = times_of()
-    return None if times is None else times.ready
 
 
 _OFF_SPAN = OffSpan()

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from detector.core.timeline.native import Burnt, Mark, Natives
+from detector.core.timeline.native import Burnt, Mark, Natives, RunQueue, open_run_queue
 from detector.core.timeline.nvtx_ranges import attach
 from detector.core.timeline.rows import Spool
 from detector.core.timeline.spans import (
@@ -28,11 +28,12 @@ class Timeline:
     """Hands a track to each thread. ``clock`` and ``cpu_clock`` return nanoseconds; tests fake
     them.
 
-    ``cpu_clock`` is the thread's own CPU time by default. The plain loop uses
-    ``time.process_time_ns``: a stage's CPU time then includes what libraries use in threads of
-    their own. ``natives`` observes those threads; with None nobody does. ``max_rows`` of each stage
-    and kind of wait are kept whole: the first ones, or with ``ring`` the last ones. The first ones
-    are kept in a file in ``folder``, where there is one.
+    ``cpu_clock`` is the thread's own CPU time. With ``process_clock``, as in the plain loop, a
+    stage's CPU time includes what other threads of the process used meanwhile. ``run_queue`` opens
+    what tells how long the calling thread waited for a core. ``natives`` observes libraries'
+    threads; with None nobody does. ``max_rows`` of each stage and kind of wait are kept whole: the
+    first ones, or with ``ring`` the last ones. The first ones are kept in a file in ``folder``,
+    where there is one.
     """
 
     def __init__(
@@ -44,9 +45,11 @@ class Timeline:
         natives: Natives | None = None,
         ring: bool = False,
         folder: Path | None = None,
+        process_clock: Callable[[], int] | None = None,
+        run_queue: Callable[[], RunQueue | None] = open_run_queue,
     ) -> None:
         self.clock = clock
-        self._cpu_clock = cpu_clock
+        self._cpu_clock, self._process_clock, self._run_queue = cpu_clock, process_clock, run_queue
         self._domain: Any | None = attach().domain if nvtx else None
         self._max_rows = max_rows
         self._lock = threading.Lock()
@@ -93,6 +96,8 @@ class Timeline:
                     self._natives,
                     self._ring,
                     self._spool,
+                    self._process_clock,
+                    self._run_queue,
                 )
                 self.tracks[name] = track
             return self.tracks[name]

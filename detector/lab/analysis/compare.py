@@ -15,6 +15,8 @@ from statistics import median
 
 from detector.core.analysis.agreement import Agreement
 from detector.core.analysis.summary import effect, text
+from detector.core.analysis.verdict import OTHERS_MUCH
+from detector.core.errors.text import counted
 from detector.core.session.measured import Interval, Metric
 from detector.core.timeline.histogram import SAMPLE_FLOORS
 from detector.lab.analysis.layers import COMPUTE, LAUNCH_SHARE, MEMORY, NEITHER
@@ -103,7 +105,12 @@ def compare_variants(variants: Sequence[Variant], about: About) -> Comparison:
     warnings = (
         []
         if base is None
-        else [*_different_frames(ran), *_different_stages(base, ran), *_busy_while_waiting(ran)]
+        else [
+            *_different_frames(ran),
+            *_different_stages(base, ran),
+            *_busy_while_waiting(ran),
+            *_different_load(base, ran),
+        ]
     )
     rows = tuple(_row(variant, base) for variant in variants)
     comparable = None if base is None or len(base.rounds) < 2 else not warnings
@@ -311,6 +318,29 @@ def _busy_while_waiting(ran: Sequence[Variant]) -> list[str]:
         if idle > IDLE_SHARE:
             warnings.append(f"{variant.name} used {idle:.0%} of a core while the other rows ran")
     return warnings
+
+
+def _different_load(base: Variant, ran: Sequence[Variant]) -> list[str]:
+    """Variants beside which other programs took more of the cores, or less, than beside the
+    first."""
+    warnings = []
+    first = _others(base)
+    for variant in ran[1:]:
+        own, cores = _others(variant), variant.rounds[0].cores
+        if first is None or own is None or abs(own - first) <= OTHERS_MUCH * cores:
+            continue
+        warnings.append(
+            f"other programs took {own:.1f} of {counted(cores, 'core')} beside {variant.name} and "
+            f"{first:.1f} beside {base.name}, so these rows are not comparable: measure again when "
+            "the machine has less to do, or with more rounds"
+        )
+    return warnings
+
+
+def _others(variant: Variant) -> float | None:
+    """Cores that other programs used beside it, in the middle one of its rounds."""
+    told = [turn.others for turn in variant.rounds if turn.others is not None]
+    return median(told) if told else None
 
 
 def sweep_curves(rows: Sequence[Row]) -> SweepCurves:

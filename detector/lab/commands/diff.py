@@ -21,9 +21,14 @@ from detector.core.cli.printing import print_json, terminal
     help="Exit with 8 if a frame takes longer by more than P: 5% or 0.05.",
 )
 def command(run_a: str, run_b: str, max_regression: str | None, as_json: bool) -> None:
-    """Compare two saved sessions: RUN_A before, RUN_B after."""
+    """Compare two saved sessions: RUN_A before, RUN_B after.
+
+    Where other programs took more of the cores in one of them, its times are theirs too: the gate
+    then asks for CPU time.
+    """
     from detector.core.errors import GateError, UsageError
     from detector.lab.analysis.diff import END_TO_END, diff, what_differs
+    from detector.lab.analysis.load import compare_cpu, compare_load, most_grown
     from detector.lab.session.read import read_session
     from detector.lab.terminal.diff import print_diff
 
@@ -35,11 +40,23 @@ def command(run_a: str, run_b: str, max_regression: str | None, as_json: bool) -
         raise UsageError(
             f"{run_a} and {run_b} have too few frames to compare: each needs six; run more frames"
         )
+    load = compare_load(before.document, after.document)
+    cpu = compare_cpu(before.document, after.document)
     if as_json:
         rows = [change.as_json() for change in changes]
-        print_json({"schema": 1, "changes": rows, "not_the_same": differing})
+        found = {"schema": 1, "changes": rows, "not_the_same": differing}
+        beside = {"others": None if load is None else load.as_json()}
+        print_json(found | beside | {"cpu": [change.as_json() for change in cpu]})
     else:
-        print_diff(terminal(piped_width=120), changes, differing)
+        print_diff(terminal(piped_width=120), changes, differing, load, cpu)
+    if load is not None and load.differs:
+        if limit is not None and (worst := most_grown(cpu, limit)) is not None:
+            raise GateError(
+                f"{run_b}: CPU time of {worst.what} is {worst.before:.2f} -> {worst.after:.2f} "
+                f"ms a frame, {worst.ratio - 1:.0%} more than in {run_a}: more than the "
+                f"{limit:.1%} allowed, and than other programs explain"
+            )
+        return
     if limit is not None and whole is not None and whole.regresses(limit):
         raise GateError(
             f"{run_b}: a frame takes {whole.ratio - 1:.1%} longer than in {run_a} "

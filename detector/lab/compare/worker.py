@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 import numpy as np
 
 from detector.core.errors import EXIT_ENGINE, EXIT_INTERNAL, DetectVideoError
+from detector.core.errors.machine import usable_cores
 from detector.core.run.child import GRACE_S, Child, end, listen, open_pipe, python, receive, send
 from detector.core.session import codec
 from detector.core.session.measured import Metric
@@ -396,6 +397,9 @@ def round_of(run: SourceRun, idle_cpu: float) -> Round:
     infer_s = recording.infer_ns / 1e9
     seconds: dict[Metric, float] = {"inference": infer_s, "end_to_end": run.run_s}
     frames = max(1, run.written)
+    burnt, others = recording.burnt, None
+    if burnt is not None and burnt.others_ns is not None and burnt.wall_ns:
+        others = burnt.others_ns / burnt.wall_ns
     return Round(
         fps={
             metric: run.written / value if value > 0 else None for metric, value in seconds.items()
@@ -404,6 +408,8 @@ def round_of(run: SourceRun, idle_cpu: float) -> Round:
         frames=run.written,
         idle_cpu=idle_cpu,
         calls_ms=tuple((ns / 1e6, count) for ns, count in calls),
+        others=others,
+        cores=usable_cores(),
     )
 
 

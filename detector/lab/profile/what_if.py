@@ -112,7 +112,7 @@ def measure_changes(occasion: Occasion) -> WhatIfFacts:
         frame_ms=interval([1e3 * one for one in turns.plain]),
         changes=compare_turns(turns, {one.name: (one.stage, one.how) for one in changes}),
         not_measured=not_measured,
-        doubts=list_doubts(frames, turns.plain),
+        doubts=list_doubts(frames, turns.plain, document),
     )
 
 

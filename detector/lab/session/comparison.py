@@ -216,7 +216,8 @@ class Round:
     """One turn of a variant. ``cpu_ms``: CPU of each stage's own thread, milliseconds a frame.
     ``calls_ms``: of the network: how long, within 1%, and how many of them.
 
-    ``idle_cpu``: cores that the variant kept busy while the others had their turn.
+    ``idle_cpu``: cores that the variant kept busy while the others had their turn. ``others``:
+    cores that other programs used meanwhile; None where the system does not tell.
     """
 
     fps: dict[Metric, float | None]
@@ -224,3 +225,5 @@ class Round:
     frames: int
     idle_cpu: float = 0.0
     calls_ms: tuple[tuple[float, int], ...] = ()
+    others: float | None = None
+    cores: int = 0

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from detector.core.errors.text import counted
 from detector.core.tables import Column, Table
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.tables import print_pieces
 from detector.lab.analysis.diff import Change
+from detector.lab.analysis.load import CpuChange, Load
 
 CHANGES = (
     Column("what", ""),
@@ -19,7 +21,32 @@ CHANGES = (
 )
 
 
-def print_diff(console: SafeConsole, changes: Sequence[Change], differing: Sequence[str]) -> None:
-    """Two sessions side by side; ``differing``: what else was not the same in both."""
+CPU = (
+    Column("what", "CPU of"),
+    Column("before", form=".3f", unit="ms", out=1),
+    Column("after", form=".3f", unit="ms", out=2),
+    Column("ratio", form=".3f"),
+)
+
+
+def print_diff(
+    console: SafeConsole,
+    changes: Sequence[Change],
+    differing: Sequence[str],
+    load: Load | None = None,
+    cpu: Sequence[CpuChange] = (),
+) -> None:
+    """Two sessions side by side; ``differing``: what else was not the same in both. Where ``load``
+    differs, no time is called slower or faster, and CPU times are shown."""
     lines = [f"not the same: {line}" for line in differing]
-    print_pieces(console, [Table("diff", CHANGES, changes), *lines])
+    if load is None or not load.differs:
+        print_pieces(console, [Table("diff", CHANGES, changes), *lines])
+        return
+    cores = counted(load.cores, "core")
+    said = (
+        f"Other programs took {load.after:.1f} of {cores} in the second run, and {load.before:.1f} "
+        "in the first. So its times are theirs too, and say nothing about a change: compare CPU "
+        "times."
+    )
+    times = Table("diff", [one for one in CHANGES if one.key != "verdict"], changes)
+    print_pieces(console, [said, Table("cpu", CPU, cpu, unit=""), times, *lines])

@@ -10,8 +10,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from detector.core.analysis.verdict import OTHERS_MUCH
 from detector.core.errors.text import counted
 from detector.core.session.document import SessionDocument
+from detector.lab.analysis.load import others_cores
 from detector.lab.session.passes import Change, Interval
 
 FEW = 60  # frames: some ten times what queues and pools hold
@@ -64,14 +66,23 @@ def compare_turns(turns: Turns, how: Mapping[str, tuple[str | None, str]]) -> li
     return sorted(rows, key=lambda row: -row.fps_ratio.median)
 
 
-def list_doubts(frames: int, plain: Sequence[float]) -> list[str]:
-    """Why the figures may not hold for the whole run, one line for each reason."""
+def list_doubts(
+    frames: int, plain: Sequence[float], document: SessionDocument | None = None
+) -> list[str]:
+    """Why the figures may not hold for the whole run, one line for each reason. ``document``: of
+    the run before."""
     reasons = []
     if frames < FEW:
         few = counted(frames, "frame", "is")
         reasons.append(f"{few} few: the start and the end weigh as much as the steady state")
     if (apart := max(plain) / min(plain) - 1) > APART:
         reasons.append(f"the same run differed by {apart:.0%} from turn to turn")
+    others = None if document is None else others_cores(document)
+    if document is not None and others and others > OTHERS_MUCH * document.cpu.cores:
+        reasons.append(
+            f"other programs took {others:.1f} of {counted(document.cpu.cores, 'core')}: what a "
+            "change leaves free is theirs, too"
+        )
     return reasons
 
 

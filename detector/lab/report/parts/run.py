@@ -13,6 +13,7 @@ from detector.core.analysis.summary import (
     seconds_text,
     stage_rows,
     thread_rows,
+    unbooked_cpu_s,
 )
 from detector.core.analysis.tables import ledger_table, rates_table, threads_table
 from detector.core.errors.text import counted
@@ -52,13 +53,16 @@ def ledger(session: SavedSession) -> str:
     if not frames:
         return ""
     stages = stage_rows(document, frames)
+    threads = thread_rows(document, frames)
     shapes = "".join(
         figure(
-            drawings.bar(_thread_parts(thread, stages), "ms a frame"),
+            drawings.bar(_thread_parts(thread, stages), "ms a frame") + _where(thread),
             f"{thread.thread}: {thread.wall_ms:.2f} ms of wall time a frame",
         )
-        for thread in thread_rows(document, frames)
+        for thread in threads
     )
+    if any(thread.busy is not None for thread in threads):
+        shapes = drawings.key_of(WHERE) + shapes
     note = (
         "<p>Milliseconds a frame; a thread's parts add up to its wall time. "
         f"{_outside_threads(document, frames)}</p>"
@@ -69,12 +73,16 @@ def ledger(session: SavedSession) -> str:
 
 def _outside_threads(document: SessionDocument, frames: int) -> str:
     """Time that is in no thread's bar: CPU of libraries' threads, and the seconds of each phase."""
-    libraries = document.cpu.library_threads_s * 1e3 / frames
+    libraries, unbooked = (
+        seconds * 1e3 / frames
+        for seconds in (document.cpu.library_threads_s, unbooked_cpu_s(document))
+    )
     used = (
         "CPU time of libraries' threads is in the stages."
         if document.cpu.stages_include_libraries
         else "Libraries' own threads used "
-        f'<b data-value="{libraries!r}">{libraries:.2f}</b> ms of CPU a frame.'
+        f'<b data-value="{libraries!r}">{libraries:.2f}</b> ms of CPU a frame, '
+        f"{unbooked:.2f} of it for no stage."
     )
     return f"{used} Seconds: {escape(seconds_text(document))}."
 
@@ -94,6 +102,35 @@ def _thread_parts(thread: ThreadRow, stages: Sequence[StageRow]) -> list[tuple[s
         ("wait", "waits for output", thread.wait_output_ms),
         ("other", "other", thread.other_ms),
     ]
+
+
+# Where a thread was, below what it did: (class, name)
+WHERE = (
+    ("on-cpu", "on a core"),
+    ("no-core", "ready, its core taken by this program"),
+    ("foreign", "ready, its core taken by others"),
+    ("blocked", "blocked in a call"),
+    ("wait", "waits"),
+    ("other", "asleep at a lock, between spans"),
+)
+
+
+def _where(thread: ThreadRow) -> str:
+    """A bar of the same length: on a core, ready for one, blocked; empty where nobody tells."""
+    busy, waiting, other = thread.busy, thread.waiting, thread.other
+    ready, foreign = thread.ready_ms, thread.foreign_ms or 0.0
+    if busy is None or waiting is None or other is None or ready is None:
+        return ""
+    values = (
+        busy.on_cpu_ms + waiting.on_cpu_ms + other.on_cpu_ms,
+        ready - foreign,
+        foreign,
+        busy.blocked_ms,
+        waiting.blocked_ms,
+        other.blocked_ms,
+    )
+    named = [(kind, name, value) for (kind, name), value in zip(WHERE, values, strict=True)]
+    return drawings.bar(named, "ms a frame")
 
 
 def machine(session: SavedSession) -> str:
@@ -129,7 +166,9 @@ LEDGER = How(
     "ledger",
     "ledger",
     "Each thread reads the clock around every stage call and every wait; the rest of its wall "
-    "time is other. CPU is the thread's own CPU clock.",
+    "time is other. Where such a stretch is longer than 50 us, the thread's CPU clock and the "
+    "kernel's run queue say how much of it was on a core, and how long it was ready for one. CPU "
+    "has the threads that libraries run for the stage, too.",
     "Ledger and threads",
 )
 PARTS = (

@@ -1,0 +1,117 @@
+"""Two runs beside different amounts of other programs' work: whose time is the difference?
+
+What others take of the cores slows every stage down, and says nothing about the run itself. So
+wall times of such a pair are no verdict. CPU times are: a stage pays for its own work alone,
+whoever else runs. They grow a little all the same, since cores that are shared lose their caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from detector.core.analysis.summary import stage_cpu_s
+from detector.core.analysis.verdict import OTHERS_MUCH
+from detector.core.session.document import Summary
+
+# CPU time of the same work beside one and two burners on two cores, on a machine that others used,
+# too: up to 11% more for a stage above 0.5 ms (medians of scripts/load_check; AMD EPYC). What is
+# allowed is more than was seen.
+SHARED_CACHES = 0.15
+CROWDED = 0.5  # of all cores' time: beside so much of others, a run gets what chance leaves it
+MATERIAL = 0.02  # of all CPU time a frame: a smaller growth changes no conclusion
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Cores that other programs used during each run, on average. ``cores``: those there are."""
+
+    before: float
+    after: float
+    cores: int
+
+    @property
+    def differs(self) -> bool:
+        """Whether wall times of the two say nothing: others took more in one of them, or so much in
+        both that each got what chance left it."""
+        apart = abs(self.after - self.before) > OTHERS_MUCH * self.cores
+        return apart or min(self.before, self.after) > CROWDED * self.cores
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "before_cores": self.before,
+            "after_cores": self.after,
+            "cores": self.cores,
+            "differs": self.differs,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CpuChange:
+    """CPU milliseconds a frame of a stage, with the threads that libraries run for it, or of the
+    whole process. ``all_ms``: of the whole process before."""
+
+    what: str
+    before: float
+    after: float
+    all_ms: float
+
+    @property
+    def ratio(self) -> float:
+        return self.after / self.before if self.before else float("inf")
+
+    def regresses(self, limit: float) -> bool:
+        """True where it grew by more than ``limit`` (0.05 = 5%) beyond what shared caches cost, and
+        by enough to matter."""
+        allowed = self.before * (1 + limit + SHARED_CACHES)
+        return self.after > allowed and self.after - self.before > MATERIAL * self.all_ms
+
+    def as_json(self) -> dict[str, Any]:
+        return {"what": self.what, "before_ms": self.before, "after_ms": self.after}
+
+
+def others_cores(summary: Summary) -> float | None:
+    """Cores that other programs used on average, of those that this run may use; None where the
+    system does not tell."""
+    libraries = summary.cpu.libraries
+    if libraries is None or libraries.others_s is None or not libraries.wall_s:
+        return None
+    return libraries.others_s / libraries.wall_s
+
+
+def compare_load(before: Summary, after: Summary) -> Load | None:
+    """None where one of both does not tell, or ran on other cores."""
+    first, second = others_cores(before), others_cores(after)
+    if first is None or second is None or before.cpu.cores != after.cpu.cores:
+        return None
+    return Load(first, second, before.cpu.cores)
+
+
+WHOLE = "the whole process"
+
+
+def compare_cpu(before: Summary, after: Summary) -> list[CpuChange]:
+    """CPU time a frame: of the whole process, then of every stage that both ran."""
+    first, second = _cpu_ms(before), _cpu_ms(after)
+    return [
+        CpuChange(name, first[name], second[name], first[WHOLE])
+        for name in first
+        if name in second and (first[name] or second[name])
+    ]
+
+
+def most_grown(changes: Sequence[CpuChange], limit: float) -> CpuChange | None:
+    """The one that regresses by most milliseconds: a stage, where one of them does."""
+    grown = [one for one in changes if one.regresses(limit)]
+    stages = [one for one in grown if one.what != WHOLE]
+    return max(stages or grown, key=lambda one: one.after - one.before, default=None)
+
+
+def _cpu_ms(summary: Summary) -> Mapping[str, float]:
+    frames = summary.frames.written
+    if not frames:
+        return {}
+    stages = {name: stage_cpu_s(summary, name) for name in summary.stages}
+    seconds = {WHOLE: summary.cpu.process_s, **stages}
+    return {name: 1e3 * one / frames for name, one in seconds.items()}

@@ -1,0 +1,203 @@
+"""What the instruments cost a frame: how often each of their steps runs, times what a step costs.
+
+A difference of two runs would be noise here: the loop's threads hand each other a lock, and how
+long that takes depends on who sleeps. Counts do not depend on the machine's load, and the cost of a
+step, the least of many tries, hardly.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from measuring.rounds import ROOT, machine
+
+FRAME_MS = 5.0
+AIM = 0.005  # of a frame of FRAME_MS
+TRIES, CALLS = 9, 4000
+FRAMES = 200
+LONG_S = 2e-4  # a stage call that is longer than what passes without a look
+STAGES = ("read", "preprocess", "infer", "head", "nms", "annotate", "write")
+SLEEPING = ("read", "infer", "write")
+STEPS = ("span", "span of infer", "wait", "look at the CPU clock", "look at the run queue")
+
+
+@click.command()
+@click.option("--mode", type=click.Choice(["plain", "tool"]), hidden=True)
+def instruments(mode: str | None) -> None:
+    """Cost of timeline and NVTX in the threaded loop: counts of steps times their costs.
+
+    Two runs are counted: in a usual one reading, inference and writing sleep, while libraries'
+    threads work for them, and the other stages compute; in the other one every stage sleeps, so
+    that each stretch ends with all looks there are, as on a machine that is full. Without a
+    profiler, and with an NVTX tool that does nothing.
+    """
+    if mode:
+        click.echo(json.dumps(_costs()))
+        return
+    click.echo(machine())
+    runs = {"usual": _count_steps(SLEEPING), "all looks": _count_steps(STAGES)}
+    for name, counts in runs.items():
+        click.echo(f"{name}: a frame has {_listed(counts, '.1f')}")
+    click.echo(f"calls a frame that they add in the plain loop: {_listed(_count_calls(), '.1f')}")
+    for title, environment in (("no profiler", {}), ("NVTX tool that does nothing", _tool())):
+        costs = _in_process(environment)
+        click.echo(f"{title}: us each: {_listed(costs, '.2f')}")
+        for name, counts in runs.items():
+            spent = sum(counts[step] * costs[step] for step in STEPS)
+            share = spent / 1e3 / FRAME_MS
+            click.echo(
+                f"{title}, {name}: {spent:.1f} us a frame = {share:.2%} of {FRAME_MS:g} ms"
+                f" ({'within' if share < AIM else 'ABOVE'} {AIM:.1%})"
+            )
+
+
+def _listed(figures: dict[str, float], form: str) -> str:
+    return ", ".join(f"{name} {value:{form}}" for name, value in figures.items())
+
+
+def _in_process(environment: dict[str, str]) -> dict[str, float]:
+    command = [sys.executable, str(ROOT / "scripts/bench"), "instruments", "--mode", "plain"]
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=True
+    )
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def _tool() -> dict[str, str]:
+    library = Path(tempfile.mkdtemp()) / "probe.so"
+    source = ROOT / "tests/nvtx_probe.c"
+    flags = ["-O1", "-shared", "-fPIC"]
+    subprocess.run(["gcc", *flags, "-o", library, source, "-lpthread"], check=True)
+    return {"NVTX_INJECTION64_PATH": str(library), "NVTX_PROBE_LOG": "none"}
+
+
+@contextmanager
+def _parts() -> Iterator[Any]:
+    sys.path.insert(0, str(ROOT))
+    try:
+        yield
+    finally:
+        sys.path.pop(0)
+
+
+def _count_steps(sleeping: Container[str]) -> dict[str, float]:
+    """Steps a frame of the threaded loop, over stages that sleep or compute."""
+    with _parts():
+        from detector.core.loop.overlapped import frames_overlapped
+        from detector.core.loop.parts import Progress
+        from detector.core.timeline import INFER, WORK, Timeline
+        from detector.core.timeline.native import RunQueue
+        from tests.loop.stubs import stub_parts
+
+    looks, reads = [0], [0]
+
+    def clock() -> int:
+        looks[0] += 1
+        return time.thread_time_ns()
+
+    class Counted(RunQueue):
+        def read(self) -> int:
+            reads[0] += 1
+            return super().read()
+
+    timeline = Timeline(cpu_clock=clock, run_queue=Counted)
+
+    def work(name: str) -> None:
+        until = time.perf_counter() + LONG_S
+        if name in sleeping:
+            time.sleep(LONG_S)
+        while time.perf_counter() < until:
+            pass
+
+    parts = stub_parts(FRAMES, work=work)
+    for _ in frames_overlapped(parts, timeline, Progress()):
+        pass
+    counts = dict.fromkeys(STEPS, 0.0)
+    for track in timeline.tracks.values():
+        for (what, kind), span in track.spans.items():
+            name = "wait" if kind != WORK else "span of infer" if what == INFER else "span"
+            counts[name] += span.calls
+    counts["look at the CPU clock"] = looks[0]
+    counts["look at the run queue"] = reads[0]
+    return {name: count / FRAMES for name, count in counts.items()}
+
+
+def _count_calls() -> dict[str, float]:
+    """Calls of functions a frame of the plain loop, with instruments less without."""
+    with _parts():
+        from detector.core.loop.parts import Progress
+        from detector.core.loop.sync import frames_in_turn
+        from detector.core.timeline import OffTimeline, Timeline
+        from tests.loop.stubs import stub_parts
+
+    def calls(timeline: Any) -> dict[str, int]:
+        counts = {"call": 0, "c_call": 0}
+
+        def note(frame: Any, event: str, argument: Any) -> None:
+            if event in counts:
+                counts[event] += 1
+
+        loop = frames_in_turn(stub_parts(FRAMES), timeline, Progress())
+        sys.setprofile(note)
+        try:
+            for _ in loop:
+                pass
+        finally:
+            sys.setprofile(None)
+        return counts
+
+    on, off = calls(Timeline()), calls(OffTimeline())
+    names = {"call": "of Python functions", "c_call": "of built-in ones"}
+    return {title: (on[name] - off[name]) / FRAMES for name, title in names.items()}
+
+
+def _costs() -> dict[str, float]:
+    """CPU microseconds of one step, the least of many tries."""
+    with _parts():
+        from detector.core.timeline import INFER, WAIT_INPUT, WORK, WRITE, Timeline
+        from detector.core.timeline.native import RunQueue
+
+    timeline = Timeline()
+    with timeline.track("writer") as track:
+
+        def span(stage: str, kind: str) -> Callable[[], None]:
+            def one() -> None:
+                with track.span(stage, 7, kind):
+                    pass
+
+            return one
+
+        queue = RunQueue()
+        owner = track.other
+        found = {
+            "span": _cost(span(WRITE, WORK)),
+            "span of infer": _cost(span(INFER, WORK)),
+            "wait": _cost(span("result", WAIT_INPUT)),
+            # Without what is missing: the run queue is not asked.
+            "look at the CPU clock": _cost(lambda: track.look(owner, 0)),
+            "look at the run queue": _cost(queue.read),
+        }
+        queue.close()
+    return found
+
+
+def _cost(step: Callable[[], Any]) -> float:
+    best = float("inf")
+    for _ in range(TRIES):
+        start = time.thread_time_ns()
+        for _ in range(CALLS):
+            step()
+        best = min(best, (time.thread_time_ns() - start) / CALLS / 1e3)
+    return best

@@ -1,0 +1,182 @@
+"""Two runs beside different amounts of other programs' work."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec import to_builtins
+
+from detector.core.session.document import CpuTime, LibraryThreads, StageFigures
+from detector.lab.analysis.compare import compare_variants
+from detector.lab.analysis.load import (
+    SHARED_CACHES,
+    CpuChange,
+    compare_cpu,
+    compare_load,
+    most_grown,
+)
+from detector.lab.session.comparison import About
+from tests.cli.command import detect_video
+from tests.lab.analysis.test_compare import variant
+from tests.session.documents import document
+
+
+def ran_beside(others, write_ms=4.0, process_s=None, cores=2):
+    """A run of 10 frames in a second, of which ``others`` cores were others'."""
+    base = document()
+    frames = base.frames.written
+    libraries = LibraryThreads(
+        wall_s=2.0,
+        process_s=1.0,
+        unknown_s=0.0,
+        others_s=None if others is None else others * 2.0,
+        stages={},
+    )
+    write = StageFigures(
+        thread="writer",
+        calls=frames,
+        busy_s=1.0,
+        cpu_s=write_ms * frames / 4e3,
+        library_cpu_s=write_ms * frames * 3 / 4e3,
+    )
+    cpu = CpuTime(
+        cores=cores,
+        process_s=(10 + write_ms) * frames / 1e3 if process_s is None else process_s,
+        our_threads_s=1.0,
+        library_threads_s=0.0,
+        stages_include_libraries=False,
+        libraries=libraries,
+    )
+    return replace(base, cpu=cpu, stages={"write": write})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "differs"),
+    [
+        (0.0, 1.2, True),
+        (1.2, 0.0, True),
+        (0.5, 0.55, False),
+        (1.2, 1.25, True),  # as much in both, but so much that chance decides
+        (0.0, 0.0, False),
+    ],
+)
+def test_load_differs_by_what_others_took(before, after, differs):
+    load = compare_load(ran_beside(before), ran_beside(after))
+    assert load is not None
+    assert load.differs is differs
+    assert load.as_json() == {
+        "before_cores": before,
+        "after_cores": after,
+        "cores": 2,
+        "differs": differs,
+    }
+
+
+def test_what_a_system_does_not_tell_is_not_compared():
+    assert compare_load(ran_beside(None), ran_beside(1.0)) is None
+    assert compare_load(ran_beside(0.0, cores=4), ran_beside(1.0)) is None
+
+
+def test_cpu_of_a_stage_has_its_libraries_threads():
+    rows = {row.what: row for row in compare_cpu(ran_beside(0), ran_beside(1, write_ms=6.0))}
+    assert (rows["write"].before, rows["write"].after) == pytest.approx((4.0, 6.0))
+    assert (rows["the whole process"].before, rows["the whole process"].after) == pytest.approx(
+        (14.0, 16.0)
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fails"),
+    [
+        (10, 10 * (1.05 + SHARED_CACHES) - 0.01, False),
+        (10, 10 * (1.05 + SHARED_CACHES) + 0.01, True),
+        (0.1, 0.3, False),  # three times as much of nearly nothing
+        (10, 5, False),
+    ],
+)
+def test_cpu_grows_beyond_what_shared_caches_cost(before, after, fails):
+    assert CpuChange("write", before, after, 14.0).regresses(0.05) is fails
+
+
+def test_the_stage_that_grew_is_named_before_the_whole():
+    whole, write, read = (
+        CpuChange(what, 4.0, after, 14.0)
+        for what, after in (("the whole process", 20.0), ("write", 9.0), ("read", 6.0))
+    )
+    assert most_grown([whole, read, write], 0.05) is write
+    assert most_grown([whole], 0.05) is whole
+    assert most_grown([CpuChange("read", 4.0, 4.1, 14.0)], 0.05) is None
+
+
+@pytest.fixture
+def two_runs(tmp_path):
+    """Saves copies of one run: nothing differs but what a test changes."""
+    from tests.lab.report.sessions import ran
+
+    run = ran(tmp_path / "run", frames=30)
+
+    def save(name, **about):
+        folder = Path(shutil.copytree(run, tmp_path / name))
+        path = folder / "session.json"
+        saved = json.loads(path.read_text())
+        frames = saved["frames"]["written"]
+        made = to_builtins(ran_beside(**about))
+        saved["cpu"] = made["cpu"]
+        saved["cpu"]["process_s"] *= frames / made["frames"]["written"]
+        path.write_text(json.dumps(saved))
+        return folder
+
+    return save
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("after", "code"),
+    [
+        ({"others": 1.2}, 0),  # other programs slowed it down
+        ({"others": 1.2, "process_s": 0.4}, 8),  # it works more, too
+        ({"others": 0.0}, 8),
+    ],
+)
+def test_the_gate_alarms_for_what_a_run_does_itself(two_runs, tmp_path, after, code):
+    """The second run took 2.5 times as long."""
+    first = two_runs("first", others=0.0)
+    second = two_runs("second", **after)
+    with np.load(second / "spans.npz") as saved:
+        columns = dict(saved)
+    for name in ("start_ns", "end_ns"):
+        columns[name] = (columns[name] * 2.5).astype(columns[name].dtype)
+    np.savez(second / "spans.npz", **columns)
+    argv = ("diff", str(first), str(second), "--max-regression", "50%")
+    assert detect_video(*argv, cwd=tmp_path).returncode == code
+    told = json.loads(detect_video(*argv[:3], "--json", cwd=tmp_path).stdout)
+    assert told["others"]["differs"] == bool(after["others"])
+    assert {row["what"] for row in told["cpu"]} >= {"the whole process"}
+    assert ("slower" in detect_video(*argv[:3], cwd=tmp_path).stdout) == (not after["others"])
+
+
+def test_rows_beside_different_loads_are_not_comparable():
+    def beside(name, *others):
+        made = variant(name, 10, 12, 11)
+        made.rounds = [
+            replace(turn, others=one, cores=2)
+            for turn, one in zip(made.rounds, others, strict=True)
+        ]
+        return made
+
+    def compared(*variants):
+        return compare_variants(variants, About(source="in.mp4", rounds=3, budget=0.95))
+
+    calm, busy = beside("a", 0.0, 0.1, 0.0), beside("b", 0.0, 1.2, 1.3)
+    found = compared(calm, busy)
+    assert (found.comparable, len(found.warnings)) == (False, 1)
+    assert "1.2 of 2 cores" in found.warnings[0]
+    once = beside("b", 0.0, 1.2, 0.0)  # a slow minute in one round
+    assert compared(calm, once).comparable is True
+    assert compared(busy, beside("c", 1.2, 1.2, 1.2)).comparable is True
+    assert compared(calm, beside("c", None, None, None)).comparable is True

@@ -1,0 +1,236 @@
+"""Where a thread was: on a core, ready for one, or blocked, by clocks that a test sets."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import pytest
+
+from detector.core.session.recording import record
+from detector.core.timeline import READ, WAIT_INPUT, WRITE, Timeline
+from detector.core.timeline.native import RunQueue, open_run_queue, times_of
+from detector.core.timeline.spans import QUICK_NS
+
+US = 1000
+MS = 1000 * US
+
+
+class Kernel:
+    """A thread's three clocks. ``looks`` and ``reads``: how often the last two were asked."""
+
+    def __init__(self) -> None:
+        self.wall = self.cpu = self.ready = 0
+        self.looks = self.reads = self.closed = 0
+        self.late = (0, 0)  # on a core and ready, after the answer to the next look
+
+    def spend(self, on_cpu: int = 0, ready: int = 0, blocked: int = 0) -> None:
+        self.cpu += on_cpu
+        self.ready += ready
+        self.wall += on_cpu + ready + blocked
+
+    def look(self) -> int:
+        self.looks += 1
+        told, late = self.cpu, self.late
+        self.late = (0, 0)
+        self.spend(*late)
+        return told
+
+    def read(self) -> int:
+        self.reads += 1
+        return self.ready
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def timeline(self, **more) -> Timeline:
+        more = {"run_queue": lambda: self} | more
+        return Timeline(lambda: self.wall, self.look, nvtx=False, **more)
+
+
+def parts(split):
+    return (split.on_cpu_ns, split.ready_ns, split.blocked_ns)
+
+
+def test_each_stretch_is_split():
+    kernel = Kernel()
+    kernel.spend(5 * MS, 7 * MS, 9 * MS)  # before: nobody's
+    timeline = kernel.timeline()
+    with timeline.track("writer") as track:
+        kernel.spend(1 * MS, 2 * MS)
+        with track.span(WRITE, 0):
+            kernel.spend(2 * MS, 5 * MS, 3 * MS)
+        kernel.spend(blocked=4 * MS)
+        with track.span("result", 0, WAIT_INPUT):
+            kernel.spend(0, 6 * MS, 8 * MS)
+        kernel.spend(ready=1 * MS)
+    recording = record(timeline)
+    thread = recording.threads["writer"]
+    assert parts(thread.splits["work"]) == (2 * MS, 5 * MS, 3 * MS)
+    assert parts(thread.splits["other"]) == (1 * MS, 3 * MS, 4 * MS)
+    assert parts(thread.splits["wait_input"]) == (0, 6 * MS, 8 * MS)
+    assert parts(recording.stages[WRITE].split) == (2 * MS, 5 * MS, 3 * MS)
+    assert (thread.cpu_ns, thread.ready_ns, thread.unplaced_ns) == (3 * MS, 14 * MS, 0)
+    assert kernel.closed == 1
+
+
+def test_nested_spans_are_split_apart():
+    kernel = Kernel()
+    timeline = kernel.timeline()
+    with timeline.track("main") as track, track.span(READ, 0):
+        kernel.spend(1 * MS, 2 * MS)
+        with track.span("image", 0, WAIT_INPUT):
+            kernel.spend(0, 3 * MS, 4 * MS)
+        kernel.spend(5 * MS, 0, 1 * MS)
+    splits = record(timeline).threads["main"].splits
+    assert parts(splits["work"]) == (6 * MS, 2 * MS, 1 * MS)
+    assert parts(splits["wait_input"]) == (0, 3 * MS, 4 * MS)
+
+
+@pytest.mark.parametrize(("each", "looks", "reads"), [(QUICK_NS, 0, 0), (QUICK_NS + 1, 200, 0)])
+def test_the_kernel_is_asked_where_a_stretch_is_long_enough_to_hold_a_wait(each, looks, reads):
+    kernel = Kernel()
+    timeline = kernel.timeline()
+    with timeline.track("main") as track:
+        before = kernel.looks, kernel.reads
+        for frame in range(200):
+            with track.span(WRITE, frame):
+                kernel.spend(each)
+        assert (kernel.looks - before[0], kernel.reads - before[1]) == (looks, reads)
+    assert record(timeline).threads["main"].splits["work"].on_cpu_ns == 200 * each
+
+
+def test_the_run_queue_is_asked_where_something_is_missing():
+    kernel = Kernel()
+    with kernel.timeline().track("main") as track:
+        for missing in (QUICK_NS, QUICK_NS + 1):
+            before = kernel.reads
+            with track.span(WRITE, 0):
+                kernel.spend(MS, missing)
+            assert kernel.reads - before == (missing > QUICK_NS)
+
+
+def test_what_the_clocks_count_after_a_stretch_is_of_the_next():
+    """The core is taken away while the clocks are read: by then the span has ended."""
+    kernel = Kernel()
+    timeline = kernel.timeline()
+    with timeline.track("main") as track:
+        with track.span(WRITE, 0):
+            kernel.spend(1 * MS, 2 * MS)
+            kernel.late = (0, 3 * MS)
+        with track.span(WRITE, 1):
+            kernel.spend(1 * MS)
+    thread = record(timeline).threads["main"]
+    assert parts(thread.splits["work"]) == (2 * MS, 2 * MS, 0)
+    assert parts(thread.splits["other"]) == (0, 3 * MS, 0)
+    assert thread.unplaced_ns == 0
+
+
+def test_a_core_that_is_lost_while_a_span_is_about_to_begin_is_not_the_spans():
+    kernel = Kernel()
+    timeline = kernel.timeline()
+    with timeline.track("main") as track:
+        kernel.spend(1 * MS)
+        kernel.late = (0, 3 * MS)
+        with track.span(WRITE, 0):
+            kernel.spend(1 * MS, blocked=4 * MS)
+    splits = record(timeline).threads["main"].splits
+    assert parts(splits["other"]) == (1 * MS, 3 * MS, 0)
+    assert parts(splits["work"]) == (1 * MS, 0, 4 * MS)
+
+
+def test_cpu_time_since_the_stretch_is_of_the_next():
+    """The thread works on between the end of its span and the look at its clock."""
+    kernel = Kernel()
+    timeline = kernel.timeline()
+    wall = iter((0, 0, 1 * MS, 3 * MS, 3 * MS, 3 * MS, 3 * MS))
+    timeline.clock = lambda: next(wall)
+    with timeline.track("main") as track, track.span(WRITE, 0):
+        kernel.cpu = 3 * MS  # 2 ms of it are after the span's end
+    thread = record(timeline).threads["main"]
+    assert parts(thread.splits["work"]) == (1 * MS, 0, 0)
+    assert parts(thread.splits["other"]) == (2 * MS, 0, 0)
+
+
+def test_the_next_look_corrects_what_passed_for_work():
+    kernel = Kernel()
+    timeline = kernel.timeline()
+    with timeline.track("main") as track:
+        for ready, on_cpu in ((QUICK_NS, 0), (0, 1 * MS)):
+            with track.span(WRITE, 0):
+                kernel.spend(on_cpu, ready)
+    thread = record(timeline).threads["main"]
+    assert thread.splits["work"].on_cpu_ns == thread.cpu_ns == 1 * MS
+
+
+def test_a_wait_that_no_look_saw_is_counted_as_unplaced():
+    """A short stretch passes for one on a core; the kernel's counts for the thread tell."""
+    kernel = Kernel()
+    timeline = kernel.timeline()
+    with timeline.track("main") as track, track.span(WRITE, 0):
+        kernel.spend(ready=QUICK_NS)
+    thread = record(timeline).threads["main"]
+    assert thread.unplaced_ns == 2 * QUICK_NS  # a CPU time too much, a wait too little
+    thread.self_check()
+
+
+def test_a_system_that_tells_no_waits_gives_no_split():
+    kernel = Kernel()
+    timeline = kernel.timeline(run_queue=lambda: None)
+    with timeline.track("main") as track, track.span(WRITE, 0):
+        kernel.spend(1 * MS, 2 * MS)
+    recording = record(timeline)
+    thread = recording.threads["main"].figures()
+    assert (thread.ready_s, thread.busy_split, thread.unplaced_s) == (None, None, None)
+    assert recording.stages[WRITE].figures().split is None
+    assert recording.stages[WRITE].cpu_ns == 1 * MS
+
+
+def test_the_plain_loop_counts_what_other_threads_used_meanwhile():
+    kernel = Kernel()
+    libraries = [0]
+    timeline = kernel.timeline(process_clock=lambda: kernel.cpu + libraries[0])
+    with timeline.track("main") as track:
+        with track.span(WRITE, 0):
+            kernel.spend(1 * MS, blocked=4 * MS)
+            libraries[0] += 8 * MS
+        with track.span(READ, 0):
+            kernel.spend(2 * MS)
+    recording = record(timeline)
+    assert (recording.stages[WRITE].cpu_ns, recording.stages[READ].cpu_ns) == (9 * MS, 2 * MS)
+    assert parts(recording.stages[WRITE].split) == (1 * MS, 0, 4 * MS)
+
+
+def test_a_file_that_is_no_schedstat_tells_nothing(tmp_path, monkeypatch):
+    (tmp_path / "schedstat").write_text("")
+    monkeypatch.setattr(
+        "detector.core.timeline.native.RunQueue", lambda: RunQueue(str(tmp_path / "schedstat"))
+    )
+    assert open_run_queue() is None
+    (tmp_path / "schedstat").write_text("17 42 3\n")
+    queue = open_run_queue()
+    assert queue is not None
+    assert queue.read() == 42
+    (tmp_path / "schedstat").write_text("17 43 3\n")
+    assert queue.read() == 43  # the file stays open, and is read from its start
+    queue.close()
+    with pytest.raises(OSError, match="descriptor"):
+        queue.read()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="machine: no /proc")
+def test_the_real_run_queue_is_the_calling_threads():
+    found = []
+
+    def ask() -> None:
+        queue = open_run_queue()
+        assert queue is not None
+        times = times_of()
+        assert times is not None
+        found.append(queue.read() >= times.ready)
+        queue.close()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    assert found == [True]
