@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from detector.core import types
     from detector.core.api.results import Detections
-    from detector.core.engines.base import Request
+    from detector.core.loop.parts import BatchRequest
     from detector.core.timeline import OffTimeline, Timeline
     from detector.core.types import Frame, Image
 
@@ -101,7 +101,7 @@ class Detector:
             self._plan = resolve(config, spare_requests=1, one_at_a_time=True)
         opened = self._plan.loaded.engine
         turns = threading.BoundedSemaphore(opened.concurrency)
-        self._requests = [_Turn(request, turns) for request in opened.requests]
+        self._requests = [_Turn(request, turns) for request in self._plan.requests]
         self._newest = config.live.policy == "latest"
         self._calling = threading.Lock()
         # As with the command: an option of cameras says that addresses are cameras.
@@ -359,7 +359,7 @@ class _Turn:
     A call and a stream together must not exceed the engine's concurrency.
     """
 
-    def __init__(self, request: Request, turns: threading.BoundedSemaphore) -> None:
+    def __init__(self, request: BatchRequest, turns: threading.BoundedSemaphore) -> None:
         self._request = request
         self._turns = turns
         self.slot = request.slot

@@ -45,6 +45,7 @@ class Options(TypedDict, total=False):
     frames: int | None
     stride: int
     skip_still: str | None
+    tiles: str | None
     start: str | None
     duration: str | None
     video_track: int | None

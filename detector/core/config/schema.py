@@ -237,6 +237,13 @@ class InputConfig:
         "last one that was inferred: they repeat its detections, and say so.",
         "SHARE",
     )
+    tiles: str | None = option(
+        None,
+        "Cut each picture into so many tiles (columns x rows), which the network sees beside the "
+        "whole: small objects are found, for that many times the inference. auto looks at the "
+        "source, and decides.",
+        "2x2",
+    )
     start: str | None = option(
         None,
         "Leave out what is before this time, counted from the source's beginning: seconds, or "

@@ -9,14 +9,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from detector.core.loop.queues import AnyTrack, Pool
 from detector.core.timeline import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WRITE
-from detector.core.types import Candidates, Detections, Frame, Image, Letterbox, Picture, SourceInfo
+from detector.core.types import Detections, Fit, Frame, Image, Picture, SourceInfo
 
 if TYPE_CHECKING:
     from detector.core.stages.still import Stillness
@@ -55,9 +55,9 @@ class Parts:
     source: FrameSource
     requests: Sequence[BatchRequest]
     concurrency: int
-    preprocess: Callable[[Picture, Image], Letterbox]  # picture, row of the slot -> where it lies
-    head: Callable[[Outputs], Candidates]  # outputs of one picture, each [1, ...]
-    nms: Callable[[Candidates], Detections]  # boxes in network pixels
+    preprocess: Callable[[Picture, Image], Fit]  # picture, row of the slot -> where it lies
+    head: Callable[[Outputs], Any]  # outputs of one picture, each [1, ...] -> Candidates
+    nms: Callable[[Any], Any]  # these -> Detections in network pixels, which the fit maps back
     # Stages between nms and annotate, by name, in the order of their calls.
     between: Mapping[str, FrameStage] = field(default_factory=dict)
     # Draws into the frame's picture. None: no sink needs it.
@@ -108,7 +108,7 @@ class Batch:
     number: int  # counted from 0
     request: BatchRequest
     frames: list[Frame]
-    fits: list[Letterbox]  # where frames[i] lies in its row of the slot
+    fits: list[Fit]  # where frames[i] lies in its row of the slot
     reused: int = 0  # of the frames: they have no row of the slot
     outputs: Outputs | None = None
     device_ms: float | None = None  # of the infer that made the outputs
@@ -219,13 +219,11 @@ def infer(track: AnyTrack, parts: Parts, batch: Batch) -> None:
                 frame.arrival.inferred_ns = ended
 
 
-def decode(
-    track: AnyTrack, parts: Parts, batch: Batch, outputs: Outputs, first: int
-) -> list[Candidates]:
+def decode(track: AnyTrack, parts: Parts, batch: Batch, outputs: Outputs, first: int) -> list[Any]:
     """The candidates of each inferred picture in the batch. They are copies, so the request may go
     back.
     """
-    decoded: list[Candidates] = []
+    decoded: list[Any] = []
     for place, frame in enumerate(batch.frames):
         if frame.reused:
             continue
@@ -236,7 +234,7 @@ def decode(
 
 
 def select(
-    track: AnyTrack, parts: Parts, batch: Batch, decoded: list[Candidates], first: int
+    track: AnyTrack, parts: Parts, batch: Batch, decoded: list[Any], first: int
 ) -> Generator[tuple[Frame, Detections], None, None]:
     """NMS of each picture in the batch; yields its frame with detections in source pixels."""
     rows = iter(decoded)

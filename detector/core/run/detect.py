@@ -169,6 +169,7 @@ def _resolve(
         timer,
         # Labelled pictures are judged: of them a size that is asked for counts alone.
         specs=specs if ours or asked.reading.longest else (),
+        looks=ours,
         progress=building,
         measured=hooks.measured,
         timed=hooks.timed,

@@ -25,9 +25,10 @@ from detector.core.run.loading import LoadedModel, PhaseTimer, load_model
 from detector.core.run.looping import Loop
 from detector.core.run.reading import Reading
 from detector.core.run.selection import Selection
+from detector.core.run.tiling import NONE, Tiling
 
 if TYPE_CHECKING:
-    from detector.core.loop.parts import FrameStage, Outputs, Parts
+    from detector.core.loop.parts import BatchRequest, FrameStage, Outputs, Parts
     from detector.core.models.base import Network
     from detector.core.sinks._stream import RowStream
     from detector.core.sinks.base import Sink
@@ -47,6 +48,7 @@ class Asked:
     reading: Reading
     drawing: Drawing
     loop: Loop
+    tiling: Tiling
     writing: Mapping[str, Any]
 
     @classmethod
@@ -64,7 +66,7 @@ class Asked:
             "reuses": reading.still is not None,
             "tracks": config.tracking.track is not None,
         }
-        return cls(config, reading, Drawing.of(config), Loop.of(config), writing)
+        return cls(config, reading, Drawing.of(config), Loop.of(config), Tiling.of(config), writing)
 
     def with_network(self, network: Network) -> tuple[Selection, Drawing]:
         """What options mean for the classes of a network. Raises UsageError."""
@@ -78,14 +80,22 @@ class Asked:
         specs: Sequence[str] = (),
         picture: tuple[int, int] | None = None,
         chosen: Callable[[Network, Config], None] = lambda network, config: None,
+        looks: bool = False,
         **words: Any,
     ) -> Plan:
         """``specs``: sources, of which the first that opens decides the network's input where a
-        source decides it; ``picture``: width and height that decide it instead. ``chosen`` and
-        ``words``: of ``loading.load_model``. Raises UsageError, ModelError, EngineError."""
+        source decides it; ``picture``: width and height that decide it instead. ``looks``: whether
+        they may be looked at for --tiles auto. ``chosen`` and ``words``: of ``loading.load_model``.
+        Raises UsageError, ModelError, EngineError."""
+        if not looks:
+            self.tiling.refuse_auto()
+
+        picture = picture or self.reading.picture_size(specs)
+        shown = picture if self.tiling.grid is None else picture or self.reading.first_size(specs)
 
         def opened(network: Network) -> None:
             self.with_network(network)  # raises where a class is not there
+            self.tiling.check(shown, network)
 
         def refuse(network: Network, settled: Config) -> None:
             if self.drawing.blur and settled.runtime.engine == "null":
@@ -97,7 +107,7 @@ class Asked:
         loaded = load_model(
             self.config,
             timer,
-            picture=picture or self.reading.picture_size(specs),
+            picture=self.tiling.seen(picture),
             opened=opened,
             chosen=refuse,
             **words,
@@ -105,16 +115,29 @@ class Asked:
         kept = _of_the_run(loaded.tuned)
         asked = Asked.of(self.config.with_options(kept)) if kept else self
         loaded.notes += asked.loop.lost_ranges()
-        return asked.on(loaded)
+        if not asked.tiling.auto:
+            return asked.on(loaded)
+        from detector.core.run.first_look import choose_tiles
+
+        whole = asked.with_tiles(NONE)
+        tiling, why = choose_tiles(whole.on(loaded), specs)
+        loaded.notes.append(why)
+        return asked.with_tiles(tiling.text).on(loaded)
+
+    def with_tiles(self, text: str) -> Asked:
+        """The same with --tiles ``text``."""
+        return Asked.of(self.config.with_options({"tiles": text}))
 
     def on(self, loaded: LoadedModel) -> Plan:
         """The plan of a run on a model that is loaded already. Raises UsageError."""
+        self.tiling.refuse_auto()
         selection, drawing = self.with_network(loaded.network)
         return Plan(
             self.reading,
             selection,
             drawing,
             self.loop,
+            self.tiling,
             self.config.output,
             self.writing,
             loaded,
@@ -144,6 +167,7 @@ class Plan:
     selection: Selection
     drawing: Drawing
     loop: Loop
+    tiling: Tiling
     output: OutputConfig
     writing: Mapping[str, Any]
     loaded: LoadedModel
@@ -175,7 +199,7 @@ class Plan:
 
             file = Path(self.options["network"]["model"]).name
             head = watched(head, file, len(network.names), network.watched)
-        return (
+        return self.tiling.stages(
             partial(
                 letterbox,
                 geometry=network.input.geometry,
@@ -192,7 +216,15 @@ class Plan:
                 classes=selection.classes,
                 names=network.names,
             ),
+            agnostic=selection.agnostic,
+            max_det=selection.max_det,
+            conf=selection.conf,
         )
+
+    @property
+    def requests(self) -> Sequence[BatchRequest]:
+        """The engine's, as the loop fills them: a row is a frame."""
+        return self.tiling.requests(self.loaded.engine.requests)
 
     def between(self, info: SourceInfo) -> dict[str, FrameStage]:
         """The stages between nms and annotate that the options ask for, for one source."""
@@ -213,10 +245,11 @@ class Plan:
         from detector.core.loop.parts import Parts
         from detector.core.stages.between import lowest_conf
 
+        self.tiling.check_source(source.info, self.network)
         preprocess, head, nms = self.stages(lowest_conf(self.options))
         return Parts(
             source=source,
-            requests=self.loaded.engine.requests,
+            requests=self.requests,
             concurrency=self.loaded.engine.concurrency,
             preprocess=preprocess,
             head=head,

@@ -34,7 +34,7 @@ def picture_slowest(occasion: Occasion) -> FramesFacts:
 
 def _stage_times(occasion: Occasion) -> dict[int, dict[str, float]]:
     """Frame -> stage -> milliseconds. The inference of a batch counts for each of its frames."""
-    batch = occasion.plain.document.batch
+    batch = occasion.plain.document.loop[0]["batch"]  # of frames: tiles have another
     times: dict[int, dict[str, float]] = {}
     for one in activities_of(occasion.plain.spans):
         ms = (one.end_ns - one.start_ns) / 1e6

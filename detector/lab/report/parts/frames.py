@@ -133,7 +133,7 @@ def slowest(session: SavedSession, facts: FramesFacts) -> str:
     """Each with its picture, and where its time went."""
     rows = facts.rows[:MOST_PICTURES]
     parts = frame_parts(
-        activities_of(session.spans), session.document.batch, {row.frame for row in rows}
+        activities_of(session.spans), session.document.loop[0]["batch"], {row.frame for row in rows}
     )
     shown = "".join(_slow_frame(session, row, parts.get(row.frame, ())) for row in rows)
     legend = key([*stages_of(session), "wait"])
