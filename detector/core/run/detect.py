@@ -395,7 +395,7 @@ def _run_source(job: _Job, run: SourceRun, spec: str, number: int) -> None:
                 if job.stream is not None and job.outputs.streamed is not None:
                     streamed = plan.open_stream(job.stream, job.outputs.streamed, source.info)
                     sinks.insert(0, streamed)
-                _drive_loop(job, run, source, sinks, own)
+                _drive_loop(job, run, source, sinks, own, number)
             except BaseException:
                 for sink in sinks:  # what went wrong before the first frame leaves no partial file
                     sink.abort()
@@ -435,10 +435,10 @@ def _own_rows(job: _Job, number: int) -> Path:
 
 
 def _drive_loop(
-    job: _Job, run: SourceRun, source: Source, sinks: list[Sink], own: Sink | None
+    job: _Job, run: SourceRun, source: Source, sinks: list[Sink], own: Sink | None, number: int
 ) -> None:
     """Drives the loop to its end and closes the sinks, or aborts them. ``own``: the one that is no
-    output, but the session's."""
+    output, but the session's. ``number``: of the source."""
     from detector.core.loop.parts import Progress
 
     plan, live, hooks = job.plan, job.live, job.hooks
@@ -463,6 +463,8 @@ def _drive_loop(
             if progress.written:
                 if (path := sink.close()) is not None and sink is not own:
                     run.outputs[sink.name] = str(path)
+                if sink.for_session:
+                    job.session.write_bytes(f"{sink.name}/{number}.jsonl", sink.for_session)
             else:
                 sink.abort()  # interrupted before the first frame: there is nothing to finish
             run.notes += sink.notes
