@@ -2,6 +2,7 @@
 
 DIR/CAMERA/detections-YYYY-MM-DD.jsonl    rows, always
 DIR/CAMERA/video/                         with --record and --clips
+DIR/CAMERA/tracks/YYYY-MM-DD/             with --save tracks
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from detector.live.recording import CameraRecorder, Quality, Retention
 from detector.live.routing import Output
 from detector.live.rows import CameraRows
 from detector.live.sources.base import WEBCAM, Camera, Feed
+from detector.live.tracks import CameraTracks
 
-JSONL, RECORDING = "jsonl", "recording"
+JSONL, RECORDING, TRACKS = "jsonl", "recording", "tracks"
 CLOSE_S = 2.0  # for the last seconds of a recording
 
 
@@ -53,7 +55,7 @@ class MadeFolder:
             self.path / camera / inner
             for camera in cameras
             if camera not in self._there
-            for inner in ("video", "snapshots", "")
+            for inner in ("video", "snapshots", "tracks", "")
         ]
         for place in [*places, *self._made]:
             with suppress(OSError):  # it is not empty, or not there
@@ -63,7 +65,8 @@ class MadeFolder:
 class CameraOutputs:
     """Makes the outputs of each camera. ``folder``: of the run; None writes nothing. ``notice``
     gets what the user should know; any thread may call it. ``style``: of the boxes beside copies;
-    None: there are none."""
+    None: there are none. ``tracks``: whether each track's best picture is kept; ``hides``: whether
+    objects are pixelated, which the drawing does."""
 
     def __init__(
         self,
@@ -72,7 +75,11 @@ class CameraOutputs:
         encoding: Quality,
         notice: Callable[[str], None],
         style: Style | None = None,
+        *,
+        tracks: bool = False,
+        hides: bool = False,
     ) -> None:
+        self._tracks, self._hides = tracks, hides
         self._folder, self._record, self._encoding = folder, record, encoding
         self._notice = notice
         self._style = None if record.no_overlay else style
@@ -91,6 +98,19 @@ class CameraOutputs:
             rows = CameraRows(self._folder, camera, self._notice)
             made.callback(rows.close)
             outputs = [Output(JSONL, rows, self._folder / camera.name, counts=rows.counts)]
+            if self._tracks:
+                best = CameraTracks(self._folder, camera, self._notice)
+                made.callback(best.close)
+                outputs.append(
+                    Output(
+                        TRACKS,
+                        best,
+                        best.folder,
+                        drawn=lambda: self._hides,
+                        counts=best.counts,
+                        see=best.see,
+                    )
+                )
             if self._retention is not None:
                 recording = _Recording(self._folder, camera, feed, self)
                 made.callback(recording.close)

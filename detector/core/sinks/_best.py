@@ -120,14 +120,15 @@ class BestPictures:
         """Takes a frame. Returns the tracks that are over."""
         over = self.end() if time_s < self._now - OVER_S else []
         self._now = time_s
+        ended = [one.id for one in self._live.values() if time_s - one.last_s > OVER_S]
+        over += map(self._live.pop, ended)
         if self._seen is None and len(detections):
             self.see(frame.image, detections)
         for at, track in enumerate(detections.track_list()):
             if track is not None:
                 over += self._note(frame, time_s, detections, at, track)
         self._seen = None
-        ended = [one.id for one in self._live.values() if time_s - one.last_s > OVER_S]
-        return [*over, *map(self._live.pop, ended)]
+        return over
 
     def _note(
         self, frame: Frame, time_s: float, detections: Detections, at: int, track: int
@@ -141,9 +142,11 @@ class BestPictures:
             name = detections.name(at)
             known = Track(track, class_id, name, frame.index, time_s, frame.index, time_s)
             self._live[track] = known
+        better = None if self._seen is None else self._seen[at]
+        if better is None and known.picture is None:  # it was compared with one that is over
+            better = self._compare(frame.image, detections, at, track)
         known.last_frame, known.last_s = frame.index, time_s
         known.frames += 1
-        better = None if self._seen is None else self._seen[at]
         if better is not None:
             known.worth, known.picture = better
             known.best_frame, known.best_s = frame.index, time_s

@@ -10,9 +10,11 @@ import base64
 import heapq
 import json
 import math
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
+from detector.core.errors import OutputError
 from detector.core.errors.writing import utf8
 from detector.core.sinks._best import BestPictures, Track, shrink
 from detector.core.sinks._folder import FolderSink
@@ -45,7 +47,6 @@ class TracksSink(FolderSink):
     def open(self, info: SourceInfo) -> None:
         super().open(info)
         self._ordered = info.kind == "pictures"
-        self.append(ROWS, b"")
 
     def see(self, image: Image, detections: Detections) -> None:
         self._best.see(image, detections)
@@ -78,9 +79,17 @@ class TracksSink(FolderSink):
         if self._partial is not None:
             for track in self._best.end():
                 self._keep(track)
+            self.append(ROWS, b"")  # also where nothing was tracked
             shown = sorted(self._longest, key=lambda one: one[1])
             self.for_session = b"".join(_line(row) for *_, row in shown)
         return super().close()
+
+    def abort(self) -> Path | None:
+        if self._partial is not None:
+            with suppress(OutputError):  # what was seen so far is whole
+                for track in self._best.end():
+                    self._keep(track)
+        return super().abort()
 
 
 def _line(row: dict[str, Any]) -> bytes:
