@@ -15,8 +15,8 @@ from probing import make_frame, make_info
 from detector.core import sinks
 from detector.core.config.levels import resolve_config
 from detector.core.run.detect import detect
+from detector.core.sinks import tracks
 from detector.core.sinks._best import LONGEST, OVER_S, BestPictures
-from detector.core.sinks.tracks import SHOWN
 from detector.core.types import Detections
 from tests.conftest import CHECKOUT
 
@@ -108,10 +108,10 @@ def test_names_are_safe_and_none_is_written_twice(tmp_path):
     assert [one.name for one in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_track_is_written_when_it_is_over_and_forgotten(tmp_path):
-    best, over = BestPictures(), []
+def test_a_track_is_written_when_it_is_over_and_forgotten():
+    best, over, frame = BestPictures(), [], textured(0)
     for index in range(400):  # each lives for one frame
-        over += best.add(textured(index), index / 25, found((index + 1, 0, 0.9, *BOX)))
+        over += best.add(frame, index / 25, found((index + 1, 0, 0.9, *BOX)))
         assert len(best) <= OVER_S * 25 + 1
     assert len(over) + len(best.end()) == 400
     assert len(best) == 0
@@ -138,16 +138,15 @@ def test_what_is_kept_of_a_large_object_is_bounded():
     assert max(over.picture.shape) == LONGEST
 
 
-def test_the_session_keeps_small_pictures_of_the_longest_tracks(tmp_path):
-    long = 50
+def test_the_session_keeps_small_pictures_of_the_longest_tracks(tmp_path, monkeypatch):
+    monkeypatch.setattr(tracks, "SHOWN", 3)
+    many = [(track, 0, 0.9, *BOX) for track in (2, 3, 4, 5)]
     pairs = [(textured(0), found((1, 0, 0.9, *BOX)))]
-    many = [(track, 0, 0.9, *BOX) for track in range(2, SHOWN + long)]
-    pairs += [(textured(i), found(*many)) for i in (1, 2)]
+    pairs += [(textured(i), found(*many[: 5 - i])) for i in (1, 2)]
     sink, rows = save(tmp_path / "out", *pairs)
     shown = [json.loads(line) for line in sink.for_session.splitlines()]
-    assert len(rows) == SHOWN + long - 1
-    assert len(shown) == SHOWN
-    assert 1 not in [row["track"] for row in shown]
+    assert len(rows) == 5
+    assert [row["track"] for row in shown] == [2, 3, 4]
     small = np.frombuffer(base64.b64decode(shown[0]["jpeg"]), np.uint8)
     assert cv2.imdecode(small, cv2.IMREAD_COLOR) is not None
 
