@@ -1,4 +1,4 @@
-"""--save tracks of cameras: one best picture a track, and a row, in a folder for each day.
+"""Best pictures of tracks.
 
 DIR/CAMERA/tracks/YYYY-MM-DD/000012-person.jpg
 DIR/CAMERA/tracks/YYYY-MM-DD/tracks.jsonl
@@ -18,9 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from detector.core.errors.writing import utf8, write_whole
-from detector.core.sinks._best import BestPictures, Track
-from detector.core.sinks.pictures import encode
-from detector.core.sinks.tracks import ROWS
+from detector.core.sinks._best import ROWS, BestPictures, Track
 from detector.core.types import Detections, Frame, Image
 from detector.live.base import utc_text
 from detector.live.rows import LAST_S
@@ -93,8 +91,7 @@ class CameraTracks:
                 self._lose(str(error))
 
     def _write(self, folder: Path, track: Track) -> None:
-        assert track.picture is not None
-        suffix, data = encode(track.picture, ".jpg", ".png")
+        suffix, data = track.encode()
         file = _free(folder, track.stem, suffix)
         write_whole(folder / file, data, ours=True)
         row = {"camera": self._camera.name, **track.row(file)}

@@ -165,11 +165,16 @@ def _resolve(
         outputs.check_permission()
     with timer.phase("import"):
         _import_ahead(specs, outputs)
-    plan = asked.load(
+    # What a command opens in its own way cannot be looked at.
+    load = asked.load
+    if ours and asked.tiling.auto:
+        from detector.core.run.first_look import load_after_look
+
+        load = partial(load_after_look, asked)
+    plan = load(
         timer,
         # Labelled pictures are judged: of them a size that is asked for counts alone.
         specs=specs if ours or asked.reading.longest else (),
-        looks=ours,
         progress=building,
         measured=hooks.measured,
         timed=hooks.timed,

@@ -19,15 +19,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from detector.core.errors import DetectVideoError
 from detector.core.errors.text import counted
+from detector.core.run.plan import Asked, Plan
 from detector.core.run.tiling import NONE, Tiling
 from detector.core.sources._standard_input import SPEC
 
 if TYPE_CHECKING:
-    from detector.core.run.plan import Plan
+    from detector.core.run.loading import PhaseTimer
     from detector.core.sources.base import Source
     from detector.core.types import Frame, Picture, SourceInfo
 
@@ -52,6 +53,18 @@ class Seen:
     def side(self) -> float:
         """Of the largest of the smallest quarter."""
         return sorted(self.sides)[len(self.sides) // 4]
+
+
+def load_after_look(
+    asked: Asked, timer: PhaseTimer | None, *, specs: Sequence[str], **words: Any
+) -> Plan:
+    """As ``Asked.load``, of --tiles auto: the plan has what the look decided."""
+    whole = Asked.of(asked.config.with_options({"tiles": NONE}))
+    plan = whole.load(timer, specs=specs, **words)
+    tiling, why = choose_tiles(plan, specs)
+    plan.loaded.notes.append(why)
+    options = {**plan.options, "input": {**plan.options["input"], "tiles": tiling.text}}
+    return replace(plan, tiling=tiling, options=options)
 
 
 def choose_tiles(plan: Plan, specs: Sequence[str]) -> tuple[Tiling, str]:

@@ -25,7 +25,7 @@ from detector.core.run.loading import LoadedModel, PhaseTimer, load_model
 from detector.core.run.looping import Loop
 from detector.core.run.reading import Reading
 from detector.core.run.selection import Selection
-from detector.core.run.tiling import NONE, Tiling
+from detector.core.run.tiling import Tiling
 
 if TYPE_CHECKING:
     from detector.core.loop.parts import BatchRequest, FrameStage, Outputs, Parts
@@ -80,15 +80,12 @@ class Asked:
         specs: Sequence[str] = (),
         picture: tuple[int, int] | None = None,
         chosen: Callable[[Network, Config], None] = lambda network, config: None,
-        looks: bool = False,
         **words: Any,
     ) -> Plan:
         """``specs``: sources, of which the first that opens decides the network's input where a
-        source decides it; ``picture``: width and height that decide it instead. ``looks``: whether
-        they may be looked at for --tiles auto. ``chosen`` and ``words``: of ``loading.load_model``.
-        Raises UsageError, ModelError, EngineError."""
-        if not looks:
-            self.tiling.refuse_auto()
+        source decides it; ``picture``: width and height that decide it instead. ``chosen`` and
+        ``words``: of ``loading.load_model``. Raises UsageError, ModelError, EngineError."""
+        self.tiling.refuse_auto()
 
         picture = picture or self.reading.picture_size(specs)
         shown = picture if self.tiling.grid is None else picture or self.reading.first_size(specs)
@@ -115,18 +112,7 @@ class Asked:
         kept = _of_the_run(loaded.tuned)
         asked = Asked.of(self.config.with_options(kept)) if kept else self
         loaded.notes += asked.loop.lost_ranges()
-        if not asked.tiling.auto:
-            return asked.on(loaded)
-        from detector.core.run.first_look import choose_tiles
-
-        whole = asked.with_tiles(NONE)
-        tiling, why = choose_tiles(whole.on(loaded), specs)
-        loaded.notes.append(why)
-        return asked.with_tiles(tiling.text).on(loaded)
-
-    def with_tiles(self, text: str) -> Asked:
-        """The same with --tiles ``text``."""
-        return Asked.of(self.config.with_options({"tiles": text}))
+        return asked.on(loaded)
 
     def on(self, loaded: LoadedModel) -> Plan:
         """The plan of a run on a model that is loaded already. Raises UsageError."""

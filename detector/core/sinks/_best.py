@@ -24,8 +24,10 @@ import cv2
 import numpy as np
 
 from detector.core.sinks.crops import cut, safe_folder
+from detector.core.sinks.pictures import encode
 from detector.core.types import Detections, Frame, Image
 
+ROWS = "tracks.jsonl"
 OVER_S = 1.5
 MARGIN = 0.1  # of the box's sides, on each side of it
 LONGEST = 640  # pixels of a picture's longer side: what a track holds in memory is bounded
@@ -58,6 +60,11 @@ class Track:
     def stem(self) -> str:
         """Of its file's name: the id, and of the class what is safe on any system."""
         return f"{self.id:06d}-{safe_folder(self.name) or f'class_{self.class_id}'}"
+
+    def encode(self, longest: int = LONGEST) -> tuple[str, bytes]:
+        """The suffix of its file, and what is in it. Raises OutputError."""
+        assert self.picture is not None
+        return encode(shrink(self.picture, longest), ".jpg", ".png")
 
     def row(self, file: str) -> dict[str, Any]:
         """As it stands in tracks.jsonl; seconds of the source."""

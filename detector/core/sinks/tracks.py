@@ -16,12 +16,10 @@ from typing import Any, ClassVar
 
 from detector.core.errors import OutputError
 from detector.core.errors.writing import utf8
-from detector.core.sinks._best import BestPictures, Track, shrink
+from detector.core.sinks._best import ROWS, BestPictures, Track
 from detector.core.sinks._folder import FolderSink
-from detector.core.sinks.pictures import encode
 from detector.core.types import Detections, Frame, Image, SourceInfo
 
-ROWS = "tracks.jsonl"
 SHOWN, SHOWN_SIDE = 120, 200  # tracks that a session keeps small pictures of, those seen longest
 STEP_S = 1 / 30  # between pictures of a folder, as trackers count them
 
@@ -59,8 +57,7 @@ class TracksSink(FolderSink):
             self._keep(track)
 
     def _keep(self, track: Track) -> None:
-        assert track.picture is not None
-        suffix, data = encode(track.picture, ".jpg", ".png")
+        suffix, data = track.encode()
         file = self.free_name(track.stem, suffix)
         self.add(file, data)
         row = track.row(file)
@@ -68,7 +65,7 @@ class TracksSink(FolderSink):
         self._count += 1
         if len(self._longest) == SHOWN and track.frames <= self._longest[0][0]:
             return
-        _, small = encode(shrink(track.picture, SHOWN_SIDE), ".jpg")
+        _, small = track.encode(SHOWN_SIDE)
         more = {"name": track.name, "at_s": round(track.best_s - self._began_s, 3)}
         shown = {**row, **more, "jpeg": base64.b64encode(small).decode()}
         heapq.heappush(self._longest, (track.frames, self._count, shown))

@@ -80,6 +80,10 @@ def _model(row: EngineResult) -> str:
     return f"{row.model}, input {width}x{height}{batch}"
 
 
+def _who(row: EngineResult) -> str:
+    return row.engine if row.tiles == NONE else f"{row.engine}, tiles {row.tiles}"
+
+
 def _means(results: list[Scored]) -> Table:
     """A line for each engine and number of tiles, and below it its difference from the first."""
     rows: list[dict[str, Any]] = []
@@ -123,7 +127,7 @@ TRACKING = (
 def _tracks(results: list[Scored]) -> Table | None:
     """A line for each engine whose run tracked."""
     followed = [
-        (row.engine, row.tracking)
+        (_who(row), row.tracking)
         for row in results
         if isinstance(row, EngineResult) and isinstance(row.tracking, TrackAccuracy)
     ]
@@ -138,7 +142,7 @@ def _tracks(results: list[Scored]) -> Table | None:
 
 
 def _classes(row: Scored, several: bool) -> Table:
-    title = f"by class, {row.engine}" if isinstance(row, EngineResult) and several else "by class"
+    title = f"by class, {_who(row)}" if isinstance(row, EngineResult) and several else "by class"
     per_class = row.per_class
     shown = list(per_class)
     if len(shown) > MANY:
