@@ -138,6 +138,20 @@ def test_a_session_for_each_engine():
         evaluation.configs_of_rows(config, ["ort", "ort"])
 
 
+def test_a_session_for_each_number_of_tiles():
+    config = merge_levels((COMMAND_LINE, {"run_dir": "r"}))
+    rows = evaluation.configs_of_rows(config, ["ort", "null"], ["none", "2x2"])
+    assert [(one.runtime.engine, one.input.tiles, one.output.run_dir) for one in rows] == [
+        ("ort", "none", "r/ort/none"),
+        ("ort", "2x2", "r/ort/2x2"),
+        ("null", "none", "r/null/none"),
+        ("null", "2x2", "r/null/2x2"),
+    ]
+    for wrong in (["2x2", "2x2"], ["auto"], ["0x2"]):
+        with pytest.raises(UsageError):
+            evaluation.configs_of_rows(config, [], wrong)
+
+
 def test_an_absent_engine_is_said_before_any_runs(monkeypatch):
     from detector.core import engines
 

@@ -87,8 +87,11 @@ class Asked:
         ``words``: of ``loading.load_model``. Raises UsageError, ModelError, EngineError."""
         self.tiling.refuse_auto()
 
-        picture = picture or self.reading.picture_size(specs)
-        shown = picture if self.tiling.grid is None else picture or self.reading.first_size(specs)
+        shown = None  # by a source; what somebody else says of cameras is a guess
+        if picture is None:
+            picture = shown = self.reading.picture_size(specs)
+        if self.tiling.grid is not None and specs:
+            shown = shown or self.reading.first_size(specs)
 
         def opened(network: Network) -> None:
             self.with_network(network)  # raises where a class is not there

@@ -4,10 +4,11 @@ A network sees a picture as small as its input. Cut into tiles, the picture come
 do small objects (sliced inference: Akyon et al., 2022, "Slicing Aided Hyper Inference", whose
 overlap of a fifth is kept). The whole picture is an input too: large objects are in no tile whole.
 
-Two tiles see the same pixels where they overlap, and there they should see the same. So two boxes
-of two inputs are one object where they are of one class and, both clipped to what both inputs show,
-have an IoU above ``SAME``. Of a box at a seam (it ends where its tile ends, inside the picture) it
-is enough that ``INSIDE`` of it lies in a whole box. Of one object's boxes
+Two boxes of two inputs are one object where they are of one class and have an IoU above ``SAME``.
+A box at a seam, which ends where its tile ends inside the picture, may be a piece. Two tiles see
+the same pixels where they overlap, and there they should see the same: so both boxes are clipped to
+what both inputs show before they are compared. It is also enough that ``INSIDE`` of a piece lies in
+a whole box. Of one object's boxes
 
     a whole one counts before one at a seam, then the better score,
     boxes at seams that no whole one stands for become the one that encloses them,
@@ -199,11 +200,10 @@ def _twins(
             a, b = _within(boxes, first, common), _within(boxes, second, common)
             if not len(a) or not len(b):
                 continue
-            together = _intersections(_clip(boxes[a], common), _clip(boxes[b], common))
-            sizes = _areas(_clip(boxes[a], common))[:, None] + _areas(_clip(boxes[b], common))
-            same = together > np.float32(SAME) * (sizes - together)
-            shared = _intersections(boxes[a], boxes[b])
             piece_a, piece_b = at_seam[a][:, None], at_seam[b]
+            shared = _intersections(boxes[a], boxes[b])
+            clipped = _is_same(_clip(boxes[a], common), _clip(boxes[b], common))
+            same = np.where(piece_a | piece_b, clipped, _is_same(boxes[a], boxes[b]))
             same |= piece_a & ~piece_b & (shared > INSIDE * _areas(boxes[a])[:, None])
             same |= piece_b & ~piece_a & (shared > INSIDE * _areas(boxes[b]))
             same &= groups[a][:, None] == groups[b]
@@ -221,6 +221,15 @@ def _within(boxes: Boxes, rows: NDArray[np.intp], region: Boxes) -> NDArray[np.i
 
 def _clip(boxes: Boxes, region: Boxes) -> Boxes:
     return np.clip(boxes, np.tile(region[:2], 2), np.tile(region[2:], 2))
+
+
+def _is_same(a: Boxes, b: Boxes) -> NDArray[np.bool_]:
+    """[len(a), len(b)]: IoU above ``SAME``. Products are compared, so that empty boxes need no
+    special case."""
+    together = _intersections(a, b)
+    sizes = _areas(a)[:, None] + _areas(b)
+    same: NDArray[np.bool_] = together > np.float32(SAME) * (sizes - together)
+    return same
 
 
 def _areas(boxes: Boxes) -> NDArray[np.float32]:
