@@ -81,6 +81,10 @@ def test_the_sharper_one(tmp_path):
     pairs = [(textured(0, level=2), found((1, 0, 0.9, *BOX))),
              (textured(1), found((1, 0, 0.9, *BOX)))]  # fmt: skip
     assert save(tmp_path / "out", *pairs)[1][0]["best_frame"] == 1
+    at_border = (0, 50, 40, 110)
+    pairs = [(textured(0), found((1, 0, 0.9, *at_border))),
+             (textured(1, level=2), found((1, 0, 0.99, *at_border)))]  # fmt: skip
+    assert save(tmp_path / "cut", *pairs)[1][0]["best_frame"] == 0
 
 
 def test_a_picture_is_the_box_with_a_margin_and_nothing_drawn(tmp_path):

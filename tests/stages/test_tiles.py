@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -93,6 +95,8 @@ JOINED = [
      [(0.9, 41, 10, 149, 50)]),
     ("a piece that the whole encloses, and fits badly",
      [(WHOLE, 0.4, 20, 0, 160, 90), (LEFT, 0.9, 60, 40, 100, 80)], [(0.9, 20, 0, 160, 90)]),
+    ("a piece that the whole one of the next tile encloses, and fits badly",
+     [(LEFT, 0.9, 86, 40, 100, 80), (RIGHT, 0.4, 84, 0, 170, 90)], [(0.9, 84, 0, 170, 90)]),
     ("an object in front of a large one",
      [(WHOLE, 0.4, 20, 0, 160, 90), (LEFT, 0.9, 40, 40, 60, 80)],
      [(0.9, 40, 40, 60, 80), (0.4, 20, 0, 160, 90)]),
@@ -118,6 +122,21 @@ def test_one_object_is_one_box(why, rows, expected):
     rows = np.column_stack([joined.scores, joined.boxes])
     assert rows.round(3).tolist() == np.array(expected, np.float32).reshape(-1, 5).round(3).tolist()
     assert joined.names == ("a",)
+
+
+def test_pieces_in_a_row_are_one_object():
+    shown = (Region(0, 0, 260, 100), *(Region(x, 0, x + 100, 100) for x in (0, 80, 160)))
+    boxes = [(40, 10, 100, 50), (80, 10, 180, 50), (160, 10, 230, 50)]
+    found = [Detections.empty(("a",))]
+    for score, box in zip((0.5, 0.9, 0.7), boxes, strict=True):
+        own = np.array([box], np.float32), np.array([score], np.float32), np.zeros(1, np.int64)
+        found.append(Detections(*own, ("a",)))
+    for order in (found, [found[0], *found[:0:-1]]):
+        regions_of = shown if order is found else (shown[0], *shown[:0:-1])
+        joined = join_tiles(order, regions_of, max_det=9)
+        assert joined.boxes.tolist() == [[40, 10, 230, 50]]
+    order = [found[0], replace(found[1], scores=np.array([0.95], np.float32)), *found[2:]]
+    assert len(join_tiles(order, shown, max_det=9)) == 1
 
 
 def test_classes_are_kept_apart_unless_agnostic():
