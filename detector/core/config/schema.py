@@ -98,7 +98,9 @@ class RuntimeConfig:
         "E",
         choices=_engines,
     )
-    batch: int = option(1, "Frames in one inference.", "N", at_least=1, at_most=1024)
+    batch: int = option(
+        1, "Frames in one inference; with --tiles, tiles of them.", "N", at_least=1, at_most=1024
+    )
     size: str | None = option(
         None,
         "Network input: 640x384 (width x height), or 640: its longest side; default: the "

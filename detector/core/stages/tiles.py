@@ -31,6 +31,7 @@ from detector.core.types import Candidates, Detections, Image, Letterbox, Pictur
 OVERLAP = 0.2  # of a tile's side, that it shares with the next one
 SAME = 0.5  # IoU, within what both inputs show
 INSIDE = 0.5  # of a box at a seam
+BLOCK = 256  # boxes that are compared with all at once
 EDGE = 0.03  # of a tile's side: a box that ends so near to a seam is cut by it
 
 Boxes = NDArray[np.float32]  # xyxy [M, 4]
@@ -184,63 +185,55 @@ def _twins(
     at_seam: NDArray[np.bool_],
     shown: Sequence[Region],
 ) -> list[tuple[int, int]]:
-    """Pairs of boxes that are one object. Inputs are compared two by two: a box of one, of those
-    that the other shows too, with a box of the other."""
-    members = [np.flatnonzero(tiles == tile) for tile in range(len(shown))]
-    pairs: list[tuple[int, int]] = []
-    for one, first in enumerate(members):
-        for other in range(one + 1, len(members)):
-            second = members[other]
-            common = np.array(
-                [*np.maximum(shown[one][:2], shown[other][:2]),
-                 *np.minimum(shown[one][2:], shown[other][2:])], np.float32
-            )  # fmt: skip
-            if not len(first) or not len(second) or (common[2:] <= common[:2]).any():
-                continue
-            a, b = _within(boxes, first, common), _within(boxes, second, common)
-            if not len(a) or not len(b):
-                continue
-            piece_a, piece_b = at_seam[a][:, None], at_seam[b]
-            shared = _intersections(boxes[a], boxes[b])
-            clipped = _is_same(_clip(boxes[a], common), _clip(boxes[b], common))
-            same = np.where(piece_a | piece_b, clipped, _is_same(boxes[a], boxes[b]))
-            same |= piece_a & ~piece_b & (shared > INSIDE * _areas(boxes[a])[:, None])
-            same |= piece_b & ~piece_a & (shared > INSIDE * _areas(boxes[b]))
-            same &= groups[a][:, None] == groups[b]
-            i, j = np.nonzero(same)
-            pairs += zip(a[i].tolist(), b[j].tolist(), strict=True)
-    return pairs
+    """Pairs of boxes of two inputs that are one object."""
+    i, j = _pairs(boxes, groups, tiles)
+    a, b, regions_of = boxes[i], boxes[j], np.array(shown, np.float32)[tiles]
+    first = np.maximum(regions_of[i], regions_of[j])[:, [0, 1, 0, 1]]  # of what both show
+    last = np.minimum(regions_of[i], regions_of[j])[:, [2, 3, 2, 3]]
+    clipped = _is_same(np.clip(a, first, last), np.clip(b, first, last))
+    piece_a, piece_b = at_seam[i], at_seam[j]
+    same = np.where(piece_a | piece_b, clipped, _is_same(a, b))
+    shared = _intersections(a, b)
+    same |= piece_a & ~piece_b & (shared > INSIDE * _areas(a))
+    same |= piece_b & ~piece_a & (shared > INSIDE * _areas(b))
+    return list(zip(i[same].tolist(), j[same].tolist(), strict=True))
 
 
-def _within(boxes: Boxes, rows: NDArray[np.intp], region: Boxes) -> NDArray[np.intp]:
-    """Those of ``rows`` whose boxes reach into a region."""
-    own = boxes[rows]
-    reach = (own[:, :2] < region[2:]).all(axis=1) & (own[:, 2:] > region[:2]).all(axis=1)
-    return rows[reach]
-
-
-def _clip(boxes: Boxes, region: Boxes) -> Boxes:
-    return np.clip(boxes, np.tile(region[:2], 2), np.tile(region[2:], 2))
+def _pairs(
+    boxes: Boxes, groups: NDArray[np.int64], tiles: NDArray[np.intp]
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Numbers of boxes of one group and of two inputs that meet, [K] and [K]."""
+    x1, y1, x2, y2 = np.ascontiguousarray(boxes.T)
+    rows, columns = [np.zeros(0, np.intp)], [np.zeros(0, np.intp)]
+    for start in range(0, len(boxes), BLOCK):
+        own = slice(start, start + BLOCK)
+        meet = (tiles[own, None] < tiles) & (groups[own, None] == groups)
+        meet &= (x1[own, None] < x2) & (x1 < x2[own, None])
+        meet &= (y1[own, None] < y2) & (y1 < y2[own, None])
+        i, j = np.nonzero(meet)
+        rows.append(i + start)
+        columns.append(j)
+    return np.concatenate(rows), np.concatenate(columns)
 
 
 def _is_same(a: Boxes, b: Boxes) -> NDArray[np.bool_]:
-    """[len(a), len(b)]: IoU above ``SAME``. Products are compared, so that empty boxes need no
-    special case."""
+    """[K]: IoU of pairs above ``SAME``. Products are compared, so that empty boxes need no special
+    case."""
     together = _intersections(a, b)
-    sizes = _areas(a)[:, None] + _areas(b)
-    same: NDArray[np.bool_] = together > np.float32(SAME) * (sizes - together)
+    same: NDArray[np.bool_] = together > np.float32(SAME) * (_areas(a) + _areas(b) - together)
     return same
+
+
+def _intersections(a: Boxes, b: Boxes) -> NDArray[np.float32]:
+    """[K], areas that pairs share."""
+    width = np.minimum(a[:, 2], b[:, 2]) - np.maximum(a[:, 0], b[:, 0])
+    height = np.minimum(a[:, 3], b[:, 3]) - np.maximum(a[:, 1], b[:, 1])
+    shared: NDArray[np.float32] = np.maximum(width, 0) * np.maximum(height, 0)
+    return shared
 
 
 def _areas(boxes: Boxes) -> NDArray[np.float32]:
     areas: NDArray[np.float32] = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
-    return areas
-
-
-def _intersections(a: Boxes, b: Boxes) -> NDArray[np.float32]:
-    """[len(a), len(b)] areas."""
-    sides = np.minimum(a[:, None, 2:], b[None, :, 2:]) - np.maximum(a[:, None, :2], b[None, :, :2])
-    areas: NDArray[np.float32] = np.maximum(sides, 0).prod(axis=2)
     return areas
 
 
