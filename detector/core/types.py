@@ -264,6 +264,14 @@ class Letterbox:
         return replace(detections, boxes=boxes)
 
 
+class Fit(Protocol):
+    """Where a frame lies in its inputs of the network: a ``Letterbox``, or of tiles a
+    ``stages.tiles.TiledFit``."""
+
+    def to_source(self, detections: Any, /) -> Detections:
+        """From what ``Parts.nms`` gave."""
+
+
 class Candidates(NamedTuple):
     """What a head hands to NMS: every box above the confidence threshold, in network pixels."""
 

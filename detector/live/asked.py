@@ -26,7 +26,7 @@ CRF = 23
 class LiveAsked:
     """``specs``: cameras and lists of them. ``folder``: of the outputs; None: nothing is written.
     ``sessions``: the folder of sessions that was named, if any. ``sized``: whether the network's
-    input was given a size."""
+    input was given a size. ``tracks``: of --save tracks."""
 
     specs: tuple[str, ...]
     repeat: bool
@@ -39,12 +39,14 @@ class LiveAsked:
     sized: bool
     record: RecordConfig
     encoding: Quality
+    tracks: bool
     events: EventsConfig
 
     @classmethod
     def of(cls, specs: Sequence[str], asked: Asked) -> LiveAsked:
         """Raises UsageError for options that mean nothing for cameras."""
         config = asked.config
+        asked.tiling.refuse_auto()
         _refuse_options_of_files(config, asked)
         output, live = config.output, config.live
         _refuse_recording(config)
@@ -65,6 +67,7 @@ class LiveAsked:
                 output.preset or PRESETS[output.quality or "balanced"],
                 CRF if output.crf is None else output.crf,
             ),
+            tracks="tracks" in (output.save or ()),
             events=config.events,
         )
 
@@ -80,7 +83,10 @@ def keeps_video(record: RecordConfig) -> bool:
 def _refuse_options_of_files(config: Config, asked: Asked) -> None:
     given, output = config.input, config.output
     wrong = {
-        "--save": (output.save, "rows are written always; --record writes video"),
+        "--save": (
+            bool({*(output.save or ())} - {"tracks"}),
+            "rows are written always, --record writes video; only --save tracks is for both",
+        ),
         "--no-video": (output.no_video, "no video is written without --record"),
         "--only-detections": (output.only_detections, "rows of cameras hold every frame"),
         "--rect": (config.runtime.rect, "all cameras share one input"),

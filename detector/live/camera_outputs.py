@@ -3,6 +3,7 @@
 DIR/CAMERA/detections-YYYY-MM-DD.jsonl    rows, always
 DIR/CAMERA/zone-events-..., zone-counts-...csv    with --zones
 DIR/CAMERA/video/                         with --record and --clips
+DIR/CAMERA/tracks/YYYY-MM-DD/             with --save tracks
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from detector.live.recording import CameraRecorder, Quality, Retention
 from detector.live.routing import Output
 from detector.live.rows import CameraRows
 from detector.live.sources.base import WEBCAM, Camera, Feed
+from detector.live.tracks import CameraTracks
 from detector.live.zone_rows import ZoneRows
 
-JSONL, RECORDING, ZONES = "jsonl", "recording", "zones"
+JSONL, RECORDING, TRACKS, ZONES = "jsonl", "recording", "tracks", "zones"
 CLOSE_S = 2.0  # for the last seconds of a recording
 
 
@@ -55,7 +57,7 @@ class MadeFolder:
             self.path / camera / inner
             for camera in cameras
             if camera not in self._there
-            for inner in ("video", "snapshots", "")
+            for inner in ("video", "snapshots", "tracks", "")
         ]
         for place in [*places, *self._made]:
             with suppress(OSError):  # it is not empty, or not there
@@ -65,7 +67,9 @@ class MadeFolder:
 class CameraOutputs:
     """Makes the outputs of each camera. ``folder``: of the run; None writes nothing. ``notice``
     gets what the user should know; any thread may call it. ``style``: of the boxes beside copies;
-    None: there are none. ``zones``: whether lines and zones are counted."""
+    None: there are none. ``zones``: whether lines and zones are counted; ``tracks``: whether each
+    track's best picture is kept; ``hides``: whether objects are pixelated, which the drawing
+    does."""
 
     def __init__(
         self,
@@ -76,7 +80,10 @@ class CameraOutputs:
         style: Style | None = None,
         *,
         zones: bool = False,
+        tracks: bool = False,
+        hides: bool = False,
     ) -> None:
+        self._tracks, self._hides = tracks, hides
         self._folder, self._record, self._encoding = folder, record, encoding
         self._notice, self._zones = notice, zones
         self._style = None if record.no_overlay else style
@@ -100,6 +107,19 @@ class CameraOutputs:
                 made.callback(zones.close)
                 place = self._folder / camera.name
                 outputs.append(Output(ZONES, zones, place, counts=zones.counts))
+            if self._tracks:
+                best = CameraTracks(self._folder, camera, self._notice)
+                made.callback(best.close)
+                outputs.append(
+                    Output(
+                        TRACKS,
+                        best,
+                        best.folder,
+                        drawn=lambda: self._hides,
+                        counts=best.counts,
+                        see=best.see,
+                    )
+                )
             if self._retention is not None:
                 recording = _Recording(self._folder, camera, feed, self)
                 made.callback(recording.close)

@@ -50,7 +50,7 @@ class Roster:
         self.collector = Collector(
             [],
             open_feed,
-            batch=len(plan.loaded.engine.requests[0].slot),
+            batch=len(plan.requests[0].slot),
             gather=asked.gather,
             frames=asked.frames,
             give_up_s=asked.terms.give_up_s,

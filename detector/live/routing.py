@@ -33,13 +33,15 @@ class CameraSink(Protocol):
 @dataclass(frozen=True, slots=True)
 class Output:
     """``path``: what the summary names. ``drawn``: whether its next picture shows detections.
-    ``counts``: what it has done so far; each only rises."""
+    ``counts``: what it has done so far; each only rises. ``see`` gets a picture that is drawn into,
+    before that."""
 
     name: str  # "jsonl", "recording"
     sink: CameraSink
     path: Path
     drawn: Callable[[], bool] = lambda: False
     counts: Callable[[], Mapping[str, int]] = dict
+    see: Callable[[Image, Detections], None] | None = None
 
 
 class Rules(Protocol):
@@ -166,6 +168,16 @@ class Router:
         outputs = self._outputs.get(name, ())
         self._drawn = self._shows or any(output.drawn() for output in outputs)
         return self._drawn
+
+    def annotate(self, frame: Frame, detections: Detections) -> None:
+        """Draws, when all who want the picture without boxes have seen it."""
+        assert frame.arrival is not None
+        seeing = [one.see for one in self._outputs.get(frame.arrival.camera, ()) if one.see]
+        if seeing and self._hide is not None:
+            self._hide(frame.image, detections)
+        for see in seeing:
+            see(frame.image, detections)
+        self._draw(frame.image, detections)
 
     def write(self, frame: Frame, detections: Detections) -> None:
         assert frame.arrival is not None

@@ -1,4 +1,4 @@
-"""Rows of a camera: one JSON object a detected picture, in a file for each day.
+"""Rows of a camera: a JSON object a picture, a file a day.
 
 A row is that of ``--save jsonl`` with ``camera``, ``epoch``, ``time_utc`` and ``age_ms``. It goes
 to the file in one system call, so that a kill costs at most the row that it hits. The next run cuts

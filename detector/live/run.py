@@ -179,9 +179,10 @@ class _LiveRun:
         outputs = CameraOutputs(
             *(asked.folder, asked.record, asked.encoding, around.say, style),
             zones="counts" in plan.writing["brought"],
+            tracks=asked.tracks,
+            hides=bool(plan.drawing.blurred),
         )
         self._events = CameraEvents(asked.folder, asked.events, around.say, around.events_to)
-        self._draw = partial(annotate, style=style)
         hidden = plan.drawing.blurred
         self._router = Router(
             outputs.make,
@@ -190,7 +191,7 @@ class _LiveRun:
             rules=self._events.rules,
             tell=self._events.tell,
             snapshot=None if asked.folder is None else self._events.add_snapshot,
-            draw=self._draw,
+            draw=partial(annotate, style=style),
             hide=partial(pixelate, class_ids=hidden) if hidden else None,
         )
         self._day: Day | None = None
@@ -259,7 +260,7 @@ class _LiveRun:
             # engine need not wait for the writer.
             requests=parts.requests[: parts.concurrency + 1] if fresh else parts.requests,
             nms=self.roster.nms,
-            annotate=lambda frame, detections: self._draw(frame.image, detections),
+            annotate=self._router.annotate,
             sinks=[self._router],
             arrive=self._source.arrive,
             fresh=fresh,

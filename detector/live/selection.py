@@ -1,4 +1,4 @@
-"""Which detections of a camera are kept: those of its classes, outside its masks."""
+"""Which detections of a camera are kept: of its classes, outside its masks."""
 
 from __future__ import annotations
 

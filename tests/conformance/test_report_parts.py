@@ -37,6 +37,11 @@ MORE = {  # passes that this machine need not be able to run
         "rows": [{"frame": 3, "ms": 9.5, "stage": "infer", "stage_ms": 7.0, "file": "gone.jpg"}]
     },
 }
+TRACK = {
+    "track": 1, "name": "<b>", "first_s": 1.0, "last_s": 2.5, "frames": 9, "best_frame": 3,
+    "best_s": 1.5, "score": 0.9, "file": "000001-_b_.jpg", "at_s": 0.5, "jpeg": "/9j/",
+}  # fmt: skip
+TRACKS = [TRACK, {**TRACK, "track": 2, "jpeg": "bm8="}]
 VOID = {"meta", "br", "img", "input", "hr", "link"}
 
 
@@ -47,6 +52,8 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SavedSession
     whole = with_passes(ran(folder, zones=str(folder / "zones.yaml")))
     for name, facts in MORE.items():
         (whole / f"passes/{name}.json").write_text(json.dumps({"available": True, **facts}))
+    (whole / "tracks").mkdir()
+    (whole / "tracks/0.jsonl").write_text("".join(json.dumps(row) + "\n" for row in TRACKS))
     one = read_session(ran(tmp_path_factory.mktemp("one"), frames=1))
     return {"empty": without_frames(one), "one frame": one, "whole": read_session(whole)}
 

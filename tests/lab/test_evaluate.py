@@ -128,15 +128,29 @@ def test_frames_of_a_video_find_their_labels():
 
 def test_a_session_for_each_engine():
     config = merge_levels((COMMAND_LINE, {"run_dir": "r"}))
-    assert [one.output.run_dir for one in evaluation.configs_for_engines(config, ["ort"])] == ["r"]
-    several = evaluation.configs_for_engines(config, ["ort", "null"])
+    assert [one.output.run_dir for one in evaluation.configs_of_rows(config, ["ort"])] == ["r"]
+    several = evaluation.configs_of_rows(config, ["ort", "null"])
     assert [(one.runtime.engine, one.output.run_dir) for one in several] == [
         ("ort", "r/ort"),
         ("null", "r/null"),
     ]
-    assert evaluation.configs_for_engines(config, []) == [config]
+    assert evaluation.configs_of_rows(config, []) == [config]
     with pytest.raises(UsageError, match="twice"):
-        evaluation.configs_for_engines(config, ["ort", "ort"])
+        evaluation.configs_of_rows(config, ["ort", "ort"])
+
+
+def test_a_session_for_each_number_of_tiles():
+    config = merge_levels((COMMAND_LINE, {"run_dir": "r"}))
+    rows = evaluation.configs_of_rows(config, ["ort", "null"], ["none", "2x2"])
+    assert [(one.runtime.engine, one.input.tiles, one.output.run_dir) for one in rows] == [
+        ("ort", "none", "r/ort/none"),
+        ("ort", "2x2", "r/ort/2x2"),
+        ("null", "none", "r/null/none"),
+        ("null", "2x2", "r/null/2x2"),
+    ]
+    for wrong in (["2x2", "2x2"], ["auto"], ["0x2"]):
+        with pytest.raises(UsageError):
+            evaluation.configs_of_rows(config, [], wrong)
 
 
 def test_what_a_run_takes_is_judged_too(monkeypatch):
@@ -165,9 +179,9 @@ def test_an_absent_engine_is_said_before_any_runs(monkeypatch):
 
     monkeypatch.setattr(engines, "usable", lambda: {"ort": None, "other": "not installed"})
     monkeypatch.setattr(engines, "load_library", load)
-    evaluation._check_engines(evaluation.configs_for_engines(Config(), ["ort"]))
+    evaluation._check_engines(evaluation.configs_of_rows(Config(), ["ort"]))
     with pytest.raises(EngineError, match="engine other"):
-        evaluation._check_engines(evaluation.configs_for_engines(Config(), ["ort", "other"]))
+        evaluation._check_engines(evaluation.configs_of_rows(Config(), ["ort", "other"]))
 
 
 def test_own_defaults_lie_below_a_file_and_above_the_package(tmp_path):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from detector.core import sinks
 from detector.core.errors import OutputError, UsageError
 
 FILES = ("video", "jsonl", "csv", "coco", "mot", "overlay", "player")
-FOLDERS = ("crops", "pictures", "yolo")
+FOLDERS = ("crops", "pictures", "tracks", "yolo")
 
 
 def target(name: str, folder: Path) -> Path:
@@ -40,8 +41,11 @@ def opened(name: str, path: Path, **info: Any) -> sinks.Sink:
 
 
 def write(sink: sinks.Sink, n: int = 3) -> None:
+    one = one_person()
+    if sink.name == "tracks":
+        one = replace(one, track_ids=np.array([1]))
     for i in range(n):
-        sink.write(make_frame(i), one_person())
+        sink.write(make_frame(i), one)
 
 
 def listed(folder: Path) -> set[Path]:
@@ -51,13 +55,12 @@ def listed(folder: Path) -> set[Path]:
 
 
 def test_the_folder_is_the_list() -> None:
-    assert sinks.names() == [
-        *("coco", "crops", "csv", "jsonl", "mot", "overlay", "pictures", "player", "video", "yolo")
-    ]
+    texts = ("coco", "crops", "csv", "jsonl", "mot", "overlay", "pictures", "player")
+    assert sinks.names() == [*texts, "tracks", "video", "yolo"]
     assert sorted((*FILES, *FOLDERS)) == sinks.names()
     suffixes = [sinks.find(name).suffixes[0] for name in sinks.names()]
-    texts = [".coco.json", "-crops", ".csv", ".jsonl", ".mot.txt"]
-    assert suffixes == [*texts, ".mkv", "", ".html", ".mp4", "-labels"]
+    rows = [".coco.json", "-crops", ".csv", ".jsonl", ".mot.txt"]
+    assert suffixes == [*rows, ".mkv", "", ".html", "-tracks", ".mp4", "-labels"]
     assert all(sinks.find(name).name == name for name in sinks.names())
 
 
@@ -266,7 +269,8 @@ def test_a_full_disk(name: str, small_disk: Any) -> None:
         for i in range(3000):
             frame = make_frame(i)
             frame.image = noise[i % 4]
-            sink.write(frame, one_person())
+            # The index of tracks writes when one is over: each is of one frame.
+            sink.write(frame, replace(one_person(), track_ids=np.array([i + 1])))
         sink.close()
 
     with pytest.raises(OutputError, match=r"^disk full: \S*/out\S* needs more space in ") as caught:

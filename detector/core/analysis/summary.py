@@ -58,6 +58,7 @@ def summarize(
         precision_effect=effect(facts.precision, shares),
         batch=facts.batch,
         model_input=facts.model_input,
+        tiles=facts.tiles,
         engine_threads=facts.threads,
         concurrency=facts.concurrency,
         sync=facts.sync,

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from detector.core import types
     from detector.core.api.pictures import Path, Picture
     from detector.core.api.results import Detections
-    from detector.core.engines.base import Request
-    from detector.core.loop.parts import InputShapes, Outputs
+    from detector.core.loop.parts import BatchRequest, InputShapes, Outputs
     from detector.core.timeline import OffTimeline, Timeline
     from detector.core.types import Frame
 
@@ -111,7 +110,7 @@ class Detector:
         opened = self._plan.loaded.engine
         turns = threading.BoundedSemaphore(opened.concurrency)
         shapes = self._plan.shapes()
-        requests = opened.requests if shapes is None else shapes.requests
+        requests = self._plan.requests if shapes is None else shapes.requests
         self._requests = [_Turn(request, turns) for request in requests]
         self._newest = config.live.policy == "latest"
         self._calling = threading.Lock()
@@ -353,7 +352,7 @@ class _Turn:
     A call and a stream together must not exceed the engine's concurrency.
     """
 
-    def __init__(self, request: Request, turns: threading.BoundedSemaphore) -> None:
+    def __init__(self, request: BatchRequest, turns: threading.BoundedSemaphore) -> None:
         self.inner: Any = request
         self._turns = turns
         self.device_ms: float | None = None  # no call here reports it

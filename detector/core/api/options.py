@@ -47,6 +47,7 @@ class Options(TypedDict, total=False):
     frames: int | None
     stride: int
     skip_still: str | None
+    tiles: str | None
     start: str | float | None
     duration: str | float | None
     video_track: int | None

@@ -125,7 +125,17 @@ def merge_levels(*levels: tuple[str, Mapping[str, Any]]) -> Config:
         for name, value in _flatten(origin, level):
             values[_LEAVES[name][0]][name] = _check(origin, name, value)
     groups = {f.name: type(f.default)(**values[f.name]) for f in dataclasses.fields(Config)}  # type: ignore[misc]
-    return Config(**groups)
+    return with_implied(Config(**groups))
+
+
+def with_implied(config: Config) -> Config:
+    """With what outputs imply: --save tracks is nothing without --track."""
+    from detector.core import sinks
+
+    for sink in sinks.in_order({*(config.output.save or ())} & {*sinks.names()}):
+        missing = {name: to for name, to in sink.implies.items() if config.value(name) is None}
+        config = config.with_options(missing)
+    return config
 
 
 def read_level(path: str | Path) -> tuple[str, dict[str, Any]]:

@@ -110,7 +110,9 @@ class RuntimeConfig:
         short="{choices}",
         common=True,
     )
-    batch: int = option(1, "Frames in one inference.", "N", at_least=1, at_most=1024)
+    batch: int = option(
+        1, "Frames in one inference; with --tiles, tiles of them.", "N", at_least=1, at_most=1024
+    )
     size: str | None = option(
         None,
         "Network input: 640x384 (width x height), or 640: its longest side; default: the "
@@ -307,6 +309,14 @@ class InputConfig:
         "SHARE",
         short="Do not infer where under this share moved: 0.5%",
         common=True,
+    )
+    tiles: str | None = option(
+        None,
+        "Cut each picture into so many tiles (columns x rows), which the network sees beside the "
+        "whole: small objects are found, for that many times the inference. auto looks at the "
+        "source, and decides.",
+        "2x2",
+        short="Tiles beside the whole picture: 2x2 or auto.",
     )
     start: str | None = option(
         None,

@@ -18,16 +18,7 @@ from numpy.typing import NDArray
 from detector.core.loop.queues import AnyTrack, Pool
 from detector.core.timeline import ANNOTATE, HEAD, INFER, NMS, PREPROCESS, READ, WAIT_OUTPUT, WRITE
 from detector.core.timeline.order import longest_batch
-from detector.core.types import (
-    Candidates,
-    Detections,
-    Frame,
-    FrameTimes,
-    Image,
-    Letterbox,
-    Picture,
-    SourceInfo,
-)
+from detector.core.types import Detections, Fit, Frame, FrameTimes, Image, Picture, SourceInfo
 
 if TYPE_CHECKING:
     from detector.core.stages.between import Schedule
@@ -62,7 +53,7 @@ class InputShapes(Protocol):
     def prepare(self, picture: Picture) -> None:
         """Makes it ready, which takes as long as loading a model."""
 
-    def give(self, request: Any, picture: Picture) -> Callable[[Outputs], Candidates]:
+    def give(self, request: Any, picture: Picture) -> Callable[[Outputs], Any]:
         """Gives a free request of ``Parts`` the slot of that shape; returns its outputs' head."""
 
 
@@ -85,9 +76,9 @@ class Parts:
     source: FrameSource
     requests: Sequence[BatchRequest]
     concurrency: int
-    preprocess: Callable[[Picture, Image], Letterbox]  # picture, row of the slot -> where it lies
-    head: Callable[[Outputs], Candidates]  # outputs of one picture, each [1, ...]
-    nms: Callable[[Candidates], Detections]  # boxes in network pixels
+    preprocess: Callable[[Picture, Image], Fit]  # picture, row of the slot -> where it lies
+    head: Callable[[Outputs], Any]  # outputs of one picture, each [1, ...] -> Candidates
+    nms: Callable[[Any], Any]  # these -> Detections in network pixels, which the fit maps back
     # Stages between nms and annotate, by name, in the order of their calls.
     between: Mapping[str, FrameStage] = field(default_factory=dict)
     # Draws into the frame's picture. None: no sink needs it.
@@ -146,8 +137,8 @@ class Batch:
     number: int  # counted from 0
     request: BatchRequest
     frames: list[Frame]
-    fits: list[Letterbox | None]  # where frames[i] lies in its row of the slot, if it has one
-    head: Callable[[Outputs], Candidates] | None = None  # in place of that of ``Parts``
+    fits: list[Fit | None]  # where frames[i] lies in its row of the slot, if it has one
+    head: Callable[[Outputs], Any] | None = None  # in place of that of ``Parts``
     rows: int = 0  # of the slot that are filled, and to be inferred
     outputs: Outputs | None = None
     device_ms: float | None = None  # of the infer that made the outputs
@@ -228,7 +219,7 @@ def fill(
             waits = partial(track.span, "tracks", progress.read, WAIT_OUTPUT)
             frame.coasting = not schedule.wants(frame, waits, images.check)
         if parts.timed:
-            frame.times = FrameTimes(request.slot.shape[1:3])
+            frame.times = FrameTimes(request.slot.shape[-3:-1])
             _note_times(track, frame, READ)
         if not frame.coasting:
             if parts.shapes is not None:
@@ -238,7 +229,7 @@ def fill(
                 fit = parts.preprocess(frame.picture, row)
                 frame.reused = parts.still is not None and parts.still.is_still(frame, row, fit)
             if frame.times is not None:
-                frame.times.input = row.shape[:2]
+                frame.times.input = row.shape[-3:-1]
                 _note_times(track, frame, PREPROCESS)
         batch.rows += frame.inferred
         batch.frames.append(frame)
@@ -249,7 +240,7 @@ def fill(
 
 def _fit_shape(
     track: AnyTrack, shapes: InputShapes, request: BatchRequest, picture: Picture, index: int
-) -> Callable[[Outputs], Candidates]:
+) -> Callable[[Outputs], Any]:
     """Waits until there is an input of this picture's shape, and gives it to the request."""
     if not shapes.has(picture):
         with track.span(SHAPE, index, WAIT_OUTPUT):
@@ -297,13 +288,11 @@ def infer(track: AnyTrack, parts: Parts, batch: Batch) -> None:
                 frame.arrival.inferred_ns = ended
 
 
-def decode(
-    track: AnyTrack, parts: Parts, batch: Batch, outputs: Outputs, first: int
-) -> list[Candidates]:
+def decode(track: AnyTrack, parts: Parts, batch: Batch, outputs: Outputs, first: int) -> list[Any]:
     """The candidates of each inferred picture in the batch. They are copies, so the request may go
     back.
     """
-    decoded: list[Candidates] = []
+    decoded: list[Any] = []
     head = batch.head or parts.head
     for place, frame in enumerate(batch.frames):
         if not frame.inferred:
@@ -316,7 +305,7 @@ def decode(
 
 
 def select(
-    track: AnyTrack, parts: Parts, batch: Batch, decoded: list[Candidates], first: int
+    track: AnyTrack, parts: Parts, batch: Batch, decoded: list[Any], first: int
 ) -> Generator[tuple[Frame, Detections], None, None]:
     """NMS of each picture in the batch; yields its frame with detections in source pixels."""
     rows = iter(decoded)

@@ -174,7 +174,13 @@ def _resolve(
         outputs.check_permission()
     with timer.phase("import"):
         _import_ahead(specs, outputs)
-    plan = asked.load(
+    # What a command opens in its own way cannot be looked at.
+    load = asked.load
+    if ours and asked.tiling.auto:
+        from detector.core.run.first_look import load_after_look
+
+        load = partial(load_after_look, asked)
+    plan = load(
         timer,
         # Labelled pictures are judged: of them a size that is asked for counts alone.
         specs=specs if ours or asked.reading.longest else (),
@@ -400,7 +406,7 @@ def _run_source(job: _Job, run: SourceRun, spec: str, number: int) -> None:
                 if job.stream is not None and job.outputs.streamed is not None:
                     streamed = plan.open_stream(job.stream, job.outputs.streamed, source.info)
                     sinks.insert(0, streamed)
-                _drive_loop(job, run, source, sinks, own)
+                _drive_loop(job, run, source, sinks, own, number)
             except BaseException:
                 for sink in sinks:  # what went wrong before the first frame leaves no partial file
                     sink.abort()
@@ -442,10 +448,10 @@ def _own_rows(job: _Job, number: int) -> Path:
 
 
 def _drive_loop(
-    job: _Job, run: SourceRun, source: Source, sinks: list[Sink], own: Sink | None
+    job: _Job, run: SourceRun, source: Source, sinks: list[Sink], own: Sink | None, number: int
 ) -> None:
     """Drives the loop to its end and closes the sinks, or aborts them. ``own``: the one that is no
-    output, but the session's."""
+    output, but the session's. ``number``: of the source."""
     from detector.core.loop.parts import Progress
 
     plan, live, hooks = job.plan, job.live, job.hooks
@@ -468,12 +474,7 @@ def _drive_loop(
         if not progress.written and not job.stop.is_set():
             raise SourceError(f"{run.spec}: no frame could be read")
         for sink in sinks:
-            if progress.written:
-                if (path := sink.close()) is not None and sink is not own:
-                    run.outputs[sink.name] = str(path)
-            else:
-                sink.abort()  # interrupted before the first frame: there is nothing to finish
-            run.notes += sink.notes
+            _end(job, run, sink, own, number, written=progress.written > 0)
     except BaseException:
         run.partial = [str(path) for sink in sinks if (path := sink.abort()) is not None]
         raise
@@ -486,6 +487,19 @@ def _drive_loop(
         run.notes += _notes_of_spared(plan, run, sinks)
         if plan.loaded.shapes is not None and source.info.kind == "video":
             run.notes.append(f"{run.spec}: --rect: the input has the shape of the video already")
+
+
+def _end(
+    job: _Job, run: SourceRun, sink: Sink, own: Sink | None, number: int, *, written: bool
+) -> None:
+    """Closes a sink; interrupted before the first frame, there is nothing to finish."""
+    if not written:
+        sink.abort()
+    elif (path := sink.close()) is not None and sink is not own:
+        run.outputs[sink.name] = str(path)
+    if written and sink.for_session:
+        job.session.write_bytes(f"{sink.name}/{number}.jsonl", sink.for_session)
+    run.notes += sink.notes
 
 
 def _notes_of_spared(plan: Plan, run: SourceRun, sinks: Sequence[Sink]) -> list[str]:

@@ -27,9 +27,10 @@ from detector.core.run.loading import LoadedModel, PhaseTimer, load_model
 from detector.core.run.looping import Loop
 from detector.core.run.reading import Reading
 from detector.core.run.selection import Selection
+from detector.core.run.tiling import Tiling
 
 if TYPE_CHECKING:
-    from detector.core.loop.parts import Outputs, Parts
+    from detector.core.loop.parts import BatchRequest, Outputs, Parts
     from detector.core.models.base import Network
     from detector.core.run.shapes import ShapesOfRun
     from detector.core.sinks._stream import RowStream
@@ -51,6 +52,7 @@ class Asked:
     reading: Reading
     drawing: Drawing
     loop: Loop
+    tiling: Tiling
     writing: Mapping[str, Any]
 
     @classmethod
@@ -79,7 +81,7 @@ class Asked:
             "brought": brought,
             "coasts": parse_every(config.tracking.infer_every) != 1,
         }
-        return cls(config, reading, Drawing.of(config), Loop.of(config), writing)
+        return cls(config, reading, Drawing.of(config), Loop.of(config), Tiling.of(config), writing)
 
     def with_network(self, network: Network) -> tuple[Selection, Drawing]:
         """What options mean for the classes of a network. Raises UsageError."""
@@ -103,9 +105,17 @@ class Asked:
         """``specs``: sources, of which the first that opens decides the network's input where a
         source decides it; ``picture``: width and height that decide it instead. ``chosen`` and
         ``words``: of ``loading.load_model``. Raises UsageError, ModelError, EngineError."""
+        self.tiling.refuse_auto()
+
+        shown = None  # by a source; what somebody else says of cameras is a guess
+        if picture is None:
+            picture = shown = self.reading.picture_size(specs)
+        if self.tiling.grid is not None and specs:
+            shown = shown or self.reading.first_size(specs)
 
         def opened(network: Network) -> None:
             self.with_network(network)  # raises where a class is not there
+            self.tiling.check(shown, network)
 
         def refuse(network: Network, settled: Config) -> None:
             if self.drawing.blur and settled.runtime.engine == "null":
@@ -117,7 +127,7 @@ class Asked:
         loaded = load_model(
             self.config,
             timer,
-            picture=picture or self.reading.picture_size(specs),
+            picture=self.tiling.seen(picture),
             opened=opened,
             chosen=refuse,
             **words,
@@ -129,12 +139,14 @@ class Asked:
 
     def on(self, loaded: LoadedModel) -> Plan:
         """The plan of a run on a model that is loaded already. Raises UsageError."""
+        self.tiling.refuse_auto()
         selection, drawing = self.with_network(loaded.network)
         return Plan(
             self.reading,
             selection,
             drawing,
             self.loop,
+            self.tiling,
             self.config.output,
             self.writing,
             loaded,
@@ -174,6 +186,7 @@ class Plan:
     selection: Selection
     drawing: Drawing
     loop: Loop
+    tiling: Tiling
     output: OutputConfig
     writing: Mapping[str, Any]
     loaded: LoadedModel
@@ -209,7 +222,7 @@ class Plan:
         from detector.core.stages.preprocess import letterbox
 
         selection, network = self.selection, self.network
-        return (
+        return self.tiling.stages(
             partial(
                 letterbox,
                 geometry=network.input.geometry,
@@ -226,6 +239,9 @@ class Plan:
                 classes=selection.classes,
                 names=network.names,
             ),
+            agnostic=selection.agnostic,
+            max_det=selection.max_det,
+            conf=selection.conf,
         )
 
     def shapes(self, lowest_conf: float = 1.0) -> ShapesOfRun | None:
@@ -234,6 +250,11 @@ class Plan:
             return None
         change = self.loaded.change
         return self.loaded.shapes.of_run(lambda network: self.head(change(network), lowest_conf))
+
+    @property
+    def requests(self) -> Sequence[BatchRequest]:
+        """The engine's, as the loop fills them: a row is a frame."""
+        return self.tiling.requests(self.loaded.engine.requests)
 
     def between(self, info: SourceInfo) -> dict[str, Stage]:
         """The stages between nms and annotate that the options ask for, for one source."""
@@ -254,18 +275,19 @@ class Plan:
         from detector.core.loop.parts import Parts
         from detector.core.stages.between import lowest_conf
 
+        self.tiling.check_source(source.info, self.network)
         lowest = lowest_conf(self.options)
         preprocess, head, nms = self.stages(lowest)
-        shapes, engine = self.shapes(lowest), self.loaded.engine
-        between = self.between(source.info)
+        shapes, between = self.shapes(lowest), self.between(source.info)
+        requests = self.requests if shapes is None else shapes.requests
         schedule = next((one.schedule for one in between.values() if one.schedule), None)
         if schedule is not None:  # what it waits for must not lie in the batch that it fills
-            schedule.ahead = max(schedule.ahead, len(engine.requests[0].slot))
+            schedule.ahead = max(schedule.ahead, len(requests[0].slot))
         return Parts(
             source=source,
-            requests=engine.requests if shapes is None else shapes.requests,
+            requests=requests,
             shapes=shapes,
-            concurrency=engine.concurrency,
+            concurrency=self.loaded.engine.concurrency,
             preprocess=preprocess,
             head=head,
             nms=nms,

@@ -151,12 +151,21 @@ class Reading:
         """
         if not (self.shaped or self.longest):
             return None
+        info = self._first_info(specs)
+        if info is None or (self.shaped and info.kind == "pictures"):
+            return None  # pictures have a shape of their own, each
+        return info.width, info.height
+
+    def first_size(self, specs: Sequence[str]) -> tuple[int, int] | None:
+        """Width and height of the first source that opens; None where none does."""
+        info = self._first_info(specs)
+        return None if info is None else (info.width, info.height)
+
+    def _first_info(self, specs: Sequence[str]) -> SourceInfo | None:
         for spec in specs:
             # What is wrong with a source is reported when it is run.
             with suppress(DetectVideoError), self.whole.open(spec) as source:
-                if self.shaped and source.info.kind == "pictures":
-                    return None  # each has a shape of its own
-                return source.info.width, source.info.height
+                return source.info
         return None
 
     def kind_of(self, spec: str) -> str | None:

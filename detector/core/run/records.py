@@ -145,4 +145,5 @@ def _run_facts(plan: Plan, more_notes: Sequence[str]) -> RunFacts:
         layers=loaded.layers,
         smaller_input=plan.smaller_input,
         between={name: (one.what, one.advice) for name, one in between.wanted(plan.options)},
+        tiles=plan.tiling.inputs,
     )

@@ -403,8 +403,9 @@ class InputShapes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A run. With one source, ``video``, ``outputs`` and ``partial_outputs`` are its own; with
-    several, these are absent, the figures are totals, and ``sources`` holds each source."""
+    """A run. ``batch``: rows of one inference, which are frames, or their tiles. With one source,
+    ``video``, ``outputs`` and ``partial_outputs`` are its own; with several, these are absent, the
+    figures are totals, and ``sources`` holds each source."""
 
     schema: int = SCHEMA
     model: str
@@ -417,6 +418,7 @@ class Summary:
     precision_effect: str | None = None
     batch: Size
     model_input: tuple[Size, Size]  # height, width
+    tiles: Annotated[Size, statistic("inputs of the network for a frame", "1")] = 1
     engine_threads: Count
     concurrency: Size
     sync: bool

@@ -142,3 +142,4 @@ class RunFacts:
     # Name of a stage between nms and annotate -> what it does, and which options take work out of
     # it, in words.
     between: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    tiles: int = 1  # inputs of the network that a frame is (--tiles)

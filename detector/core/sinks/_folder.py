@@ -87,6 +87,16 @@ class FolderSink(Sink):
                 file.write(data)
         self._written.append(name)
 
+    def append(self, name: str, data: bytes) -> None:
+        """Adds to the end of a file, which the first call makes. ``name``: as of ``add``."""
+        if name not in self._taken:
+            self._taken.add(name)
+            self.add(name, data)
+            return
+        assert self._partial is not None, "write before open"
+        with output_errors(self.path), open(self._partial.path / name, "ab") as file:
+            file.write(data)
+
     def free_name(self, stem: str, suffix: str) -> str:
         """``stem`` + ``suffix``, or ``NAME-2``: two source folders may hold the same name."""
         return free_name(stem, suffix, self._taken)

@@ -73,8 +73,12 @@ class Sink:
     untouched: ClassVar[bool] = False
     needs: ClassVar[str] = ""  # the option without which it has nothing to write
 
+    # Options that it makes no sense without, and the values that they have where nobody gave one.
+    implies: ClassVar[Mapping[str, Any]] = {}
+
     path: Path
     notes: list[str]
+    for_session: bytes = b""  # JSONL that the session keeps of it (NAME/0.jsonl); after ``close``
     beside: Sequence[Path] = ()  # other files that ``close`` wrote
 
     def __init__(self, path: Path) -> None:

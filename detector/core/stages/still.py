@@ -12,7 +12,7 @@ import re
 import cv2
 
 from detector.core.errors import UsageError
-from detector.core.types import Detections, Frame, Image, Letterbox
+from detector.core.types import Detections, Fit, Frame, Image
 
 CELL = 4  # network pixels along a side
 LEVELS = 8  # of 255, by which a channel of a cell must differ to count as changed
@@ -40,12 +40,15 @@ class Stillness:
     def __init__(self, share: float) -> None:
         """``share``: of the network's input, 0..1, that may change in a still frame."""
         self._share = share
-        self._inferred: dict[str, tuple[Letterbox, int, Image]] = {}
+        self._inferred: dict[str, tuple[Fit, int, Image]] = {}
         self._last: dict[str, Detections] = {}
 
-    def is_still(self, frame: Frame, slot: Image, fit: Letterbox) -> bool:
-        """Whether ``slot``, u8 RGB [H, W, 3], shows what the last inferred frame showed."""
+    def is_still(self, frame: Frame, slot: Image, fit: Fit) -> bool:
+        """Whether ``slot``, u8 RGB [H, W, 3], shows what the last inferred frame showed. Of the
+        inputs of a frame in tiles, [T, H, W, 3], the first is the whole picture."""
         camera, epoch = _place_of(frame)
+        if slot.ndim == 4:
+            slot = slot[0]
         height, width = slot.shape[:2]
         size = max(1, width // CELL), max(1, height // CELL)
         # Halved twice, which cv2 does three times as fast as one step by four.

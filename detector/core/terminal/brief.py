@@ -137,6 +137,7 @@ def _rates(summary: Summary) -> Text:
     if summary.fps.device is not None:
         fps += [f"{_rate(summary.fps.device)} FPS device"]
     batch = f" · batch {summary.batch}" if summary.batch > 1 else ""
+    batch += f" · {summary.tiles} inputs a frame" if summary.tiles > 1 else ""
     what = f"{summary.model} · {summary.engine} {summary.precision} · {input_text(summary)}{batch}"
     return Text.assemble((", ".join(fps), "bold"), f"{BESIDE}{what}")
 

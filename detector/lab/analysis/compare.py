@@ -79,10 +79,10 @@ def label(engine: str, precision: str, batch: int, model: str | None = None) -> 
 
 
 def place_on_roof(
-    layers: Sequence[CountedLayer], batch: int, frames_s: float, peaks: Peaks
+    layers: Sequence[CountedLayer], batch: int, inputs_s: float, peaks: Peaks
 ) -> RowRoof | None:
     """The network at this rate below the roof, layer by layer; None where a type has no peak."""
-    spent_ms = 1e3 * batch / frames_s
+    spent_ms = 1e3 * batch / inputs_s
     by_limit = {COMPUTE: 0.0, MEMORY: 0.0}
     for layer in layers:
         peak = peaks.gflops_s.get(layer.precision)

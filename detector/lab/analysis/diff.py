@@ -68,7 +68,7 @@ SETTINGS = (
 OPTIONS = {
     "runtime": ("device", "engine_options"),
     "selection": ("conf", "iou", "classes", "agnostic", "max_det"),
-    "input": ("decoder", "stride"),
+    "input": ("decoder", "stride", "tiles"),
     "output": (
         "save",
         "no_video",

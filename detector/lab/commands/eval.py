@@ -31,6 +31,7 @@ WITHOUT = (*OUTPUTS, "classes", *DRAWING, "self_timing", "trails", "zones", "smo
         "detect-video eval coco/annotations.json              # COCO",
         "detect-video eval data.yaml --split val              # YOLO",
         "detect-video eval labels.json --min-ap50 0.5         # a gate: exit 8 below it",
+        "detect-video eval labels.json --tiles none,2x2       # small objects, whole and in tiles",
         "detect-video eval MOT17-04 --track ocsort            # HOTA, IDF1, MOTA, too",
     ),
 )
@@ -62,29 +63,38 @@ WITHOUT = (*OUTPUTS, "classes", *DRAWING, "self_timing", "trails", "zones", "smo
     help="Gate: exit with 8 where AP50 is below this.",
 )
 def command(
-    config_file: str | None, as_json: bool, quiet: bool, engine: str | None, **given: Any
+    config_file: str | None,
+    as_json: bool,
+    quiet: bool,
+    engine: str | None,
+    tiles: str | None,
+    **given: Any,
 ) -> int:
     """Average precision on DATASET, with the speed of the same run.
 
     DATASET: a COCO json, a YOLO data.yaml or folder (images/, labels/), a MOT sequence; pictures,
-    or a video with its labels. --engine takes several (ort,torch) and says how each differs from
-    the first. Without --engine, --precision and a gate, what a run takes by itself is judged too.
+    or a video with its labels. --engine (ort,torch) and --tiles (none,2x2) take several and say
+    how each differs from the first. Without --engine, --precision and a gate, what a run takes by
+    itself is judged too.
     """
     from detector.core.config.levels import resolve_config
     from detector.core.terminal.progress import LiveLine
-    from detector.lab.evaluate import EvalOptions, configs_for_engines, evaluate, with_usual
+    from detector.lab.evaluate import EvalOptions, configs_of_rows, evaluate, with_usual
     from detector.lab.report.plots import plots
     from detector.lab.terminal.evaluate import print_evaluation
 
     asked = EvalOptions(**{name: given.pop(name) for name in EvalOptions.__dataclass_fields__})
-    engines = [name.strip() for name in (engine or "").split(",") if name.strip()]
+    engines, grids = (
+        [name.strip() for name in (given_text or "").split(",") if name.strip()]
+        for given_text in (engine, tiles)
+    )
     console = terminal(piped_width=140)
     watched = console.is_terminal and not (as_json or quiet)
     live = (lambda: LiveLine(console)) if watched else None
     with errors_as_documents(as_json):
         # A tracker has to know what an object is: then the thresholds are those of a run.
         defaults = EVAL_DEFAULTS if given["track"] is None else {}
-        configs = configs_for_engines(resolve_config(config_file, given, defaults), engines)
+        configs = configs_of_rows(resolve_config(config_file, given, defaults), engines, grids)
         if len(configs) == 1 and asked.min_ap50 is None and asked.detections is None:
             configs = with_usual(*configs)
         document = evaluate(asked, configs, command=sys.argv, live=live, plots=plots)

@@ -16,6 +16,7 @@ from detector.core.config.schema import Config
 from detector.core.engines import choose_by_rank
 from detector.core.errors import SourceError
 from detector.core.errors.text import counted
+from detector.core.run.tiling import Tiling
 from detector.core.types import Detections
 from detector.lab.analysis.compare import Variant, compare_variants, label, place_on_roof
 from detector.lab.compare.judging import JudgedData
@@ -108,7 +109,7 @@ def compare(plan: Plan, watch: Watch) -> tuple[Comparison, list[Variant]]:
         _judge_all(crew, variants, plan, step)
         if plan.models:
             step("this computer's peaks")
-            _place_on_roofs(variants)
+            _place_on_roofs(variants, Tiling.of(plan.config).inputs)
     # The processes are gone: what runs a data set has the computer for itself.
     for variant in variants if plan.dataset is not None else ():
         step(f"judge {variant.name}")
@@ -119,9 +120,9 @@ def compare(plan: Plan, watch: Watch) -> tuple[Comparison, list[Variant]]:
     return compare_variants(variants, _about(plan, variants, reference)), variants
 
 
-def _place_on_roofs(variants: Sequence[Variant]) -> None:
+def _place_on_roofs(variants: Sequence[Variant], inputs: int) -> None:
     """Each variant's rate below peaks that its cores reach together; none on a GPU, whose peaks are
-    not measured."""
+    not measured. ``inputs``: of the network for a frame."""
     known: dict[int, Peaks] = {}
     for variant in variants:
         facts, rates = variant.facts, [turn.fps["inference"] for turn in variant.rounds]
@@ -131,7 +132,9 @@ def _place_on_roofs(variants: Sequence[Variant]) -> None:
         cores = (facts.threads or 1) * (facts.concurrency or 1)
         if cores not in known:
             known[cores] = measure_peaks(cores)
-        variant.roof = place_on_roof(facts.layers, variant.batch, median(measured), known[cores])
+        variant.roof = place_on_roof(
+            facts.layers, variant.batch, inputs * median(measured), known[cores]
+        )
 
 
 class _Crew:

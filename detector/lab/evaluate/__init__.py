@@ -18,6 +18,7 @@ from detector.core.errors import EXIT_DONE, EXIT_GATE, UsageError
 from detector.core.errors.guard import keep
 from detector.core.run.detect import Live
 from detector.core.run.detect import Result as RunResult
+from detector.core.run.tiling import Tiling
 from detector.core.session.document import Exit
 from detector.lab.datasets.classmap import ClassMap, read_mapping
 from detector.lab.evaluate.scoring import Plots, refuse_untracked, score_file
@@ -65,7 +66,7 @@ def evaluate(
     live: Callable[[], Live] | None = None,
     plots: Plots | None = None,
 ) -> Evaluation:
-    """One row for each configuration, that is, for each engine; or the row of a detections file.
+    """One row for each configuration, of engine and tiles; or the row of a detections file.
 
     ``plots`` draws a row: file name -> text. Raises DetectVideoError for what cannot be read, run
     or scored. A failed gate and an interruption are told in the document's ``exit``.
@@ -133,26 +134,28 @@ def with_usual(config: Config) -> list[Config]:
     return [config, replace(config, runtime=runtime, calibration=usual.calibration)]
 
 
-def configs_for_engines(config: Config, engines: Sequence[str]) -> list[Config]:
-    """The configuration for each engine. Each of several has a session of its own below --run-dir.
+def configs_of_rows(
+    config: Config, engines: Sequence[str], tiles: Sequence[str] = ()
+) -> list[Config]:
+    """The configuration for each engine, and of each for each number of tiles. Each of several has
+    a session of its own below --run-dir.
 
-    Raises UsageError where an engine is named twice.
+    Raises UsageError where one is named twice, and for tiles that are none.
     """
-    if not engines:
-        return [config]
-    if len(set(engines)) != len(engines):
-        raise UsageError(f"--engine {','.join(engines)}: names an engine twice; name each once")
-    folder = config.output.run_dir
-    made = []
-    for name in engines:
-        below = str(Path(folder) / name) if folder and len(engines) > 1 else folder
-        made.append(
-            replace(
-                config,
-                runtime=replace(config.runtime, engine=name),
-                output=replace(config.output, run_dir=below),
-            )
-        )
+    for flag, names in (("--engine", engines), ("--tiles", tiles)):
+        if len(set(names)) != len(names):
+            raise UsageError(f"{flag} {','.join(names)}: names one twice; name each once")
+    for text in tiles:
+        Tiling.parse(text).refuse_auto()
+    folder, made = config.output.run_dir, []
+    rows = [(name, text) for name in engines or [""] for text in tiles or [""]]
+    for row in rows:
+        name, text = row
+        given = {"engine": name} if name else {}
+        given |= {"tiles": text} if text else {}
+        if folder and len(rows) > 1:
+            given["run_dir"] = str(Path(folder, *filter(None, row)))
+        made.append(config.with_options(given))
     return made
 
 

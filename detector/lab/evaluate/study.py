@@ -18,6 +18,7 @@ from detector.core.errors.text import counted
 from detector.core.run.detect import Hooks, Live, Result, detect
 from detector.core.run.loading import LoadedModel
 from detector.core.run.reading import Reading
+from detector.core.run.tiling import NONE
 from detector.core.session.store import Session
 from detector.core.types import Candidates, Detections, Frame, LabelledPicture
 from detector.lab.datasets.classmap import Bound, ClassMap, bind
@@ -61,6 +62,7 @@ def run_study(
         precision=summary.precision,
         batch=summary.batch,
         model_input=summary.model_input,
+        tiles=config.input.tiles or NONE,
         fps=summary.fps,
         frames=summary.frames,
         **vars(scored),

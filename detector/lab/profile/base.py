@@ -164,7 +164,8 @@ def pin_choices(config: Config, document: SessionDocument, device: str | None = 
     if follows_source(config) or (runtime.size or "").isdecimal():
         height, width = document.model_input
         runtime = replace(runtime, size=f"{width}x{height}")
-    return replace(config, runtime=runtime)
+    tiles = document.config.get("input", {}).get("tiles", config.input.tiles)  # auto is decided
+    return replace(config, runtime=runtime, input=replace(config.input, tiles=tiles))
 
 
 def execution_of(machine: LoadedModel) -> Execution:

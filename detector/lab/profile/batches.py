@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import cycle, islice
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from detector.core.engines.base import Request
 from detector.core.run.loading import LoadedModel
 from detector.core.run.plan import resolve
+from detector.core.run.tiling import Tiling
 from detector.lab.profile.base import Occasion, execution_of
 
 PICTURES = 8  # of the source, in turn
@@ -30,7 +32,7 @@ def open_with_batches(occasion: Occasion) -> tuple[LoadedModel, list[Batch]]:
     machine = plan.loaded
     occasion.seen.append(execution_of(machine))
     with machine.engine:
-        preprocess, _, _ = plan.stages()
+        preprocess, _, _ = replace(plan, tiling=Tiling()).stages()  # layers know no frames
         shape = machine.network.input_shape
         wanted = -(-PICTURES // shape[0]) * shape[0]
         pictures: list[Batch] = []

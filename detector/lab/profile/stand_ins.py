@@ -18,9 +18,9 @@ from detector.core.timeline.spans import ANNOTATE, HEAD, INFER, NMS, PREPROCESS,
 from detector.core.types import (
     Candidates,
     Detections,
+    Fit,
     Frame,
     Image,
-    Letterbox,
     Picture,
     Planes,
     SourceInfo,
@@ -50,7 +50,7 @@ class Recorded:
     """Of the first pictures of a source, a row each; ``outputs`` of whole batches."""
 
     frames: list[Frame] = field(default_factory=list)
-    rows: list[tuple[Image, Letterbox]] = field(default_factory=list)
+    rows: list[tuple[Image, Fit]] = field(default_factory=list)
     outputs: list[Outputs] = field(default_factory=list)
     candidates: list[Candidates] = field(default_factory=list)
     detections: list[Detections] = field(default_factory=list)
@@ -145,10 +145,10 @@ class _Recall:
         return {}
 
 
-def _copy_rows(kept: Sequence[tuple[Image, Letterbox]]) -> Callable[[Picture, Image], Letterbox]:
+def _copy_rows(kept: Sequence[tuple[Image, Fit]]) -> Callable[[Picture, Image], Fit]:
     turns = itertools.cycle(kept)
 
-    def copy(picture: Picture, into: Image) -> Letterbox:
+    def copy(picture: Picture, into: Image) -> Fit:
         row, fit = next(turns)
         np.copyto(into, row)
         return fit

@@ -108,13 +108,14 @@ class _Run:
     precision: str
     batch: int
     model_input: tuple[int, int]  # height, width
+    tiles: str  # as of --tiles: "2x2"; "none"
     fps: Rates
     frames: FrameCounts
 
 
 @dataclass(frozen=True)
 class EngineResult(Accuracy, _Run, Result):
-    """``plots``: name -> file. ``difference``: these figures less those of the first engine.
+    """``plots``: name -> file. ``difference``: these figures less those of the first row.
 
     evaluation.json has neither: it holds one engine, and the plots lie beside it.
     """

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from detector.core.errors.text import counted
+from detector.core.run.tiling import NONE
 from detector.core.tables import Column, Table
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.tables import print_pieces
@@ -79,18 +80,24 @@ def _model(row: EngineResult) -> str:
     return f"{row.model}, input {width}x{height}{batch}"
 
 
+def _who(row: EngineResult) -> str:
+    return row.engine if row.tiles == NONE else f"{row.engine}, tiles {row.tiles}"
+
+
 def _means(results: list[Scored]) -> Table:
-    """A line for each engine, and below it its difference from the first engine."""
+    """A line for each engine and number of tiles, and below it its difference from the first."""
     rows: list[dict[str, Any]] = []
     changes: list[int] = []
     first = results[0]
     for row in results:
         figures = {one.key: one.of(row) for one in PRECISION}
         if isinstance(row, FileResult):
-            rows.append(dict.fromkeys(FPS) | figures | {"engine": "(a file)", "precision": "-"})
+            own = {"engine": "(a file)", "precision": "-", "tiles": NONE}
+            rows.append(dict.fromkeys(FPS) | figures | own)
             continue
         rates = {name: getattr(row.fps, name) for name in FPS}
-        rows.append({"engine": row.engine, "precision": row.precision, **figures, **rates})
+        named = {"engine": row.engine, "precision": row.precision, "tiles": row.tiles}
+        rows.append({**named, **figures, **rates})
         if row.difference and isinstance(first, EngineResult):
             signed = {one.key: getattr(row.difference, one.key) for one in PRECISION}
             texts = {
@@ -98,10 +105,13 @@ def _means(results: list[Scored]) -> Table:
             }
             ratios = {name: _ratio(rates[name], getattr(first.fps, name)) for name in FPS}
             changes.append(len(rows))
-            rows.append({"engine": "  to the first", "precision": "", **texts, **ratios})
+            rows.append(
+                {"engine": "  to the first", "precision": "", "tiles": "", **texts, **ratios}
+            )
     columns = (
         Column("engine"),
         Column("precision", out=9),
+        *([Column("tiles")] if len({row.get("tiles", NONE) for row in rows} - {""}) > 1 else []),
         *(replace(one, value=None, right=True) for one in PRECISION),
         *(Column(name, title, ".2f", right=True) for name, title in FPS.items()),
     )
@@ -117,7 +127,7 @@ TRACKING = (
 def _tracks(results: list[Scored]) -> Table | None:
     """A line for each engine whose run tracked."""
     followed = [
-        (row.engine, row.tracking)
+        (_who(row), row.tracking)
         for row in results
         if isinstance(row, EngineResult) and isinstance(row.tracking, TrackAccuracy)
     ]
@@ -132,7 +142,7 @@ def _tracks(results: list[Scored]) -> Table | None:
 
 
 def _classes(row: Scored, several: bool) -> Table:
-    title = f"by class, {row.engine}" if isinstance(row, EngineResult) and several else "by class"
+    title = f"by class, {_who(row)}" if isinstance(row, EngineResult) and several else "by class"
     per_class = row.per_class
     shown = list(per_class)
     if len(shown) > MANY:

@@ -47,7 +47,7 @@ def scores(classes):
 
 
 def figures(classes, **more):
-    run = {"engine": "ort", "model": "x<y", "precision": "fp32", "batch": 2}
+    run = {"engine": "ort", "model": "x<y", "precision": "fp32", "batch": 2, "tiles": "none"}
     run |= {"model_input": (256, 416), "frames": FRAMES}
     run |= {"fps": Rates(inference=20.0, end_to_end=10.0)}
     return evaluation.EngineResult(**{**run, **scores(classes), **more})

@@ -1,0 +1,64 @@
+"""Requests whose rows are frames of several inputs each, for --tiles.
+
+The loop fills a row, infers rows and decodes them as ever: a row of the slot is [T, H, W, 3], a row
+of the outputs [T, ...]. Where the engine's batch holds the inputs of a frame, they are in one
+inference, and so are those of ``batch`` // T frames; else the engine is called for one part of
+them after the other, within one ``infer``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from detector.core.loop.parts import BatchRequest, Outputs
+from detector.core.types import Image
+
+
+class TiledRequest:
+    """``tiles``: inputs of a frame. ``slot``: u8 RGB [frames, T, H, W, 3], ``device_ms``: of all
+    calls of the last ``infer`` together."""
+
+    slot: Image
+
+    def __init__(self, request: BatchRequest, tiles: int) -> None:
+        self._request, self._tiles = request, tiles
+        self.device_ms: float | None = None
+        batch, *shape = request.slot.shape
+        frames = max(1, batch // tiles)
+        self._fits = frames * tiles <= batch
+        inputs = (
+            request.slot[: frames * tiles]
+            if self._fits
+            else np.empty((frames * tiles, *shape), np.uint8)
+        )
+        self._inputs, self.slot = inputs, inputs.reshape(frames, tiles, *shape)
+        self._outputs: Outputs = []
+
+    def infer(self, n: int) -> Outputs:
+        """Float32 [n, T, ...], valid until the next ``infer``."""
+        if self._fits:
+            outputs = self._request.infer(n * self._tiles)
+            self.device_ms = self._request.device_ms
+        else:
+            outputs = self._in_parts(n * self._tiles)
+        return [one.reshape(n, self._tiles, *one.shape[1:]) for one in outputs]
+
+    def _in_parts(self, inputs: int) -> Outputs:
+        request, batch, times = self._request, len(self._request.slot), []
+        for start in range(0, inputs, batch):
+            count = min(batch, inputs - start)
+            request.slot[:count] = self._inputs[start : start + count]
+            found = request.infer(count)
+            if not self._outputs:
+                self._outputs = [
+                    np.empty((len(self._inputs), *one.shape[1:]), one.dtype) for one in found
+                ]
+            for own, one in zip(self._outputs, found, strict=True):
+                own[start : start + count] = one
+            times.append(request.device_ms)
+        self.device_ms = (
+            sum(one for one in times if one is not None)
+            if all(one is not None for one in times)
+            else None
+        )
+        return [own[:inputs] for own in self._outputs]

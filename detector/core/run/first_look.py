@@ -1,0 +1,182 @@
+"""--tiles auto: a look at the source before its run decides how many tiles there are.
+
+A few frames go through the network whole and in 2x2 tiles, so that what only tiles show is seen
+too. Objects are small where a quarter of them have a side (the root of the box's area) below
+``SMALL`` pixels of the input of the whole picture: COCO's border of small objects. Then the run
+gets the finest of ``GRIDS`` that
+
+    brings the side up to ``SMALL``, or is the finest there is,
+    enlarges nothing: no tile has fewer pixels than the network's input,
+    leaves the inference of the run within its budget: as long as the video plays, ``BUDGET_S`` at
+    least. The look times one input.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from detector.core.errors import DetectVideoError
+from detector.core.errors.text import counted
+from detector.core.run.plan import Asked, Plan
+from detector.core.run.tiling import NONE, Tiling
+from detector.core.sources._standard_input import SPEC
+
+if TYPE_CHECKING:
+    from detector.core.run.loading import PhaseTimer
+    from detector.core.sources.base import Source
+    from detector.core.types import Frame, Picture, SourceInfo
+
+SMALL = 32.0  # network pixels
+GRIDS = ((2, 2), (3, 3))
+BUDGET_S = 600.0
+FRAMES = 12
+PLACES = (0.1, 0.5, 0.9)  # of a video, at which the frames lie
+
+
+@dataclass(slots=True)
+class Seen:
+    """``sides``: of the objects, in pixels of the input of the whole picture; ``input_s``: seconds
+    of one input, a median."""
+
+    info: SourceInfo
+    frames: int
+    sides: list[float] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+
+    @property
+    def side(self) -> float:
+        """Of the largest of the smallest quarter."""
+        return sorted(self.sides)[len(self.sides) // 4]
+
+
+def load_after_look(
+    asked: Asked, timer: PhaseTimer | None, *, specs: Sequence[str], **words: Any
+) -> Plan:
+    """As ``Asked.load``, of --tiles auto: the plan has what the look decided."""
+    whole = Asked.of(asked.config.with_options({"tiles": NONE}))
+    plan = whole.load(timer, specs=specs, **words)
+    tiling, why = choose_tiles(plan, specs)
+    plan.loaded.notes.append(why)
+    options = {**plan.options, "input": {**plan.options["input"], "tiles": tiling.text}}
+    return replace(plan, tiling=tiling, options=options)
+
+
+def choose_tiles(plan: Plan, specs: Sequence[str]) -> tuple[Tiling, str]:
+    """What --tiles auto is for these sources, and a line that says why. ``plan``: without tiles."""
+    seen = look(plan, specs)
+    if seen is None:
+        return Tiling(), _line(NONE, "no frame could be looked at")
+    if not seen.sides:
+        return Tiling(), _line(NONE, f"nothing was found in {counted(seen.frames, 'frame')}")
+    found = f"{counted(len(seen.sides), 'object')} in {counted(seen.frames, 'frame')}"
+    size = f"a quarter of {found} are below {seen.side:.0f} pixels of the network's input"
+    if seen.side >= SMALL:
+        return Tiling(), _line(NONE, f"{size}, which is not small ({SMALL:.0f})")
+    chosen, why = Tiling(), ""
+    for grid in GRIDS:
+        tiling = Tiling(grid)
+        if chosen.grid is not None and seen.side * chosen.grid[0] >= SMALL:
+            break
+        if tiling.is_too_fine((seen.info.width, seen.info.height), plan.network):
+            why = f"; tiles of {tiling.text} have fewer pixels than that input"
+            break
+        needed, budget = _seconds(plan, seen, tiling), _budget(plan, seen.info)
+        if needed is not None and needed > budget:
+            why = f"; {tiling.text} would take {needed:.0f} s of {budget:.0f} s allowed"
+            break
+        chosen = tiling
+    return chosen, _line(chosen.text, size + why)
+
+
+def _line(chosen: str, why: str) -> str:
+    return f"--tiles auto: {chosen}: {why}"
+
+
+def _budget(plan: Plan, info: SourceInfo) -> float:
+    """Seconds of inference that a run may take."""
+    duration = plan.reading.duration_s or info.duration_s or 0.0
+    return max(BUDGET_S, float(duration))
+
+
+def _seconds(plan: Plan, seen: Seen, tiling: Tiling) -> float | None:
+    """Of the inference of the run, if each input takes what it took in the look; None where nobody
+    knows how many frames there are."""
+    frames = plan.reading.frames_ahead(seen.info)
+    if frames is None:
+        return None
+    at_once = plan.loaded.engine.concurrency
+    return frames * tiling.inputs * statistics.median(seen.times) / at_once
+
+
+def look(plan: Plan, specs: Sequence[str]) -> Seen | None:
+    """The first source that opens, by a few of its frames; None where none does. A pipe, which can
+    be read once, is not looked at."""
+    for spec in specs:
+        if spec == SPEC:
+            continue
+        with suppress(DetectVideoError):
+            frames, info = _frames_of(plan, spec)
+            if frames:
+                return _look_at(plan, frames, info)
+    return None
+
+
+def _look_at(plan: Plan, frames: Sequence[Picture], info: SourceInfo) -> Seen:
+    import numpy as np
+
+    from detector.core.types import size_of
+
+    seen = Seen(info, len(frames))
+    rules = plan.network.input
+    for tiling in (Tiling(), Tiling(GRIDS[0])):
+        looking = replace(plan, tiling=tiling)
+        preprocess, head, nms = looking.stages()
+        request = looking.requests[0]
+        sides: list[float] = []
+        for picture in frames:
+            fit = preprocess(picture, request.slot[0])
+            start = time.perf_counter()
+            outputs = request.infer(1)
+            if tiling.grid is None:
+                seen.times.append(time.perf_counter() - start)
+            found = fit.to_source(nms(head([one[:1] for one in outputs])))
+            height, width = size_of(picture)
+            scale = min(rules.width / width, rules.height / height)
+            sizes = (found.boxes[:, 2:] - found.boxes[:, :2]).prod(axis=1)
+            sides += (np.sqrt(sizes) * scale).tolist()
+        if len(sides) > len(seen.sides):
+            seen.sides = sides
+    return seen
+
+
+def _frames_of(plan: Plan, spec: str) -> tuple[list[Picture], SourceInfo]:
+    """Copies of up to ``FRAMES`` frames, from several places of a video."""
+    with plan.reading.open(spec) as source:
+        info = source.info
+        if info.kind == "pictures" or not info.duration_s:
+            return [frame.image.copy() for frame in _first(source, FRAMES)], info
+    begin = float(plan.reading.start_s or 0)
+    length = float(plan.reading.duration_s or info.duration_s - begin)
+    frames: list[Picture] = []
+    for share in PLACES:
+        at = replace(plan.reading, start_s=_exact(begin + share * length), duration_s=None)
+        with suppress(DetectVideoError), at.open(spec) as source:
+            frames += [frame.image.copy() for frame in _first(source, FRAMES // len(PLACES))]
+    return frames, info
+
+
+def _exact(seconds: float) -> Fraction:
+    return Fraction(round(seconds * 1000), 1000)
+
+
+def _first(source: Source, count: int) -> Iterator[Frame]:
+    for _ in range(count):
+        if (frame := source.read()) is None:
+            return
+        yield frame

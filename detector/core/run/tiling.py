@@ -1,0 +1,134 @@
+"""--tiles: into how many inputs of the network each frame is cut, decided before the first one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from detector.core.config.schema import Config
+from detector.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from detector.core.loop.parts import BatchRequest
+    from detector.core.models.base import Network
+    from detector.core.types import SourceInfo
+
+GRID = re.compile(r"([1-9][0-9]{0,2})x([1-9][0-9]{0,2})")
+MOST = 64  # tiles: a frame of more takes a minute, and nobody meant it
+ENLARGED = 1.1  # times, that a tile may be by the network's input: it shows nothing more then
+NONE, AUTO = "none", "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """``grid``: columns and rows of tiles; None: the picture is one input. ``auto``: a look at the
+    source is still to decide that (``first_look.py``)."""
+
+    grid: tuple[int, int] | None = None
+    auto: bool = False
+
+    @classmethod
+    def of(cls, config: Config) -> Tiling:
+        """Raises UsageError."""
+        tiling = cls.parse(config.input.tiles)
+        if config.runtime.rect and (tiling.auto or tiling.grid is not None):
+            raise UsageError("--rect and --tiles cut the input in two ways; leave one out")
+        return tiling
+
+    @classmethod
+    def parse(cls, text: str | None) -> Tiling:
+        """``2x2``, ``none``, ``auto``. Raises UsageError."""
+        if text in (None, NONE):
+            return cls()
+        if text == AUTO:
+            return cls(auto=True)
+        found = GRID.fullmatch(text.lower())
+        if found is None:
+            raise UsageError(f"--tiles {text}: not a number of tiles; write 2x2, 3x2 or auto")
+        columns, rows = int(found.group(1)), int(found.group(2))
+        if columns * rows == 1:
+            raise UsageError(f"--tiles {text}: is the whole picture; leave it out, or write 2x2")
+        if columns * rows > MOST:
+            raise UsageError(
+                f"--tiles {text}: {columns * rows} tiles are too many; write at most {MOST}"
+            )
+        return cls((columns, rows))
+
+    def refuse_auto(self) -> None:
+        """Raises UsageError: for who has not looked at the source."""
+        if self.auto:
+            raise UsageError(
+                "--tiles auto: looks at files before they are run, and there is no such look here; "
+                "say how many: --tiles 2x2"
+            )
+
+    @property
+    def text(self) -> str:
+        """As it is typed."""
+        return AUTO if self.auto else NONE if self.grid is None else "{}x{}".format(*self.grid)
+
+    @property
+    def inputs(self) -> int:
+        """Of a frame: its tiles and the whole picture."""
+        return 1 if self.grid is None else 1 + self.grid[0] * self.grid[1]
+
+    def seen(self, picture: tuple[int, int] | None) -> tuple[int, int] | None:
+        """Width and height that the network's input should fit: those of a tile, of which there are
+        most."""
+        if picture is None or self.grid is None:
+            return picture
+        from detector.core.stages.tiles import tile_size
+
+        return tile_size(*picture, *self.grid)
+
+    def is_too_fine(self, picture: tuple[int, int], network: Network) -> bool:
+        """Whether a tile of such a picture has fewer pixels than the network's input."""
+        width, height = self.seen(picture) or picture
+        rules = network.input
+        return min(rules.width / width, rules.height / height) > ENLARGED
+
+    def check(self, picture: tuple[int, int] | None, network: Network) -> None:
+        """Raises UsageError where tiles of such a picture would only be enlarged. ``picture``:
+        width and height, None where nobody knows them yet."""
+        if self.grid is None or picture is None or not self.is_too_fine(picture, network):
+            return
+        (columns, rows), rules = self.grid, network.input
+        width, height = self.seen(picture) or picture
+        raise UsageError(
+            f"--tiles {columns}x{rows}: tiles of {width}x{height} pixels are smaller than the "
+            f"network's input of {rules.width}x{rules.height}; use fewer, or "
+            f"--size {max(width, height) // 32 * 32 or 32}"
+        )
+
+    def check_source(self, info: SourceInfo, network: Network) -> None:
+        """``check`` of an open source. Cameras tell their sizes too late, and pictures have many:
+        the first one stands for them."""
+        if info.kind != "live":
+            self.check((info.width, info.height), network)
+
+    # ------------------------------------------------------------------
+    # What the loop calls.
+
+    def requests(self, requests: Sequence[BatchRequest]) -> Sequence[BatchRequest]:
+        if self.grid is None:
+            return requests
+        from detector.core.loop.tiled import TiledRequest
+
+        return [TiledRequest(one, self.inputs) for one in requests]
+
+    def stages(self, preprocess: Any, head: Any, nms: Any, **joining: Any) -> tuple[Any, Any, Any]:
+        """preprocess, head and nms of one input, as those of a frame. ``joining``: the options of
+        ``join_tiles``."""
+        if self.grid is None:
+            return preprocess, head, nms
+        from detector.core.stages import tiles
+
+        join = partial(tiles.join_tiles, **joining)
+        return (
+            tiles.tiled_preprocess(preprocess, self.grid, join),
+            tiles.each_tile(head),
+            tiles.nms_of_tiles(nms),
+        )

@@ -1,0 +1,93 @@
+"""The index of a video: of each track its best picture and a row. ``--save tracks`` tracks, too.
+
+000012-person.jpg is that of track 12, cut out of the plain picture (``_best`` says which is best);
+tracks.jsonl has the rows, in the order in which tracks ended. Both are written when a track ends.
+"""
+
+from __future__ import annotations
+
+import base64
+import heapq
+import json
+import math
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+from detector.core.errors import OutputError
+from detector.core.errors.writing import utf8
+from detector.core.sinks._best import ROWS, BestPictures, Track
+from detector.core.sinks._folder import FolderSink
+from detector.core.types import Detections, Frame, Image, SourceInfo
+
+SHOWN, SHOWN_SIDE = 120, 200  # tracks that a session keeps small pictures of, those seen longest
+STEP_S = 1 / 30  # between pictures of a folder, as trackers count them
+
+
+class TracksSink(FolderSink):
+    name = "tracks"
+    suffixes = ("-tracks",)
+    ending = ""
+    pictures = "plain"
+    order = 2
+    manifest = ".detect-video-tracks"
+    holds = "pictures of tracks"
+    implies: ClassVar = {"track": "bytetrack"}
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._best = BestPictures()
+        self._ordered = False
+        self._began_s: float = math.nan  # time of the first frame
+        self._count = 0
+        self._longest: list[tuple[int, int, dict[str, Any]]] = []  # frames, number, row
+
+    def open(self, info: SourceInfo) -> None:
+        super().open(info)
+        self._ordered = info.kind == "pictures"
+
+    def see(self, image: Image, detections: Detections) -> None:
+        self._best.see(image, detections)
+
+    def write(self, frame: Frame, detections: Detections) -> None:
+        time_s = frame.index * STEP_S if self._ordered else frame.time_s
+        if math.isnan(self._began_s):
+            self._began_s = time_s
+        for track in self._best.add(frame, time_s, detections):
+            self._keep(track)
+
+    def _keep(self, track: Track) -> None:
+        suffix, data = track.encode()
+        file = self.free_name(track.stem, suffix)
+        self.add(file, data)
+        row = track.row(file)
+        self.append(ROWS, _line(row))
+        self._count += 1
+        if len(self._longest) == SHOWN and track.frames <= self._longest[0][0]:
+            return
+        _, small = track.encode(SHOWN_SIDE)
+        more = {"name": track.name, "at_s": round(track.best_s - self._began_s, 3)}
+        shown = {**row, **more, "jpeg": base64.b64encode(small).decode()}
+        heapq.heappush(self._longest, (track.frames, self._count, shown))
+        if len(self._longest) > SHOWN:
+            heapq.heappop(self._longest)
+
+    def close(self) -> Path | None:
+        if self._partial is not None:
+            for track in self._best.end():
+                self._keep(track)
+            self.append(ROWS, b"")  # also where nothing was tracked
+            shown = sorted(self._longest, key=lambda one: one[1])
+            self.for_session = b"".join(_line(row) for *_, row in shown)
+        return super().close()
+
+    def abort(self) -> Path | None:
+        if self._partial is not None:
+            with suppress(OutputError):  # what was seen so far is whole
+                for track in self._best.end():
+                    self._keep(track)
+        return super().abort()
+
+
+def _line(row: dict[str, Any]) -> bytes:
+    return utf8(json.dumps(row, ensure_ascii=False) + "\n")

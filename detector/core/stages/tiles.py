@@ -1,0 +1,269 @@
+"""Tiles of a picture, each an input of the network, and one list of what is found in them.
+
+A network sees a picture as small as its input. Cut into tiles, the picture comes in larger, and so
+do small objects (sliced inference: Akyon et al., 2022, "Slicing Aided Hyper Inference", whose
+overlap of a fifth is kept). The whole picture is an input too: large objects are in no tile whole.
+
+Two boxes of two inputs are one object where they are of one class and have an IoU above ``SAME``.
+A box at a seam, which ends where its tile ends inside the picture, may be a piece. Two tiles see
+the same pixels where they overlap, and there they should see the same: so both boxes are clipped to
+what both inputs show before they are compared. It is also enough that ``INSIDE`` of a piece lies in
+a whole box. Of one object's boxes
+
+    a whole one counts before one at a seam, then the better score,
+    boxes at seams that no whole one stands for become the one that encloses them,
+
+with the best score among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.types import Candidates, Detections, Image, Letterbox, Picture, Planes, size_of
+
+OVERLAP = 0.2  # of a tile's side, that it shares with the next one
+SAME = 0.5  # IoU, within what both inputs show
+INSIDE = 0.5  # of a box at a seam
+BLOCK = 256  # boxes that are compared with all at once
+EDGE = 0.03  # of a tile's side: a box that ends so near to a seam is cut by it
+
+Boxes = NDArray[np.float32]  # xyxy [M, 4]
+Outputs = list[NDArray[np.float32]]
+
+
+class Region(NamedTuple):
+    """A part of a picture, in its pixels. What encloses it begins at even numbers, so that the
+    colours of YUV 4:2:0 can be cut as well."""
+
+    x1: int
+    y1: int
+    x2: int
+    y2: int
+
+
+@lru_cache(64)
+def regions(width: int, height: int, columns: int, rows: int) -> tuple[Region, ...]:
+    """What the inputs show of a picture: the whole, then the tiles, row by row."""
+    tiles = [
+        Region(left, top, right, bottom)
+        for top, bottom in _cut(height, rows)
+        for left, right in _cut(width, columns)
+    ]
+    return (Region(0, 0, width, height), *tiles)
+
+
+def _cut(length: int, count: int) -> list[tuple[int, int]]:
+    """Beginning and end of each of ``count`` parts. They are equally long but for the rounding,
+    and overlap by ``OVERLAP`` of that."""
+    part = length / (count - (count - 1) * OVERLAP)
+    ends = []
+    for at in range(count):
+        first = min(int(at * part * (1 - OVERLAP)) // 2 * 2, max(0, (length - 1) // 2 * 2))
+        last = length if at == count - 1 else min(length, first + max(2, round(part / 2) * 2))
+        ends.append((first, last))
+    return ends
+
+
+def tile_size(width: int, height: int, columns: int, rows: int) -> tuple[int, int]:
+    """Width and height of the first tile of such a picture."""
+    first = regions(width, height, columns, rows)[1]
+    return first.x2 - first.x1, first.y2 - first.y1
+
+
+def cut_out(picture: Picture, region: Region) -> Picture:
+    """That part of a picture, in the picture's own memory."""
+    x1, y1, x2, y2 = region
+    if not isinstance(picture, Planes):
+        return picture[y1:y2, x1:x2]
+    half = np.s_[y1 // 2 : (y2 + 1) // 2, x1 // 2 : (x2 + 1) // 2]
+    return Planes(
+        picture.y[y1:y2, x1:x2], picture.u[half], picture.v[half], picture.colours, picture.convert
+    )
+
+
+def tiled_preprocess(
+    preprocess: Callable[[Picture, Image], Letterbox],
+    grid: tuple[int, int],
+    join: Callable[[Sequence[Detections], Sequence[Region]], Detections],
+) -> Callable[[Picture, Image], TiledFit]:
+    """Of a picture into the inputs of a frame, u8 RGB [T, H, W, 3]. ``preprocess``: of one input;
+    ``grid``: columns and rows; ``join``: ``join_tiles`` with its options bound."""
+
+    def fill(picture: Picture, slot: Image) -> TiledFit:
+        height, width = size_of(picture)
+        shown = regions(width, height, *grid)
+        fits = [
+            preprocess(cut_out(picture, one), row) for one, row in zip(shown, slot, strict=True)
+        ]
+        return TiledFit(shown, tuple(fits), join)
+
+    return fill
+
+
+def each_tile(head: Callable[[Outputs], Candidates]) -> Callable[[Outputs], list[Candidates]]:
+    """A head of a frame's inputs: outputs [1, T, ...] become T candidates."""
+
+    def heads(outputs: Outputs) -> list[Candidates]:
+        return [head([one[0, at : at + 1] for one in outputs]) for at in range(outputs[0].shape[1])]
+
+    return heads
+
+
+def nms_of_tiles(
+    nms: Callable[[Candidates], Detections],
+) -> Callable[[Sequence[Candidates]], list[Detections]]:
+    """NMS of each input by itself, in network pixels; ``TiledFit.to_source`` makes one of them."""
+    return lambda tiles: [nms(one) for one in tiles]
+
+
+@dataclass(frozen=True, slots=True)
+class TiledFit:
+    """Where the inputs of a frame lie in it: a ``Letterbox`` of many parts."""
+
+    shown: tuple[Region, ...]
+    fits: tuple[Letterbox, ...]
+    join: Callable[[Sequence[Detections], Sequence[Region]], Detections]
+
+    def to_source(self, found: Sequence[Detections]) -> Detections:
+        """One list of the whole picture's, from the boxes of each input in network pixels."""
+        placed = []
+        for one, fit, region in zip(found, self.fits, self.shown, strict=True):
+            mapped = fit.to_source(one)
+            if len(mapped):
+                mapped.boxes += np.array([region.x1, region.y1] * 2, np.float32)
+            placed.append(mapped)
+        return self.join(placed, self.shown)
+
+
+def join_tiles(
+    found: Sequence[Detections],
+    shown: Sequence[Region],
+    *,
+    agnostic: bool = False,
+    max_det: int,
+    conf: float = 0.0,
+) -> Detections:
+    """The detections of all inputs as those of one picture, best first, by the rule above.
+
+    ``found``: of each input, boxes in pixels of the whole picture; ``shown``: what it shows.
+    ``agnostic``, ``max_det`` and ``conf``: as of ``nms``.
+    """
+    boxes = np.concatenate([one.boxes for one in found])
+    scores = np.concatenate([one.scores for one in found])
+    class_ids = np.concatenate([one.class_ids for one in found])
+    groups = np.zeros_like(class_ids) if agnostic else class_ids
+    tiles = np.repeat(np.arange(len(found)), [len(one) for one in found])
+    at_seam = _at_seam(boxes, np.array(shown, np.float32)[tiles], shown[0])
+    twins = _twins(boxes, groups, tiles, at_seam, shown)
+    kept, boxes, scores = _one_each(boxes, scores, at_seam, twins)
+    kept = kept[np.argsort(-scores[kept], kind="stable")]
+    cut = sum(one.cut for one in found)
+    cut += max(0, int(np.count_nonzero(scores[kept] >= conf)) - max_det)
+    kept = kept[:max_det]
+    return Detections(boxes[kept], scores[kept], class_ids[kept], found[0].names, cut)
+
+
+def _at_seam(boxes: Boxes, of: Boxes, whole: Region) -> NDArray[np.bool_]:
+    """[M]: whether a box ends where its tile does. ``of``: region of each one's tile, [M, 4]."""
+    near = EDGE * np.tile(of[:, 2:] - of[:, :2], 2)
+    inner = of != np.array(whole, np.float32)
+    found: NDArray[np.bool_] = (inner & (np.abs(boxes - of) <= near)).any(axis=1)
+    return found
+
+
+def _twins(
+    boxes: Boxes,
+    groups: NDArray[np.int64],
+    tiles: NDArray[np.intp],
+    at_seam: NDArray[np.bool_],
+    shown: Sequence[Region],
+) -> list[tuple[int, int]]:
+    """Pairs of boxes of two inputs that are one object."""
+    i, j = _pairs(boxes, groups, tiles)
+    a, b, regions_of = boxes[i], boxes[j], np.array(shown, np.float32)[tiles]
+    first = np.maximum(regions_of[i], regions_of[j])[:, [0, 1, 0, 1]]  # of what both show
+    last = np.minimum(regions_of[i], regions_of[j])[:, [2, 3, 2, 3]]
+    clipped = _is_same(np.clip(a, first, last), np.clip(b, first, last))
+    piece_a, piece_b = at_seam[i], at_seam[j]
+    same = np.where(piece_a | piece_b, clipped, _is_same(a, b))
+    shared = _intersections(a, b)
+    same |= piece_a & ~piece_b & (shared > INSIDE * _areas(a))
+    same |= piece_b & ~piece_a & (shared > INSIDE * _areas(b))
+    return list(zip(i[same].tolist(), j[same].tolist(), strict=True))
+
+
+def _pairs(
+    boxes: Boxes, groups: NDArray[np.int64], tiles: NDArray[np.intp]
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Numbers of boxes of one group and of two inputs that meet, [K] and [K]."""
+    x1, y1, x2, y2 = np.ascontiguousarray(boxes.T)
+    rows, columns = [np.zeros(0, np.intp)], [np.zeros(0, np.intp)]
+    for start in range(0, len(boxes), BLOCK):
+        own = slice(start, start + BLOCK)
+        meet = (tiles[own, None] < tiles) & (groups[own, None] == groups)
+        meet &= (x1[own, None] < x2) & (x1 < x2[own, None])
+        meet &= (y1[own, None] < y2) & (y1 < y2[own, None])
+        i, j = np.nonzero(meet)
+        rows.append(i + start)
+        columns.append(j)
+    return np.concatenate(rows), np.concatenate(columns)
+
+
+def _is_same(a: Boxes, b: Boxes) -> NDArray[np.bool_]:
+    """[K]: IoU of pairs above ``SAME``. Products are compared, so that empty boxes need no special
+    case."""
+    together = _intersections(a, b)
+    same: NDArray[np.bool_] = together > np.float32(SAME) * (_areas(a) + _areas(b) - together)
+    return same
+
+
+def _intersections(a: Boxes, b: Boxes) -> NDArray[np.float32]:
+    """[K], areas that pairs share."""
+    width = np.minimum(a[:, 2], b[:, 2]) - np.maximum(a[:, 0], b[:, 0])
+    height = np.minimum(a[:, 3], b[:, 3]) - np.maximum(a[:, 1], b[:, 1])
+    shared: NDArray[np.float32] = np.maximum(width, 0) * np.maximum(height, 0)
+    return shared
+
+
+def _areas(boxes: Boxes) -> NDArray[np.float32]:
+    areas: NDArray[np.float32] = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    return areas
+
+
+def _one_each(
+    boxes: Boxes,
+    scores: NDArray[np.float32],
+    at_seam: NDArray[np.bool_],
+    twins: Sequence[tuple[int, int]],
+) -> tuple[NDArray[np.intp], Boxes, NDArray[np.float32]]:
+    """Which boxes stay, and boxes and scores as they are then."""
+    boxes, scores = boxes.copy(), scores.copy()
+    of: dict[int, list[int]] = {}
+    for i, j in twins:
+        of.setdefault(i, []).append(j)
+        of.setdefault(j, []).append(i)
+    gone = np.zeros(len(scores), bool)
+    done = np.zeros(len(scores), bool)
+    for i in np.lexsort((-scores, at_seam)).tolist():  # whole ones first, then by score
+        if gone[i] or done[i]:
+            continue
+        done[i] = True
+        waiting = list(of.get(i, ()))
+        while waiting:
+            j = waiting.pop()
+            if gone[j] or done[j]:
+                continue
+            gone[j] = True
+            scores[i] = max(scores[i], scores[j])
+            if at_seam[i]:  # then all that is left is: the pieces of one object
+                boxes[i, :2] = np.minimum(boxes[i, :2], boxes[j, :2])
+                boxes[i, 2:] = np.maximum(boxes[i, 2:], boxes[j, 2:])
+                waiting += of.get(j, ())
+    return np.flatnonzero(~gone), boxes, scores

@@ -1,0 +1,61 @@
+"""The part of the report on --save tracks: a contact sheet, one picture a track."""
+
+from __future__ import annotations
+
+import base64
+from html import escape
+from pathlib import Path
+
+from detector.core.errors import UsageError
+from detector.core.errors.text import counted
+from detector.core.session.document import SourceSummary
+from detector.lab.report.html.drawings import text
+from detector.lab.report.part import Part
+from detector.lab.session.read import SavedSession
+from detector.lab.session.tracks import TrackRow, read_tracks
+
+
+def contact_sheet(session: SavedSession) -> str:
+    """Of each source, the tracks that were seen longest; a click goes to the moment."""
+    whole = not session.document.config.get("output", {}).get("only_detections")
+    drawn = []
+    for at, source in enumerate(session.document.each):
+        try:
+            rows = read_tracks(session.folder, at)
+        except UsageError as error:
+            drawn.append(text(f"The pictures are left out: {error}"))
+            continue
+        if not rows:
+            continue
+        figures = "".join(_figure(row, _link(row, source, whole)) for row in rows)
+        video = "video" in source.outputs and whole
+        note = (
+            f"{Path(source.video.path).name}: {counted(len(rows), 'track')}, those that were seen "
+            "longest. Times are from when to when each was seen, in seconds of the source. A click "
+            f"opens {'the video at the best picture' if video else 'the picture'}, where it still "
+            "lies in its place."
+        )
+        drawn.append(f'{text(note)}<div class="tracks">{figures}</div>')
+    return "".join(drawn)
+
+
+def _figure(row: TrackRow, link: str) -> str:
+    says = f"{row.name} {row.track}: {row.first_s:.1f} to {row.last_s:.1f} s"
+    try:
+        source = base64.b64encode(row.picture).decode()
+        picture = f'<img alt="{escape(says)}" src="data:image/jpeg;base64,{source}">'
+    except UsageError as error:
+        picture, says = "", f"{says}; {error}"
+    inside = f"{picture}<figcaption>{escape(says)}</figcaption>"
+    return f'<figure><a href="{escape(link)}">{inside}</a></figure>'
+
+
+def _link(row: TrackRow, source: SourceSummary, whole: bool) -> str:
+    """To the annotated video, at the best picture, where it has all frames; else to the picture."""
+    video = source.outputs.get("video")
+    if video is not None and whole:
+        return f"{Path(video).absolute().as_uri()}#t={max(0.0, row.at_s):.2f}"
+    return (Path(source.outputs.get("tracks", "")) / row.file).absolute().as_uri()
+
+
+PARTS = (Part("tracks", "Tracks", 15, contact_sheet),)

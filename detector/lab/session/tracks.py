@@ -1,0 +1,57 @@
+"""What a session keeps of --save tracks: of each source, the tracks that were seen longest."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
+
+from detector.core.errors import UsageError
+from detector.core.session.codec import decode, read_file
+from detector.core.session.document import Count, Size
+
+FOLDER = "tracks"
+MOST_BYTES = 16 << 20  # of one source: 120 small pictures are 2 MB
+
+
+@dataclass(frozen=True, slots=True)
+class TrackRow:
+    """A row of tracks.jsonl, with its small picture. ``at_s``: of the best picture, from the first
+    frame that was written; ``jpeg``: base64. Other times are of the source."""
+
+    track: Size
+    first_s: float
+    last_s: float
+    frames: Size
+    best_frame: Count
+    best_s: float
+    score: float
+    file: Annotated[str, Meta(max_length=1000)]
+    at_s: float
+    jpeg: str
+    name: Annotated[str, Meta(max_length=1000)] = ""
+
+    @property
+    def picture(self) -> bytes:
+        """Of the row, as it is. Raises UsageError where it is no JPEG."""
+        try:
+            data = base64.b64decode(self.jpeg, validate=True)
+        except (binascii.Error, ValueError):
+            data = b""
+        if not data.startswith(b"\xff\xd8"):
+            raise UsageError(f"track {self.track}: damaged: its picture is no JPEG")
+        return data
+
+
+def read_tracks(folder: Path, source: int) -> list[TrackRow]:
+    """Those of a source, by its number, in the order in which they ended; none where the run saved
+    none. Raises UsageError for a damaged file."""
+    path = folder / FOLDER / f"{source}.jsonl"
+    if not path.exists():
+        return []
+    lines = read_file(path, MOST_BYTES).splitlines()
+    return [decode(line, TrackRow, f"{path}, line {at}") for at, line in enumerate(lines, 1)]

@@ -1,0 +1,121 @@
+"""Best pictures of tracks.
+
+DIR/CAMERA/tracks/YYYY-MM-DD/000012-person.jpg
+DIR/CAMERA/tracks/YYYY-MM-DD/tracks.jsonl
+
+A day is that of the pictures' arrival. At its end all tracks are over, because ids begin anew. A
+second run of the day adds to it: a name that is taken gets a number.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from detector.core.errors.writing import utf8, write_whole
+from detector.core.sinks._best import ROWS, BestPictures, Track
+from detector.core.types import Detections, Frame, Image
+from detector.live.base import utc_text
+from detector.live.rows import LAST_S
+from detector.live.sources.base import Camera
+
+ROOM = 64  # tracks that wait to be written
+CLOSE_S = 2.0
+MOST_NAMES = 10_000
+
+
+class CameraTracks:
+    """Of one camera. ``see`` and ``write`` are of the writer's thread and never wait: a thread of
+    its own encodes and writes. What a full disk or a full queue costs is counted, and ``notice``
+    gets a sentence when that begins."""
+
+    def __init__(self, folder: Path, camera: Camera, notice: Callable[[str], None]) -> None:
+        self.folder = folder / camera.name / "tracks"
+        self._camera, self._notice = camera, notice
+        self._best = BestPictures()
+        self._day = ""
+        self._written = self._lost = 0
+        self._failing = False
+        self._waiting: queue.Queue[tuple[str, Track] | None] = queue.Queue(ROOM)
+        self._thread = threading.Thread(target=self._run, name="detect-video tracks", daemon=True)
+        self._thread.start()
+
+    def see(self, image: Image, detections: Detections) -> None:
+        self._best.see(image, detections)
+
+    def write(self, frame: Frame, detections: Detections) -> None:
+        if frame.arrival is None:
+            return
+        now_s = min(max(frame.arrival.utc_s, 0.0), LAST_S)
+        day = datetime.fromtimestamp(now_s, UTC).date().isoformat()
+        if day != self._day:
+            self._hand_over(self._best.end())
+            self._day = day
+        self._hand_over(self._best.add(frame, now_s, detections))
+
+    def _hand_over(self, tracks: list[Track]) -> None:
+        for track in tracks:
+            try:
+                self._waiting.put_nowait((self._day, track))
+            except queue.Full:
+                self._lose("too many tracks end at once")
+
+    def counts(self) -> Mapping[str, int]:
+        return {"written": self._written, "lost": self._lost}
+
+    def close(self) -> None:
+        """All tracks are over. Writes what waits, within ``CLOSE_S``."""
+        self._hand_over(self._best.end())
+        try:
+            self._waiting.put(None, timeout=CLOSE_S / 2)
+        except queue.Full:
+            return
+        self._thread.join(CLOSE_S)
+
+    # ------------------------------------------------------------------
+    # The thread that writes.
+
+    def _run(self) -> None:
+        while (item := self._waiting.get()) is not None:
+            day, track = item
+            try:
+                self._write(self.folder / day, track)
+                self._written += 1
+                self._failing = False
+            except Exception as error:  # a full disk stops pictures, not detection
+                self._lose(str(error))
+
+    def _write(self, folder: Path, track: Track) -> None:
+        suffix, data = track.encode()
+        file = _free(folder, track.stem, suffix)
+        write_whole(folder / file, data, ours=True)
+        row = {"camera": self._camera.name, **track.row(file)}
+        for name in ("first", "last", "best"):  # seconds since 1970 say little to a person
+            row[f"{name}_utc"] = utc_text(row.pop(f"{name}_s"))
+        line = utf8(json.dumps(row, ensure_ascii=False) + "\n")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(folder / ROWS, flags, 0o666)
+        try:
+            os.write(descriptor, line)
+        finally:
+            os.close(descriptor)
+
+    def _lose(self, why: str) -> None:
+        self._lost += 1
+        if not self._failing:
+            self._failing = True
+            self._notice(f"{self._camera.name}: pictures of tracks are lost: {why}")
+
+
+def _free(folder: Path, stem: str, suffix: str) -> str:
+    """The first of STEM, STEM-2... that no file has."""
+    for number in range(1, MOST_NAMES):
+        name = f"{stem}{suffix}" if number == 1 else f"{stem}-{number}{suffix}"
+        if not os.path.lexists(folder / name):
+            return name
+    raise OSError(f"{folder / stem}: {MOST_NAMES} files of that name are there")

@@ -1,0 +1,71 @@
+"""--save tracks of cameras: folders of days, restarts, and what a full disk costs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from detector.core.config.schema import Config
+from detector.core.errors import UsageError
+from detector.core.run.plan import Asked
+from detector.live.asked import LiveAsked
+from detector.live.tracks import CameraTracks
+from tests.live.streams import camera, frame_at, one_detection
+
+DAY_S = 86_400
+
+
+def tracked(track: int):
+    return replace(one_detection(), track_ids=np.array([track]))
+
+
+def written(folder: Path) -> dict[str, list[str]]:
+    """Day -> files of its rows."""
+    found = {}
+    for rows in sorted(folder.glob("yard/tracks/*/tracks.jsonl")):
+        lines = [json.loads(line) for line in rows.read_text().splitlines()]
+        assert {line["file"] for line in lines} <= {one.name for one in rows.parent.iterdir()}
+        found[rows.parent.name] = [line["file"] for line in lines]
+    return found
+
+
+def test_days_have_folders_and_restarts_add_to_them(tmp_path):
+    said: list[str] = []
+    for _ in range(2):
+        tracks = CameraTracks(tmp_path, camera(), said.append)
+        tracks.write(frame_at(1, 0.0), tracked(1))
+        tracks.write(frame_at(2, 0.1), tracked(1))
+        tracks.write(frame_at(3, DAY_S), tracked(1))  # ids begin anew
+        tracks.close()
+        assert dict(tracks.counts()) == {"written": 2, "lost": 0}
+    both = ["000001-person.jpg", "000001-person-2.jpg"]
+    assert written(tmp_path) == {"2026-01-31": both, "2026-02-01": both}
+    assert said == []
+
+
+def test_what_cannot_be_written_is_counted_and_said_once(tmp_path):
+    said: list[str] = []
+    tracks = CameraTracks(tmp_path, camera(), said.append)
+    (tmp_path / "yard").mkdir()
+    (tmp_path / "yard/tracks").write_text("in the way")
+    tracks.write(frame_at(1, 0.0), tracked(1))
+    tracks.write(frame_at(2, 10.0), tracked(2))
+    tracks.close()
+    assert dict(tracks.counts()) == {"written": 0, "lost": 2}
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    ("save", "wanted"), [(("tracks",), True), (("tracks", "csv"), None), (None, False), ((), False)]
+)
+def test_save_tracks_is_for_cameras_too(save, wanted):
+    asked = Asked.of(Config().with_options({"save": save}))
+    if wanted is None:
+        with pytest.raises(UsageError):
+            LiveAsked.of(["rtsp://x"], asked)
+    else:
+        assert LiveAsked.of(["rtsp://x"], asked).tracks is wanted

@@ -1,0 +1,153 @@
+"""--tiles, from the command line to the rows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from detector.core.api import Detector
+from detector.core.config.schema import Config
+from detector.core.errors import UsageError
+from detector.core.run import first_look
+from detector.core.run.detect import detect
+from detector.core.run.plan import Asked, resolve
+from detector.core.run.tiling import Tiling
+from tests.conftest import CHECKOUT
+from tests.sources.clips import write_video
+
+STREET = CHECKOUT / "videos" / "street.mp4"
+
+
+@pytest.mark.parametrize(
+    ("text", "inputs"), [(None, 1), ("none", 1), ("2x2", 5), ("3X2", 7), ("1x2", 3), ("8x8", 65)]
+)
+def test_inputs_of_a_frame(text, inputs):
+    assert Tiling.parse(text).inputs == inputs
+
+
+@pytest.mark.parametrize("text", ["0x3", "1x1", "9x8", "2", "x2", "2x", "-1x2", "", "2x2x2", "99"])
+def test_what_is_no_grid_is_refused(text):
+    with pytest.raises(UsageError):
+        Asked.of(Config().with_options({"tiles": text}))
+
+
+def test_auto_is_refused_where_nobody_looks():
+    for call in (
+        lambda: Detector(engine="null", tiles="auto"),
+        lambda: resolve(Config().with_options({"tiles": "auto", "engine": "null"})),
+    ):
+        with pytest.raises(UsageError, match="auto"):
+            call()
+
+
+def options(folder: Path, **more) -> Config:
+    given = {"engine": "null", "output": f"{folder}/", "save": ("jsonl",)}
+    return Config().with_options({**given, "run_dir": str(folder / "run"), **more})
+
+
+def test_tiles_smaller_than_the_input_are_refused_before_anything_is_written(tmp_path):
+    clip = write_video(tmp_path / "clip.mp4", 4)
+    with pytest.raises(UsageError, match="8x8"):
+        detect([str(clip)], options(tmp_path / "out", tiles="8x8"))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"sync": True}, {"batch": 5}, {"batch": 3}, {"batch": 11, "sync": True}, {"stride": 2}],
+    ids=str,
+)
+def test_every_loop_and_batch_finds_the_same(more, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = {"engine": "ort", "precision": "fp32", "tiles": "2x2", "frames": 6, "size": "448x256"}
+    summary = detect([str(STREET)], options(tmp_path, **asked, **more)).summary
+    assert summary.tiles == 5
+    assert summary.frames.written == 6
+    stride = more.get("stride", 1)
+    rows = [json.loads(one) for one in Path(summary.outputs["jsonl"]).read_text().splitlines()]
+    with Detector(engine="ort", precision="fp32", tiles="2x2", size="448x256") as detector:
+        capture, at = cv2.VideoCapture(str(STREET)), 0
+        for row in rows:
+            while at <= row["frame"]:
+                image, at = capture.read()[1], at + 1
+            assert row["frame"] % stride == 0
+            found = detector(image)
+            # The command reads planes, whose pixels differ by a level: a box at the threshold may.
+            assert abs(len(row["detections"]) - len(found)) <= 2
+
+
+@pytest.mark.slow
+def test_a_small_object_that_only_tiles_show():
+    """The street, put as a sixteenth into a large grey picture."""
+    image = cv2.VideoCapture(str(STREET)).read()[1]
+    large = np.full((image.shape[0] * 2, image.shape[1] * 2, 3), 114, np.uint8)
+    small = cv2.resize(image, None, fx=0.5, fy=0.5, interpolation=cv2.INTER_AREA)
+    large[20 : 20 + small.shape[0], 30 : 30 + small.shape[1]] = small
+    counts = {}
+    for tiles in ("none", "3x3"):
+        with Detector(engine="ort", tiles=tiles) as detector:
+            found = detector(large)
+            counts[tiles] = len(found)
+            inside = found.boxes[:, [0, 2]] <= 30 + small.shape[1] + 5
+            assert inside.all()
+    assert counts["3x3"] > counts["none"]
+
+
+# ----------------------------------------------------------------------
+# auto.
+
+
+def plan_and_seen(sides, frames=100, second=0.01, size=(1920, 1080)):
+    plan = resolve(Config().with_options({"engine": "null", "size": "416x256"}))
+    info = replace(
+        first_look_info(), width=size[0], height=size[1], frames_declared=frames, duration_s=10.0
+    )
+    return plan, first_look.Seen(info, 12, list(sides), [second])
+
+
+def first_look_info():
+    from tests.loop.stubs import INFO
+
+    return INFO
+
+
+@pytest.mark.parametrize(
+    ("sides", "more", "grid"),
+    [
+        ([40.0] * 8, {}, None),  # large enough
+        ([20.0] * 8, {}, (2, 2)),
+        ([20.0] * 3 + [100.0] * 5, {}, (2, 2)),  # a quarter decides
+        ([20.0] * 1 + [100.0] * 7, {}, None),
+        ([8.0] * 8, {}, (3, 3)),
+        ([8.0] * 8, {"size": (832, 512)}, (2, 2)),  # 3x3 would enlarge
+        ([8.0] * 8, {"frames": 10_000}, (2, 2)),  # 3x3 would take too long: 1000 s
+        ([8.0] * 8, {"frames": 100_000}, None),
+        ([8.0] * 8, {"frames": None}, (3, 3)),
+        ([], {}, None),
+    ],
+)
+def test_auto_decides_by_sizes_pixels_and_time(sides, more, grid, monkeypatch):
+    plan, seen = plan_and_seen(sides, **more)
+    monkeypatch.setattr(first_look, "look", lambda plan, specs: seen)
+    tiling, line = first_look.choose_tiles(plan, ["x"])
+    assert tiling.grid == grid
+    assert line
+
+
+@pytest.mark.slow
+def test_auto_is_decided_once_and_documented(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = options(
+        tmp_path, engine="ort", precision="fp32", tiles="auto", frames=2, size="448x256"
+    )
+    result = detect([str(STREET)], asked)
+    document = json.loads((result.session / "session.json").read_text())
+    tiles = document["config"]["input"]["tiles"]
+    assert Tiling.parse(tiles).inputs == document["tiles"]
+    assert any("auto" in note for note in document["notes"])

@@ -1,0 +1,185 @@
+"""The index of a video: which picture of a track is kept, when it is written, and its name."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from probing import make_frame, make_info
+
+from detector.core import sinks
+from detector.core.config.levels import resolve_config
+from detector.core.run.detect import detect
+from detector.core.sinks import tracks
+from detector.core.sinks._best import LONGEST, OVER_S, BestPictures
+from detector.core.types import Detections
+from tests.conftest import CHECKOUT
+
+CLIP = CHECKOUT / "videos" / "street.mp4"
+SIZE = (200, 300)
+NAMES = ("person", "../a/b", "nul", "Person")
+
+
+def found(*rows, names=NAMES):
+    """(track, class, score, x1, y1, x2, y2)."""
+    return Detections(
+        np.array([row[3:] for row in rows], np.float32).reshape(-1, 4),
+        np.array([row[2] for row in rows], np.float32),
+        np.array([row[1] for row in rows], np.int64),
+        names,
+        track_ids=np.array([row[0] for row in rows], np.int64),
+    )
+
+
+def textured(index, level=255, size=SIZE):
+    """A frame full of detail; ``level`` 0 has none."""
+    frame = make_frame(index, size=size)
+    noise = np.random.default_rng(index).integers(0, 256, size, np.uint8)
+    grey = (noise.astype(np.uint16) * level // 255).astype(np.uint8)
+    frame.image = np.dstack([grey] * 3)
+    return frame
+
+
+def save(folder, *pairs):
+    sink = sinks.open("tracks", folder)
+    sink.open(make_info())
+    for frame, detections in pairs:
+        sink.see(frame.image, detections)
+        sink.write(frame, detections)
+    sink.close()
+    rows = [json.loads(line) for line in (folder / "tracks.jsonl").read_text().splitlines()]
+    return sink, rows
+
+
+BOX = (50, 50, 90, 110)
+BEST = [
+    ("the larger one", [(0.9, *BOX), (0.9, 50, 50, 130, 170)], 1),
+    ("the surer one", [(0.5, *BOX), (0.9, *BOX)], 1),
+    ("the first of two that are alike", [(0.9, *BOX), (0.92, *BOX)], 0),
+    ("a small whole one before a large one that is cut",
+     [(0.9, 0, 50, 100, 180), (0.4, *BOX)], 1),
+    ("not a large one that the border cuts afterwards",
+     [(0.4, *BOX), (0.9, 180, 50, 300, 180)], 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("why", "seen", "best"), BEST, ids=[row[0] for row in BEST])
+def test_the_best_of_two(why, seen, best, tmp_path):
+    pairs = [(textured(i), found((7, 0, *row))) for i, row in enumerate(seen)]
+    _, (row,) = save(tmp_path / "out", *pairs)
+    assert row["best_frame"] == best
+    assert (row["track"], row["frames"], row["first_frame"], row["last_frame"]) == (7, 2, 0, 1)
+    assert row["box"] == list(seen[best][1:])
+
+
+def test_the_sharper_one(tmp_path):
+    pairs = [(textured(0, level=2), found((1, 0, 0.9, *BOX))),
+             (textured(1), found((1, 0, 0.9, *BOX)))]  # fmt: skip
+    assert save(tmp_path / "out", *pairs)[1][0]["best_frame"] == 1
+    at_border = (0, 50, 40, 110)
+    pairs = [(textured(0), found((1, 0, 0.9, *at_border))),
+             (textured(1, level=2), found((1, 0, 0.99, *at_border)))]  # fmt: skip
+    assert save(tmp_path / "cut", *pairs)[1][0]["best_frame"] == 0
+
+
+def test_a_picture_is_the_box_with_a_margin_and_nothing_drawn(tmp_path):
+    frame, detections = textured(3), found((12, 0, 0.9, *BOX))
+    plain = frame.image.copy()
+    sink = sinks.open("tracks", tmp_path / "out")
+    sink.open(make_info())
+    sink.see(frame.image, detections)
+    frame.image[:] = 0
+    sink.write(frame, detections)
+    sink.close()
+    picture = cv2.imread(str(tmp_path / "out/000012-person.jpg"))
+    expected = plain[44:116, 46:94]
+    assert picture.shape == expected.shape
+    assert np.abs(picture.astype(int) - expected).mean() < 30  # JPEG of noise
+
+
+def test_names_are_safe_and_none_is_written_twice(tmp_path):
+    rows = [(1, 0, 0.9, *BOX), (2, 1, 0.9, *BOX), (3, 9, 0.9, *BOX), (-1, 0, 0.9, *BOX)]
+    later = found((1, 0, 0.9, *BOX))  # the id begins anew, as after a camera's midnight
+    _, written = save(tmp_path / "out", (textured(0), found(*rows)), (textured(100), later))
+    files = [row["file"] for row in written]
+    assert files == ["000001-person.jpg", "000002-_a_b.jpg", "000003-9.jpg", "000001-person-2.jpg"]
+    assert sorted(files) == sorted(one.name for one in (tmp_path / "out").glob("*.jpg"))
+    assert [one.name for one in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_track_is_written_when_it_is_over_and_forgotten():
+    best, over, frame = BestPictures(), [], textured(0)
+    for index in range(400):  # each lives for one frame
+        over += best.add(frame, index / 25, found((index + 1, 0, 0.9, *BOX)))
+        assert len(best) <= OVER_S * 25 + 1
+    assert len(over) + len(best.end()) == 400
+    assert len(best) == 0
+
+
+def test_a_clock_that_begins_anew_ends_all_tracks():
+    best = BestPictures()
+    best.add(textured(0), 100.0, found((1, 0, 0.9, *BOX)))
+    (over,) = best.add(textured(1), 3.0, found((1, 0, 0.9, *BOX)))
+    assert (over.id, over.frames, len(best)) == (1, 1, 1)
+
+
+def test_an_id_of_another_class_is_another_track():
+    best = BestPictures()
+    best.add(textured(0), 0.0, found((1, 0, 0.9, *BOX)))
+    (over,) = best.add(textured(1), 0.1, found((1, 1, 0.9, *BOX)))
+    assert (over.name, len(best)) == ("person", 1)
+
+
+def test_what_is_kept_of_a_large_object_is_bounded():
+    best = BestPictures()
+    best.add(textured(0, size=(1500, 2000)), 0.0, found((1, 0, 0.9, 10, 10, 1990, 1490)))
+    (over,) = best.end()
+    assert max(over.picture.shape) == LONGEST
+
+
+def test_the_session_keeps_small_pictures_of_the_longest_tracks(tmp_path, monkeypatch):
+    monkeypatch.setattr(tracks, "SHOWN", 3)
+    many = [(track, 0, 0.9, *BOX) for track in (2, 3, 4, 5)]
+    pairs = [(textured(0), found((1, 0, 0.9, *BOX)))]
+    pairs += [(textured(i), found(*many[: 5 - i])) for i in (1, 2)]
+    sink, rows = save(tmp_path / "out", *pairs)
+    shown = [json.loads(line) for line in sink.for_session.splitlines()]
+    assert len(rows) == 5
+    assert [row["track"] for row in shown] == [2, 3, 4]
+    small = np.frombuffer(base64.b64decode(shown[0]["jpeg"]), np.uint8)
+    assert cv2.imdecode(small, cv2.IMREAD_COLOR) is not None
+
+
+def test_without_tracks_there_is_an_empty_index(tmp_path):
+    nothing = replace(found((1, 0, 0.9, *BOX)), track_ids=None)
+    sink, rows = save(tmp_path / "out", (textured(0), nothing))
+    assert rows == []
+    assert sink.for_session == b""
+
+
+def test_save_tracks_tracks():
+    assert resolve_config(None, {"save": "tracks,csv"}).tracking.track == "bytetrack"
+    assert resolve_config(None, {"save": "tracks", "track": "sort"}).tracking.track == "sort"
+    assert resolve_config(None, {"save": "csv"}).tracking.track is None
+
+
+@pytest.mark.slow
+def test_a_run_and_its_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = {"save": "tracks,jsonl", "output": "out/", "frames": 30, "engine": "ort"}
+    result = detect([str(CLIP)], resolve_config(None, given))
+    folder = Path(result.summary.outputs["tracks"])
+    rows = [json.loads(line) for line in (folder / "tracks.jsonl").read_text().splitlines()]
+    frames = Path(result.summary.outputs["jsonl"]).read_text().splitlines()
+    boxes = [one for frame in map(json.loads, frames) for one in frame["detections"]]
+    ids = {one["track"] for one in boxes} - {None}
+    assert {row["track"] for row in rows} == ids
+    assert sum(row["frames"] for row in rows) == sum(one["track"] is not None for one in boxes)
+    assert {row["file"] for row in rows} == {one.name for one in folder.glob("*.jpg")}
+    kept = (result.session / "tracks/0.jsonl").read_text().splitlines()
+    assert {json.loads(line)["track"] for line in kept} == ids
