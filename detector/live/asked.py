@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from detector.core import sinks
-from detector.core.config.schema import Config, EventsConfig, RecordConfig
+from detector.core.config.cameras import EventsConfig, RecordConfig
+from detector.core.config.schema import Config
 from detector.core.errors import UsageError
 from detector.core.errors.writing import is_null_device
 from detector.core.run.plan import Asked

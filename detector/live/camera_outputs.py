@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from detector.core.config.schema import EventsConfig, RecordConfig
+from detector.core.config.cameras import EventsConfig, RecordConfig
 from detector.core.errors import OutputError
 from detector.core.stages.annotate import Style
 from detector.core.types import Detections, Frame, Image

@@ -74,7 +74,7 @@ def test_pyarrow_reads_it_as_one_dataset(out):
 
     table = pyarrow.dataset.dataset(out / "detections", partitioning="hive").to_table()
     assert table.num_rows == 3
-    columns = {"source", "frame", "time", "class", "score", "box", "track"}
+    columns = {"source", "frame", "time", "class", "score", "box", "track", "inferred"}
     assert set(table.column_names) == columns
     assert "cam1/tüesday 100%.mp4" in table.column("source").to_pylist()
 

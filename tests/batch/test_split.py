@@ -17,7 +17,8 @@ from detector.batch.join import NotExactError, join_parts
 from detector.batch.part import RESULT, ROWS, detect_part, read_result
 from detector.batch.split import Part, plan_parts, why_whole
 from detector.core import sources
-from detector.core.config.schema import Config, LiveConfig, OutputConfig
+from detector.core.config.cameras import LiveConfig
+from detector.core.config.schema import Config, OutputConfig
 from detector.core.session import codec
 from detector.core.sinks.overlay.carried import Overlay
 from detector.core.sources.video._container import probe

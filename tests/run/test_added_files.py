@@ -20,11 +20,11 @@ SINK = '''
 from detector.core.sinks._rows import RowsSink
 
 
-class CountsSink(RowsSink):
+class TalliesSink(RowsSink):
     """One line per frame: its index, how many objects, and an option of the configuration."""
 
-    name = "counts"
-    suffixes = (".counts", ".n")
+    name = "tallies"
+    suffixes = (".tallies", ".n")
     order = -1
     options = ("crf", "remark")
 
@@ -76,7 +76,7 @@ class GreySource(Source):
 def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with both files, on the path of both packages, and the current folder."""
     folder = tmp_path / "added"
-    for package, name, text in ((sinks, "counts", SINK), (sources, "grey", SOURCE)):
+    for package, name, text in ((sinks, "tallies", SINK), (sources, "grey", SOURCE)):
         place = folder / package.__name__.rpartition(".")[2]
         place.mkdir(parents=True)
         (place / f"{name}.py").write_text(text)
@@ -95,25 +95,25 @@ def run(*arguments: str) -> dict[str, object]:
 
 
 def test_both_are_listed_and_offered(added: Path) -> None:
-    assert "counts" in sinks.names()
+    assert "tallies" in sinks.names()
     assert "grey" in sources.names()
-    assert merge_levels(("f.yaml", {"save": "counts"})).output.save == ("counts",)
-    with pytest.raises(UsageError, match="counts"):
+    assert merge_levels(("f.yaml", {"save": "tallies"})).output.save == ("tallies",)
+    with pytest.raises(UsageError, match="tallies"):
         merge_levels(("f.yaml", {"save": "nothing"}))
 
 
 def test_a_run_from_the_new_source_into_the_new_sink(added: Path) -> None:
-    summary = run("grey:3", "--save", "counts,jsonl", "--crf", "30")
+    summary = run("grey:3", "--save", "tallies,jsonl", "--crf", "30")
     outputs = summary["outputs"]
     assert isinstance(outputs, dict)
-    assert list(outputs) == ["counts", "jsonl"]  # in the order that the sinks declare
-    lines = Path(outputs["counts"]).read_text().splitlines()
+    assert list(outputs) == ["tallies", "jsonl"]  # in the order that the sinks declare
+    lines = Path(outputs["tallies"]).read_text().splitlines()
     assert [line.split()[0] for line in lines] == ["0", "1", "2"]
     assert all(line.endswith("crf=30") for line in lines)
 
 
 def test_its_suffix_is_known_to_output(added: Path) -> None:
-    assert run("grey:2", "-o", "x.n")["outputs"] == {"counts": "x.n"}
+    assert run("grey:2", "-o", "x.n")["outputs"] == {"tallies": "x.n"}
     assert (added / "x.n").read_text().count("\n") == 2
 
 
@@ -135,7 +135,8 @@ def test_what_is_there_declares_itself() -> None:
     assert all(set(kind.gives) <= {"bgr", "yuv420p"} and "bgr" in kind.gives for kind in kinds)
     orders = [sink.name for sink in sinks.find_all()]
     assert orders == [
-        *("csv", "jsonl", "mot", "coco", "player", "crops", "yolo", "pictures", "video", "overlay")
+        *("counts", "csv", "events", "jsonl", "mot", "coco", "player", "crops", "tracks", "yolo"),
+        *("pictures", "video", "overlay"),
     ]
 
 

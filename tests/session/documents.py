@@ -33,6 +33,7 @@ DOCUMENT: dict[str, Any] = {
         "written": 10,
         "dropped": 1,
         "reused": 0,
+        "coasted": 0,
         "bad": 2,
         "corrupt": 0,
         "skipped": 0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import av
 import numpy as np
 
-from detector.core.types import Detections, Frame, SourceInfo
+from detector.core.types import Detections, Frame, Scene, SourceInfo, ZoneCount, ZoneEvent
 
 NAMES = ("person", 'a "quoted", name')
 
@@ -42,6 +43,21 @@ def brightness(index: int) -> int:
 def one_person(score: float = 0.91) -> Detections:
     boxes = np.array([[1.234, 2, 30.5, 40.999]], np.float32)
     return Detections(boxes, np.array([score], np.float32), np.array([0]), NAMES)
+
+
+class ClosedBook:
+    """Of lines and zones that count no more."""
+
+    def finish(self) -> tuple[list[ZoneEvent], list[ZoneCount]]:
+        return [], []
+
+
+def with_scene(found: Detections, i: int) -> Detections:
+    """``found``, whose first object crosses a line at frame ``i``, where an interval ends."""
+    event = ZoneEvent(i / 25, "gate", "crosses", "in", "person", i + 1, 16.0, 41.0)
+    count = ZoneCount(i / 25, (i + 1) / 25, "gate", "person", {"in": 1, "out": 0}, None, None)
+    scene = Scene((), (event,), (count,), ClosedBook())
+    return replace(found, track_ids=np.array([i + 1]), scene=scene)
 
 
 def write_clip(path: Path, frames: int = 3) -> Path:

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from probing import make_frame, make_info, one_person, write_clip
+from probing import make_frame, make_info, one_person, with_scene, write_clip
 
 from detector.core import sinks
 from detector.core.errors import OutputError, UsageError
 
-FILES = ("video", "jsonl", "csv", "coco", "mot", "overlay", "player")
+FILES = ("video", "jsonl", "csv", "coco", "counts", "events", "mot", "overlay", "player")
+OF_ZONES = ("counts", "events")
 FOLDERS = ("crops", "pictures", "tracks", "yolo")
 
 
@@ -45,7 +46,7 @@ def write(sink: sinks.Sink, n: int = 3) -> None:
     if sink.name == "tracks":
         one = replace(one, track_ids=np.array([1]))
     for i in range(n):
-        sink.write(make_frame(i), one)
+        sink.write(make_frame(i), with_scene(one, i) if sink.name in OF_ZONES else one)
 
 
 def listed(folder: Path) -> set[Path]:
@@ -55,18 +56,18 @@ def listed(folder: Path) -> set[Path]:
 
 
 def test_the_folder_is_the_list() -> None:
-    texts = ("coco", "crops", "csv", "jsonl", "mot", "overlay", "pictures", "player")
-    assert sinks.names() == [*texts, "tracks", "video", "yolo"]
+    texts = ("coco", "counts", "crops", "csv", "events", "jsonl", "mot")
+    assert sinks.names() == [*texts, "overlay", "pictures", "player", "tracks", "video", "yolo"]
     assert sorted((*FILES, *FOLDERS)) == sinks.names()
     suffixes = [sinks.find(name).suffixes[0] for name in sinks.names()]
-    rows = [".coco.json", "-crops", ".csv", ".jsonl", ".mot.txt"]
+    rows = [".coco.json", ".counts.csv", "-crops", ".csv", ".events.csv", ".jsonl", ".mot.txt"]
     assert suffixes == [*rows, ".mkv", "", ".html", "-tracks", ".mp4", "-labels"]
     assert all(sinks.find(name).name == name for name in sinks.names())
 
 
 def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(
-        UsageError, match="'avi'; choose from coco, crops, csv, jsonl, mot, overlay, pictures, "
+        UsageError, match="'avi'; choose from coco, counts, crops, csv, events, jsonl, mot, "
     ):
         sinks.open("avi", tmp_path / "x.avi")
 
@@ -270,7 +271,7 @@ def test_a_full_disk(name: str, small_disk: Any) -> None:
             frame = make_frame(i)
             frame.image = noise[i % 4]
             # The index of tracks writes when one is over: each is of one frame.
-            sink.write(frame, replace(one_person(), track_ids=np.array([i + 1])))
+            sink.write(frame, with_scene(one_person(), i))
         sink.close()
 
     with pytest.raises(OutputError, match=r"^disk full: \S*/out\S* needs more space in ") as caught:

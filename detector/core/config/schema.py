@@ -1,4 +1,4 @@
-"""Every option once: its name, default, limits and help.
+"""Every option once: its name, default, limits and help. Those of cameras stand in cameras.py.
 
 The command line, cfg/default.yaml and the table in docs/usage.md are made from this tree
 (cli/options.py, reference.py). levels.py fills the tree from files and flags, and checks them.
@@ -8,24 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-
-def option(default: Any, help: str, metavar: str | None = None, **extra: Any) -> Any:
-    """A field of the tree, which is an option of the command line too.
-
-    ``help`` is the long text; the short one, of one line, is its first sentence where ``short`` is
-    not given. ``common``: --help alone shows it.
-
-    ``extra``: ``choices`` (words, or a function that lists them), ``at_least`` and ``at_most``
-    (every number has both), ``flags`` where they are not ``--name``, ``hidden`` where --help leaves
-    it out, ``bare``: the value of a flag that no value follows, ``number``: its type, where a
-    text may be given as one from Python.
-    """
-    return field(default=default, metadata={"help": help, "metavar": metavar, **extra})
-
+from detector.core.config.cameras import EventsConfig, LiveConfig, PageConfig, RecordConfig
+from detector.core.config.field import option
 
 # Choices are what the folders hold. They are listed when a text is shown or a value is checked;
 # listing imports no library, so that --help stays quick.
@@ -308,7 +296,6 @@ class InputConfig:
         "last one that was inferred: they repeat its detections, and say so.",
         "SHARE",
         short="Do not infer where under this share moved: 0.5%",
-        common=True,
     )
     tiles: str | None = option(
         None,
@@ -407,7 +394,6 @@ class OutputConfig:
     only_detections: bool = option(
         False,
         "Write frames with detections only. A video has clips around them, with --lead.",
-        common=True,
     )
     lead: float | None = option(
         None,
@@ -481,157 +467,6 @@ class DrawingConfig:
         short="Pixelate these classes in what is written",
         common=True,
     )
-
-
-POLICIES = ("latest", "every")
-GATHERING = ("auto", "every", "freshest")
-
-
-@dataclass(frozen=True, slots=True)
-class LiveConfig:
-    policy: str = option(
-        "latest",
-        "What to do with pictures of cameras that come faster than they are detected. latest: "
-        "detect the newest, drop older ones. every: drop none until they are --max-age old.",
-        "P",
-        choices=POLICIES,
-        flags=("--live",),
-        short="Pictures that come too fast: latest or every",
-    )
-    max_age: float = option(
-        5.0,
-        "With --live every: how old a picture may get, in seconds. Beyond that, whole groups of "
-        "pictures are dropped up to the newest key frame.",
-        "S",
-        at_least=0.1,
-        at_most=3600.0,
-        short="Seconds that a picture may wait, of --live every",
-    )
-    gather: str = option(
-        "auto",
-        "How pictures of several cameras come together in a batch: every and freshest fill it, "
-        "each camera once, and never wait for a silent one; auto waits only where that pays.",
-        "G",
-        choices=GATHERING,
-        short="How cameras share a batch: auto, every, freshest",
-    )
-    repeat: bool = option(
-        False,
-        "Play files again and again at their own pace, as if they were cameras.",
-        flags=("--loop",),
-        short="Play files again and again, as if cameras",
-    )
-    start_timeout: float = option(
-        20.0,
-        "Seconds in which a camera must send its first picture, before it is tried again. Where no "
-        "camera ever sent one in that time, the run ends with exit code 3.",
-        "S",
-        at_least=1.0,
-        at_most=600.0,
-        short="Seconds to wait for a camera's first picture",
-    )
-    wait: bool = option(
-        False,
-        "Never give up cameras that have not sent a picture yet: go on trying until they do.",
-        short="Never give up cameras that send nothing yet",
-    )
-
-
-RECORDINGS = ("none", "annotated", "copy")
-
-
-@dataclass(frozen=True, slots=True)
-class RecordConfig:
-    record: str = option(
-        "none",
-        "What to record of cameras: none, annotated (boxes drawn), or copy (the camera's own "
-        "video and sound, untouched, with the boxes in a file of subtitles beside it).",
-        "R",
-        choices=RECORDINGS,
-        short="Record cameras: none, annotated or copy",
-    )
-    no_overlay: bool = option(
-        False,
-        "Write no boxes (ASS subtitles) beside copies of the camera's own video.",
-        short="No subtitles with boxes beside copies",
-    )
-    segment: float = option(
-        10.0, "Minutes of one file of a recording.", "MIN", at_least=0.05, at_most=1440.0
-    )
-    clips: bool = option(False, "Record only around detections.")
-    clip_before: float = option(
-        5.0, "Seconds of a clip before the first detection.", "S", at_least=0.0, at_most=300.0
-    )
-    clip_after: float = option(
-        5.0, "Seconds of a clip after the last detection.", "S", at_least=0.0, at_most=300.0
-    )
-    keep_days: float | None = option(
-        None,
-        "Remove recordings that are older than so many days.",
-        "DAYS",
-        at_least=0.01,
-        at_most=36500.0,
-    )
-    keep_gb: float | None = option(
-        None,
-        "Remove the oldest recordings where all of them together exceed so many GB (10^9 bytes).",
-        "GB",
-        at_least=0.001,
-        at_most=1e6,
-        short="Remove the oldest recordings above so many GB",
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class EventsConfig:
-    events: str | None = option(
-        None,
-        "Also write all events (a class appears or leaves, a camera comes or goes) to this file, "
-        "one JSON document a line; - is standard output.",
-        "FILE",
-        short="Events to this file, JSON lines; - is stdout",
-    )
-    webhook: str | None = option(
-        None,
-        "POST each event to this http or https address. @FILE or env:NAME read it from a file or "
-        "a variable, which no list of processes shows. DETECT_VIDEO_WEBHOOK_KEY in the "
-        "environment signs them (HMAC-SHA256).",
-        "URL",
-    )
-    mqtt: str | None = option(
-        None,
-        "Publish events to mqtt://HOST[:PORT]/TOPIC (mqtts:// with TLS). User and password come "
-        "from DETECT_VIDEO_MQTT_USER and DETECT_VIDEO_MQTT_PASSWORD.",
-        "URL",
-        short="Publish events to mqtt://HOST[:PORT]/TOPIC",
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class PageConfig:
-    serve: str | None = option(
-        None,
-        "Show the run on a page at this port of 127.0.0.1, or at HOST:PORT; port 0 takes a free "
-        "one and prints it. Another host than loopback needs a token.",
-        "[HOST:]PORT",
-        short="A page to watch the run, at this port",
-        common=True,
-    )
-    token_file: str | None = option(
-        None,
-        "File that holds the page's token. Without it DETECT_VIDEO_TOKEN in the environment is "
-        "the token.",
-        "FILE",
-    )
-    page_hosts: tuple[str, ...] | None = option(
-        None,
-        "Names, with commas, that browsers reach the page by besides its own address: those of a "
-        "proxy in front of it. They need a token.",
-        "A,B",
-        short="Names of a proxy in front of the page",
-    )
-    tls_cert: str | None = option(None, "Certificate (PEM) of the page, for https.", "FILE")
-    tls_key: str | None = option(None, "Private key (PEM) of the certificate.", "FILE")
 
 
 @dataclass(frozen=True, slots=True)

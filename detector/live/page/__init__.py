@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from detector.core.config.schema import PageConfig
+    from detector.core.config.cameras import PageConfig
     from detector.live.hub import Controls, Hub
     from detector.live.page.server import Server
 

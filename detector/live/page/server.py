@@ -11,7 +11,7 @@ from pathlib import Path
 
 import uvicorn
 
-from detector.core.config.schema import PageConfig
+from detector.core.config.cameras import PageConfig
 from detector.live.hub import Controls, Hub
 from detector.live.page.access import Access
 from detector.live.page.app import Page

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detector.core.config.schema import PageConfig
+from detector.core.config.cameras import PageConfig
 from detector.live.page import serve
 from detector.live.page.binding import LIBRARIES
 from tests.live.page.client import Client

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from detector.core.config.schema import PageConfig
+from detector.core.config.cameras import PageConfig
 from detector.core.types import Arrival, Detections, Frame, Image
 from detector.live.base import (
     APPEARS,

@@ -11,7 +11,7 @@ import urllib.request
 
 import pytest
 
-from detector.core.config.schema import PageConfig
+from detector.core.config.cameras import PageConfig
 from detector.core.errors import DetectVideoError, OutputError, UsageError
 from detector.core.errors.secrets import redact
 from detector.live.page import binding, serve

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from detector.core.config.schema import PageConfig
+from detector.core.config.cameras import PageConfig
 from detector.live.base import APPEARS, Event
 from detector.live.page.binding import TOKEN
 from detector.live.page.sampler import EVERY_S

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from detector.core.config.schema import PageConfig
+from detector.core.config.cameras import PageConfig
 from detector.core.errors import UsageError
 from detector.core.errors.secrets import keep_secret
 from detector.live.base import APPEARS, Ages, Event

@@ -31,4 +31,4 @@ AUDIT = How(
     "Every rule",
     "docs/pitfalls.md",
 )
-PARTS = (Part("audit", "What to doubt", 15, findings, how=AUDIT),)
+PARTS = (Part("audit", "What to doubt", 12, findings, how=AUDIT),)

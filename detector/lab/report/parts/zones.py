@@ -135,4 +135,4 @@ HOW = How(
     "Lines and zones",
     "docs/tracks.md",
 )
-PARTS = (Part("zones", "Lines and zones", 15, zones, how=HOW),)
+PARTS = (Part("zones", "Lines and zones", 17, zones, how=HOW),)
