@@ -377,8 +377,8 @@ def test_names_and_ranges_are_asked_of_ncu(tmp_path):
         "--rehearse", "--only", "ncu_names", "--only", "ncu", "--ncu", folder, "--minutes", "28"
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "200 names, 2 chips; unknown: none" in done.stdout
-    assert "--nvtx-include detect-video@infer/: accepted; no kernel ran" in done.stdout
+    assert "200 names, 2 chips" in done.stdout
+    assert "--nvtx-include detect-video@infer/" in done.stdout
     folder = program(tmp_path, "ncu", NCU.format(lacking=("sm__warps_active",), suffixes=every))
     done = called("--rehearse", "--only", "ncu_names", "--ncu", folder, "--minutes", "28")
     assert done.returncode == 1

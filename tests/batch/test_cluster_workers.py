@@ -313,7 +313,7 @@ def test_a_node_that_does_not_open_a_store_is_no_good(out, monkeypatch, gone):
         return
     made.load()
     (told,) = made.next()
-    assert "gs://one/b.mp4: wrong key; set X, in" in told.error
+    assert "gs://one/b.mp4" in told.error
 
 
 def test_a_model_that_cannot_be_loaded_ends_a_job_that_begins(out):

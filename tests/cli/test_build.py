@@ -39,7 +39,7 @@ def test_built_once_said_and_used_by_the_run(tmp_path):
     first = forged(tmp_path, env=env)
     assert first.returncode == 0, first.stderr
     assert first.stdout.startswith(f"built: {tmp_path}/engines/street-128x64-b1-forging-fp32-")
-    assert "street for engine forging, fp32, 128x64 batch 1" in first.stdout
+    assert "fp32, 128x64 batch 1" in first.stdout
     assert "steps: 4" in first.stdout
     again = forged(tmp_path, env=env)
     assert again.stdout.startswith("there already: ")

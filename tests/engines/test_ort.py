@@ -155,10 +155,7 @@ def test_a_gpu_runs_the_fp16_graph_and_tf32_the_fp32_one(with_cuda):
 
 
 def test_a_gpu_that_was_asked_for_is_not_replaced(without_cuda):
-    with pytest.raises(
-        EngineError,
-        match=r"engine ort: --device cuda:1: this build of onnxruntime has no CUDA provider",
-    ):
+    with pytest.raises(EngineError, match="--device cuda:1"):
         engines.open("ort", plus_one(), EngineOptions(device="cuda:1"))
 
 

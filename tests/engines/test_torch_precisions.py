@@ -258,9 +258,7 @@ def test_own_options_that_cannot_be_are_usage_errors(own, precision, message):
 
 def test_compile_without_a_compiler_is_refused(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(
-        EngineError, match=r"compile needs a C\+\+ compiler, and CXX=no-such-compiler is not there"
-    ):
+    with pytest.raises(EngineError, match="CXX=no-such-compiler"):
         engines.open("torch", plus_one(), EngineOptions(own={"compile": "1"}, device="cpu"))
 
 

@@ -173,7 +173,7 @@ def test_a_webcam_that_is_not_there_is_told_once(tmp_path):
     process = detect_video("/dev/video99", "--duration", 4, "--engine", "null", cwd=tmp_path)
     assert process.returncode == 3
     state, end = process.stderr.splitlines()
-    assert "there is no webcam /dev/video99" in state
+    assert "/dev/video99" in state
     assert state.endswith("; trying again in 1 s")
     assert end == "detect-video: no camera sent a picture"
     process = detect_video(

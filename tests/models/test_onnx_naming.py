@@ -148,9 +148,7 @@ def test_metadata(entries, wanted, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("task", ["segment", "pose", "obb", "classify"])
 def test_other_tasks_are_refused_by_name(task):
-    with pytest.raises(
-        ModelError, match=f"m.onnx: is a model for the task '{task}'; only detection is supported"
-    ):
+    with pytest.raises(ModelError, match=f"'{task}'"):
         read_metadata("m.onnx", {"task": task})
 
 

@@ -144,9 +144,7 @@ def test_tensors_alone_are_recognised_among_the_packaged_networks(tmp_path, shar
 @pytest.mark.slow
 def test_tensors_that_no_packaged_network_fits_say_what_to_give(tmp_path):
     path = saved(tmp_path / "mine.pt", tensors_of())
-    with pytest.raises(
-        ModelError, match=r"none of the packaged .* --model NAME\.yaml --weights mine\.pt"
-    ):
+    with pytest.raises(ModelError, match=r"--model NAME\.yaml --weights mine\.pt"):
         open_network(str(path))
 
 
@@ -330,9 +328,7 @@ def test_weights_beside_weights_exclude_each_other(tmp_path):
         open_network(path, weights=path)
     with pytest.raises(UsageError, match="exclude each other"):
         open_network("yolov5n.yaml", weights=path, random_seed=1)
-    with pytest.raises(
-        ModelError, match=r"no yolov5n\.pt beside it; give --weights FILE or --random-weights SEED"
-    ):
+    with pytest.raises(ModelError, match="--weights FILE or --random-weights"):
         open_network("yolov5n.yaml")
 
 
@@ -347,8 +343,5 @@ def test_random_numbers_in_the_place_of_a_checkpoints_own(tmp_path):
 @pytest.mark.parametrize("size", [(8, 7), (0, 8), (8, 8194)])
 def test_a_size_that_the_stride_does_not_divide_is_refused(tmp_path, size):
     path = saved(tmp_path / "x.pt", {"model": whole()})
-    with pytest.raises(
-        ModelError,
-        match=r"--size: both sides must be multiples of 2, .*up to 8192; nearest to \d+: \d+$",
-    ):
+    with pytest.raises(ModelError, match="--size.*8192"):
         open_network(str(path), size=size)

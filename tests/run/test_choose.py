@@ -341,7 +341,7 @@ def test_a_run_of_the_same_kind_takes_what_was_found_and_says_so(tmp_path):
     assert (runtime.engine, runtime.precision, runtime.concurrency) == ("openvino", "int8", 2)
     assert choice.config.output.quality == "fast"
     assert "tuned for 1280x720 h264" in choice.reason
-    assert "1.8 times the defaults" in choice.reason
+    assert "1.8 times" in choice.reason
     assert "detect-video tune --undo undoes it" in choice.reason
 
 

@@ -218,9 +218,7 @@ def test_the_source_is_never_written(name: str, which: Any, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", sinks.names())
 def test_a_missing_folder_is_named(name: str, tmp_path: Path) -> None:
-    with pytest.raises(
-        OutputError, match=r"folder \S*/nowhere does not exist; create it"
-    ) as caught:
+    with pytest.raises(OutputError, match="/nowhere") as caught:
         opened(name, target(name, tmp_path / "nowhere"))
     assert "\n" not in str(caught.value)
 

@@ -110,7 +110,7 @@ def test_rates_as_one_writes_them(text: str, rate: Fraction) -> None:
 
 @pytest.mark.parametrize("text", ["0", "-5", "x", "1/0", "nan", "1e9", ""])
 def test_what_is_no_rate_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"is no rate: .* give 30, 29\.97 or 30000/1001"):
+    with pytest.raises(UsageError, match=r"30, 29\.97 or 30000/1001"):
         Reading.of(resolve_config(None, {"rate": text}))
 
 

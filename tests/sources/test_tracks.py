@@ -89,7 +89,7 @@ def test_another_track_can_be_chosen(decoder: str, folder: Path) -> None:
         with sources.open(str(path), decoder=decoder, choice=Choice(track=number)) as source:
             assert {frame.size for frame in source} == {SIZES[size]}
             assert f"video track {number} of 3 is read" in source.notes[0]
-    with pytest.raises(UsageError, match=r"--video-track 4, and it has 3 video tracks .* 1 to 3"):
+    with pytest.raises(UsageError, match="--video-track 4.*1 to 3"):
         sources.open(str(path), choice=Choice(track=4))
 
 
@@ -109,7 +109,7 @@ def test_programs_of_a_transport_stream(folder: Path) -> None:
 def test_one_track_is_read_without_a_word(folder: Path) -> None:
     with sources.open(str(folder / f"{SMALL}.mp4")) as source:
         assert source.notes == []
-    with pytest.raises(UsageError, match=r"has 1 video track; give 1$"):
+    with pytest.raises(UsageError, match="1 video"):
         sources.open(str(folder / f"{SMALL}.mp4"), choice=Choice(track=2))
 
 

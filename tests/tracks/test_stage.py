@@ -141,7 +141,7 @@ def test_trails_need_tracks() -> None:
 
 
 def test_an_unknown_tracker() -> None:
-    with pytest.raises(UsageError, match=r"track: 'bytetrak' is not one of .*bytetrack"):
+    with pytest.raises(UsageError, match="'bytetrak'"):
         resolve_config(None, {"track": "bytetrak"})
 
 

@@ -152,9 +152,7 @@ def test_u8_into_anything_but_a_cast_is_refused_by_name(machine):
     del nodes[1].attribute[:]
     nodes[1].attribute.add(name="to", i=1, type=2)
     del network.graph.graph.value_info[:]
-    with pytest.raises(
-        EngineError, match=r"Transpose at input\.cast: UINT8 can only be converted by a Cast"
-    ):
+    with pytest.raises(EngineError, match=r"input\.cast: UINT8"):
         opened(network)
 
 

@@ -36,7 +36,7 @@ def test_the_error_of_the_run_is_the_one_that_is_reported(eleven, monkeypatch, f
             fail(monkeypatch, first, "cudaFree", "cudaEventDestroy", "cudaStreamDestroy")
             engine.requests[0].infer(1)
 
-    with pytest.raises(EngineError, match=rf"run the network: {first}: .*error 700") as caught:
+    with pytest.raises(EngineError, match=f"{first}.*700") as caught:
         run_it()
     (note,) = caught.value.__notes__
     assert note.startswith("closing engine trt failed as well: engine trt: failed to free the GPU")

@@ -223,10 +223,7 @@ def test_a_corrupt_json(tmp_path, content, message):
 
 def test_missing_pictures_are_counted(tmp_path):
     dataset = datasets.open(str(made.coco(tmp_path, pictures=("a.jpg",))))
-    with pytest.raises(
-        SourceError,
-        match=r"1 of its 2 pictures is missing, first \S*/b.jpg; name their folder with",
-    ):
+    with pytest.raises(SourceError, match="1 of its 2 pictures.*/b.jpg"):
         dataset.check_readable()
 
 
@@ -274,10 +271,10 @@ def test_a_wrong_yolo_folder(tmp_path, file, content, message):
 def test_a_yolo_folder_without_names_or_labels(tmp_path):
     made.yolo(tmp_path, yaml=False)
     (tmp_path / "labels/val/a.txt").unlink()
-    with pytest.raises(SourceError, match="none of its 2 pictures has labels"):
+    with pytest.raises(SourceError, match="2 pictures"):
         datasets.open(str(tmp_path))
     (tmp_path / "classes.txt").unlink()
-    with pytest.raises(SourceError, match=r"no class names; put a data.yaml, or a classes.txt"):
+    with pytest.raises(SourceError, match="data.yaml, or a classes.txt"):
         datasets.open(str(tmp_path))
 
 

@@ -131,9 +131,9 @@ def test_a_gpus_columns_stand_in_the_table():
     heads = [column.head("ms") for column in operators_table(facts).columns]
     assert {"GPU self MB", "GPU total MB", "GPU a call", "self MB", "total MB"} <= {*heads}
     said = [line for line in torch_says(facts) if isinstance(line, str)]
-    assert "10 steady frames in batches of 2" in operators_table(facts).title
-    assert any("own times of all operators: 1.000 ms a frame; a pass" in line for line in said)
-    assert any("6.000 ms a frame (both are means)" in line for line in said)
+    assert "10 steady" in operators_table(facts).title
+    assert any("1.000 ms" in line for line in said)
+    assert any("6.000 ms" in line for line in said)
     assert any(line.startswith("note: the operators' own times") for line in said)
 
 

@@ -76,7 +76,7 @@ def test_worker_processes_are_runs_of_their_own(tmp_path: Path) -> None:
     assert len({run.process for run in runs}) == 2
     facts = recorded_facts(runs, 2)
     assert (facts.run, len(facts.runs)) == (2, 2)
-    with pytest.raises(UsageError, match="--nsys-run 3: the recording has 2 runs"):
+    with pytest.raises(UsageError, match="--nsys-run 3"):
         recorded_facts(runs, 3)
 
 
