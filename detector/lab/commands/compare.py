@@ -25,6 +25,7 @@ WITHOUT = ("engine", "precision", "batch", "output", "run_dir", "skip_still", "s
     examples=(
         "detect-video compare in.mp4                          # every engine that is usable here",
         "detect-video compare in.mp4 --precision fp32,int8    # what int8 gains, and loses",
+        "detect-video compare in.mp4 --rounds auto            # until every row is decided",
         "detect-video compare in.mp4 --use                    # auto takes the winner from now on",
         "detect-video compare in.mp4 --model a.pt,b.pt --table t.md    # models side by side",
     ),
@@ -55,11 +56,19 @@ WITHOUT = ("engine", "precision", "batch", "output", "run_dir", "skip_still", "s
 )
 @click.option(
     "--rounds",
-    metavar="N",
-    type=click.IntRange(1, 1000),
-    default=5,
+    metavar="N|auto",
+    default="6",
     show_default=True,
-    help="Rounds; in each, every variant has one turn.",
+    help="Rounds; in each, every variant has one turn. auto: until every row is decided, "
+    "with the first row twice.",
+)
+@click.option(
+    "--seconds",
+    metavar="N",
+    type=click.FloatRange(1, 86400),
+    default=300.0,
+    show_default=True,
+    help="How long the rounds of --rounds auto may take.",
 )
 @click.option(
     "--use/--no-use",
@@ -85,7 +94,8 @@ def command(
     dataset: str | None,
     precision: str,
     batch: str,
-    rounds: int,
+    rounds: str,
+    seconds: float,
     use: bool | None,
     labels: str | None,
     mapping: str | None,
@@ -96,10 +106,11 @@ def command(
 ) -> int:
     """Compare models, engines, precisions and batches on the frames of SOURCE.
 
-    Every variant runs in a process of its own. They take turns, A B C A B C, in several rounds of
-    --frames frames (60). Printed are the median and the interval of the rounds; no winner is named
-    inside the noise. Beside every speed stands the agreement of the detections with those of fp32,
-    and with --labels their average precision. With --use, auto takes the fastest variant that
+    Every variant runs in a process of its own. They take turns, in an order that is drawn anew, in
+    several rounds of --frames frames (60). Printed are the median and the interval of the rounds,
+    and what is a difference and what is noise; no winner is named inside it. --rounds auto goes on
+    until that is decided. Beside every speed stands the agreement of the detections with those of
+    fp32, and with --labels their average precision. With --use, auto takes the fastest variant that
     agrees from then on; eval never does.
     """
     from detector.core.config.levels import resolve_config
@@ -107,6 +118,7 @@ def command(
     from detector.lab.compare import (
         compare_command,
         parse_models,
+        parse_rounds,
         preview_choice,
         record_comparison,
     )
@@ -128,7 +140,8 @@ def command(
             engine,
             precision,
             batch,
-            rounds=rounds,
+            rounds=parse_rounds(rounds),
+            seconds=seconds,
             watch=watch,
             labels=labels,
             mapping=mapping,

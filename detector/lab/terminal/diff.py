@@ -15,8 +15,15 @@ CHANGES = (
     Column("after", form=".3f", unit="ms", out=2),
     Column("ratio", form=".3f"),
     Column("interval", "95% interval", value=lambda one: f"{one.low:.3f} .. {one.high:.3f}"),
-    Column("verdict", ""),
+    Column("verdict", "", value=lambda one: _verdict(one)),
+    Column("smallest", "sees from", ".1%", out=3),
 )
+
+
+def _verdict(one: Change) -> str:
+    if one.verdict in ("slower", "faster"):
+        return one.verdict
+    return f"no difference larger than {one.largest:.1%}"
 
 
 def print_diff(console: SafeConsole, changes: Sequence[Change], differing: Sequence[str]) -> None:
