@@ -33,7 +33,7 @@ LEVELS = {
         ("commands",),
         ("terminal", "trackers", "profile"),
         ("report", "compare", "tune"),
-        ("evaluate", "peaks"),
+        ("evaluate", "peaks", "why"),
         ("analysis",),
         ("datasets", "session"),
         ("wing",),

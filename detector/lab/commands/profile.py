@@ -52,6 +52,11 @@ class _ListsPasses(HelpfulCommand):
     help="Also run batches 1 to 8 in every precision: takes 15 s, or minutes.",
 )
 @click.option(
+    "--moments",
+    is_flag=True,
+    help="Also record what the computer did at each frame, for why. Costs some 0.2 ms a frame.",
+)
+@click.option(
     "--nsys",
     metavar="FILE",
     help="Read this instead of SOURCE: an nsys recording of this program (.nsys-rep, .sqlite).",
@@ -91,6 +96,7 @@ def command(
     config_file: str | None,
     only: str | None,
     sweep: bool,
+    moments: bool,
     nsys: str | None,
     nsys_run: int | None,
     what_if_seconds: float,
@@ -140,7 +146,7 @@ def command(
         source,
         resolve_config(config_file, flags),
         only=[name.strip() for name in only.split(",") if name.strip()] if only else None,
-        more=["sweep"] if sweep else [],
+        more=[*["sweep"] * sweep, *["moments"] * moments],
         seconds=what_if_seconds,
         sheet=sheet,
         command=sys.argv,

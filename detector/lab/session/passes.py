@@ -346,6 +346,56 @@ class SweepFacts:
     reference: str | None = None
 
 
+# ----------------------------------------------------------------------
+# moments: what the computer did at each frame of the plain run
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadMoments:
+    """Milliseconds on a core, and ready without one, since the moment before."""
+
+    cpu_ms: Sequence[float]
+    ready_ms: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """A garbage collection of Python, by the clock of the spans."""
+
+    start_ns: int
+    end_ns: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class MomentsFacts:
+    """A row for each frame, at ``at_ns`` of the clock of the spans, when it was written; of what
+    was since the row before, the first since ``began_ns``.
+    ``threads``: by their names in the spans; those of libraries together are ``library``.
+    ``faults``, ``disk_faults``: page faults of the process since the row before, and those that
+    read from a disk. ``mhz``: the mean clock of the cores; empty where the system does not tell.
+    ``keys``: the key frames of the source; null where its file does not tell. ``cost_us``: what a
+    row took, the median; ``slowdown``: what they took of the run, from 1 on."""
+
+    began_ns: int
+    frames: Sequence[int]
+    at_ns: Sequence[int]
+    threads: Mapping[str, ThreadMoments]
+    faults: Sequence[int]
+    disk_faults: Sequence[int]
+    mhz: Sequence[float]
+    collections: Sequence[Collection]
+    cost_us: float
+    slowdown: float
+    keys: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        times = [each for one in self.threads.values() for each in (one.cpu_ms, one.ready_ms)]
+        sizes = {len(each) for each in (self.frames, self.faults, self.disk_faults, *times)}
+        if {*sizes, len(self.mhz or self.at_ns)} != {len(self.at_ns)}:
+            raise ValueError("the columns of moments differ in length")
+
+
 FACTS: dict[str, type[Any]] = {
     "loop": LoopFacts,
     "critical_path": CriticalPathFacts,
@@ -360,6 +410,7 @@ FACTS: dict[str, type[Any]] = {
     "energy": EnergyFacts,
     "counters": CountersFacts,
     "sweep": SweepFacts,
+    "moments": MomentsFacts,
 }
 """Pass -> the type that its file is read as. Facts of any other pass are read as a dict."""
 
