@@ -45,7 +45,13 @@ Say = Callable[[str, bool], None]
 
 __all__ = ["choose_passes", "list_passes", "open_pass", "profile", "run_passes"]
 
-BESIDE = ("base", "batches", "nvml", "stand_ins")  # modules of this folder that are no pass
+BESIDE = (
+    "base",
+    "batches",
+    "nvml",
+    "recorder",
+    "stand_ins",
+)  # modules of this folder that are no pass
 
 
 def list_passes() -> list[str]:
@@ -104,7 +110,7 @@ def profile(
     opened: list[LoadedModel] = []
     recorder = None
     if "moments" in wanted:
-        from detector.lab.profile.moments import Recorder
+        from detector.lab.profile.recorder import Recorder
 
         recorder = Recorder()
 

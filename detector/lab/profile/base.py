@@ -29,7 +29,7 @@ from detector.lab.session.read import SavedSession, read_session
 
 if TYPE_CHECKING:
     from detector.core.run.loading import LoadedModel
-    from detector.lab.profile.moments import Recorder
+    from detector.lab.profile.recorder import Recorder
 
 Sample = TypeVar("Sample")
 
