@@ -31,7 +31,7 @@ LEVELS = {
     ],
     "lab": [
         ("commands",),
-        ("terminal", "trackers", "profile"),
+        ("terminal", "trackers", "profile", "target"),
         ("report", "compare", "tune"),
         ("evaluate", "peaks", "why"),
         ("analysis",),

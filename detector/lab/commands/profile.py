@@ -39,6 +39,7 @@ class _ListsPasses(HelpfulCommand):
         "detect-video profile in.mp4 --run-dir runs/why    # the run and all passes",
         "detect-video profile in.mp4 --only layers         # time of every layer, nothing else",
         "detect-video profile in.mp4 --only what_if        # what a faster stage would bring",
+        "detect-video profile in.mp4 --target 60fps        # the cheapest changes that reach it",
     ),
     cls=_ListsPasses,
 )
@@ -50,6 +51,19 @@ class _ListsPasses(HelpfulCommand):
     "--sweep",
     is_flag=True,
     help="Also run batches 1 to 8 in every precision: takes 15 s, or minutes.",
+)
+@click.option(
+    "--target",
+    metavar="FPS",
+    help="Find the cheapest changes that reach so many FPS here (60fps); exit 8 where none do.",
+)
+@click.option(
+    "--target-seconds",
+    metavar="N",
+    type=click.FloatRange(1, 86400),
+    default=180.0,
+    show_default=True,
+    help="How long --target may look.",
 )
 @click.option(
     "--moments",
@@ -97,6 +111,8 @@ def command(
     only: str | None,
     sweep: bool,
     moments: bool,
+    target: str | None,
+    target_seconds: float,
     nsys: str | None,
     nsys_run: int | None,
     what_if_seconds: float,
@@ -114,15 +130,18 @@ def command(
     A pass that needs a profiler runs the pipeline again, so the reported FPS are never disturbed.
     """
     from detector.core.config.levels import resolve_config
-    from detector.core.errors import UsageError
+    from detector.core.errors import GateError, UsageError
     from detector.core.errors.writing import utf8
     from detector.core.session.store import add_to_session
     from detector.core.terminal.run import print_run
     from detector.lab.analysis.layers import parse_sheet
     from detector.lab.analysis.profile import profile_document
-    from detector.lab.profile import profile
+    from detector.lab.profile import profile, profile_for_target
     from detector.lab.report.page import page
+    from detector.lab.report.parts.target import missed
     from detector.lab.report.tables import csv_files
+    from detector.lab.session.passes import TargetFacts
+    from detector.lab.target import parse_target
     from detector.lab.terminal.profile import print_profile
 
     if prove:
@@ -142,16 +161,31 @@ def command(
         if not as_json:
             echo(text, nl=whole, err=True)
 
-    session = profile(
-        source,
-        resolve_config(config_file, flags),
-        only=[name.strip() for name in only.split(",") if name.strip()] if only else None,
-        more=[*["sweep"] * sweep, *["moments"] * moments],
-        seconds=what_if_seconds,
-        sheet=sheet,
-        command=sys.argv,
-        say=say,
-    )
+    wanted = [name.strip() for name in only.split(",") if name.strip()] if only else None
+    more = [*["sweep"] * sweep, *["moments"] * moments]
+    config = resolve_config(config_file, flags)
+    if target is None:
+        session = profile(
+            source,
+            config,
+            only=wanted,
+            more=more,
+            seconds=what_if_seconds,
+            sheet=sheet,
+            command=sys.argv,
+            say=say,
+        )
+    else:
+        session = profile_for_target(
+            source,
+            config,
+            parse_target(target),
+            only=[*(wanted or ["what_if"]), *more],
+            seconds=target_seconds,
+            what_if_s=what_if_seconds,
+            command=sys.argv,
+            say=say,
+        )
     report = add_to_session(session.folder, "report.html", page(session))
     if as_json:
         print_json(profile_document(session).as_builtins())
@@ -164,6 +198,9 @@ def command(
     for name, text in csv_files(session).items() if as_csv else ():
         add_to_session(session.folder, name, utf8(text))
     log_to_trackers(trackers, session)
+    facts = session.facts(TargetFacts)
+    if facts is not None and not facts.reached:
+        raise GateError(f"--target {target}: {missed(facts)}")
     return session.document.exit.code
 
 

@@ -160,6 +160,37 @@ def take_rounds(
             return look
 
 
+def run_in_turns(
+    source: str,
+    configs: Sequence[Config],
+    rounds: int,
+    dice: random.Random,
+    watch: Callable[[int], object] = lambda done: None,
+) -> tuple[list[Variant], list[list[Detections]]]:
+    """Whole configurations, measured as the rows of a comparison are: their rounds, and what each
+    detects, in a pass of its own. A variant that fails has its ``error``. ``watch``: is told how
+    many rounds are done."""
+    variants = [
+        Variant(one.runtime.engine, one.runtime.precision, one.runtime.batch) for one in configs
+    ]
+    found: list[list[Detections]] = [[] for _ in configs]
+    turns = list(enumerate(variants))
+    with _crew() as crew:
+        for at, variant in turns:
+            crew.open_as(at, variant, source, configs[at])
+            answer = None
+            if variant.error is None:
+                answer = crew.ask(at, variant, Command("check"), Check)
+            if answer is not None:
+                found[at] = read_detections(answer.detections)
+        for done in range(rounds):
+            watch(done)
+            for at, variant in dice.sample(turns, len(turns)):
+                if variant.error is None:
+                    _run_round(crew, at, variant)
+    return variants, found
+
+
 def _open_twin(crew: Crew, variants: Sequence[Variant], plan: Plan) -> Variant | None:
     """The baseline once more: what lies between the two is noise."""
     base = next((one for one in variants if one.error is None), None)
@@ -195,11 +226,14 @@ class Crew:
         self._children: dict[int, Process] = {}
 
     def open(self, at: int, variant: Variant, plan: Plan) -> None:
+        self.open_as(at, variant, plan.source, _config_of(plan, variant))
+
+    def open_as(self, at: int, variant: Variant, source: str, config: Config) -> None:
+        """``config``: of the whole run, with its number of frames."""
         place = self._folder / str(at)
         place.mkdir()
         self._children[at] = Process(place, self._folder)
-        config = _config_of(plan, variant)
-        opening = Opening(config.as_dict(), plan.source, str(place))
+        opening = Opening(config.as_dict(), source, str(place))
         variant.facts = self.ask(at, variant, Command("open", opening), VariantFacts)
 
     def ask(self, at: int, variant: Variant, command: Command, kind: type[Wanted]) -> Wanted | None:

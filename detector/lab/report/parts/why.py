@@ -10,6 +10,7 @@ from detector.core.tables import Column, Table
 from detector.lab.report.html import drawings
 from detector.lab.report.html.drawings import folded, key
 from detector.lab.report.part import How, Part, stages_of
+from detector.lab.session.passes import MomentsFacts
 from detector.lab.session.read import SavedSession
 from detector.lab.session.why import WhyFrame, WhyPart
 from detector.lab.why import explanation_of, gather
@@ -112,6 +113,15 @@ def _slow_frame(one: WhyFrame, boxes: float | None, mhz: float | None) -> str:
     return folded(head, inside, bar, drawings.table(described))
 
 
+def moments_say(facts: MomentsFacts) -> list[str]:
+    pauses = sum(one.end_ns - one.start_ns for one in facts.collections) / 1e6
+    return [
+        f"moments: {counted(len(facts.frames), 'frame')}, {facts.cost_us:.0f} us each; "
+        f"{counted(len(facts.collections), 'garbage collection')} took {pauses:.1f} ms; "
+        "`detect-video why RUN` names what made frames slow"
+    ]
+
+
 HOW = How(
     "why",
     "why frames were slow",
@@ -119,4 +129,7 @@ HOW = How(
     "what that call took beyond its stage's median.",
     "Why a frame was slow",
 )
-PARTS = (Part("why", "Why frames were slow", 172, slow_frames, how=HOW),)
+PARTS = (
+    Part("why", "Why frames were slow", 172, slow_frames, how=HOW),
+    Part("moments", "Moments", 174, facts=MomentsFacts, says=moments_say),
+)
