@@ -192,7 +192,12 @@ class Explanation:
         if self._clock is None:
             text = "nothing in its spans tells; `profile --moments` records what would"
         else:
-            text = "it was blocked: it waited for a lock, another thread or a device"
+            took = self._clock.took(one)
+            blocked = max(0.0, _ms(one) - took.cpu - took.ready)
+            text = (
+                f"{took.cpu:.1f} ms on a core, {took.ready:.1f} ms without one, {blocked:.1f} ms "
+                "blocked; nothing known is half of it"
+            )
         return WhyCause(UNKNOWN, one.stage, frame, excess, 0.0, text)
 
     def _candidates(self, at: int) -> Iterator[tuple[str, float, str]]:
@@ -213,7 +218,9 @@ class Explanation:
             yield KEY, self._own_work(one, min(usual, excess)), "a key frame of the source"
 
     def _is_key_read(self, each: Activity, but: Activity) -> bool:
-        return each.stage == READ and each is not but and each.number in (self.known.keys or ())
+        """Another key frame's, but for the first, which many readers decode as they open a file."""
+        of_key = each.stage == READ and each.number in (self.known.keys or ())
+        return of_key and each is not but and each.number > 0
 
     def _own_work(self, one: Activity, excess: float) -> float:
         """What more work can account for: no more than the thread and the libraries computed."""
@@ -229,7 +236,7 @@ class Explanation:
         text = f"Python's garbage collection, generation {generation}: {pauses:.1f} ms"
         yield GC, pauses, text
         waited = took.ready - clock.usual_ready(one.thread)
-        if one.stage in (READ, INFER, WRITE):  # which decoder, engine and encoder work for
+        if one.stage == INFER:  # whose threads are most of the libraries'
             waited += max(0.0, library.ready - clock.usual_ready(LIBRARY))
         waited = min(waited, _ms(one))
         yield CORE, waited, f"{waited:.1f} ms ready, while something else had the core"
