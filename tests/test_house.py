@@ -31,7 +31,8 @@ LEVELS = {
     ],
     "lab": [
         ("commands",),
-        ("terminal", "trackers", "profile", "target"),
+        ("target",),
+        ("terminal", "trackers", "profile"),
         ("report", "compare", "tune"),
         ("evaluate", "peaks", "why"),
         ("analysis",),

@@ -29,9 +29,13 @@ from detector.core.config.schema import Config
 from detector.core.errors import EngineError, UsageError
 from detector.core.run.choose import ENCODING, in_words
 from detector.core.session.measured import Interval
+from detector.core.session.store import Session
 from detector.core.types import Detections
 from detector.lab.compare.rounds import run_in_turns
-from detector.lab.session.passes import TargetFacts, TargetTrial, WhatIfFacts
+from detector.lab.profile import Say, profile
+from detector.lab.profile.base import pin_choices
+from detector.lab.session.passes import PassRecord, TargetFacts, TargetTrial, WhatIfFacts
+from detector.lab.session.read import SavedSession, read_session
 from detector.lab.session.tuning import Settings
 from detector.lab.tune import Ran, Search, Watch, engine_axis, request_axis
 
@@ -100,6 +104,44 @@ def reach(
 
     search = Search(measure, asked, 0.0, seconds, watch, clock)
     return Reach(search, asked, target, race, model_input, what_if).find()
+
+
+def profile_for_target(
+    source: str,
+    config: Config,
+    target: float,
+    *,
+    only: Sequence[str],
+    seconds: float,
+    what_if_s: float,
+    command: Sequence[str],
+    say: Say,
+) -> SavedSession:
+    """A profile with these passes, and then the search for what reaches ``target`` FPS. Its facts
+    stand beside the passes', and it is none: it runs what the run did not."""
+    session = profile(source, config, only=only, seconds=what_if_s, command=command, say=say)
+    document = session.document
+    pinned = pin_choices(config, document)
+    start = time.perf_counter()
+    say(f"what reaches {target:g} FPS ... ", False)
+    facts = reach(
+        source,
+        config,
+        pinned,
+        target,
+        seconds=seconds,
+        watch=lambda doing, done, of: None,
+        what_if=session.facts(WhatIfFacts),
+        model_input=document.model_input,
+    )
+    took = round(time.perf_counter() - start, 3)
+    say(f"{took:.1f} s", True)
+    record = PassRecord(
+        available=True, facts=facts, undisturbed="its runs are without a profiler", seconds=took
+    )
+    with Session.reopened(session.folder) as opened:
+        opened.write_pass("target", record.as_builtins())
+    return read_session(session.folder)
 
 
 # ---- runs, as those of a comparison

@@ -36,45 +36,6 @@ MORE = {  # passes that this machine need not be able to run
     "frames": {
         "rows": [{"frame": 3, "ms": 9.5, "stage": "infer", "stage_ms": 7.0, "file": "gone.jpg"}]
     },
-    "moments": {
-        "began_ns": 0,
-        "frames": [0, 1],
-        "at_ns": [10, 20],
-        "threads": {"writer": {"cpu_ms": [1.0, 2.0], "ready_ms": [0.0, 0.5]}},
-        "faults": [7, 0],
-        "disk_faults": [1, 0],
-        "mhz": [3000.0, 1500.0],
-        "collections": [{"start_ns": 3, "end_ns": 5, "generation": 2}],
-        "keys": [0],
-        "cost_us": 90.5,
-        "slowdown": 1.01,
-    },
-    "target": {
-        "target_fps": 60.0,
-        "reached": False,
-        "settings": {"size": "512x288", "stride": 2},
-        "text": "--size 512x288 --stride 2",
-        "before": {"median": 20.0, "low": 19.0, "high": 21.0},
-        "fps": {"median": 55.0, "low": 51.0, "high": 58.0},
-        "rounds": 6,
-        "agreement": 0.64,
-        "frames_share": 0.5,
-        "video": "a larger file",
-        "tried": [
-            {
-                "settings": {},
-                "text": "the defaults",
-                "fps": fps,
-                "agreement": None,
-                "frames_share": 1.0,
-                "video": "as asked",
-                "error": None if fps else "no kernels",
-            }
-            for fps in (20.5, None)
-        ],
-        "ceilings": {"infer free": 80.0},
-        "notes": ["nothing was detected"],
-    },
 }
 VOID = {"meta", "br", "img", "input", "hr", "link"}
 

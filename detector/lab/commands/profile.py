@@ -136,12 +136,12 @@ def command(
     from detector.core.terminal.run import print_run
     from detector.lab.analysis.layers import parse_sheet
     from detector.lab.analysis.profile import profile_document
-    from detector.lab.profile import profile, profile_for_target
+    from detector.lab.profile import profile
     from detector.lab.report.page import page
     from detector.lab.report.parts.target import missed
     from detector.lab.report.tables import csv_files
     from detector.lab.session.passes import TargetFacts
-    from detector.lab.target import parse_target
+    from detector.lab.target import parse_target, profile_for_target
     from detector.lab.terminal.profile import print_profile
 
     if prove:

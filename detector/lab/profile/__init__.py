@@ -37,7 +37,7 @@ from detector.core.run.signals import raise_if_stopped
 from detector.core.session.codec import parse_json, to_json
 from detector.core.session.store import Session
 from detector.lab.profile.base import WHAT_IF_S, Occasion, Pass, pin_choices
-from detector.lab.session.passes import PassRecord, WhatIfFacts, pass_record
+from detector.lab.session.passes import PassRecord, pass_record
 from detector.lab.session.read import SavedSession, read_session
 
 Say = Callable[[str, bool], None]
@@ -131,46 +131,6 @@ def profile(
         occasion = Occasion(source, pinned, session, plain, seconds, sheet=sheet, recorder=recorder)
         run_passes(occasion, wanted, say)
     return read_session(result.session)
-
-
-def profile_for_target(
-    source: str,
-    config: Config,
-    target: float,
-    *,
-    only: Sequence[str],
-    seconds: float,
-    what_if_s: float,
-    command: Sequence[str],
-    say: Say,
-) -> SavedSession:
-    """A profile with these passes, and then the search for what reaches ``target`` FPS. Its facts
-    stand beside the passes', and it is none: it runs what the run did not."""
-    from detector.lab.target import reach
-
-    session = profile(source, config, only=only, seconds=what_if_s, command=command, say=say)
-    document = session.document
-    pinned = pin_choices(config, document)
-    start = time.perf_counter()
-    say(f"what reaches {target:g} FPS ... ", False)
-    facts = reach(
-        source,
-        config,
-        pinned,
-        target,
-        seconds=seconds,
-        watch=lambda doing, done, of: None,
-        what_if=session.facts(WhatIfFacts),
-        model_input=document.model_input,
-    )
-    took = round(time.perf_counter() - start, 3)
-    say(f"{took:.1f} s", True)
-    record = PassRecord(
-        available=True, facts=facts, undisturbed="its runs are without a profiler", seconds=took
-    )
-    with Session.reopened(session.folder) as opened:
-        opened.write_pass("target", record.as_builtins())
-    return read_session(session.folder)
 
 
 def _keep_video_in_session(config: Config) -> Config:

@@ -92,7 +92,7 @@ PARTS = (
     Part(
         "target",
         "What reaches so many FPS",
-        22,
+        75,
         target,
         how=HOW,
         facts=TargetFacts,
