@@ -114,12 +114,15 @@ def profile_for_target(
     only: Sequence[str],
     seconds: float,
     what_if_s: float,
+    sheet: tuple[float, float] | None,
     command: Sequence[str],
     say: Say,
 ) -> SavedSession:
     """A profile with these passes, and then the search for what reaches ``target`` FPS. Its facts
     stand beside the passes', and it is none: it runs what the run did not."""
-    session = profile(source, config, only=only, seconds=what_if_s, command=command, say=say)
+    session = profile(
+        source, config, only=only, seconds=what_if_s, sheet=sheet, command=command, say=say
+    )
     document = session.document
     pinned = pin_choices(config, document)
     start = time.perf_counter()

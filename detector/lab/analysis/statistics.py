@@ -67,6 +67,11 @@ def _critical_sum(count: int, alpha: float) -> int:
     return max(-1, math.floor(mean + NormalDist().inv_cdf(alpha / 2) * math.sqrt(variance)))
 
 
+def fewest_rounds(rows: int, share: float = 1.0) -> int:
+    """So many rounds can tell one of ``rows`` from the baseline, if all of them agree."""
+    return max(2, math.ceil(1 - math.log2(ALPHA * share / max(1, rows))))
+
+
 def sign_p(values: Sequence[float], centre: float = 0.0) -> float:
     """Two-sided p of Wilcoxon's signed-rank test that ``values`` lie symmetrically around
     ``centre``. Values that equal it count for neither side; without any other, 1."""

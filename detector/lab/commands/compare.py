@@ -57,7 +57,7 @@ WITHOUT = ("engine", "precision", "batch", "output", "run_dir", "skip_still", "s
 @click.option(
     "--rounds",
     metavar="N|auto",
-    default="6",
+    default="8",
     show_default=True,
     help="Rounds; in each, every variant has one turn. auto: until every row is decided, "
     "with the first row twice.",

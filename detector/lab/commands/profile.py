@@ -147,8 +147,7 @@ def command(
     if prove:
         raise UsageError("--prove is gone: what_if measures every change itself; leave it out")
     if nsys is not None and source is None:
-        if as_csv:
-            raise UsageError("--csv writes into a run's session; a recording has none: use --json")
+        _refuse_for_recording(as_csv, target)
         return _print_recording(nsys, nsys_run, as_json)
     if source is None or nsys is not None:
         raise UsageError("profile needs a SOURCE to run, or --nsys FILE to read: one of the two")
@@ -183,6 +182,7 @@ def command(
             only=[*(wanted or ["what_if"]), *more],
             seconds=target_seconds,
             what_if_s=what_if_seconds,
+            sheet=sheet,
             command=sys.argv,
             say=say,
         )
@@ -202,6 +202,15 @@ def command(
     if facts is not None and not facts.reached:
         raise GateError(f"--target {target}: {missed(facts)}")
     return session.document.exit.code
+
+
+def _refuse_for_recording(as_csv: bool, target: str | None) -> None:
+    from detector.core.errors import UsageError
+
+    if as_csv:
+        raise UsageError("--csv writes into a run's session; a recording has none: use --json")
+    if target is not None:
+        raise UsageError("--target runs SOURCE in other ways; a recording cannot: leave it out")
 
 
 def _print_recording(path: str, number: int | None, as_json: bool) -> int:

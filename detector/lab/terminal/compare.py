@@ -10,6 +10,7 @@ from detector.core.tables import Column, Table
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.tables import print_pieces, table_fits
 from detector.lab.analysis.compare import ROUNDS_FOR_A_WINNER
+from detector.lab.analysis.statistics import fewest_rounds
 from detector.lab.report.side_by_side import side_by_side
 from detector.lab.session.comparison import METRICS, ComparedLabels, Comparison, Row, Verdict
 from detector.lab.session.evaluation import Figure
@@ -179,18 +180,23 @@ def _decisions(document: Comparison) -> list[str]:
     noise = document.noise
     if noise is None or document.baseline is None or document.comparable is None:
         return []
-    lines = [
-        f"{WORDS[metric]}: {row.name} {_decision(verdict, document.baseline)}"
+    told = [
+        (metric, row.name, verdict)
         for metric in METRICS
         for row in document.rows
         if (verdict := row.verdict.get(metric)) is not None
+    ]
+    least = fewest_rounds(len({name for _, name, _ in told}), noise.share)
+    lines = [
+        f"{WORDS[metric]}: {name} {_decision(verdict, document.baseline, least)}"
+        for metric, name, verdict in told
     ]
     if not lines:
         return []
     seen = [noise.smallest[metric] for metric in METRICS if noise.smallest.get(metric) is not None]
     floors = [noise.floor[metric] for metric in METRICS]
-    how = "measured with the first row twice" if noise.measured else "of any two processes"
-    sees = f"; these rounds show what is {max(seen):.1%} or more" if seen else ""  # type: ignore[type-var]
+    how = "the first row beside itself" if noise.measured else "of any two processes"
+    sees = f"; they show a difference of {max(seen):.1%} or more" if seen else ""  # type: ignore[type-var]
     why = {
         "rounds": "",
         "decided": ", all decided",
@@ -198,14 +204,14 @@ def _decisions(document: Comparison) -> list[str]:
         "time": ", when the time was used up",
     }[noise.stopped]
     lines.append(
-        f"noise floor {max(floors):.1%} ({how}){sees} ({counted(noise.rounds, 'round')}{why})"
+        f"noise floor {max(floors):.1%}, {how}; {counted(noise.rounds, 'round')}{why}{sees}"
     )
     return lines
 
 
-def _decision(verdict: Verdict, baseline: str) -> str:
+def _decision(verdict: Verdict, baseline: str, least: int) -> str:
     if verdict.low is None or verdict.high is None or verdict.largest is None:
-        return f"is not told from {baseline}: too few rounds"
+        return f"is not told from {baseline} by so few rounds; use --rounds {least} or more"
     between = f"[{verdict.low - 1:+.1%} .. {verdict.high - 1:+.1%}]"
     if verdict.outcome in ("faster", "slower"):
         return f"is {verdict.outcome} than {baseline} by {abs(verdict.ratio - 1):.1%} {between}"

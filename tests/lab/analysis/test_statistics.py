@@ -11,6 +11,7 @@ from detector.lab.analysis import compare, statistics
 from detector.lab.analysis.statistics import (
     LOOKS,
     compare_means,
+    fewest_rounds,
     holm,
     judge,
     noise_floor,
@@ -71,6 +72,14 @@ def test_holm():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.5, 0.9]) == [1.0, 1.0]
     assert holm([]) == []
+
+
+def test_the_fewest_rounds_are_enough_and_one_less_is_not():
+    for rows in (1, 2, 3, 6, 7):
+        least = fewest_rounds(rows)
+        for rounds, decided in ((least, True), (least - 1, False)):
+            series = [[0.1 + at / 1000 for at in range(rounds)]] * rows
+            assert {one.outcome != "open" for one in judge(series, 0.01, 0.02)} == {decided}
 
 
 def test_the_looks_spend_no_more_than_there_is():

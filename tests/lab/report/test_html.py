@@ -391,7 +391,8 @@ def test_letters_on_bars_can_be_read(browser, report, scheme):
     browser.open(report, scheme=scheme)
     pairs = browser.run(
         "[...document.querySelectorAll('.bar span')].filter((part) => part.firstChild)"
-        ".map((part) => [getComputedStyle(part).backgroundColor, getComputedStyle(part.firstChild).color])"
+        ".map((part) => [getComputedStyle(part).backgroundColor, "
+        "getComputedStyle(part.firstChild).color])"
     )
     assert len(pairs) > 8
     for ground, ink in pairs:
