@@ -75,10 +75,12 @@ class Explanation:
             for frame, calls in self._calls.items()
             if _is_whole([activities[at] for at in calls])
         }
-        self._waits: dict[str, list[float]] = defaultdict(list)
+        waits: dict[str, list[float]] = defaultdict(list)
         for frame in self._calls:
             for stage, wait_ms, _ in self._waits_of(frame):
-                self._waits[stage].append(wait_ms)
+                waits[stage].append(wait_ms)
+        self._usual_wait = {stage: median(each) for stage, each in waits.items()}
+        self._usual_boxes = median(known.boxes.values()) if known.boxes else 0.0
 
     def _frames_of(self, one: Activity) -> range:
         if one.stage != INFER:
@@ -113,7 +115,7 @@ class Explanation:
         """Raises KeyError for a frame that was not recorded from end to end."""
         parts: list[WhyPart] = []
         for stage, wait_ms, at in self._waits_of(frame):
-            usual = median(self._waits[stage])
+            usual = self._usual_wait[stage]
             if wait_ms > 0 or usual > 0:
                 edge = self.graph.binding(at)
                 cause = None if edge is None else edge.cause
@@ -163,7 +165,7 @@ class Explanation:
         best, since = self._calls[frame][0], self.activities[self._calls[frame][0]].start_ns
         for stage, wait_ms, at in self._waits_of(frame):
             found = [at]
-            if wait_ms > median(self._waits[stage]):
+            if wait_ms > self._usual_wait[stage]:
                 found += self._led_back(at, since)
             best = max([best, *found], key=self._excess)
         return best
@@ -207,7 +209,7 @@ class Explanation:
             yield from self._from_moments(one, excess)
         boxes = known.boxes.get(one.number)
         if boxes is not None and is_of_writer(one.stage):
-            usual = median(known.boxes.values())
+            usual = self._usual_boxes
             if boxes >= max(MORE_BOXES * usual, usual + MANY):
                 share = (boxes - usual) / boxes
                 text = f"{boxes} boxes, where the median frame has {usual:g}"
