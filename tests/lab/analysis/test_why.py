@@ -122,6 +122,14 @@ def test_what_was_not_recorded_is_not_guessed(name):
     assert (told.boxes, told.key, told.faults) == (None, None, None)
 
 
+def test_a_thread_of_which_nothing_was_recorded_was_not_blocked():
+    calls, made, known = plant_disk(12)
+    known = replace(known, moments=replace(known.moments, threads={}))
+    told = Explanation(calls, made, known).explain(12)
+    assert told.cause.name == "unknown"
+    assert {part.blocked_ms for part in told.parts} == {None}
+
+
 def test_more_boxes_and_a_key_frame_need_no_moments():
     for name in ("boxes", "key frame"):
         calls, made, known = PLANTS[name](12)

@@ -140,7 +140,8 @@ class Explanation:
 
     def _work(self, at: int) -> WhyPart:
         one = self.activities[at]
-        took = None if self._clock is None else self._clock.took(one)
+        knows = self._clock is not None and self._clock.knows(one.thread)
+        took = self._clock.took(one) if self._clock is not None and knows else None
         if took is not None:  # what two frames shared is spread evenly over the time between them
             took = Took(took.cpu, min(took.spread_ready, _ms(one) - took.cpu), took.spread_ready)
         return WhyPart(
@@ -237,6 +238,8 @@ class Explanation:
         pauses, generation = clock.collected(one)
         text = f"Python's garbage collection, generation {generation}: {pauses:.1f} ms"
         yield GC, pauses, text
+        if not clock.knows(one.thread):
+            return
         waited = took.ready - clock.usual_ready(one.thread)
         if one.stage == INFER:  # whose threads are most of the libraries'
             waited += max(0.0, library.ready - clock.usual_ready(LIBRARY))
@@ -294,6 +297,9 @@ class _Clock:
             min(_ms(one), sum(times.ready_ms[row] for row, _ in shares)),
             sum(times.ready_ms[row] * share for row, share in shares),
         )
+
+    def knows(self, thread: str) -> bool:
+        return thread in self._moments.threads
 
     def usual_ready(self, thread: str) -> float:
         """What it waits for a core between two frames anyway."""
