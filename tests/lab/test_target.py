@@ -15,7 +15,7 @@ from detector.lab import target as module
 from detector.lab import tune
 from detector.lab.report.parts.target import missed, verdict
 from detector.lab.session.comparison import Round, VariantFacts
-from detector.lab.session.passes import TargetFacts
+from detector.lab.session.passes import Change, Interval, TargetFacts, WhatIfFacts
 from detector.lab.target import Reach, as_typed, parse_target
 from detector.lab.tune import Search
 from tests.lab.test_tune import Job, detections
@@ -55,7 +55,29 @@ def wrong(settings) -> float:
     return lost + 0.5 * (settings.get("stride", 1) > 1)
 
 
-def find(wanted: float, config: Config | None = None, seconds: float = 1e6, unsteady=()):
+def what_if(**highest: float) -> WhatIfFacts:
+    """``highest``: FPS in the best round, with a stage that costs nothing."""
+    ratio = Interval(1.1, 1.05, 1.2)
+    changes = [
+        Change(
+            change=name.replace("_", " "),
+            how="",
+            fps=Interval(fps, fps, fps),
+            frame_ms=ratio,
+            fps_ratio=ratio,
+            frame_ratio=ratio,
+        )
+        for name, fps in highest.items()
+    ]
+    now = Interval(20.0, 20.0, 20.0)
+    return WhatIfFacts(
+        frames=60, rounds=3, fps=now, frame_ms=now, changes=changes, not_measured={}, doubts=[]
+    )
+
+
+def find(
+    wanted: float, config: Config | None = None, seconds: float = 1e6, unsteady=(), facts=None
+):
     """The result, and what ran in rounds. ``unsteady``: words of sets with a slow round."""
     config = config or Config()
     job = Job(fps, wrong)
@@ -67,7 +89,7 @@ def find(wanted: float, config: Config | None = None, seconds: float = 1e6, unst
         slow = [0.5 if {*as_typed(one).split()} & {*unsteady} else 1.0 for one in several]
         return [[fps(one), fps(one) * each] for one, each in zip(several, slow, strict=True)]
 
-    found = Reach(search, config, wanted, race, (352, 608)).find()
+    found = Reach(search, config, wanted, race, (352, 608), facts).find()
     assert from_builtins(to_builtins(found), TargetFacts, "x").text == found.text
     return found, raced
 
@@ -99,6 +121,16 @@ def test_what_reaches_it_in_one_round_only_does_not_count():
     assert found.reached
     assert found.settings["precision"] != "int8"
     assert any("int8" in words for several in raced for words in several)
+
+
+def test_what_if_spares_what_cannot_reach_it():
+    """Without any inference it makes 70 FPS, so faster networks alone are not tried together."""
+    plain, _ = find(100)
+    found, _ = find(100, facts=what_if(infer_free=70.0, write_free=30.0))
+    assert found.settings == plain.settings
+    assert len(found.tried) < len(plain.tried)
+    assert found.ceilings == {"infer free": 70.0, "write free": 30.0}
+    assert len(find(100, facts=what_if(infer_free=95.0))[0].tried) == len(plain.tried)
 
 
 def test_nothing_reaches_it():
