@@ -31,9 +31,10 @@ LEVELS = {
     ],
     "lab": [
         ("commands",),
+        ("target",),
         ("terminal", "trackers", "profile"),
         ("report", "compare", "tune"),
-        ("evaluate", "peaks"),
+        ("evaluate", "peaks", "why"),
         ("analysis", "audit"),
         ("datasets", "session"),
         ("wing",),

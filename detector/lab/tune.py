@@ -152,6 +152,16 @@ class Search:
 
     def find(self, source: str) -> Tuning:
         """Raises what the job raises with the defaults."""
+        plain = self.begin()
+        best: Settings = {}
+        for axis in (engine_axis, request_axis, writing_axis):
+            best = self.halve([best, *axis(self.config, best, plain)], best)
+        return self._compare(source, best, plain)
+
+    # ---- trials
+
+    def begin(self) -> Ran:
+        """Runs the defaults, which tell how long a trial is and what others must agree with."""
         self._start = self.clock()
         self.watch("the defaults", 0.0, self.seconds)
         self.first = self.run({}, FIRST_FRAMES)
@@ -159,12 +169,7 @@ class Search:
         plain = self.run({}, self._frames)
         self.trials.append(Trial(settings={}, frames=len(plain.detections), fps=plain.fps))
         self._reference = self._fp32(plain)
-        best: Settings = {}
-        for axis in (engine_axis, request_axis, writing_axis):
-            best = self._halve([best, *axis(self.config, best, plain)], best)
-        return self._compare(source, best, plain)
-
-    # ---- trials
+        return plain
 
     def _fp32(self, plain: Ran) -> list[Detections]:
         """What agreement is measured with: the same engine's fp32, where the defaults are less."""
@@ -176,13 +181,13 @@ class Search:
             self.notes.append(f"fp32 does not run ({error}): agreement is with the defaults")
             return plain.detections
 
-    def _halve(self, candidates: Sequence[Settings], best: Settings) -> Settings:
+    def halve(self, candidates: Sequence[Settings], best: Settings) -> Settings:
         """The fastest of these. The first one is what the others must beat."""
         frames, left = self._frames, list(candidates)
-        while len(left) > 1 and self._has_time():
+        while len(left) > 1 and self.has_time():
             scored = []
             for settings in left:
-                if not self._has_time():
+                if not self.has_time():
                     break
                 fps = self._try(settings, frames)
                 if fps is not None:
@@ -194,23 +199,31 @@ class Search:
             best, frames = left[0], min(MOST_FRAMES, 2 * frames)
         return best
 
-    def _try(self, settings: Settings, frames: int) -> float | None:
-        """FPS of a trial; None where it fails or loses more than the floor allows."""
+    def measure(self, settings: Settings, frames: int | None = None) -> tuple[Trial, Ran | None]:
+        """A trial, on as many frames as the first ones had where nothing else is said; without
+        its run where it failed."""
         self.watch(in_words(settings), self.clock() - self._start, self.seconds)
         try:
-            ran = self.run(settings, frames)
+            ran = self.run(settings, frames or self._frames)
         except DetectVideoError as error:
             self.trials.append(Trial(settings=settings, frames=0, error=str(error)))
-            return None
-        share = self._agreement(ran)
-        done = len(ran.detections)
+            return self.trials[-1], None
+        share, done = self.agreement(ran), len(ran.detections)
         self.trials.append(Trial(settings=settings, frames=done, fps=ran.fps, agreement=share))
+        return self.trials[-1], ran
+
+    def _try(self, settings: Settings, frames: int) -> float | None:
+        """FPS of a trial; None where it fails or loses more than the floor allows."""
+        trial, ran = self.measure(settings, frames)
+        if ran is None:
+            return None
+        share = trial.agreement
         if share is None:  # nothing tells what another precision loses
             known = not settings or ran.precision in ("fp32", self.config.runtime.precision)
             return ran.fps if known else None
         return ran.fps if share >= self.floor else None
 
-    def _agreement(self, ran: Ran) -> float | None:
+    def agreement(self, ran: Ran) -> float | None:
         """With fp32, on the frames that both saw. None where fp32 finds nothing, or the weights are
         random.
         """
@@ -222,7 +235,7 @@ class Search:
             return None
         return agreement(reference, ran.detections[:both]).share
 
-    def _has_time(self) -> bool:
+    def has_time(self) -> bool:
         return self.clock() - self._start < self.seconds * (1 - FOR_THE_END)
 
     # ---- the end
@@ -260,7 +273,7 @@ class Search:
             rounds=len(pairs),
             after=after,
             ratio=Interval.over([new.fps / old.fps for old, new in pairs]),
-            agreement=self._agreement(last[1]),
+            agreement=self.agreement(last[1]),
             video_bytes_ratio=(
                 last[1].video_bytes / last[0].video_bytes if last[0].video_bytes else None
             ),

@@ -187,7 +187,7 @@ HELP = [
     Command(f"help-{command.replace(' ', '-')}", (*command.split(), "--help", "all"))
     for command in (
         "build", "compare", "detect", "diff", "doctor", "eval", "infer-raw", "metrics", "models", "models list",
-        "models show", "models pull", "profile", "report", "tune",
+        "models show", "models pull", "profile", "report", "tune", "why",
     )
 ]  # fmt: skip
 

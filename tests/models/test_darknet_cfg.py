@@ -188,7 +188,7 @@ def test_size_overrides_the_cfg_and_must_be_a_multiple_of_the_stride():
     made = plan(text, size=(16, 4))
     assert (made.height, made.width, made.stride) == (16, 4, 4)
     assert (made.layers[1].height, made.layers[1].width) == (4, 1)
-    with pytest.raises(ModelError, match="--size.*18: 16$"):
+    with pytest.raises(ModelError, match=r"--size.*18: 16$"):
         plan(text, size=(16, 18))
     with pytest.raises(ModelError, match=r"out of range.*--size takes 1 to"):
         plan(text, size=(0, 16))

@@ -390,7 +390,7 @@ def test_options_that_do_not_go_with_it(tmp_path, monkeypatch, options, error, m
 
 
 def test_the_family_of_another_front_end_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="--family yolov8: not for street.cfg"):
+    with pytest.raises(UsageError, match=r"--family yolov8: not for street.cfg"):
         open_network("street", family="yolov8")
 
 

@@ -120,7 +120,7 @@ def test_a_grid_laid_out_at_export_is_refused_also_where_it_would_fit(tmp_path):
         match=r"fixed at 64x64, and node .*\(Add|Split\) may hold numbers laid out for that",
     ):
         open_network(path, size=(32, 128))
-    with pytest.raises(ModelError, match="64x64.*128x128"):
+    with pytest.raises(ModelError, match=r"64x64.*128x128"):
         open_network(path, size=(128, 128))
 
 

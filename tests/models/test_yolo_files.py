@@ -343,5 +343,5 @@ def test_random_numbers_in_the_place_of_a_checkpoints_own(tmp_path):
 @pytest.mark.parametrize("size", [(8, 7), (0, 8), (8, 8194)])
 def test_a_size_that_the_stride_does_not_divide_is_refused(tmp_path, size):
     path = saved(tmp_path / "x.pt", {"model": whole()})
-    with pytest.raises(ModelError, match="--size.*8192"):
+    with pytest.raises(ModelError, match=r"--size.*8192"):
         open_network(str(path), size=size)

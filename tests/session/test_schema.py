@@ -11,6 +11,7 @@ import pytest
 from detector.core.session.codec import json_schema
 from detector.core.session.document import SessionDocument, Summary
 from detector.lab.session.profile import RecordingDocument, profile_schema
+from detector.lab.session.why import Why
 from tests.session.documents import DOCUMENT
 
 FOLDER = Path(__file__).parents[2] / "docs/schema"
@@ -19,6 +20,7 @@ SCHEMAS = {
     "session": json_schema(SessionDocument),
     "profile": profile_schema(),
     "recording": json_schema(RecordingDocument),
+    "why": json_schema(Why),
 }
 
 

@@ -89,7 +89,7 @@ def test_another_track_can_be_chosen(decoder: str, folder: Path) -> None:
         with sources.open(str(path), decoder=decoder, choice=Choice(track=number)) as source:
             assert {frame.size for frame in source} == {SIZES[size]}
             assert f"video track {number} of 3 is read" in source.notes[0]
-    with pytest.raises(UsageError, match="--video-track 4.*1 to 3"):
+    with pytest.raises(UsageError, match=r"--video-track 4.*1 to 3"):
         sources.open(str(path), choice=Choice(track=4))
 
 

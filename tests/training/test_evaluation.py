@@ -39,7 +39,7 @@ def test_a_part_of_a_mean_has_a_share(tmp_path):
     path.touch()
     part = load_program("train_default").Part()
     assert part.convert(f"{path}@0.5", None, None) == (path, 0.5)
-    with pytest.raises(click.BadParameter, match="street.f16@0.5"):
+    with pytest.raises(click.BadParameter, match=r"street.f16@0.5"):
         part.convert(str(path), None, None)
 
 

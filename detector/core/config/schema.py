@@ -392,8 +392,7 @@ class OutputConfig:
     )
     no_video: bool = option(False, "Write no annotated video or pictures.", common=True)
     only_detections: bool = option(
-        False,
-        "Write frames with detections only. A video has clips around them, with --lead.",
+        False, "Write frames with detections only. A video has clips around them, with --lead."
     )
     lead: float | None = option(
         None,

@@ -1,8 +1,8 @@
 """Interleaved rounds of several variants become rows that can be compared, or the reason why not.
 
-An interval is the lowest and the highest round: so few rounds allow no better estimate. A ratio is
-taken within each round, so that a slow minute of the computer, which slows all variants down,
-cancels out; the median of these ratios counts.
+The interval of a row is the lowest and the highest round. A ratio is taken within each round, so
+that a slow minute of the computer, which slows all variants down, cancels out; what is told of
+these ratios, and when, is decided in ``statistics``.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from detector.core.errors.text import counted
 from detector.core.session.measured import Interval, Metric
 from detector.core.timeline.histogram import SAMPLE_FLOORS
 from detector.lab.analysis.layers import COMPUTE, LAUNCH_SHARE, MEMORY, NEITHER
+from detector.lab.analysis.statistics import ALPHA, Judged, judge, noise_floor, sign_p
 from detector.lab.session.comparison import (
     METRICS,
     About,
     Comparison,
     CountedLayer,
+    Noise,
     Round,
     Row,
     RowAgreement,
@@ -32,6 +34,7 @@ from detector.lab.session.comparison import (
     SweepCurves,
     SweepRow,
     VariantFacts,
+    Verdict,
 )
 from detector.lab.session.evaluation import MeanAccuracy
 from detector.lab.session.network import Peaks
@@ -40,9 +43,8 @@ from detector.lab.session.network import Peaks
 UNTOUCHED = ("read", "annotate", "write")
 # A difference below this share of a frame's time changes no conclusion, however small the noise.
 MATERIAL = 0.02
-# By chance, the intervals of two equal variants lie apart in one of 10 comparisons of 3 rounds, and
-# in one of 126 comparisons of 5 rounds.
-ROUNDS_FOR_A_WINNER = 3
+# With fewer, chance gives all rounds to one side in more than one of 20 comparisons.
+ROUNDS_FOR_A_WINNER = 6
 # Of a core. A variant that uses more while it waits for its turn takes time from the others.
 IDLE_SHARE = 0.02
 KNEE = 0.95  # of the best throughput
@@ -98,8 +100,21 @@ def place_on_roof(
     return RowRoof(share=share, bound=NEITHER if share < LAUNCH_SHARE else limit)
 
 
-def compare_variants(variants: Sequence[Variant], about: About) -> Comparison:
+@dataclass(frozen=True, slots=True)
+class Look:
+    """When the rounds are judged. ``share``: of ALPHA that may be spent. ``stopped``: why no more
+    rounds follow (``Noise``). ``twin``: the baseline once more, in a process of its own."""
+
+    share: float = 1.0
+    stopped: str = "rounds"
+    twin: Variant | None = None
+
+
+def compare_variants(
+    variants: Sequence[Variant], about: About, look: Look | None = None
+) -> Comparison:
     """The document that ``--json`` prints. ``about``: what is the same for all rows."""
+    look = look or Look()
     ran = [variant for variant in variants if variant.error is None and variant.rounds]
     base = ran[0] if ran else None
     warnings = (
@@ -112,9 +127,10 @@ def compare_variants(variants: Sequence[Variant], about: About) -> Comparison:
             *_different_load(base, ran),
         ]
     )
-    rows = tuple(_row(variant, base) for variant in variants)
+    noise, verdicts = (None, {}) if base is None else _judge_rows(base, ran, about, look)
+    rows = tuple(_row(variant, base, verdicts.get(id(variant), {})) for variant in variants)
     comparable = None if base is None or len(base.rounds) < 2 else not warnings
-    has_winner = comparable and about.rounds >= ROUNDS_FOR_A_WINNER
+    near = {metric: _contenders(ran, metric, look.share) for metric in METRICS}
     return Comparison(
         **vars(about),
         rows=rows,
@@ -122,11 +138,72 @@ def compare_variants(variants: Sequence[Variant], about: About) -> Comparison:
         baseline=base.name if base else None,
         interval="lowest and highest round",
         warnings=tuple(warnings),
-        fastest={metric: find_fastest(rows, metric) if has_winner else None for metric in METRICS},
+        fastest={
+            metric: names[0] if comparable and len(names) == 1 and len(ran) > 1 else None
+            for metric, names in near.items()
+        },
+        contenders=near,
+        noise=noise,
     )
 
 
-def _row(variant: Variant, base: Variant | None) -> Row:
+def is_decided(document: Comparison) -> bool:
+    """Whether no row is open, in any of the rates that it has."""
+    verdicts = [each for row in document.rows for each in row.verdict.values() if each is not None]
+    return all(each.outcome != "open" for each in verdicts)
+
+
+def _judge_rows(
+    base: Variant, ran: Sequence[Variant], about: About, look: Look
+) -> tuple[Noise, dict[int, dict[Metric, Verdict | None]]]:
+    """The verdicts by the id of their variant."""
+    others = [variant for variant in ran if variant is not base]
+    found: dict[int, dict[Metric, Verdict | None]] = {id(one): {} for one in others}
+    floors: dict[Metric, float] = {}
+    smallest: dict[Metric, float | None] = {}
+    for metric in METRICS:
+        floor = noise_floor(None if look.twin is None else _log_ratios(look.twin, base, metric))
+        floors[metric] = math.expm1(floor)
+        series = [_log_ratios(variant, base, metric) for variant in others]
+        told = [(one, values) for one, values in zip(others, series, strict=True) if values]
+        judged = judge([values for _, values in told], floor, MATERIAL, look.share)
+        for (variant, _), verdict in zip(told, judged, strict=True):
+            found[id(variant)][metric] = _verdict(verdict)
+        smallest[metric] = _finite(max((one.smallest for one in judged), default=math.inf))
+    noise = Noise(
+        floor=floors,
+        measured=look.twin is not None,
+        smallest=smallest,
+        stopped=look.stopped,
+        rounds=len(base.rounds),
+        alpha=ALPHA,
+        share=look.share,
+    )
+    return noise, found
+
+
+def _verdict(one: Judged) -> Verdict:
+    bounded = one.low > 0 and one.largest < math.exp(100)
+    return Verdict(
+        outcome=one.outcome,
+        ratio=one.ratio,
+        low=one.low if bounded else None,
+        high=one.high if bounded else None,
+        p=one.p,
+        largest=one.largest if bounded else None,
+        smallest=_finite(one.smallest),
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _log_ratios(variant: Variant, base: Variant, metric: Metric) -> list[float]:
+    return [math.log(ratio) for ratio in _ratios(variant, base, metric) if ratio > 0]
+
+
+def _row(variant: Variant, base: Variant | None, verdict: dict[Metric, Verdict | None]) -> Row:
     sound = variant.error is None and base is not None
     facts = variant.facts or VariantFacts()
     shares = facts.precision_executed
@@ -162,35 +239,30 @@ def _row(variant: Variant, base: Variant | None) -> Row:
         latency_ms=_latency(variant) if sound else None,
         latency_calls=_calls(variant) if sound else None,
         roof=variant.roof,
+        verdict=verdict,
     )
 
 
-def find_fastest(rows: Sequence[Row], metric: Metric) -> str | None:
-    """The row whose slowest round beats the fastest round of every other row, if there is one.
+def _contenders(ran: Sequence[Variant], metric: Metric, share: float) -> tuple[str, ...]:
+    """Rows that the noise does not tell from the one with the highest median, that one first.
 
-    None too where fewer than two rows have figures.
+    A winner has to beat each of the others, so no test among these needs a correction (Berger,
+    Technometrics 24, 1982). Differences within the noise floor of two processes are none.
     """
-    ranked = _rank(rows, metric)
-    if len(ranked) < 2:
-        return None
-    (best, name), *others = ranked
-    return name if all(best.low > other.high for other, _ in others) else None
+    ranked = sorted(
+        (one for one in ran if _series(one, metric)), key=lambda one: -median(_series(one, metric))
+    )
+    best = ranked[:1]
+    return tuple(
+        one.name
+        for one in ranked
+        if one is best[0] or not _is_beaten(_log_ratios(one, best[0], metric), share)
+    )
 
 
-def find_contenders(rows: Sequence[Row], metric: Metric) -> list[str]:
-    """Rows that the noise does not tell from the one with the highest median, that one first."""
-    ranked = _rank(rows, metric)
-    return [name for interval, name in ranked if interval.high >= ranked[0][0].low]
-
-
-def _rank(rows: Sequence[Row], metric: Metric) -> list[tuple[Interval, str]]:
-    """Rows with figures, by their medians, the highest first; equal ones in the rows' order."""
-    measured = [
-        (interval, row.name)
-        for row in rows
-        if row.error is None and (interval := row.fps[metric]) is not None
-    ]
-    return sorted(measured, key=lambda one: -one[0].median)
+def _is_beaten(ratios: Sequence[float], share: float) -> bool:
+    beyond = min(0.0, median(ratios) + noise_floor(None)) if ratios else 0.0
+    return beyond < 0 and sign_p(ratios, -noise_floor(None)) <= ALPHA * share
 
 
 def _series(variant: Variant, metric: Metric) -> list[float]:
@@ -202,12 +274,16 @@ def _interval(values: Sequence[float]) -> Interval | None:
 
 
 def _ratio(variant: Variant, base: Variant, metric: Metric) -> Interval | None:
+    return _interval(_ratios(variant, base, metric))
+
+
+def _ratios(variant: Variant, base: Variant, metric: Metric) -> list[float]:
     """Over the rounds that both have, each against its neighbour in time."""
     pairs = [
         (own.fps[metric], other.fps[metric])
         for own, other in zip(variant.rounds, base.rounds, strict=False)
     ]
-    return _interval([own / other for own, other in pairs if own is not None and other])
+    return [own / other for own, other in pairs if own is not None and other]
 
 
 def _agreement(counted: Agreement | None) -> RowAgreement | None:

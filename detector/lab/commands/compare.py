@@ -28,6 +28,7 @@ WITHOUT = (
     examples=(
         "detect-video compare in.mp4                          # every engine that is usable here",
         "detect-video compare in.mp4 --precision fp32,int8    # what int8 gains, and loses",
+        "detect-video compare in.mp4 --rounds auto            # until every row is decided",
         "detect-video compare in.mp4 --use                    # auto takes the winner from now on",
         "detect-video compare in.mp4 --model a.pt,b.pt --table t.md    # models side by side",
     ),
@@ -57,11 +58,19 @@ WITHOUT = (
 )
 @click.option(
     "--rounds",
-    metavar="N",
-    type=click.IntRange(1, 1000),
-    default=5,
+    metavar="N|auto",
+    default="8",
     show_default=True,
-    help="Rounds; in each, every variant has one turn.",
+    help="Rounds; in each, every variant has one turn. auto: until every row is decided, "
+    "with the first row twice.",
+)
+@click.option(
+    "--seconds",
+    metavar="N",
+    type=click.FloatRange(1, 86400),
+    default=300.0,
+    show_default=True,
+    help="How long the rounds of --rounds auto may take.",
 )
 @click.option(
     "--use/--no-use",
@@ -87,7 +96,8 @@ def command(
     dataset: str | None,
     precision: str | None,
     batch: str,
-    rounds: int,
+    rounds: str,
+    seconds: float,
     use: bool | None,
     labels: str | None,
     mapping: str | None,
@@ -98,10 +108,11 @@ def command(
 ) -> int:
     """Compare engines, precisions and models on the same frames.
 
-    Every variant runs in a process of its own. They take turns, A B C A B C, in several rounds of
-    --frames frames (60). Printed are the median and the interval of the rounds; no winner is named
-    inside the noise. Beside every speed stands the agreement of the detections with those of fp32,
-    and with --labels their average precision. With --use, auto takes the fastest variant that
+    Every variant runs in a process of its own. They take turns, in an order that is drawn anew, in
+    several rounds of --frames frames (60). Printed are the median and the interval of the rounds,
+    and what is a difference and what is noise; no winner is named inside it. --rounds auto goes on
+    until that is decided. Beside every speed stands the agreement of the detections with those of
+    fp32, and with --labels their average precision. With --use, auto takes the fastest variant that
     agrees from then on; eval never does.
     """
     from detector.core.config.levels import resolve_config
@@ -109,6 +120,7 @@ def command(
     from detector.lab.compare import (
         compare_command,
         parse_models,
+        parse_rounds,
         preview_choice,
         record_comparison,
     )
@@ -130,7 +142,8 @@ def command(
             engine,
             precision,
             batch,
-            rounds=rounds,
+            rounds=parse_rounds(rounds),
+            seconds=seconds,
             watch=watch,
             labels=labels,
             mapping=mapping,

@@ -39,6 +39,7 @@ class _ListsPasses(LogsRuns):
         "detect-video profile in.mp4 --run-dir runs/why    # the run and all passes",
         "detect-video profile in.mp4 --only layers         # time of every layer, nothing else",
         "detect-video profile in.mp4 --only what_if        # what a faster stage would bring",
+        "detect-video profile in.mp4 --target 60fps        # the cheapest changes that reach it",
     ),
     cls=_ListsPasses,
 )
@@ -50,6 +51,24 @@ class _ListsPasses(LogsRuns):
     "--sweep",
     is_flag=True,
     help="Also run batches 1 to 8 in every precision: takes 15 s, or minutes.",
+)
+@click.option(
+    "--target",
+    metavar="FPS",
+    help="Find the cheapest changes that reach so many FPS here (60fps); exit 8 where none do.",
+)
+@click.option(
+    "--target-seconds",
+    metavar="N",
+    type=click.FloatRange(1, 86400),
+    default=180.0,
+    show_default=True,
+    help="How long --target may look.",
+)
+@click.option(
+    "--moments",
+    is_flag=True,
+    help="Also record what the computer did at each frame, for why. Costs some 0.2 ms a frame.",
 )
 @click.option(
     "--nsys",
@@ -91,6 +110,9 @@ def command(
     config_file: str | None,
     only: str | None,
     sweep: bool,
+    moments: bool,
+    target: str | None,
+    target_seconds: float,
     nsys: str | None,
     nsys_run: int | None,
     what_if_seconds: float,
@@ -110,7 +132,7 @@ def command(
     A pass that needs a profiler runs the pipeline again, so the reported FPS are never disturbed.
     """
     from detector.core.config.levels import resolve_config
-    from detector.core.errors import UsageError
+    from detector.core.errors import GateError, UsageError
     from detector.core.errors.writing import utf8
     from detector.core.run.canvas import refuse_rect
     from detector.core.session.store import add_to_session
@@ -119,14 +141,16 @@ def command(
     from detector.lab.analysis.profile import profile_document
     from detector.lab.profile import profile
     from detector.lab.report.page import page
+    from detector.lab.report.parts.target import missed
     from detector.lab.report.tables import csv_files
+    from detector.lab.session.passes import TargetFacts
+    from detector.lab.target import parse_target, profile_for_target
     from detector.lab.terminal.profile import print_profile
 
     if prove:
         raise UsageError("--prove is gone: what_if measures every change itself; leave it out")
     if nsys is not None and source is None:
-        if as_csv:
-            raise UsageError("--csv writes into a run's session; a recording has none: use --json")
+        _refuse_for_recording(as_csv, target)
         return _print_recording(nsys, nsys_run, as_json)
     if source is None or nsys is not None:
         raise UsageError("profile needs a SOURCE to run, or --nsys FILE to read: one of the two")
@@ -141,16 +165,31 @@ def command(
         if not as_json:
             echo(text, nl=whole, err=True)
 
-    session = profile(
-        source,
-        config,
-        only=[name.strip() for name in only.split(",") if name.strip()] if only else None,
-        more=["sweep"] if sweep else [],
-        seconds=what_if_seconds,
-        sheet=sheet,
-        command=sys.argv,
-        say=say,
-    )
+    wanted = [name.strip() for name in only.split(",") if name.strip()] if only else None
+    more = [*["sweep"] * sweep, *["moments"] * moments]
+    if target is None:
+        session = profile(
+            source,
+            config,
+            only=wanted,
+            more=more,
+            seconds=what_if_seconds,
+            sheet=sheet,
+            command=sys.argv,
+            say=say,
+        )
+    else:
+        session = profile_for_target(
+            source,
+            config,
+            parse_target(target),
+            only=[*(wanted or ["what_if"]), *more],
+            seconds=target_seconds,
+            what_if_s=what_if_seconds,
+            sheet=sheet,
+            command=sys.argv,
+            say=say,
+        )
     report = add_to_session(session.folder, "report.html", page(session))
     if as_json:
         print_json(profile_document(session).as_builtins())
@@ -163,7 +202,19 @@ def command(
     for name, text in csv_files(session).items() if as_csv else ():
         add_to_session(session.folder, name, utf8(text))
     log_to_trackers(trackers, session)
+    facts = session.facts(TargetFacts)
+    if facts is not None and not facts.reached:
+        raise GateError(f"--target {target}: {missed(facts)}")
     return session.document.exit.code
+
+
+def _refuse_for_recording(as_csv: bool, target: str | None) -> None:
+    from detector.core.errors import UsageError
+
+    if as_csv:
+        raise UsageError("--csv writes into a run's session; a recording has none: use --json")
+    if target is not None:
+        raise UsageError("--target runs SOURCE in other ways; a recording cannot: leave it out")
 
 
 def _print_recording(path: str, number: int | None, as_json: bool) -> int:

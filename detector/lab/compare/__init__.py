@@ -31,6 +31,7 @@ from detector.lab.compare.rounds import Plan, Watch, compare, with_frames
 from detector.lab.session.comparison import ComparedVideo, Comparison
 
 LARGEST_BATCH = 4096
+MOST_ROUNDS = 1000
 
 
 def compare_command(
@@ -40,17 +41,19 @@ def compare_command(
     precisions: str | None,
     batches: str,
     *,
-    rounds: int,
+    rounds: int | None,
     watch: Watch,
     labels: str | None = None,
     mapping: str | None = None,
     models: str | None = None,
     dataset: str | None = None,
+    seconds: float = 300.0,
 ) -> tuple[Comparison, int]:
     """The document, and the exit code: 0 where a row has figures, else that of the first error.
 
     ``labels`` of the frames and ``mapping`` of classes are what ``eval`` reads; ``dataset``: what
-    it judges in place of the frames. ``models``: files or names, with commas. Raises UsageError
+    it judges in place of the frames. ``models``: files or names, with commas. ``rounds``: None for
+    as many as decide it, within ``seconds``. Raises UsageError
     for an unknown engine or precision or an impossible batch, and SourceError, both before a model
     is loaded. Without ``engines`` and ``precisions`` every usable engine runs in fp32, and so does
     what a run of these options takes by itself.
@@ -73,6 +76,7 @@ def compare_command(
         rounds,
         models=parse_models(models),
         dataset=None if dataset is None else open_dataset(dataset, mapping),
+        seconds=seconds,
     )
     video, opened = _inspect_source(plan, labels, None if labels is None else mapping)
     plan = replace(plan, labels=opened)
@@ -185,6 +189,15 @@ def parse_models(text: str | None) -> list[str]:
     if twice is not None:
         raise UsageError(f"--model {text}: names {twice} twice")
     return words if len(words) > 1 else []
+
+
+def parse_rounds(text: str) -> int | None:
+    """How many; None for as many as decide it ("auto")."""
+    if text == "auto":
+        return None
+    if not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= MOST_ROUNDS:
+        raise UsageError(f"--rounds {text[:40]}: give a number from 1 to {MOST_ROUNDS}, or auto")
+    return int(text)
 
 
 def _parse_engines(text: str | None) -> list[str]:

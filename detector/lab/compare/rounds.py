@@ -1,12 +1,15 @@
-"""All variants are opened side by side, each in its own process. Then they take turns, A B C A B C,
-one at a time, for several rounds."""
+"""All variants are opened side by side, each in its own process. Then they take turns, one at a
+time, for several rounds. The order within each round is drawn anew: that is what lets
+``analysis.statistics`` tell a difference from noise of any kind."""
 
 from __future__ import annotations
 
+import random
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -18,7 +21,15 @@ from detector.core.errors import SourceError
 from detector.core.errors.text import counted
 from detector.core.run.tiling import Tiling
 from detector.core.types import Detections
-from detector.lab.analysis.compare import Variant, compare_variants, label, place_on_roof
+from detector.lab.analysis.compare import (
+    Look,
+    Variant,
+    compare_variants,
+    is_decided,
+    label,
+    place_on_roof,
+)
+from detector.lab.analysis.statistics import LOOKS, share_of_look
 from detector.lab.compare.judging import JudgedData
 from detector.lab.compare.labels import Labels
 from detector.lab.compare.worker import (
@@ -44,10 +55,12 @@ Watch = Callable[[str, int, int], object]  # what is being done, steps done, ste
 class Plan:
     """Every engine with every precision and every batch.
 
-    ``config``: the other options, the same for all. ``rounds``: timed turns of each variant.
+    ``config``: the other options, the same for all. ``rounds``: timed turns of each variant; None:
+    until every row is decided, or ``seconds`` have passed.
     ``labels``: of the frames of a round, where there are any. ``models``: side by side; none: the
     one of ``config``. ``dataset``: on which each variant's average precision is taken. ``usual``:
-    engine and precision that a run takes by itself, which have a row too.
+    engine and precision that a run takes by itself, which have a row too. ``dice``: draws the order
+    of turns.
     """
 
     source: str
@@ -55,11 +68,17 @@ class Plan:
     engines: Sequence[str]
     precisions: Sequence[str]
     batches: Sequence[int]
-    rounds: int
+    rounds: int | None
     labels: Labels | None = None
     models: Sequence[str] = ()
     dataset: JudgedData | None = None
     usual: tuple[str, str] | None = None
+    seconds: float = 300.0
+    dice: random.Random = field(default_factory=random.Random)
+
+    @property
+    def most_rounds(self) -> int:
+        return LOOKS[-1] if self.rounds is None else self.rounds
 
     def variants(self) -> list[Variant]:
         """Models outermost, batches innermost. A variant that was named twice gets a number."""
@@ -86,7 +105,8 @@ def compare(plan: Plan, watch: Watch) -> tuple[Comparison, list[Variant]]:
     """
     variants = plan.variants()
     judged = (plan.labels is not None) + (plan.dataset is not None)
-    steps = len(variants) * (2 + plan.rounds + judged) + bool(plan.models)
+    turns = len(variants) + (plan.rounds is None)  # with the baseline's twin
+    steps = len(variants) * (2 + judged) + turns * plan.most_rounds + bool(plan.models)
     done = 0
 
     def step(text: str) -> None:
@@ -101,11 +121,7 @@ def compare(plan: Plan, watch: Watch) -> tuple[Comparison, list[Variant]]:
             if plan.labels is not None and variant.facts is not None:
                 plan.labels.bind(variant.facts.class_names)  # before the next one is loaded
         references = [_check_all(crew, of_model, plan, step) for of_model in _by_model(variants)]
-        for number in range(plan.rounds):
-            for at, variant in enumerate(variants):
-                step(f"round {number + 1} of {plan.rounds}: {variant.name}")
-                if variant.error is None:
-                    _run_round(crew, at, variant)
+        look = take_rounds(crew, variants, plan, step)
         _judge_all(crew, variants, plan, step)
         if plan.models:
             step("this computer's peaks")
@@ -117,7 +133,80 @@ def compare(plan: Plan, watch: Watch) -> tuple[Comparison, list[Variant]]:
             plan.dataset.judge(variant, _config_of(plan, variant), plan.source)
     watch("done", steps, steps)
     reference = references[0] if len(references) == 1 else EACH_MODELS
-    return compare_variants(variants, _about(plan, variants, reference)), variants
+    return compare_variants(variants, _about(plan, variants, reference), look), variants
+
+
+def take_rounds(
+    crew: Crew, variants: Sequence[Variant], plan: Plan, step: Callable[[str], None]
+) -> Look:
+    """Runs the rounds, and says how the last look at them was taken."""
+    turns = list(enumerate(variants))
+    twin = _open_twin(crew, variants, plan) if plan.rounds is None else None
+    if twin is not None:
+        turns.append((len(variants), twin))
+    start, done = time.monotonic(), 0
+    while True:
+        done += 1
+        for at, variant in plan.dice.sample(turns, len(turns)):
+            step(f"round {done} of {plan.most_rounds}: {variant.name}")
+            if variant.error is None:
+                _run_round(crew, at, variant)
+        if plan.rounds is not None:
+            if done >= plan.rounds:
+                return Look()
+            continue
+        late = (time.monotonic() - start) * (done + 1) / done > plan.seconds
+        stopped = "most" if done == plan.most_rounds else "time" if late else "decided"
+        share = share_of_look(done, stopped != "decided")
+        look = Look(share, stopped, twin if twin is not None and twin.error is None else None)
+        if share and (
+            stopped != "decided"
+            or is_decided(compare_variants(variants, _about(plan, variants, None), look))
+        ):
+            return look
+
+
+def run_in_turns(
+    source: str,
+    configs: Sequence[Config],
+    rounds: int,
+    dice: random.Random,
+    watch: Callable[[int], object] = lambda done: None,
+) -> tuple[list[Variant], list[list[Detections]]]:
+    """Whole configurations, measured as the rows of a comparison are: their rounds, and what each
+    detects, in a pass of its own. A variant that fails has its ``error``. ``watch``: is told how
+    many rounds are done."""
+    variants = [
+        Variant(one.runtime.engine, one.runtime.precision, one.runtime.batch) for one in configs
+    ]
+    found: list[list[Detections]] = [[] for _ in configs]
+    turns = list(enumerate(variants))
+    with _crew() as crew:
+        for at, variant in turns:
+            crew.open_as(at, variant, source, configs[at])
+            answer = None
+            if variant.error is None:
+                answer = crew.ask(at, variant, Command("check"), Check)
+            if answer is not None:
+                found[at] = read_detections(answer.detections)
+        for done in range(rounds):
+            watch(done)
+            for at, variant in dice.sample(turns, len(turns)):
+                if variant.error is None:
+                    _run_round(crew, at, variant)
+    return variants, found
+
+
+def _open_twin(crew: Crew, variants: Sequence[Variant], plan: Plan) -> Variant | None:
+    """The baseline once more: what lies between the two is noise."""
+    base = next((one for one in variants if one.error is None), None)
+    if base is None:
+        return None
+    twin = Variant(
+        base.engine, base.precision, base.batch, f"{base.name} (again)", model=base.model
+    )
+    crew.open(len(variants), twin, plan)
+    return twin
 
 
 def _place_on_roofs(variants: Sequence[Variant], inputs: int) -> None:
@@ -137,7 +226,7 @@ def _place_on_roofs(variants: Sequence[Variant], inputs: int) -> None:
         )
 
 
-class _Crew:
+class Crew:
     """The worker processes, by the number of their variant, and the folder that they share."""
 
     def __init__(self, folder: Path) -> None:
@@ -145,11 +234,14 @@ class _Crew:
         self._children: dict[int, Process] = {}
 
     def open(self, at: int, variant: Variant, plan: Plan) -> None:
+        self.open_as(at, variant, plan.source, _config_of(plan, variant))
+
+    def open_as(self, at: int, variant: Variant, source: str, config: Config) -> None:
+        """``config``: of the whole run, with its number of frames."""
         place = self._folder / str(at)
         place.mkdir()
         self._children[at] = Process(place, self._folder)
-        config = _config_of(plan, variant)
-        opening = Opening(config.as_dict(), plan.source, str(place))
+        opening = Opening(config.as_dict(), source, str(place))
         variant.facts = self.ask(at, variant, Command("open", opening), VariantFacts)
 
     def ask(self, at: int, variant: Variant, command: Command, kind: type[Wanted]) -> Wanted | None:
@@ -175,11 +267,11 @@ class _Crew:
 
 
 @contextmanager
-def _crew() -> Iterator[_Crew]:
+def _crew() -> Iterator[Crew]:
     with tempfile.TemporaryDirectory(
         prefix="detect-video-compare-", ignore_cleanup_errors=True
     ) as folder:
-        crew = _Crew(Path(folder))
+        crew = Crew(Path(folder))
         try:
             yield crew
             crew.close_all()
@@ -204,7 +296,7 @@ def _config_of(plan: Plan, variant: Variant) -> Config:
 
 
 def _check_all(
-    crew: _Crew, numbered: list[tuple[int, Variant]], plan: Plan, step: Callable[[str], None]
+    crew: Crew, numbered: list[tuple[int, Variant]], plan: Plan, step: Callable[[str], None]
 ) -> str | None:
     """Compares what the variants of one model detect in the same pictures with fp32's detections,
     untimed.
@@ -246,7 +338,7 @@ def _check_all(
 
 
 def _run_reference(
-    crew: _Crew, plan: Plan, engines: Sequence[str], model: str | None, first: int
+    crew: Crew, plan: Plan, engines: Sequence[str], model: str | None, first: int
 ) -> tuple[str, list[Detections]] | None:
     """fp32 on the first engine that can run it, the default engine last. It is never timed."""
     for number, engine in enumerate(dict.fromkeys([*engines, choose_by_rank()[0]])):
@@ -273,7 +365,7 @@ def _by_model(variants: Sequence[Variant]) -> list[list[tuple[int, Variant]]]:
 
 
 def _judge_all(
-    crew: _Crew, variants: Sequence[Variant], plan: Plan, step: Callable[[str], None]
+    crew: Crew, variants: Sequence[Variant], plan: Plan, step: Callable[[str], None]
 ) -> None:
     if plan.labels is None:
         return
@@ -283,7 +375,7 @@ def _judge_all(
             _judge(crew, at, variant, plan.labels)
 
 
-def _judge(crew: _Crew, at: int, variant: Variant, labels: Labels) -> None:
+def _judge(crew: Crew, at: int, variant: Variant, labels: Labels) -> None:
     """Average precision of a variant.
 
     It comes after all rounds, so that it is no part of their times or of the peak of memory. What
@@ -307,7 +399,7 @@ def _judge(crew: _Crew, at: int, variant: Variant, labels: Labels) -> None:
         variant.facts = replace(facts, notes=notes)
 
 
-def _run_round(crew: _Crew, at: int, variant: Variant) -> None:
+def _run_round(crew: Crew, at: int, variant: Variant) -> None:
     answer = crew.ask(at, variant, Command("round"), Round)
     if answer is not None:
         variant.rounds.append(answer)
@@ -322,7 +414,7 @@ def _about(plan: Plan, variants: Sequence[Variant], reference: str | None) -> Ab
         model_sha256=facts.model_sha256,
         model_input=facts.model_input,
         random_weights=facts.random_weights,
-        rounds=plan.rounds,
+        rounds=max((len(one.rounds) for one in variants), default=0) or plan.most_rounds,
         frames=next((turn.frames for variant in variants for turn in variant.rounds), None),
         reference=reference,
         models=tuple(plan.models),

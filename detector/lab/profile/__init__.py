@@ -22,6 +22,7 @@ import pkgutil
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,8 @@ Say = Callable[[str, bool], None]
 
 __all__ = ["choose_passes", "list_passes", "open_pass", "profile", "run_passes"]
 
-BESIDE = ("base", "batches", "nvml", "stand_ins")  # modules of this folder that are no pass
+# Modules of this folder that are no pass.
+BESIDE = ("base", "batches", "nvml", "recorder", "stand_ins")
 
 
 def list_passes() -> list[str]:
@@ -101,13 +103,21 @@ def profile(
         raise UsageError("--only-detections: profile shows frames of the whole video; leave it out")
     sources.refuse_pipe(source, "each pass reads the source anew")
     opened: list[LoadedModel] = []
+    recorder = None
+    if "moments" in wanted:
+        from detector.lab.profile.recorder import Recorder
+
+        recorder = Recorder()
 
     def note(machine: LoadedModel) -> None:
         opened.append(machine)
+        if recorder is not None:
+            recorder.begin()
         say("the plain run ... ", False)  # what is refused before stands on a line of its own
 
-    hooks = Hooks(timed=True, loaded=note)
-    result = detect([source], _keep_video_in_session(config), command=command, hooks=hooks)
+    hooks = Hooks(timed=True, loaded=note, detected=recorder)
+    with recorder or nullcontext():
+        result = detect([source], _keep_video_in_session(config), command=command, hooks=hooks)
     for error in result.errors:
         say("failed", True)
         raise error
@@ -118,7 +128,7 @@ def profile(
     decided = replace(opened[0].config or config, output=config.output)
     pinned = pin_choices(decided, plain.document, opened[0].engine.device)
     with Session.reopened(result.session) as session:
-        occasion = Occasion(source, pinned, session, plain, seconds, sheet=sheet)
+        occasion = Occasion(source, pinned, session, plain, seconds, sheet=sheet, recorder=recorder)
         run_passes(occasion, wanted, say)
     return read_session(result.session)
 

@@ -29,6 +29,7 @@ from detector.lab.session.read import SavedSession, read_session
 
 if TYPE_CHECKING:
     from detector.core.run.loading import LoadedModel
+    from detector.lab.profile.recorder import Recorder
 
 Sample = TypeVar("Sample")
 
@@ -76,7 +77,8 @@ class Occasion:
     compared with. ``config``: of that run, with everything that ``auto`` decided there
     (``pin_choices``), so that a pass cannot run anything else. ``records``: of the passes before
     this one. ``seconds``: how long what-if may take for more rounds. ``seen``: what ran the network
-    in the pass that is on. ``sheet``: GFLOP/s and GB/s that a data sheet promises."""
+    in the pass that is on. ``sheet``: GFLOP/s and GB/s that a data sheet promises. ``recorder``:
+    what listened to the plain run, where that was asked for."""
 
     source: str
     config: Config
@@ -86,6 +88,7 @@ class Occasion:
     records: dict[str, PassRecord] = field(default_factory=dict)
     seen: list[Execution] = field(default_factory=list)
     sheet: tuple[float, float] | None = None
+    recorder: Recorder | None = None
 
     def __post_init__(self) -> None:
         if self.plain:  # whoever makes one: no pass is handed a choice

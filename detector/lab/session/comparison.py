@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import get_args
 
 from msgspec import UNSET, UnsetType
@@ -58,6 +58,39 @@ class RowRoof:
 
 
 @dataclass(frozen=True)
+class Verdict:
+    """A row beside the baseline, beyond the noise or not. ``outcome``: faster, slower, same (a
+    difference that matters is ruled out) or open. ``ratio`` with ``low`` and ``high``: of FPS, for
+    all rows and looks together; null where so few rounds bound nothing. ``p``: corrected by Holm.
+    ``largest``: no larger difference fits the rounds. ``smallest``: the least effect that this many
+    rounds find in nine of ten cases. Both as shares."""
+
+    outcome: str
+    ratio: float
+    low: float | None
+    high: float | None
+    p: float
+    largest: float | None
+    smallest: float | None
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What chance does here. ``floor``: the share by which two processes of the baseline were
+    apart, or what two processes may always be (``measured`` false). ``smallest``: the least effect
+    that the rows' rounds can show. ``stopped``: rounds (as asked), decided, most (rounds) or time.
+    ``alpha``: the rate of false alarms, and ``share``: what the last look could spend of it."""
+
+    floor: dict[Metric, float]
+    measured: bool
+    smallest: dict[Metric, float | None]
+    stopped: str
+    rounds: int
+    alpha: float
+    share: float
+
+
+@dataclass(frozen=True)
 class Row:
     """One variant. Speeds, ratios and CPU are null where ``error`` says why.
 
@@ -95,6 +128,7 @@ class Row:
     latency_ms: dict[str, Interval | None] | None = None
     latency_calls: int | None = None
     roof: RowRoof | None = None
+    verdict: dict[Metric, Verdict | None] = field(default_factory=dict)
 
 
 # The document
@@ -148,7 +182,8 @@ class About:
 @dataclass(frozen=True, kw_only=True)
 class Comparison(About):
     """``comparable``: null where one round, or no row, cannot tell. ``fastest``: the row that wins
-    beyond the noise. ``recorded``: the file that keeps the result, or why none does."""
+    beyond the noise; ``contenders``: those that the noise does not tell from the highest median,
+    that one first. ``recorded``: the file that keeps the result, or why none does."""
 
     rows: tuple[Row, ...]
     comparable: bool | None
@@ -156,6 +191,8 @@ class Comparison(About):
     interval: str
     warnings: tuple[str, ...]
     fastest: dict[Metric, str | None]
+    contenders: dict[Metric, tuple[str, ...]] = field(default_factory=dict)
+    noise: Noise | None = None
     video: ComparedVideo | UnsetType = UNSET
     recorded: str | UnsetType = UNSET
 

@@ -346,6 +346,96 @@ class SweepFacts:
     reference: str | None = None
 
 
+# ----------------------------------------------------------------------
+# moments: what the computer did at each frame of the plain run
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadMoments:
+    """Milliseconds on a core, and ready without one, since the moment before."""
+
+    cpu_ms: Sequence[float]
+    ready_ms: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """A garbage collection of Python, by the clock of the spans."""
+
+    start_ns: int
+    end_ns: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class MomentsFacts:
+    """A row for each frame, at ``at_ns`` of the clock of the spans, when it was written; of what
+    was since the row before, the first since ``began_ns``.
+    ``threads``: by their names in the spans; those of libraries together are ``library``.
+    ``faults``, ``disk_faults``: page faults of the process since the row before, and those that
+    read from a disk. ``mhz``: the mean clock of the cores; empty where the system does not tell.
+    ``keys``: the key frames of the source; null where its file does not tell. ``cost_us``: what a
+    row took, the median; ``slowdown``: what they took of the run, from 1 on."""
+
+    began_ns: int
+    frames: Sequence[int]
+    at_ns: Sequence[int]
+    threads: Mapping[str, ThreadMoments]
+    faults: Sequence[int]
+    disk_faults: Sequence[int]
+    mhz: Sequence[float]
+    collections: Sequence[Collection]
+    cost_us: float
+    slowdown: float
+    keys: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        times = [each for one in self.threads.values() for each in (one.cpu_ms, one.ready_ms)]
+        sizes = {len(each) for each in (self.frames, self.faults, self.disk_faults, *times)}
+        if {*sizes, len(self.mhz or self.at_ns)} != {len(self.at_ns)}:
+            raise ValueError("the columns of moments differ in length")
+
+
+# ----------------------------------------------------------------------
+# target: what reaches so many FPS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetTrial:
+    """A set of changes. ``fps``: of the source's frames, end to end, in one short run; null where
+    ``error`` says why. ``agreement``: with the detections of fp32 on all frames; null where nothing
+    tells. ``frames_share``: of the frames that have detections. ``video``: what becomes of it."""
+
+    settings: Mapping[str, Any]
+    text: str
+    fps: float | None
+    agreement: float | None
+    frames_share: float
+    video: str
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetFacts:
+    """The cheapest set that reaches ``target_fps``, or where none did (``reached`` false) the
+    fastest. ``before`` and ``fps``: of the defaults and of the set, over ``rounds`` by turns.
+    ``ceilings``: FPS with a stage that costs nothing, where that helped in every round."""
+
+    target_fps: float
+    reached: bool
+    settings: Mapping[str, Any]
+    text: str
+    before: Interval | None
+    fps: Interval | None
+    rounds: Count
+    agreement: float | None
+    frames_share: float
+    video: str
+    tried: Sequence[TargetTrial]
+    ceilings: Mapping[str, float]
+    notes: Sequence[str]
+
+
 FACTS: dict[str, type[Any]] = {
     "loop": LoopFacts,
     "critical_path": CriticalPathFacts,
@@ -360,8 +450,11 @@ FACTS: dict[str, type[Any]] = {
     "energy": EnergyFacts,
     "counters": CountersFacts,
     "sweep": SweepFacts,
+    "moments": MomentsFacts,
+    "target": TargetFacts,
 }
-"""Pass -> the type that its file is read as. Facts of any other pass are read as a dict."""
+"""Pass -> the type that its file is read as. Facts of any other pass are read as a dict. ``target``
+is no pass: it runs what the run did not."""
 
 
 # ----------------------------------------------------------------------

@@ -9,9 +9,10 @@ from detector.core.session.measured import Interval, Metric
 from detector.core.tables import Column, Table
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.tables import print_pieces, table_fits
-from detector.lab.analysis.compare import ROUNDS_FOR_A_WINNER, find_contenders
+from detector.lab.analysis.compare import ROUNDS_FOR_A_WINNER
+from detector.lab.analysis.statistics import fewest_rounds
 from detector.lab.report.side_by_side import side_by_side
-from detector.lab.session.comparison import METRICS, ComparedLabels, Comparison, Row
+from detector.lab.session.comparison import METRICS, ComparedLabels, Comparison, Row, Verdict
 from detector.lab.session.evaluation import Figure
 
 WORDS: dict[Metric, str] = {"inference": "inference FPS", "end_to_end": "end-to-end FPS"}
@@ -35,6 +36,8 @@ def print_comparison(
     print_pieces(console, pieces)
     last = [f"warning: {warning}" for warning in document.warnings]
     last += [_sentence(document, metric) for metric in METRICS if document.baseline]
+    for line in _decisions(document):
+        console.print(Text(line))
     for line in last:
         console.print(Text(line, style="bold"))
     if document.usual is not None:
@@ -174,14 +177,59 @@ def _notes(document: Comparison) -> list[str]:
     return lines if document.baseline else lines[1:]
 
 
+def _decisions(document: Comparison) -> list[str]:
+    """Each row beside the baseline, and what these rounds could see at all."""
+    noise = document.noise
+    if noise is None or document.baseline is None or document.comparable is None:
+        return []
+    told = [
+        (metric, row.name, verdict)
+        for metric in METRICS
+        for row in document.rows
+        if (verdict := row.verdict.get(metric)) is not None
+    ]
+    least = fewest_rounds(len({name for _, name, _ in told}), noise.share)
+    lines = [
+        f"{WORDS[metric]}: {name} {_decision(verdict, document.baseline, least)}"
+        for metric, name, verdict in told
+    ]
+    if not lines:
+        return []
+    seen = [noise.smallest[metric] for metric in METRICS if noise.smallest.get(metric) is not None]
+    floors = [noise.floor[metric] for metric in METRICS]
+    how = "the first row beside itself" if noise.measured else "of any two processes"
+    sees = f"; they show a difference of {max(seen):.1%} or more" if seen else ""  # type: ignore[type-var]
+    why = {
+        "rounds": "",
+        "decided": ", all decided",
+        "most": ", the most that auto runs",
+        "time": ", when the time was used up",
+    }[noise.stopped]
+    lines.append(
+        f"noise floor {max(floors):.1%}, {how}; {counted(noise.rounds, 'round')}{why}{sees}"
+    )
+    return lines
+
+
+def _decision(verdict: Verdict, baseline: str, least: int) -> str:
+    if verdict.low is None or verdict.high is None or verdict.largest is None:
+        return f"is not told from {baseline} by so few rounds; use --rounds {least} or more"
+    between = f"[{verdict.low - 1:+.1%} .. {verdict.high - 1:+.1%}]"
+    if verdict.outcome in ("faster", "slower"):
+        return f"is {verdict.outcome} than {baseline} by {abs(verdict.ratio - 1):.1%} {between}"
+    if verdict.outcome == "same":
+        return f"has no difference larger than {verdict.largest:.1%} from {baseline}"
+    return f"is not told from {baseline}: no difference larger than {verdict.largest:.1%} {between}"
+
+
 def _sentence(document: Comparison, metric: Metric) -> str:
     """Which row is fastest, or why none is."""
     name, what = document.fastest[metric], WORDS[metric]
     if name is None:
-        near = find_contenders(document.rows, metric)
+        near = document.contenders.get(metric, ())
         if document.comparable is False:
             return f"{what}: no winner, because the rows are not comparable"
-        if len(near) < 2 and document.rounds < ROUNDS_FOR_A_WINNER:
+        if document.rounds < ROUNDS_FOR_A_WINNER:
             rounds = counted(document.rounds, "round")
             return f"{what}: no winner from {rounds}; use --rounds {ROUNDS_FOR_A_WINNER} or more"
         if len([row for row in document.rows if row.error is None]) < 2:

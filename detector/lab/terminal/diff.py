@@ -17,7 +17,8 @@ CHANGES = (
     Column("after", form=".3f", unit="ms", out=2),
     Column("ratio", form=".3f"),
     Column("interval", "95% interval", value=lambda one: f"{one.low:.3f} .. {one.high:.3f}"),
-    Column("verdict", ""),
+    Column("verdict", "", value=lambda one: _verdict(one)),
+    Column("smallest", "sees from", ".1%", out=3),
 )
 
 
@@ -27,6 +28,12 @@ CPU = (
     Column("after", form=".3f", unit="ms", out=2),
     Column("ratio", form=".3f"),
 )
+
+
+def _verdict(one: Change) -> str:
+    if one.verdict in ("slower", "faster"):
+        return one.verdict
+    return f"no difference larger than {one.largest:.1%}"
 
 
 def print_diff(
@@ -48,5 +55,7 @@ def print_diff(
         "in the first. So its times are theirs too, and say nothing about a change: compare CPU "
         "times."
     )
-    times = Table("diff", [one for one in CHANGES if one.key != "verdict"], changes)
+    times = Table(
+        "diff", [one for one in CHANGES if one.key not in ("verdict", "smallest")], changes
+    )
     print_pieces(console, [said, Table("cpu", CPU, cpu, unit=""), times, *lines])

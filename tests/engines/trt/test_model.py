@@ -100,7 +100,7 @@ def test_a_cfg_that_is_not_the_plans_is_refused_with_the_tensors(machine, place)
     (place / "other.cfg").write_text(
         CFG.replace("classes=2", "classes=3").replace("filters=14", "filters=16")
     )
-    with pytest.raises(ModelError, match="16x4x4.*1x14x4x4"):
+    with pytest.raises(ModelError, match=r"16x4x4.*1x14x4x4"):
         open_network(file, cfg=str(place / "other.cfg"))
 
 

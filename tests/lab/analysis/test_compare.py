@@ -7,7 +7,7 @@ import pytest
 from detector.core.analysis.agreement import Agreement
 from detector.core.session.codec import from_json, to_builtins, to_json
 from detector.core.session.measured import Interval
-from detector.lab.analysis.compare import Variant, compare_variants, find_contenders, label
+from detector.lab.analysis.compare import Look, Variant, compare_variants, is_decided, label
 from detector.lab.session.comparison import About, Comparison, Round, VariantFacts
 
 CPU = {"read": 1.0, "annotate": 0.5, "write": 2.0}
@@ -25,8 +25,8 @@ def variant(name="a", *fps: float, digest="d", **more):
     return Variant(name, "fp32", 1, name, rounds=turns(*fps, **more), frames_digest=digest)
 
 
-def document(*variants, rounds=3):
-    return compare_variants(variants, About(source="in.mp4", rounds=rounds, budget=0.95))
+def document(*variants, rounds=3, look=None):
+    return compare_variants(variants, About(source="in.mp4", rounds=rounds, budget=0.95), look)
 
 
 def test_median_interval_and_ratio_are_taken_round_by_round():
@@ -70,23 +70,59 @@ def test_a_row_that_failed_keeps_its_error_and_the_next_one_is_the_baseline():
 
 
 @pytest.mark.parametrize(
-    ("other", "rounds", "winner"),
+    ("ratios", "winner", "outcome"),
     [
-        ((20, 21, 22), 3, "b"),  # its slowest beats the other's fastest
-        ((11.9, 21, 22), 3, None),  # they overlap: inside the noise
-        ((12, 21, 22), 3, None),  # they touch
-        ((20, 21), 2, None),  # two rounds lie apart by chance too often
-        ((5, 6, 7), 3, "a"),
+        ((1.1, 1.2, 1.3, 1.1, 1.2, 1.3), "b", "faster"),  # in every round: 1 of 32 by chance
+        ((1.1, 1.2, 1.3, 1.1, 1.2), None, "open"),  # as many by chance in 1 of 16
+        ((1.1, 1.2, 1.3, 1.1, 1.2, 0.98), None, "open"),
+        ((1.005, 1.006, 1.007, 1.008, 1.009, 1.01), None, "same"),  # as any two processes may be
+        ((0.9, 0.8, 0.7, 0.9, 0.8, 0.7), "a", "slower"),
     ],
 )
-def test_no_winner_inside_the_noise(other, rounds, winner):
-    made = document(variant("a", *(10, 11, 12)[:rounds]), variant("b", *other), rounds=rounds)
+def test_no_winner_inside_the_noise(ratios, winner, outcome):
+    base = (10, 11, 30, 12, 9, 10)[: len(ratios)]
+    rates = [one * ratio for one, ratio in zip(base, ratios, strict=True)]
+    made = document(variant("a", *base), variant("b", *rates))
     assert made.fastest["inference"] == winner
+    verdict = made.rows[1].verdict["inference"]
+    assert verdict.outcome == outcome
+    assert is_decided(made) is (outcome != "open")
+    if outcome != "open":
+        assert verdict.low <= verdict.ratio <= verdict.high
 
 
 def test_those_that_the_noise_does_not_tell_apart_are_named():
-    made = document(variant("a", 10, 11, 12), variant("b", 11, 13, 14), variant("c", 1, 2, 3))
-    assert find_contenders(made.rows, "inference") == ["b", "a"]
+    base = [10, 11, 12, 10, 11, 12]
+    made = document(
+        variant("a", *base),
+        variant("b", *(1.1 * one for one in base[:5]), 11),
+        variant("c", *(0.1 * one for one in base)),
+    )
+    assert made.contenders["inference"] == ("b", "a")
+    assert made.fastest["inference"] is None
+
+
+def test_several_rows_are_corrected_for():
+    """What decides one row in six rounds does not decide each of two."""
+    base, faster = [10.0] * 6, [12.0, 12.1, 12.2, 12.3, 12.4, 12.5]
+    one = document(variant("a", *base), variant("b", *faster))
+    two = document(variant("a", *base), variant("b", *faster), variant("c", *base))
+    assert [each.rows[1].verdict["inference"].p for each in (one, two)] == [2 / 64, 4 / 64]
+
+
+def test_what_the_twin_shows_is_no_difference():
+    """b is 3% faster than a in each round, and so is another process of a."""
+    base = [10.0 + 0.1 * at for at in range(12)]
+    fast = [1.03 * one for one in base]
+    alone = document(variant("a", *base), variant("b", *fast))
+    beside = document(
+        variant("a", *base), variant("b", *fast), look=Look(twin=variant("a again", *fast))
+    )
+    outcomes = [one.rows[1].verdict["end_to_end"].outcome for one in (alone, beside)]
+    assert outcomes == ["faster", "open"]
+    assert beside.noise.floor["end_to_end"] == pytest.approx(0.03)
+    assert (alone.noise.measured, beside.noise.measured) == (False, True)
+    assert [row.name for row in beside.rows] == ["a", "b"]
 
 
 @pytest.mark.parametrize(

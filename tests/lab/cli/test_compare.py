@@ -59,6 +59,34 @@ def own_tmp(tmp_path):
 
 
 @pytest.mark.slow
+def test_rounds_go_on_until_decided_or_the_time_is_up(tmp_path, own_tmp):
+    """The first row runs in a second process, too, which is no row."""
+    until = ("--frames", 2, "--rounds", "auto", "--seconds", 1, "--no-video", "--size", "128x64")
+    process = detect_video(
+        *("compare", CLIP, "--engine", "null,null", *until, "--json"), cwd=tmp_path, env=own_tmp
+    )
+    assert process.returncode == 0, process.stderr
+    document = json.loads(process.stdout)
+    noise = document["noise"]
+    assert [row["name"] for row in document["rows"]] == ["null fp32", "null fp32 #2"]
+    assert noise["measured"]
+    assert noise["stopped"] in ("time", "decided", "most")
+    assert noise["rounds"] == document["rounds"] >= 1
+    assert noise["floor"]["end_to_end"] >= 0.01
+    assert document["rows"][0]["verdict"] == {}
+    assert {*document["rows"][1]["verdict"]} == {"inference", "end_to_end"}
+    assert left_behind(tmp_path) == []
+
+
+@pytest.mark.parametrize("rounds", ["0", "1001", "some", "1.5", "-1"])
+def test_other_rounds_are_refused(tmp_path, rounds):
+    process = detect_video("compare", CLIP, "--rounds", rounds, cwd=tmp_path)
+    assert process.returncode == 2
+    assert "--rounds" in process.stderr
+    assert len(process.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
 def test_the_document_and_what_stays(tmp_path, own_tmp):
     process = compare(
         tmp_path, "--engine", "ort,null", "--batch", "1,2", "--use", "--json", env=own_tmp

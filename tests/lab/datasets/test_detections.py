@@ -185,5 +185,5 @@ def test_mot_rows_need_frames(tmp_path):
 def test_a_box_that_is_none(tmp_path):
     dataset = datasets.open(str(made.mot(tmp_path / "set")))
     (tmp_path / "x.txt").write_text("1,-1,0,0,-5,5,0.5,1,1\n")
-    with pytest.raises(SourceError, match="x.txt:1"):
+    with pytest.raises(SourceError, match=r"x.txt:1"):
         datasets.open_detections(str(tmp_path / "x.txt"), dataset, names=NAMES)

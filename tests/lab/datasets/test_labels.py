@@ -223,7 +223,7 @@ def test_a_corrupt_json(tmp_path, content, message):
 
 def test_missing_pictures_are_counted(tmp_path):
     dataset = datasets.open(str(made.coco(tmp_path, pictures=("a.jpg",))))
-    with pytest.raises(SourceError, match="1 of its 2 pictures.*/b.jpg"):
+    with pytest.raises(SourceError, match=r"1 of its 2 pictures.*/b.jpg"):
         dataset.check_readable()
 
 
@@ -274,7 +274,7 @@ def test_a_yolo_folder_without_names_or_labels(tmp_path):
     with pytest.raises(SourceError, match="2 pictures"):
         datasets.open(str(tmp_path))
     (tmp_path / "classes.txt").unlink()
-    with pytest.raises(SourceError, match="data.yaml, or a classes.txt"):
+    with pytest.raises(SourceError, match=r"data.yaml, or a classes.txt"):
         datasets.open(str(tmp_path))
 
 

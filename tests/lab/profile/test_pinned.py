@@ -158,7 +158,7 @@ def profiled(tmp_path_factory):
         (name for name in measurements.TIMED if name != first and engines.usable()[name] is None),
         first,
     )
-    return run_profile(tmp_path_factory.mktemp("pinned"), other, "int8", "--sweep")
+    return run_profile(tmp_path_factory.mktemp("pinned"), other, "int8", "--sweep", "--moments")
 
 
 @pytest.fixture(scope="module")

@@ -394,8 +394,9 @@ def test_both_colour_schemes_differ_and_paper_is_white(browser, report):
 def test_letters_on_bars_can_be_read(browser, report, scheme):
     browser.open(report, scheme=scheme)
     pairs = browser.run(
-        "[...document.querySelectorAll('.bar span')].map((part) => "
-        "[getComputedStyle(part).backgroundColor, getComputedStyle(part.firstChild).color])"
+        "[...document.querySelectorAll('.bar span')].filter((part) => part.firstChild)"
+        ".map((part) => [getComputedStyle(part).backgroundColor, "
+        "getComputedStyle(part.firstChild).color])"
     )
     assert len(pairs) > 8
     for ground, ink in pairs:

@@ -1,0 +1,333 @@
+"""Why single frames were slow: their way through the stages beside the median frame's.
+
+A slow frame is followed to the call that held it up: its own, or that of an earlier frame which it
+waited for, by the rules of ``activities``. Each cause then has to account for at least half of what
+that call took beyond its stage's median; the one that accounts for most is named.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.timeline.order import is_of_writer
+from detector.core.timeline.spans import INFER, READ, WRITE
+from detector.lab.analysis.loop.activities import Activity, LoopShape, activity_graph
+from detector.lab.session.passes import MomentsFacts
+from detector.lab.session.why import WhyCause, WhyFrame, WhyPart
+
+GC, CORE, DISK, BOXES, KEY, CLOCK, WORK, UNKNOWN = (
+    "gc",
+    "core",
+    "disk",
+    "boxes",
+    "key frame",
+    "clock",
+    "work",
+    "unknown",
+)
+HALF = 0.5  # of the excess that a cause has to account for
+MORE_BOXES, MANY = 2.0, 20  # times the median, and at least so many more
+SLOWER_CLOCK = 0.95  # of the median
+LIBRARY = "library"  # its threads together, in MomentsFacts.threads
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known beside the spans, by frame. ``moments``: None where none were recorded."""
+
+    moments: MomentsFacts | None = None
+    boxes: Mapping[int, int] = field(default_factory=dict)
+    keys: Collection[int] | None = None
+
+
+class Took(NamedTuple):
+    """Milliseconds of a thread between two instants. ``ready``: at most, if all of it was in this
+    call; ``spread_ready``: if it was spread evenly, as ``cpu`` is taken to be."""
+
+    cpu: float
+    ready: float
+    spread_ready: float
+
+
+class Explanation:
+    """Of one source of a run."""
+
+    def __init__(self, activities: Sequence[Activity], shape: LoopShape, known: Known) -> None:
+        self.activities, self.shape, self.known = activities, shape, known
+        self.graph = activity_graph(activities, shape)
+        self._clock = _Clock(known.moments) if known.moments is not None else None
+        self._calls: dict[int, list[int]] = defaultdict(list)  # frame -> places of its calls
+        durations: dict[str, list[float]] = defaultdict(list)
+        for at, one in enumerate(activities):
+            durations[one.stage].append(_ms(one))
+            for frame in self._frames_of(one):
+                self._calls[frame].append(at)
+        self.medians = {stage: median(each) for stage, each in durations.items()}
+        self._calls = {
+            frame: sorted(calls, key=lambda at: activities[at].end_ns)
+            for frame, calls in self._calls.items()
+            if _is_whole([activities[at] for at in calls])
+        }
+        waits: dict[str, list[float]] = defaultdict(list)
+        for frame in self._calls:
+            for stage, wait_ms, _ in self._waits_of(frame):
+                waits[stage].append(wait_ms)
+        self._usual_wait = {stage: median(each) for stage, each in waits.items()}
+        self._usual_boxes = median(known.boxes.values()) if known.boxes else 0.0
+
+    def _frames_of(self, one: Activity) -> range:
+        if one.stage != INFER:
+            return range(one.number, one.number + 1)
+        return range(one.number * self.shape.batch, (one.number + 1) * self.shape.batch)
+
+    @property
+    def frames(self) -> list[int]:
+        """Those that were recorded from read to their last stage."""
+        return sorted(self._calls)
+
+    def frame_ms(self, frame: int) -> float:
+        calls = [self.activities[at] for at in self._calls[frame]]
+        return (max(one.end_ns for one in calls) - min(one.start_ns for one in calls)) / 1e6
+
+    def slowest(self, count: int) -> list[int]:
+        """The slowest first."""
+        return sorted(self._calls, key=lambda frame: -self.frame_ms(frame))[:count]
+
+    def median_ms(self) -> float:
+        return median(map(self.frame_ms, self._calls))
+
+    def _waits_of(self, frame: int) -> Iterator[tuple[str, float, int]]:
+        """Stage, wait before it in ms, and the place of its call; in order."""
+        done: int | None = None
+        for at in self._calls[frame]:
+            one = self.activities[at]
+            yield one.stage, 0.0 if done is None else max(0, one.start_ns - done) / 1e6, at
+            done = one.end_ns if done is None else max(done, one.end_ns)
+
+    def explain(self, frame: int) -> WhyFrame:
+        """Raises KeyError for a frame that was not recorded from end to end."""
+        parts: list[WhyPart] = []
+        for stage, wait_ms, at in self._waits_of(frame):
+            usual = self._usual_wait[stage]
+            if wait_ms > 0 or usual > 0:
+                edge = self.graph.binding(at)
+                cause = None if edge is None else edge.cause
+                after = None if edge is None else self.activities[edge.before]
+                waited_for = None if after is None else f"{after.stage} {after.number}"
+                parts.append(WhyPart(stage, True, wait_ms, usual, cause, waited_for))
+            parts.append(self._work(at))
+        calls = [self.activities[at] for at in self._calls[frame]]
+        start, end = min(one.start_ns for one in calls), max(one.end_ns for one in calls)
+        clock, keys = self._clock, self.known.keys
+        return WhyFrame(
+            frame=frame,
+            ms=self.frame_ms(frame),
+            boxes=self.known.boxes.get(frame),
+            key=None if keys is None else frame in keys,
+            faults=None if clock is None else clock.faults(start, end),
+            disk_faults=None if clock is None else clock.faults(start, end, from_disk=True),
+            mhz=None if clock is None else clock.mhz(start, end),
+            cause=self._cause(self._culprit(frame)),
+            parts=parts,
+        )
+
+    def _work(self, at: int) -> WhyPart:
+        one = self.activities[at]
+        knows = self._clock is not None and self._clock.knows(one.thread)
+        took = self._clock.took(one) if self._clock is not None and knows else None
+        if took is not None:  # what two frames shared is spread evenly over the time between them
+            took = Took(took.cpu, min(took.spread_ready, _ms(one) - took.cpu), took.spread_ready)
+        return WhyPart(
+            one.stage,
+            False,
+            _ms(one),
+            self.medians[one.stage],
+            cpu_ms=None if took is None else took.cpu,
+            ready_ms=None if took is None else took.ready,
+            blocked_ms=None if took is None else max(0.0, _ms(one) - took.cpu - took.ready),
+        )
+
+    # ---- which call held the frame up
+
+    def _excess(self, at: int) -> float:
+        one = self.activities[at]
+        return _ms(one) - self.medians[one.stage]
+
+    def _culprit(self, frame: int) -> int:
+        """The place of the call with the largest excess: of the frame's own calls, and of those
+        that its waits lead back to."""
+        best, since = self._calls[frame][0], self.activities[self._calls[frame][0]].start_ns
+        for stage, wait_ms, at in self._waits_of(frame):
+            found = [at]
+            if wait_ms > self._usual_wait[stage]:
+                found += self._led_back(at, since)
+            best = max([best, *found], key=self._excess)
+        return best
+
+    def _led_back(self, at: int, since: int) -> Iterator[int]:
+        """The calls that this one had to wait for, back to the start of the frame."""
+        while (edge := self.graph.binding(at)) is not None:
+            at = edge.before
+            if self.activities[at].end_ns <= since:
+                return
+            yield at
+
+    # ---- why that call took long
+
+    def _cause(self, at: int) -> WhyCause:
+        one, excess = self.activities[at], max(0.0, self._excess(at))
+        told = [
+            (explains, order, name, text)
+            for order, (name, explains, text) in enumerate(self._candidates(at))
+            if excess > 0 and explains >= HALF * excess
+        ]
+        frame = self._frames_of(one)[0]
+        if told:
+            explains, _, name, text = max(told, key=lambda each: (each[0], -each[1]))
+            return WhyCause(name, one.stage, frame, excess, min(explains, excess), text)
+        if self._clock is None:
+            text = "nothing in its spans tells; `profile --moments` records what would"
+        else:
+            took = self._clock.took(one)
+            blocked = max(0.0, _ms(one) - took.cpu - took.ready)
+            text = (
+                f"{took.cpu:.1f} ms on a core, {took.ready:.1f} ms without one, {blocked:.1f} ms "
+                "blocked; nothing known is half of it"
+            )
+        return WhyCause(UNKNOWN, one.stage, frame, excess, 0.0, text)
+
+    def _candidates(self, at: int) -> Iterator[tuple[str, float, str]]:
+        """(cause, milliseconds that it accounts for, in words); of equal ones the first counts."""
+        one, excess, known = self.activities[at], self._excess(at), self.known
+        if self._clock is not None:
+            yield from self._from_moments(one, excess)
+        boxes = known.boxes.get(one.number)
+        if boxes is not None and is_of_writer(one.stage):
+            usual = self._usual_boxes
+            if boxes >= max(MORE_BOXES * usual, usual + MANY):
+                share = (boxes - usual) / boxes
+                text = f"{boxes} boxes, where the median frame has {usual:g}"
+                yield BOXES, share * self._own_work(one, excess), text
+        if known.keys is not None and one.stage == READ and one.number in known.keys:
+            others = [_ms(each) for each in self.activities if self._is_key_read(each, one)]
+            usual = median(others) - self.medians[READ] if others else excess
+            yield KEY, self._own_work(one, min(usual, excess)), "a key frame of the source"
+
+    def _is_key_read(self, each: Activity, but: Activity) -> bool:
+        """Another key frame's, but for the first, which many readers decode as they open a file."""
+        of_key = each.stage == READ and each.number in (self.known.keys or ())
+        return of_key and each is not but and each.number > 0
+
+    def _own_work(self, one: Activity, excess: float) -> float:
+        """What more work can account for: no more than the thread and the libraries computed."""
+        if self._clock is None:
+            return excess
+        return min(excess, self._clock.took(one).cpu + self._clock.took(one, LIBRARY).cpu)
+
+    def _from_moments(self, one: Activity, excess: float) -> Iterator[tuple[str, float, str]]:
+        clock = self._clock
+        assert clock is not None
+        took, library = clock.took(one), clock.took(one, LIBRARY)
+        pauses, generation = clock.collected(one)
+        text = f"Python's garbage collection, generation {generation}: {pauses:.1f} ms"
+        yield GC, pauses, text
+        if not clock.knows(one.thread):
+            return
+        waited = took.ready - clock.usual_ready(one.thread)
+        if one.stage == INFER:  # whose threads are most of the libraries'
+            waited += max(0.0, library.ready - clock.usual_ready(LIBRARY))
+        waited = min(waited, _ms(one))
+        yield CORE, waited, f"{waited:.1f} ms ready, while something else had the core"
+        disk_faults = clock.faults(one.start_ns, one.end_ns, from_disk=True)
+        # A library may compute for this call: what its threads did beyond what they always do.
+        for_it = max(0.0, library.cpu - clock.library_rate * _ms(one))
+        blocked = _ms(one) - took.cpu - took.ready - for_it - pauses
+        if one.stage in (READ, WRITE) or disk_faults:
+            text = f"{blocked:.1f} ms blocked: it waited for the disk, or another device"
+            yield DISK, blocked, text + (f"; {disk_faults} page faults from it" * bool(disk_faults))
+        mhz, usual = clock.mhz(one.start_ns, one.end_ns), clock.median_mhz
+        if mhz is not None and usual and mhz < SLOWER_CLOCK * usual:
+            slower = _ms(one) * (1 - mhz / usual)
+            yield CLOCK, slower, f"a clock of {mhz:.0f} MHz, where the median is {usual:.0f}"
+        # Only where nothing else tells: it says what happened, not why.
+        more = took.cpu - self.medians[one.stage]
+        if more >= HALF * excess:
+            yield WORK, HALF * excess, f"it computed for {took.cpu:.1f} ms: more work than usual"
+
+
+class _Clock:
+    """Moments, looked up by time. What was counted between two of them is spread evenly."""
+
+    def __init__(self, moments: MomentsFacts) -> None:
+        self._moments = moments
+        self._ends: NDArray[np.int64] = np.array([moments.began_ns, *moments.at_ns], np.int64)
+        self.median_mhz = median(moments.mhz) if moments.mhz else None
+        spans = np.diff(self._ends) / 1e6
+        library = moments.threads.get(LIBRARY)
+        self.library_rate = 0.0  # cores
+        if library is not None and len(spans):
+            rates = np.array(library.cpu_ms) / np.maximum(spans, 1e-6)
+            self.library_rate = float(np.median(rates))
+
+    def _shares(self, start: int, end: int) -> Iterator[tuple[int, float]]:
+        """(row, share of it that lies between the instants)."""
+        ends = self._ends
+        first = max(1, int(np.searchsorted(ends, start, side="right")))
+        for row in range(first, len(ends)):
+            left, right = int(ends[row - 1]), int(ends[row])
+            inside = min(end, right) - max(start, left)
+            if inside <= 0:
+                return
+            yield row - 1, inside / max(1, right - left)
+
+    def took(self, one: Activity, thread: str | None = None) -> Took:
+        times = self._moments.threads.get(thread or one.thread)
+        if times is None:
+            return Took(0.0, 0.0, 0.0)
+        shares = list(self._shares(one.start_ns, one.end_ns))
+        return Took(
+            min(_ms(one), sum(times.cpu_ms[row] * share for row, share in shares)),
+            min(_ms(one), sum(times.ready_ms[row] for row, _ in shares)),
+            sum(times.ready_ms[row] * share for row, share in shares),
+        )
+
+    def knows(self, thread: str) -> bool:
+        return thread in self._moments.threads
+
+    def usual_ready(self, thread: str) -> float:
+        """What it waits for a core between two frames anyway."""
+        times = self._moments.threads.get(thread)
+        return median(times.ready_ms) if times is not None and times.ready_ms else 0.0
+
+    def faults(self, start: int, end: int, from_disk: bool = False) -> int:
+        values = self._moments.disk_faults if from_disk else self._moments.faults
+        return sum(values[row] for row, _ in self._shares(start, end))
+
+    def mhz(self, start: int, end: int) -> float | None:
+        values = self._moments.mhz
+        found = [values[row] for row, _ in self._shares(start, end)] if values else []
+        return sum(found) / len(found) if found else None
+
+    def collected(self, one: Activity) -> tuple[float, int]:
+        """Milliseconds of collections during a call, and their highest generation."""
+        found = [
+            (min(one.end_ns, each.end_ns) - max(one.start_ns, each.start_ns), each.generation)
+            for each in self._moments.collections
+            if each.start_ns < one.end_ns and each.end_ns > one.start_ns
+        ]
+        return sum(ns for ns, _ in found) / 1e6, max((which for _, which in found), default=0)
+
+
+def _ms(one: Activity) -> float:
+    return (one.end_ns - one.start_ns) / 1e6
+
+
+def _is_whole(calls: Sequence[Activity]) -> bool:
+    return any(one.stage == READ for one in calls) and any(is_of_writer(one.stage) for one in calls)

@@ -1,0 +1,268 @@
+"""What chance alone does to a ratio of two speeds, and when a comparison may stop.
+
+Rounds. In each round every variant has one turn, in an order that is drawn anew. Where two variants
+are equal, the sign of the logarithm of their ratio is then the toss of a coin, whatever the
+computer did meanwhile: drift, bursts and noise that depends on itself change its size only. So
+Wilcoxon's signed-rank test keeps its level by the draw, not by an assumption about the noise
+(Fisher, The Design of Experiments, 1935; randomized multiple interleaved trials: Abedi and Brecht,
+ICPE 2017). Its interval is that of Hodges and Lehmann (Ann. Math. Statist. 34, 1963).
+
+Looks. Each of ``LOOKS`` spends an equal share of ALPHA: a Bonferroni bound over the looks, the
+simplest spending function (Lan and DeMets, Biometrika 70, 1983). It holds for any dependence
+between the looks. Several rows are corrected for by Holm's method (Scand. J. Statist. 6, 1979).
+
+Runs. The mean of a series that depends on itself, such as the times of one run's frames, is told
+from few long blocks, with Student's t (Ibragimov and Mueller, J. Bus. Econ. Statist. 28, 2010): it
+keeps its level also where blocks differ in their noise. Two runs are further apart in time than
+two blocks of one. Drift as slow as that is taken to move a run by as much as it moves a block
+(noise of 1/f has equal power in each octave; Keshner, Proc. IEEE 70, 1982).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from statistics import NormalDist
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+ALPHA = 0.05  # how often a comparison of equal variants may call any of them different
+POWER = 0.9  # with which the smallest effect is seen
+LOOKS = (8, 12, 16, 20, 25, 30)  # rounds after which an open-ended comparison may stop
+# Two processes of one program differ for as long as they live: by where their memory lies
+# (Mytkowicz et al., Producing wrong data without doing anything obviously wrong, ASPLOS 2009).
+# What is nearer to none than this is not told from that.
+PLACEMENT = 0.01
+EXACT = 60  # pairs; above it the normal distribution is as good
+BLOCKS = 8  # of a run's frames
+
+Outcome = Literal["faster", "slower", "same", "open"]
+Floats = NDArray[np.float64]
+
+
+# ---- pairs of turns
+
+
+@cache
+def _rank_sums(count: int) -> Floats:
+    """[count (count + 1) / 2 + 1]: how likely each sum of the positive ranks 1..count is, where
+    every sign is the toss of a coin."""
+    chances = np.ones(1)
+    for rank in range(1, count + 1):
+        moved = np.concatenate([np.zeros(rank), chances])
+        moved[: len(chances)] += chances
+        chances = moved / 2
+    return chances
+
+
+def _critical_sum(count: int, alpha: float) -> int:
+    """The largest k, at least -1, with P(sum <= k) <= alpha / 2."""
+    if count <= EXACT:
+        return int(np.searchsorted(np.cumsum(_rank_sums(count)), alpha / 2, side="right")) - 1
+    mean, variance = count * (count + 1) / 4, count * (count + 1) * (2 * count + 1) / 24
+    return max(-1, math.floor(mean + NormalDist().inv_cdf(alpha / 2) * math.sqrt(variance)))
+
+
+def fewest_rounds(rows: int, share: float = 1.0) -> int:
+    """So many rounds can tell one of ``rows`` from the baseline, if all of them agree."""
+    return max(2, math.ceil(1 - math.log2(ALPHA * share / max(1, rows))))
+
+
+def sign_p(values: Sequence[float], centre: float = 0.0) -> float:
+    """Two-sided p of Wilcoxon's signed-rank test that ``values`` lie symmetrically around
+    ``centre``. Values that equal it count for neither side; without any other, 1."""
+    away = np.asarray(values, np.float64) - centre
+    away = away[away != 0]
+    count = len(away)
+    if not count:
+        return 1.0
+    # Equal distances are rare among times; their order among themselves is that of the rounds.
+    ranks = np.argsort(np.argsort(np.abs(away), kind="stable"), kind="stable") + 1
+    least = int(min(ranks[away > 0].sum(), ranks[away < 0].sum()))
+    if count <= EXACT:
+        return min(1.0, 2 * float(_rank_sums(count)[: least + 1].sum()))
+    mean, variance = count * (count + 1) / 4, count * (count + 1) * (2 * count + 1) / 24
+    return min(1.0, 2 * NormalDist().cdf((least + 0.5 - mean) / math.sqrt(variance)))
+
+
+def rank_interval(values: Sequence[float], alpha: float) -> tuple[float, float, float]:
+    """Low, middle and high: the Hodges-Lehmann estimate and the values that the signed-rank test at
+    ``alpha`` does not reject. Infinite bounds where so few values can reject nothing."""
+    series = np.asarray(values, np.float64)
+    pairs = np.sort(((series[:, None] + series[None, :]) / 2)[np.triu_indices(len(series))])
+    at = _critical_sum(len(series), alpha) + 1
+    if at <= 0:
+        return -math.inf, float(np.median(pairs)), math.inf
+    return float(pairs[at - 1]), float(np.median(pairs)), float(pairs[len(pairs) - at])
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """p values, each corrected for all of them, in the same order."""
+    found, least = [1.0] * len(values), 0.0
+    for place, at in enumerate(np.argsort(values, kind="stable").tolist()):
+        least = max(least, min(1.0, values[at] * (len(values) - place)))
+        found[at] = least
+    return found
+
+
+# ---- a comparison
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One series of log ratios, at one look. ``low``, ``ratio``, ``high``: the estimate with its
+    interval, which holds for all series and looks together. ``p``: corrected for those, that the
+    ratio is nearer to 1 than the noise floor. ``smallest``: the least effect that this comparison
+    finds in POWER of all cases, as a share."""
+
+    ratio: float
+    low: float
+    high: float
+    p: float
+    outcome: Outcome
+    smallest: float
+
+    @property
+    def largest(self) -> float:
+        """No larger difference is compatible with the rounds, as a share."""
+        return max(abs(self.low - 1), abs(self.high - 1))
+
+
+def noise_floor(equal: Sequence[float] | None, alpha: float = ALPHA) -> float:
+    """As a logarithm: how far two processes of the same variant were apart, at least PLACEMENT.
+    ``equal``: their log ratios, round by round; None where they were not run."""
+    if not equal:
+        return PLACEMENT
+    return max(PLACEMENT, abs(rank_interval(equal, alpha)[1]))
+
+
+def judge(
+    series: Sequence[Sequence[float]], floor: float, same: float, share: float = 1.0
+) -> list[Judged]:
+    """Each of ``series``, log ratios to one baseline round by round, corrected for all of them.
+
+    ``floor``: as ``noise_floor`` gives it; what is not beyond it is no difference. ``same``: from
+    which share on a difference matters; an interval within it says that there is none.
+    ``share``: of ALPHA that this look may spend.
+    """
+    alpha = ALPHA * share
+    raw = [_p_beyond(values, floor) / share for values in series]
+    each = alpha / max(1, len(series))
+    found = []
+    for values, p in zip(series, holm(raw), strict=True):
+        low, middle, high = rank_interval(values, each)
+        outcome: Outcome = "open"
+        if p <= ALPHA:
+            outcome = "faster" if middle > 0 else "slower"
+        elif max(abs(math.expm1(low)), abs(math.expm1(high))) <= same:
+            outcome = "same"
+        found.append(
+            Judged(
+                math.exp(middle),
+                math.exp(low),
+                math.exp(min(high, 700.0)),
+                min(1.0, p),
+                outcome,
+                _smallest_effect(values, each, floor),
+            )
+        )
+    return found
+
+
+def _p_beyond(values: Sequence[float], floor: float) -> float:
+    """That the true ratio is within the floor; the nearer edge of it decides."""
+    centre = float(np.median(values))
+    return sign_p(values, math.copysign(min(floor, abs(centre)), centre)) if centre else 1.0
+
+
+def _smallest_effect(values: Sequence[float], alpha: float, floor: float) -> float:
+    """A share. The error of the middle follows from its interval at about two thirds, which few
+    rounds have too."""
+    normal = NormalDist()
+    if len(values) < 2 or _critical_sum(len(values), alpha) < 0:
+        return math.inf
+    low, _, high = rank_interval(values, 1 / 3)
+    error = (high - low) / 2 / normal.inv_cdf(1 - 1 / 6)
+    return math.expm1(floor + error * (normal.inv_cdf(1 - alpha / 2) + normal.inv_cdf(POWER)))
+
+
+def share_of_look(rounds: int, last: bool) -> float:
+    """The part of ALPHA that may be spent after so many rounds; 0 where no look is due. ``last``:
+    no more rounds follow, for a reason that is not in the figures; what is left is spent."""
+    if last:
+        return sum(look >= rounds for look in LOOKS) / len(LOOKS) or 1 / len(LOOKS)
+    return 1 / len(LOOKS) if rounds in LOOKS else 0.0
+
+
+# ---- two runs
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """The ratio of two means, with its interval and p. ``smallest``: the least effect that such
+    runs show in POWER of all cases, as a share."""
+
+    first: float
+    second: float
+    ratio: float
+    low: float
+    high: float
+    p: float
+    smallest: float
+
+
+def compare_means(before: Floats, after: Floats, alpha: float = ALPHA) -> Means:
+    """``before`` and ``after``: positive times in their order, two values at least."""
+    first, before_error = _block_mean(before)
+    second, after_error = _block_mean(after)
+    error = max(math.hypot(before_error, after_error), 1e-12)
+    freedom = min(BLOCKS, len(before), len(after)) - 1
+    middle = math.log(second / first)
+    reach = PLACEMENT + student_quantile(1 - alpha / 2, freedom) * error
+    ends = (math.exp(max(-700.0, min(700.0, middle + sign * reach))) for sign in (-1, 1))
+    low, high = ends
+    return Means(
+        first,
+        second,
+        second / first,
+        low,
+        high,
+        min(1.0, 2 * student_tail(max(0.0, abs(middle) - PLACEMENT) / error, freedom)),
+        math.expm1(min(700.0, reach + student_quantile(POWER, freedom) * error)),
+    )
+
+
+def _block_mean(values: Floats) -> tuple[float, float]:
+    """The mean, and its relative error, by which another run may differ: that of the mean of these
+    blocks, and the move of a whole run by as much as a block."""
+    blocks = [block.mean() for block in np.array_split(values, min(BLOCKS, len(values)))]
+    mean = max(float(values.mean()), 1e-12)
+    return mean, float(np.std(blocks, ddof=1)) * math.sqrt(1 + 1 / len(blocks)) / mean
+
+
+def student_tail(t: float, freedom: int) -> float:
+    """P(T > t) of Student's distribution with whole degrees of freedom, t >= 0 (Abramowitz and
+    Stegun, 26.7.3 and 26.7.4)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    cosine = math.cos(angle)
+    term = total = math.sin(angle) * (cosine if freedom % 2 else 1.0)
+    if freedom == 1:
+        return 0.5 - angle / math.pi
+    for step in range(3 if freedom % 2 else 2, freedom, 2):
+        term *= cosine * cosine * (step - 1) / step
+        total += term
+    inside = 2 / math.pi * (angle + total) if freedom % 2 else total
+    return max(0.0, (1 - inside) / 2)
+
+
+def student_quantile(p: float, freedom: int) -> float:
+    """t with P(T <= t) = p, for p from 0.5 on."""
+    low, high = 0.0, 1e9
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if student_tail(middle, freedom) > 1 - p else (low, middle)
+    return (low + high) / 2

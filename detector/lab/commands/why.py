@@ -1,0 +1,45 @@
+"""``detect-video why RUN``: what made single frames of a saved run slow."""
+
+from __future__ import annotations
+
+import click
+
+from detector.core.cli.command import subcommand
+from detector.core.cli.help import Files
+from detector.core.cli.printing import print_json, terminal
+
+
+@subcommand(
+    json="the frames and their causes",
+    examples=(
+        "detect-video why runs/in-ort                 # its ten slowest frames",
+        "detect-video why runs/in-ort --frame 212     # one frame, stage by stage",
+    ),
+)
+@click.argument("run", type=Files(), metavar="RUN")
+@click.option("--frame", metavar="N", type=click.IntRange(min=0), help="This frame, from 0.")
+@click.option(
+    "--slowest",
+    metavar="N",
+    type=click.IntRange(1, 1000),
+    help="So many of the slowest frames; default: 10.",
+)
+def command(run: str, frame: int | None, slowest: int | None, as_json: bool) -> None:
+    """Explain slow frames of the saved session RUN: each beside the median frame.
+
+    Named are waits with what they waited for, and the call that held the frame up with its cause:
+    garbage collection, another process on the core, the disk, boxes, a key frame, the clock. What
+    the session does not tell is said; `profile --moments` records it.
+    """
+    from detector.core.errors import UsageError
+    from detector.lab.session.read import read_session
+    from detector.lab.terminal.why import print_why
+    from detector.lab.why import explain
+
+    if frame is not None and slowest is not None:
+        raise UsageError("--frame shows one frame, --slowest several: give one of the two")
+    told = explain(read_session(run), frame, slowest or 10)
+    if as_json:
+        print_json(told)
+    else:
+        print_why(terminal(piped_width=100), told)

@@ -1,0 +1,35 @@
+"""What the computer did at each frame of the plain run: times of threads, page faults, clock, and
+Python's garbage collections. ``why`` reads it. A recorder listened meanwhile."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import replace
+
+from detector.core.errors import UsageError
+from detector.core.errors.machine import NotHereError
+from detector.lab.profile.base import Occasion, Pass
+from detector.lab.session.passes import MomentsFacts
+from detector.lab.why import find_key_frames
+
+
+def tell_moments(occasion: Occasion) -> MomentsFacts:
+    if occasion.recorder is None or not occasion.recorder.frames:
+        raise NotHereError("nothing listened to the plain run, or it wrote no frame")
+    if not os.path.exists("/proc/self/schedstat"):
+        raise NotHereError("the system does not tell the times of threads (/proc/self/schedstat)")
+    document = occasion.plain.document
+    found = occasion.recorder.facts(document.seconds["run"], document.sync)
+    with suppress(UsageError):
+        found = replace(found, keys=sorted(find_key_frames(document)))
+    return found
+
+
+PASS = Pass(
+    order=1,
+    what="what the computer did at each frame of the plain run",
+    facts=MomentsFacts,
+    run=tell_moments,
+    on_request="--moments",
+)

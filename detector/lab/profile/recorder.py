@@ -1,0 +1,147 @@
+"""Listens to a run: what the computer did at each frame.
+
+A row is taken in the writer's thread behind each frame, between two spans. It reads one small file
+of /proc a thread and one of /sys a core, and getrusage. Its cost is measured, and stands in the
+facts. Garbage collections cost nothing but when there is one.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import time
+from collections import defaultdict
+from contextlib import suppress
+from glob import glob
+from itertools import pairwise
+from statistics import median
+from typing import Any, Self
+
+from detector.core.timeline.native import Times, name_of, task_ids, times_of
+from detector.core.types import Detections, Frame
+from detector.lab.analysis.loop.why import LIBRARY
+from detector.lab.session.passes import Collection, MomentsFacts, ThreadMoments
+
+MAIN = "main"
+LOOK_AGAIN = 16  # frames, after which threads are listed anew
+CLOCKS = "/sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq"
+
+
+class Recorder:
+    """``with`` it around the run, which it sees from ``begin`` on; called with each frame that is
+    done."""
+
+    def __init__(self) -> None:
+        self.frames: list[int] = []
+        self.at_ns: list[int] = []
+        self.costs_ns: list[int] = []
+        self._began_ns = 0
+        self._spent: list[dict[str, Times]] = []  # since the row before, by thread
+        self._faults: list[tuple[int, int]] = []  # so far, all and from a disk
+        self._mhz: list[float] = []
+        self._collections: list[Collection] = []
+        self._collecting = 0
+        self._names: dict[int, str] = {}
+        self._last: dict[int, Times] = {}
+        self._clocks = glob(CLOCKS)
+
+    def __enter__(self) -> Self:
+        gc.callbacks.append(self._collected)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        gc.callbacks.remove(self._collected)
+
+    def _collected(self, phase: str, about: dict[str, Any]) -> None:
+        now = time.perf_counter_ns()
+        if phase == "start":
+            self._collecting = now
+        else:
+            self._collections.append(Collection(self._collecting, now, about["generation"]))
+
+    def begin(self) -> None:
+        """Once all is loaded, before the first frame is read."""
+        self._began_ns = time.perf_counter_ns()
+        self._names = _name_threads()
+        self._spend()
+        self._faults = [_page_faults()]
+
+    def __call__(self, frame: Frame, detections: Detections) -> None:
+        start = time.perf_counter_ns()
+        if len(self.frames) % LOOK_AGAIN == 0:
+            self._names = _name_threads()
+        self._spent.append(self._spend())
+        self._faults.append(_page_faults())
+        if (mhz := self._clock_mhz()) is not None:
+            self._mhz.append(mhz)
+        self.frames.append(frame.index)
+        self.at_ns.append(start)
+        self.costs_ns.append(time.perf_counter_ns() - start)
+
+    def _spend(self) -> dict[str, Times]:
+        """What the threads used since the last call; a new thread, since it was made."""
+        spent: dict[str, Times] = defaultdict(lambda: Times(0, 0))
+        for task, name in self._names.items():
+            if (times := times_of(task)) is not None:
+                before = self._last.get(task, Times(0, 0))
+                cpu, ready = spent[name]
+                spent[name] = Times(
+                    cpu + times.cpu - before.cpu, ready + times.ready - before.ready
+                )
+                self._last[task] = times
+        return spent
+
+    def _clock_mhz(self) -> float | None:
+        found = []
+        for path in self._clocks:
+            with suppress(OSError, ValueError), open(path, "rb") as file:
+                found.append(int(file.read()) / 1e3)
+        return sum(found) / len(found) if found else None
+
+    def facts(self, run_s: float, sync: bool) -> MomentsFacts:
+        """``sync``: in the plain loop the main thread does all; else it is the writer."""
+        names = dict.fromkeys(name for row in self._spent for name in row)
+        steps = [
+            (after[0] - before[0], after[1] - before[1]) for before, after in pairwise(self._faults)
+        ]
+        rows = len(self.frames)
+        return MomentsFacts(
+            began_ns=self._began_ns,
+            frames=self.frames,
+            at_ns=self.at_ns,
+            threads={
+                (name if sync or name != MAIN else "writer"): ThreadMoments(
+                    [row[name].cpu / 1e6 if name in row else 0.0 for row in self._spent],
+                    [row[name].ready / 1e6 if name in row else 0.0 for row in self._spent],
+                )
+                for name in names
+            },
+            faults=[one for one, _ in steps],
+            disk_faults=[one for _, one in steps],
+            mhz=self._mhz if len(self._mhz) == rows else [],
+            collections=[one for one in self._collections if one.end_ns > self._began_ns],
+            cost_us=median(self.costs_ns) / 1e3,
+            slowdown=1 + sum(self.costs_ns) / 1e9 / max(run_s, 1e-9),
+        )
+
+
+def _name_threads() -> dict[int, str]:
+    """Thread -> its name in the spans; those that are not the loop's are of a library. The caller's
+    own is the one that runs the loop, and writes."""
+    main = threading.get_native_id()
+    python = {one.native_id for one in threading.enumerate()}
+    return {
+        task: MAIN if task == main else name_of(task) if task in python else LIBRARY
+        for task in task_ids()
+    }
+
+
+def _page_faults() -> tuple[int, int]:
+    """Of this process so far: all, and those that read from a disk. Zeros where nobody counts."""
+    if sys.platform == "win32":
+        return 0, 0
+    import resource
+
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_minflt + used.ru_majflt, used.ru_majflt

@@ -1,0 +1,135 @@
+"""The part of the report that says why the slowest frames were slow; a click shows their parts."""
+
+from __future__ import annotations
+
+from html import escape
+from statistics import median
+
+from detector.core.errors.text import counted
+from detector.core.tables import Column, Table
+from detector.lab.report.html import drawings
+from detector.lab.report.html.drawings import folded, key
+from detector.lab.report.part import How, Part, stages_of
+from detector.lab.session.passes import MomentsFacts
+from detector.lab.session.read import SavedSession
+from detector.lab.session.why import WhyFrame, WhyPart
+from detector.lab.why import explanation_of, gather
+
+SHOWN = 10
+FEWEST = 20  # frames; among fewer, the median frame says little
+
+PIECES = (
+    Column("part", value=lambda one: part_text(one)),
+    Column("waited_for", "for", value=lambda one: _waited_for(one), out=4),
+    Column("ms", form=".1f"),
+    Column("median_ms", "median", ".1f"),
+    Column("more", form="+.1f", value=lambda one: one.ms - one.median_ms),
+    Column("cpu_ms", "core", ".1f", out=3),
+    Column("ready_ms", "no core", ".1f", out=2),
+    Column("blocked_ms", "blocked", ".1f", out=1),
+)
+CAUSES = (
+    Column("frame"),
+    Column("ms", form=".1f"),
+    Column("cause", value=lambda one: one.cause.name),
+    Column("where", value=lambda one: where(one)),
+    Column("text", "why", value=lambda one: one.cause.text, out=1),
+)
+
+
+def part_text(part: WhyPart) -> str:
+    if not part.waits:
+        return part.stage
+    return f"wait before {part.stage}"
+
+
+def _waited_for(part: WhyPart) -> str:
+    return f"{part.waited_for} ({part.cause})" if part.cause else ""
+
+
+def shown_parts(one: WhyFrame) -> list[WhyPart]:
+    """Without waits that round to nothing."""
+    return [part for part in one.parts if not part.waits or max(part.ms, part.median_ms) >= 0.05]
+
+
+def where(one: WhyFrame) -> str:
+    """The call that held the frame up."""
+    cause = one.cause
+    return f"{cause.stage} of {'it' if cause.frame == one.frame else f'frame {cause.frame}'}"
+
+
+def cause_text(one: WhyFrame) -> str:
+    cause = one.cause
+    return (
+        f"{where(one)} took {cause.excess_ms:.1f} ms more than the median {cause.stage}: "
+        f"{cause.text}"
+    )
+
+
+def facts_of(one: WhyFrame, median_boxes: float | None, median_mhz: float | None) -> list[str]:
+    """What is known of the frame beside its times."""
+    said = []
+    if one.boxes is not None:
+        said.append(f"{counted(one.boxes, 'box')} (median {median_boxes:g})")
+    if one.key is not None:
+        said.append("a key frame" if one.key else "no key frame")
+    if one.faults is not None:
+        said.append(f"{counted(one.faults, 'page fault')}, {one.disk_faults} from a disk")
+    if one.mhz is not None:
+        said.append(f"{one.mhz:.0f} MHz (median {median_mhz:.0f})")
+    return said
+
+
+def slow_frames(session: SavedSession) -> str:
+    """Each of the slowest: its cause, and on a click where its time went."""
+    known, _ = gather(session, clip=False)
+    found = explanation_of(session, known)
+    if found is None or len(found.frames) < FEWEST:
+        return ""
+    boxes = median(known.boxes.values()) if known.boxes else None
+    mhz = median(known.moments.mhz) if known.moments and known.moments.mhz else None
+    shown = [_slow_frame(found.explain(frame), boxes, mhz) for frame in found.slowest(SHOWN)]
+    note = (
+        f"<p>The median of {counted(len(found.frames), 'frame')} took {found.median_ms():.1f} ms "
+        "from read to write.</p>"
+    )
+    return note + key([*stages_of(session), "wait"]) + "".join(shown)
+
+
+def _slow_frame(one: WhyFrame, boxes: float | None, mhz: float | None) -> str:
+    bar = drawings.bar(
+        [("wait" if part.waits else part.stage, part_text(part), part.ms) for part in one.parts],
+        "ms",
+        labels=False,
+    )
+    known = ", ".join(facts_of(one, boxes, mhz))
+    inside = (
+        f"<p>{escape(cause_text(one))}</p><p>{escape(known)}</p>"
+        if known
+        else (f"<p>{escape(cause_text(one))}</p>")
+    )
+    described = Table(f"why-{one.frame}", PIECES, shown_parts(one))
+    head = f"frame {one.frame}: {one.ms:.1f} ms, {one.cause.name}"
+    return folded(head, inside, bar, drawings.table(described))
+
+
+def moments_say(facts: MomentsFacts) -> list[str]:
+    pauses = sum(one.end_ns - one.start_ns for one in facts.collections) / 1e6
+    return [
+        f"moments: {counted(len(facts.frames), 'frame')}, {facts.cost_us:.0f} us each; "
+        f"{counted(len(facts.collections), 'garbage collection')} took {pauses:.1f} ms; "
+        "`detect-video why RUN` names what made frames slow"
+    ]
+
+
+HOW = How(
+    "why",
+    "why frames were slow",
+    "A slow frame is followed to the call that held it up; the cause accounts for at least half of "
+    "what that call took beyond its stage's median.",
+    "Why a frame was slow",
+)
+PARTS = (
+    Part("why", "Why frames were slow", 172, slow_frames, how=HOW),
+    Part("moments", "Moments", 174, facts=MomentsFacts, says=moments_say),
+)

@@ -1,0 +1,38 @@
+"""What ``why`` prints: each frame's cause in a line, and its parts beside the median frame's."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from detector.core.errors.text import counted
+from detector.core.tables import Table
+from detector.core.terminal.console import SafeConsole
+from detector.core.terminal.tables import print_pieces
+from detector.lab.report.parts.why import CAUSES, PIECES, cause_text, facts_of, shown_parts
+from detector.lab.session.why import Why
+
+
+def print_why(console: SafeConsole, told: Why) -> None:
+    """One frame with its parts; several as a list of causes."""
+    several = len(told.frames) > 1
+    console.print(
+        Text(
+            f"{told.run}: the median of {counted(told.recorded, 'frame')} took "
+            f"{told.median_ms:.1f} ms from read to write",
+            style="bold",
+        )
+    )
+    pieces: list[Table | str] = []
+    if several:
+        pieces.append(Table("slowest", CAUSES, told.frames))
+    for one in told.frames[:1]:
+        head = f"frame {one.frame}: {one.ms:.1f} ms; {cause_text(one)}"
+        known = facts_of(one, told.median_boxes, told.median_mhz)
+        pieces += [head, Table("parts", PIECES, shown_parts(one), caption=", ".join(known))]
+    if several:
+        pieces.append("--frame N shows another one")
+    by_cure: dict[str, list[str]] = {}
+    for name, cure in told.absent.items():
+        by_cure.setdefault(cure, []).append(name)
+    pieces += [f"not known: {', '.join(names)}; {cure}" for cure, names in by_cure.items()]
+    print_pieces(console, pieces)

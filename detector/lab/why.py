@@ -1,0 +1,113 @@
+"""``why``: what a session, its rows and its clip tell of single frames."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from pathlib import Path
+from statistics import median
+
+from detector.core.errors import UsageError
+from detector.core.session.document import SessionDocument
+from detector.lab.analysis.loop.activities import LoopShape, activities_of
+from detector.lab.analysis.loop.why import Explanation, Known
+from detector.lab.session.passes import MomentsFacts
+from detector.lab.session.read import SavedSession
+from detector.lab.session.rows import read_rows
+from detector.lab.session.why import Why
+
+REORDERED = 64  # pictures that may be stored before one that is shown earlier
+NO_MOMENTS = "record them: detect-video profile SOURCE --moments"
+
+
+def explain(session: SavedSession, frame: int | None, slowest: int) -> Why:
+    """``frame`` alone, or so many of the slowest. Of a run over several sources, the first's.
+
+    Raises UsageError where the frame was not recorded, or the session has no frame at all.
+    """
+    known, absent = gather(session)
+    found = explanation_of(session, known)
+    if found is None:
+        raise UsageError(f"{session.folder}: no frame of it was recorded from read to write")
+    recorded = found.frames
+    if frame is not None and frame not in recorded:
+        raise UsageError(
+            f"--frame {frame}: not among the {len(recorded)} recorded frames of "
+            f"{session.folder} ({recorded[0]} to {recorded[-1]})"
+        )
+    frames = found.slowest(slowest) if frame is None else [frame]
+    return Why(
+        run=str(session.folder),
+        frames=[found.explain(one) for one in frames],
+        median_ms=found.median_ms(),
+        median_boxes=median(known.boxes.values()) if known.boxes else None,
+        median_mhz=median(known.moments.mhz) if known.moments and known.moments.mhz else None,
+        recorded=len(recorded),
+        absent=absent,
+    )
+
+
+def explanation_of(session: SavedSession, known: Known) -> Explanation | None:
+    """None where the session has no frame that was recorded from end to end."""
+    sizes = session.document.loop[0] if session.document.loop else None
+    if not sizes:
+        return None
+    found = Explanation(activities_of(session.spans), LoopShape.of(sizes), known)
+    return found if found.frames else None
+
+
+def gather(session: SavedSession, clip: bool = True) -> tuple[Known, dict[str, str]]:
+    """What is known beside the spans, and what is not, with the cure. ``clip``: whether the source
+    may be opened for its key frames, where no moments have them."""
+    absent: dict[str, str] = {}
+    moments = session.facts(MomentsFacts)
+    if moments is None:
+        for name in ("time on a core", "garbage collections", "page faults", "clock"):
+            absent[name] = NO_MOMENTS
+    elif not moments.mhz:
+        absent["clock"] = "this system does not tell it"
+    first = session.document.each[0]
+    rows = read_rows(session.folder)
+    own = [row for row in rows.frames if row.source == rows.frames[0].source]
+    boxes = {number: sum(row.by_class.values()) for number, row in enumerate(own)}
+    if not boxes:
+        absent["boxes"] = rows.left_out or "the session holds no rows"
+    keys: Collection[int] | None = None if moments is None else moments.keys
+    if keys is None and clip:
+        try:
+            keys = find_key_frames(session.document)
+        except UsageError as error:
+            absent["key frames"] = f"{first.video.path}: {error}"
+    return Known(moments, boxes, keys), absent
+
+
+def find_key_frames(document: SessionDocument) -> set[int]:
+    """The run's frames that are key frames of its first source, from the packets of the file:
+    nothing is decoded. Raises UsageError with the reason where that cannot be told."""
+    taken = document.config.get("input", {})
+    if taken.get("stride", 1) != 1 or taken.get("start") is not None:
+        raise UsageError("not told of a run with --stride or --start")
+    path = document.each[0].video.path
+    wanted = document.clip_sha256.get(path)
+    if wanted is None or not Path(path).is_file():
+        raise UsageError("the file is not here")
+    with open(path, "rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != wanted:
+            raise UsageError("it is not the file of the run any more")
+    return _keys_of(path, document.each[0].frames.read)
+
+
+def _keys_of(path: str, frames: int) -> set[int]:
+    import av
+
+    try:
+        with av.open(path) as container:
+            packets: list[tuple[int, bool]] = []
+            for packet in container.demux(video=0):
+                if packet.pts is not None:
+                    packets.append((packet.pts, packet.is_keyframe))
+                if len(packets) >= frames + REORDERED:
+                    break
+    except (OSError, IndexError, ValueError) as error:
+        raise UsageError(f"its packets cannot be read ({error})") from error
+    return {at for at, (_, key) in enumerate(sorted(packets)[:frames]) if key}

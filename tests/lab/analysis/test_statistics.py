@@ -1,0 +1,133 @@
+"""Noise that the test makes, and figures of tables that others computed."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import pytest
+
+from detector.lab.analysis import compare, statistics
+from detector.lab.analysis.statistics import (
+    LOOKS,
+    compare_means,
+    fewest_rounds,
+    holm,
+    judge,
+    noise_floor,
+    rank_interval,
+    share_of_look,
+    sign_p,
+    student_quantile,
+    student_tail,
+)
+from tests.conftest import CHECKOUT
+
+sys.path.insert(0, str(CHECKOUT / "scripts"))
+
+from measuring.noise import alarms, simulate, simulate_diff
+
+
+@pytest.mark.parametrize(
+    ("freedom", "quantile"), [(1, 12.706), (2, 4.303), (3, 3.182), (7, 2.365), (30, 2.042)]
+)
+def test_students_t(freedom, quantile):
+    assert student_quantile(0.975, freedom) == pytest.approx(quantile, abs=5e-4)
+    assert student_tail(quantile, freedom) == pytest.approx(0.025, abs=5e-5)
+
+
+@pytest.mark.parametrize(
+    ("ranks_below", "count", "p"),
+    [
+        ((), 6, 2 / 64),
+        ((1,), 6, 4 / 64),
+        ((3, 5), 10, 2 * 25 / 1024),  # 25 subsets of 1..10 sum to at most 8
+        ((1, 2, 3, 4, 5, 6), 12, 0.176),  # W = 21 of 12: one-sided 0.0881
+    ],
+)
+def test_signed_ranks(ranks_below, count, p):
+    values = [-rank if rank in ranks_below else rank for rank in range(1, count + 1)]
+    assert sign_p(values) == pytest.approx(p, abs=5e-4)
+
+
+def test_many_pairs_take_the_normal_distribution(monkeypatch):
+    values = [one * (-1 if one % 3 == 0 else 1) for one in range(1, 51)]
+    exact, bounds = sign_p(values), rank_interval(values, 0.05)
+    monkeypatch.setattr(statistics, "EXACT", 10)
+    assert sign_p(values) == pytest.approx(exact, rel=0.2)
+    assert rank_interval(values, 0.05) == pytest.approx(bounds, rel=0.05)
+
+
+def test_an_interval_holds_what_its_test_does_not_reject():
+    values = [0.3, -0.1, 0.4, 0.15, 0.9, 0.26, -0.5, 0.35, 0.8, 0.65]
+    low, middle, high = rank_interval(values, 0.05)
+    assert low < middle < high
+    for edge, inside in ((low, 1e-6), (high, -1e-6)):
+        assert sign_p(values, edge + inside) > 0.05
+        assert sign_p(values, edge - inside) <= 0.05
+    assert rank_interval(values[:4], 0.05)[::2] == (-math.inf, math.inf)
+
+
+def test_holm():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.5, 0.9]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_the_fewest_rounds_are_enough_and_one_less_is_not():
+    for rows in (1, 2, 3, 6, 7):
+        least = fewest_rounds(rows)
+        for rounds, decided in ((least, True), (least - 1, False)):
+            series = [[0.1 + at / 1000 for at in range(rounds)]] * rows
+            assert {one.outcome != "open" for one in judge(series, 0.01, 0.02)} == {decided}
+
+
+def test_the_looks_spend_no_more_than_there_is():
+    assert sum(share_of_look(rounds, False) for rounds in range(1, 31)) == pytest.approx(1)
+    assert share_of_look(7, False) == 0
+    for at, look in enumerate(LOOKS):  # those before it, and it as the last
+        spent = sum(share_of_look(one, False) for one in LOOKS[:at])
+        assert spent + share_of_look(look, True) == pytest.approx(1)
+
+
+def test_the_first_look_can_decide():
+    """Eight rounds of one kind are rarer than the share that it may spend."""
+    [found] = judge([[0.1 + at / 1000 for at in range(8)]], 0.01, 0.02, share_of_look(8, False))
+    assert found.outcome == "faster"
+    [found] = judge([[0.011] * 8], 0.02, 0.02, 1.0)
+    assert found.outcome == "same"
+
+
+def test_equal_rows_are_called_equal():
+    """Drift, bursts, noise that depends on itself: seeds are fixed, so counts are identities."""
+    assert sum(alarms(simulate(seed, {})) for seed in range(20)) == 0
+    found = [alarms(simulate(seed, {1: 0.05}), ("slower",)) for seed in range(200, 215)]
+    assert sum(found) == 15
+
+
+def test_the_draw_of_the_order_alone_keeps_the_rate(monkeypatch):
+    """Without the margin that two processes get. If each look spent all, it were 7."""
+    monkeypatch.setattr(compare, "noise_floor", lambda equal: 0.0)
+    assert sum(alarms(simulate(seed, {})) for seed in range(50, 100)) == 2
+
+
+def test_equal_runs_are_called_equal():
+    verdicts = [simulate_diff(seed, 0.0, 200) for seed in range(40)]
+    assert sum(verdict in ("faster", "slower") for verdict in verdicts) == 0
+
+
+def test_two_processes_are_not_told_from_one():
+    assert noise_floor(None) == noise_floor([]) == noise_floor([0.001] * 9) == 0.01
+    assert noise_floor([-0.03] * 9) == pytest.approx(0.03)
+
+
+def test_a_slow_stretch_is_in_the_interval_of_a_mean():
+    import numpy as np
+
+    calm, block = np.full(160, 10.0), np.full(160, 10.0)
+    block[:20] = 20.0
+    found = compare_means(calm, block)
+    assert found.ratio == pytest.approx(1.125)
+    assert found.low < 1 < found.ratio < found.high
+    assert found.p > 0.05
+    assert compare_means(calm, calm * 1.05).p < 0.05

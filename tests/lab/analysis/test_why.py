@@ -1,0 +1,172 @@
+"""Slow frames whose cause the test plants, in runs on paper with an exact clock."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from detector.lab.analysis.loop.why import Explanation, Known
+from detector.lab.session.passes import Collection, MomentsFacts, ThreadMoments
+from tests.lab.analysis.pipelines import MS, load, run_of, shape
+
+FRAMES = 40
+USUAL = {"read": 4.0, "preprocess": 1.0, "infer": 10.0, "head": 0.5, "nms": 0.5, "annotate": 1.0}
+USUAL["write"] = 3.0
+
+
+def run(stage: str = "", frame: int = 0, extra_ms: float = 0.0, also=(0, 0.0), **loop):
+    """The calls of a run in which one call takes longer; ``also``: another one of its stage."""
+    made = shape(**loop)
+    seconds = {name: [ms / 1e3] * FRAMES for name, ms in USUAL.items()}
+    seconds["read"].append(0.0)
+    seconds["infer"] = seconds["infer"][: -(-FRAMES // made.batch)]
+    if stage:
+        seconds[stage][frame] += extra_ms / 1e3
+        seconds[stage][also[0]] += also[1] / 1e3
+    return run_of(load(FRAMES, made, **seconds)), made
+
+
+def moments(calls, ready=(), blocked=(), collections=(), mhz=()):
+    """What the system tells of these calls: all of a call is computed, but for ``ready`` and
+    ``blocked``, (stage, number, ms) each."""
+    ends = {one.number: one.end_ns for one in calls if one.stage == "write"}
+    at = [ends[number] for number in sorted(ends)]
+    threads = sorted({one.thread for one in calls})
+    cpu = {name: [0.0] * len(at) for name in threads}
+    waiting = {name: [0.0] * len(at) for name in threads}
+    off = {(stage, number): ms for stage, number, ms in (*ready, *blocked)}
+    for one in calls:
+        left = (one.end_ns - one.start_ns) / 1e6 - off.get((one.stage, one.number), 0.0)
+        row = next((row for row, end in enumerate(at) if end >= one.end_ns), len(at) - 1)
+        cpu[one.thread][row] += left
+        if (one.stage, one.number) in {each[:2] for each in ready}:
+            waiting[one.thread][row] += off[one.stage, one.number]
+    return MomentsFacts(
+        began_ns=0,
+        frames=sorted(ends),
+        at_ns=at,
+        threads={name: ThreadMoments(cpu[name], waiting[name]) for name in threads},
+        faults=[3] * len(at),
+        disk_faults=[0] * len(at),
+        mhz=list(mhz),
+        collections=list(collections),
+        cost_us=50.0,
+        slowdown=1.001,
+    )
+
+
+def call(calls, stage, number):
+    return next(one for one in calls if (one.stage, one.number) == (stage, number))
+
+
+def plant_gc(frame, **loop):
+    calls, made = run("nms", frame, 60.0, **loop)
+    slow = call(calls, "nms", frame)
+    pause = Collection(slow.start_ns + MS // 5, slow.start_ns + 60 * MS, 2)
+    return calls, made, Known(moments(calls, collections=[pause]))
+
+
+def plant_core(frame, **loop):
+    calls, made = run("preprocess", frame, 70.0, **loop)
+    return calls, made, Known(moments(calls, ready=[("preprocess", frame, 70.0)]))
+
+
+def plant_disk(frame, **loop):
+    calls, made = run("write", frame, 90.0, **loop)
+    return calls, made, Known(moments(calls, blocked=[("write", frame, 90.0)]))
+
+
+def plant_boxes(frame, **loop):
+    calls, made = run("annotate", frame, 50.0, **loop)
+    return calls, made, Known(moments(calls), {**dict.fromkeys(range(FRAMES), 12), frame: 300})
+
+
+def plant_key(frame, **loop):
+    """Another one was slow, too: a key frame that costs nothing explains nothing."""
+    calls, made = run("read", frame, 60.0, also=(3, 50.0), **loop)
+    return calls, made, Known(moments(calls), dict.fromkeys(range(FRAMES), 12), {3, frame})
+
+
+PLANTS = {
+    "gc": plant_gc,
+    "core": plant_core,
+    "disk": plant_disk,
+    "boxes": plant_boxes,
+    "key frame": plant_key,
+}
+LOOPS = ({}, {"sync": True}, {"batch": 4, "concurrency": 2})
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=["overlapped", "sync", "batches"])
+@pytest.mark.parametrize("name", PLANTS)
+def test_a_planted_cause_is_named(name, loop):
+    for frame in (12, 21):
+        calls, made, known = PLANTS[name](frame, **loop)
+        found = Explanation(calls, made, known)
+        [slowest] = found.slowest(1)
+        told = found.explain(slowest)
+        assert told.cause.name == name
+        assert told.cause.frame == frame
+        assert told.cause.explains_ms >= told.cause.excess_ms / 2
+        assert found.explain(frame).cause.name == name
+
+
+@pytest.mark.parametrize("name", ["gc", "core", "disk"])
+def test_what_was_not_recorded_is_not_guessed(name):
+    calls, made, known = PLANTS[name](12)
+    told = Explanation(calls, made, replace(known, moments=None)).explain(12)
+    assert told.cause.name == "unknown"
+    assert told.cause.excess_ms == pytest.approx({"gc": 60, "core": 70, "disk": 90}[name])
+    assert {part.cpu_ms for part in told.parts} == {None}
+    assert (told.boxes, told.key, told.faults) == (None, None, None)
+
+
+def test_a_thread_of_which_nothing_was_recorded_was_not_blocked():
+    calls, made, known = plant_disk(12)
+    known = replace(known, moments=replace(known.moments, threads={}))
+    told = Explanation(calls, made, known).explain(12)
+    assert told.cause.name == "unknown"
+    assert {part.blocked_ms for part in told.parts} == {None}
+
+
+def test_more_boxes_and_a_key_frame_need_no_moments():
+    for name in ("boxes", "key frame"):
+        calls, made, known = PLANTS[name](12)
+        assert Explanation(calls, made, replace(known, moments=None)).explain(12).cause.name == name
+
+
+def test_a_frame_that_waited_names_the_call_that_it_waited_for():
+    """The writer stood still in frame 12; frame 13 had been read before."""
+    calls, made, known = plant_disk(12)
+    told = Explanation(calls, made, known).explain(13)
+    assert (told.cause.name, told.cause.stage, told.cause.frame) == ("disk", "write", 12)
+    wait = max((part for part in told.parts if part.waits), key=lambda part: part.ms)
+    assert (wait.stage, wait.cause) == ("head", "program order")
+
+
+def test_many_boxes_do_not_explain_a_call_that_did_not_compute():
+    calls, made, known = plant_boxes(12)
+    blocked = moments(calls, blocked=[("annotate", 12, 50.0)])
+    assert Explanation(calls, made, replace(known, moments=blocked)).explain(12).cause.name == (
+        "unknown"
+    )
+
+
+def test_a_slow_clock():
+    calls, made = run("infer", 20, 10.0)
+    known = Known(moments(calls, mhz=[3000.0] * 19 + [1200.0] * 4 + [3000.0] * 17))
+    told = Explanation(calls, made, known).explain(20)
+    assert told.cause.name == "clock"
+    assert told.mhz < 3000
+
+
+def test_the_parts_are_the_frame():
+    calls, made, known = plant_core(12)
+    found = Explanation(calls, made, known)
+    for frame in found.frames:
+        told = found.explain(frame)
+        assert sum(part.ms for part in told.parts) == pytest.approx(told.ms)
+    assert found.frames == list(range(FRAMES))
+    with pytest.raises(KeyError):
+        found.explain(FRAMES)
