@@ -312,7 +312,6 @@ class InputConfig:
         "T",
         number="float",
         short="Leave out what is before: seconds or [HH:]MM:SS",
-        common=True,
     )
     duration: str | None = option(
         None,
