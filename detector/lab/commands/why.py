@@ -25,7 +25,7 @@ from detector.core.cli.printing import print_json, terminal
     help="So many of the slowest frames; default: 10.",
 )
 def command(run: str, frame: int | None, slowest: int | None, as_json: bool) -> None:
-    """Say what made single frames of a saved run slow, beside the median frame.
+    """Say what made the slow frames of a saved run slow.
 
     Named are waits with what they waited for, and the call that held the frame up with its cause:
     garbage collection, another process on the core, the disk, boxes, a key frame, the clock. What
