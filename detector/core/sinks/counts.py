@@ -4,12 +4,12 @@ that was counted there before or is listed there."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from detector.core.errors.text import as_cell
-from detector.core.sinks._rows import RowsSink, csv_lines
+from detector.core.sinks._rows import csv_lines
+from detector.core.sinks._scene import SceneSink
 from detector.core.sinks.events import rounded
-from detector.core.types import Detections, Frame, ZoneBook, ZoneCount
+from detector.core.types import Scene, ZoneBook, ZoneCount
 
 KINDS = ("in", "out", "entered", "left", "appeared", "ended")
 COLUMNS = ("from_s", "to_s", "source", "zone", "class", *KINDS, "mean", "most")
@@ -27,28 +27,18 @@ def count_cells(
     )
 
 
-class CountsSink(RowsSink):
+class CountsSink(SceneSink):
     name = "counts"
     suffixes = (".counts.csv",)
-    ending = ""
-    options = ("only_detections",)
-    needs = "--zones"
     header = csv_lines([COLUMNS])
 
-    def __init__(self, path: Path, *, only_detections: bool = False) -> None:
-        super().__init__(path)
-        self._book: ZoneBook | None = None
+    @staticmethod
+    def of(scene: Scene) -> Iterable[ZoneCount]:
+        return scene.counts
 
-    def rows(self, frame: Frame, detections: Detections) -> str:
-        if detections.scene is None:
-            return ""
-        self._book = detections.scene.book
-        return self._lines(detections.scene.counts)
+    @staticmethod
+    def last(book: ZoneBook) -> Iterable[ZoneCount]:
+        return book.finish()[1]
 
-    def _lines(self, counts: Iterable[ZoneCount]) -> str:
-        return csv_lines(count_cells(self._info.path, row) for row in counts)
-
-    def close(self) -> Path:
-        if self._partial is not None and self._book is not None:
-            self._append(self._lines(self._book.finish()[1]))
-        return super().close()
+    def lines(self, found: Iterable[ZoneCount]) -> str:
+        return csv_lines(count_cells(self._info.path, one) for one in found)

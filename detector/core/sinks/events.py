@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from detector.core.errors.text import as_cell
-from detector.core.sinks._rows import RowsSink, csv_lines
-from detector.core.types import Detections, Frame, ZoneBook, ZoneEvent
+from detector.core.sinks._rows import csv_lines
+from detector.core.sinks._scene import SceneSink
+from detector.core.types import Scene, ZoneBook, ZoneEvent
 
 COLUMNS = (
     *("time_s", "source", "zone", "event", "direction", "class", "track", "x", "y"),
@@ -34,29 +34,18 @@ def event_cells(
     )
 
 
-class EventsSink(RowsSink):
+class EventsSink(SceneSink):
     name = "events"
     suffixes = (".events.csv",)
-    ending = ""
-    # With --only-detections too: an object may leave in a frame without any.
-    options = ("only_detections",)
-    needs = "--zones"
     header = csv_lines([COLUMNS])
 
-    def __init__(self, path: Path, *, only_detections: bool = False) -> None:
-        super().__init__(path)
-        self._book: ZoneBook | None = None
+    @staticmethod
+    def of(scene: Scene) -> Iterable[ZoneEvent]:
+        return scene.events
 
-    def rows(self, frame: Frame, detections: Detections) -> str:
-        if detections.scene is None:
-            return ""
-        self._book = detections.scene.book
-        return self._lines(detections.scene.events)
+    @staticmethod
+    def last(book: ZoneBook) -> Iterable[ZoneEvent]:
+        return book.finish()[0]
 
-    def _lines(self, events: Iterable[ZoneEvent]) -> str:
-        return csv_lines(event_cells(self._info.path, event) for event in events)
-
-    def close(self) -> Path:
-        if self._partial is not None and self._book is not None:
-            self._append(self._lines(self._book.finish()[0]))
-        return super().close()
+    def lines(self, found: Iterable[ZoneEvent]) -> str:
+        return csv_lines(event_cells(self._info.path, one) for one in found)

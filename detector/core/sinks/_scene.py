@@ -1,0 +1,50 @@
+"""What the sinks of lines and zones (--zones) share: rows of a scene, and those of its end."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from detector.core.sinks._rows import RowsSink
+from detector.core.types import Detections, Frame, Scene, ZoneBook
+
+
+class SceneSink(RowsSink):
+    """``lines`` of what ``of`` takes of each frame's scene; when the source ends, of what its book
+    says last."""
+
+    ending = ""
+    # With --only-detections too: an object may leave in a frame without any.
+    options = ("only_detections",)
+    needs = "--zones"
+
+    def __init__(self, path: Path, *, only_detections: bool = False) -> None:
+        super().__init__(path)
+        self._book: ZoneBook | None = None
+
+    @staticmethod
+    @abstractmethod
+    def of(scene: Scene) -> Iterable[Any]:
+        """What this sink writes of a scene."""
+
+    @staticmethod
+    @abstractmethod
+    def last(book: ZoneBook) -> Iterable[Any]:
+        """What it writes at the end."""
+
+    @abstractmethod
+    def lines(self, found: Iterable[Any]) -> str:
+        """Rows with their line ends."""
+
+    def rows(self, frame: Frame, detections: Detections) -> str:
+        if detections.scene is None:
+            return ""
+        self._book = detections.scene.book
+        return self.lines(self.of(detections.scene))
+
+    def close(self) -> Path:
+        if self._partial is not None and self._book is not None:
+            self._append(self.lines(self.last(self._book)))
+        return super().close()
