@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from detector.core.config.schema import Config, choices_of, flag_of, help_of, options
+from detector.core.config.schema import Config, choices_of, flag_of, help_of, options, short_of
 
 # Options from Python: the groups of ``Detector``, and which of their options it has in another way
 # or not at all. What is written and how it is drawn is the caller's work, but for ``blur``.
@@ -61,7 +61,7 @@ def default_yaml() -> str:
         lines.append(f"{group.name}:\n")
         for name, leaf in options():
             if name == group.name:
-                text = " ".join([help_of(leaf), *_limits(leaf)])
+                text = " ".join([help_of(leaf), *_limits(leaf, help_of(leaf))])
                 lines += [f"  # {line}\n" for line in textwrap.wrap(text, WIDTH - len("  # "))]
                 lines.append(f"  {leaf.name}: {_in_yaml(leaf.default)}\n")
     return "".join(lines)
@@ -92,14 +92,15 @@ def python_types() -> str:
 
 
 def options_table() -> str:
-    """Every option as a Markdown table, one for each group."""
+    """Every option as a Markdown table, one for each group, in a line each: --help OPTION and
+    cfg/default.yaml have the long texts."""
     lines = []
     for group in dataclasses.fields(Config):
         lines.append(f"\n**{group.name}**\n\n| option | default | |\n|---|---|---|\n")
         for name, leaf in options():
             if name == group.name:
                 default = "" if leaf.default is None else f"`{_in_yaml(leaf.default)}`"
-                text = " ".join([help_of(leaf), *_limits(leaf)])
+                text = ". ".join([short_of(leaf).removesuffix("."), *_limits(leaf, short_of(leaf))])
                 lines.append(f"| `{_spelling(leaf)}` | {default} | {text} |\n")
     return "".join(lines).lstrip("\n")
 
@@ -120,10 +121,9 @@ def _spelling(leaf: dataclasses.Field[Any]) -> str:
     return flags if meta["metavar"] is None else f"{flags} {meta['metavar']}"
 
 
-def _limits(leaf: dataclasses.Field[Any]) -> list[str]:
-    """A sentence for limits and choices that the help does not say already."""
-    meta = leaf.metadata
-    text, low, high = help_of(leaf), meta.get("at_least"), meta.get("at_most")
+def _limits(leaf: dataclasses.Field[Any], text: str) -> list[str]:
+    """Sentences for limits and choices that ``text`` does not say already."""
+    low, high = leaf.metadata.get("at_least"), leaf.metadata.get("at_most")
     sentences = []
     if low is not None and high is None:
         sentences.append(f"At least {low}.")
