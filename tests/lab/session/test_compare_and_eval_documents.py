@@ -12,6 +12,7 @@ from detector.core.session.codec import from_json, json_schema
 from detector.core.session.measured import Measurements
 from detector.lab.session.comparison import Comparison
 from detector.lab.session.evaluation import SUBTYPES, Evaluation, Result, read_result
+from detector.lab.session.where import Where
 
 FOLDER = Path(__file__).parents[3] / "docs/schema"
 SCHEMAS = {
@@ -19,6 +20,7 @@ SCHEMAS = {
     "eval": json_schema(Evaluation, SUBTYPES),
     "evaluation": json_schema(Result, SUBTYPES),
     "measured": json_schema(Measurements),
+    "where": json_schema(Where),
 }
 
 
