@@ -131,7 +131,12 @@ def command(
     from detector.lab.terminal.compare import print_comparison
 
     if where is not None:
-        others = {"engine": engine, "table": tables or None, "dataset": dataset, "labels": labels}
+        others: dict[str, Any] = {
+            "engine": engine,
+            "table": tables or None,
+            "dataset": dataset,
+            "labels": labels,
+        }
         others |= {"mapping": mapping, "use": use, "batch": None if batch == "1" else batch}
         _refuse_beside_where(others | {"precision": None if precision == "fp32" else precision})
         return _where(source, where, picture, config_file, flags, as_json, quiet)

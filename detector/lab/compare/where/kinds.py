@@ -181,7 +181,8 @@ def _partly_sigmoid(a: Array, b: Array) -> Iterator[tuple[str, str | None, Array
 
 
 def _sigmoid(values: Array) -> Array:
-    return 1 / (1 + np.exp(-np.clip(values, -700, 700)))
+    result: Array = 1 / (1 + np.exp(-np.clip(values, -700, 700)))
+    return result
 
 
 def _crossed(size: int) -> list[int]:
@@ -218,7 +219,7 @@ def kind_of_detections(
     same: Callable[[Detections, Detections], bool],
     count: int,
 ) -> Kind:
-    """``nms``: A's. ``count``: of A's detections. Where it is ``partial``, its options are tried."""
+    """``nms``: A's. ``count``: of A's detections. Options of a ``partial`` are tried."""
     if isinstance(nms, partial):
         told = nms.keywords
         if same(nms.func(candidates, **{**told, "agnostic": not told.get("agnostic")}), b):

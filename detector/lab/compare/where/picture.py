@@ -69,9 +69,9 @@ def _plane(off: Array) -> Array:
     while off.ndim > 3 and off.shape[0] == 1:
         off = off[0]
     if off.ndim == 3 and off.shape[-1] == 3:
-        return off.max(-1)
+        return np.asarray(off.max(-1))
     if off.ndim == 3 and off.shape[0] > 1:
-        return off.max(0)
+        return np.asarray(off.max(0))
     rows = off.reshape(-1, off.shape[-1]) if off.ndim > 1 else off.reshape(-1, 1)
     if rows.shape[1] > rows.shape[0]:
         rows = rows.T
@@ -90,7 +90,7 @@ def _enlarged(picture: Array) -> Array:
     whole = max(1, int(factor)) if factor >= 1 else factor
     size = max(1, round(width * whole)), max(1, round(height * whole))
     way = cv2.INTER_NEAREST if whole >= 1 else cv2.INTER_AREA
-    return cv2.resize(picture, size, interpolation=way)
+    return np.asarray(cv2.resize(picture, size, interpolation=way))
 
 
 def _boxes(scene: Array, a: Array, b: Array) -> Array:
