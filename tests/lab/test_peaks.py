@@ -6,10 +6,14 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from onnx import numpy_helper
 
 from detector.core import engines
 from detector.core.config.levels import merge_levels
+from detector.core.engines.base import EngineOptions
+from detector.core.models.graph.qdq import original_names
 from detector.core.session.codec import to_json
 from detector.lab import peaks
 from detector.lab.peaks import PeaksOf, caches, kept, kernels
@@ -112,6 +116,30 @@ def test_an_engine_s_own_convolutions_are_timed(engine, precision, short):
     # No layer can be faster than another by more than kernels differ: one that is was credited with
     # the work of a neighbour.
     assert found[precision].gflops_s < 20 * found["fp32"].gflops_s < 1e5
+
+
+def test_work_is_that_of_the_convolution_and_not_of_what_took_its_name():
+    """In an int8 graph the DequantizeLinear behind an output has the convolution's name."""
+    plain = kernels.chain()
+    names = original_names(kernels._converted(plain, "int8-u8").graph)
+    assert names == {"out_raw": "out", "out": "out_raw"}
+    assert original_names(plain.graph) == {}
+
+
+@pytest.mark.slow
+def test_openvino_names_a_convolution_whose_bias_is_zero(monkeypatch):
+    if engines.usable()["openvino"] is not None:
+        pytest.skip("machine: the engine is not here")
+    plain = kernels.chain()
+    for tensor in plain.graph.graph.initializer:
+        if tensor.name.endswith(".bias"):
+            zeros = np.zeros(tuple(tensor.dims), np.float32)
+            tensor.CopyFrom(numpy_helper.from_array(zeros, tensor.name))
+    options = EngineOptions(requests=1, threads=1)
+    with engines.open("openvino", plain, options) as engine:
+        listed = {layer.name: layer.nodes for layer in engine.execution()}
+    names = [f"{at}.conv" for at in range(len(kernels.LAYERS))]
+    assert [name for name in names if name in listed.get(f"{name}/WithoutBiases", (name,))] == names
 
 
 def test_a_machine_is_measured_once(config, monkeypatch):

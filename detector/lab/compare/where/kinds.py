@@ -169,6 +169,13 @@ def _guesses(a: Array, b: Array, before: Array | None) -> Iterator[tuple[str, st
     factor = float(np.vdot(a, b)) / size if size else 1.0
     if abs(factor - 1) > 0.05:
         yield SCALED, f"by {factor:.3g}", a * factor
+    if a.ndim == 4:  # a convolution's weights, and not its bias
+        of_channel = (0, 2, 3)
+        mine, theirs = (one - one.mean(of_channel, keepdims=True) for one in (a, b))
+        size = float(np.vdot(mine, mine))
+        factor = float(np.vdot(mine, theirs)) / size if size else 1.0
+        if abs(factor - 1) > 0.05:
+            yield SCALED, f"by {factor:.3g} around each channel's mean", b - theirs + mine * factor
 
 
 def _partly_sigmoid(a: Array, b: Array) -> Iterator[tuple[str, str | None, Array]]:
@@ -223,7 +230,9 @@ def kind_of_detections(
     if isinstance(nms, partial):
         told = nms.keywords
         if same(nms.func(candidates, **{**told, "agnostic": not told.get("agnostic")}), b):
-            return Kind(AGNOSTIC, "suppressed over all classes, or within each")
+            ways = ("within each class", "over all classes")
+            mine = bool(told.get("agnostic"))
+            return Kind(AGNOSTIC, f"A suppresses {ways[mine]}, B {ways[not mine]}")
         for iou in np.arange(0.05, 1.0, 0.05):
             if told.get("iou") and same(nms.func(candidates, **{**told, "iou": float(iou)}), b):
                 return Kind(THRESHOLD, f"{told['iou']:g} and about {iou:.2f}")

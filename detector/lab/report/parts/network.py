@@ -165,12 +165,10 @@ def roofline(session: SavedSession, facts: RooflineFacts) -> str:
     if measured is None:
         return ""
     dots = [(row.name, row.intensity or 0.0, row.gflops_s or 0.0) for row in measured.rows]
-    used = {row.precision for row in measured.rows if row.flops}
     peaks = facts.peaks
     roofs = {
         " ".join(filter(None, (name, peaks.instructions.get(name)))): peak
         for name, peak in peaks.gflops_s.items()
-        if name in used
     }
     slopes = {level.name: level.gbytes_s for level in peaks.levels}
     slopes = slopes or {"memory": peaks.bandwidth_gbytes_s}
