@@ -28,6 +28,7 @@ from detector.lab.compare.where.difference import compare_tensors, tolerance_of
 from detector.lab.compare.where.graph import with_outputs
 from detector.lab.compare.where.picture import write_picture
 from detector.lab.compare.where.search import Side, search
+from detector.lab.compare.where.words import open_side, parse_words
 from tests.cli.command import assert_one_line_error, detect_video
 from tests.conftest import CHECKOUT
 
@@ -366,3 +367,26 @@ def test_the_command(tmp_path):
 )
 def test_wrong_words(words, more, tmp_path):
     assert_one_line_error(detect_video("compare", CLIP, "--where", *words, *more, cwd=tmp_path), 2)
+
+
+@pytest.mark.slow
+def test_a_wrong_scale_inside_the_default_model(tmp_path):
+    """int8 as it is is no fault; with the scale of one layer's weights doubled, that layer is."""
+    flags = {"engines_dir": str(tmp_path), "size": "224x128"}
+    one, other = (
+        open_side(words, parse_words(words, None, flags), str(CLIP))
+        for words in ("ort", "ort int8")
+    )
+    assert search(one, other, 1).first is None
+    graph = onnx.ModelProto()
+    graph.CopyFrom(other.network.graph)
+    convolutions = [node for node in graph.graph.node if node.op_type == "Conv"]
+    node = convolutions[len(convolutions) // 3]
+    pair = next(made for made in graph.graph.node if node.input[1] in made.output)
+    scale = next(tensor for tensor in graph.graph.initializer if tensor.name == pair.input[1])
+    scale.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scale) * 3, scale.name))
+    found = search(one, replace(other, network=replace(other.network, graph=graph, path=None)), 1)
+    assert found.first is not None
+    assert (found.first.stage, found.first.kind) == ("graph", kinds.SCALED)
+    assert found.first.what.split()[-1] in (node.name, node.name.replace("conv", "act"))
+    assert len(found.probes) < 20  # of some hundred tensors
