@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import PurePath
 from typing import Any
 
 from detector.core import engines
@@ -112,7 +113,8 @@ def _meaning(word: str) -> tuple[str, Any]:
         return "precision", word
     if word.lower().endswith((".yaml", ".yml")):
         return "config", word
-    if word in known() or os.path.exists(word):
+    is_file = "=" not in word and bool(PurePath(word).suffix)  # what lacks is said where it is read
+    if word in known() or is_file or os.path.exists(word):
         return "model", word
     name, sign, value = word.partition("=")
     name = name.removeprefix("--").replace("-", "_")
