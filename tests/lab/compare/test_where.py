@@ -311,6 +311,34 @@ def test_a_planted_fault_is_named(fault, tmp_path):
     assert drawn[:-22].max() > 0  # the words stand below
 
 
+def test_a_fault_on_a_branch_is_found_behind_the_order_of_the_graph():
+    """The search sees the other branch agree, and then the sum differ: it goes back from there."""
+    dice = np.random.default_rng(5)
+    made = GraphBuilder("branches")
+    x = made.input_u8(1, SIDE, SIDE)
+
+    def conv(name: str, x: str) -> str:
+        weight = np.float32(dice.normal(size=(3, 3, 1, 1)) / 3)
+        bias = np.float32(dice.normal(size=3))
+        return made.conv(name, x, weight, bias, strides=[1, 1], pads=[0] * 4)
+
+    fault = conv("0.conv", x)
+    for at in range(1, 7):
+        x = conv(f"{at}.conv", x)
+    graph = made.model([made.add("Relu", "8.act", [made.add("Add", "7.add", [fault, x])])])
+    silent = {"head": lambda outputs: Candidates(*nothing()), "network": network(graph)}
+    other = with_node("0.conv", "Sigmoid", graph).network
+    one = replace(A, **silent)
+    found = search(one, replace(one, network=other), 1)
+    assert found.first is not None
+    assert (found.first.stage, found.first.what) == ("graph", "Conv 0.conv")
+    assert [probe.tensor for probe in found.probes if not probe.differs]
+
+
+def nothing():
+    return np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64)
+
+
 @pytest.mark.parametrize(
     ("name", "precision"),
     [("ort", "fp32"), ("openvino", "fp32"), ("openvino", "bf16"), ("torch", "fp32")],
