@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from detector.core import engines
 from detector.core.engines._layer_times import WARMUP, quiet_runs
 from detector.core.engines.base import EngineOptions, LayerExecution, LayerProfiler
-from detector.core.errors import EngineError
+from detector.core.errors import EngineError, ModelError
 from detector.core.errors.machine import cpu_flags
 from detector.core.models.base import InputRules, Network
 from detector.core.models.graph.build import GraphBuilder, joint_cost, output_shapes
@@ -61,8 +61,8 @@ def instructions_of(precision: str) -> str:
 def measure(
     engine: str, precision: str, threads: int, own: Mapping[str, str]
 ) -> dict[str, Reached]:
-    """By the precision that really ran: fp32, and ``precision``. Empty for an engine without a
-    profiler of its layers."""
+    """By the precision that really ran: fp32, and ``precision``. What an engine refuses is not in
+    it."""
     found: dict[str, Reached] = {}
     for one in dict.fromkeys(("fp32", precision)):
         options = EngineOptions(
@@ -72,9 +72,8 @@ def measure(
             for name, reached in _measure(engine, options):
                 if name not in found or reached.gflops_s > found[name].gflops_s:
                     found[name] = reached
-        except EngineError:
-            if one == precision:
-                raise
+        except (EngineError, ModelError):
+            continue  # layers of this type then have no share of a roof
     return found
 
 
