@@ -1,7 +1,15 @@
 """What a node costs, counted by hand."""
 
+import numpy as np
+
 from detector.core.engines.base import Engine, LayerExecution
-from detector.core.models.graph.build import NodeCost, infer_shapes, joint_cost, node_costs
+from detector.core.models.graph.build import (
+    GraphBuilder,
+    NodeCost,
+    infer_shapes,
+    joint_cost,
+    node_costs,
+)
 from detector.core.run.executed import executed_layers
 from detector.core.session.outcome import ExecutedLayer
 from tests.known_answers import plus_one
@@ -60,3 +68,18 @@ def test_nodes_that_run_as_one_keep_what_only_they_see_out_of_memory():
     ]
     [all_of_it] = joint_cost(graph, [("input.nchw", "0.conv", "1.conv")])
     assert all_of_it == NodeCost(108 + 36, plane + 9 + 3 + plane + 18 + 6, 9 + 3 + 18, (2, 3, 2, 3))
+
+
+def test_a_part_cut_out_costs_what_is_read_of_it():
+    made = GraphBuilder("cut")
+    x = made.input_u8(1, 4, 4)
+    bounds = [
+        made.constant(f"0.n{at}", np.array([value], np.int64)) for at, value in enumerate((0, 1, 1))
+    ]
+    cut = made.add("Slice", "0.cut", [x, *bounds])  # one of three channels
+    model = made.model([made.add("Relu", "1.act", [cut])])
+    assert node_costs(model)["0.cut"].elements == 16 + 3 + 16
+    (cost,) = joint_cost(model, [("0.cut", "1.act")])
+    assert cost.elements == 16 + 3 + 16
+    (alone,) = joint_cost(model, [("input.transpose", "0.cut")])
+    assert alone.elements == 48 + 3 + 16  # the transpose reads all

@@ -192,12 +192,17 @@ def _options(
         precision=precision,
         device=runtime.device,
         device_memory=runtime.device_memory,
-        own=dict(_pair(text) for text in runtime.engine_options or ()),
+        own=own_options(config),
     )
     concurrency = asked.concurrency or (
         1 if one_at_a_time else engines.find(engine).best_concurrency(asked)
     )
     return replace(asked, concurrency=concurrency, requests=requests(concurrency))
+
+
+def own_options(config: Config) -> dict[str, str]:
+    """--engine-options, by name."""
+    return dict(_pair(text) for text in config.runtime.engine_options or ())
 
 
 def _pair(text: str) -> tuple[str, str]:

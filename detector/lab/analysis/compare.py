@@ -91,7 +91,7 @@ def place_on_roof(
         if layer.macs and peak is None:
             return None
         compute_ms = 2 * layer.macs / peak / 1e6 if peak else 0.0
-        memory_ms = layer.bytes / peaks.bandwidth_gbytes_s / 1e6
+        memory_ms = layer.bytes / peaks.bandwidth_at(layer.bytes) / 1e6
         by_limit[COMPUTE if compute_ms >= memory_ms else MEMORY] += max(compute_ms, memory_ms)
     share = sum(by_limit.values()) / spent_ms
     if not share:

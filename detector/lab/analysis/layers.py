@@ -200,20 +200,22 @@ def describe_outside(facts: LayersFacts) -> str | None:
 # ----------------------------------------------------------------------
 # The roofline (Williams, Waterman, Patterson 2009), with peaks measured on this computer
 #
-# A layer of intensity I (FLOPs a byte) can run at min(peak of its type, I x bandwidth). Below the
-# ridge point memory is the limit, above it arithmetic. Small layers reach neither: their cost is
+# A layer of intensity I (FLOPs a byte) can run at min(peak of its type, I x bandwidth), with the
+# bandwidth of the cache that holds what it touches, or of the memory. Below the ridge point memory
+# is the limit, above it arithmetic. Small layers reach neither: their cost is
 # being started, and the roof says nothing about that.
 
 COMPUTE, MEMORY, LAUNCH = "compute", "memory", "launch overhead"
 NEITHER = "neither"
+ABOVE = 1.05  # of the roof: the median of a layer and the best of a peak differ by a few percent
 LAUNCH_SHARE = 0.1  # of its roof: a layer that reaches less is not explained by the roof
 
 
 def place_layer(row: LayerRow, peaks: Peaks, launch_ms: float) -> LayerRow:
     """The row with its rates, its share of the roof and what limits it.
 
-    ``launch_ms``: what starting any layer costs. A share above 1 means that the peak was measured
-    too low; it stays as it is and is flagged.
+    ``launch_ms``: what starting any layer costs. A share above ``ABOVE`` means that the peak was
+    measured too low; it stays as it is and is flagged.
     """
     row, peak = _with_rates(row), peaks.gflops_s.get(row.precision)
     if not row.ms:
@@ -226,8 +228,13 @@ def place_layer(row: LayerRow, peaks: Peaks, launch_ms: float) -> LayerRow:
         bound = LAUNCH
     else:
         bound = COMPUTE if by_compute >= by_memory else MEMORY
-    flag = "peak under-measured" if share > 1 else None
+    flag = "peak under-measured" if share > ABOVE else None
     return replace(row, utilisation=share, bound=bound, flag=flag)
+
+
+def above_roof(rows: Sequence[LayerRow]) -> list[str]:
+    """Names of the layers that come out above it, beyond the noise."""
+    return [row.name for row in rows if (row.utilisation or 0.0) > ABOVE]
 
 
 def place_model(
@@ -253,7 +260,7 @@ def place_model(
         ridge={name: peaks.ridge(name) for name in {row.precision for row in rows if row.flops}},
         peaks=peaks,
         forward_ms=forward_ms,
-        peak_under_measured=[row.name for row in rows if (row.utilisation or 0) > 1],
+        peak_under_measured=above_roof(rows),
     )
 
 
@@ -322,7 +329,7 @@ def describe_uncounted(nodes: int) -> str:
 
 def describe_above_roof(layers: int) -> str:
     """Why so many layers may be faster than the measured peaks allow."""
-    return f"layers above their roof: {layers} (peak under-measured, or data in a cache)"
+    return f"layers above their roof: {layers} (peak under-measured)"
 
 
 def _with_rates(row: LayerRow) -> LayerRow:
@@ -340,7 +347,7 @@ def _least_ms(row: LayerRow, peaks: Peaks) -> tuple[float, float]:
     peak of its type the first is 0."""
     peak = peaks.gflops_s.get(row.precision)
     by_compute = row.flops / (peak * 1e9) * 1e3 if peak else 0.0
-    return by_compute, row.bytes / (peaks.bandwidth_gbytes_s * 1e9) * 1e3
+    return by_compute, row.bytes / (peaks.bandwidth_at(row.bytes) * 1e9) * 1e3
 
 
 # ----------------------------------------------------------------------

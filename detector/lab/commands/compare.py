@@ -31,6 +31,7 @@ WITHOUT = (
         "detect-video compare in.mp4 --rounds auto            # until every row is decided",
         "detect-video compare in.mp4 --use                    # auto takes the winner from now on",
         "detect-video compare in.mp4 --model a.pt,b.pt --table t.md    # models side by side",
+        'detect-video compare in.mp4 --where "ort fp32" "openvino int8"    # what differs first',
     ),
 )
 @click.argument("source", type=Files(), metavar="SOURCE")
@@ -89,6 +90,20 @@ WITHOUT = (
     metavar="F",
     help="YAML: which classes of model and labels mean the same; or person-vehicle.",
 )
+@click.option(
+    "--where",
+    nargs=2,
+    metavar="A B",
+    help="Two configurations, each in quotes: the first stage at which they differ, from pixels to "
+    "boxes. Exit with 8 where one does.",
+)
+@click.option(
+    "--picture",
+    metavar="F.png",
+    default="where.png",
+    show_default=True,
+    help="Where --where draws the difference.",
+)
 def command(
     source: str,
     engine: str | None,
@@ -101,6 +116,8 @@ def command(
     use: bool | None,
     labels: str | None,
     mapping: str | None,
+    where: tuple[str, str] | None,
+    picture: str,
     config_file: str | None,
     as_json: bool,
     quiet: bool,
@@ -127,6 +144,16 @@ def command(
     from detector.lab.report.side_by_side import check_tables, write_tables
     from detector.lab.terminal.compare import print_comparison
 
+    if where is not None:
+        others: dict[str, Any] = {
+            "engine": engine,
+            "table": tables or None,
+            "dataset": dataset,
+            "labels": labels,
+        }
+        others |= {"mapping": mapping, "use": use, "batch": None if batch == "1" else batch}
+        _refuse_beside_where(others | {"precision": None if precision == "fp32" else precision})
+        return _where(source, where, picture, config_file, flags, as_json, quiet)
     models = flags["model"]
     if several := parse_models(models):
         flags["model"] = several[0]
@@ -167,6 +194,41 @@ def command(
     for path in write_tables(document, tables):
         if not as_json:
             echo(f"table: {path}")
+    return code
+
+
+def _refuse_beside_where(others: dict[str, Any]) -> None:
+    from detector.core.errors import UsageError
+
+    for name, value in others.items():
+        if value is not None:
+            raise UsageError(
+                f"--{name} is for a comparison of speeds; with --where, say it inside of A or B"
+            )
+
+
+def _where(
+    source: str,
+    given: tuple[str, str],
+    picture: str,
+    config_file: str | None,
+    flags: dict[str, Any],
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    from detector.core.terminal.models import progress_bar
+    from detector.lab.compare.where.words import where_command
+    from detector.lab.terminal.where import print_where
+
+    errors = error_terminal()
+    with progress_bar(errors, not quiet and errors.is_terminal) as watch:
+        document, code = where_command(
+            source, given, config_file, flags, picture, lambda doing: watch(doing, 0, 1)
+        )
+    if as_json:
+        print_json(document)
+    else:
+        print_where(terminal(piped_width=100), document)
     return code
 
 

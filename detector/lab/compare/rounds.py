@@ -19,6 +19,7 @@ from detector.core.config.schema import Config
 from detector.core.engines import choose_by_rank
 from detector.core.errors import SourceError
 from detector.core.errors.text import counted
+from detector.core.run.prepare import own_options
 from detector.core.run.tiling import Tiling
 from detector.core.types import Detections
 from detector.lab.analysis.compare import (
@@ -42,7 +43,7 @@ from detector.lab.compare.worker import (
     Wanted,
     read_detections,
 )
-from detector.lab.peaks import measure_peaks
+from detector.lab.peaks import PeaksOf, find_peaks
 from detector.lab.session.comparison import About, Comparison, Round, VariantFacts
 from detector.lab.session.network import Peaks
 
@@ -125,7 +126,7 @@ def compare(plan: Plan, watch: Watch) -> tuple[Comparison, list[Variant]]:
         _judge_all(crew, variants, plan, step)
         if plan.models:
             step("this computer's peaks")
-            _place_on_roofs(variants, Tiling.of(plan.config).inputs)
+            _place_on_roofs(variants, plan)
     # The processes are gone: what runs a data set has the computer for itself.
     for variant in variants if plan.dataset is not None else ():
         step(f"judge {variant.name}")
@@ -209,20 +210,24 @@ def _open_twin(crew: Crew, variants: Sequence[Variant], plan: Plan) -> Variant |
     return twin
 
 
-def _place_on_roofs(variants: Sequence[Variant], inputs: int) -> None:
+def _place_on_roofs(variants: Sequence[Variant], plan: Plan) -> None:
     """Each variant's rate below peaks that its cores reach together; none on a GPU, whose peaks are
-    not measured. ``inputs``: of the network for a frame."""
-    known: dict[int, Peaks] = {}
+    not measured."""
+    known: dict[tuple[str, str, int], Peaks] = {}
     for variant in variants:
         facts, rates = variant.facts, [turn.fps["inference"] for turn in variant.rounds]
         measured = [rate for rate in rates if rate]
         if variant.error is not None or facts is None or facts.device != "cpu" or not measured:
             continue
         cores = (facts.threads or 1) * (facts.concurrency or 1)
-        if cores not in known:
-            known[cores] = measure_peaks(cores)
+        key = variant.engine, variant.precision, cores
+        if not facts.computes:
+            continue
+        if key not in known:
+            known[key] = find_peaks(PeaksOf(*key, own_options(plan.config)), plan.config)
+        inputs = Tiling.of(plan.config).inputs  # of the network for a frame
         variant.roof = place_on_roof(
-            facts.layers, variant.batch, inputs * median(measured), known[cores]
+            facts.layers, variant.batch, inputs * median(measured), known[key]
         )
 
 

@@ -5,7 +5,7 @@ engine, as ``passes`` says.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from msgspec import Meta
@@ -16,19 +16,85 @@ Peak = Annotated[float, Meta(ge=1e-6)]  # what a computer reaches at most; a tin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bandwidth:
+    """Of a working set of so many bytes, of all threads together, that is read or copied again and
+    again. ``spread``: how far the best pass is above the median one (0.1: 10%)."""
+
+    bytes: Count
+    threads: Count
+    gbytes_s: Peak
+    spread: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheLevel:
+    """``name``: L1, L2, L3 or memory. ``bytes``: what it holds for all threads of the run."""
+
+    name: str
+    bytes: Count
+    gbytes_s: Peak
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Peaks:
     """What this computer reaches at most. ``gflops_s``: by precision (int8: GOP/s). ``by``: the
-    library that reached it."""
+    library that reached it; ``instructions``: what it can use for that; ``spread``: how far the
+    median try is from the best. ``bandwidth_gbytes_s``: of the memory; ``bandwidths``: over
+    working sets; ``levels``: of the caches. ``measured``: the day."""
 
     gflops_s: Mapping[str, Peak]
     by: Mapping[str, str] = field(default_factory=dict)
     threads: int | None = None
     bandwidth_gbytes_s: Peak
+    spread: Mapping[str, float] = field(default_factory=dict)
+    instructions: Mapping[str, str] = field(default_factory=dict)
+    bandwidths: Sequence[Bandwidth] = ()
+    levels: Sequence[CacheLevel] = ()
+    measured: str | None = None
 
     def ridge(self, precision: str) -> float | None:
         """FLOPs a byte at which arithmetic and memory are equally fast; None without a peak."""
         peak = self.gflops_s.get(precision)
         return None if peak is None else peak / self.bandwidth_gbytes_s
+
+    def bandwidth_at(self, working_set: int) -> float:
+        """GB/s of what touches so many bytes. A smaller set is at least as fast as a larger one, so
+        that a disturbed measurement does not lower the roof below its neighbours'."""
+        larger = [
+            one.gbytes_s
+            for one in self.bandwidths
+            if one.threads <= (self.threads or 1) and one.bytes >= working_set
+        ]
+        return max(larger, default=self.bandwidth_gbytes_s)
+
+
+def higher_of(one: Peaks, other: Peaks) -> Peaks:
+    """Of two measurements of the same, the higher of each peak: what disturbs one lowers it."""
+    of_kernels = {
+        name: max(
+            (peaks for peaks in (one, other) if name in peaks.gflops_s),
+            key=lambda peaks: peaks.gflops_s[name],
+        )
+        for name in {**one.gflops_s, **other.gflops_s}
+    }
+    sets = {(each.threads, each.bytes): each for each in one.bandwidths}
+    for each in other.bandwidths:
+        known = sets.get((each.threads, each.bytes), each)
+        sets[each.threads, each.bytes] = max(known, each, key=lambda it: it.gbytes_s)
+    levels = {level.name: level for level in one.levels}
+    for level in other.levels:
+        known_level = levels.get(level.name, level)
+        levels[level.name] = max(known_level, level, key=lambda it: it.gbytes_s)
+    return replace(
+        other,
+        gflops_s={name: peaks.gflops_s[name] for name, peaks in of_kernels.items()},
+        by={name: peaks.by.get(name, "") for name, peaks in of_kernels.items()},
+        spread={name: peaks.spread.get(name, 0.0) for name, peaks in of_kernels.items()},
+        instructions={**one.instructions, **other.instructions},
+        bandwidth_gbytes_s=max(one.bandwidth_gbytes_s, other.bandwidth_gbytes_s),
+        bandwidths=list(sets.values()),
+        levels=list(levels.values()),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,10 +9,11 @@ from tests.conftest import CHECKOUT
 SHORT = """
 import detector.lab.profile.layers as layers
 import detector.lab.profile.loop as loop
-import detector.lab.peaks as peaks
+import detector.lab.peaks.caches as caches
+import detector.lab.peaks.kernels as kernels
 import detector.lab.profile.what_if as what_if
-layers.BUDGET_S, peaks.BUDGET_S, loop.ROUNDS, what_if.ROUNDS = 0.5, 0.06, 1, 1
-peaks.SIZES, peaks.TRIAD_BYTES = (384,), 12 << 20
+layers.BUDGET_S, kernels.BUDGET_S, loop.ROUNDS, what_if.ROUNDS = 0.5, 0.06, 1, 1
+caches.EACH_S, caches.LARGEST = 0.002, 16 << 20
 """
 
 

@@ -11,7 +11,7 @@ import pytest
 from detector.core import engines
 from detector.core.config.levels import resolve_config
 from detector.core.session.store import Session
-from detector.lab import peaks
+from detector.lab.peaks import caches, kernels
 from detector.lab.profile import layers as pass_layers
 from detector.lab.profile.base import Occasion
 from detector.lab.profile.batches import open_with_batches
@@ -28,9 +28,9 @@ PARAMETERS = {"yolov5n.pt": 1_867_405}
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     monkeypatch.setattr(pass_layers, "BUDGET_S", 0.1)
-    monkeypatch.setattr(peaks, "BUDGET_S", 0.02)
-    monkeypatch.setattr(peaks, "SIZES", (64,))
-    monkeypatch.setattr(peaks, "TRIAD_BYTES", 1 << 20)
+    monkeypatch.setattr(kernels, "BUDGET_S", 0.02)
+    monkeypatch.setattr(caches, "EACH_S", 0.001)
+    monkeypatch.setattr(caches, "LARGEST", 1 << 20)
 
 
 def occasion_of(place, shared, model, batch, engine="torch", sheet=None):

@@ -13,6 +13,7 @@ from detector.core.session.measured import Measurements
 from detector.lab.session.audit import AuditDocument
 from detector.lab.session.comparison import Comparison
 from detector.lab.session.evaluation import SUBTYPES, Evaluation, Result, read_result
+from detector.lab.session.where import Where
 
 FOLDER = Path(__file__).parents[3] / "docs/schema"
 SCHEMAS = {
@@ -21,6 +22,7 @@ SCHEMAS = {
     "evaluation": json_schema(Result, SUBTYPES),
     "measured": json_schema(Measurements),
     "audit": json_schema(AuditDocument),
+    "where": json_schema(Where),
 }
 
 

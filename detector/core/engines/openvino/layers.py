@@ -28,6 +28,9 @@ FACTS = ("layerType", "runtimePrecision", "originalLayersNames")
 QUANTISED = ("u8", "i8")
 # Layers of the runtime model that compute nothing: constants, inputs and outputs.
 NO_LAYERS = ("Const", "Input", "Output")
+# Ends the name of a convolution whose bias is a node of its own. Where that bias is 0, the plugin
+# drops it, and with it the convolution's name among the original ones.
+WITHOUT_BIASES = "/WithoutBiases"
 RUNS_OF_A_MEAN = 16  # under the profiler, before the graph is compiled again
 # u8 in these layers is the picture, which is moved or cast. In all others it is quantised
 # arithmetic.
@@ -102,7 +105,10 @@ def layers_of(model: Any, graph: onnx.GraphProto) -> list[LayerExecution]:
         if kind == "Const" or (given and constant.issuperset(given)):
             constant.add(name)
         elif kind not in NO_LAYERS:
-            nodes = tuple(node for node in facts["originalLayersNames"].split(",") if node in known)
+            told = facts["originalLayersNames"].split(",")
+            if name.endswith(WITHOUT_BIASES):
+                told.append(name.removesuffix(WITHOUT_BIASES))
+            nodes = tuple(node for node in dict.fromkeys(told) if node in known)
             layers.append(
                 LayerExecution(name, kind, _precision(kind, facts["runtimePrecision"]), nodes=nodes)
             )

@@ -40,6 +40,8 @@ BY_VALUE = frozenset(
     "ConstantOfShape Expand Tile Range Pad OneHot Resize Upsample Reshape Split".split()
 )
 
+CUTTING = frozenset({"Slice", "Gather"})  # read no more than they write
+
 Shape = tuple[int, ...]
 
 
@@ -413,7 +415,8 @@ def node_costs(model: onnx.ModelProto) -> dict[str, NodeCost]:
         tensors = [name for name in (*node.input, *node.output) if name]
         if node.op_type in CONVERSIONS or not all(name in shapes for name in tensors):
             continue
-        elements = sum(math.prod(shapes[name]) for name in tensors)
+        written = sum(math.prod(shapes[name]) for name in node.output if name)
+        elements = written + sum(_read_of(node, name, shapes) for name in node.input if name)
         costs[node.name or node.output[0]] = NodeCost(node_macs(node, shapes), elements)
     return costs
 
@@ -448,7 +451,10 @@ def _cost_of_group(
     made = {value for name in members for value in nodes[name].output}
     read = {value for name in members for value in nodes[name].input if value} - made
     written = {value for value in made if readers.get(value, set()) - members}
-    elements = sum(math.prod(shapes.get(value, (0,))) for value in (*read, *written))
+    elements = sum(math.prod(shapes.get(value, (0,))) for value in written)
+    for value in read:
+        readers_here = [nodes[name] for name in members if value in nodes[name].input]
+        elements += max(_read_of(node, value, shapes) for node in readers_here)
     largest = max(sorted(written), key=lambda value: math.prod(shapes.get(value, ())), default="")
     return NodeCost(
         sum(costs[name].macs for name in members & costs.keys()),
@@ -456,6 +462,14 @@ def _cost_of_group(
         sum(trained.get(value, 0) for value in read),
         shapes.get(largest, ()),
     )
+
+
+def _read_of(node: onnx.NodeProto, value: str, shapes: dict[str, Shape]) -> int:
+    """How many elements of an input a node reads: of what it cuts a part out of, that part."""
+    size = math.prod(shapes.get(value, (0,)))
+    if node.op_type in CUTTING and value == node.input[0]:
+        return min(size, sum(math.prod(shapes.get(name, (0,))) for name in node.output))
+    return size
 
 
 def node_macs(node: onnx.NodeProto, shapes: dict[str, Shape]) -> int:

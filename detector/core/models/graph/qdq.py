@@ -231,6 +231,21 @@ def quantised_graph(
     return _Writer(model, ranges, kept, kind, weight_top).model()
 
 
+def original_names(model: onnx.ModelProto) -> dict[str, str]:
+    """Node of a quantised graph -> its name in the fp32 graph, for the nodes whose name changed.
+
+    A convolution that makes an output got an ending, and the DequantizeLinear behind it took its
+    name. Here they change names again: the work is the convolution's.
+    """
+    made = {node.name: node for node in model.graph.node}
+    originals: dict[str, str] = {}
+    for node in model.graph.node:
+        raw = operand_name(node.name, "raw") if node.op_type == "DequantizeLinear" else ""
+        if raw in made:
+            originals |= {raw: node.name, node.name: raw}
+    return originals
+
+
 def u8_scale(low: float, high: float) -> tuple[np.float32, int]:
     """Scale and zero point of u8; 0 is always one of the steps."""
     low, high = min(low, 0.0), max(high, 0.0)

@@ -297,25 +297,34 @@ def histogram(
 def roofline(
     dots: Sequence[tuple[str, float, float]],
     roofs: Mapping[str, float],
-    bandwidth: float,
-    height: int = 300,
+    slopes: Mapping[str, float],
+    height: int = 320,
 ) -> str:
-    """``dots``: (name, FLOPs a byte, GFLOP/s). ``roofs``: GFLOP/s by type. ``bandwidth``: GB/s. The
-    axes are logarithmic."""
-    xs = [x for _, x, _ in dots if x > 0] + [peak / bandwidth for peak in roofs.values()]
+    """``dots``: (name, FLOPs a byte, GFLOP/s). ``roofs``: GFLOP/s by type. ``slopes``: GB/s of each
+    cache and of the memory. The axes are logarithmic."""
+    fastest, slowest = max(slopes.values()), min(slopes.values())
+    highest = max(roofs.values())
+    xs = [x for _, x, _ in dots if x > 0] + [highest / slowest, min(roofs.values()) / fastest]
     ys = [y for _, _, y in dots if y > 0] + list(roofs.values())
     axes = Axes(*_decades(xs), *_decades(ys), height, log=True)
     shapes = []
-    left = max(axes.x0, axes.y0 / bandwidth)
-    below = (
-        f'<text class="halo" x="{axes.x(left) + 8:.1f}" y="{axes.y(left * bandwidth) - 10:.1f}">'
-    )
-    shapes.append(f"{below}{bandwidth:.1f} GB/s</text>")
+    alike: list[float] = []  # heights of words at the left edge, which would lie on each other
+    for name, rate in sorted(slopes.items(), key=lambda one: -one[1]):
+        left = max(axes.x0, axes.y0 / rate)
+        start = f"{axes.x(left):.1f},{axes.y(left * rate):.1f}"
+        end = f"{axes.x(highest / rate):.1f},{axes.y(highest):.1f}"
+        title = _title(f"{name}: {rate:.1f} GB/s")
+        shapes.append(f'<polyline class="curve" points="{start} {end}">{title}</polyline>')
+        y = axes.y(left * rate) - 8
+        while any(abs(y - other) < 15 for other in alike):
+            y += 15
+        alike.append(y)
+        word = f"{escape(name)} {rate:.0f} GB/s"
+        shapes.append(f'<text class="halo" x="{axes.x(left) + 8:.1f}" y="{y:.1f}">{word}</text>')
     for name, peak in roofs.items():
         x, y = axes.x(axes.x1), axes.y(peak)
-        start = f"{axes.x(left):.1f},{axes.y(max(axes.y0, axes.x0 * bandwidth)):.1f}"
-        ridge = f"{axes.x(peak / bandwidth):.1f},{y:.1f}"
-        shapes.append(f'<polyline class="curve" points="{start} {ridge} {x:.1f},{y:.1f}"/>')
+        ridge = f"{axes.x(peak / fastest):.1f},{y:.1f}"
+        shapes.append(f'<polyline class="curve" points="{ridge} {x:.1f},{y:.1f}"/>')
         label = f"{escape(name)} {peak:.0f} GFLOP/s"
         shapes.append(
             f'<text class="halo" x="{x - 4:.1f}" y="{y - 5:.1f}" text-anchor="end">{label}</text>'

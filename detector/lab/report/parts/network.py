@@ -33,6 +33,7 @@ from detector.lab.session.network import (
     LayerRow,
     LayersFacts,
     Operator,
+    Peaks,
     RooflineFacts,
     SheetRoof,
     TorchFacts,
@@ -164,13 +165,18 @@ def roofline(session: SavedSession, facts: RooflineFacts) -> str:
     if measured is None:
         return ""
     dots = [(row.name, row.intensity or 0.0, row.gflops_s or 0.0) for row in measured.rows]
-    used = {row.precision for row in measured.rows if row.flops}
-    roofs = {name: peak for name, peak in facts.peaks.gflops_s.items() if name in used}
-    drawn = drawings.roofline(dots, roofs, facts.peaks.bandwidth_gbytes_s) if roofs else ""
+    peaks = facts.peaks
+    roofs = {
+        " ".join(filter(None, (name, peaks.instructions.get(name)))): peak
+        for name, peak in peaks.gflops_s.items()
+    }
+    slopes = {level.name: level.gbytes_s for level in peaks.levels}
+    slopes = slopes or {"memory": peaks.bandwidth_gbytes_s}
+    drawn = drawings.roofline(dots, roofs, slopes) if roofs else ""
     note = (
         f"{'At least ' if facts.uncounted else ''}{facts.macs / 1e9:.2f} GMACs = "
-        f"{facts.flops / 1e9:.2f} GFLOPs a picture. {peaks_origin(facts).capitalize()}: memory "
-        f"reaches {facts.peaks.bandwidth_gbytes_s:.1f} GB/s."
+        f"{facts.flops / 1e9:.2f} GFLOPs a picture. {peaks_origin(facts).capitalize()}: "
+        f"{_peaks_text(peaks)}."
     )
     if facts.bound and facts.utilisation is not None:  # without layer times there is neither
         note += (
@@ -190,6 +196,26 @@ def roofline(session: SavedSession, facts: RooflineFacts) -> str:
 def peaks_origin(facts: RooflineFacts) -> str:
     of_sheet = {*facts.peaks.by.values()} == {SHEET}
     return f"peaks of the {SHEET}" if of_sheet else "peaks measured here"
+
+
+def _peaks_text(peaks: Peaks) -> str:
+    """Every peak with its spread, and the bandwidth of each cache."""
+    kernels = ", ".join(
+        f"{name} {peak:.1f} GFLOP/s{_spread_text(peaks.spread.get(name))} "
+        f"({peaks.by.get(name) or '-'})"
+        for name, peak in peaks.gflops_s.items()
+    )
+    spread_of = {(one.bytes, one.threads): one.spread for one in peaks.bandwidths}
+    largest = max(spread_of, default=None)
+    slopes = [f"{one.name} {one.gbytes_s:.1f}" for one in peaks.levels if one.name != "memory"]
+    memory = f"memory {peaks.bandwidth_gbytes_s:.1f} GB/s"
+    memory += _spread_text(None if largest is None else spread_of[largest])
+    return "; ".join(filter(None, (kernels, ", ".join([*slopes, memory]))))
+
+
+def _spread_text(spread: float | None) -> str:
+    """How far the median try is from the best."""
+    return "" if spread is None else f" \u00b1{spread:.0%}"
 
 
 def sheet_text(roof: SheetRoof) -> str:
@@ -221,11 +247,7 @@ def roofline_says(facts: RooflineFacts) -> Iterator[str]:
                 f"intensity: {facts.intensity:.1f} FLOPs a byte; the ridge, below which memory is "
                 f"the limit: {ridges or '-'}"
             )
-    reached = ", ".join(
-        f"{name} {peak:.1f} GFLOP/s ({peaks.by.get(name, '-')})"
-        for name, peak in peaks.gflops_s.items()
-    )
-    yield f"{peaks_origin(facts)}: {reached}; memory {peaks.bandwidth_gbytes_s:.1f} GB/s"
+    yield f"{peaks_origin(facts)}: {_peaks_text(peaks)}"
     if facts.sheet is not None:
         yield sheet_text(facts.sheet)
     if facts.uncounted:
@@ -475,8 +497,10 @@ LAYERS_HOW = How(
 ROOFLINE = How(
     "roofline",
     "roofline",
-    "Peaks were measured on this computer with the engine's number of threads. Above 100% the "
-    "peak was measured too low; the value is not clamped.",
+    "Peaks were measured on this computer with the engine's number of threads: its own "
+    "convolutions by type, and reading and copying of working sets. A layer's roof has the "
+    "bandwidth of what it touches. Above 105% the peak was measured too low; the value is not "
+    "clamped.",
     "Instruments and passes",
 )
 TORCH = How(

@@ -1,0 +1,108 @@
+"""How far two arrays are apart, and how much of that is rounding.
+
+Tensors are compared by the rms of their difference over the size of A's. A product in a type with
+a relative rounding error u adds about u of its result's size, independent from layer to layer, so
+that after n layers the error is near u x sqrt(n) (Higham, Accuracy and Stability of Numerical
+Algorithms, 3.1); the networks here have up to 250 layers, sqrt(250) = 16.
+
+    fp32   u = 2^-24; kernels add in other orders, sums of up to 5,000 terms: 2^-24 x 70 x 16 = 7e-5
+    tf32   u = 2^-11, as fp16 with the range of fp32
+    fp16   u = 2^-11: 16 x 2^-11 = 0.8%
+    bf16   u = 2^-8 in engines that keep activations in it: 16 x 2^-8 = 6%
+    int8   a step of 1/255 of a range that is ten times the rms: 1.1% of rms for each of weights and
+           activations, 16 x 1.6% = 26%
+
+The tolerance is that, rounded (fp32 has a factor of 14 in hand). Inside yolov5n and the default
+model no tensor is farther apart than 0.19 of its size in int8 and 0.033 in bf16, and no layer adds
+more than 0.3 times what it gets. A fault changes numbers by a tenth to a few times their size.
+"Size" is the rms around the mean, as logits lie far from 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+TOLERANCES = {"fp32": 1e-3, "tf32": 0.01, "fp16": 0.01, "bf16": 0.06, "int8": 0.25}
+ORDER = tuple(TOLERANCES)
+# Where both are fp32, one wrong element is enough: by so many tolerances of its own size and that
+# of the tensor. Coarser types have outliers, which only the rms tells from faults.
+OUTLIER = 30
+# Converters of YUV and fixed-point resizes round differently, by a level for each of at most three
+# steps (swscale's table, the resize, the result).
+LEVELS = 3
+BOX = 4  # columns of a decoded row that are its box
+MANY = 1e-3  # of a picture's values: rounding never puts so many beyond LEVELS
+
+Array = NDArray[Any]
+
+
+class Apart(NamedTuple):
+    """``relative``: rms over that of A. ``beyond``: the share of elements beyond the tolerance."""
+
+    differs: bool
+    max: float | None
+    rms: float | None
+    relative: float | None
+    beyond: float | None
+    tolerance: float
+
+
+def tolerance_of(*precisions: str) -> float:
+    """Of the coarsest of the precisions."""
+    return max(TOLERANCES.get(one, TOLERANCES["fp32"]) for one in precisions)
+
+
+def rms(values: Array) -> float:
+    return float(np.sqrt(np.mean(np.square(values, dtype=np.float64)))) if values.size else 0.0
+
+
+def compare_pictures(a: Array, b: Array, levels: int = LEVELS) -> Apart:
+    """u8 pictures of one shape; ``levels``: what counts as rounding."""
+    if a.shape != b.shape:
+        return Apart(True, None, None, None, 1.0, levels)
+    off = np.abs(a.astype(np.int16) - b)
+    beyond = float(np.mean(off > levels)) if off.size else 0.0
+    size = rms(off)
+    differs = beyond > (MANY if levels else 0.0)
+    return Apart(differs, float(off.max(initial=0)), size, size / (rms(a) or 1.0), beyond, levels)
+
+
+def compare_tensors(a: Array, b: Array, tolerance: float) -> Apart:
+    """Float arrays. What is no number on one side alone differs; on both sides it is left out."""
+    if a.shape != b.shape:
+        return Apart(True, None, None, None, 1.0, tolerance)
+    a64, b64 = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    if a.ndim == 3 and min(a.shape[1:]) > BOX:
+        parts = [_apart(*pair, tolerance) for pair in zip(_parts(a64), _parts(b64), strict=True)]
+        return max(parts, key=lambda one: (one.differs, one.relative or 0.0))
+    return _apart(a64, b64, tolerance)
+
+
+def columns_last(array: Array) -> Array:
+    """[1, rows, columns], where there are more rows than columns: one row is one box."""
+    return array if array.shape[1] >= array.shape[2] else np.swapaxes(array, 1, 2)
+
+
+def _parts(array: Array) -> tuple[Array, Array]:
+    """Boxes in pixels beside scores below 1: together, no score would count."""
+    rows = columns_last(array)
+    return rows[..., :BOX], rows[..., BOX:]
+
+
+def _apart(a64: Array, b64: Array, tolerance: float) -> Apart:
+    finite = np.isfinite(a64) & np.isfinite(b64)
+    unlike = ~finite & ~((a64 == b64) | (np.isnan(a64) & np.isnan(b64)))
+    off = np.abs(np.where(finite, a64, 0) - np.where(finite, b64, 0))
+    sound = a64[finite]
+    size = rms(sound - sound.mean()) if sound.size else 0.0
+    size = size or rms(sound) or 1e-30  # a tensor of one value
+    apart = rms(off[finite])
+    own = np.abs(np.where(finite, a64, 0)) + size
+    beyond = float(np.mean((off > tolerance * own) | unlike)) if a64.size else 0.0
+    outlier = tolerance <= TOLERANCES["fp32"] and bool((off > OUTLIER * tolerance * own).any())
+    relative = apart / size
+    differs = bool(relative > tolerance or unlike.any() or outlier)
+    return Apart(differs, float(off.max(initial=0.0)), apart, relative, beyond, tolerance)

@@ -1,0 +1,212 @@
+"""Inside the graph: which tensors two graphs have in common, and engines that hand them out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detector.core.models.base import Network
+from detector.core.models.graph.build import infer_shapes, output_shapes, tensor_shapes
+from detector.core.models.graph.operators import MULTIPLYING
+from detector.lab.compare.where.difference import compare_tensors
+
+if TYPE_CHECKING:
+    import onnx
+
+Array = NDArray[Any]
+CONVERTING = ("Cast", "QuantizeLinear", "DequantizeLinear")
+AT_ONCE = 32  # tensors that one run hands out: as float32 some 50 MB of a network at 640x640
+ENDINGS = ("_fp16", "_bf16", "_tap")
+
+
+@dataclass(frozen=True)
+class Point:
+    """A tensor that both graphs have. ``a``, ``b``: its name in each, as its readers see it: behind
+    the pair of Q and DQ where it has one. ``before``: the nearest such tensors that it is made of.
+    ``node``: its maker's type. ``computed``: a layer with weights lies before it, or makes it."""
+
+    name: str
+    a: str
+    b: str
+    node: str
+    before: frozenset[str]
+    computed: bool
+
+
+def common_points(a: onnx.ModelProto, b: onnx.ModelProto) -> list[Point]:
+    """In an order in which each comes after those that it is made of, without the outputs."""
+    left, right = _seen_as(a, _made(b)), _seen_as(b, _made(a))
+    shapes = tensor_shapes(a), tensor_shapes(b)
+    outputs = {info.name for model in (a, b) for info in model.graph.output}
+    makers = {made: node for node in a.graph.node for made in node.output}
+    names = {tensor: name for name, tensor in left.items()}
+    sources: dict[str, frozenset[str]] = {}  # tensor of A -> the points that lead to it
+    computed: dict[str, bool] = {}
+    points = []
+    for node in a.graph.node:
+        tensors = [name for name in node.input if name in makers]
+        leads = frozenset().union(*(sources[tensor] for tensor in tensors))
+        weighs = node.op_type in MULTIPLYING or any(computed[tensor] for tensor in tensors)
+        for made in node.output:
+            sources[made], computed[made] = leads, weighs
+            name = names.get(made)
+            if name is None or name not in right or {made, name} & outputs:
+                continue
+            if shapes[0].get(made, ()) != shapes[1].get(right[name], (0,)) or not shapes[0][made]:
+                continue
+            maker = _maker(makers, name, node)
+            points.append(Point(name, made, right[name], maker, leads, weighs))
+            sources[made] = frozenset({name})
+    return points
+
+
+def _maker(makers: Mapping[str, onnx.NodeProto], name: str, node: onnx.NodeProto) -> str:
+    known = makers.get(name, node)
+    return str(known.op_type)
+
+
+def _made(model: onnx.ModelProto) -> set[str]:
+    return {name for node in model.graph.node for name in node.output}
+
+
+def _seen_as(model: onnx.ModelProto, others: set[str]) -> dict[str, str]:
+    """Name in the fp32 graph -> the float tensor that stands for it, behind any conversion.
+    ``others``: the names of the other graph; a tensor that has one of them stands for that."""
+    from onnx import TensorProto
+
+    constants = {tensor.name for tensor in model.graph.initializer}
+    floats = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+    kinds = {info.name: info.type.tensor_type.elem_type for info in model.graph.value_info}
+    kinds |= {info.name: info.type.tensor_type.elem_type for info in model.graph.output}
+    found: dict[str, str] = {}
+    origin: dict[str, str] = {}  # of a converted tensor
+    for node in model.graph.node:
+        converts = node.op_type in CONVERTING and node.input[0] not in constants
+        for made in node.output:
+            if converts and node.input[0] in origin and made not in others:
+                name = origin[made] = origin[node.input[0]]
+            else:
+                name = origin[made] = _stem(made)
+            if kinds.get(made) in floats:
+                found[name] = made
+    return found
+
+
+def _stem(name: str) -> str:
+    """The name in the fp32 graph (``halves.operand_name``)."""
+    for ending in ENDINGS:
+        if name.endswith(ending):
+            return name.removesuffix(ending)
+    return name
+
+
+def with_outputs(network: Network, tensors: Sequence[str], *, cut: bool) -> Network:
+    """The network with these tensors as its last outputs; ``cut``: as its only ones, without what
+    comes after them. Halves are handed out as float32."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    source = network.graph.graph
+    kinds = {info.name: info.type.tensor_type.elem_type for info in source.value_info}
+    kinds |= {info.name: info.type.tensor_type.elem_type for info in source.output}
+    own = [] if cut else [info.name for info in source.output]
+    casts = {
+        name: helper.make_node("Cast", [name], [f"{name}_tap"], f"{name}_tap", to=TensorProto.FLOAT)
+        for name in tensors
+        if kinds.get(name, TensorProto.FLOAT) != TensorProto.FLOAT
+    }
+    added = [casts[name].output[0] if name in casts else name for name in tensors]
+    wanted = {*own, *tensors}
+    nodes = []
+    for node in reversed(source.node):
+        if wanted.intersection(node.output):
+            nodes.append(node)
+            wanted.update(_read_by(node))
+    graph = helper.make_graph(
+        [*nodes[::-1], *casts.values()],
+        source.name or "graph",
+        source.input,
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in (*own, *added)],
+        initializer=[tensor for tensor in source.initializer if tensor.name in wanted],
+    )
+    model = helper.make_model(
+        graph, opset_imports=network.graph.opset_import, ir_version=network.graph.ir_version
+    )
+    assert isinstance(model, onnx.ModelProto)
+    infer_shapes(model)
+    return replace(
+        network, graph=model, output_shapes=output_shapes(model), path=None, peak_bytes=None
+    )
+
+
+def _read_by(node: onnx.NodeProto) -> Iterator[str]:
+    """The tensors that a node reads, those of its branches too."""
+    yield from node.input
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            for inner in attribute.g.node:
+                yield from _read_by(inner)
+
+
+class Tapped:
+    """A side's tensors inside its graph, for one picture.
+
+    The engine runs the graph with an output added, so that all else stays as it is. Where it cannot
+    (it refuses, or its own outputs are no longer what they were, since it fuses less), it runs a
+    cut graph, which ends at the tensor.
+    """
+
+    def __init__(self, side: Any, slots: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """``slots``: pictures of the frames up to the one in question, which is the last, so that
+        what an engine keeps from frame to frame shows. ``outputs``: its own, of that frame."""
+        self._side, self._slots, self._outputs = side, slots, outputs
+
+    def read(self, tensor: str, tolerance: float) -> tuple[Array, str]:
+        """The tensor and how it was read. Raises EngineError where neither way works."""
+        from detector.core.errors import EngineError, ModelError
+
+        with self._quietly():
+            try:
+                *own, found = self._run(with_outputs(self._side.network, [tensor], cut=False))
+                if not any(
+                    compare_tensors(mine, now, tolerance).differs
+                    for mine, now in zip(self._outputs, own, strict=True)
+                ):
+                    return found, "outputs added"
+            except (EngineError, ModelError):
+                pass
+            (found,) = self._run(with_outputs(self._side.network, [tensor], cut=True))
+            return found, "cut graph"
+
+    def read_all(self, tensors: Sequence[str]) -> list[Array]:
+        """Many tensors at once. Raises EngineError and ModelError."""
+        found: list[Array] = []
+        with self._quietly():
+            for at in range(0, len(tensors), AT_ONCE):
+                part = tensors[at : at + AT_ONCE]
+                network = with_outputs(self._side.network, part, cut=False)
+                found += self._run(network)[-len(part) :]
+        return found
+
+    def _run(self, network: Network) -> list[Array]:
+        with self._side.open(network) as engine:
+            return infer(engine.requests[0], self._slots)[-1]
+
+    @contextmanager
+    def _quietly(self) -> Iterator[None]:
+        with np.errstate(all="ignore"):
+            yield
+
+
+def infer(request: Any, slots: Sequence[Array]) -> list[list[Array]]:
+    """The outputs of each picture, in turn, as copies without the other rows of the batch."""
+    found = []
+    for slot in slots:
+        request.slot[0] = slot
+        found.append([np.array(output[:1]) for output in request.infer(1)])
+    return found

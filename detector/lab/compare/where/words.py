@@ -1,0 +1,195 @@
+"""What the user typed for A and for B becomes two sides, opened as a run opens them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import PurePath
+from typing import Any
+
+from detector.core import engines
+from detector.core.config.levels import resolve_config
+from detector.core.config.schema import Config, options
+from detector.core.engines.base import PRECISIONS, Engine
+from detector.core.errors import EXIT_DONE, EXIT_GATE, UsageError
+from detector.core.models.base import Network
+from detector.core.models.catalogue import known
+from detector.core.run.inputs import refuse_cameras
+from detector.core.run.loading import LoadedModel
+from detector.core.run.plan import Plan, resolve
+from detector.core.types import Frame
+from detector.lab.compare.where.picture import check_picture, write_picture
+from detector.lab.compare.where.search import Found, Side, search
+from detector.lab.session.where import StageDifference, Where
+
+FRAMES = 3  # a fault that depends on the frame before needs two; the third costs little
+WORDS = "an engine, a precision, a model, a .yaml file or option=value"
+PLACES: Mapping[str, str] = {
+    "decode": "decoding",
+    "letterbox": "letterboxing",
+    "input": "the input tensor",
+    "graph": "the network",
+    "outputs": "the raw outputs",
+    "candidates": "the head",
+    "nms": "NMS",
+    "annotate": "drawing",
+}
+
+
+def where_command(
+    source: str,
+    given: tuple[str, str],
+    config_file: str | None,
+    flags: Mapping[str, Any],
+    picture: str,
+    step: Callable[[str], object],
+) -> tuple[Where, int]:
+    """The document, and the exit code: 0 where no stage differs, 8 where one does.
+
+    ``given``: A and B as they were typed. ``flags``: options of both. Raises UsageError for words
+    that mean nothing, and what opening and running a configuration raises.
+    """
+    from detector.core import sources
+
+    refuse_cameras([source])
+    sources.refuse_pipe(source, "it is read once for each side")
+    check_picture(picture)
+    configs = [parse_words(text, config_file, flags) for text in given]
+    sides: list[Side] = []
+    for text, config in zip(given, configs, strict=True):
+        step(f"open {text}")
+        sides.append(open_side(text, config, source))
+    count = configs[0].input.frames or FRAMES
+    found = search(sides[0], sides[1], count, step)
+    path = write_picture(found, picture)
+    document = Where(
+        a=given[0],
+        b=given[1],
+        source=source,
+        frames=found.frames,
+        first=found.first,
+        stages=tuple(found.stages),
+        probes=tuple(found.probes),
+        picture=None if path is None else str(path),
+        verdict=describe(found),
+    )
+    return document, EXIT_DONE if found.first is None else EXIT_GATE
+
+
+def parse_words(text: str, config_file: str | None, flags: Mapping[str, Any]) -> Config:
+    """A configuration: "ort fp32", "openvino int8 conf=0.4", "b.yaml", "b.onnx". What is not said
+    is as in a run, at fp32. Raises UsageError."""
+    own: dict[str, Any] = {}
+    for word in _split(text):
+        name, value = _meaning(word)
+        if name in own:
+            raise UsageError(f"--where {text!r}: says {name} twice")
+        own[name] = value
+    file = own.pop("config", config_file)
+    if file != config_file and config_file is not None:
+        raise UsageError(f"--where {text!r}: names a file of options; leave out --config")
+    lower = {"precision": "fp32"} if file is None else {}
+    given = {name: value for name, value in flags.items() if value is not None}
+    return resolve_config(file, {**lower, **given, **own})
+
+
+def _split(text: str) -> list[str]:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"--where {text!r}: {error}; close the quotation mark") from None
+    if not words:
+        raise UsageError(f"--where needs two configurations; each is {WORDS}")
+    return words
+
+
+def _meaning(word: str) -> tuple[str, Any]:
+    if word in (*engines.names(), "auto"):
+        return "engine", word
+    if word in PRECISIONS:
+        return "precision", word
+    if word.lower().endswith((".yaml", ".yml")):
+        return "config", word
+    is_file = "=" not in word and bool(PurePath(word).suffix)  # what lacks is said where it is read
+    if word in known() or is_file or os.path.exists(word):
+        return "model", word
+    name, sign, value = word.partition("=")
+    name = name.removeprefix("--").replace("-", "_")
+    kinds = {leaf.name: str(leaf.type) for _, leaf in options()}
+    if name not in kinds:
+        raise UsageError(f"--where: {word!r} is nothing that is known here; give {WORDS}")
+    if kinds[name] == "bool":
+        if value not in ("", "true", "false"):
+            raise UsageError(f"--where: {word}: write {name}=true or {name}=false")
+        return name, value != "false"
+    if not sign:
+        raise UsageError(f"--where: {word} needs a value: {name}=...")
+    return name, value
+
+
+def open_side(text: str, config: Config, source: str) -> Side:
+    plan = resolve(config, specs=[source])
+    loaded = plan.loaded
+    preprocess, head, nms = plan.stages()
+    height, width = loaded.network.input.height, loaded.network.input.width
+    draw = plan.drawing.annotation((), watched=lambda: True)
+    assert draw is not None  # somebody looks
+    return Side(
+        name=text,
+        precision=loaded.engine.precision,
+        frames=lambda count: _frames(plan, source, count),
+        preprocess=preprocess,
+        input_shape=(height, width),
+        network=loaded.network,
+        open=lambda network: _open(loaded, network),
+        head=head,
+        nms=nms,
+        draw=draw,
+    )
+
+
+def _frames(plan: Plan, source: str, count: int) -> list[Frame]:
+    frames: list[Frame] = []
+    with plan.reading.open(source, "yuv420p") as opened:
+        while len(frames) < count and (frame := opened.read()) is not None:
+            frames.append(frame)
+    return frames
+
+
+def _open(loaded: LoadedModel, network: Network) -> Any:
+    """The side's own engine for its own network, else another one with its options."""
+    if network is loaded.network:
+        return _left_open(loaded.engine)
+    assert loaded.options is not None
+    alone = replace(loaded.options, requests=1, concurrency=1, artefact=None)
+    alone = replace(alone, threads=loaded.engine.threads, device=loaded.engine.device)
+    return engines.open(loaded.engine.name, network, alone)
+
+
+@contextmanager
+def _left_open(engine: Engine) -> Any:
+    yield engine
+
+
+def describe(found: Found) -> str:
+    """The verdict in words."""
+    first = found.first
+    if first is None:
+        untold = [one for one in found.stages if one.untold is not None]
+        if untold:
+            return f"nothing differs in what could be compared; {untold[0].untold}"
+        return "no stage differs by more than rounding"
+    words = f"{PLACES[first.stage]} differs first ({first.what})"
+    words += f": {first.kind}" if first.kind else ""
+    words += f", {first.detail}" if first.detail else ""
+    later = [PLACES[one.stage] for one in found.stages if one.differs and _is_own(first, one)]
+    return words + (f"; {' and '.join(later)} differs too, given the same input" if later else "")
+
+
+def _is_own(first: StageDifference, other: StageDifference) -> bool:
+    """Whether it is a fault of its own: outputs differ because of a layer before them."""
+    inside = ("input", "graph", "outputs")
+    return other is not first and not (first.stage in inside and other.stage in inside)

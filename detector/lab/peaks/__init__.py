@@ -1,0 +1,66 @@
+"""The peaks of this computer: what its caches and memory move, and what an engine's kernels reach.
+
+caches.py    bandwidth over working sets from 16 kB to 1 GB, by threads
+kernels.py   convolutions of an engine, timed by its own profiler, as its layers are
+kept.py      the record in the engines' folder: a machine is measured once
+
+A first measurement takes three seconds for each number of threads up to those of the run (1, 2,
+4, ...), once, and one to two for each engine and precision. A peak is a maximum: what
+disturbs a measurement makes it too low. So a second one raises peaks and never lowers them, and it
+is made where layers come out above the roof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+
+from detector.core.config.schema import Config
+from detector.lab.peaks import caches, kept, kernels
+from detector.lab.session.network import Bandwidth, Peaks, higher_of
+
+
+@dataclass(frozen=True)
+class PeaksOf:
+    """Whose peaks. ``own``: options of the engine alone."""
+
+    engine: str
+    precision: str
+    threads: int
+    own: Mapping[str, str]
+
+
+def find_peaks(wanted: PeaksOf, config: Config) -> Peaks:
+    """As they were kept on this machine, else measured now and kept."""
+    key = kept.key_of(wanted.engine, wanted.precision, wanted.threads, wanted.own)
+    if (known := kept.find(config, key)) is not None:
+        return known
+    peaks = measure_peaks(wanted, kept.find_curve(config, key))
+    kept.keep(config, key, peaks)
+    return peaks
+
+
+def measure_again(wanted: PeaksOf, config: Config, before: Peaks) -> Peaks:
+    """Measures, and keeps the higher of what is found and what was there ``before``."""
+    key = kept.key_of(wanted.engine, wanted.precision, wanted.threads, wanted.own)
+    peaks = higher_of(before, measure_peaks(wanted))
+    kept.keep(config, key, peaks)
+    return peaks
+
+
+def measure_peaks(wanted: PeaksOf, known: Sequence[Bandwidth] | None = None) -> Peaks:
+    """Now, whatever was kept. ``known``: the bandwidths, which no engine changes."""
+    found = kernels.measure(wanted.engine, wanted.precision, wanted.threads, wanted.own)
+    curve = known or caches.measure(wanted.threads)
+    return Peaks(
+        gflops_s={name: one.gflops_s for name, one in found.items()},
+        by={name: one.by for name, one in found.items()},
+        spread={name: one.spread for name, one in found.items()},
+        instructions={name: kernels.instructions_of(name) for name in found},
+        threads=wanted.threads,
+        bandwidth_gbytes_s=caches.of_memory(curve, wanted.threads),
+        bandwidths=curve,
+        levels=caches.levels(curve, wanted.threads),
+        measured=date.today().isoformat(),
+    )

@@ -1,0 +1,145 @@
+"""How fast threads read and write a working set of a given size again and again: the bandwidth of
+the cache that holds it, or of the memory.
+
+Two kernels: the maximum over an array, which only reads, and a copy, half of it read and half
+written. The faster one is the roof, since layers read more than they write, in shares of their own.
+Both loop inside numpy and the C library; where the call itself costs as much as the work, the
+smaller sets are read many times in one call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from detector.core.errors.machine import machine_bytes
+from detector.lab.session.network import Bandwidth, CacheLevel
+
+SMALLEST, LARGEST = 16 << 10, 1 << 30  # bytes of a working set, of all threads together
+EACH_S = 0.04  # for each size, kernel and number of threads: about 3 s in all for one thread
+FEWEST = 5  # passes of each
+PASS_BYTES = 8 << 20  # moved in one timed pass at least: some 50 us, a thousand times the clock
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+PART = 8  # of the machine's memory, the largest set may take one part of so many
+
+
+def measure(threads: int) -> list[Bandwidth]:
+    """For 1, 2, 4 ... threads, and all of them: smallest working set first."""
+    counts = sorted(
+        {*(1 << at for at in range(threads.bit_length()) if 1 << at < threads), threads}
+    )
+    return [_measure(size, count) for count in counts for size in sizes(LARGEST)]
+
+
+def sizes(largest: int) -> list[int]:
+    """16 kB, 32 kB, 64 kB ... as far as the machine's memory allows."""
+    most = min(largest, machine_bytes() // PART)
+    found, size = [], SMALLEST
+    while size <= max(most, SMALLEST):
+        found.append(size)
+        size *= 2
+    return found
+
+
+def _measure(size: int, threads: int) -> Bandwidth:
+    count = max(1024, size // threads // 4)
+    repeats = max(1, PASS_BYTES // (4 * count))
+    # Filled: pages that nobody wrote to are one page of zeros, which stays in the cache.
+    places = [np.full(count, 1, np.int32) for _ in range(threads)]
+    moved = 4 * count * threads * repeats
+    best = [_rates(kernel, places, repeats, moved, threads) for kernel in (_reader, _copier)]
+    rates = max(best, key=max)
+    return Bandwidth(
+        bytes=4 * count * threads,
+        threads=threads,
+        gbytes_s=max(rates),
+        spread=max(rates) / statistics.median(rates) - 1,
+    )
+
+
+Kernel = Callable[[Any, int], Callable[[], object]]
+
+
+def _reader(place: Any, repeats: int) -> Callable[[], object]:
+    rows = np.broadcast_to(place, (repeats, len(place)))
+    out = np.empty(repeats, np.int32)
+    return lambda: np.maximum.reduce(rows, axis=1, out=out)
+
+
+def _copier(place: Any, repeats: int) -> Callable[[], object]:
+    half = place.nbytes // 2
+    source, target = place.ctypes.data, place.ctypes.data + half
+
+    def run() -> None:
+        for _ in range(repeats):
+            ctypes.memmove(target, source, half)  # lets other threads run meanwhile
+
+    return run
+
+
+def _rates(
+    kernel: Kernel, places: Sequence[Any], repeats: int, moved: int, threads: int
+) -> list[float]:
+    """GB/s of every pass."""
+    runs = [kernel(place, repeats) for place in places]
+    rates: list[float] = []
+    with ThreadPoolExecutor(threads) as pool:
+
+        def once() -> None:
+            others = [pool.submit(run) for run in runs[1:]]
+            runs[0]()
+            for task in others:
+                task.result()
+
+        once()  # page faults, and threads that start
+        until = time.perf_counter() + EACH_S
+        while len(rates) < FEWEST or time.perf_counter() < until:
+            start = time.perf_counter()
+            once()
+            rates.append(moved / (time.perf_counter() - start) / 1e9)
+    return rates
+
+
+def of_memory(curve: Sequence[Bandwidth], threads: int) -> float:
+    """Of the largest working set."""
+    return max((one for one in curve if one.threads == threads), key=lambda one: one.bytes).gbytes_s
+
+
+def levels(curve: Sequence[Bandwidth], threads: int) -> list[CacheLevel]:
+    """L1, L2, L3 and memory: each by a set that fills half of it. Without what Linux says of the
+    caches there is memory alone."""
+    own = [one for one in curve if one.threads == threads]
+    found = []
+    for name, size, shared in cache_sizes():
+        whole = size * (1 if shared else threads)
+        within = [one for one in own if one.bytes <= whole / 2]
+        if within:
+            # As ``Peaks.bandwidth_at``: the smallest sets pay for the loop around them, too.
+            rate = max(one.gbytes_s for one in own if one.bytes >= within[-1].bytes)
+            found.append(CacheLevel(name=name, bytes=whole, gbytes_s=rate))
+    memory = of_memory(curve, threads)
+    return [*found, CacheLevel(name="memory", bytes=own[-1].bytes, gbytes_s=memory)]
+
+
+def cache_sizes(place: Path = CACHES) -> list[tuple[str, int, bool]]:
+    """Name, bytes, and whether cores share it, of the caches that hold data, the smallest first."""
+    found = []
+    for index in sorted(place.glob("index*")):
+        try:
+            kind, level, size, cores = (
+                (index / name).read_text().strip()
+                for name in ("type", "level", "size", "shared_cpu_list")
+            )
+            amount = int(size[:-1]) * {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[size[-1]]
+        except (OSError, ValueError, KeyError, IndexError):
+            continue
+        if kind != "Instruction":
+            found.append((f"L{level}", amount, "," in cores or "-" in cores))
+    return found

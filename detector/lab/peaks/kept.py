@@ -1,0 +1,86 @@
+"""peaks.json in the engines' folder: the peaks of this machine. Its only reader and writer.
+
+As with ``core/run/measurements.py``, a record counts only for the machine, the library's version
+and the settings that it was measured with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from detector.core.config.schema import Config
+from detector.core.engines._built import store
+from detector.core.errors import OutputError, UsageError
+from detector.core.run.measurements import library_version, this_machine
+from detector.core.session.codec import from_builtins, from_json, to_builtins, to_json
+from detector.lab.peaks import caches, kernels
+from detector.lab.session.network import Bandwidth, Peaks
+
+FILE = "peaks.json"
+# Rises with every change of what is measured, so that older figures are not believed. 1: matrix
+# products of other libraries and STREAM's triad; 2: the engine's convolutions, and caches.
+SCHEMA = 2
+KEPT = 50  # records
+
+
+def key_of(engine: str, precision: str, threads: int, own: Mapping[str, str]) -> dict[str, Any]:
+    """All that decides about a peak, and how long it was looked for."""
+    return {
+        "machine": to_builtins(this_machine()),
+        "engine": engine,
+        "library": library_version(engine),
+        "precision": precision,
+        "threads": threads,
+        "own": dict(own),
+        "looked": [caches.EACH_S, caches.LARGEST, kernels.BUDGET_S],
+    }
+
+
+def find(config: Config, key: Mapping[str, Any]) -> Peaks | None:
+    folder = store.choose_folder(config.runtime.engines_dir)
+    for entry in reversed(_entries(store.read_kept(folder, FILE))):
+        if isinstance(entry, dict) and entry.get("key") == key:
+            with suppress(UsageError):
+                return from_builtins(entry.get("peaks"), Peaks, FILE)
+    return None
+
+
+def find_curve(config: Config, key: Mapping[str, Any]) -> Sequence[Bandwidth] | None:
+    """The newest bandwidths of this machine by these threads, whatever engine they lie with."""
+    folder = store.choose_folder(config.runtime.engines_dir)
+    alike = ("machine", "threads", "looked")
+    for entry in reversed(_entries(store.read_kept(folder, FILE))):
+        of = _key(entry)
+        if isinstance(of, dict) and all(of.get(name) == key[name] for name in alike):
+            with suppress(UsageError):
+                return from_builtins(entry.get("peaks"), Peaks, FILE).bandwidths or None
+    return None
+
+
+def keep(config: Config, key: Mapping[str, Any], peaks: Peaks) -> None:
+    """In place of an older record of the same key. A folder that cannot be written keeps none."""
+    folder = store.choose_folder(config.runtime.engines_dir)
+    record = {"key": key, "peaks": to_builtins(peaks)}
+
+    def add(before: bytes | None) -> bytes:
+        others = [one for one in _entries(before) if _key(one) != key]
+        return to_json({"schema": SCHEMA, "records": [*others, record][-KEPT:]}).encode()
+
+    with suppress(OutputError):
+        store.rewrite(folder, FILE, add)
+
+
+def _key(entry: Any) -> Any:
+    return entry.get("key") if isinstance(entry, dict) else None
+
+
+def _entries(content: bytes | None) -> list[Any]:
+    """What the file lists; nothing where it is absent, or of another version."""
+    try:
+        document = from_json(content or b"{}", dict[str, Any], FILE)
+    except UsageError:
+        return []
+    records = document.get("records")
+    return records if document.get("schema") == SCHEMA and isinstance(records, list) else []

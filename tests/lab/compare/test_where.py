@@ -1,0 +1,426 @@
+"""compare --where: ten planted faults, each named by stage and kind, and what is no fault."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+
+import cv2
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from detector.core import engines
+from detector.core.engines.base import EngineOptions
+from detector.core.models.base import InputRules, Network
+from detector.core.models.graph.build import GraphBuilder, output_shapes
+from detector.core.models.graph.qdq import quantised_graph, tensors_to_measure
+from detector.core.stages.annotate import Style, annotate
+from detector.core.stages.nms import nms
+from detector.core.stages.preprocess import letterbox
+from detector.core.types import Candidates, Frame
+from detector.lab.compare.where import kinds
+from detector.lab.compare.where.difference import compare_tensors, tolerance_of
+from detector.lab.compare.where.graph import with_outputs
+from detector.lab.compare.where.picture import write_picture
+from detector.lab.compare.where.search import Side, search
+from detector.lab.compare.where.words import open_side, parse_words
+from tests.cli.command import assert_one_line_error, detect_video
+from tests.conftest import CHECKOUT
+
+SIDE = 64
+CLIP = CHECKOUT / "videos/street.mp4"
+
+
+def model(loud: float = 1.0) -> onnx.ModelProto:
+    """Rows [1, 256, 7]: a box in pixels, and three scores. ``loud``: what the second layer's
+    numbers are multiplied by, and the third one divides by."""
+    dice = np.random.default_rng(3)
+    made = GraphBuilder("small")
+    x = made.input_u8(1, SIDE, SIDE)
+
+    def conv(name: str, x: str, ins: int, outs: int, stride: int, by: float = 1.0) -> str:
+        weight = np.float32(dice.normal(size=(outs, ins, 3, 3)) * by / np.sqrt(ins * 9))
+        bias = np.float32(dice.normal(size=outs) * 0.1)
+        return made.conv(name, x, weight, bias, strides=[stride] * 2, pads=[1] * 4)
+
+    x = conv("0.conv", x, 3, 8, 2, 1 / 100)
+    x = made.activation("0", "silu", x)
+    x = conv("1.conv", x, 8, 16, 2, loud)
+    x = made.add("Relu", "1.act", [x])
+    x = conv("2.conv", x, 16, 16, 1, 3 / loud)
+    x = made.activation("2", "silu", x)
+    x = conv("3.conv", x, 16, 7, 1, 3)
+    shape = made.constant("4.shape", np.array([1, 7, 256], np.int64))
+    x = made.add("Reshape", "4.rows", [x, shape])
+    x = made.add("Transpose", "4.turn", [x], perm=[0, 2, 1])
+    x = made.add("Sigmoid", "4.sigmoid", [x])
+    scale = made.constant("4.scale", np.array([SIDE] * 4 + [1] * 3, np.float32))
+    return made.model([made.add("Mul", "4.out", [x, scale])])
+
+
+def network(graph: onnx.ModelProto | None = None, precision: str = "fp32") -> Network:
+    graph = graph or model()
+    return Network(
+        name="small",
+        family="test",
+        graph=graph,
+        input=InputRules(SIDE, SIDE, "centre"),
+        batch=1,
+        output_shapes=output_shapes(graph),
+        head=lambda outputs, conf: head(outputs),
+        dense=lambda outputs: outputs[0],
+        names=("a", "b", "c"),
+        precision=precision,
+    )
+
+
+def head(outputs) -> Candidates:
+    rows = outputs[0][0]
+    rows = rows[rows[:, 4:].max(1) > 0.5]
+    middle, size = rows[:, :2], rows[:, 2:4] / 2
+    boxes = np.concatenate([middle - size, middle + size], 1)
+    return Candidates(boxes, rows[:, 4:].max(1), rows[:, 4:].argmax(1).astype(np.int64))
+
+
+def frames(count: int) -> list[Frame]:
+    """Blobs that move from frame to frame, in colours."""
+    dice = np.random.default_rng(1)
+    small = [dice.integers(0, 255, (9, 16, 3), np.uint8) for _ in range(3)]
+    pictures = [cv2.resize(one, (320, 180), interpolation=cv2.INTER_CUBIC) for one in small]
+    return [Frame(at, at, at / 25, picture) for at, picture in enumerate(pictures[:count])]
+
+
+def opened(network: Network, name: str = "ort", precision: str = "fp32"):
+    options = EngineOptions(requests=1, concurrency=1, threads=1, precision=precision)
+    return engines.open(name, network, options)
+
+
+PREPROCESS = partial(letterbox, geometry="centre")
+NMS = partial(nms, iou=0.45, max_det=100, names=("a", "b", "c"))
+A = Side(
+    name="A",
+    precision="fp32",
+    frames=frames,
+    preprocess=PREPROCESS,
+    input_shape=(SIDE, SIDE),
+    network=network(),
+    open=opened,
+    head=head,
+    nms=NMS,
+    draw=lambda frame, found: annotate(frame.picture, found, Style()),
+)
+
+
+def after_letterbox(change):
+    """A side whose input is changed behind the letterbox."""
+
+    def preprocess(picture, slot):
+        fit = PREPROCESS(picture, slot)
+        slot[:] = change(slot.copy())
+        return fit
+
+    return replace(A, preprocess=preprocess)
+
+
+def half_a_pixel(slot):
+    moved = np.float32([[1, 0, 0.5], [0, 1, 0]])
+    return cv2.warpAffine(slot, moved, (SIDE, SIDE), borderMode=cv2.BORDER_REPLICATE)
+
+
+def other_resize():
+    def preprocess(picture, slot):
+        fit = PREPROCESS(picture, slot)
+        top, height = round(fit.pad_y), round(fit.height * fit.scale_y)
+        small = cv2.resize(picture, (SIDE, height), interpolation=cv2.INTER_AREA)
+        slot[top : top + height] = small[..., ::-1]
+        return fit
+
+    return replace(A, preprocess=preprocess)
+
+
+def with_engine(change):
+    """A side whose engine hands out a changed output of the network: ``change(that of now, that of
+    the last call)``. Tensors that it is asked for beside it stay as they are."""
+
+    @contextmanager
+    def open_changed(network):
+        with opened(network) as engine:
+            request, last = engine.requests[0], []
+
+            def infer(n):
+                out, *others = [output.copy() for output in request.infer(n)]
+                last.append(out)
+                if network.graph.graph.output[0].name != "4.out":
+                    return [out, *others]
+                before = last[-2] if len(last) > 1 else np.zeros_like(out)
+                return [change(out, before), *others]
+
+            yield SimpleNamespace(requests=[SimpleNamespace(slot=request.slot, infer=infer)])
+
+    return replace(A, open=open_changed)
+
+
+def crossed(rows, before):
+    return rows[..., [1, 0, 3, 2, 4, 5, 6]]
+
+
+def with_node(after: str, operator: str, graph: onnx.ModelProto | None = None, **attributes):
+    """A side whose graph has another node behind a tensor."""
+    changed = onnx.ModelProto()
+    changed.CopyFrom(graph or model())
+    nodes = list(changed.graph.node)
+    at = next(i for i, node in enumerate(nodes) if after in node.output)
+    nodes[at].output[0] = f"{after}_before"
+    nodes.insert(at + 1, helper.make_node(operator, [f"{after}_before"], [after], after))
+    nodes[at].name = f"{after}_before"
+    del changed.graph.node[:], changed.graph.value_info[:]
+    changed.graph.node.extend(nodes)
+    onnx.checker.check_model(changed)
+    changed = onnx.shape_inference.infer_shapes(changed)
+    return replace(A, network=network(changed))
+
+
+def transposed_head(outputs):
+    found = head(outputs)
+    return found._replace(boxes=found.boxes[:, [1, 0, 3, 2]])
+
+
+def int8(factor: float = 1.0) -> Side:
+    """An int8 graph; ``factor``: on the weights' scale of the third convolution."""
+    graph = model()
+    ranges = {}
+    for tensor in tensors_to_measure(graph):
+        if tensor == "images":
+            ranges[tensor] = (0.0, 255.0)
+            continue
+        with opened(with_outputs(network(graph), [tensor], cut=True)) as engine:
+            PREPROCESS(frames(1)[0].picture, engine.requests[0].slot[0])
+            (found,) = engine.requests[0].infer(1)
+            ranges[tensor] = (float(found.min()), float(found.max()))
+    made = quantised_graph(graph, ranges, (), "int8-u8")
+    node = next(one for one in made.graph.node if one.name == "2.conv")
+    pair = next(one for one in made.graph.node if node.input[1] in one.output)
+    scale = next(one for one in made.graph.initializer if one.name == pair.input[1])
+    scale.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scale) * factor, scale.name))
+    return replace(A, precision="int8", network=network(made, "int8-u8"))
+
+
+def loud() -> tuple[Side, Side]:
+    """The second layer reaches beyond float16, in which B keeps it."""
+    graph = model(loud=1e6)
+    half = onnx.ModelProto()
+    half.CopyFrom(graph)
+    nodes = list(half.graph.node)
+    at = next(i for i, node in enumerate(nodes) if node.name == "1.conv")
+    nodes[at].output[0] = "1.wide"
+    casts = [
+        helper.make_node("Cast", ["1.wide"], ["1.half"], "1.half", to=TensorProto.FLOAT16),
+        helper.make_node("Cast", ["1.half"], ["1.conv"], "1.back", to=TensorProto.FLOAT),
+    ]
+    nodes[at + 1 : at + 1] = casts
+    del half.graph.node[:], half.graph.value_info[:]
+    half.graph.node.extend(nodes)
+    half = onnx.shape_inference.infer_shapes(half)
+    one = replace(A, network=network(graph))
+    return one, replace(one, precision="fp16", network=network(half))
+
+
+def drawn_otherwise(frame, found):
+    annotate(frame.picture, found, Style(labels=False))
+
+
+FAULTS = {
+    "bgr for rgb": (lambda: after_letterbox(lambda s: s[..., ::-1]), "letterbox", kinds.SWAPPED),
+    "pad of another colour": (
+        lambda: replace(A, preprocess=partial(PREPROCESS, pad_value=0)),
+        "letterbox",
+        kinds.PADDING,
+    ),
+    "pad on one side": (
+        lambda: replace(A, preprocess=partial(letterbox, geometry="top-left")),
+        "letterbox",
+        kinds.PADDING,
+    ),
+    "half a pixel off": (lambda: after_letterbox(half_a_pixel), "letterbox", kinds.SHIFTED),
+    "sigmoid twice, at the end": (
+        lambda: with_node("4.sigmoid", "Sigmoid"),
+        "graph",
+        kinds.SIGMOID,
+    ),
+    "sigmoid twice, of the engine's scores": (
+        lambda: with_engine(sigmoid_of_scores),
+        "outputs",
+        kinds.SIGMOID,
+    ),
+    "boxes transposed by the engine": (lambda: with_engine(crossed), "outputs", kinds.TRANSPOSED),
+    "boxes transposed by the head": (
+        lambda: replace(A, head=transposed_head),
+        "candidates",
+        kinds.TRANSPOSED,
+    ),
+    "nms over all classes": (
+        lambda: replace(A, nms=partial(NMS, agnostic=True)),
+        "nms",
+        kinds.AGNOSTIC,
+    ),
+    "nms at another threshold": (lambda: replace(A, nms=partial(NMS, iou=0.8)), "nms", None),
+    "scale of one int8 layer": (lambda: int8(2.0), "graph", kinds.SCALED),
+    "another resize": (other_resize, "letterbox", kinds.RESIZED),
+    "stale outputs": (lambda: with_engine(lambda now, before: before), "outputs", kinds.STALE),
+    "float16 overflow": (loud, "graph", kinds.OVERFLOW),
+    "another drawing": (lambda: replace(A, draw=drawn_otherwise), "annotate", None),
+    "another decoder": (
+        lambda: replace(A, frames=lambda n: [dimmed(one) for one in frames(n)]),
+        "decode",
+        None,
+    ),
+}
+LAYER = {
+    "sigmoid twice, at the end": "4.sigmoid",
+    "scale of one int8 layer": "2.conv",
+    "float16 overflow": "1.conv",
+}
+
+
+def dimmed(frame: Frame) -> Frame:
+    return replace(frame, picture=(frame.picture * 0.9).astype(np.uint8))
+
+
+def sigmoid_of_scores(rows, before):
+    return np.concatenate([rows[..., :4], 1 / (1 + np.exp(-rows[..., 4:]))], -1)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_named(fault, tmp_path):
+    made, stage, kind = FAULTS[fault]
+    sides = made()
+    one, other = sides if isinstance(sides, tuple) else (A, sides)
+    found = search(one, other, 3)
+    assert found.first is not None
+    assert (found.first.stage, kind or found.first.kind) == (stage, found.first.kind)
+    if fault in LAYER:
+        assert LAYER[fault] in found.first.what
+    path = write_picture(found, str(tmp_path / "where.png"))
+    assert path is not None
+    drawn = cv2.imread(str(path))
+    assert drawn[:-22].max() > 0  # the words stand below
+
+
+def test_a_fault_on_a_branch_is_found_behind_the_order_of_the_graph():
+    """The search sees the other branch agree, and then the sum differ: it goes back from there."""
+    dice = np.random.default_rng(5)
+    made = GraphBuilder("branches")
+    x = made.input_u8(1, SIDE, SIDE)
+
+    def conv(name: str, x: str) -> str:
+        weight = np.float32(dice.normal(size=(3, 3, 1, 1)) / 3)
+        bias = np.float32(dice.normal(size=3))
+        return made.conv(name, x, weight, bias, strides=[1, 1], pads=[0] * 4)
+
+    fault = conv("0.conv", x)
+    for at in range(1, 7):
+        x = conv(f"{at}.conv", x)
+    graph = made.model([made.add("Relu", "8.act", [made.add("Add", "7.add", [fault, x])])])
+    silent = {"head": lambda outputs: Candidates(*nothing()), "network": network(graph)}
+    other = with_node("0.conv", "Sigmoid", graph).network
+    one = replace(A, **silent)
+    found = search(one, replace(one, network=other), 1)
+    assert found.first is not None
+    assert (found.first.stage, found.first.what) == ("graph", "Conv 0.conv")
+    assert [probe.tensor for probe in found.probes if not probe.differs]
+
+
+def nothing():
+    return np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64)
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [("ort", "fp32"), ("openvino", "fp32"), ("openvino", "bf16"), ("torch", "fp32")],
+)
+def test_rounding_of_another_engine_is_no_fault(name, precision):
+    if engines.usable()[name] is not None or engines.find(name).refusal(precision, "cpu"):
+        pytest.skip("machine: the engine is not here")
+    other = replace(A, precision=precision, open=partial(opened, name=name, precision=precision))
+    assert search(A, other, 2).first is None
+
+
+def test_rounding_to_int8_is_no_fault():
+    assert search(A, int8(), 2).first is None
+
+
+def test_a_decoded_score_counts_beside_boxes_in_pixels():
+    rows = np.concatenate([np.full((1, 50, 4), 300.0), np.full((1, 50, 3), 0.01)], -1)
+    rows[0, :, 0] += np.arange(50)
+    changed = rows.copy()
+    changed[0, 7, 5] = 0.9
+    for one, other in ((rows, changed), (rows.swapaxes(1, 2), changed.swapaxes(1, 2))):
+        assert compare_tensors(one, other, tolerance_of("fp32")).differs
+        assert not compare_tensors(one, one + 1e-7, tolerance_of("fp32")).differs
+
+
+@pytest.mark.slow
+def test_the_command(tmp_path):
+    short = ("--frames", 2, "--engines-dir", tmp_path / "e", "--size", "128x64", "--quiet")
+    done = detect_video(
+        "compare", CLIP, *short, "--where", "ort", "ort agnostic size=64x64", "--json", cwd=tmp_path
+    )
+    assert done.returncode == 8, done.stderr
+    document = json.loads(done.stdout)
+    assert document["first"]["stage"] == "letterbox"
+    same = detect_video("compare", CLIP, *short, "--where", "ort", "ort", "--json", cwd=tmp_path)
+    assert same.returncode == 0, same.stderr
+    assert json.loads(same.stdout)["first"] is None
+    assert not (tmp_path / "where.png").exists()
+
+
+def test_a_model_that_is_not_there(tmp_path):
+    done = detect_video("compare", CLIP, "--where", "ort", "x.onnx", cwd=tmp_path)
+    assert_one_line_error(done, 4)
+    assert not (tmp_path / "where.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "more"),
+    [
+        (("ort", "orrt"), ()),
+        (("ort", "conf"), ()),
+        (("ort", ""), ()),
+        (("ort", "'"), ()),
+        (("ort openvino", "ort"), ()),
+        (("ort", "agnostic=perhaps"), ()),
+        (("ort", "ort"), ("--picture", "x.jpg")),
+        (("ort", "ort"), ("--engine", "ort")),
+        (("ort", "ort"), ("--use",)),
+    ],
+)
+def test_wrong_words(words, more, tmp_path):
+    assert_one_line_error(detect_video("compare", CLIP, "--where", *words, *more, cwd=tmp_path), 2)
+
+
+@pytest.mark.slow
+def test_a_wrong_scale_inside_the_default_model(tmp_path):
+    """int8 as it is is no fault; with the scale of one layer's weights doubled, that layer is."""
+    flags = {"engines_dir": str(tmp_path), "size": "224x128"}
+    one, other = (
+        open_side(words, parse_words(words, None, flags), str(CLIP))
+        for words in ("ort", "ort int8")
+    )
+    assert search(one, other, 1).first is None
+    graph = onnx.ModelProto()
+    graph.CopyFrom(other.network.graph)
+    convolutions = [node for node in graph.graph.node if node.op_type == "Conv"]
+    node = convolutions[len(convolutions) // 3]
+    pair = next(made for made in graph.graph.node if node.input[1] in made.output)
+    scale = next(tensor for tensor in graph.graph.initializer if tensor.name == pair.input[1])
+    scale.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scale) * 3, scale.name))
+    found = search(one, replace(other, network=replace(other.network, graph=graph, path=None)), 1)
+    assert found.first is not None
+    assert (found.first.stage, found.first.kind) == ("graph", kinds.SCALED)
+    assert found.first.what.split()[-1] in (node.name, node.name.replace("conv", "act"))
+    assert len(found.probes) < 20  # of some hundred tensors
