@@ -14,8 +14,9 @@ TRACKERS = ("mlflow", "tensorboard")  # of report/trackers, which --help must no
 LOG_TO = click.Option(
     ["--log-to", "trackers"],
     type=click.Choice(TRACKERS),
+    metavar="TRACKER",
     multiple=True,
-    help="Log figures, tables and the report with this run tracker. Can be repeated.",
+    help="Log figures, tables and the report with mlflow or tensorboard. Can be repeated.",
 )
 
 
