@@ -162,5 +162,5 @@ def _refuse_misspelt(word: str, ctx: click.Context) -> None:
 def cli(**_: Any) -> None:
     """Find objects in videos, and see where every millisecond went.
 
-    SOURCE: file, folder, quoted glob, - (stdin), rtsp://..., 0 (webcam), cameras.yaml.
+    SOURCE: file, folder, glob, - (stdin), rtsp://..., 0 (webcam), cameras.yaml.
     """
