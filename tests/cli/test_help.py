@@ -161,6 +161,13 @@ def test_the_first_help_fits_a_screen():
     assert "--token-file" not in text
 
 
+@pytest.mark.parametrize("name", sorted(command_names()))
+def test_the_help_of_every_command_fits_a_screen(name):
+    lines = helped(name, "--help").output.splitlines()
+    assert len(lines) <= 60
+    assert [line for line in lines if len(line) > 80] == []
+
+
 @pytest.mark.parametrize("command", [(), ("detect",), ("compare",)], ids=str)
 def test_help_of_a_group_and_of_an_option(command):
     whole = helped(*command, "--help", "all").output

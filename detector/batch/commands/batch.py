@@ -31,11 +31,11 @@ PROGRESS_EVERY_S = 1.0
     quiet="Print nothing but errors.",
     interrupted="the batch job stopped; --resume goes on",
     examples=(
-        "detect-video batch videos -o out                  # every video and picture below",
-        "detect-video batch videos -o out --resume         # go on: what is done is skipped",
+        "detect-video batch videos -o out           # every video and picture below",
+        "detect-video batch videos -o out --resume  # go on: what is done is skipped",
         "detect-video batch 'cam*/2026-11-*' list.txt -o out --workers 4 --no-video",
-        "detect-video batch -o out --status                # while it runs, or after it",
-        "detect-video batch /nas/videos -o /nas/out --on ray   # on a cluster, by RAY_ADDRESS",
+        "detect-video batch -o out --status         # while it runs, or after it",
+        "detect-video batch /nas/videos -o /nas/out --on ray",
     ),
 )
 @click.argument("sources", type=Files(), nargs=-1, metavar="SOURCE...")

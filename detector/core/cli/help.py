@@ -28,7 +28,7 @@ OWN = "Options"  # title of those that are of no group
 FLAGS = ("--help", "-h")
 TOPIC = f"{__name__}.topic"  # in a context's meta: what --help was asked for
 OF_CLASSES = ("classes", "blur")  # options that take names of classes
-MANY = 30  # options; a command with fewer shows them all
+MANY = 20  # options; a command with fewer shows them all, and fits on a screen
 
 
 class GroupedOption(click.Option):
@@ -212,10 +212,7 @@ class HelpfulCommand(click.Command):
         formatter.write_paragraph()
         with formatter.indentation():
             groups_named = ", ".join(map(key_of, groups))
-            formatter.write_text(
-                f"--help all has every option; --help GROUP those of one group: {groups_named}; "
-                "--help OPTION one of them."
-            )
+            formatter.write_text(f"More: --help all, --help OPTION, --help GROUP: {groups_named}.")
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         write_examples(self.examples, formatter)

@@ -434,7 +434,9 @@ class OutputConfig:
         choices=ENCODERS,
         short="Encoder of the video: x264, svtav1, nvenc, qsv",
     )
-    run_dir: str | None = option(None, "Folder of the session; default: runs/IN-ENGINE.", "DIR")
+    run_dir: str | None = option(
+        None, "Folder of the session; default: runs/IN, with --engine runs/IN-ENGINE.", "DIR"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,10 +129,11 @@ def detect(
     timer.seconds["import"] = process_age_s() or 0.0
     with guarded(), keeping(specs):
         plan, outputs = _resolve(specs, config, timer, hooks, building, rows_to)
-        with plan.loaded as engine, stop_on_signals() as stop:
+        with plan.loaded, stop_on_signals() as stop:
             if hooks.loaded is not None:
                 hooks.loaded(plan.loaded)
-            session = _open_session(plan, outputs, session_name(specs[0], engine.name))
+            name = session_name(specs[0], config.runtime.engine)
+            session = _open_session(plan, outputs, name)
             stream = None if rows_to is None else _open_stream(rows_to, outputs, stop)
             job = _Job(plan, outputs, session, timer, stop, live, hooks, stream=stream)
             with closing_session(session):

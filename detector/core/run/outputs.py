@@ -58,13 +58,20 @@ def _name_of_file(spec: str) -> str:
 
 
 def session_name(spec: str, engine: str) -> str:
-    """IN-ENGINE. A long IN is cut to leave room for the rest: a file's name may fill 255 bytes
-    alone.
+    """IN, or IN-ENGINE where an ``engine`` was asked for. The one that ``auto`` takes is not in it:
+    what is installed later would move the session of the same command line.
+
+    A long IN is cut to leave room for the rest: a file's name may fill 255 bytes alone.
     """
     stem = stem_of(spec)
     while len(os.fsencode(stem)) > LONGEST_STEM:
         stem = stem[:-1]
-    return f"{stem}-{engine}"
+    return f"{stem}{of_engine(engine)}"
+
+
+def of_engine(engine: str) -> str:
+    """What names tell of the engine, as it was asked for."""
+    return "" if engine == "auto" else f"-{engine}"
 
 
 def settings_of(options: Mapping[str, Mapping[str, Any]], spec: str, model_sha256: str) -> str:
@@ -166,7 +173,7 @@ class OutputPlan:
         IN-detected. ``streams``: whether -o - is possible. ``plain``: the source has a folder of
         its own, in which names need not tell whose they are: detections.jsonl, video.mp4.
         ``brought``: sinks that are opened beside those that are asked for."""
-        self._of_engine = "" if engine == "auto" else f"-{engine}"
+        self._of_engine = of_engine(engine)
         self._output, self._save = config.output, config.save
         self._no_video, self._run_dir = config.no_video, config.run_dir
         # The sink that writes to standard output (-o -); None where none does.

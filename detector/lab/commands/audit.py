@@ -14,10 +14,10 @@ NEVER = "never"
 @subcommand(
     json="the findings",
     examples=(
-        "detect-video audit runs/in-ort                        # a run, by what it left",
-        "detect-video audit table.csv README.md                # typed-in tables",
+        "detect-video audit runs/in                        # a run, by what it left",
+        "detect-video audit table.csv README.md            # typed-in tables",
         "detect-video audit t.csv --machine peak=8.1TFLOPS --machine card=T4",
-        "detect-video audit --explain fps-against-latency      # a rule, with its example",
+        "detect-video audit --explain fps-against-latency  # a rule, with its example",
     ),
 )
 @click.argument("paths", type=Files(), metavar="RUN|TABLE...", nargs=-1)

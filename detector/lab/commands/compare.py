@@ -26,12 +26,12 @@ WITHOUT = (
     quiet="Show no progress.",
     interrupted="comparison stopped; nothing of it was kept",
     examples=(
-        "detect-video compare in.mp4                          # every engine that is usable here",
-        "detect-video compare in.mp4 --precision fp32,int8    # what int8 gains, and loses",
-        "detect-video compare in.mp4 --rounds auto            # until every row is decided",
-        "detect-video compare in.mp4 --use                    # auto takes the winner from now on",
-        "detect-video compare in.mp4 --model a.pt,b.pt --table t.md    # models side by side",
-        'detect-video compare in.mp4 --where "ort fp32" "openvino int8"    # what differs first',
+        "detect-video compare in.mp4                        # all engines usable here",
+        "detect-video compare in.mp4 --precision fp32,int8  # what int8 gains, loses",
+        "detect-video compare in.mp4 --rounds auto          # until every row is decided",
+        "detect-video compare in.mp4 --use                  # auto takes the winner",
+        "detect-video compare in.mp4 --model a.pt,b.pt --table t.md",
+        'detect-video compare in.mp4 --where "ort fp32" "openvino int8"',
     ),
 )
 @click.argument("source", type=Files(), metavar="SOURCE")

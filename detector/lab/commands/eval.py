@@ -28,11 +28,11 @@ WITHOUT = (*OUTPUTS, "classes", *DRAWING, "self_timing", "trails", "zones", "smo
     json="the figures",
     quiet="Print nothing but errors.",
     examples=(
-        "detect-video eval coco/annotations.json              # COCO",
-        "detect-video eval data.yaml --split val              # YOLO",
-        "detect-video eval labels.json --min-ap50 0.5         # a gate: exit 8 below it",
-        "detect-video eval labels.json --tiles none,2x2       # small objects, whole and in tiles",
-        "detect-video eval MOT17-04 --track ocsort            # HOTA, IDF1, MOTA, too",
+        "detect-video eval coco/annotations.json         # COCO",
+        "detect-video eval data.yaml --split val         # YOLO",
+        "detect-video eval labels.json --min-ap50 0.5    # a gate: exit 8 below it",
+        "detect-video eval labels.json --tiles none,2x2  # small objects, in tiles",
+        "detect-video eval MOT17-04 --track ocsort       # HOTA, IDF1, MOTA, too",
     ),
 )
 @click.argument("dataset", type=Files())

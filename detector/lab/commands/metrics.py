@@ -17,8 +17,8 @@ Rows = Mapping[str, Mapping[str, str | None]]
     json="the metrics and events",
     light=True,
     examples=(
-        "detect-video metrics gld               # all that has to do with global loads",
-        "detect-video metrics ipc,sm_efficiency # names as they stand behind nvprof --metrics",
+        "detect-video metrics gld                # all about global loads",
+        "detect-video metrics ipc,sm_efficiency  # as behind nvprof --metrics",
     ),
 )
 @click.argument("words", nargs=-1, metavar="[WORD]...")

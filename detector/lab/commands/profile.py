@@ -24,7 +24,7 @@ class _ListsPasses(LogsRuns):
         rows = []
         for name in list_passes():
             one = open_pass(name)
-            asked = f" (only with {one.on_request} or --only)" if one.on_request else ""
+            asked = f" (with {one.on_request} or --only)" if one.on_request else ""
             rows.append((name, f"{one.what}{asked}"))
         with formatter.section("Passes, in their order"):
             formatter.write_dl(rows)
@@ -36,10 +36,10 @@ class _ListsPasses(LogsRuns):
     config_file=True,
     json="all facts",
     examples=(
-        "detect-video profile in.mp4 --run-dir runs/why    # the run and all passes",
-        "detect-video profile in.mp4 --only layers         # time of every layer, nothing else",
-        "detect-video profile in.mp4 --only what_if        # what a faster stage would bring",
-        "detect-video profile in.mp4 --target 60fps        # the cheapest changes that reach it",
+        "detect-video profile in.mp4 --run-dir runs/why  # the run and all passes",
+        "detect-video profile in.mp4 --only layers       # time of every layer",
+        "detect-video profile in.mp4 --only what_if      # what a faster stage brings",
+        "detect-video profile in.mp4 --target 60fps      # the cheapest changes for it",
     ),
     cls=_ListsPasses,
 )
@@ -127,9 +127,7 @@ def command(
 ) -> int:
     """Say where every millisecond goes, by a run and its passes.
 
-    All of it is one session, with report.html.
-
-    A pass that needs a profiler runs the pipeline again, so the reported FPS are never disturbed.
+    Passes with a profiler are runs of their own: they disturb no reported FPS.
     """
     from detector.core.config.levels import resolve_config
     from detector.core.errors import GateError, UsageError

@@ -25,9 +25,9 @@ FORMATS = ("html", "table", "json", "csv", "trace")
     options=[LOG_TO],
     cls=LogsRuns,
     examples=(
-        "detect-video report                                  # of the run that ended last",
-        "detect-video report runs/in-ort                      # runs/in-ort/report.html",
-        "detect-video report runs/in-ort --format trace       # for chrome://tracing or Perfetto",
+        "detect-video report                         # of the run that ended last",
+        "detect-video report runs/in                 # runs/in/report.html",
+        "detect-video report runs/in --format trace  # for chrome://tracing, Perfetto",
     ),
 )
 @click.argument("run", type=Files(), metavar="[RUN]", required=False)

@@ -28,11 +28,11 @@ WITHOUT = ("output", "run_dir", "frames", "self_timing", "infer_every", "smooth"
     quiet="Show no progress.",
     interrupted="tuning stopped; nothing of it was kept",
     examples=(
-        "detect-video tune in.mp4                    # what is fastest here, in a minute",
-        "detect-video tune in.mp4 --use              # later runs of such videos take it",
-        "detect-video tune --undo                    # ... and take it no more",
-        "detect-video tune in.mp4 -o tuned.yaml      # keep it in a file, for --config",
-        "detect-video tune in.mp4 --engine ort       # what you name stays as it is",
+        "detect-video tune in.mp4                # what is fastest here, in a minute",
+        "detect-video tune in.mp4 --use          # later runs of such use it",
+        "detect-video tune --undo                # ... and take it no more",
+        "detect-video tune in.mp4 -o tuned.yaml  # keep it in a file, for --config",
+        "detect-video tune in.mp4 --engine ort   # what you name stays as it is",
     ),
 )
 @click.argument("source", type=Files(), metavar="[SOURCE]", required=False)

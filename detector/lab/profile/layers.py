@@ -147,7 +147,7 @@ def _with_costs(
 
 PASS = Pass(
     order=40,
-    what="every layer under the engine's own profiler, beside this computer's peaks",
+    what="every layer, by the engine's own profiler, beside the peaks",
     facts=LayersFacts,
     run=measure_layers,
     varies=ALONE,

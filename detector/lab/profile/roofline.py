@@ -45,7 +45,7 @@ def _layers_of(occasion: Occasion) -> LayersFacts:
 
 PASS = Pass(
     order=41,
-    what="the whole model against those peaks",
+    what="the whole model against the peaks of this computer",
     facts=RooflineFacts,
     run=place_on_roofline,
     undisturbed="it is made of the layers",

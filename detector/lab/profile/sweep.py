@@ -84,7 +84,7 @@ def _can_run(engine: str, precision: str, device: str) -> bool:
 
 PASS = Pass(
     order=120,
-    what="batches 1 to 8 in every precision, three rounds each",
+    what="batches 1 to 8 in every precision",
     facts=SweepFacts,
     run=sweep_batches,
     undisturbed="its runs are without a profiler",

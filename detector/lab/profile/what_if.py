@@ -312,7 +312,7 @@ def _abort(sinks: list[Sink]) -> None:
 
 PASS = Pass(
     order=2,
-    what=f"stages replaced by stand-ins, in turns with the run: {ROUNDS} rounds or more",
+    what="stages replaced by stand-ins, in turns with the run",
     facts=WhatIfFacts,
     run=measure_changes,
     undisturbed="its runs are without a profiler",
