@@ -72,7 +72,7 @@ def test_a_pipe_that_ends_is_read_and_a_silent_one_does_not_stop_a_signal(tmp_pa
         ("ulimit -v 400000", RUN.replace("null", "ort"), 5),
         ("ulimit -f 8", RUN, 6),
         ("ulimit -n 5", RUN, 5),
-        ("ulimit -n 12", RUN, 0),
+        ("ulimit -n 16", RUN, 0),
         ("export TMPDIR=/nowhere", RUN, 0),
         ("unset HOME", RUN, 0),
         ("mkdir gone; cd gone; rmdir ../gone", f"{RUN.replace('in.mp4', '$OLDPWD/in.mp4')}", 6),

@@ -19,7 +19,7 @@ from tests.sources.clips import write_video
 # after another one did so since its last turn. What is left is the choice of the engine, which
 # rewrites options where they say ``auto``.
 FILES, RETURNS = 18, 12
-FILES_LIVE, RETURNS_LIVE = 20, 13
+FILES_LIVE, RETURNS_LIVE = 21, 13
 # Notes each read as (file, whether the loop had begun). A copy or a document of all options, made
 # by dataclasses, is no read.
 READS = """

@@ -80,7 +80,7 @@ def test_a_new_file_is_a_new_engine(tmp_path):
     help_text = " ".join(
         detect_video_anew("detect", "--help", cwd=tmp_path, env=env).stdout.split()
     )
-    assert "Engine: auto, newcomer, null" in help_text
+    assert "auto, newcomer, null" in help_text
     found = detect_video_anew("doctor", "--quick", "--json", cwd=tmp_path, env=env)
     judged = {engine["name"]: engine for engine in json.loads(found.stdout)["engines"]}
     assert set(judged) == {*engines.names(), "newcomer"}

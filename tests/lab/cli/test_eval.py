@@ -137,7 +137,7 @@ def test_round_trip_of_every_sink(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("x.coco.json", "coco"), ("x.json", "coco"), ("x.txt", "mot"), ("x.csv", "csv")],
+    [("x.coco.json", "coco"), ("x.json", "coco"), ("x.mot.txt", "mot"), ("x.csv", "csv")],
 )
 def test_output_by_the_files_suffix(tmp_path, name, content):
     done = detect_video(

@@ -45,7 +45,7 @@ def nvtx_tool() -> dict[str, Any]:
     domain, lost = attach()
     if domain is not None:
         probe = ThreadRange(domain, "doctor", "work")
-        probe.push(0)
+        probe.push(probe.attributes)
         probe.pop()
         return {
             "tool": tool,
