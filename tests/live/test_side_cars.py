@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import re
 import shutil
@@ -47,6 +48,12 @@ TIME = r"(\d):(\d\d):(\d\d)\.(\d\d)"
 LINE = re.compile(rf"Dialogue: \d+,{TIME},{TIME},(Boxes|Labels),,0,0,0,,(.+)")
 NAMES = tuple(f"n{number}n" for number in range(400))
 QUICK = {"preset": "ultrafast"}
+
+
+@pytest.fixture(autouse=True)
+def no_thrift(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These videos are smaller than the text of their boxes; most tests look at every picture."""
+    monkeypatch.setattr(side_cars, "FREE_BYTES", 10**9)
 
 
 @dataclass(frozen=True)
@@ -184,6 +191,45 @@ def test_boxes_stand_over_their_picture(
             numbers.append(number)
     assert numbers == list(range(130))
     assert {path.suffix for path in bench.folder.iterdir()} == {".mp4", ".ass"}
+
+
+@pytest.mark.parametrize("crowd", [False, True])
+def test_text_stays_below_a_tenth_of_the_video(
+    crowd: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything moves. Where text is too much, what stands is never much older than a second."""
+    monkeypatch.setattr(side_cars, "FREE_BYTES", 0)
+    count = 20 if crowd else 1
+
+    def walking(number: int) -> Detections:
+        at = np.arange(count, dtype=np.float32)[:, None] * 3 + 4 * (number % 20)
+        boxes = np.hstack([at, at, at + 40, at + 30])
+        return Detections(boxes, np.full(count, 0.9, np.float32), np.zeros(count, int), NAMES)
+
+    source = make_stream(tmp_path / "in.mkv", count=100, codec="mjpeg", size=(640, 480))
+    bench = bench_with_boxes(tmp_path / "out")
+    play(bench, source, found=walking)
+    [path] = bench.files()
+    begins = sorted({line.begin_s for line in read_lines(beside(path))})
+    assert all(b - a <= 1.05 for a, b in itertools.pairwise(begins))
+    assert beside(path).stat().st_size <= 0.1 * path.stat().st_size
+    assert (len(begins) < 100) == crowd
+
+
+@pytest.mark.parametrize(("step", "lines"), [(0.0, 4), (0.25, 4), (4.0, 100)])
+def test_lines_go_on_where_nothing_moves(step: float, lines: int, tmp_path: Path) -> None:
+    """Boxes jitter by less than a line is wide; a second later they are written anew."""
+
+    def still(number: int) -> Detections:
+        x = 40 + step * (number % 2)
+        return one(3, (x, 20, x + 50, 60))
+
+    bench = bench_with_boxes(tmp_path / "out")
+    play(bench, make_stream(tmp_path / "in.ts", count=100, options=QUICK), found=still)
+    [path] = bench.files()
+    boxes = [line for line in read_lines(beside(path)) if line.style == "Boxes"]
+    assert len(boxes) == lines
+    assert all(a.end_s == b.begin_s for a, b in itertools.pairwise(boxes))
 
 
 def test_the_first_picture_is_at_zero(tmp_path: Path) -> None:
@@ -535,7 +581,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     cars = side_cars.SideCars("yard", Style(), 0.0, lambda text: None)
     file: Any = type("File", (), {"path": None})()
     cars.begin(file, (WIDTH, HEIGHT))
-    sample: Any = type("Sample", (), {"duration_ns": 0, "dts_ns": 0})()
+    sample: Any = type("Sample", (), {"duration_ns": 0, "dts_ns": 0, "data": b""})()
     for number in range(2000):
         sample.arrived_ns = number * NS // 25
         cars.shown(file, sample, sample.arrived_ns)

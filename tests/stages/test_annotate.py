@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -79,17 +80,40 @@ def fill_height(image: np.ndarray) -> tuple[int, int]:
     return int(text.sum()), int(text.any(axis=1).sum())
 
 
-@pytest.mark.parametrize(("count", "shown"), [(12, False), (13, True)])
-def test_in_a_crowd_each_label_shows_its_corner(count: int, shown: bool) -> None:
+def cornered(boxes: list[tuple[int, int, int, int]], classes: list[int]) -> list[bool]:
+    """Of each box x, y, width, height, whether its left side is thick below its label."""
+    image, made = grey(), found(*[(x, y, x + wide, y + high) for x, y, wide, high in boxes])
+    annotate(image, replace(made, class_ids=np.array(classes)))
+    thick = [
+        bool((image[y + 5, x + 1] == PALETTE[one]).all())
+        for (x, y, *_), one in zip(boxes, classes, strict=True)
+    ]
+    for (x, y, wide, high), one in zip(boxes, classes, strict=True):
+        assert (image[y + 5, x] == PALETTE[one]).all()
+        assert (image[y + high // 2, x + 2] == 128).all()
+        assert (image[y + 5, x + wide - 3] == 128).all()
+    return thick
+
+
+@pytest.mark.parametrize(
+    ("why", "other", "doubtful"),
+    [
+        ("apart", (480, 350, 60, 40, 0), False),
+        ("on the outline of a larger one", (480, 334, 60, 100, 0), True),
+        ("on that of another colour", (480, 334, 60, 100, 1), False),
+        ("whole inside a larger one", (480, 360, 60, 40, 0), False),
+    ],
+)
+def test_in_a_crowd_a_label_shows_its_corner_where_it_could_be_anothers(
+    why: str, other: tuple[int, int, int, int, int], doubtful: bool
+) -> None:
     """Boxes of one class have one colour: thick arms tell whose the label is, and on which side."""
-    image = grey()
-    boxes = [(20 + 150 * (i % 4), 30 + 110 * (i // 4), 80, 60) for i in range(count)]
-    annotate(image, found(*[(x, y, x + wide, y + high) for x, y, wide, high in boxes]))
-    for x, y, wide, high in boxes:
-        assert (image[y + 5, x] == PALETTE[0]).all()
-        assert (image[y + 5, x + 1] == PALETTE[0]).all() == shown
-        for row, column in ((y + high // 2, x + 2), (y + 5, x + wide - 3)):
-            assert (image[row, column] == 128).all()
+    apart = [(20 + 150 * (i % 4), 30 + 110 * (i // 4), 80, 60, 0) for i in range(11)]
+    larger = (325, 330, 290, 120, 0) if why != "apart" else (325, 330, 50, 40, 0)
+    rows = [*apart, larger, other]
+    assert cornered([row[:4] for row in rows], [row[4] for row in rows]) == [False] * 12 + [doubtful]
+    few = [larger, other]
+    assert cornered([row[:4] for row in few], [row[4] for row in few]) == [False] * 2
 
 
 def test_a_label_touches_its_box_and_lies_at_the_corner_that_it_shows() -> None:

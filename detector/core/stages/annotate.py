@@ -70,7 +70,7 @@ INKS = tuple(_ink(color) for color in PALETTE)
 
 
 YELLOW = 3  # of the palette: what a remark stands on
-FEW = 12  # boxes; with more, text is smaller and labels show their corner
+FEW = 12  # boxes; with more, text is smaller, and labels show their corner where it is in doubt
 BLOCKS = 6  # of a pixelated object along its shorter side
 DASH = 4  # lines: how long a dash is
 SMALLEST_BLOCK = 8  # pixels: below it letters and faces stay readable
@@ -308,7 +308,7 @@ def _place_labels(
         shares = [f"{score:.2f}" for score in detections.scores.tolist()]
         texts = [(names, shares), (names, nothing), (nothing, shares)]
     bare = list(range(len(names)))
-    corners: list[Corner] = []
+    hung: list[tuple[int, Label, int]] = []  # box, label, its place
     for level, ends in texts:
         labels = [_render(level[i], shades[i], scale, ends[i], font) for i in bare]
         left = []
@@ -319,13 +319,36 @@ def _place_labels(
                 x, y, place = at
                 placed = PlacedLabel(i, level[i], ends[i], shades[i], scale, label, x, y)
                 layout.labels.append(placed)
-                if crowded:
-                    corners.append(_corner(boxes[i], label, place, shades[i], layout.line))
+                hung.append((i, label, place))
         bare = left
         if not bare:
             break
-    layout.corners.extend(reversed(corners))
+    if crowded and hung:
+        doubtful = _doubtful(layout)
+        layout.corners.extend(
+            _corner(boxes[i], label, place, shades[i], layout.line)
+            for (i, label, place), doubt in reversed([*zip(hung, doubtful, strict=True)])
+            if doubt
+        )
     return bare
+
+
+def _doubtful(layout: Layout) -> list[bool]:
+    """Of each label of a box, whether it could be another's: it touches the outline of another box
+    of the same colour. One that lies whole inside a larger box, or beside it, hangs on its own.
+    """
+    placed = [one for one in layout.labels if one.number is not None]
+    own = np.array([one.number for one in placed])
+    sides = [(p.x, p.y, p.x + p.label.width, p.y + p.label.height) for p in placed]
+    at = np.array(sides, np.int64)[:, None]
+    boxes, shades = np.array(layout.boxes, np.int64), np.array(layout.shades)
+    near = layout.line  # an outline is half a line wide to either side
+    touched = ((at[..., :2] <= boxes[:, 2:] + near) & (at[..., 2:] >= boxes[:, :2] - near)).all(-1)
+    inside = ((at[..., :2] > boxes[:, :2] + near) & (at[..., 2:] < boxes[:, 2:] - near)).all(-1)
+    mistaken = touched & ~inside & (shades == shades[own, None])
+    mistaken[np.arange(len(own)), own] = False
+    doubtful: list[bool] = mistaken.any(axis=1).tolist()
+    return doubtful
 
 
 def _corner(box: Sequence[int], label: Label, place: int, shade: int, line: int) -> Corner:

@@ -4,6 +4,11 @@
 Detections come later than their packets, often when the file is finished already. So a side-car
 stays open until the detections have passed the end of its video.
 
+Text is large: 20 people in every picture take as many bytes as a small video. So lines stay where
+nothing moved visibly (``TOLERANCE``), and where the side-car has its ``SHARE`` of the video's bytes,
+for up to ``STAY_NS``. What is new, or gone, is then shown that much later; the rows have every
+picture.
+
 A picture's lines are written when the next detected picture says how long they stand: all of them
 with one call, so that a kill costs one picture at most.
 """
@@ -39,6 +44,12 @@ CENTISECOND_NS = 10_000_000
 MOST_BYTES = 4_000_000  # of the detections that wait for the beginning of a clip
 MOST_LINES = 1000  # of pictures that wait for the first fragment of their video
 TRIMMED = 4096  # places of pictures, above which old ones are forgotten
+
+# Of the video's bytes so far; the last lines may go beyond, and a tenth is promised.
+SHARE = 0.09
+FREE_BYTES = 16_000  # that every side-car may have
+STAY_NS = NS  # lines stand no longer than that for want of bytes, or because nothing moves
+TOLERANCE = 1 / 400  # of a picture's longer side: as wide as an outline, and less than boxes jitter
 
 Size = tuple[int, int]
 Notice = Callable[[str], None]
@@ -170,6 +181,7 @@ class _SideCar:
         self._decoded: list[int] = []
         self._first_ns = self._first_dts_ns = 0  # of the first: arrival, dts
         self._end_ns = 0  # when the last one has been shown
+        self._video_bytes = self._own_bytes = 0
         self._standing: tuple[_Seen, int, int] | None = None  # with its time, and the latest end
         self._lines: deque[bytes] = deque(maxlen=MOST_LINES)
         self._fd = -1
@@ -181,6 +193,7 @@ class _SideCar:
         arrived_ns = sample.arrived_ns
         if not self._arrived:
             self._first_ns, self._first_dts_ns = arrived_ns, sample.dts_ns
+        self._video_bytes += len(sample.data)
         self._arrived.append(arrived_ns)
         self._at.append(at_ns)
         self._decoded.append(sample.dts_ns - self._first_dts_ns)
@@ -227,10 +240,23 @@ class _SideCar:
 
     def _stand(self, seen: _Seen, at_ns: int, hold_ns: int) -> None:
         if self._standing is not None:
-            if at_ns < self._standing[1]:
+            standing, since_ns, _ = self._standing
+            if at_ns < since_ns:
                 return  # a camera that sets its clock back
+            if at_ns - since_ns < STAY_NS and self._may_stay(standing, seen):
+                self._standing = standing, since_ns, at_ns + hold_ns
+                return
             self._write_standing(at_ns)
         self._standing = seen, at_ns, at_ns + hold_ns
+
+    def _may_stay(self, standing: _Seen, seen: _Seen) -> bool:
+        """Whether the lines of ``standing`` go on in place of those of ``seen``. Nothing stays
+        where nothing is any more, nor does a bare picture where something came."""
+        if not len(seen.detections.shown) or not len(standing.detections.shown):
+            return False
+        if self._own_bytes > max(FREE_BYTES, SHARE * self._video_bytes):
+            return True
+        return _same(standing, seen)
 
     def _write_standing(self, until_ns: int) -> None:
         """The lines of the last picture, which are shown until then at most."""
@@ -245,6 +271,7 @@ class _SideCar:
             self._shape = _upright(self._size, seen.size)
         lines = self._writing.lines(seen, self._shape, _to_text(begin), _to_text(end))
         if lines:
+            self._own_bytes += len(lines)
             self._lines.append(lines)
             self._store()
 
@@ -340,6 +367,23 @@ class _Writing:
             if text
         ]
         return "".join(lines).encode(errors="replace")
+
+
+def _same(before: _Seen, after: _Seen) -> bool:
+    """Whether nobody sees a difference: the same objects, and none moved by more than a line."""
+    if before.size != after.size:
+        return False
+    one, other = before.detections.shown, after.detections.shown
+    if len(one) != len(other):
+        return False
+    near = TOLERANCE * max(after.size)
+    for kind in ("class_ids", "track_ids", "coasting"):
+        mine, its = getattr(one, kind), getattr(other, kind)
+        if (mine is None) != (its is None):
+            return False
+        if mine is not None and not np.array_equal(mine, its):
+            return False
+    return bool((np.abs(one.boxes - other.boxes) <= near).all())
 
 
 def _scale(seen: _Seen, size: Size) -> Detections:
