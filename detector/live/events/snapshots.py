@@ -25,7 +25,8 @@ class Snapshots:
         self._complain = complain
         self._failing = False
         self._lost = 0
-        self._last: Path | None = None  # that was taken
+        # Camera and time of the last one that was taken, and its file.
+        self._last: tuple[tuple[str, str], Path] | None = None
         self._waiting: queue.Queue[tuple[Path, Image] | None] = queue.Queue(ROOM)
         self._thread = threading.Thread(
             target=self._run, name="detect-video snapshots", daemon=True
@@ -34,13 +35,14 @@ class Snapshots:
 
     def add_to(self, event: Event, image: Image) -> Event:
         """The event with the path of its picture, which is copied here; without one where too
-        many wait."""
+        many wait. Events of one moment share the picture, which is named after the first."""
         moment = datetime.fromtimestamp(event.time_s, UTC)
         time = moment.strftime("%Y%m%dT%H%M%S") + f".{moment.microsecond // 1000:03d}Z"
+        key = event.camera, time
+        if self._last is not None and self._last[0] == key:
+            return replace(event, snapshot=str(self._last[1]))
         name = _as_file_name(event.class_name or "camera")
         relative = Path(event.camera, "snapshots", f"{time}-{event.event}-{name}.jpg")
-        if relative == self._last:  # of the same picture
-            return replace(event, snapshot=str(relative))
         try:
             if self._waiting.full():
                 raise queue.Full
@@ -48,7 +50,7 @@ class Snapshots:
         except queue.Full:
             self._lost += 1
             return event
-        self._last = relative
+        self._last = key, relative
         return replace(event, snapshot=str(relative))
 
     def lost(self) -> int:

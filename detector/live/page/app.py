@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, RedirectResponse, Response
+from starlette.responses import FileResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from detector.core.errors import DetectVideoError
@@ -31,7 +31,7 @@ from detector.live.page.connections import Connections
 from detector.live.page.guard import Guard, RefusedError
 from detector.live.page.metrics import CONTENT_TYPE, PageFigures, exposition, registry_of
 from detector.live.page.openapi import description
-from detector.live.page.recordings import find_recording, list_recordings
+from detector.live.page.recordings import Recording, find_recording, list_recordings
 from detector.live.page.sampler import Sampler
 from detector.live.page.streams import EVENTS, MOST_STREAMS, MULTIPART, EndlessAnswer, Streams
 from detector.live.sources.base import NAME
@@ -284,12 +284,29 @@ class Page:
         found = await self._in_thread(find_recording, self.recordings, *said)
         if found is None:
             raise RefusedError(404, "there is no such recording")
+        filename = f"{found.camera}-{found.path.name}"
+        if not found.finished:
+            return await self._so_far(found, filename)
         return FileResponse(
             found.path,
             media_type=found.media_type,
-            filename=f"{found.camera}-{found.path.name}",
+            filename=filename,
             content_disposition_type="inline" if found.kind == "snapshots" else "attachment",
         )
+
+    async def _so_far(self, found: Recording, filename: str) -> Response:
+        """It grows while it is read, and an answer must not: its length is said before."""
+        try:
+            size, data = await self._in_thread(found.read_so_far)
+        except OSError:
+            size = 0
+        if not size:
+            raise RefusedError(404, "nothing of this recording plays yet", {"retry-after": "2"})
+        headers = {
+            "content-length": str(size),
+            "content-disposition": f'attachment; filename="{filename}"',
+        }
+        return StreamingResponse(data, headers=headers, media_type=found.media_type)
 
     async def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         loop = asyncio.get_running_loop()

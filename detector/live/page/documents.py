@@ -104,7 +104,8 @@ class EventDocument(msgspec.Struct, frozen=True):
 
 class RecordingDocument(msgspec.Struct, frozen=True):
     """One file that can be downloaded at ``url``. ``boxes_url``: its boxes as ASS subtitles, which
-    players load where they lie beside it under its name; None: there are none.
+    players load where they lie beside it under its name; None: there are none. ``finished``: false
+    for the one in the making, of which ``url`` has what plays so far.
     """
 
     camera: str
@@ -114,6 +115,7 @@ class RecordingDocument(msgspec.Struct, frozen=True):
     start_utc: str
     url: str
     boxes_url: str | None
+    finished: bool
 
 
 class RecordingsDocument(msgspec.Struct, frozen=True):

@@ -120,7 +120,7 @@ def description() -> dict[str, Any]:
                 },
             ),
             "/api/recordings": _document(
-                "Files that can be downloaded, the newest first.",
+                "Files that can be downloaded, the newest first; also the one in the making.",
                 "RecordingsDocument",
                 {**CAMERA, "in": "query", "required": False},
                 {"name": "kind", "in": "query", "schema": {"enum": ["video", "snapshots"]}},

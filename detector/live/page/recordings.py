@@ -1,6 +1,6 @@
 """Which files of a live run may be downloaded: recordings, boxes beside them, snapshots.
 
-There are no others. A file is found by walking ``FOLDER/CAMERA/KIND/`` and never by joining what a
+There are no others. The recording in the making is one of them, up to its last whole fragment. A file is found by walking ``FOLDER/CAMERA/KIND/`` and never by joining what a
 request says: only a name that was found is opened. Links are left out, wherever they point.
 """
 
@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import quote
 
 from detector.live.base import utc_text
 from detector.live.page.documents import RecordingDocument, RecordingsDocument
+from detector.live.recording.names import whole_length
 from detector.live.sources.base import NAME
 
 CAMERA = re.compile(NAME)
@@ -23,6 +25,8 @@ KINDS = ("video", "snapshots")
 # The time in UTC that it begins, then what tells two of one second apart.
 FILE = re.compile(r"(\d{8}T\d{6})(?:[.,]?\d{1,6})?Z?[A-Za-z0-9_.-]{0,60}\.(mp4|mkv|jpg|ass)")
 PARTIAL = ".partial."  # it is being written
+IN_THE_MAKING = ".partial.mp4"  # which plays
+CHUNK = 1 << 18  # bytes that are read at once
 BOXES = ".ass"  # beside a recording of the same name; it is none by itself
 MEDIA = {
     "mp4": "video/mp4",
@@ -45,6 +49,23 @@ class Recording:
         return MEDIA[self.path.suffix.removeprefix(".")]
 
     @property
+    def finished(self) -> bool:
+        return PARTIAL not in self.path.name
+
+    def read_so_far(self) -> tuple[int, Iterator[bytes]]:
+        """Of one in the making, how many bytes play now, and those bytes, whatever is added
+        meanwhile: it may be renamed while it is read. Raises OSError."""
+        file = self.path.open("rb")
+        size = 0
+        try:
+            size = whole_length(file)
+            file.seek(0)
+        finally:
+            if not size:
+                file.close()
+        return size, _read(file, size)
+
+    @property
     def start_s(self) -> float:
         """Unix time that the file's name tells."""
         return _start_s(self.path.name) or 0.0
@@ -59,6 +80,7 @@ class Recording:
             start_utc=utc_text(self.start_s),
             url=place + quote(self.path.name),
             boxes_url=place + quote(self.path.stem + BOXES) if has_boxes else None,
+            finished=self.finished,
         )
 
 
@@ -85,11 +107,15 @@ def list_recordings(
 
 
 def find_recording(folder: Path | None, camera: str, kind: str, name: str) -> Recording | None:
-    """The file that a request names, where the listing has it."""
-    for one_camera, one_kind, entry in _entries_of(folder, camera, kind):
-        if entry.name == name:
-            return _recording(one_camera, one_kind, entry)
-    return None
+    """The file that a request names, where the listing has it. One that was listed in the making
+    may be finished now."""
+    names = (name, name.replace(PARTIAL, "."))
+    found = {
+        entry.name: (one_camera, one_kind, entry)
+        for one_camera, one_kind, entry in _entries_of(folder, camera, kind)
+        if entry.name in names
+    }
+    return next((_recording(*found[one]) for one in names if one in found), None)
 
 
 def _entries_of(
@@ -105,8 +131,16 @@ def _entries_of(
             if of_kind.name not in KINDS or kind not in (None, of_kind.name):
                 continue
             for entry in _entries(Path(of_kind.path)):
-                if FILE.fullmatch(entry.name) and PARTIAL not in entry.name:
+                ready = PARTIAL not in entry.name or entry.name.endswith(IN_THE_MAKING)
+                if FILE.fullmatch(entry.name) and ready:
                     yield of_camera.name, of_kind.name, entry
+
+
+def _read(file: BinaryIO, size: int) -> Iterator[bytes]:
+    with file:
+        while size > 0 and (data := file.read(min(size, CHUNK))):
+            size -= len(data)
+            yield data
 
 
 def _folders(folder: Path) -> list[os.DirEntry[str]]:

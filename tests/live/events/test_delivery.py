@@ -13,6 +13,7 @@ import subprocess
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import chain, repeat
 from pathlib import Path
@@ -553,6 +554,18 @@ def test_a_snapshot_is_written_and_named(tmp_path):
     snapshots.close()
     assert told.snapshot == "door/snapshots/20261122T093000.250Z-appears-________x.jpg"
     assert (tmp_path / told.snapshot).read_bytes()[:2] == b"\xff\xd8"
+
+
+def test_classes_of_one_moment_share_a_picture(tmp_path):
+    snapshots, image = Snapshots(tmp_path), np.zeros((9, 16, 3), np.uint8)
+    moments = [(0, "person"), (0, "vehicle"), (1, "vehicle")]
+    told = [snapshots.add_to(event(at, class_name=name), image).snapshot for at, name in moments]
+    other = snapshots.add_to(replace(event(1), camera="gate"), image).snapshot
+    snapshots.close()
+    assert told[0] == told[1] != told[2]
+    written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.jpg")}
+    assert written == {*told, other}
+    assert len(written) == 3
 
 
 def test_a_snapshot_that_cannot_be_written_is_said_once(tmp_path):

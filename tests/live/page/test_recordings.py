@@ -9,6 +9,8 @@ from tests.live.page.conftest import Served
 from tests.live.page.rehearsal import Rehearsal
 
 VIDEO, BOXES = "20261122T120000Z.mp4", "20261122T120000Z.ass"
+# The beginning of a file that is being written, up to its first whole fragment.
+FRAGMENTS = b"".join(bytes([0, 0, 0, 12]) + kind + b"1234" for kind in (b"moov", b"moof", b"mdat"))
 SECRET = b"not for the world"
 
 
@@ -23,11 +25,12 @@ def folder(tmp_path):
     (live / "door/video/20261122T130000Z.mkv").write_bytes(b"x" * 10)
     (live / "gate/video/20261122T123000Z.mp4").write_bytes(b"y" * 20)
     (live / "gate/snapshots/20261122T123000.250Z-appears-person.jpg").write_bytes(b"z")
+    (live / "gate/video/20261122T160000Z.partial.mp4").write_bytes(FRAGMENTS + b"\0\0\0\x40mo")
     for other in (
         "token",
         "door/token",
         "door/detections-2026-11-22.jsonl",
-        "door/video/20261122T160000Z.partial.mp4",
+        "door/video/20261122T160000Z.partial.mkv",
         "door/video/20261122T160000Z.partial.ass",
         "door/video/20261322T120000Z.mp4",  # no month 13
         "door/video/20261122T120000Z.mp4.txt",
@@ -47,6 +50,7 @@ def folder(tmp_path):
 def test_the_list(folder):
     found = list_recordings(folder)
     assert [(one.camera, one.kind, one.name, one.bytes) for one in found.recordings] == [
+        ("gate", "video", "20261122T160000Z.partial.mp4", len(FRAGMENTS) + 6),
         ("door", "video", "20261122T130000Z.mkv", 10),
         ("gate", "video", "20261122T123000Z.mp4", 20),
         ("gate", "snapshots", "20261122T123000.250Z-appears-person.jpg", 1),
@@ -54,7 +58,8 @@ def test_the_list(folder):
     ]
     assert not found.more
     boxes = [one.boxes_url for one in found.recordings]
-    assert boxes == [None, None, None, f"/api/recordings/door/video/{BOXES}"]
+    assert [one.finished for one in found.recordings] == [False] + [True] * 4
+    assert boxes == [None, None, None, None, f"/api/recordings/door/video/{BOXES}"]
     assert found.recordings[-1].start_utc == "2026-11-22T12:00:00.000Z"
     some = list_recordings(folder, "door", limit=1)
     assert [one.name for one in some.recordings] == ["20261122T130000Z.mkv"]
@@ -91,7 +96,14 @@ def test_what_is_no_recording_is_not_found(folder, camera, kind, name):
 def test_downloads(folder):
     one = Served(Rehearsal("door"), recordings=folder)
     try:
-        listed = one.client.ask("/api/recordings?limit=4").json()["recordings"]
+        listed = one.client.ask("/api/recordings?limit=5").json()["recordings"]
+        so_far = one.client.ask(listed[0]["url"])
+        assert (so_far.status, so_far.body) == (200, FRAGMENTS)
+        made = folder / "gate/video/20261122T160000Z.partial.mp4"
+        made.write_bytes(b"nothing that plays")
+        assert one.client.ask(listed[0]["url"]).status == 404
+        made.rename(made.with_name("20261122T160000Z.mp4"))
+        assert one.client.ask(listed[0]["url"]).status == 200  # it was finished meanwhile
         whole = one.client.ask(listed[-1]["url"])
         assert (whole.status, len(whole.body)) == (200, 1024)
         assert whole.headers["content-type"] == "video/mp4"

@@ -523,8 +523,22 @@ async function recordings() {
     $("recordings").querySelector("tbody").replaceChildren(...found.map((one) => make("tr", {},
       make("td", { title: one.name }, new Date(one.start_utc).toLocaleString([], { month: "short", day: "numeric", ...CLOCK })),
       make("td", {}, one.camera), make("td", { class: "right" }, bytes(one.bytes)),
-      make("td", { class: "right" }, make("a", { href: one.url, download: "", title: `Download ${one.name}` }, "Download"),
+      make("td", { class: "right" }, make("a", { href: one.url, download: "", title: `Download ${one.name}` }, one.finished ? "Download" : "So far"),
         ...(one.boxes_url ? [" ", make("a", { href: one.boxes_url, download: "", title: "Its boxes, as subtitles: put them beside it" }, "Boxes")] : [])))));
+  } catch { /* asked again later */ }
+}
+
+// The newest pictures of events. One that is shown already is not asked for again.
+async function snapshots() {
+  try {
+    const answer = await fetch("/api/recordings?kind=snapshots&limit=8");
+    if (!answer.ok) return;
+    const found = (await answer.json()).recordings, box = $("snapshots").querySelector(".shots");
+    $("snapshots").hidden = !found.length;
+    const there = new Map([...box.children].map((one) => [one.getAttribute("href"), one]));
+    box.replaceChildren(...found.map((one) => there.get(one.url) ?? make("a", { href: one.url, target: "_blank", title: one.name },
+      make("img", { src: one.url, alt: `${one.camera}, ${one.name}`, loading: "lazy" }),
+      make("span", {}, `${new Date(one.start_utc).toLocaleTimeString([], CLOCK)} ${one.camera}`))));
   } catch { /* asked again later */ }
 }
 
@@ -562,5 +576,6 @@ setInterval(() => {
 document.addEventListener("visibilitychange", watch);
 addEventListener("resize", watch);
 recall().then(listen);
-recordings();
-setInterval(() => { if (!document.hidden) recordings(); }, 20000);
+const files = () => { recordings(); snapshots(); };
+files();
+setInterval(() => { if (!document.hidden) files(); }, 10000);
