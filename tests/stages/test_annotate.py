@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from detector.core.stages import labels
-from detector.core.stages.annotate import BLOCKS, PALETTE, Style, annotate, pixelate
+from detector.core.stages.annotate import BLOCKS, PALETTE, Style, annotate, lay_out, pixelate
 from detector.core.stages.labels import Places, render
 from detector.core.types import Detections
 from tests.fonts import opencv_4
@@ -306,3 +306,14 @@ def test_a_name_beyond_the_font_becomes_its_number() -> None:
     with opencv_4():
         assert labels.drawable("车", 2) == "#2"
         assert labels.drawable("person", 0) == "person"
+
+
+@pytest.mark.parametrize(("name", "covered"), [("person", False), ("horse", True)])
+def test_a_label_goes_where_it_hides_no_face(name: str, covered: bool) -> None:
+    """The smaller box's first place is over the head of the larger one: of a person it stays free."""
+    boxes = np.array([[100, 100, 400, 460], [225, 150, 285, 260]], np.float32)
+    detections = Detections(boxes, np.array([0.9, 0.8], np.float32), np.zeros(2, int), (name,))
+    layout = lay_out(640, 480, detections, Style())
+    [label] = [one for one in layout.labels if one.number == 1]
+    assert (label.y < 100 + 126) == covered
+    assert label.text == name

@@ -1,6 +1,7 @@
 """Where labels go in a picture full of boxes, and how their text is drawn.
 
-A label may hide neither another label nor the object that it names. Each label tries places around
+A label may hide neither another label nor the object that it names, and no face where there is
+another place. Each label tries places around
 its box, with less and less text, and takes the first that is free. Where none is, a dot marks the
 box; where not even that fits, the box stays bare: its colour still tells the class.
 """
@@ -27,6 +28,8 @@ MANY_SCRIPTS = int(cv2.__version__.split(".")[0]) >= 5  # OpenCV 4 has ASCII onl
 
 # A label may hide this share of the objects below it, added up over all boxes that it touches.
 HIDDEN_SHARE = 0.08
+# One that hides more of the heads of people, added up, goes where it hides less, if it can.
+HEAD_SHARE = 0.04
 CELLS = 320  # of the grid of taken places, along the picture's longer side: at most 100 kB
 TOGETHER = 4096  # pairs of a label and a box that are weighed at once: buffers stay below 256 kB
 
@@ -153,17 +156,25 @@ CORNERS = tuple((left in (1, 2), top in (1, 3)) for left, top in PLACES.tolist()
 
 
 class Places:
-    """The free places of one picture, whose boxes are xyxy [M, 4] in pixels."""
+    """The free places of one picture, whose boxes are xyxy [M, 4] in pixels, and of which those of
+    people are known by number: their heads stay free where they can."""
 
-    def __init__(self, width: int, height: int, boxes: NDArray[np.float32], line: int) -> None:
+    def __init__(
+        self,
+        width: int,
+        height: int,
+        boxes: NDArray[np.float32],
+        line: int,
+        people: Sequence[int] = (),
+    ) -> None:
         self._width, self._height = width, height
         self._cell = max(1, -(-max(width, height) // CELLS))
         # A row of cells is the bits of one number: a place is looked at in a few operations, where
         # an array would take a call of numpy for each place that is tried.
         self._taken = [0] * (-(-height // self._cell) + 1)
-        self._x1, self._y1, self._x2, self._y2 = np.ascontiguousarray(boxes.T)
-        area = (self._x2 - self._x1) * (self._y2 - self._y1)
-        self._per_area = 1 / np.maximum(area, 1)
+        self._boxes = np.ascontiguousarray(boxes.T)
+        self._x1, self._y1, self._x2, self._y2 = self._boxes
+        self._heads = _heads(self._boxes[:, list(people)]) if people else None
         self._line = line // 2
 
     def find(self, which: Sequence[int], labels: Sequence[Label]) -> list[Position | None]:
@@ -172,9 +183,13 @@ class Places:
         heights = np.array([label.height for label in labels], np.float32)
         rows = np.asarray(which)
         lefts, tops = self._lefts(rows, widths), self._tops(rows, heights)
-        hidden = self._hides(lefts, tops, widths, heights)[:, LEFTS, TOPS]
-        # What hides nothing goes before what hides a little.
-        order = np.argsort(hidden > HIDDEN_SHARE / 4, axis=1, kind="stable")
+        hidden = _hides(lefts, tops, widths, heights, self._boxes)[:, LEFTS, TOPS]
+        # What hides nothing goes before what hides a little, and that before what hides a face.
+        worse = (hidden > HIDDEN_SHARE / 4).astype(np.int8)
+        if self._heads is not None:
+            faces = _hides(lefts, tops, widths, heights, self._heads)[:, LEFTS, TOPS]
+            worse += 2 * (faces > HEAD_SHARE)
+        order = np.argsort(worse, axis=1, kind="stable")
         xs = lefts.astype(np.int64)[:, LEFTS].tolist()
         ys = tops.astype(np.int64)[:, TOPS].tolist()
         fits = (hidden <= HIDDEN_SHARE).tolist()
@@ -201,24 +216,6 @@ class Places:
         y1, y2 = self._y1[rows].round() - self._line, self._y2[rows].round() + self._line
         return _within(y1 - heights, y2, y1, y2 - heights, self._height - heights)
 
-    def _hides(
-        self,
-        lefts: NDArray[np.float32],
-        tops: NDArray[np.float32],
-        widths: NDArray[np.float32],
-        heights: NDArray[np.float32],
-    ) -> NDArray[np.float32]:
-        """What each label would hide at each left and top, [n, 4, 4]: shares of boxes, added up."""
-        hidden = np.empty((len(lefts), 4, 4), np.float32)
-        step = max(1, TOGETHER // len(self._x1))
-        for at in range(0, len(lefts), step):
-            rows = slice(at, at + step)
-            across = _overlap(lefts[rows], widths[rows], self._x1, self._x2)
-            across *= self._per_area
-            down = _overlap(tops[rows], heights[rows], self._y1, self._y2)
-            np.matmul(across, down.transpose(0, 2, 1), out=hidden[rows])
-        return hidden
-
     def take(self, x: int, y: int, width: int, height: int) -> bool:
         """Takes the place if nothing that was drawn touches it. False where something does."""
         cell, taken = self._cell, self._taken
@@ -231,6 +228,38 @@ class Places:
                 return False
         taken[top:bottom] = [row | cells for row in rows]
         return True
+
+
+def _heads(boxes: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Where the heads of people are, x1, y1, x2, y2 [4, K]: in the middle at the top. Of somebody
+    who stands it is a seventh of the box; of somebody who is near, and cut off, up to a third."""
+    x1, y1, x2, y2 = boxes
+    wide, high = x2 - x1, y2 - y1
+    below = y1 + np.minimum(0.35 * high, 0.6 * wide)
+    return np.stack([x1 + 0.2 * wide, y1, x2 - 0.2 * wide, below])
+
+
+def _hides(
+    lefts: NDArray[np.float32],
+    tops: NDArray[np.float32],
+    widths: NDArray[np.float32],
+    heights: NDArray[np.float32],
+    boxes: NDArray[np.float32],
+) -> NDArray[np.float32]:
+    """What each label would hide at each left and top, [n, 4, 4]: shares of ``boxes`` (x1, y1, x2,
+    y2 [4, M]), added up.
+    """
+    hidden = np.empty((len(lefts), 4, 4), np.float32)
+    x1, y1, x2, y2 = boxes
+    per_area = 1 / np.maximum((x2 - x1) * (y2 - y1), 1)
+    step = max(1, TOGETHER // len(x1))
+    for at in range(0, len(lefts), step):
+        rows = slice(at, at + step)
+        across = _overlap(lefts[rows], widths[rows], x1, x2)
+        across *= per_area
+        down = _overlap(tops[rows], heights[rows], y1, y2)
+        np.matmul(across, down.transpose(0, 2, 1), out=hidden[rows])
+    return hidden
 
 
 def _within(
