@@ -111,7 +111,8 @@ def test_in_a_crowd_a_label_shows_its_corner_where_it_could_be_anothers(
     apart = [(20 + 150 * (i % 4), 30 + 110 * (i // 4), 80, 60, 0) for i in range(11)]
     larger = (325, 330, 290, 120, 0) if why != "apart" else (325, 330, 50, 40, 0)
     rows = [*apart, larger, other]
-    assert cornered([row[:4] for row in rows], [row[4] for row in rows]) == [False] * 12 + [doubtful]
+    thick = cornered([row[:4] for row in rows], [row[4] for row in rows])
+    assert thick == [False] * 12 + [doubtful]
     few = [larger, other]
     assert cornered([row[:4] for row in few], [row[4] for row in few]) == [False] * 2
 
@@ -310,7 +311,7 @@ def test_a_name_beyond_the_font_becomes_its_number() -> None:
 
 @pytest.mark.parametrize(("name", "covered"), [("person", False), ("horse", True)])
 def test_a_label_goes_where_it_hides_no_face(name: str, covered: bool) -> None:
-    """The smaller box's first place is over the head of the larger one: of a person it stays free."""
+    """The smaller box's first place is over the head of the larger one."""
     boxes = np.array([[100, 100, 400, 460], [225, 150, 285, 260]], np.float32)
     detections = Detections(boxes, np.array([0.9, 0.8], np.float32), np.zeros(2, int), (name,))
     layout = lay_out(640, 480, detections, Style())

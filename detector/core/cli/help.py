@@ -212,9 +212,7 @@ class HelpfulCommand(click.Command):
         formatter.write_paragraph()
         with formatter.indentation():
             groups_named = ", ".join(map(key_of, groups))
-            formatter.write_text(
-                f"More: --help all, --help OPTION, --help GROUP: {groups_named}."
-            )
+            formatter.write_text(f"More: --help all, --help OPTION, --help GROUP: {groups_named}.")
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         write_examples(self.examples, formatter)

@@ -1,7 +1,8 @@
 """Which files of a live run may be downloaded: recordings, boxes beside them, snapshots.
 
-There are no others. The recording in the making is one of them, up to its last whole fragment. A file is found by walking ``FOLDER/CAMERA/KIND/`` and never by joining what a
-request says: only a name that was found is opened. Links are left out, wherever they point.
+There are no others. The recording in the making is one of them, up to its last whole fragment. A
+file is found by walking ``FOLDER/CAMERA/KIND/`` and never by joining what a request says: only a
+name that was found is opened. Links are left out, wherever they point.
 """
 
 from __future__ import annotations
