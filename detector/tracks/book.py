@@ -73,7 +73,7 @@ def outlines(counter: Counter, size: tuple[int, int]) -> list[Outline]:
         tallies = [one for (at, _), one in counter.total.items() if at == number]
         sums = {kind: sum(one.counts[kind] for one in tallies) for kind in _kinds(tallies)}
         if shape.is_line:
-            strokes = [points, _arrow(points)]
+            strokes = [points, _arrow(points, max(size))]
             text = f"{shape.name}: in {sums.get(IN, 0)}, out {sums.get(OUT, 0)}"
             x, y = points[int(points[1, 1] < points[0, 1])]
         else:
@@ -90,12 +90,14 @@ def _kinds(tallies: Sequence[Any]) -> Sequence[str]:
     return list(tallies[0].counts) if tallies else []
 
 
-def _arrow(line: Any) -> Any:
-    """From the middle of a line to its side "in"."""
+def _arrow(line: Any, longest: int) -> Any:
+    """From the middle of a line to its side "in". ``longest``: the picture's longer side, pixels;
+    the arrow grows with it.
+    """
     a, b = line
     length = float(np.hypot(*(b - a)))
     along = (b - a) / length
-    side, long = np.array([-along[1], along[0]]), min(max(0.15 * length, 8.0), 40.0)
+    side, long = np.array([-along[1], along[0]]), min(max(0.15 * length, 8.0), longest / 24)
     middle = (a + b) / 2
     tip = middle + side * long
     barbs = [tip - side * long * 0.35 + turn * along * long * 0.25 for turn in (1, -1)]

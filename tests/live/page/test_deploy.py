@@ -1,7 +1,8 @@
-"""docs/deploy.md: its files parse, and their options and metrics are ours."""
+"""deploy/ and docs/deploy.md: the files fit each other, and their options and metrics are ours."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -16,6 +17,11 @@ from tests.live.page.conftest import skip_without_libraries
 from tests.live.page.rehearsal import Rehearsal
 
 TEXT = (CHECKOUT / "docs/deploy.md").read_text(encoding="utf-8")
+UNIT, IMAGE, COMPOSED = (
+    (CHECKOUT / "deploy" / name).read_text(encoding="utf-8")
+    for name in ("detect-video.service", "Dockerfile", "compose.yaml")
+)
+SERVICE = yaml.safe_load(COMPOSED)["services"]["detect-video"]
 
 
 def blocks(language: str) -> list[str]:
@@ -25,9 +31,8 @@ def blocks(language: str) -> list[str]:
 
 
 def test_every_option_is_one():
-    [unit], composed = blocks("ini"), yaml.safe_load(blocks("yaml")[0])
-    start = re.search(r"ExecStart=\S+ (.*?[^\\])\n", unit, re.S)[1].replace("\\\n", " ")
-    lines = [start, composed["services"]["detect-video"]["command"]]
+    start = re.search(r"ExecStart=\S+ (.*?[^\\])\n", UNIT, re.S)[1].replace("\\\n", " ")
+    lines = [start, SERVICE["command"]]
     lines += re.findall(r"^detect-video (.*)$", TEXT, re.M)
     assert len(lines) == 3
     for line in lines:
@@ -37,25 +42,51 @@ def test_every_option_is_one():
 
 
 def test_the_unit(tmp_path):
-    [unit] = blocks("ini")
-    assert "SuccessExitStatus=143\n" in unit
-    assert "ExecReload=/bin/kill -USR1 $MAINPID\n" in unit
+    assert "SuccessExitStatus=143\n" in UNIT
+    assert "ExecReload=/bin/kill -USR1 $MAINPID\n" in UNIT
     if shutil.which("systemd-analyze") is None:
         pytest.skip("machine: no systemd-analyze")
     file = tmp_path / "detect-video.service"
-    file.write_text(re.sub(r"/opt/\S+/detect-video\b", "/bin/true", unit))
+    file.write_text(re.sub(r"/opt/\S+/detect-video\b", "/bin/true", UNIT))
     words = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", file]
     done = subprocess.run(words, capture_output=True, text=True)
     said = [line for line in done.stderr.splitlines() if "detect-video.service" in line]
     assert said == []
 
 
-def test_the_files_of_a_container():
-    composed, scraping, alarms = map(yaml.safe_load, blocks("yaml"))
-    service = composed["services"]["detect-video"]
-    assert service["read_only"] is True
-    assert service["healthcheck"]["test"][0] == "CMD"
-    compile(service["healthcheck"]["test"][-1], "healthcheck", "exec")
+def test_the_service_fits_the_image():
+    """Users, folders, programs and ports of compose.yaml are those of the Dockerfile."""
+    said = dict(re.findall(r"^(FROM|USER|WORKDIR|ENTRYPOINT) (.*)$", IMAGE, re.M))
+    [(uid, home)] = re.findall(r"useradd --uid (\d+) .*--home-dir (\S+) detect-video$", IMAGE, re.M)
+    [program] = json.loads(said["ENTRYPOINT"])
+    [venv] = re.findall(r"-m venv (\S+)", IMAGE)
+    assert said["USER"] == "detect-video"
+    assert said["WORKDIR"] == home
+    assert program == f"{venv}/bin/detect-video"
+    folder = CHECKOUT / "deploy" / SERVICE["build"]["context"]
+    assert folder.resolve() == CHECKOUT
+    assert (folder / SERVICE["build"]["dockerfile"]).read_text() == IMAGE
+    targets = {volume.split(":")[1] for volume in SERVICE["volumes"]}
+    words = SERVICE["command"].split()
+    assert targets == {words[0], home}
+    assert words[words.index("-o") + 1].startswith(f"{home}/")
+    assert f"chown {uid} token" in TEXT
+    named = {volume.split(":")[0] for volume in SERVICE["volumes"] if volume[0] not in "./"}
+    assert named == set(yaml.safe_load(COMPOSED)["volumes"])
+    assert set(SERVICE["secrets"]) == set(yaml.safe_load(COMPOSED)["secrets"])
+    token = words[words.index("--token-file") + 1]
+    assert token in {f"/run/secrets/{name}" for name in SERVICE["secrets"]}
+    port = words[words.index("--serve") + 1].rpartition(":")[2]
+    assert [mapped.rpartition(":")[2] for mapped in SERVICE["ports"]] == [port]
+    assert SERVICE["read_only"] is True
+    kind, python, flag, health = SERVICE["healthcheck"]["test"]
+    assert (kind, python, flag) == ("CMD", f"{venv}/bin/python", "-c")
+    compile(health, "healthcheck", "exec")
+    assert f":{port}/healthz" in health
+
+
+def test_what_watches():
+    scraping, alarms = map(yaml.safe_load, blocks("yaml"))
     assert scraping["scrape_configs"][0]["job_name"] == "detect-video"
     assert [rule["alert"] for rule in alarms["groups"][0]["rules"]]
 
@@ -69,8 +100,8 @@ def test_an_image_gets_what_pip_needs_and_nothing_that_lies_beside_it():
     assert all((CHECKOUT / name).exists() for name in taken)
     assert {"detector", "cfg", "setup.py", "pyproject.toml", "constraints.txt"} < taken
     assert {"README.md", "LICENSE", "NOTICE"} < taken, "setup.py reads them"
-    composed = yaml.safe_load(blocks("yaml")[0])
-    beside = {"compose.yaml", "cameras.yaml", composed["services"]["detect-video"]["env_file"]}
+    composed = yaml.safe_load(COMPOSED)
+    beside = {"compose.yaml", "cameras.yaml", SERVICE["env_file"]}
     beside |= {secret["file"] for secret in composed["secrets"].values()}
     assert not {name.removeprefix("./") for name in beside} & taken
 
