@@ -61,7 +61,10 @@ def _columns(rows: Sequence[tuple[str, ZoneTotals, str]]) -> tuple[Column, ...]:
 
 
 def _over_time(scene: SceneHistory, whose: str) -> list[str]:
-    """Of each line the flow, of all zones the objects in them."""
+    """Of each line the flow, of all zones the objects in them; of one interval the table tells."""
+    values = (values for one in scene.series for values in (*one.counts.values(), one.mean))
+    if max(map(len, values), default=0) < 2:
+        return []
     said, of = f"{scene.every_s:g} s", f"{whose}: " if whose else ""
     drawn = []
     flows = {
@@ -107,7 +110,7 @@ def _heat(scene: SceneHistory, whose: str, shape: tuple[float, float]) -> str:
         if seconds > 0
     )
     drawn = (
-        f'<svg viewBox="0 0 {HEAT_WIDTH} {high * rows:.0f}" role="img">'
+        f'<svg class="map" viewBox="0 0 {HEAT_WIDTH} {high * rows:.0f}" role="img">'
         f'<rect width="{HEAT_WIDTH}" height="{high * rows:.1f}" fill="none" '
         f'stroke="currentColor"/>{cells}</svg>'
     )
