@@ -24,7 +24,7 @@ class LogsRuns(HelpfulCommand):
     """A command with ``LOG_TO``, which once was called --track. That follows objects."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        for one, behind in zip(args, [*args[1:], ""], strict=True):
+        for one, behind in zip(args, [*args, ""][1:], strict=True):
             option, _, value = one.partition("=")
             name = value or behind
             if option == "--track" and name in TRACKERS:

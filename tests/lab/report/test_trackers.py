@@ -7,13 +7,16 @@ own reader.
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from click.testing import CliRunner
 
 from detector.core.errors import OutputError, UsageError
 from detector.core.session.codec import to_builtins
@@ -213,3 +216,24 @@ def test_every_tracker_has_its_module_and_its_extra():
     }
     assert set(TRACKERS) == modules
     assert all(f'"{name}": ["{name}>=' in (CHECKOUT / "setup.py").read_text() for name in TRACKERS)
+
+
+def test_report_without_a_name_takes_the_run_that_ended_last(tmp_path, monkeypatch):
+    """Sessions of one source lie in runs/in, runs/in-2 and, with --engine, runs/in-ENGINE."""
+    from detector.lab.commands import report
+
+    monkeypatch.chdir(tmp_path)
+    asked = []
+
+    def read(folder):
+        asked.append(folder)
+        raise UsageError("seen")
+
+    monkeypatch.setattr("detector.lab.session.read.read_session", read)
+    for at, name in enumerate(("in-null", "in-2", "in")):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "session.json").write_text("{}")
+        os.utime(tmp_path / "runs" / name / "session.json", (1000 + at, 1000 + at))
+        assert CliRunner().invoke(report.command, []).exit_code == 2
+        assert asked.pop() == str(Path("runs", name))
+    assert not asked
