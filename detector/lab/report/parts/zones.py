@@ -62,8 +62,8 @@ def _columns(rows: Sequence[tuple[str, ZoneTotals, str]]) -> tuple[Column, ...]:
 
 def _over_time(scene: SceneHistory, whose: str) -> list[str]:
     """Of each line the flow, of all zones the objects in them; of one interval the table tells."""
-    lengths = [len(own) for one in scene.series for own in (*one.counts.values(), one.mean)]
-    if max(lengths, default=0) < 2:
+    lengths = [len(counts) for one in scene.series for counts in one.counts.values()]
+    if max([*lengths, *(len(one.mean) for one in scene.series)], default=0) < 2:
         return []
     said, of = f"{scene.every_s:g} s", f"{whose}: " if whose else ""
     drawn = []
