@@ -265,7 +265,7 @@ def test_decoding_is_a_line_beside_the_ledger(feeds):
     frames = summary.frames.written
     beside = DecodingFigures(threads=2, calls=9, busy_s=frames * 0.00325, cpu_s=frames * 0.002)
     console = SafeConsole(file=io.StringIO(), width=100)
-    print_run(console, replace(summary, decoding=beside))
+    print_run(console, replace(summary, decoding=beside), verbose=True)
     (line,) = [one for one in console.file.getvalue().splitlines() if " decoding " in one]
     assert line.split() == ["decoding", "3.25", "2.00", "2", "cameras"]
     rows = stage_rows(replace(summary, decoding=beside), frames)

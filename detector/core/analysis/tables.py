@@ -73,7 +73,6 @@ LEDGER = (
     Column("cpu_ms", "CPU", ".2f", "ms", out=6),
     Column("run_by", "thread", out=1),
 )
-PERCENTILES = ("p50_ms", "p90_ms", "p99_ms")
 EMPTY = dict.fromkeys((one.key for one in LEDGER), "")
 
 

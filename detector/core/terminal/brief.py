@@ -1,4 +1,4 @@
-"""The end of a run of files in twenty lines at most: what was found, the two rates, the ledger, and
+"""The end of a run in twenty lines at most: what was found, the two rates, the ledger, and
 one sentence on what limits the run. ``run.py`` has the whole, which -v prints.
 """
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from rich.cells import cell_len
 from rich.text import Text
 
-from detector.core.analysis.summary import input_text, stage_rows
+from detector.core.analysis.summary import input_text, live_memory_text, stage_rows
 from detector.core.analysis.verdict import OTHERS_MUCH
 from detector.core.errors import EXIT_DAMAGED, STOPPED_CODES
 from detector.core.errors.text import counted
-from detector.core.session.document import SourceSummary, Summary
+from detector.core.session.document import LiveMemory, SourceSummary, Summary
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.progress import shorten
 from detector.core.timeline import INFER
@@ -49,13 +49,26 @@ def brief_lines(
                 said = f"Other programs took {others:.1f} of {counted(cores, 'core')}"
                 yield Text(f"{said}: the times are theirs, too.")
             yield from map(Text, _advice(summary))
+    yield from map(Text, (*_remarks(summary), *closing, *_written(summary)))
+
+
+def camera_lines(console: SafeConsole, summary: Summary, closing: Sequence[str]) -> Iterator[Text]:
+    """What stands below the table of cameras. They have outputs of their own, which others tell."""
+    if summary.frames.written:
+        yield _rates(summary)
+        yield from _stages(summary, console.width)
+        yield Text(summary.verdict.sentence, style="bold")
+    yield from map(Text, _remarks(summary))
+    if isinstance(summary.memory, LiveMemory) and summary.memory.slope_mb_per_hour is not None:
+        yield Text(f"memory: {live_memory_text(summary.memory)}")
+    yield from map(Text, (*closing, *_session(summary)))
+
+
+def _remarks(summary: Summary) -> Iterator[str]:
     shown, hidden = _notes(summary)
-    for note in shown:
-        yield Text(f"note: {note}")
+    yield from (f"note: {note}" for note in shown)
     if hidden:
-        yield Text(f"{counted(hidden, 'more note')}: add -v, or see the report")
-    yield from map(Text, closing)
-    yield from map(Text, _written(summary))
+        yield f"{counted(hidden, 'more note')}: add -v, or see the report"
 
 
 def _found(summary: Summary) -> Iterator[str]:
@@ -242,6 +255,10 @@ def _written(summary: Summary) -> Iterator[str]:
         yield f"-> {counted(len(paths), 'file')} in {', '.join(folders[:SOURCES_SHOWN])}"
     else:
         yield from (f"-> {path}" for path in paths)
+    yield from _session(summary)
+
+
+def _session(summary: Summary) -> Iterator[str]:
     if summary.session:
         folder = Path(summary.session)
         newest = "" if folder.parent == Path("runs") else f" {shorten(summary.session, 200)}"

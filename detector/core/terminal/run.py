@@ -11,7 +11,6 @@ from rich.text import Text
 
 from detector.core.analysis.summary import live_memory_text, seconds_text
 from detector.core.analysis.tables import (
-    PERCENTILES,
     cameras_table,
     ledger_table,
     rates_table,
@@ -20,7 +19,7 @@ from detector.core.analysis.tables import (
 )
 from detector.core.errors.text import counted
 from detector.core.session.document import LiveMemory, Summary
-from detector.core.terminal.brief import SAID_HERE, brief_lines, zone_lines
+from detector.core.terminal.brief import SAID_HERE, brief_lines, camera_lines, zone_lines
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.tables import draw_table
 
@@ -52,7 +51,7 @@ def print_run(
     the two rates, what limits the run, and where a frame's time went.
 
     ``verbose`` prints all of it, with percentiles, threads and the seconds of each phase; else
-    files get what brief.py says. Pictures have no steady state, so nothing is said about what
+    there is what brief.py says. Pictures have no steady state, so nothing is said about what
     limits them. ``closing``: lines that others have to say. Sets ``console`` to at least 80
     columns.
     """
@@ -60,21 +59,22 @@ def print_run(
     if not verbose and not streams_of(summary):
         console.print(Group(*brief_lines(console, summary, _is_video(summary), closing)))
         return
-    written, steady = summary.frames.written, _is_video(summary)
+    written = summary.frames.written
     parts: list[RenderableType] = [Text(line) for line in _found_lines(summary)]
     if streams_of(summary):
         parts.append(draw_table(console, cameras_table(summary)))
+    if not verbose:
+        console.print(Group(*parts, *camera_lines(console, summary, closing)))
+        return
     if written:
         one_picture = ("batch",) if summary.batch == 1 else ()
         parts.append(draw_table(console, rates_table(summary).without("frames", *one_picture)))
-        if steady or verbose:
-            ledger = ledger_table(summary, written, libraries=verbose)
-            parts.append(Text(summary.verdict.sentence, style="bold"))
-            parts.append(draw_table(console, ledger.without(*(() if verbose else PERCENTILES))))
-        if verbose:
-            parts.append(draw_table(console, threads_table(summary, written)))
-            parts.append(Text(f"seconds: {seconds_text(summary)}", style="dim"))
-    parts += [Text(line) for line in (*_remarks(summary, verbose), *closing)]
+        ledger = ledger_table(summary, written, libraries=True)
+        parts.append(Text(summary.verdict.sentence, style="bold"))
+        parts.append(draw_table(console, ledger))
+        parts.append(draw_table(console, threads_table(summary, written)))
+        parts.append(Text(f"seconds: {seconds_text(summary)}", style="dim"))
+    parts += [Text(line) for line in (*_remarks(summary), *closing)]
     console.print(Group(*parts))
 
 
@@ -99,15 +99,13 @@ def _found_lines(summary: Summary) -> list[str]:
     return [*lines, *zone_lines(summary)]
 
 
-def _remarks(summary: Summary, verbose: bool) -> list[str]:
-    lines = []
-    if verbose or summary.engine_reason:
-        reason = summary.engine_reason or f"engine {summary.engine}: as asked for"
-        lines.append(f"{reason}; {counted(summary.engine_threads, 'thread')} a request")
-    lines += _precision(summary, verbose)
+def _remarks(summary: Summary) -> list[str]:
+    reason = summary.engine_reason or f"engine {summary.engine}: as asked for"
+    lines = [f"{reason}; {counted(summary.engine_threads, 'thread')} a request"]
+    lines += _precision(summary)
     lines += [f"note: {note}" for note in summary.notes]
     memory = summary.memory
-    if isinstance(memory, LiveMemory) and (verbose or memory.slope_mb_per_hour is not None):
+    if isinstance(memory, LiveMemory):
         lines.append(f"memory: {live_memory_text(memory)}")
     if summary.session:
         lines.append(f"session: {summary.session}")
@@ -149,14 +147,13 @@ def _detections(summary: Summary) -> str:
     return text
 
 
-def _precision(summary: Summary, verbose: bool) -> list[str]:
-    """What was executed, where it is not simply the fp32 that everybody expects. Whoever took the
-    precision, the user or ``auto``: the line before says it."""
-    shares, taken = summary.precision_executed, summary.precision
+def _precision(summary: Summary) -> list[str]:
+    """What was executed. Whoever took the precision, the user or ``auto``: the line before says
+    it."""
     if summary.precision_effect:
         return [f"precision: {summary.precision_effect}"]
-    if shares and (verbose or taken != "fp32" or list(shares) != ["fp32"]):
-        return [f"precision {taken}: executed {summary.precision_text}"]
+    if summary.precision_executed:
+        return [f"precision {summary.precision}: executed {summary.precision_text}"]
     return []
 
 
