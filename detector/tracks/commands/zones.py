@@ -29,7 +29,7 @@ from detector.core.errors import EXIT_DONE
     help="The template; .png and .html lie beside it. Default: IN-zones.yaml, here.",
 )
 def command(source: str, output: str | None, **flags: Any) -> int:
-    """Write what --zones reads: a template, a still, and a page to draw on."""
+    """Write a template for --zones, a still, a page to draw on."""
     from detector.core.config.levels import resolve_config
     from detector.core.errors.guard import guarded
     from detector.tracks.template import write_template
