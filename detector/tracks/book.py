@@ -73,7 +73,7 @@ def outlines(counter: Counter, size: tuple[int, int]) -> list[Outline]:
         tallies = [one for (at, _), one in counter.total.items() if at == number]
         sums = {kind: sum(one.counts[kind] for one in tallies) for kind in _kinds(tallies)}
         if shape.is_line:
-            strokes = [points, _arrow(points, max(size))]
+            strokes = [points, arrow_of(points, max(size))]
             text = f"{shape.name}: in {sums.get(IN, 0)}, out {sums.get(OUT, 0)}"
             x, y = points[int(points[1, 1] < points[0, 1])]
         else:
@@ -90,7 +90,7 @@ def _kinds(tallies: Sequence[Any]) -> Sequence[str]:
     return list(tallies[0].counts) if tallies else []
 
 
-def _arrow(line: Any, longest: int) -> Any:
+def arrow_of(line: Any, longest: int) -> Any:
     """From the middle of a line to its side "in". ``longest``: the picture's longer side, pixels;
     the arrow grows with it.
     """

@@ -216,8 +216,12 @@ def test_text_stays_below_a_tenth_of_the_video(
     assert (len(begins) < 100) == crowd
 
 
-@pytest.mark.parametrize(("step", "lines"), [(0.0, 4), (0.25, 4), (4.0, 100)])
-def test_lines_go_on_where_nothing_moves(step: float, lines: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("step", "every", "lines"), [(0.0, 1, 4), (0.25, 1, 4), (4.0, 1, 100), (0.0, 20, 3)]
+)
+def test_lines_go_on_where_nothing_moves(
+    step: float, every: int, lines: int, tmp_path: Path
+) -> None:
     """Boxes jitter by less than a line is wide; a second later they are written anew."""
 
     def still(number: int) -> Detections:
@@ -225,7 +229,8 @@ def test_lines_go_on_where_nothing_moves(step: float, lines: int, tmp_path: Path
         return one(3, (x, 20, x + 50, 60))
 
     bench = bench_with_boxes(tmp_path / "out")
-    play(bench, make_stream(tmp_path / "in.ts", count=100, options=QUICK), found=still)
+    stream = make_stream(tmp_path / "in.ts", count=100, options=QUICK)
+    play(bench, stream, found=still, every=every)
     [path] = bench.files()
     boxes = [line for line in read_lines(beside(path)) if line.style == "Boxes"]
     assert len(boxes) == lines
@@ -254,7 +259,13 @@ def test_boxes_of_a_silent_detector_do_not_stand_for_ever(tmp_path: Path) -> Non
     assert seen == [*range(25), *range(60, 100)]  # 1 s, then two intervals of 2.4 s
 
 
-def test_an_empty_result_ends_the_boxes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("free", [0, 10**9])
+def test_an_empty_result_ends_the_boxes(
+    free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where there is no room for another line."""
+    monkeypatch.setattr(side_cars, "FREE_BYTES", free)
+    monkeypatch.setattr(side_cars, "SHARE", 0.0)
     stream = make_stream(tmp_path / "camera.ts", count=30, options={**QUICK, "bf": "0"})
     bench = bench_with_boxes(tmp_path)
     play(bench, stream, found=lambda n: one(n) if 10 <= n < 13 else Detections.empty(NAMES))

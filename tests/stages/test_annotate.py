@@ -98,18 +98,18 @@ def cornered(boxes: list[tuple[int, int, int, int]], classes: list[int]) -> list
 @pytest.mark.parametrize(
     ("why", "other", "doubtful"),
     [
-        ("apart", (480, 350, 60, 40, 0), False),
-        ("on the outline of a larger one", (480, 334, 60, 100, 0), True),
-        ("on that of another colour", (480, 334, 60, 100, 1), False),
-        ("whole inside a larger one", (480, 360, 60, 40, 0), False),
+        ("apart", (480, 350, 60, 40, 1), False),
+        ("on the outline of a larger one", (480, 334, 60, 100, 1), True),
+        ("on that of another colour", (480, 334, 60, 100, 0), False),
+        ("whole inside a larger one", (480, 360, 60, 40, 1), False),
     ],
 )
 def test_in_a_crowd_a_label_shows_its_corner_where_it_could_be_anothers(
     why: str, other: tuple[int, int, int, int, int], doubtful: bool
 ) -> None:
     """Boxes of one class have one colour: thick arms tell whose the label is, and on which side."""
-    apart = [(20 + 150 * (i % 4), 30 + 110 * (i // 4), 80, 60, 0) for i in range(11)]
-    larger = (325, 330, 290, 120, 0) if why != "apart" else (325, 330, 50, 40, 0)
+    apart = [(20 + 150 * (i % 4), 30 + 110 * (i // 4), 80, 60, 1) for i in range(11)]
+    larger = (325, 330, 290, 120, 1) if why != "apart" else (325, 330, 50, 40, 1)
     rows = [*apart, larger, other]
     thick = cornered([row[:4] for row in rows], [row[4] for row in rows])
     assert thick == [False] * 12 + [doubtful]

@@ -15,6 +15,7 @@ from detector.core.stages.annotate import annotate
 from detector.core.types import Detections, Outline, Scene
 from detector.lab.report.parts.zones import PARTS
 from detector.lab.session.read import read_session
+from detector.tracks.book import arrow_of
 from detector.tracks.zones_file import read_zones
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
@@ -191,3 +192,13 @@ def test_a_camera_has_files_of_the_day_and_events_of_objects(tmp_path: Path) -> 
     done = detect_video(*camera, "-o", "second/", cwd=tmp_path)
     assert done.returncode == 2, "pixels of what picture?"
     assert not (tmp_path / "second").exists()
+
+
+def test_the_arrow_of_a_line_grows_with_the_picture() -> None:
+    """It has the same share of a picture at 360p and at 2160p."""
+    small, large = (
+        arrow_of(np.array([[0.5, 0.2], [0.5, 0.9]]) * [width, width * 9 / 16], width)
+        for width in (640, 3840)
+    )
+    assert np.ptp(large, axis=0) == pytest.approx(6 * np.ptp(small, axis=0))
+    assert np.ptp(small, axis=0)[0] >= 20  # pixels

@@ -50,7 +50,7 @@ def command(
     explain: str | None,
     as_json: bool,
 ) -> None:
-    """Find the mistakes in a benchmark: in saved runs, documents or tables."""
+    """Find the mistakes in a benchmark: runs, documents or tables."""
     from detector.core.errors import GateError, UsageError
     from detector.core.errors.text import counted
     from detector.lab.audit.case import audit
