@@ -12,6 +12,14 @@ import pytest
 
 from detector.core.errors import secrets
 
+with suppress(ImportError):
+    # It tells every child of this process that a terminal has 80 columns, and os.environ nothing:
+    # what a test sees would depend on what ran before it.
+    import readline  # noqa: F401
+for name in ("COLUMNS", "LINES"):
+    os.environ.pop(name, None)
+    os.unsetenv(name)
+
 pytest_plugins = ["tests.cpu_times"]
 
 CHECKOUT = Path(__file__).parents[1]

@@ -254,7 +254,7 @@ def test_an_overlay_has_the_track_that_was_read(folder: Path, tmp_path: Path) ->
             if "width" in one and one["codec_type"] == "video"
         ]
         assert video["width"] == width
-        assert "1 other" in notes
+        assert any(note.startswith("1 other") for note in notes)
         (tmp_path / "a.mkv").unlink()
 
 

@@ -28,7 +28,7 @@ WITHOUT = (
     examples=(
         "detect-video compare in.mp4                        # all engines usable here",
         "detect-video compare in.mp4 --precision fp32,int8  # what int8 gains, loses",
-        "detect-video compare in.mp4 --rounds auto          # until every row is decided",
+        "detect-video compare in.mp4 --rounds auto          # until all is decided",
         "detect-video compare in.mp4 --use                  # auto takes the winner",
         "detect-video compare in.mp4 --model a.pt,b.pt --table t.md",
         'detect-video compare in.mp4 --where "ort fp32" "openvino int8"',

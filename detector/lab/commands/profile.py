@@ -38,7 +38,6 @@ class _ListsPasses(LogsRuns):
     examples=(
         "detect-video profile in.mp4 --run-dir runs/why  # the run and all passes",
         "detect-video profile in.mp4 --only layers       # time of every layer",
-        "detect-video profile in.mp4 --only what_if      # what a faster stage brings",
         "detect-video profile in.mp4 --target 60fps      # the cheapest changes for it",
     ),
     cls=_ListsPasses,

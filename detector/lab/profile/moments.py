@@ -28,7 +28,7 @@ def tell_moments(occasion: Occasion) -> MomentsFacts:
 
 PASS = Pass(
     order=1,
-    what="what the computer did at each frame of the plain run",
+    what="what the computer did at each frame",
     facts=MomentsFacts,
     run=tell_moments,
     on_request="--moments",
