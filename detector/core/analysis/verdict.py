@@ -415,8 +415,8 @@ def _sentence(times: FrameTimes, stage: str, gains: Mapping[str, float], choices
         sentences += _next_limit(limit_without(times, stage), gains[stage])
     else:
         sentences.append(
-            "How much faster it would be without it, `detect-video profile` measures: stages that "
-            "wait for each other and for cores leave no sound estimate."
+            "`detect-video profile` measures how much faster the run would be without it; where "
+            "stages wait for each other or for cores, an estimate would be wrong."
         )
     sentences += [try_it] if advice else []
     smaller = choices.smaller_input
