@@ -1,0 +1,59 @@
+"""Frames that were not inferred (--infer-every): their boxes are counted nowhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from detector.core.sinks._best import BestPictures
+from detector.core.types import Detections, Frame
+from detector.tracks.book import Book
+from detector.tracks.counting import Counter
+from detector.tracks.zones_file import Places, Shape
+
+LINE = Shape("door", ((10, 50), (90, 50)), True)  # "in" is downwards
+
+
+def frame(index: int, *, coasting: bool = False, level: int = 128) -> Frame:
+    image = np.full((100, 100, 3), level, np.uint8)
+    return Frame(index, index, index / 10, image, coasting=coasting)
+
+
+def person(y: float, *, coasting: bool = False) -> Detections:
+    """Track 1, whose lower edge is at ``y``."""
+    box = np.array([[45, y - 20, 55, y]], np.float32)
+    found = Detections(box, np.array([0.9], np.float32), np.array([0]), ("person",))
+    return replace(found, track_ids=np.array([1]), coasting=np.array([True]) if coasting else None)
+
+
+def crossings(*steps: tuple[float, bool], shade: int = 0) -> list[tuple[float, str]]:
+    """(second, event) of a walk: lower edge, whether the frame coasts. ``shade``: by how much each
+    frame is brighter than the one before."""
+    book, said = Book("", Counter(Places((LINE,), None, "bottom", 60.0), ("person",))), []
+    for i, (y, coasting) in enumerate(steps):
+        shown = frame(i, coasting=coasting, level=40 + shade * i)
+        scene = book.update(shown, person(y, coasting=coasting), i / 10)
+        assert not (coasting and (scene.events or scene.counts))
+        assert scene.outlines  # the line is drawn all the same
+        said += [(event.time_s, event.event) for event in scene.events]
+    return said
+
+
+def test_a_moved_box_crosses_nothing() -> None:
+    assert crossings((20, False), (22, False), (80, True), (25, False), (20, True)) == []
+
+
+@pytest.mark.parametrize("shade", [0, 15])  # two steps at once would be a cut
+def test_what_is_seen_again_behind_the_line_has_crossed(shade: int) -> None:
+    walk = ((20, False), (25, True), (30, False), (50, True), (80, False))
+    assert crossings(*walk, shade=shade) == [(pytest.approx(0.4), "crosses")]
+
+
+def test_a_moved_box_is_nobodys_best_picture() -> None:
+    best = BestPictures()
+    best.add(frame(0), 0.0, person(40))
+    best.add(frame(1, coasting=True), 0.1, person(45, coasting=True))
+    (track,) = best.end()
+    assert (track.frames, track.last_frame) == (1, 0)
