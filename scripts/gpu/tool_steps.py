@@ -63,10 +63,10 @@ def nsys() -> Iterator[Row]:
 
 def recorded(tool: str, folder: str, database: str) -> str | None:
     """Records and exports a run; why there is none, or None. A recording that hangs, or fails to
-    start, is tried once more, as agents of some versions do on a busy machine."""
+    start, is tried twice more, as agents of some versions do on a busy machine."""
     report, words = f"{folder}/run", ("--frames", str(FRAMES), "--run-dir", f"{folder}/session")
     why = "no time was left"
-    for _ in range(2):
+    for _ in range(3):
         if left_s() < 15:
             break
         half = left_s() / 2

@@ -79,7 +79,9 @@ def lives(pid: str) -> bool:
 def half_files(folder: Path) -> list[str]:
     """Everything that is neither an input nor a whole file. onnxruntime leaves a file .ses of its
     own in the folder of temporary files."""
-    paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    # os.walk goes on where a folder is deleted under it.
+    files = (Path(where, name) for where, _, names in os.walk(folder) for name in names)
+    paths = (path.relative_to(folder) for path in files if path.is_file())
     return [
         str(path)
         for path in paths

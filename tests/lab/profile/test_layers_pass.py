@@ -6,6 +6,7 @@ import pytest
 
 from detector.core.config.levels import resolve_config
 from detector.core.session.store import Session
+from detector.lab.analysis.layers import ABOVE
 from detector.lab.profile.base import Occasion
 from detector.lab.profile.batches import open_with_batches
 from detector.lab.session.read import read_session
@@ -27,7 +28,7 @@ def check(document):
     placed = [row for row in rows if row["utilisation"] is not None]
     mean = sum(row["utilisation"] * row["ms"] for row in placed) / sum(row["ms"] for row in placed)
     assert max(row["utilisation"] for row in placed) >= mean
-    assert all(row["flag"] == "peak under-measured" for row in placed if row["utilisation"] > 1)
+    assert all(row["flag"] == "peak under-measured" for row in placed if row["utilisation"] > ABOVE)
     assert (layers["flag"] is None) == (abs(layers["sum_ms"] / layers["forward_ms"] - 1) <= 0.1)
     assert roofline["peaks"]["fp32"] == roofline["peaks"]["gflops_s"]["fp32"] > 0
     assert roofline["bound"] in ("compute", "memory", "launch overhead")
