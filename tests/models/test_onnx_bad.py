@@ -389,6 +389,22 @@ def test_options_that_do_not_go_with_it(tmp_path, monkeypatch, options, error, m
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(("side", "fixed"), [(2, "width 64"), (3, "height 64")])
+def test_a_file_with_one_open_side_is_not_fixed_at_zero(tmp_path, side, fixed):
+    path = changed(
+        tmp_path,
+        lambda model: setattr(
+            model.graph.input[0].type.tensor_type.shape.dim[side], "dim_param", "any"
+        ),
+        exports.anchor_free,
+    )
+    with pytest.raises(ModelError) as caught:
+        open_network(path, size=(96, 96))
+    assert fixed in str(caught.value)
+    assert "x0" not in str(caught.value)
+    assert "0x" not in str(caught.value)
+
+
 def test_the_family_of_another_front_end_is_refused(tmp_path):
     with pytest.raises(UsageError, match=r"--family yolov8: not for street.cfg"):
         open_network("street", family="yolov8")

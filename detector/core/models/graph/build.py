@@ -241,7 +241,7 @@ def infer_shapes(model: onnx.ModelProto, *, unfinished: bool = False) -> None:
         RuntimeError,
     ) as exc:
         raise ModelError(
-            f"graph {graph.name}: ONNX refuses it: {' '.join(str(exc).split())}"
+            f"graph {graph.name}: ONNX refuses it: {' '.join(str(exc).split())[:300]}"
         ) from exc
     del graph.value_info[:]
     graph.value_info.extend(whole.graph.value_info)

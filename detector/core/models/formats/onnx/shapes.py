@@ -107,7 +107,7 @@ def settle_shapes(
     except ModelError as exc:
         if resized:
             raise ModelError(
-                f"{graph.name}: the file is fixed at {own[1]}x{own[0]} and does not fit "
+                f"{graph.name}: the file is fixed at {_fixed(own)} and does not fit "
                 f"{width}x{height} ({exc}); export it at {width}x{height}, or with dynamic sizes"
             ) from exc
         raise
@@ -417,13 +417,21 @@ def _refuse_fixed_sizes(graph: ForeignGraph, size: Size, exported: Size) -> None
     """
     for node in graph.nodes:
         if not _holds_no_size(graph, node):
-            height, width = exported
+            height, width = (own or new for own, new in zip(exported, size, strict=True))
             raise ModelError(
-                f"{graph.name}: the file is fixed at {width}x{height}, and node "
+                f"{graph.name}: the file is fixed at {_fixed(exported)}, and node "
                 f"{node.name or node.output[0]} ({node.op_type}) may hold numbers laid out for "
                 f"that; use --size {width}x{height}, or export it at {size[1]}x{size[0]} or with "
                 "dynamic sizes"
             )
+
+
+def _fixed(size: Size) -> str:
+    """Height and width of a file in words; 0 is a side that it leaves open."""
+    height, width = size
+    if height and width:
+        return f"{width}x{height}"
+    return f"height {height}" if height else f"width {width}"
 
 
 def _holds_no_size(graph: ForeignGraph, node: onnx.NodeProto) -> bool:
