@@ -331,12 +331,16 @@ class ZoneBook(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Lines and zones at one frame (--zones). ``counts``: of intervals that ended with it."""
+    """Lines and zones at one frame (--zones). ``counts``: of intervals that ended with it.
+    ``book`` goes on counting; it is None in a copy and behind a pickle."""
 
     outlines: tuple[Outline, ...]
     events: tuple[ZoneEvent, ...]
     counts: tuple[ZoneCount, ...]
-    book: ZoneBook
+    book: ZoneBook | None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.outlines, self.events, self.counts, None)
 
 
 @dataclass(slots=True, eq=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import pickle
 from collections import Counter
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import cv2
 import numpy as np
 import pytest
 
+from detector import Detector
 from detector.core.stages.annotate import annotate
 from detector.core.types import Detections, Outline, Scene
 from detector.lab.report.parts.zones import PARTS
@@ -36,6 +38,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = detect_video(
         *(STREET, "--zones", "zones.yaml", "--engine", "ort", "--precision", "fp32"),
         *("--frames", "60", "--no-video", "-o", "out/", "--run-dir", "run", "--json"),
+        *("--decoder", "opencv"),  # the pixels that Python gets
         cwd=folder,
     )
     assert done.returncode == 0, done.stderr
@@ -71,6 +74,26 @@ def test_files_and_summary_agree(run: Path) -> None:
     assert set(by_name["right"]["counts"]) == {"person"}
     assert by_name["right"]["dwell_s"]["visits"] == person["left"] + person["ended"]
     assert {float(row["to_s"]) for row in counts} >= {1.0, 2.0}
+
+
+@pytest.mark.slow
+def test_python_sees_the_events_of_the_command(run: Path) -> None:
+    with Detector(
+        "street", engine="ort", precision="fp32", frames=60, zones=str(run / "zones.yaml")
+    ) as detector:
+        found = [found for _, found in detector.stream(STREET)]
+    scenes = [one.scene for one in found]
+    assert all(scenes)
+    ends, _ = scenes[-1].book.finish()
+    seen = [event for scene in scenes for event in scene.events] + list(ends)
+    assert seen
+    assert [(one.zone, one.event, str(one.track)) for one in seen] == [
+        (row["zone"], row["event"], row["track"]) for row in rows(run, "events")
+    ]
+    copied = pickle.loads(pickle.dumps(found[-1]))
+    assert copied == found[-1]
+    assert copied.scene.events == scenes[-1].events
+    assert copied.scene.book is None
 
 
 @pytest.mark.slow

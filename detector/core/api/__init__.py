@@ -74,7 +74,8 @@ class Detector:
 
     ``track``: "bytetrack", "ocsort" or "sort" gives the objects of ``stream`` ids that they keep
     (``found.track_ids``); so does any object with ``update(detections, frame) -> ids``. With
-    ``infer_every="3"`` or ``"auto"``, ``frame.coasting`` marks frames whose boxes they moved.
+    ``infer_every="3"`` or ``"auto"``, ``frame.coasting`` marks frames whose boxes they moved. With
+    ``zones="zones.yaml"`` each frame says what crossed, came and went: ``found.scene.events``.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Detector:
             given["track"] = track
         with python_words(KEYWORDS):
             config = resolve_config(None, given)
-            if self._tracker is not None and config.tracking.track is not None:
+            if self._tracker is not None and config.tracking.infer_every is not None:
                 raise UsageError(
                     "--infer-every moves boxes by trackers of its own: give their name to --track"
                 )

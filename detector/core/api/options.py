@@ -43,6 +43,7 @@ class Options(TypedDict, total=False):
     agnostic: bool
     max_det: int
     infer_every: str | None
+    zones: str | None
     decoder: str
     frames: int | None
     stride: int

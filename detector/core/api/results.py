@@ -38,7 +38,8 @@ class Detections(types.Detections):
 
     ``boxes`` xyxy [M, 4] float32, ``scores`` [M] float32, ``class_ids`` [M], ``names``: class id ->
     name, ``track_ids`` [M] or None, ``coasting`` [M] or None: not detected in this frame, but moved
-    by its track (``infer_every``). A loop gives ``Detection``; so does ``found[0]``.
+    by its track (``infer_every``), ``scene`` or None: what happened at lines and in zones in this
+    frame (``zones``). A loop gives ``Detection``; so does ``found[0]``.
     ``found[found.scores > 0.5]`` and ``found.of("person")`` keep some; ``==`` compares all values.
 
     It refers to its picture and does not keep it: ``plot``, ``save`` and a notebook find the
@@ -53,6 +54,7 @@ class Detections(types.Detections):
         made = cls(
             *(found.boxes, found.scores, found.class_ids, found.names, found.cut, found.track_ids),
             coasting=found.coasting,
+            scene=found.scene,
         )
         if isinstance(picture, (str, os.PathLike)):
             made._picture = os.fspath(picture)

@@ -21,7 +21,7 @@ from detector.core.config.schema import Config, choices_of, flag_of, help_of, op
 # or not at all. What is written and how it is drawn is the caller's work, but for ``blur``.
 PYTHON_GROUPS = ("network", "runtime", "calibration", "selection", "input", "loop", "live")
 NOT_IN_PYTHON = ("model", "engine", "self_timing")
-ALSO_IN_PYTHON = ("blur", "infer_every")
+ALSO_IN_PYTHON = ("blur", "infer_every", "zones")
 
 HEAD = """\
 # Every option of `detect-video` with its default. Made from detector/core/config/schema.py by
