@@ -123,7 +123,7 @@ LEFT = 192 * 320 / (256 * 416)
 
 
 def test_a_smaller_input_that_the_model_is_trained_for_is_offered():
-    found = load(10, read=2, infer=10, write=4)
+    found = load(10, read=2, infer=10, write=5.5)
     facts = judge(found, SMALLER)
     assert facts.smaller_input == (192, 320)
     assert gain_with_smaller_input(found, SMALLER) == pytest.approx(1 / LEFT - 1)
@@ -241,10 +241,39 @@ def test_what_the_needs_do_not_explain_is_not_predicted():
     assert facts.bottleneck == "write"
     assert facts.gain_if_free == {}
     assert "profile" in facts.sentence
-    assert judge(load(7.05, infer=1, write=7)).gain_if_free == {
-        "write": pytest.approx(6.05, abs=1e-4),
+    assert judge(load(7.05, infer=4, write=7)).gain_if_free == {
+        "write": pytest.approx(0.7625, abs=1e-4),
         "infer": pytest.approx(0.0071, abs=1e-4),
     }
+
+
+@pytest.mark.parametrize(("rest", "said"), [(5.1, True), (4.9, False)])
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_gain_of_more_than_twice_the_fps_is_not_said(rest, said, sync):
+    """A twentieth of what is left would be more than 10% of the FPS."""
+    infer = 10 - rest if sync else 10
+    facts = judge(load(10, sync=sync, infer=infer, write=rest, process_cpu_s=0.5))
+    assert ("infer" in facts.gain_if_free) is said
+
+
+def test_in_turn_codecs_stay_that_worked_beside_the_other_stages():
+    """A frame of 10 ms has 4 of inference. Writing and its codec's threads take 15 ms of CPU: 6 ms
+    are left by the clock, and 7.5 by the two cores. Nothing is said."""
+    found = load(10, sync=True, cores=2, process_cpu_s=1.7, others_s=0.0, infer=4, write=6)
+    left = {"infer": 2e-3, "write": 15e-3}
+    found = replace(found, stage_cpu=left, between_cpu_s=0.0, told=True)
+    assert gain_without(found, "infer") == pytest.approx(10 / 7.5 - 1)
+    assert not is_said(found, {"infer": 0.0})
+
+
+def test_in_turn_cpu_time_is_the_stages_own():
+    """The process used 0.9 s while inference ran; its own thread 0.3, and its library 0.1."""
+    split_up = replace(stages(infer=5)["infer"], cpu_s=0.9, split=split(3, 0, 2), library_cpu_s=0.1)
+    each = {**stages(), "infer": split_up}
+    for sync, ms in ((True, 4.0), (False, 10.0)):
+        found = frame_times(each, {"main": thread(1.0)}, cpu_time(2, 1.0), 0.5, 1.0, 100, sync)
+        assert found is not None
+        assert found.stage_cpu["infer"] == pytest.approx(ms / 1e3)
 
 
 def split(on_ms, ready_ms, blocked_ms):
@@ -329,9 +358,9 @@ def test_the_same_stage_is_named_beside_any_load(others, stretched):
 
 @pytest.mark.parametrize(("between_ms", "said"), [(1, True), (10, False)])
 def test_a_gain_after_which_the_cores_are_full_is_not_said(between_ms, said):
-    """Without inference, 4 ms of writing are left, and this much of CPU beside it, on two cores."""
-    found = load(10, cores=2, process_cpu_s=1.5, infer=10, write=4)
-    found = replace(found, stage_cpu={"infer": 1e-3, "write": 4e-3}, between_cpu_s=between_ms / 1e3)
+    """Without inference, 6 ms of writing are left, and this much of CPU beside it, on two cores."""
+    found = load(10, cores=2, process_cpu_s=1.5, infer=10, write=6)
+    found = replace(found, stage_cpu={"infer": 1e-3, "write": 6e-3}, between_cpu_s=between_ms / 1e3)
     assert not found.cpu_is_full
     assert is_said(found, {"infer": 0.0}) is said
 

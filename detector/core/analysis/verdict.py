@@ -42,6 +42,9 @@ MOST = (
 NOTHING = 1e-4  # of a frame's time: below it what is left is rounding
 OTHERS_MUCH = 0.05  # of all cores' time: a run beside more of others is no measure of itself
 APART = 0.1  # of the FPS: a bound is said if the estimate is no further from it
+# A gain above it is not said: runs differ by 5% in what is left of a frame, which is then more than
+# APART of the FPS.
+LARGEST = 1.0
 LEAST = 0.005  # of a frame's time; anything smaller rounds to 0%
 NEAR = 0.02  # of the FPS: stages whose gains lie no further apart bring as much as each other
 CPU = "the CPU"
@@ -175,10 +178,7 @@ def frame_times(
         # computer is a guest.
         others_share = min(others_share, 1.0 - process_share)
     used = infer_s / infer.busy_s if infer.busy_s else 0.0  # below 1 where calls overlap
-    stage_cpu = {
-        name: (stage.cpu_s + (0.0 if sync else stage.library_cpu_s or 0.0)) / frames
-        for name, stage in stages.items()
-    }
+    stage_cpu = {name: _cpu_of(stage, sync) / frames for name, stage in stages.items()}
     between_s = max(0.0, cpu.process_s / frames - sum(stage_cpu.values()))
     return FrameTimes(
         period_s=run_s / frames,
@@ -198,6 +198,16 @@ def frame_times(
         workers=len(infer.threads),
         crowded=_most_crowded(threads),
     )
+
+
+def _cpu_of(stage: StageFigures, sync: bool) -> float:
+    """CPU seconds of its thread and of those that libraries run for it. In the plain loop ``cpu_s``
+    has all that the process did meanwhile, codecs' threads of other stages, too."""
+    if not sync:
+        return stage.cpu_s + (stage.library_cpu_s or 0.0)
+    if stage.split is None or stage.library_cpu_s is None:
+        return stage.cpu_s
+    return stage.split.on_cpu_s + stage.library_cpu_s
 
 
 def _most_crowded(threads: Mapping[str, ThreadFigures]) -> tuple[str, float] | None:
@@ -252,7 +262,9 @@ def period_with(times: FrameTimes, left: Mapping[str, float]) -> float:
     0 to 1."""
     saved_s = sum(times.ran.get(name, 0) * (1 - share) for name, share in left.items())
     rest = max(0.0, times.period_s - saved_s)
-    return rest if times.sync else max(rest, explained_s(times, left))
+    if times.sync:  # codecs work on during the other stages, which no longer hide it
+        return max(rest, times.apart_s + _cpu_s(times, left)) if times.told else rest
+    return max(rest, explained_s(times, left))
 
 
 def explained_s(times: FrameTimes, left: Mapping[str, float]) -> float:
@@ -291,15 +303,19 @@ def is_said(times: FrameTimes, left: Mapping[str, float]) -> bool:
     """Whether the gain can be said of a change that leaves these shares of stages.
 
     Not where the cores are full, before or after it: a stage that is gone then gives its cores to
-    the others, and how much faster these become, nothing tells but a measurement.
+    the others, and how much faster these become, nothing tells but a measurement. In the plain loop
+    only what is left can fill them: libraries' threads. Nor where it is above LARGEST.
     """
     if times.others_took_much:
         return False
     period_s = period_with(times, left)
     bound = _gain_to(times, period_s)
+    full = _cpu_s(times, left) > CPU_FULL * period_s
+    if times.sync and times.told and full:
+        return False
     if bound < LEAST or bound == float("inf"):
         return True  # nothing, or without a bound: neither rests on how long the run took
-    if not times.sync and (times.cpu_is_full or _cpu_s(times, left) > CPU_FULL * period_s):
+    if bound > LARGEST or times.cpu_is_full or (full and not times.sync):
         return False
     return abs(bound - _grown(explained_s(times, {}), explained_s(times, left))) <= APART
 

@@ -1,0 +1,114 @@
+"""A slowdown of known size in one process of `compare`, and how large it really was.
+
+A sleep in each call of the engine lengthens a frame by as much only where nothing else goes on
+meanwhile that the run would have waited for. Beside video that is encoded, or an engine with a
+thread for each core, the codecs' threads catch up during the sleep: of 2 ms they worked 0.5 to 0.7
+on two busy cores, and half of the slowdown was gone. So the check runs with one thread of the
+engine and without a video, and this process measures what the sleep does to its own frames.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from detector.lab.analysis.statistics import ALPHA, rank_interval
+
+SHARE = "NOISE_CHECK_SHARE"  # of a frame's time, which each inference sleeps
+TOLD = "NOISE_CHECK_TOLD"  # the file for what was measured
+PLAIN, PAIRS = 5, 10  # rounds before, and pairs of rounds with it and without
+SPIN_S = 0.0003  # a sleep ends later than asked; so much before the end it becomes a loop
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """``ms``: the sleep. ``ratio``: of the FPS with it to those without, in one process, with the
+    95% interval ``low``, ``high``."""
+
+    ms: float
+    frame_ms: float
+    ratio: float
+    low: float
+    high: float
+
+
+@dataclass(slots=True)
+class Sleep:
+    """``seconds`` long, to some microseconds; it costs little while it is 0."""
+
+    seconds: float = 0.0
+    clock: Callable[[], float] = time.perf_counter
+    sleep: Callable[[float], object] = time.sleep
+
+    def take(self) -> None:
+        if not self.seconds:
+            return
+        until = self.clock() + self.seconds
+        if self.seconds > SPIN_S:
+            self.sleep(self.seconds - SPIN_S)
+        while self.clock() < until:
+            pass
+
+
+def plant(asleep: Sleep, share: float, run: Callable[[], float], dice: random.Random) -> Told:
+    """Makes the sleep ``share`` of a frame's time, and measures what it does. ``run``: a round's
+    seconds a frame, each with as many sleeps as frames."""
+    asleep.seconds = 0.0
+    frame_s = median(run() for _ in range(PLAIN))
+    seconds, ratios = share * frame_s, []
+    for _ in range(PAIRS):
+        took = {}
+        for slept in dice.sample((False, True), 2):
+            asleep.seconds = seconds if slept else 0.0
+            took[slept] = run()
+        ratios.append(math.log(took[False] / took[True]))
+    asleep.seconds = seconds
+    low, middle, high = (math.exp(one) for one in rank_interval(ratios, ALPHA))
+    return Told(1e3 * seconds, 1e3 * frame_s, middle, low, high)
+
+
+def hook() -> None:
+    """In each process that `compare` makes: its second variant, which has a folder called 1, plants
+    the sleep when it is asked for its detections, before the rounds."""
+    share = float(os.environ.get(SHARE, 0))
+    if not share:
+        return
+    import detector.lab.compare.worker as worker
+
+    check = worker._OpenVariant.check
+
+    def planted(self: Any) -> Any:
+        found = check(self)
+        if self.folder.name == "1":
+            asleep = Sleep()
+            _sleep_in(type(self.machine.engine.requests[0]), asleep)
+            told = plant(asleep, share, lambda: _seconds_a_frame(self), random.Random())
+            Path(os.environ[TOLD]).write_text(json.dumps(asdict(told)))
+            self._mark_idle()
+        return found
+
+    worker._OpenVariant.check = planted  # type: ignore[method-assign]
+
+
+def _sleep_in(kind: Any, asleep: Sleep) -> None:
+    infer = kind.infer
+
+    def slow(request: Any, count: int) -> Any:
+        asleep.take()
+        return infer(request, count)
+
+    kind.infer = slow
+
+
+def _seconds_a_frame(variant: Any) -> float:
+    rate = variant.round().fps["end_to_end"]
+    assert rate is not None, "a round without a frame"
+    return float(1 / rate)
