@@ -145,7 +145,8 @@ def test_tracks_between_inferred_frames_are_a_change_with_a_cost(monkeypatch):
     found, _ = find(50)
     assert found.settings.keys() == {"engine", "precision", "infer_every"}
     assert found.settings["precision"] == "fp32"
-    assert found.agreement == pytest.approx(0.99, abs=0.02)
+    assert found.agreement is not None
+    assert 0.9 <= found.agreement < 1  # of few frames
     assert (found.frames_share, found.video) == (1.0, "as asked")
     assert f"--infer-every {found.settings['infer_every']}" in found.text
     for named in ({"infer_every": "3"}, {"blur": "person"}):
