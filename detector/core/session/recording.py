@@ -192,7 +192,6 @@ def record(timeline: Timeline | OffTimeline) -> Recording:
         other = track.other
         thread.splits[OTHER].add(other.call_ns, other.on_cpu_ns, other.ready_ns)
         for (what, kind), span in track.spans.items():
-            span.settle()
             thread.splits[kind].add(span.self_ns, span.on_cpu_ns, span.ready_ns)
             if kind == WORK:
                 thread.busy_ns += span.self_ns
