@@ -7,7 +7,8 @@ The search goes in that order.
 1. The run as it is; then what costs no agreement: other engines in its precision, requests,
    threads, batches, by ``tune``'s halving.
 2. Each change that costs something alone, on top of the best of those: precisions, smaller inputs,
-   still frames that are not inferred, every second or third frame, encodings of the video.
+   still frames that are not inferred, tracks that move the boxes of every second or third frame
+   on, every second or third frame, encodings of the video.
 3. Sets of them, the cheapest first, where the gains of their parts multiplied come within REACH of
    the target. Gains of parts need not multiply: two stages may limit a run in turn. A set that
    touches inference alone, or the video alone, is left out where the pass what_if measured that
@@ -47,7 +48,7 @@ UNKNOWN = 1.0  # the loss of what nothing tells of, so that it comes last
 REACH = 0.6  # of the target
 NEAR = 0.95  # of it: a trial is one round, and may be an unlucky one
 DOUBT = 1.1  # what-if measured the run as it is, and another engine leaves other stages more room
-BOUNDED = {"infer free": {"precision", "size", "still"}, "write free": {"video"}}
+BOUNDED = {"infer free": {"precision", "size", "still", "infer_every"}, "write free": {"video"}}
 ROUNDS = 6  # at the end: by chance all of one kind in 1 of 32
 SMALLER = (0.84, 0.68, 0.5)  # of each side of the network's input
 GRID = 32  # pixels; the input's sides are multiples of it
@@ -294,9 +295,17 @@ class Reach:
                     yield "size", AS_ASKED, {"size": f"{wide}x{high}"}
         if self.config.input.skip_still is None and self.config.input.stride == 1:
             yield "still", AS_ASKED, {"skip_still": STILL}
+        yield from self._of_tracks()
         if self.config.input.stride == 1:
             for every in STRIDES:
                 yield "stride", AS_ASKED, {"stride": every}
+
+    def _of_tracks(self) -> Iterator[tuple[str, str, Settings]]:
+        """Inference of some frames alone, whose boxes tracks move on: all frames keep their rows,
+        which get ids. Where faces are to be hidden, a run refuses it."""
+        if self.config.tracking.infer_every is None and not self.config.drawing.blur:
+            for every in STRIDES:
+                yield "infer_every", AS_ASKED, {"infer_every": str(every)}
 
     def _of_video(self) -> Iterator[tuple[str, str, Settings]]:
         output = self.config.output

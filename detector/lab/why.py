@@ -9,6 +9,7 @@ from statistics import median
 
 from detector.core.errors import UsageError
 from detector.core.session.document import SessionDocument
+from detector.core.timeline.rows import NOT_KNOWN
 from detector.lab.analysis.loop.activities import LoopShape, activities_of
 from detector.lab.analysis.loop.why import Explanation, Known
 from detector.lab.session.passes import MomentsFacts
@@ -62,8 +63,10 @@ def gather(session: SavedSession, clip: bool = True) -> tuple[Known, dict[str, s
     absent: dict[str, str] = {}
     moments = session.facts(MomentsFacts)
     if moments is None:
-        for name in ("time on a core", "garbage collections", "page faults", "clock"):
+        for name in ("garbage collections", "page faults", "clock"):
             absent[name] = NO_MOMENTS
+        if not (session.spans["ready_ns"] != NOT_KNOWN).any():
+            absent["time on a core"] = NO_MOMENTS
     elif not moments.mhz:
         absent["clock"] = "this system does not tell it"
     first = session.document.each[0]

@@ -42,7 +42,11 @@ PLANTED: dict[str, dict[str, Any]] = {
     },
     "run-threads-do-not-add-up": {"threads": {"reader": {**THREAD, "wall_s": 5.0}}},
     "cores-taken-by-others": {"cpu": {**DOCUMENT["cpu"], "libraries": LIBRARIES}},
-    "waited-for-cores": {"threads": {"reader": {**THREAD, "ready_s": 1.0}}},
+    "waited-for-cores": {"threads": {"reader": {**THREAD, "ready_s": 1.0, "foreign_share": 0.9}}},
+    "waited-for-own-threads": {
+        "threads": {"reader": {**THREAD, "ready_s": 1.0, "foreign_share": 0.1}},
+        "engine_threads": DOCUMENT["cpu"]["cores"],
+    },
     "more-threads-than-cores": {"engine_threads": 4},
     "swapped": {"disturbed": {"swapped_mb": 200.0}},
     "slowed-down": {"disturbed": {"throttled_s": 2.0}},
@@ -136,6 +140,26 @@ def test_a_rule_over_runs_fires_on_a_planted_fault_alone(rule: Rule) -> None:
     planted = from_builtins(_summary({**CLEAN_RUN, **PLANTED[rule.id]}), Summary, "planted")
     assert list(rule.findings(planted, "run"))
     assert not list(rule.findings(from_builtins(_summary(CLEAN_RUN), Summary, "clean"), "run"))
+
+
+@pytest.mark.parametrize(
+    ("foreign", "threads", "expected"),
+    [
+        (0.9, 2, {"waited-for-cores"}),
+        (0.1, 2, {"waited-for-own-threads"}),
+        (0.1, 1, set()),  # one thread of one request: nothing to leave out
+        (0.5, 2, {"waited-for-cores", "waited-for-own-threads"}),
+        (None, 2, {"waited-for-cores"}),  # nobody told
+    ],
+)
+def test_who_had_the_cores_is_told_apart(foreign, threads, expected) -> None:
+    """A thread that worked for 4 s was ready for 1 s without a core."""
+    thread = {**THREAD, "ready_s": 1.0, "foreign_share": foreign}
+    document = {**CLEAN_RUN, "threads": {"reader": thread}, "engine_threads": threads}
+    document |= {"concurrency": 1, "cpu": {**DOCUMENT["cpu"], "cores": 2}}
+    run = from_builtins(_summary(document), Summary, "run")
+    found = {one.rule for rule in OVER_RUNS for one in rule.findings(run, "run")}
+    assert found == expected
 
 
 def _summary(document: dict[str, Any]) -> dict[str, Any]:

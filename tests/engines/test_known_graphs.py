@@ -13,14 +13,16 @@ import numpy as np
 import onnx
 import pytest
 
+from detector.core import engines
 from detector.core.engines._built import proof, store
 from detector.core.engines._built.store import Graphs, export
-from detector.core.engines.base import LayerExecution
+from detector.core.engines.base import EngineOptions, LayerExecution
 from detector.core.models.base import Network
 from detector.core.models.formats.darknet import build as darknet_build
 from detector.core.models.formats.yolo import network as yolo
 from detector.core.run import executed
 from detector.core.session.outcome import ExecutedLayer
+from detector.lab.peaks import kernels
 from tests.known_answers import plus_one, run_once
 from tests.networks import open_network
 
@@ -184,6 +186,21 @@ def layers_of(engine: Told, path: str | None, own=None):
     return executed.find_layers(plus_one(), engine, path, own or {})
 
 
+@pytest.mark.skipif(engines.usable()["ort"] is not None, reason="machine: no onnxruntime")
+def test_the_work_of_a_quantised_output_is_the_convolutions_and_not_the_dequantisers():
+    """The DequantizeLinear behind it has its name, and runs in another precision."""
+    plain = kernels.chain()
+    ran = kernels._converted(plain, engines.graph_wanted("ort", "int8", "cpu"))
+    with engines.open("ort", ran, EngineOptions(requests=1, precision="int8")) as engine:
+        types = {layer.name: layer.type for layer in engine.execution()}
+        layers = executed.executed_layers(plain, engine, ran)
+    of_output = [one for one in layers if one.macs == 64 // 4 * 64 // 4 * 512 * 8]
+    assert len(of_output) == 1
+    assert types[of_output[0].name] != "DequantizeLinear"
+    assert of_output[0].precision == "int8"
+    assert not [one for one in layers if types[one.name] == "DequantizeLinear" and one.macs]
+
+
 def test_layers_are_asked_for_once(tmp_path):
     path, engine = str(tmp_path / "x.onnx"), Told()
     first = layers_of(engine, path)
@@ -205,7 +222,7 @@ def test_another_precision_option_or_version_is_asked_again(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", '{"schema": 1, "executed": 5}', '{"schema": 1, "executed": {"KEY": 5}}']
+    "text", ["", "[]", '{"schema": 2, "executed": 5}', '{"schema": 2, "executed": {"KEY": 5}}']
 )
 def test_a_file_of_layers_that_nobody_wrote_is_none(tmp_path, text):
     engine, path = Told(), str(tmp_path / "x.onnx")

@@ -159,6 +159,30 @@ def test_a_machine_is_measured_once(config, monkeypatch):
     assert measured[2:] == [("fp32", 2, False)]
 
 
+def test_what_was_measured_beside_another_precision_raises_a_peak(config, monkeypatch):
+    """A measurement that something disturbed; a bandwidth counts for every engine."""
+    reached = {"fp32": {"fp32": 5.0}, "int8": {"fp32": 3.0, "int8": 9.0}}
+    monkeypatch.setattr(
+        peaks, "measure_peaks", lambda of, known: replace(SOME, gflops_s=reached[of.precision])
+    )
+    assert peaks.find_peaks(ORT, config).gflops_s == {"fp32": 5.0}
+    for _ in range(2):
+        found = peaks.find_peaks(replace(ORT, precision="int8"), config)
+        assert found.gflops_s == {"fp32": 5.0, "int8": 9.0}
+    assert peaks.find_peaks(ORT, config).gflops_s == {
+        "fp32": 5.0
+    }  # no type that it did not measure
+    monkeypatch.setattr(
+        peaks,
+        "measure_peaks",
+        lambda of, known: replace(SOME, gflops_s={"fp32": 1.0}, bandwidth_gbytes_s=99.0),
+    )
+    other = peaks.find_peaks(replace(ORT, engine="openvino"), config)
+    assert other.gflops_s == {"fp32": 1.0}
+    assert peaks.find_peaks(ORT, config).bandwidth_gbytes_s == 99.0
+    assert peaks.find_peaks(replace(ORT, threads=2), config).gflops_s == {"fp32": 1.0}
+
+
 @pytest.mark.parametrize("what", ["schema", "machine", "library", "looked", "content", "proof"])
 def test_what_is_not_of_now_is_not_believed(what, config, monkeypatch):
     monkeypatch.setattr(peaks, "measure_peaks", lambda of, known: SOME)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -32,10 +33,13 @@ def machine(monkeypatch):
 NETWORK = {"fp32": 1.0, "bf16": 1.2, "fp16": 0.5, "int8": 2.0}
 SIZES = {"512x288": (1.3, 0.05), "416x224": (1.9, 0.1), "320x192": (2.5, 0.3)}  # gain, loss
 
+TRACKED = 0.15  # lost by each frame that tracks alone move on
+
 
 def fps(settings) -> float:
     """Two stages that limit the run in turn: the network, and the video."""
     network = 20.0 * (1.5 if settings.get("engine") == "openvino" else 1.0)
+    network *= int(settings.get("infer_every", 1))
     network *= NETWORK[settings.get("precision", "fp32")] * SIZES.get(settings.get("size"), [1])[0]
     video = 70.0
     if settings.get("no_video"):
@@ -52,6 +56,7 @@ def wrong(settings) -> float:
     lost = {"bf16": 0.0, "fp16": 0.0, "int8": 0.02}.get(settings.get("precision"), 0.0)
     lost += SIZES.get(settings.get("size"), (1, 0.0))[1]
     lost += 0.25 * (settings.get("skip_still") is not None)
+    lost += TRACKED * (int(settings.get("infer_every", 1)) - 1)
     return lost + 0.5 * (settings.get("stride", 1) > 1)
 
 
@@ -131,6 +136,22 @@ def test_what_if_spares_what_cannot_reach_it():
     assert len(found.tried) < len(plain.tried)
     assert found.ceilings == {"infer free": 70.0, "write free": 30.0}
     assert len(find(100, facts=what_if(infer_free=95.0))[0].tried) == len(plain.tried)
+
+
+def test_tracks_between_inferred_frames_are_a_change_with_a_cost(monkeypatch):
+    """Where boxes move evenly, tracks lose less than int8 does."""
+    assert "infer_every" not in find(50)[0].settings
+    monkeypatch.setattr(sys.modules[__name__], "TRACKED", 0.01)
+    found, _ = find(50)
+    assert found.settings.keys() == {"engine", "precision", "infer_every"}
+    assert found.settings["precision"] == "fp32"
+    assert found.agreement is not None
+    assert 0.9 <= found.agreement < 1  # of few frames
+    assert (found.frames_share, found.video) == (1.0, "as asked")
+    assert f"--infer-every {found.settings['infer_every']}" in found.text
+    for named in ({"infer_every": "3"}, {"blur": "person"}):
+        tried = find(500, resolve_config(None, named))[0].tried
+        assert not [one for one in tried if "infer_every" in one.settings]
 
 
 def test_nothing_reaches_it():

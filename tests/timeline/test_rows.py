@@ -11,22 +11,27 @@ import numpy as np
 import pytest
 
 from detector.core.timeline import Timeline
-from detector.core.timeline.rows import BLOCK, COLUMNS, Ring, Rows, Spool
+from detector.core.timeline.rows import BLOCK, COLUMNS, NOT_KNOWN, Ring, Rows, Spool
 
 
 def kept(*calls, folder: Path | None = None) -> Rows:
-    """``calls``: (index, start, end). They are packed as a span packs them."""
+    """``calls``: (index, start, end). They are packed as a span packs them. Every third is half
+    off a core."""
     rows = Rows(Spool(folder))
-    for index, start, end in calls:
+    off = 0
+    for at, (index, start, end) in enumerate(calls):
         rows.indices.append(index)
         rows.starts.append(start)
         rows.ends.append(end)
+        off += 0 if at % 3 else (end - start) // 2
+        rows.offs.append(off)
+        rows.readies.append(0)
         rows.pack()
     return rows
 
 
 def table(rows):
-    return list(zip(*(rows.column(name).tolist() for name in COLUMNS), strict=True))
+    return list(zip(*(rows.column(name).tolist() for name in COLUMNS[:3]), strict=True))
 
 
 DAY = 86_400 * 10**9  # nanoseconds
@@ -54,16 +59,20 @@ def test_rows_are_read_back_as_they_were(kind, count, on_disk, tmp_path):
     rows = kept(*calls, folder=tmp_path if on_disk else None)
     assert table(rows) == calls
     assert len(rows) == len(calls)
+    halves = [0 if at % 3 else (end - start) // 2 for at, (_, start, end) in enumerate(calls)]
+    assert rows.column("off_cpu").tolist() == halves
+    assert rows.column("ready").tolist() == [0] * len(calls)
+    assert rows.column("library").tolist() == [NOT_KNOWN] * len(calls)
 
 
 def test_a_row_takes_few_bytes():
-    """A start and a duration of four bytes each; 24 before they are packed."""
+    """A start and a duration of four bytes each, one off a core; 40 before they are packed."""
     calls = KINDS["every frame"][:BLOCK] * 4
     tracemalloc.start()
     rows = kept(*calls)
     held = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
-    assert held / len(rows) < 9
+    assert held / len(rows) < 10
 
 
 def test_on_disk_they_take_no_memory_and_leave_no_file(tmp_path):
@@ -146,7 +155,8 @@ def test_a_ring_keeps_the_last_spans():
             with track.span("read", index):
                 pass
     span = track.spans["read", "work"]
-    indices, starts, ends = (span.rows.column(name).tolist() for name in COLUMNS)
+    indices, starts, ends = (span.rows.column(name).tolist() for name in COLUMNS[:3])
+    assert set(span.rows.column("off_cpu").tolist()) == {NOT_KNOWN}
     assert indices == list(range(990, 1000))
     assert ends == sorted(ends)
     assert all(start < end for start, end in zip(starts, ends, strict=True))

@@ -87,7 +87,8 @@ class LayerExecution:
 
     ``precision``: of ``PRECISIONS``, or another type by its own name (u8, int32). ``nodes``: the
     graph's nodes that the layer stands for, where the engine fused or renamed them; empty where it
-    is the one node of that name.
+    is the one node of that name. ``view``: it returns the bytes that it was given, in another
+    shape, and moves none.
     """
 
     name: str
@@ -95,6 +96,7 @@ class LayerExecution:
     precision: str
     median_ms: float | None = None
     nodes: tuple[str, ...] = ()
+    view: bool = False
 
 
 class LayerProfiler(Protocol):

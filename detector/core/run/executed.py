@@ -28,41 +28,51 @@ if TYPE_CHECKING:
 
 SUFFIX = ".layers.json"
 KEPT = 16  # engines, precisions and versions of one file
-SCHEMA = 1
+SCHEMA = 2  # 1: a quantised output's work stood with the DequantizeLinear behind it
 
 
 def find_layers(
-    network: Network, engine: Engine, path: str | None, own: Mapping[str, str]
+    network: Network,
+    engine: Engine,
+    path: str | None,
+    own: Mapping[str, str],
+    ran: Network | None = None,
 ) -> tuple[ExecutedLayer, ...]:
     """``executed_layers``, or what it gave before. ``path``: the exported graph that the engine
     runs; None where there is none. ``own``: --engine-options. Raises EngineError."""
     if path is None or engine.device != "cpu":
-        return executed_layers(network, engine)
+        return executed_layers(network, engine, ran)
     file, key = Path(path).with_suffix(SUFFIX), _key(engine, own)
     if (known := _read(file).get(key)) is not None and (layers := _layers(known)) is not None:
         return layers
-    layers = executed_layers(network, engine)
+    layers = executed_layers(network, engine, ran)
     # Built files make later runs quicker; nothing else depends on where they lie.
     with suppress(OutputError):
         _keep(file, key, layers)
     return layers
 
 
-def executed_layers(network: Network, engine: Engine) -> tuple[ExecutedLayer, ...]:
+def executed_layers(
+    network: Network, engine: Engine, ran: Network | None = None
+) -> tuple[ExecutedLayer, ...]:
     """The layers that the engine reports, each with the cost of the nodes that it stands for.
 
     ``network`` is the one that the front end made, before any conversion: its nodes keep their
-    names through that. A layer that the engine or the conversion added (a reorder, a cast) stands
+    names through that, but for those that ``ran``, the converted one, tells apart
+    (``original_names``). A layer that the engine or the conversion added (a reorder, a cast) stands
     for no node and is left out.
     """
     from detector.core.models.graph.build import node_costs
+    from detector.core.models.graph.qdq import original_names
     from detector.core.session.outcome import ExecutedLayer
 
     told = engine.execution()
     costs = node_costs(network.graph) if told and network.plan is None else {}
+    renamed = original_names(ran.graph) if ran is not None and costs else {}
     layers = []
     for layer in told:
-        known = [costs[name] for name in layer.nodes or (layer.name,) if name in costs]
+        names = [renamed.get(name, name) for name in layer.nodes or (layer.name,)]
+        known = [costs[name] for name in names if name in costs]
         if known:
             macs, elements = sum(cost.macs for cost in known), sum(cost.elements for cost in known)
             layers.append(ExecutedLayer(layer.name, layer.precision, macs, elements))

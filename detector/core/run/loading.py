@@ -104,7 +104,9 @@ class LoadedModel:
 
         with suppress(EngineError):
             own = {} if self.options is None else self.options.own
-            self.layers = find_layers(self.original, self.engine, self.network.path, own)
+            self.layers = find_layers(
+                self.original, self.engine, self.network.path, own, self.network
+            )
 
 
 class PhaseTimer:

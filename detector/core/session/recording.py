@@ -62,7 +62,8 @@ class SplitSum:
 @dataclass(slots=True)
 class StageSum:
     """All calls of one stage. Times in nanoseconds. ``told``: whether the kernel tells waits for a
-    core, without which ``split`` means nothing."""
+    core, without which ``split`` means nothing. ``library_ns``: what the engine's threads used, as
+    it was booked to each call; None where it was not."""
 
     threads: list[str] = field(default_factory=list)
     calls: int = 0
@@ -71,12 +72,16 @@ class StageSum:
     durations: Histogram = field(default_factory=Histogram)
     split: SplitSum = field(default_factory=SplitSum)
     told: bool = False
+    library_ns: int | None = None
 
     def figures(self, burnt: Burnt | None = None, name: str = "") -> StageFigures:
         """``burnt``: what libraries' threads used in the steady state. A call before it, or after,
         counts as much as one within it."""
         libraries = None if burnt is None else burnt.stages.get(name, StageThreads())
         calls = self.calls / libraries.calls if libraries is not None and libraries.calls else 0.0
+        library_ns = None if libraries is None else libraries.cpu_ns * calls
+        if self.library_ns is not None:
+            library_ns = self.library_ns
         return StageFigures(
             thread=",".join(self.threads),
             calls=self.calls,
@@ -87,7 +92,7 @@ class StageSum:
             p99_ms=_ms(self.durations.percentile(99)),
             max_ms=_ms(self.durations.maximum) if self.calls else None,
             split=self.split.figures() if self.told else None,
-            library_cpu_s=None if libraries is None else libraries.cpu_ns * calls / 1e9,
+            library_cpu_s=None if library_ns is None else library_ns / 1e9,
             library_ready_s=None if libraries is None else libraries.ready_ns * calls / 1e9,
         )
 
@@ -215,6 +220,8 @@ def _add(stage: StageSum, thread: str, span: Span) -> None:
     stage.cpu_ns += span.cpu_ns
     stage.split.add(span.self_ns, span.on_cpu_ns, span.ready_ns)
     stage.durations.merge(span.durations())
+    if span.is_booked:
+        stage.library_ns = (stage.library_ns or 0) + span.library_ns
 
 
 def merge_recordings(recordings: Iterable[Recording]) -> Recording:
@@ -233,6 +240,8 @@ def merge_recordings(recordings: Iterable[Recording]) -> Recording:
             into.durations.merge(stage.durations)
             into.split.merge(stage.split)
             into.told |= stage.told
+            if stage.library_ns is not None:
+                into.library_ns = (into.library_ns or 0) + stage.library_ns
         for name, thread in recording.threads.items():
             _merge_thread(total.threads.setdefault(name, ThreadSum()), thread)
     total.stages = _ordered(total.stages)

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detector.core.timeline import KINDS, OTHER, OffTimeline, Timeline
-from detector.core.timeline.rows import Column
+from detector.core.timeline.rows import NOT_KNOWN, Column
+from detector.core.timeline.spans import Span, Track
 
 
 def span_columns(
@@ -22,8 +23,10 @@ def span_columns(
 
     Each column is made when it is asked for, so that one is in memory at a time. thread, stage and
     kind are codes into the columns of their names; then source, index, start_ns
-    and end_ns. Gaps between top-level spans are rows of kind "other", so that time that no stage
-    claimed can be seen.
+    and end_ns, and of these nanoseconds those that the thread was off a core (off_cpu_ns), of them
+    ready for one (ready_ns), and what the engine's own threads used for the call (library_ns): its
+    own, without what nested spans took; NOT_KNOWN where nobody tells. Gaps between top-level spans
+    are rows of kind "other", so that time that no stage claimed can be seen.
     """
     names: dict[str, list[str]] = {"thread": [], "stage": [], "kind": list(KINDS)}
     blocks: list[_Block] = []
@@ -32,7 +35,11 @@ def span_columns(
         for track in [] if isinstance(timeline, OffTimeline) else timeline.tracks.values():
             thread = _code(names["thread"], track.name)
             own = [
-                _Block((thread, _code(names["stage"], stage), KINDS.index(kind), source), span.rows)
+                _Block(
+                    (thread, _code(names["stage"], stage), KINDS.index(kind), source),
+                    span.rows,
+                    _silent(track, span),
+                )
                 for (stage, kind), span in track.spans.items()
             ]
             calls = sum(span.calls for span in track.spans.values())
@@ -58,6 +65,21 @@ class _Block:
 
     codes: tuple[int, int, int, int]
     rows: _Columns
+    silent: frozenset[Column] = frozenset()  # columns that nobody told
+
+    def column(self, name: Column) -> NDArray[np.int64]:
+        if name in self.silent:
+            return np.full(len(self.rows), NOT_KNOWN)
+        return self.rows.column(name)
+
+
+def _silent(track: Track, span: Span) -> frozenset[Column]:
+    columns: dict[Column, bool] = {
+        "off_cpu": track.ready_ns is None,
+        "ready": track.ready_ns is None,
+        "library": not span.is_booked,
+    }
+    return frozenset(name for name, silent in columns.items() if silent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +92,9 @@ class _Gaps:
         return len(self.ends)
 
     def column(self, name: Column) -> NDArray[np.int64]:
-        return np.full(len(self), -1) if name == "index" else self.ends[:, int(name == "end")]
+        if name in ("start", "end"):
+            return self.ends[:, int(name == "end")]
+        return np.full(len(self), NOT_KNOWN)
 
 
 def _merged(blocks: list[_Block]) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -96,11 +120,14 @@ _STORED: tuple[tuple[str, type, Column], ...] = (
     ("index", np.int32, "index"),
     ("start_ns", np.int64, "start"),
     ("end_ns", np.int64, "end"),
+    ("off_cpu_ns", np.int64, "off_cpu"),
+    ("ready_ns", np.int64, "ready"),
+    ("library_ns", np.int64, "library"),
 )
 
 
 def _parts(blocks: Sequence[_Block], name: Column) -> Iterator[NDArray[np.int64]]:
-    return (block.rows.column(name) for block in blocks)
+    return (block.column(name) for block in blocks)
 
 
 def _column(dtype: type, sizes: Sequence[int], parts: Iterable[Any]) -> NDArray[Any]:

@@ -183,6 +183,8 @@ class Natives:
         # thread -> stages that may have made it -> whether it has the name of the thread that was
         # at it
         self._claims: dict[int, dict[str, bool]] = {}
+        self._makers: dict[int, str] = {}  # thread -> the name that it has of its creator
+        self._tasks: dict[str, dict[int, str]] = {}  # ``tasks_of``, until a claim changes
         self._ours: set[int] = set()
         self._left: dict[
             int, Times
@@ -195,7 +197,9 @@ class Natives:
         alive = self._ids()
         with self._lock:
             self._claims = {task: stages for task, stages in self._claims.items() if task in alive}
+            self._makers = {task: name for task, name in self._makers.items() if task in alive}
             self._ours &= alive
+            self._tasks.clear()
             self._left.clear()
 
     @contextmanager
@@ -208,9 +212,24 @@ class Natives:
             new, name = self._ids() - before, self._names(None)
             with self._lock:
                 self._ours |= _python_threads()
+                self._tasks.clear()
                 for task in new - self._ours:
                     stages = self._claims.setdefault(task, {})
-                    stages[stage] = stages.get(stage, False) or self._names(task) == name
+                    if named := self._names(task) == name:
+                        self._makers[task] = name
+                    stages[stage] = stages.get(stage, False) or named
+
+    def tasks_of(self, stage: str) -> Mapping[int, str]:
+        """The stage's threads, each with the name of the thread that made it; "" where unknown."""
+        with self._lock:
+            found = self._tasks.get(stage)
+            if found is None:
+                found = self._tasks[stage] = {
+                    task: self._makers.get(task, "")
+                    for task, stages in self._claims.items()
+                    if _maker(stages) == stage
+                }
+            return found
 
     def left(self) -> None:
         """To be called by a thread of ours that is about to end.

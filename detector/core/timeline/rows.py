@@ -1,8 +1,8 @@
-"""The rows of a span: index, start and end of its calls.
+"""The rows of a span: index, start and end of its calls, and where its thread was meanwhile.
 
-``Rows`` keeps the first ones, in some 8 bytes each, which a ``Spool`` holds on disk; ``Ring`` the
-last ones. Both hand out one column at a time, so that whoever writes all rows of a run need not
-hold them twice.
+``Rows`` keeps the first ones, in some 16 bytes each, which a ``Spool`` holds on disk; ``Ring`` the
+last ones, without the latter. Both hand out one column at a time, so that whoever writes all rows
+of a run need not hold them twice.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import tempfile
 import threading
 import weakref
 from array import array
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
@@ -21,8 +22,10 @@ from numpy.typing import NDArray
 
 BLOCK = 4096  # rows that are packed at once
 
-Column = Literal["index", "start", "end"]
-COLUMNS: tuple[Column, ...] = ("index", "start", "end")
+Column = Literal["index", "start", "end", "off_cpu", "ready", "library"]
+COLUMNS: tuple[Column, ...] = ("index", "start", "end", "off_cpu", "ready", "library")
+SUMS: tuple[Column, ...] = COLUMNS[3:]  # kept as sums so far
+NOT_KNOWN = -1
 
 
 class Spool:
@@ -79,15 +82,22 @@ class _Stored:
 
 
 class Rows:
-    """Rows in their order. Their span appends to ``indices``, ``starts`` and ``ends``, which stay
-    the same objects, and calls ``pack`` from time to time: a run of hours would keep 24 bytes a
-    call otherwise.
+    """Rows in their order. Their span appends to ``indices``, ``starts`` and ``ends``, and what the
+    calls had without a core, ready for one, and (``booked``) of the engine's threads so far, to
+    ``offs``, ``readies`` and ``libraries``. All stay the same objects. It calls ``pack`` from time
+    to time: a run of hours would keep 48 bytes a call otherwise.
     """
 
-    __slots__ = ("_blocks", "_spool", "ends", "indices", "starts")
+    __slots__ = ("_blocks", "_columns", "_spool", "ends", "indices", "libraries", "offs",
+                 "readies", "starts")  # fmt: skip
 
-    def __init__(self, spool: Spool | None = None) -> None:
+    def __init__(self, spool: Spool | None = None, booked: bool = False) -> None:
         self.indices, self.starts, self.ends = array("q"), array("q"), array("q")
+        self.offs, self.readies, self.libraries = array("q"), array("q"), array("q")
+        columns = (self.indices, self.starts, self.ends, self.offs, self.readies, self.libraries)
+        self._columns = dict(zip(COLUMNS, columns, strict=True))
+        if not booked:
+            del self._columns["library"]
         self._blocks: list[_Block] = []
         self._spool = Spool() if spool is None else spool
 
@@ -96,19 +106,27 @@ class Rows:
 
     def pack(self) -> None:
         if len(self.indices) >= BLOCK:
-            self._blocks.append(_Block.of(self.indices, self.starts, self.ends, self._spool))
-            for column in (self.indices, self.starts, self.ends):
+            self._blocks.append(_Block.of(self._columns, self._spool))
+            for column in self._columns.values():
                 del column[:]
 
+    def add_late(self, booked: int) -> None:
+        """What all calls so far were given has become ``booked``: the last one was given more. Once
+        it is packed, that goes to the next."""
+        if self.libraries:
+            self.libraries[-1] = booked
+
     def column(self, name: Column) -> NDArray[np.int64]:
-        """[N] int64."""
+        """[N] int64; NOT_KNOWN where nothing was booked."""
+        if name not in self._columns:
+            return np.full(len(self), NOT_KNOWN)
         found = np.empty(len(self), np.int64)
         at = 0
         for block in self._blocks:
             block.unpack(name, found[at : at + block.count])
             at += block.count
-        found[at:] = {"index": self.indices, "start": self.starts, "end": self.ends}[name]
-        return found
+        found[at:] = self._columns[name]
+        return np.diff(found, prepend=0) if name in SUMS else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,29 +134,25 @@ class _Block:
     """Rows as what changes from one to the next, each column in the smallest type that holds it."""
 
     count: int
-    first_index: int
-    index_steps: NDArray[np.generic] | _Stored  # [count - 1], or [1] if all are the same
-    first_start: int
-    start_steps: NDArray[np.generic] | _Stored
+    # Of each column but the ends: the first value, and [count - 1] steps, or [1] if all are alike.
+    steps: dict[Column, tuple[int, NDArray[np.generic] | _Stored]]
     durations: NDArray[np.generic] | _Stored  # [count]
 
     @classmethod
-    def of(cls, indices: array[int], starts: array[int], ends: array[int], spool: Spool) -> _Block:
-        started, steps = np.array(starts), _steps(np.array(indices))
-        return cls(
-            len(indices),
-            indices[0],
-            steps if len(steps) == 1 else spool.put(steps),
-            starts[0],
-            spool.put(_steps(started)),
-            spool.put(_narrow(np.array(ends) - started)),
-        )
+    def of(cls, columns: Mapping[Column, array[int]], spool: Spool) -> _Block:
+        packed: dict[Column, tuple[int, NDArray[np.generic] | _Stored]] = {}
+        for name, column in columns.items():
+            if name != "end":
+                steps = _steps(np.array(column))
+                packed[name] = column[0], steps if len(steps) == 1 else spool.put(steps)
+        lasted = np.array(columns["end"]) - np.array(columns["start"])
+        return cls(len(columns["index"]), packed, spool.put(_narrow(lasted)))
 
     def unpack(self, name: Column, into: NDArray[np.int64]) -> None:
         """``into``: [count]."""
-        index = name == "index"
-        into[0] = self.first_index if index else self.first_start
-        into[1:] = np.asarray(self.index_steps if index else self.start_steps)
+        first, steps = self.steps["start" if name == "end" else name]
+        into[0] = first
+        into[1:] = np.asarray(steps)
         np.cumsum(into, out=into)
         if name == "end":
             into += np.asarray(self.durations).astype(np.int64)
@@ -163,7 +177,7 @@ class Ring:
     __slots__ = ("_columns", "_next", "_size", "_whole")
 
     def __init__(self, size: int) -> None:
-        self._columns = tuple(array("q", bytes(8 * size)) for _ in COLUMNS)
+        self._columns = {name: array("q", bytes(8 * size)) for name in COLUMNS if name not in SUMS}
         self._size, self._next, self._whole = size, 0, False
 
     def __len__(self) -> int:
@@ -171,7 +185,7 @@ class Ring:
 
     def put(self, index: int, start: int, end: int) -> None:
         at = self._next
-        indices, starts, ends = self._columns
+        indices, starts, ends = self._columns.values()
         indices[at], starts[at], ends[at] = index, start, end
         self._next = at + 1
         if self._next == self._size:
@@ -179,5 +193,7 @@ class Ring:
 
     def column(self, name: Column) -> NDArray[np.int64]:
         """[N] int64, the oldest first."""
-        column, at = np.array(self._columns[COLUMNS.index(name)]), self._next
+        if name not in self._columns:
+            return np.full(len(self), NOT_KNOWN)
+        column, at = np.array(self._columns[name]), self._next
         return np.concatenate([column[at:], column[:at]]) if self._whole else column[:at]

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
+from detector.core.timeline.booking import Booking
 from detector.core.timeline.histogram import Histogram
 from detector.core.timeline.native import Natives, RunQueue, open_run_queue
 from detector.core.timeline.nvtx_ranges import ThreadRange
@@ -88,15 +89,19 @@ class Span:
 
     Totals, without what nested spans took: ``calls``, ``self_ns``; of it ``off_cpu_ns`` without a
     core, and of that ``ready_ns`` runnable. ``beside_ns``: what other threads of the process used
-    meanwhile, where the track observes them. ``call_ns``: of the last call, as ``self_ns``. One row
+    meanwhile, where the track observes them. ``library_ns``: what ``booking`` gave the calls, of
+    the engine's own threads. ``call_ns``: of the last call, as ``self_ns``. One row
     per call: the first ``room``, or with ``ring`` the last.
     """
 
     __slots__ = (
+        "_booking",
         "_clock",
         "_histogram",
         "_keep_end",
         "_keep_index",
+        "_keep_off",
+        "_keep_ready",
         "_keep_start",
         "_kept",
         "_meter",
@@ -114,6 +119,7 @@ class Span:
         "calls",
         "index",
         "kind",
+        "library_ns",
         "off_cpu_ns",
         "ready_ns",
         "self_ns",
@@ -130,7 +136,9 @@ class Span:
         room: int,
         ring: bool = False,
         spool: Spool | None = None,
+        booking: Booking | None = None,
     ) -> None:
+        self._booking = booking
         self._track, self.stage, self.kind = track, stage, kind
         self._clock, self._meter = track.clock, meter
         self._range = None if nvtx is None else nvtx.attributes
@@ -142,16 +150,21 @@ class Span:
         self._outer: Span | None = None
         self.index = 0
         self.calls = self.self_ns = self.off_cpu_ns = self.ready_ns = self.beside_ns = 0
+        self.library_ns = 0
         self.call_ns = 0  # of the call so far
         self._room = 0 if ring else room  # rows that are kept
         self._ring = Ring(room) if ring else None
-        kept = self._kept = Rows(spool)
+        kept = self._kept = Rows(spool, booked=booking is not None)
         # Looked up once: a call of each costs half as much.
         self._keep_index, self._keep_start = kept.indices.append, kept.starts.append
         self._keep_end = kept.ends.append
+        self._keep_off, self._keep_ready = kept.offs.append, kept.readies.append
 
     def __enter__(self) -> None:
         track = self._track
+        if self._booking is not None:
+            self.library_ns = self._booking.enter(track.name)
+            self._kept.add_late(self.library_ns)
         self._outer = outer = track.innermost
         track.innermost = self
         self.call_ns = 0
@@ -186,6 +199,8 @@ class Span:
         track.innermost = self._outer
         if passed > QUICK_NS:
             track.look(self, passed)
+        if self._booking is not None:
+            self.library_ns = self._booking.leave(track.name)
         self.call_ns = duration = self.call_ns + passed
         self.calls = calls = self.calls + 1
         self.self_ns += duration
@@ -196,6 +211,10 @@ class Span:
             self._keep_index(self.index)
             self._keep_start(self._start)
             self._keep_end(end)
+            self._keep_off(self.off_cpu_ns)
+            self._keep_ready(self.ready_ns)
+            if self._booking is not None:
+                self._kept.libraries.append(self.library_ns)
         elif self._ring is not None:
             self._ring.put(self.index, self._start, end)
 
@@ -212,6 +231,16 @@ class Span:
     def rows(self) -> Rows | Ring:
         """Index, start and end of each call that was kept, in their order."""
         return self._kept if self._ring is None else self._ring
+
+    def settle(self) -> None:
+        """What the engine's threads did behind the last call is that call's."""
+        if self._booking is not None:
+            self.library_ns = self._booking.settle(self._track.name)
+            self._kept.add_late(self.library_ns)
+
+    @property
+    def is_booked(self) -> bool:
+        return self._booking is not None and self._booking.told
 
     def _flush(self) -> None:
         """Durations and rows are taken in blocks: 0.05 us each for 4096 of them, 0.5 us each one by
@@ -243,8 +272,8 @@ class OffSpan:
         return None
 
 
-# Rows (index, start, end: some 8 bytes) that are kept for every stage and kind of wait of a track:
-# 2.4 MB, more than a clip of three hours needs. Sums and percentiles go on after that; the session
+# Rows (some 16 bytes) that are kept for every stage and kind of wait of a track:
+# 5 MB, more than a clip of three hours needs. Sums and percentiles go on after that; the session
 # says how many rows it kept.
 MAX_ROWS = 300_000
 
@@ -284,8 +313,10 @@ class Track:
         spool: Spool | None = None,
         process_clock: Callable[[], int] | None = None,
         run_queue: Callable[[], RunQueue | None] = open_run_queue,
+        bookings: Mapping[str, Booking] | None = None,
     ) -> None:
         self.name = name
+        self._bookings = bookings or {}
         self.clock = clock
         self.innermost: Span | None = None
         self.last = 0  # when the last stretch ended
@@ -340,6 +371,8 @@ class Track:
             self._queue.close()
             self._queue = None
         if self._natives is not None:
+            for span in self.spans.values():  # before a pool ends that the thread has of its own
+                span.settle()
             self._natives.left()
 
     def look(self, owner: Span | Between, passed: int) -> None:
@@ -401,7 +434,12 @@ class Track:
     def _make(self, stage: str, kind: str) -> Span:
         nvtx = ThreadRange(self._domain, stage, kind) if self._domain is not None else None
         meter = self._meters.get(stage) if kind == WORK else None
-        return Span(self, stage, kind, meter, nvtx, self._max_rows, self._ring, self._spool)
+        booking = self._bookings.get(stage) if kind == WORK else None
+        if booking is not None:
+            booking.begin()
+        return Span(
+            self, stage, kind, meter, nvtx, self._max_rows, self._ring, self._spool, booking
+        )
 
     def last_ms(self, stage: str) -> float:
         """How long this thread's last call of a stage took."""

@@ -6,9 +6,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from detector.core.timeline.booking import Booking
 from detector.core.timeline.native import Burnt, Mark, Natives, RunQueue, open_run_queue
 from detector.core.timeline.nvtx_ranges import attach
 from detector.core.timeline.rows import Spool
@@ -59,6 +61,12 @@ class Timeline:
         self._ring = ring
         self._spool = Spool(folder)
         self._marks: list[Mark] = []
+        # The plain loop sees the engine's threads by ``process_clock``.
+        self._bookings = (
+            {INFER: Booking(partial(natives.tasks_of, INFER))}
+            if natives is not None and process_clock is None
+            else {}
+        )
         if natives is not None:
             natives.forget_gone()
 
@@ -98,6 +106,7 @@ class Timeline:
                     self._spool,
                     self._process_clock,
                     self._run_queue,
+                    self._bookings,
                 )
                 self.tracks[name] = track
             return self.tracks[name]

@@ -39,7 +39,8 @@ ALIKE = 0.1  # of a forward pass: by so much the sum of its layers may differ fr
 class TimedLayer:
     """A layer as the engine timed it. ``macs`` and ``elements`` (numbers read and written) are of a
     whole batch, and 0 where the layer stands for no node of the graph. ``nodes``: the nodes that it
-    stands for. ``parameters``: its weights. ``shape``: of what it writes; empty where unknown."""
+    stands for. ``parameters``: its weights. ``shape``: of what it writes; empty where unknown.
+    ``view``: it moves nothing."""
 
     name: str
     type: str
@@ -50,6 +51,7 @@ class TimedLayer:
     nodes: tuple[str, ...] = ()
     parameters: int = 0
     shape: tuple[int, ...] = ()
+    view: bool = False
 
 
 def block_of(name: str) -> str:
@@ -84,7 +86,9 @@ def layer_rows(layers: Sequence[TimedLayer], peaks: Peaks | None) -> list[LayerR
             precision=layer.precision,
             fused_from=list(layer.nodes),
         )
-        if not row.bytes:  # an engine's own conversion: it does not say what it moves
+        if layer.view:
+            row = replace(row, flag="moves nothing")
+        elif not row.bytes:  # an engine's own conversion: it does not say what it moves
             row = replace(row, flag="bytes unknown")
         elif peaks is None:
             row = replace(_with_rates(row), flag="peaks unknown")

@@ -6,8 +6,9 @@ kept.py      the record in the engines' folder: a machine is measured once
 
 A first measurement takes three seconds for each number of threads up to those of the run (1, 2,
 4, ...), once, and one to two for each engine and precision. A peak is a maximum: what
-disturbs a measurement makes it too low. So a second one raises peaks and never lowers them, and it
-is made where layers come out above the roof.
+disturbs a measurement makes it too low. So another one raises peaks and never lowers them, and it
+is made where layers come out above the roof. What was measured beside another precision of the
+engine (fp32 always is), and bandwidths beside other engines, counts, too.
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ class PeaksOf:
 def find_peaks(wanted: PeaksOf, config: Config) -> Peaks:
     """As they were kept on this machine, else measured now and kept."""
     key = kept.key_of(wanted.engine, wanted.precision, wanted.threads, wanted.own)
-    if (known := kept.find(config, key)) is not None:
-        return known
-    peaks = measure_peaks(wanted, kept.find_curve(config, key))
-    kept.keep(config, key, peaks)
+    peaks = kept.find(config, key)
+    if peaks is None:
+        peaks = measure_peaks(wanted, kept.find_curve(config, key))
+        kept.keep(config, key, peaks)
+    for other in kept.find_alike(config, key, peaks.gflops_s):
+        peaks = higher_of(other, peaks)
     return peaks
 
 

@@ -23,7 +23,9 @@ from detector.core.errors.machine import machine_bytes
 from detector.lab.session.network import Bandwidth, CacheLevel
 
 SMALLEST, LARGEST = 16 << 10, 1 << 30  # bytes of a working set, of all threads together
-EACH_S = 0.04  # for each size, kernel and number of threads: about 3 s in all for one thread
+# On a core, for each size, kernel and number of threads: about 3 s in all for one thread
+EACH_S = 0.04
+PATIENCE = 4  # times that beside other programs, at most
 FEWEST = 5  # passes of each
 PASS_BYTES = 8 << 20  # moved in one timed pass at least: some 50 us, a thousand times the clock
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -99,8 +101,10 @@ def _rates(
                 task.result()
 
         once()  # page faults, and threads that start
-        until = time.perf_counter() + EACH_S
-        while len(rates) < FEWEST or time.perf_counter() < until:
+        used, until = time.process_time(), time.perf_counter() + EACH_S * PATIENCE
+        while len(rates) < FEWEST or (
+            time.process_time() - used < EACH_S * threads and time.perf_counter() < until
+        ):
             start = time.perf_counter()
             once()
             rates.append(moved / (time.perf_counter() - start) / 1e9)

@@ -6,8 +6,9 @@ and the settings that it was measured with.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from detector.core.config.schema import Config
@@ -20,9 +21,11 @@ from detector.lab.session.network import Bandwidth, Peaks
 
 FILE = "peaks.json"
 # Rises with every change of what is measured, so that older figures are not believed. 1: matrix
-# products of other libraries and STREAM's triad; 2: the engine's convolutions, and caches.
-SCHEMA = 2
+# products of other libraries and STREAM's triad; 2: the engine's convolutions, and caches; 3: by
+# seconds on a core, and each layer's own quiet runs.
+SCHEMA = 3
 KEPT = 50  # records
+ALIKE = ("machine", "threads", "looked")  # of two keys whose bandwidths are the same
 
 
 def key_of(engine: str, precision: str, threads: int, own: Mapping[str, str]) -> dict[str, Any]:
@@ -50,13 +53,33 @@ def find(config: Config, key: Mapping[str, Any]) -> Peaks | None:
 def find_curve(config: Config, key: Mapping[str, Any]) -> Sequence[Bandwidth] | None:
     """The newest bandwidths of this machine by these threads, whatever engine they lie with."""
     folder = store.choose_folder(config.runtime.engines_dir)
-    alike = ("machine", "threads", "looked")
     for entry in reversed(_entries(store.read_kept(folder, FILE))):
         of = _key(entry)
-        if isinstance(of, dict) and all(of.get(name) == key[name] for name in alike):
+        if isinstance(of, dict) and _agree(of, key, ALIKE):
             with suppress(UsageError):
                 return from_builtins(entry.get("peaks"), Peaks, FILE).bandwidths or None
     return None
+
+
+def find_alike(config: Config, key: Mapping[str, Any], types: Collection[str]) -> Iterator[Peaks]:
+    """Other measurements with these threads: bandwidths, and this engine's peaks of ``types``."""
+    folder = store.choose_folder(config.runtime.engines_dir)
+    for entry in _entries(store.read_kept(folder, FILE)):
+        of = _key(entry)
+        if not isinstance(of, dict) or of == key or not _agree(of, key, ALIKE):
+            continue
+        with suppress(UsageError):
+            peaks = from_builtins(entry.get("peaks"), Peaks, FILE)
+            same = types if _agree(of, key, ("engine", "library", "own")) else ()
+            yield replace(
+                peaks,
+                gflops_s={name: one for name, one in peaks.gflops_s.items() if name in same},
+                instructions={n: one for n, one in peaks.instructions.items() if n in same},
+            )
+
+
+def _agree(one: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str]) -> bool:
+    return all(one.get(name) == other[name] for name in names)
 
 
 def keep(config: Config, key: Mapping[str, Any], peaks: Peaks) -> None:

@@ -21,19 +21,25 @@ from numpy.typing import NDArray
 from detector.core.errors import UsageError
 from detector.core.timeline import KINDS, OTHER, WORK
 from detector.core.timeline.order import is_of_writer
+from detector.core.timeline.rows import NOT_KNOWN
 from detector.core.timeline.spans import READ
 
 NAMES = ("thread_names", "stage_names", "kind_names")
 NUMBERS = ("thread", "stage", "kind", "source", "index", "start_ns", "end_ns")
+# Of its thread: what it was off a core, of that ready for one, and what the engine's threads used
+# for it. Runs before 0.2 have none of them; NOT_KNOWN where nobody told.
+TOLD = ("off_cpu_ns", "ready_ns", "library_ns")
 COLUMNS = (*NUMBERS, *NAMES)
 
-# Of a span's 27 bytes some 6 remain, since clocks do not repeat themselves. What shrinks more than
+# Of a span's 51 bytes some 10 remain, since clocks do not repeat themselves. What shrinks more than
 # this is no recording, unless it is small.
 MOST_BYTES = 1 << 30
 SHRINKS = 40  # times
 SMALL_BYTES = 16 << 20
 MOST_NAMES, LONGEST_NAME = 10_000, 200
 LATEST_NS = 1 << 62
+
+_TOLD_FILES = {f"{name}.npy" for name in TOLD}
 
 Columns = dict[str, NDArray[Any]]
 
@@ -45,14 +51,17 @@ def read_columns(path: Path, sources: int) -> Columns:
             raise UsageError(f"{path}: damaged or missing; the session's spans cannot be read")
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             _check_sizes(archive, path)
-            columns = {name: _read_array(archive, name, path) for name in COLUMNS}
+            there = [name for name in TOLD if f"{name}.npy" in archive.namelist()]
+            columns = {name: _read_array(archive, name, path) for name in (*COLUMNS, *there)}
     except UsageError:
         raise
     except Exception as error:  # zipfile lets through whatever its parsing of damaged bytes raises
         raise _damage_error(path, " ".join(str(error).split())[:120] or "no archive") from error
-    lengths = {len(columns[name]) for name in NUMBERS}
+    lengths = {len(columns[name]) for name in (*NUMBERS, *there)}
     if len(lengths) != 1:
         raise UsageError(f"{path}: damaged: its columns have {sorted(lengths)} rows")
+    for name in set(TOLD) - set(there):
+        columns[name] = np.full(len(columns["index"]), NOT_KNOWN)
     for name, wrong in _impossible(columns, sources):
         raise _damage_error(path, f"column {name!r}: {wrong}")
     return columns
@@ -71,6 +80,7 @@ def _member(archive: zipfile.ZipFile, name: str, path: Path) -> zipfile.ZipInfo:
 
 def _check_sizes(archive: zipfile.ZipFile, path: Path) -> None:
     members = [_member(archive, name, path) for name in COLUMNS]
+    members += [one for one in archive.infolist() if one.filename in _TOLD_FILES]
     for member in members:
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise _damage_error(path, f"{member.filename} is packed in a way that no run packs it")
@@ -165,6 +175,9 @@ def _odd_times(columns: Columns) -> Iterator[tuple[str, str]]:
         columns[name] = columns[name].astype(np.int64, copy=False)
     if (columns["end_ns"] < columns["start_ns"]).any():
         yield "end_ns", "a span that ends before it starts"
+    for name in TOLD:
+        if not NOT_KNOWN <= columns[name].min() <= columns[name].max() < LATEST_NS:
+            yield name, "a time that no clock tells"
 
 
 def _odd_frames(columns: Columns) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,8 @@ class WhyPart:
     """A call of ``stage``, or the wait before it (``waits``, with the ``cause`` as the critical
     path names them, and the call that it ``waited_for``: stage and number). ``median_ms``: of the
     same part over all frames. ``cpu_ms``, ``ready_ms`` and ``blocked_ms``: on a core, waiting for
-    one, and neither; null where the run did not record moments."""
+    one, and neither; null where neither the spans nor moments tell. ``library_cpu_ms``: what the
+    engine's own threads used for an inference."""
 
     stage: str
     waits: bool
@@ -25,6 +26,7 @@ class WhyPart:
     cpu_ms: float | None = None
     ready_ms: float | None = None
     blocked_ms: float | None = None
+    library_cpu_ms: float | None = None
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,11 @@ def test_a_row_by_hand():
     assert (rows["reorder"].bound, rows["reorder"].flag) == (None, "bytes unknown")
 
 
+def test_a_view_has_no_roof():
+    row = layer_rows([TimedLayer("permute", "Permute", "fp32", 0.1, view=True)], PEAKS)[0]
+    assert (row.bytes, row.utilisation, row.flag) == (0, None, "moves nothing")
+
+
 def test_sums():
     rows = layer_rows(LAYERS, PEAKS)
     assert sum(row.share for row in rows) == pytest.approx(1)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from detector.lab.analysis.loop.activities import Spent
 from detector.lab.analysis.loop.why import Explanation, Known
 from detector.lab.session.passes import Collection, MomentsFacts, ThreadMoments
 from tests.lab.analysis.pipelines import MS, load, run_of, shape
@@ -128,6 +129,52 @@ def test_a_thread_of_which_nothing_was_recorded_was_not_blocked():
     told = Explanation(calls, made, known).explain(12)
     assert told.cause.name == "unknown"
     assert {part.blocked_ms for part in told.parts} == {None}
+
+
+def ledger(calls, ready=(), blocked=(), library=()):
+    """The same as the ledger of each thread tells it: (stage, number, ms) each. ``library``: what
+    the engine's threads computed meanwhile; 1 ms of every other inference."""
+    waited, slept, other = ({(s, n): ms for s, n, ms in each} for each in (ready, blocked, library))
+    told = []
+    for one in calls:
+        key = one.stage, one.number
+        wait = round(waited.get(key, 0.0) * MS)
+        spent = Spent(wait + round(slept.get(key, 0.0) * MS), wait)
+        if one.stage == "infer":
+            spent = spent._replace(library_ns=round(other.get(key, 1.0) * MS))
+        told.append(one._replace(spent=spent))
+    return told
+
+
+def test_the_ledger_tells_a_wait_for_a_core_and_more_work_without_moments():
+    calls, made = run("preprocess", 12, 70.0)
+    told = Explanation(ledger(calls, ready=[("preprocess", 12, 70.0)]), made, Known()).explain(12)
+    assert (told.cause.name, told.cause.stage) == ("core", "preprocess")
+    assert told.cause.explains_ms == pytest.approx(70)
+    part = next(one for one in told.parts if one.stage == "preprocess" and not one.waits)
+    assert (part.cpu_ms, part.ready_ms, part.blocked_ms) == pytest.approx((1, 70, 0))
+
+
+def test_an_inference_that_its_engines_threads_computed_for_was_more_work():
+    """Its own thread slept meanwhile, as it does while the engine's pool works."""
+    calls, made = run("infer", 12, 50.0)
+    slept = [("infer", number, 8.0) for number in range(FRAMES) if number != 12]
+    busy = ledger(calls, blocked=[*slept, ("infer", 12, 58.0)], library=[("infer", 12, 51.0)])
+    told = Explanation(busy, made, Known()).explain(12)
+    assert (told.cause.name, told.cause.stage) == ("work", "infer")
+    assert [one.library_cpu_ms for one in told.parts if one.stage == "infer" and not one.waits] == [
+        51
+    ]
+    idle = ledger(calls, blocked=[*slept, ("infer", 12, 58.0)])
+    assert Explanation(idle, made, Known()).explain(12).cause.name == "unknown"
+
+
+@pytest.mark.parametrize("name", ["gc", "disk"])
+def test_the_ledger_and_moments_agree(name):
+    calls, made, known = PLANTS[name](12)
+    blocked = [("write", 12, 90.0)] if name == "disk" else []
+    told = Explanation(ledger(calls, blocked=blocked), made, known).explain(12)
+    assert told.cause.name == name
 
 
 def test_more_boxes_and_a_key_frame_need_no_moments():

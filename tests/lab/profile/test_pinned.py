@@ -247,6 +247,28 @@ def test_the_run_was_what_was_kept_and_not_the_default(profiled):
 
 @pytest.mark.slow
 @pytest.mark.timeout(560)
+@pytest.mark.parametrize(
+    "more",
+    [("--infer-every", "3"), ("--tiles", "2x1"), ("--track", "sort")],
+    ids=lambda more: more[0],
+)
+def test_passes_measure_what_the_run_was_with(tmp_path, more):
+    """What is inferred, at which size and in which batch, is the run's; so is what the run was
+    asked for beside the engine, and the audit has nothing against the session. (--rect has an input
+    for each picture: profile refuses it.)"""
+    asked = ("layers", "python", "memory")
+    session, opened, _ = run_profile(tmp_path, "ort", "fp32", "--only", ",".join(asked), *more)
+    for name in asked:
+        record = check_pass(name, session, opened)
+        assert record["available"], record["reason"]
+        assert opened[name]
+    done = detect_video("audit", session, "--json", cwd=tmp_path)
+    told = json.loads(done.stdout)
+    assert told["counts"]["error"] == 0, told["findings"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(560)
 @pytest.mark.parametrize("name", ["torch", "device"])
 def test_torchs_own_passes_too(profiled_torch, name):
     session, opened, _ = profiled_torch

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,8 +32,10 @@ def executed(
     """
     layers: list[LayerExecution] = []
 
-    def note(name: str, part: nn.Module, result: Any) -> None:
-        layers.append(LayerExecution(name, _type(part), _precision(part, result, multiplied)))
+    def note(name: str, part: nn.Module, given: Sequence[Any], result: Any) -> None:
+        precision = _precision(part, result, multiplied)
+        view = _is_view(part, given, result)
+        layers.append(LayerExecution(name, _type(part), precision, view=view))
 
     with torch.inference_mode():
         _Noting(module, note).run(example)
@@ -41,14 +43,24 @@ def executed(
 
 
 class _Noting(fx.Interpreter):
-    def __init__(self, module: fx.GraphModule, note: Callable[[str, nn.Module, Any], None]) -> None:
+    def __init__(
+        self, module: fx.GraphModule, note: Callable[[str, nn.Module, Sequence[Any], Any], None]
+    ) -> None:
         super().__init__(module)
         self._note = note
 
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
         result = super().call_module(target, args, kwargs)
-        self._note(str(target), self.module.get_submodule(str(target)), result)
+        self._note(str(target), self.module.get_submodule(str(target)), args, result)
         return result
+
+
+def _is_view(part: nn.Module, given: Sequence[Any], result: Tensor) -> bool:
+    """Whether the result lies where an argument does, and nothing was written there."""
+    place = result.untyped_storage().data_ptr()
+    tensors = [one for one in given if isinstance(one, Tensor)]
+    shares = any(one.untyped_storage().data_ptr() == place for one in tensors)
+    return shares and not getattr(part, "inplace", False)
 
 
 def _type(part: nn.Module) -> str:

@@ -26,8 +26,9 @@ from detector.core.session.document import LoopSizes
 from detector.core.timeline import KINDS, WORK
 from detector.core.timeline.histogram import SAMPLE_FLOORS
 from detector.core.timeline.order import in_order, is_of_writer, longest_batch
+from detector.core.timeline.rows import NOT_KNOWN
 from detector.core.timeline.spans import HEAD, INFER, NMS, PREPROCESS, READ
-from detector.lab.session.columns import when_frames_were
+from detector.lab.session.columns import TOLD, when_frames_were
 from detector.lab.session.profile import StepRow
 
 PROGRAM = "program order"
@@ -58,14 +59,25 @@ class LoopShape:
         return cls(**sizes)
 
 
+class Spent(NamedTuple):
+    """How a call's thread spent it: ``off_cpu_ns`` without a core, of that ``ready_ns`` ready for
+    one. ``library_ns``: what the engine's own threads used for it; None where nobody told."""
+
+    off_cpu_ns: int
+    ready_ns: int
+    library_ns: int | None = None
+
+
 class Activity(NamedTuple):
-    """One call of a stage. ``number``: of the frame in the run; for infer, of the batch."""
+    """One call of a stage. ``number``: of the frame in the run; for infer, of the batch. ``spent``:
+    None where the run did not record it."""
 
     stage: str
     number: int
     thread: str
     start_ns: int
     end_ns: int
+    spent: Spent | None = None
 
 
 class Edge(NamedTuple):
@@ -115,28 +127,39 @@ class ActivityGraph:
 def activities_of(columns: dict[str, NDArray[Any]], source: int = 0) -> list[Activity]:
     """The work spans of one source by their start, from the columns of spans.npz. A stage that ran
     inside another one is left out, because its time is the outer one's."""
+    rows = len(columns["kind"])
+    told = [columns.get(name, np.full(rows, NOT_KNOWN)) for name in TOLD]
     picked = (columns["kind"] == KINDS.index(WORK)) & (columns["source"] == source)
     threads, stages = columns["thread_names"].tolist(), columns["stage_names"].tolist()
-    rows = zip(
+    found = []
+    for t, s, i, start, end, off, ready, library in zip(
         columns["thread"][picked].tolist(),
         columns["stage"][picked].tolist(),
         columns["index"][picked].tolist(),
         columns["start_ns"][picked].tolist(),
         columns["end_ns"][picked].tolist(),
+        *(column[picked].tolist() for column in told),
         strict=True,
-    )
-    found = [Activity(stages[s], i, threads[t], start, end) for t, s, i, start, end in rows]
+    ):
+        spent = None
+        if off != NOT_KNOWN and ready != NOT_KNOWN:
+            spent = Spent(off, ready, None if library == NOT_KNOWN else library)
+        found.append(Activity(stages[s], i, threads[t], start, end, spent))
     found.sort(key=lambda one: (one.start_ns, one.end_ns))
     return _outermost(found)
 
 
 def _outermost(found: list[Activity]) -> list[Activity]:
-    ends: dict[str, int] = {}
-    kept = []
+    last: dict[str, int] = {}  # thread -> the place of its last call that is kept
+    kept: list[Activity] = []
     for one in found:
-        if one.start_ns >= ends.get(one.thread, one.start_ns):
-            ends[one.thread] = one.end_ns
+        at = last.get(one.thread)
+        if at is None or one.start_ns >= kept[at].end_ns:
+            last[one.thread] = len(kept)
             kept.append(one)
+        elif (outer := kept[at].spent) and one.spent:
+            both = outer.off_cpu_ns + one.spent.off_cpu_ns, outer.ready_ns + one.spent.ready_ns
+            kept[at] = kept[at]._replace(spent=Spent(*both, outer.library_ns))
     return kept
 
 

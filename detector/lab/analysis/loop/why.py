@@ -48,8 +48,9 @@ class Known:
 
 
 class Took(NamedTuple):
-    """Milliseconds of a thread between two instants. ``ready``: at most, if all of it was in this
-    call; ``spread_ready``: if it was spread evenly, as ``cpu`` is taken to be."""
+    """Milliseconds of a thread between two instants. By the ledger they are exact, and both
+    ``ready`` are the same. By moments ``ready`` is at most, if all of it was in this call;
+    ``spread_ready``: if it was spread evenly, as ``cpu`` is taken to be."""
 
     cpu: float
     ready: float
@@ -65,11 +66,18 @@ class Explanation:
         self._clock = _Clock(known.moments) if known.moments is not None else None
         self._calls: dict[int, list[int]] = defaultdict(list)  # frame -> places of its calls
         durations: dict[str, list[float]] = defaultdict(list)
+        computed: dict[str, list[float]] = defaultdict(list)
+        ready: dict[str, list[float]] = defaultdict(list)
         for at, one in enumerate(activities):
             durations[one.stage].append(_ms(one))
+            if (took := self._took(one)) is not None:
+                computed[one.stage].append(took.cpu + _booked_ms(one))
+                ready[one.stage].append(took.ready)
             for frame in self._frames_of(one):
                 self._calls[frame].append(at)
         self.medians = {stage: median(each) for stage, each in durations.items()}
+        self._usual_work = {stage: median(each) for stage, each in computed.items()}
+        self._usual_ready = {stage: median(each) for stage, each in ready.items()}
         self._calls = {
             frame: sorted(calls, key=lambda at: activities[at].end_ns)
             for frame, calls in self._calls.items()
@@ -140,8 +148,7 @@ class Explanation:
 
     def _work(self, at: int) -> WhyPart:
         one = self.activities[at]
-        knows = self._clock is not None and self._clock.knows(one.thread)
-        took = self._clock.took(one) if self._clock is not None and knows else None
+        took = self._took(one)
         if took is not None:  # what two frames shared is spread evenly over the time between them
             took = Took(took.cpu, min(took.spread_ready, _ms(one) - took.cpu), took.spread_ready)
         return WhyPart(
@@ -152,7 +159,23 @@ class Explanation:
             cpu_ms=None if took is None else took.cpu,
             ready_ms=None if took is None else took.ready,
             blocked_ms=None if took is None else max(0.0, _ms(one) - took.cpu - took.ready),
+            library_cpu_ms=_booked_ms(one) if _is_booked(one) else None,
         )
+
+    def _took(self, one: Activity) -> Took | None:
+        """By the ledger of its thread; by moments where the spans have none; else None."""
+        if one.spent is not None:
+            ready = one.spent.ready_ns / 1e6
+            return Took(max(0.0, _ms(one) - one.spent.off_cpu_ns / 1e6), ready, ready)
+        knows = self._clock is not None and self._clock.knows(one.thread)
+        return self._clock.took(one) if self._clock is not None and knows else None
+
+    def _library_ms(self, one: Activity) -> float:
+        """CPU of libraries' threads for a call: what was booked to it, else what all of them used
+        meanwhile, as far as moments tell."""
+        if _is_booked(one):
+            return _booked_ms(one)
+        return 0.0 if self._clock is None else self._clock.took(one, LIBRARY).cpu
 
     # ---- which call held the frame up
 
@@ -192,10 +215,10 @@ class Explanation:
         if told:
             explains, _, name, text = max(told, key=lambda each: (each[0], -each[1]))
             return WhyCause(name, one.stage, frame, excess, min(explains, excess), text)
-        if self._clock is None:
+        took = self._took(one)
+        if took is None:
             text = "nothing in its spans tells; `profile --moments` records what would"
         else:
-            took = self._clock.took(one)
             blocked = max(0.0, _ms(one) - took.cpu - took.ready)
             text = (
                 f"{took.cpu:.1f} ms on a core, {took.ready:.1f} ms without one, {blocked:.1f} ms "
@@ -207,7 +230,11 @@ class Explanation:
         """(cause, milliseconds that it accounts for, in words); of equal ones the first counts."""
         one, excess, known = self.activities[at], self._excess(at), self.known
         if self._clock is not None:
-            yield from self._from_moments(one, excess)
+            pauses, generation = self._clock.collected(one)
+            text = f"Python's garbage collection, generation {generation}: {pauses:.1f} ms"
+            yield GC, pauses, text
+        if (took := self._took(one)) is not None:
+            yield from self._from_ledger(one, took, excess)
         boxes = known.boxes.get(one.number)
         if boxes is not None and is_of_writer(one.stage):
             usual = self._usual_boxes
@@ -227,24 +254,39 @@ class Explanation:
 
     def _own_work(self, one: Activity, excess: float) -> float:
         """What more work can account for: no more than the thread and the libraries computed."""
-        if self._clock is None:
+        took = self._took(one)
+        if took is None:
             return excess
-        return min(excess, self._clock.took(one).cpu + self._clock.took(one, LIBRARY).cpu)
+        return min(excess, took.cpu + self._library_ms(one))
 
-    def _from_moments(self, one: Activity, excess: float) -> Iterator[tuple[str, float, str]]:
+    def _from_ledger(
+        self, one: Activity, took: Took, excess: float
+    ) -> Iterator[tuple[str, float, str]]:
         clock = self._clock
-        assert clock is not None
-        took, library = clock.took(one), clock.took(one, LIBRARY)
-        pauses, generation = clock.collected(one)
-        text = f"Python's garbage collection, generation {generation}: {pauses:.1f} ms"
-        yield GC, pauses, text
-        if not clock.knows(one.thread):
-            return
-        waited = took.ready - clock.usual_ready(one.thread)
-        if one.stage == INFER:  # whose threads are most of the libraries'
+        waited = took.ready - self._usual_wait_for_core(one)
+        if one.stage == INFER and clock is not None:  # whose threads are most of the libraries'
+            library = clock.took(one, LIBRARY)
             waited += max(0.0, library.ready - clock.usual_ready(LIBRARY))
         waited = min(waited, _ms(one))
         yield CORE, waited, f"{waited:.1f} ms ready, while something else had the core"
+        if clock is not None:
+            yield from self._from_moments(one, took, clock)
+        # Only where nothing else tells: it says what happened, not why.
+        work = took.cpu + _booked_ms(one)
+        if work - self._usual_work[one.stage] >= HALF * excess:
+            yield WORK, HALF * excess, f"it computed for {work:.1f} ms: more work than usual"
+
+    def _usual_wait_for_core(self, one: Activity) -> float:
+        if one.spent is None and self._clock is not None:
+            return self._clock.usual_ready(one.thread)
+        return self._usual_ready[one.stage]
+
+    def _from_moments(
+        self, one: Activity, took: Took, clock: _Clock
+    ) -> Iterator[tuple[str, float, str]]:
+        """What only they tell: that no library computed while the thread was blocked, and at which
+        clock."""
+        pauses, library = clock.collected(one)[0], clock.took(one, LIBRARY)
         disk_faults = clock.faults(one.start_ns, one.end_ns, from_disk=True)
         # A library may compute for this call: what its threads did beyond what they always do.
         for_it = max(0.0, library.cpu - clock.library_rate * _ms(one))
@@ -256,10 +298,6 @@ class Explanation:
         if mhz is not None and usual and mhz < SLOWER_CLOCK * usual:
             slower = _ms(one) * (1 - mhz / usual)
             yield CLOCK, slower, f"a clock of {mhz:.0f} MHz, where the median is {usual:.0f}"
-        # Only where nothing else tells: it says what happened, not why.
-        more = took.cpu - self.medians[one.stage]
-        if more >= HALF * excess:
-            yield WORK, HALF * excess, f"it computed for {took.cpu:.1f} ms: more work than usual"
 
 
 class _Clock:
@@ -327,6 +365,15 @@ class _Clock:
 
 def _ms(one: Activity) -> float:
     return (one.end_ns - one.start_ns) / 1e6
+
+
+def _is_booked(one: Activity) -> bool:
+    return one.spent is not None and one.spent.library_ns is not None
+
+
+def _booked_ms(one: Activity) -> float:
+    """CPU of the engine's own threads that was booked to this call; 0 where none was."""
+    return 0.0 if one.spent is None else (one.spent.library_ns or 0) / 1e6
 
 
 def _is_whole(calls: Sequence[Activity]) -> bool:

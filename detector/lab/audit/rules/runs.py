@@ -4,12 +4,12 @@ asks them as it ends (``finished.py``), so this file imports no other rules.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from msgspec import UNSET
 
 from detector.core.errors import EXIT_DAMAGED, EXIT_DONE
-from detector.core.session.document import Disturbances, Summary
+from detector.core.session.document import Disturbances, Summary, ThreadFigures
 from detector.lab.audit.rule import Hit, Rule
 
 MUCH = 0.1  # of the cores, or of a thread's time
@@ -35,17 +35,43 @@ def cores_taken(run: Summary) -> Iterator[Hit]:
         )
 
 
-def waited_for_cores(run: Summary) -> Iterator[Hit]:
+def waited_for_others(run: Summary) -> Iterator[Hit]:
+    """Where nobody told whose the cores were, all of it may have been for others."""
+    if said := _waits(run, lambda one: 1.0 if one.foreign_share is None else one.foreign_share):
+        yield Hit(f"{_taken(run)}ready and without a core, for others, beside work: {said}")
+
+
+def waited_for_own(run: Summary) -> Iterator[Hit]:
+    """Only where there is something to do: with one thread of one request nothing is left out."""
+    threads = run.engine_threads * run.concurrency
+    if not 1 < threads >= run.cpu.cores:
+        return
+    if said := _waits(run, lambda one: 0.0 if one.foreign_share is None else 1 - one.foreign_share):
+        yield Hit(
+            f"{run.engine_threads} threads x {run.concurrency} requests beside reading and writing "
+            f"on {run.cpu.cores} cores; ready and without a core, for this run's own threads, "
+            f"beside work: {said}"
+        )
+
+
+def _waits(run: Summary, share: Callable[[ThreadFigures], float]) -> str:
+    """The threads whose waits for a core are much of their work. ``share``: of the wait."""
     waits = {
         name: (ready, one.busy_s)
         for name, one in run.threads.items()
-        if (ready := one.ready_s) and one.busy_s > LEAST_S and ready > MUCH * one.busy_s
+        if (ready := (one.ready_s or 0.0) * share(one)) > MUCH * one.busy_s and one.busy_s > LEAST_S
     }
-    if waits:
-        said = (
-            f"{name} {ready:.2f} s beside {busy:.2f} s" for name, (ready, busy) in waits.items()
-        )
-        yield Hit(f"ready and without a core, beside work: {', '.join(said)}")
+    return ", ".join(
+        f"{name} {ready:.2f} s beside {busy:.2f} s" for name, (ready, busy) in waits.items()
+    )
+
+
+def _taken(run: Summary) -> str:
+    libraries = run.cpu.libraries
+    if libraries is None or libraries.others_s is None or not libraries.wall_s:
+        return ""
+    taken = libraries.others_s / libraries.wall_s
+    return f"others took {taken:.1f} of {run.cpu.cores} cores; "
 
 
 def too_many_threads(run: Summary) -> Iterator[Hit]:
@@ -201,9 +227,16 @@ RULES = (
     _rule(
         "waited-for-cores",
         "warning",
-        "threads were ready and had no core",
-        "fewer --threads or --concurrency, or a machine without other work",
-        waited_for_cores,
+        "threads were ready, and other programs had the cores",
+        "end those programs, or compare in turns (compare)",
+        waited_for_others,
+    ),
+    _rule(
+        "waited-for-own-threads",
+        "note",
+        "threads were ready, and threads of this run had the cores",
+        "try fewer --threads or --concurrency; where that is slower, this run fills the cores",
+        waited_for_own,
     ),
     _rule(
         "more-threads-than-cores",

@@ -254,6 +254,23 @@ def _is_late(
 # Inside the graph
 
 
+def _open_graphs(
+    found: Found,
+    a: Side,
+    b: Side,
+    slots: Sequence[Image],
+    outputs: tuple[Sequence[Array], Sequence[Array]],
+    step: Callable[[str], object],
+) -> tuple[Sequence[Point], _Looks] | str:
+    """The tensors that both graphs have, and what compares them; else why there is nothing."""
+    if a.network.plan is not None or b.network.plan is not None:
+        return "a plan holds no graph"
+    points = common_points(a.network.graph, b.network.graph)
+    if not points:
+        return "the graphs have no tensor of one name and shape in common"
+    return points, _Looks(found, a, b, slots, outputs, step)
+
+
 def _search_graph(
     found: Found,
     a: Side,
@@ -263,16 +280,11 @@ def _search_graph(
     step: Callable[[str], object],
 ) -> tuple[StageDifference, tuple[Array, Array]] | None:
     """The first tensor that differs though all that it is made of agree; None where all agree."""
-    if a.network.plan is not None or b.network.plan is not None:
-        why = "a plan holds no graph"
-        found.add(StageDifference("graph", "tensors inside", untold=why))
+    opened = _open_graphs(found, a, b, slots, outputs, step)
+    if isinstance(opened, str):
+        found.add(StageDifference("graph", "tensors inside", untold=opened))
         return None
-    points = common_points(a.network.graph, b.network.graph)
-    if not points:
-        why = "the graphs have no tensor of one name and shape in common"
-        found.add(StageDifference("graph", "tensors inside", untold=why))
-        return None
-    looked = _Looks(found, a, b, slots, outputs, step)
+    points, looked = opened
     try:
         low, high = -1, len(points)  # low agrees, high differs
         while high - low > 1:
@@ -308,10 +320,12 @@ def _scan_graph(
     All tensors are read in a few runs. A layer is named where the step that it makes is one.
     """
     coarse = tolerance_of(a.precision, b.precision)
-    if coarse <= tolerance_of("fp32") or a.network.plan or b.network.plan:
+    if coarse <= tolerance_of("fp32"):
         return None
-    points = common_points(a.network.graph, b.network.graph)
-    looked = _Looks(found, a, b, slots, outputs, step)
+    opened = _open_graphs(found, a, b, slots, outputs, step)
+    if isinstance(opened, str):
+        return None
+    points, looked = opened
     step("all tensors")
     try:
         apart = looked.all(points)

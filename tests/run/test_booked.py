@@ -1,0 +1,42 @@
+"""A real run with two requests at once: what the engine's threads used is in its inferences."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from detector.core import engines
+from tests.cli.command import detect_video
+from tests.conftest import CHECKOUT
+
+LATE_S = 0.05  # schedstat counts a running thread up to its last tick
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="machine: no clock of another thread")
+@pytest.mark.parametrize("engine", ["ort", "openvino", "torch"])
+def test_the_inferences_add_up_to_what_the_engines_threads_used(tmp_path, engine):
+    if reason := engines.usable()[engine]:
+        pytest.skip(f"machine: engine {engine}: {reason}")
+    done = detect_video(
+        *(CHECKOUT / "videos/street.mp4", "--engine", engine, "--precision", "fp32"),
+        *("--size", "320x192", "--threads", 2, "--concurrency", 2, "--frames", 24),
+        *("--save", "jsonl", "--run-dir", "run", "--engines-dir", "engines", "-o", "out/"),
+        cwd=tmp_path,
+        imports_torch=True,
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads((tmp_path / "run/session.json").read_text())
+    with np.load(tmp_path / "run/spans.npz") as spans:
+        infer = spans["stage"] == spans["stage_names"].tolist().index("infer")
+        booked = spans["library_ns"][infer & (spans["kind"] == 0)]
+    stage, cpu = document["stages"]["infer"], document["cpu"]
+    assert len(booked) == stage["calls"] == 24
+    assert booked.min() >= 0
+    assert booked.sum() / 1e9 == pytest.approx(stage["library_cpu_s"], abs=1e-3)
+    # All of the steady state, which is a part of the run, and no more than the process's.
+    steady = cpu["libraries"]["stages"].get("infer", {"cpu_s": 0.0})["cpu_s"]
+    assert steady - LATE_S <= stage["library_cpu_s"] <= cpu["library_threads_s"] + LATE_S
