@@ -138,7 +138,7 @@ def test_pycudas_context_must_be_current_in_the_thread(monkeypatch):
     install(monkeypatch, 11, "pycuda")
     with opened() as engine, monkeypatch.context() as broken:
         broken.setattr(Memory, "active", lambda self: nullcontext())
-        with pytest.raises(EngineError, match="none is current in this thread"):
+        with pytest.raises(EngineError, match="none is current"):
             engine.requests[0].infer(1)
         broken.undo()  # close needs it again
 
@@ -167,5 +167,5 @@ def test_weak_typing_would_not_build(monkeypatch):
 def test_an_operator_that_tensorrt_lacks_is_named_with_the_engines_that_can(machine):
     network = plus_one()
     network.graph.graph.node.add(op_type="Unique", name="9.odd", input=["0.conv"], output=["9.odd"])
-    with pytest.raises(EngineError, match=r"Unique at 9\.odd: No importer .*; use --engine ort"):
+    with pytest.raises(EngineError, match=r"Unique at 9\.odd: .*--engine ort"):
         opened(network)
