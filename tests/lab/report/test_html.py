@@ -174,7 +174,7 @@ def test_predictions_of_an_earlier_version_are_not_shown(session, tmp_path):
     saved = read_session(tmp_path / "copy")
     assert not saved.passes["what_if"].available
     shown = page(saved).decode()
-    assert "an earlier version predicted here" in shown
+    assert "an earlier version" in shown
     assert "6161.5" not in shown
     assert "<h2>What if" not in shown
 
@@ -295,7 +295,7 @@ def test_every_pass_says_by_how_much_it_disturbed_or_why_it_did_not(session, tmp
     shutil.copytree(session, tmp_path / "copy")
     facts = {**PASSES["critical_path"], "available": True, "undisturbed": "nothing is run again"}
     (tmp_path / "copy/passes/critical_path.json").write_text(json.dumps(facts))
-    assert "ran, nothing is run again" in page(read_session(tmp_path / "copy")).decode()
+    assert "nothing is run again" in page(read_session(tmp_path / "copy")).decode()
 
 
 def test_a_share_above_its_roof_is_shown_and_flagged(browser, report):
