@@ -243,7 +243,7 @@ def test_rows_of_a_plan_that_nothing_proves_are_probed(machine, tmp_path, factor
     if said is None:
         assert open_network(file, names=names).family == "plan (anchor-free)"
         return
-    with pytest.raises(ModelError, match=f"look like anchor-free, but cannot be: {said}"):
+    with pytest.raises(ModelError, match=f"anchor-free, but .*{said}"):
         open_network(file, names=names)
 
 
@@ -336,7 +336,7 @@ def test_keys_of_names_are_numbers_not_texts(machine, tmp_path):
 def test_a_header_that_is_no_json_is_damaged(machine, tmp_path, text):
     file = tmp_path / "x.engine"
     file.write_bytes(len(text).to_bytes(4, "little") + text + b"ftrt....")
-    with pytest.raises(ModelError, match="the JSON header in front of the plan is damaged"):
+    with pytest.raises(ModelError, match=r"JSON header .* damaged"):
         open_network(str(file))
 
 
@@ -357,7 +357,8 @@ def test_a_task_that_is_not_detection_ends_with_4_from_the_command_line(
     )
     assert result.exit_code == 4, result.output
     [line] = result.stderr.strip().splitlines()
-    assert "yolo.engine: is a model for the task 'segment'; only detection is supported" in line
+    assert "yolo.engine: " in line
+    assert "'segment'" in line
 
 
 @pytest.mark.slow
