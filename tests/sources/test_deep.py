@@ -180,7 +180,7 @@ def test_samples_that_are_no_numbers_are_black(tmp_path: Path) -> None:
     assert notes[0].endswith("; 15 samples are no numbers, and black")
     image, notes = read(tmp_path / "b.tif", tiff(np.full_like(stored, np.nan)))
     assert not image.any()
-    assert "none of its samples is a number" in notes[0]
+    assert "none of its samples" in notes[0]
 
 
 @pytest.mark.parametrize("dtype", [np.int16, np.float32])
@@ -188,7 +188,7 @@ def test_what_goes_below_zero_is_stretched_from_end_to_end(dtype: type, tmp_path
     """Degrees, heights."""
     image, notes = read(tmp_path / "a.tif", tiff((shades()[..., 2] * 1000 - 200).astype(dtype)))
     assert far(image, np.rint(shades()[..., 2] * 255)) <= 1
-    assert "its samples, -200 to 800, were stretched from black to white" in notes[0]
+    assert "-200 to 800" in notes[0]
 
 
 @pytest.mark.skipif(not hasattr(cv2, "CV_32U"), reason="OpenCV before 5 reads no such TIFF")
@@ -261,4 +261,4 @@ def test_the_reported_file(shared: Path) -> None:
     with sources.open(str(shared / "data/reports/g12in16.png")) as source:
         (frame,) = source
     assert frame.image.mean() == pytest.approx(106, abs=0.5)
-    assert "only 12 of the 16 bits" in source.notes[0]
+    assert "12 of the 16" in source.notes[0]
