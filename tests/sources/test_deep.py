@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from detector.core import sources
 from detector.core.sources.pictures import read_picture
 from detector.core.types import Image
+from tests.covering import covering
 
 HEIGHT, WIDTH = 48, 64
 BYTE, SHORT, LONG = 1, 3, 4  # types of values in a TIFF
@@ -82,9 +83,9 @@ def far(image: Image, expected: NDArray) -> int:
     return int(np.abs(image.astype(int) - expected).max())
 
 
-@pytest.mark.parametrize("bits", [8, 10, 12, 14])
-@pytest.mark.parametrize("channels", ["grey", "colour"])
-@pytest.mark.parametrize("suffix", [".png", ".tif"])
+@pytest.mark.parametrize(
+    ("bits", "channels", "suffix"), covering([8, 10, 12, 14], ["grey", "colour"], [".png", ".tif"])
+)
 def test_the_bits_in_use_are_stretched_and_that_is_said(
     bits: int, channels: str, suffix: str, tmp_path: Path
 ) -> None:
@@ -158,9 +159,10 @@ def test_colours_that_were_multiplied_by_alpha_are_divided(tmp_path: Path) -> No
     assert far(image, colours) <= 1
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-@pytest.mark.parametrize("channels", ["grey", "colour"])
-@pytest.mark.parametrize("most", [1, 255, 4095])
+@pytest.mark.parametrize(
+    ("dtype", "channels", "most"),
+    covering([np.float16, np.float32, np.float64], ["grey", "colour"], [1, 255, 4095]),
+)
 def test_floats_by_what_their_range_says(
     dtype: type, channels: str, most: int, tmp_path: Path
 ) -> None:

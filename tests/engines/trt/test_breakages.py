@@ -9,8 +9,10 @@ import pytest
 
 from detector.core.errors import EngineError
 from tests.conformance import test_engines as conformance
-from tests.engines.trt.opening import EVERY, opened
-from tests.fakes.install import install
+from tests.covering import covering
+from tests.engines.trt.opening import opened
+from tests.fakes.install import MAJORS, install
+from tests.fakes.packages import PACKAGES
 from tests.known_answers import plus_one
 
 
@@ -120,8 +122,9 @@ def right(machine) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("breakage", [None, *BREAKAGES], ids=lambda b: b.__name__ if b else "whole")
-@pytest.mark.parametrize(("major", "memory"), EVERY)
+@pytest.mark.parametrize(
+    ("breakage", "major", "memory"), covering([None, *BREAKAGES], MAJORS, PACKAGES)
+)
 def test_what_a_gpu_would_not_forgive_is_noticed(monkeypatch, major, memory, breakage):
     machine = install(monkeypatch, major, memory)
     machine.memory = memory
