@@ -17,7 +17,7 @@ from detector.lab.report.part import list_parts
 from detector.lab.report.parts import network
 from detector.lab.session.read import read_session
 from tests.conftest import CHECKOUT
-from tests.lab.report.browser import Browser, chromium
+from tests.lab.report.browser import started
 from tests.lab.report.sessions import LAYERS, PASSES, ran, with_passes
 
 PHONE = 390
@@ -41,11 +41,7 @@ def at(key: str) -> int:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    if chromium() is None:
-        pytest.skip("machine: no chromium (scripts/test installs it on Debian)")
-    one = Browser(tmp_path_factory.mktemp("chromium"))
-    yield one
-    one.close()
+    yield from started(tmp_path_factory.mktemp("chromium"))
 
 
 @pytest.fixture(scope="module")
