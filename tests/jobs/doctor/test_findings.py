@@ -162,7 +162,7 @@ def test_a_narrow_terminal_gets_lines_of_whole_words(monkeypatch):
         assert max(map(len, shown[width])) <= width
     lines = [line.strip() for line in shown[40]]
     assert "trt: no" in lines
-    assert "tensorrt is not installed" in lines
+    assert any(line.startswith("tensorrt is not") for line in lines)
     assert lines[lines.index("--precision int8") + 1].split()[0] in str(findings["cpu"])
     assert not any("───" in line for line in lines)
     assert any("───" in line for line in shown[100])
