@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -24,27 +23,12 @@ from tests.attacks import texts
 # Without their bounds these would take all memory, or all day.
 DANGEROUS = ("aliases", "merge keys", "path of 5,000", "queue", "frame 10^12", "length 10^12")
 SLOW = ("3,000 brackets", "the root")  # they take most of a second
-DETECTIONS = {
-    "coco-detections": "d.json",
-    "jsonl": "d.jsonl",
-    "csv": "d.csv",
-    "mot-detections": "d.txt",
-    "yolo-detections": "d",
-}
 ERRORS: dict[str, type[DetectVideoError]] = {
     "config": UsageError,
     "mapping": UsageError,
     "document": UsageError,
     "description": ModelError,
     "names": ModelError,
-}
-LABELLED = {
-    "sound/l.json": json.dumps(texts.COCO).encode(),
-    "sound/a.png": texts.PICTURE,
-    "sound/b.png": texts.PICTURE,
-    "seq/gt/gt.txt": texts.MOT.encode(),
-    "seq/img1/000001.png": texts.PICTURE,
-    "seq/img1/000002.png": texts.PICTURE,
 }
 
 
@@ -71,10 +55,10 @@ def read(kind: str, files: dict[str, bytes]) -> None:
         parse_json(first.read_bytes(), first)
     elif kind == "names":
         read_names(first)
-    elif kind in DETECTIONS:
+    elif kind in texts.DETECTIONS:
         dataset = datasets.open("seq" if kind == "mot-detections" else "sound/l.json")
         names = ("person", "vehicle", "car") if kind == "mot-detections" else None
-        datasets.open_detections(DETECTIONS[kind], dataset, names=names)
+        datasets.open_detections(texts.DETECTIONS[kind], dataset, names=names)
     else:
         datasets.open("l.json" if kind == "coco" else ".").check_readable()
 
@@ -83,8 +67,8 @@ def check(name: str, files: dict[str, bytes], folder: Path, monkeypatch) -> None
     """Any other exception fails the test."""
     kind = name.partition("/")[0]
     lay_out(files, folder)
-    if kind in DETECTIONS:
-        lay_out(LABELLED, folder)
+    if kind in texts.DETECTIONS:
+        lay_out(texts.LABELLED, folder)
     monkeypatch.chdir(folder)
     message = ""
     try:

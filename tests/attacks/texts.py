@@ -189,6 +189,22 @@ def _picture() -> bytes:
 
 
 PICTURE = _picture()
+# Kind of detections -> what a file of it is called, beside labelled pictures.
+DETECTIONS = {
+    "coco-detections": "d.json",
+    "jsonl": "d.jsonl",
+    "csv": "d.csv",
+    "mot-detections": "d.txt",
+    "yolo-detections": "d",
+}
+LABELLED = {
+    "sound/l.json": json.dumps(COCO).encode(),
+    "sound/a.png": PICTURE,
+    "sound/b.png": PICTURE,
+    "seq/gt/gt.txt": MOT.encode(),
+    "seq/img1/000001.png": PICTURE,
+    "seq/img1/000002.png": PICTURE,
+}
 
 
 # ----------------------------------------------------------------------

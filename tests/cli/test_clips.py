@@ -341,7 +341,7 @@ def test_random_weights_say_so(shared, tmp_path):
         cwd=tmp_path,
     )
     assert process.returncode == 0, process.stderr
-    assert "boxes are meaningless" in process.stdout
+    assert "random weights" in process.stdout
     rows = rows_of(tmp_path / "people-detected.jsonl")
     assert {row["remark"] for row in rows} == {"random weights: boxes are meaningless"}
     lines = (tmp_path / "people-detected.csv").read_text().splitlines()

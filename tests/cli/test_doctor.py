@@ -23,7 +23,7 @@ def test_every_engine_is_judged_and_one_that_dies_is_named(tmp_path):
     assert judged["ort"]["tried"]
     assert judged["ort"]["precisions"]["fp32"] is None
     assert not judged["crashing"]["usable"]
-    assert "ended by signal 11 (SIGSEGV)" in judged["crashing"]["reason"]
+    assert "SIGSEGV" in judged["crashing"]["reason"]
     for engine in judged.values():
         assert engine["usable"] or engine["reason"]
     assert [path.name for path in tmp_path.iterdir()] == ["outside"], "it leaves nothing"

@@ -93,18 +93,12 @@ def test_every_option_of_these_commands_is_in_a_page(command):
         assert option in usage or option[2:].replace("-", "_") in usage, option
 
 
-def test_no_arguments_shows_help(tmp_path):
-    process = detect_video(cwd=tmp_path)
-    assert process.returncode == 2
-    assert "SOURCE" in process.stdout + process.stderr
-
-
 @pytest.mark.slow
 def test_a_file_named_like_a_command_is_reached_by_its_path(tmp_path):
     process = detect_video(
         "./detect", "--model", "yolov4-tiny-person-vehicle", "--random-weights", 0, cwd=tmp_path
     )
-    assert "detect: no such file" in process.stderr
+    assert "./detect: no such" in process.stderr
 
 
 @pytest.mark.slow
@@ -161,13 +155,6 @@ def test_the_first_help_fits_a_screen():
     assert "--token-file" not in text
 
 
-@pytest.mark.parametrize("name", sorted(command_names()))
-def test_the_help_of_every_command_fits_a_screen(name):
-    lines = helped(name, "--help").output.splitlines()
-    assert len(lines) <= 60
-    assert [line for line in lines if len(line) > 80] == []
-
-
 @pytest.mark.parametrize("command", [(), ("detect",), ("compare",)], ids=str)
 def test_help_of_a_group_and_of_an_option(command):
     whole = helped(*command, "--help", "all").output
@@ -208,6 +195,7 @@ def test_alone_it_is_six_lines():
     code, text = said()
     assert code == 2
     assert len(text.splitlines()) == 6
+    assert "SOURCE" in text
 
 
 HABITS = [
@@ -313,12 +301,13 @@ def test_a_file_of_that_name_is_a_source(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", sorted(command_names()))
-def test_help_has_groups_and_fits_the_terminal(name, monkeypatch):
-    for width in (60, 100):
-        monkeypatch.setenv("COLUMNS", str(width))
-        text = CliRunner().invoke(cli, [name, "--help"], prog_name="detect-video").output
-        rows = [row for row in text.splitlines() if not row.strip().startswith("detect-video ")]
-        assert max(map(len, rows)) <= width
+def test_the_help_of_every_command_fits_a_screen(name):
+    for width in (60, 80, 100):
+        lines = helped(name, "--help", width=width).output.splitlines()
+        if width < 80:
+            lines = [line for line in lines if not line.strip().startswith("detect-video ")]
+        assert max(map(len, lines)) <= width
+        assert len(lines) <= 60 or width != 80
 
 
 def test_config_show_names_value_and_origin(tmp_path):

@@ -20,6 +20,7 @@ from detector.core.run.plan import Asked
 from detector.core.terminal.pictures import PictureLines, picture_line
 from detector.core.types import Detections, Frame, FrameTimes
 from tests.cli.command import detect_video
+from tests.covering import covering
 
 NAMES = ("person", "bus", "a class with a name that nobody would expect to be so long")
 
@@ -47,9 +48,14 @@ def test_a_line_says_sizes_objects_and_times() -> None:
     assert "4 persons, 1 bus" in unmeasured
 
 
-@pytest.mark.parametrize("name", ["b.jpg", "long" * 30, "视频" * 30, "a\x1b[2Jb.jpg"])
-@pytest.mark.parametrize("counts", [[0, 0, 0], [1, 0, 0], [4, 1, 0], [4, 1, 12], [0, 0, 300]])
-@pytest.mark.parametrize("batch", [1, 16])
+@pytest.mark.parametrize(
+    ("name", "counts", "batch"),
+    covering(
+        ["b.jpg", "long" * 30, "视频" * 30, "a\x1b[2Jb.jpg"],
+        [[0, 0, 0], [1, 0, 0], [4, 1, 0], [4, 1, 12], [0, 0, 300]],
+        [1, 16],
+    ),
+)
 def test_a_line_fits_into_eighty_columns(name: str, counts: list[int], batch: int) -> None:
     line = picture_line(*seen(name, counts, times(batch)))
     assert cell_len(line) <= 80

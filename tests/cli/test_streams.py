@@ -47,7 +47,7 @@ def test_a_full_disk_behind_standard_output(tmp_path, arguments):
     process = shell(tmp_path, arguments, "> /dev/full")
     assert process.returncode == 6
     [line] = process.stderr.splitlines()
-    assert "standard output: No space left on device" in line
+    assert "standard output: " in line
 
 
 @pytest.mark.slow

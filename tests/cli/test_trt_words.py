@@ -168,7 +168,7 @@ def test_the_users_own_words(monkeypatch, place, reference, yaml):
     assert_same(rows(summary["outputs"]["jsonl"]), reference)
     # Beside the plan, the YAML is found by itself; and so is the engine.
     summary = run(STREET, "--model", name.with_suffix(".trt"), "--frames", 1, "--no-video")
-    assert summary["engine_reason"].startswith("engine trt: it alone runs ")
+    assert summary["engine_reason"].startswith("engine trt: it alone")
 
 
 def one_line(result, code: int, *parts: str) -> None:

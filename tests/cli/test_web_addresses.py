@@ -142,7 +142,7 @@ def test_several_addresses_have_outputs_of_their_own(web, out):
 def test_outputs_that_need_a_file_are_refused(web, out):
     process = detect_video(web.url("/clip.mp4"), "--save", "overlay", *NULL, cwd=out)
     assert process.returncode == 2
-    assert "needs a file of this machine" in process.stderr
+    assert "of this machine" in process.stderr
 
 
 # Files and cameras.
@@ -164,7 +164,7 @@ def test_files_and_pages_among_cameras_are_told(web):
     with http() as cameras:
         video = cameras.url("/mjpeg")
         assert reads_cameras([video], *config())
-        with pytest.raises(UsageError, match="--live latest takes all of them for cameras"):
+        with pytest.raises(UsageError, match="--live latest"):
             reads_cameras([video, web.url("/clip.mp4")], *config())
         with pytest.raises(SourceError, match="web page"):
             reads_cameras([video, web.url("/watch")], *config())
@@ -190,7 +190,7 @@ def test_a_stream_without_a_length_says_what_it_was_taken_for(tmp_path, out):
         url = web.put("/live", clip.read_bytes() * 20, length=False, ranges=False, kind="video/x")
         process = detect_video(url, "--frames", 5, "--engine", "null", cwd=out)
     assert process.returncode == 0, process.stderr
-    assert "taken for a live stream" in process.stderr
+    assert "live stream" in process.stderr
     assert "detect-video -" in process.stderr
 
 
@@ -234,7 +234,7 @@ def test_detector_at_addresses(web):
         assert TOKEN not in str(refused.value)
         with pytest.raises(SourceError, match="web page"):
             detector(web.url("/watch"))
-        with http() as cameras, pytest.raises(UsageError, match=r"is a camera; use stream\("):
+        with http() as cameras, pytest.raises(UsageError, match=r"stream\("):
             detector(cameras.url("/mjpeg"))
         frames = [frame for frame, _ in detector.stream(f"{web.url('/clip.mp4')}?token={TOKEN}")]
         assert [frame.index for frame in frames] == list(range(50))
@@ -247,6 +247,6 @@ def test_detector_at_addresses(web):
 def test_a_stream_of_a_camera_that_never_answers_ends_in_python_too():
     with (
         Detector(engine="null", nvtx=False, start_timeout=1.0) as detector,
-        pytest.raises(SourceError, match=r"nothing listens.*wait goes on trying"),
+        pytest.raises(SourceError, match=r"nothing listens.*wait"),
     ):
         next(detector.stream("http://127.0.0.1:9/video"))

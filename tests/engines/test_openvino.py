@@ -78,7 +78,7 @@ def test_it_loads_the_exported_file_and_says_when_that_is_damaged(tmp_path):
     ]
     with open(artefact.path, "r+b") as file:
         file.truncate(100)
-    with pytest.raises(EngineError, match="engine openvino: failed to load the graph: ") as caught:
+    with pytest.raises(EngineError, match="openvino: failed to load") as caught:
         engines.open("openvino", network)
     assert "\n" not in str(caught.value)
 
@@ -170,7 +170,7 @@ def test_what_is_timed_is_what_runs(tmp_path, own):
 
 
 def test_what_bf16_can_be_is_listed():
-    with pytest.raises(UsageError, match="bf16=none: what runs in bf16 is mixed or all"):
+    with pytest.raises(UsageError, match=r"bf16=none: .* mixed"):
         engines.open("openvino", plus_one(), EngineOptions(precision="bf16", own={"bf16": "none"}))
 
 
@@ -206,9 +206,7 @@ def test_what_is_marked_goes_through_a_file_and_nothing_is_left_of_it(
 
 def test_no_place_for_that_file_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
-    with pytest.raises(
-        EngineError, match=r"engine openvino: failed to load the graph: .*missing"
-    ) as caught:
+    with pytest.raises(EngineError, match=r"openvino: failed .*missing") as caught:
         engines.open("openvino", plus_one(), EngineOptions(precision="bf16"))
     assert "\n" not in str(caught.value)
 
@@ -230,9 +228,7 @@ def test_fp16_is_refused_where_the_plugin_would_run_something_else(openvino, mon
 
     for able, instead in ((("FP32", "BF16"), "bf16"), (("FP32", "INT8"), "int8")):
         monkeypatch.setattr(openvino, "Core", lambda able=able: Core(*able))
-        with pytest.raises(
-            EngineError, match=rf"no fp16 arithmetic \(AVX512-FP16\).*; --precision {instead} runs"
-        ):
+        with pytest.raises(EngineError, match=rf"\(AVX512-FP16\).*--precision {instead}"):
             engines.graph_wanted("openvino", "fp16")
     monkeypatch.setattr(openvino, "Core", lambda: Core("FP32", "FP16"))
     assert engines.graph_wanted("openvino", "fp16") == "fp32"
@@ -275,7 +271,8 @@ def test_what_int8_leaves_in_float_runs_in_bf16_where_that_is_asked_for(tmp_path
         assert convolutions(engine)["4.conv"] == "bf16"
         [note] = engine.notes
         ran = sorted((layer.type, layer.precision) for layer in engine.execution())
-    assert note.endswith("run in bf16 on this CPU; --engine-options float=fp32 keeps them in fp32")
+    assert "bf16" in note
+    assert "--engine-options float=fp32" in note
     timed = engines.time_layers("openvino", int8, options, [pictures(int8, 1)], runs=1)
     assert sorted((layer.type, layer.precision) for layer in timed.layers) == ran
 
@@ -303,9 +300,7 @@ def test_float_layers_of_int8_are_bf16_where_the_loss_is_known(
 
 def test_the_note_tells_the_agreement_where_it_is_known():
     network = SimpleNamespace(details={"int8": {"float_in_bf16": 0.98164}})
-    assert "run in bf16 on this CPU; agreement with fp32 is 0.981; " in compiling._float_note(
-        network
-    )
+    assert "agreement with fp32 is 0.981; " in compiling._float_note(network)
 
 
 def test_a_type_for_float_layers_that_is_none_lists_the_types(tmp_path):
@@ -353,7 +348,7 @@ def test_streams_and_threads_are_what_was_asked_for_and_none_is_pinned(concurren
 
 
 def test_other_devices_are_out_of_scope():
-    with pytest.raises(EngineError, match="engine openvino does not run on cuda; it runs on cpu"):
+    with pytest.raises(EngineError, match=r"not run on cuda.* cpu"):
         engines.graph_wanted("openvino", "fp32", "cuda:0")
 
 

@@ -120,7 +120,7 @@ def test_a_list_of_six_columns_that_nothing_explains_is_refused(tmp_path):
     exports.finished(batch=1).save(tmp_path / "x.onnx")
     for name in ("model", "yolov10n"):
         save_model(convert_model(tmp_path / "x.onnx"), tmp_path / f"{name}.xml")
-    with pytest.raises(ModelError, match=r"what its outputs mean is not known .*--names"):
+    with pytest.raises(ModelError, match=r"outputs .*not known .*--names"):
         open_network(str(tmp_path / "model.xml"))
     assert found_in(tmp_path / "yolov10n.xml") == [("car", 0.6, BOTH[0])] * 2
     names = tmp_path / "three.names"
@@ -149,7 +149,7 @@ def test_raw_rows_that_nothing_proves_are_probed_as_those_of_onnx_files(tmp_path
     assert ended.returncode == 4
     [line] = ended.stderr.splitlines()
     assert re.search(f"look like .*, but cannot be: .*{said}.*; is it a detector", line)
-    assert "give the ONNX file that it was made from" in line
+    assert "give the ONNX file" in line
 
 
 def scaled(boxes: float, scores: float) -> exports.Export:
@@ -180,7 +180,7 @@ def test_a_run_of_an_ir_that_is_read_wrongly_says_to_give_the_onnx_file(tmp_path
     names.write_text("red\ngreen\n")
     with (
         Detector(str(folder), names=str(names)) as detector,
-        pytest.raises(ModelError, match=r"class 2, and there are names.*give the ONNX file"),
+        pytest.raises(ModelError, match=r"class 2.* names.* ONNX file"),
     ):
         detector(picture())
 
@@ -273,4 +273,4 @@ def test_models_show_opens_it_and_build_says_that_there_is_nothing_to_build(tmp_
     for what in (("--to", "onnx"), ("--engine", "openvino")):
         done = detect_video("build", folder, *what, cwd=tmp_path)
         assert done.returncode == 4
-        assert "no graph is left" in done.stderr
+        assert "no graph" in done.stderr

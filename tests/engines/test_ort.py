@@ -21,7 +21,7 @@ def test_it_loads_the_exported_file_and_says_when_that_is_damaged(tmp_path):
     engines.open("ort", network).close()
     with open(artefact.path, "r+b") as file:
         file.truncate(100)
-    with pytest.raises(EngineError, match="engine ort: failed to load the graph: "):
+    with pytest.raises(EngineError, match="ort: failed to load"):
         engines.open("ort", network)
 
 
@@ -142,9 +142,7 @@ def test_a_precision_that_would_be_another_is_refused(without_cuda, precision, d
 
 
 def test_int8_on_a_gpu_is_refused(with_cuda):
-    with pytest.raises(
-        EngineError, match="no int8 convolution on a GPU and would compute them in fp32"
-    ):
+    with pytest.raises(EngineError, match="no int8 convolution on a GPU"):
         engines.graph_wanted("ort", "int8", "cuda")
 
 
@@ -203,9 +201,9 @@ def test_cuda_that_fails_is_an_error_or_said_in_a_note(with_cuda, monkeypatch, a
     with engines.open("ort", plus_one(), EngineOptions(device="auto")) as engine:
         assert engine.device == "cpu"
         [note] = engine.notes
-        assert note.startswith("engine ort: failed to start its CUDA provider on cuda:0: ")
+        assert note.startswith("engine ort: failed to start")
         assert message in note
-        assert note.endswith("; it runs on the CPU")
+        assert note.endswith(" on the CPU")
     for options in (EngineOptions(device="cuda:0"), EngineOptions(device="auto", precision="tf32")):
         with pytest.raises(EngineError, match=message):
             engines.open("ort", plus_one(), options)

@@ -128,9 +128,7 @@ def test_a_name_with_odd_characters_stays_in_the_folder(tmp_path):
 @pytest.mark.parametrize("place", ["file", "file/below"])
 def test_a_folder_that_cannot_be_written_names_the_option(tmp_path, place):
     (tmp_path / "file").write_text("")
-    with pytest.raises(
-        OutputError, match=r"the graph cannot be written there: .*; give --engines-dir DIR"
-    ) as caught:
+    with pytest.raises(OutputError, match=r"cannot be written.*--engines-dir DIR") as caught:
         export(plus_one(), tmp_path / place)
     assert caught.value.exit_code == 6
 
@@ -141,7 +139,7 @@ def test_a_failure_while_writing_leaves_nothing_behind(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     network = plus_one()
-    with pytest.raises(OutputError, match="No space left on device"):
+    with pytest.raises(OutputError, match="No space left"):
         export(network, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [store.LOCK]
     assert network.path is None

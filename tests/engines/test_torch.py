@@ -63,10 +63,7 @@ def test_operators_without_a_module_are_listed_by_name():
     network = plus_one()
     network.graph.graph.node[2].op_type = "NonZero"
     network.graph.graph.node[3].op_type = "ScatterND"
-    with pytest.raises(
-        EngineError,
-        match="no module for the operators NonZero, ScatterND of this graph; use --engine ort",
-    ):
+    with pytest.raises(EngineError, match=r"NonZero, ScatterND .*--engine ort"):
         engines.open("torch", network)
 
 

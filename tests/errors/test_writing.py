@@ -56,7 +56,7 @@ def test_a_file_that_cannot_be_written_is_an_output_error_with_its_name_and_cure
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
     for target in (tmp_path / "file/x.json", tmp_path / "folder"):
-        with pytest.raises(OutputError, match=r"cannot be written: .*; give --there") as caught:
+        with pytest.raises(OutputError, match=r"cannot be written: .*--there") as caught:
             write_whole(target, b"x", "give --there")
         assert str(target) in str(caught.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]

@@ -136,7 +136,7 @@ def test_what_wins_only_sometimes_is_no_winner():
 def test_what_fails_is_said_and_does_not_end_the_search():
     found = search(Job(lambda s: None if s.get("engine") == "torch" else by_rules(s)))
     assert found.settings["precision"] == "int8"
-    assert "--engine torch --precision fp32: not tried: it does not run here" in found.notes
+    assert any("--engine torch --precision fp32: not tried" in note for note in found.notes)
 
 
 def test_the_better_half_runs_on_twice_as_many_frames():
@@ -170,7 +170,7 @@ def test_it_says_that_it_had_no_time():
 def test_where_nothing_is_found_only_fp32_is_taken():
     found = search(Job(by_rules, empty=True))
     assert found.settings.get("precision", "fp32") == "fp32"
-    assert any("nothing was detected in these frames" in note for note in found.notes)
+    assert any("nothing was detected" in note for note in found.notes)
 
 
 def test_random_weights_say_nothing_about_precision():
@@ -273,11 +273,11 @@ def test_nothing_is_kept_where_the_defaults_stand(monkeypatch):
 def test_undo_goes_alone(tmp_path, more):
     done = detect_video("tune", "--undo", *more, "--engines-dir", tmp_path, cwd=tmp_path)
     assert done.returncode == 2
-    assert "--undo forgets all that --use kept" in done.stderr
+    assert "--undo forgets all" in done.stderr
 
 
 def test_undo_where_nothing_was_kept(tmp_path):
     done = detect_video("tune", "--undo", "--engines-dir", tmp_path, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "Nothing that tune --use kept" in done.stdout
+    assert "Nothing that tune" in done.stdout
     assert detect_video("tune", cwd=tmp_path).returncode == 2

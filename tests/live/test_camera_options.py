@@ -55,7 +55,7 @@ def test_an_option_of_cameras_is_refused_for_a_file(name: str):
 
 def test_a_file_of_options_counts_where_it_asks_for_something():
     refuse_camera_options([__file__], config(policy="latest", clips=False, segment=10))
-    with pytest.raises(UsageError, match="--mqtt is for cameras; add"):
+    with pytest.raises(UsageError, match="--mqtt is for cameras"):
         refuse_camera_options([__file__], config(mqtt="mqtt://host/topic"))
 
 
@@ -65,7 +65,7 @@ def test_what_is_taken_back_and_what_is_for_files_too_is_not_refused():
 
 
 def test_loop_is_no_cure_for_what_is_no_file(tmp_path: Path):
-    with pytest.raises(UsageError, match="--clips is for cameras, not for files; leave it out"):
+    with pytest.raises(UsageError, match="--clips is for cameras"):
         refuse_camera_options([str(tmp_path)], config(clips=True))
 
 
@@ -80,5 +80,5 @@ def test_the_command_refuses_before_it_loads_anything(tmp_path: Path):
 @pytest.mark.parametrize("given", [{"rect": True}, {"save_times": True}], ids=str)
 def test_options_of_files_are_refused_for_cameras(given: dict[str, bool]):
     flag = "--" + next(iter(given)).replace("_", "-")
-    with pytest.raises(UsageError, match=f"{flag} is for files, not for cameras"):
+    with pytest.raises(UsageError, match=f"{flag} is for files"):
         LiveAsked.of(["rtsp://h/x"], Asked.of(config(**given)))

@@ -46,7 +46,7 @@ def test_growth_after_the_first_ten_minutes_is_a_slope():
     assert memory.slope_mb_per_hour == pytest.approx(6, rel=1e-3)
     assert memory.slope_low <= memory.slope_mb_per_hour <= memory.slope_high
     assert memory.slope_reason is None
-    assert "growth +6.0 MB an hour, 95% interval [+6.0 .. +6.0]" in live_memory_text(memory)
+    assert "+6.0 MB an hour, 95% interval [+6.0 .. +6.0]" in live_memory_text(memory)
 
 
 def test_noise_without_growth_has_zero_in_its_interval():
@@ -64,7 +64,7 @@ def test_a_short_run_says_why_there_is_no_slope():
     hour.pass_minutes(19)
     memory = hour.watch.figures()
     assert memory.slope_mb_per_hour is None
-    assert "10 minutes after the run's first 10" in live_memory_text(memory)
+    assert "10 minutes after" in live_memory_text(memory)
     hour.pass_minutes(1)
     assert hour.watch.figures().slope_mb_per_hour == pytest.approx(0)
 

@@ -476,7 +476,7 @@ class TestList:
         result = run_during(feeds, change, "cameras.yaml", around=Around(say=said.append))
         assert result.exit_code == 0
         assert len(feeds) == 1
-        assert any("the cameras stay as they were" in line for line in said)
+        assert any("cameras stay" in line for line in said)
 
     def test_the_page_starts_and_stops_cameras(self, feeds):
         self.write("a", "b")
@@ -597,5 +597,5 @@ class TestWhatIsLive:
     def test_a_file_among_cameras_is_refused(self):
         with pytest.raises(UsageError, match=r"in\.mp4.*--loop"):
             reads_cameras(["rtsp://a/b", "in.mp4"], config())
-        with pytest.raises(UsageError, match="standard input among cameras; run it by itself"):
+        with pytest.raises(UsageError, match="standard input among"):
             reads_cameras(["-", "rtsp://a/b"], config())

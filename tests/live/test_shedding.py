@@ -48,6 +48,7 @@ from detector.live.sources.shedding import (
     Shedding,
 )
 from detector.live.sources.status import Status
+from tests.covering import covering
 from tests.live.fake_feeds import FullCores
 from tests.live.servers import make_clip, read_clock
 from tests.waiting import PATIENCE_S, wait_for
@@ -211,9 +212,10 @@ class TestCourse:
         assert needed[1:] == sorted(needed[1:])
         assert MOST_PATIENCE <= needed[-1] <= MOST_PATIENCE + 2
 
-    @pytest.mark.parametrize("gop", [10, 25, 50])
-    @pytest.mark.parametrize("decoding", [0.01, 0.05, 0.1])
-    @pytest.mark.parametrize("load", [0.5, 1.5, 4.0, 20.0])
+    @pytest.mark.parametrize(
+        ("gop", "decoding", "load"),
+        covering([10, 25, 50], [0.01, 0.05, 0.1], [0.5, 1.5, 4.0, 20.0]),
+    )
     def test_a_machine_finds_its_rest(self, gop: int, decoding: float, load: float) -> None:
         """Of what the machine can do in a group's time decoding takes its part and detecting the
         rest: ``load`` is what all pictures would need, ``decoding`` the cost of decoding one where

@@ -13,6 +13,7 @@ from fractions import Fraction
 import numpy as np
 
 from detector.core.loop.parts import Parts
+from detector.core.timeline import WORK, Timeline
 from detector.core.types import Candidates, Detections, Frame, Letterbox, SourceInfo
 
 INFO = SourceInfo("stub", "video", 8, 8, Fraction(25), Fraction(1, 25))
@@ -168,3 +169,13 @@ def stub_parts(
         sinks=[StubSink(lambda: work("write"), fail.get("write"))],
         **more,
     )
+
+
+def work_calls(timeline: Timeline) -> dict[str, int]:
+    """Stage -> how often it worked, over all tracks."""
+    return {
+        stage: span.calls
+        for track in timeline.tracks.values()
+        for (stage, kind), span in track.spans.items()
+        if kind == WORK
+    }

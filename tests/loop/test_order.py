@@ -1,6 +1,5 @@
 """Order, completeness and errors of both loops, in every small combination."""
 
-import itertools
 import random
 import threading
 import time
@@ -11,11 +10,12 @@ from detector.core.loop.overlapped import frames_overlapped
 from detector.core.loop.parts import Progress
 from detector.core.loop.sync import frames_in_turn
 from detector.core.stages.still import LEVELS, Stillness
-from detector.core.timeline import WORK, OffTimeline, Timeline
-from tests.loop.stubs import stub_parts
+from detector.core.timeline import OffTimeline, Timeline
+from tests.covering import covering
+from tests.loop.stubs import stub_parts, work_calls
 
 LOOPS = [frames_in_turn, frames_overlapped]
-COMBINATIONS = list(itertools.product([1, 2, 3], [1, 2, 3], [1, 2, 3, 5], [1, 2], [0, 1, 2, 7]))
+COMBINATIONS = covering([1, 2, 3], [1, 2, 3], [1, 2, 3, 5], [1, 2], [0, 1, 2, 7], together=3)
 
 
 def consume(parts, loop, timeline=None, progress=None):
@@ -60,12 +60,7 @@ def test_still_frames_repeat_the_last_that_was_inferred(loop, batch):
     assert pairs == [(i, float(i - i % every)) for i in range(frames)]
     inferred = -(-frames // every)
     assert (progress.written, progress.reused) == (frames, frames - inferred)
-    counts = {
-        stage: span.calls
-        for track in timeline.tracks.values()
-        for (stage, kind), span in track.spans.items()
-        if kind == WORK
-    }
+    counts = work_calls(timeline)
     assert counts["head"] == inferred
     assert counts["preprocess"] == counts["nms"] == counts["write"] == frames
     assert counts["infer"] <= inferred

@@ -10,11 +10,12 @@ from detector.core.loop.overlapped import frames_overlapped
 from detector.core.loop.parts import Progress
 from detector.core.loop.sync import frames_in_turn
 from detector.core.stages.still import LEVELS, Stillness
-from detector.core.timeline import WORK, OffTimeline, Timeline
+from detector.core.timeline import OffTimeline, Timeline
 from detector.core.timeline.order import longest_batch
 from detector.core.types import Detections
 from detector.tracks.looks import Looks
-from tests.loop.stubs import stub_parts
+from tests.covering import covering
+from tests.loop.stubs import stub_parts, work_calls
 
 LOOPS = [frames_in_turn, frames_overlapped]
 FRAMES = 23
@@ -53,10 +54,9 @@ def consume(parts, loop, timeline=None):
     return pairs, progress
 
 
-@pytest.mark.parametrize("every", [2, 5])
 @pytest.mark.parametrize(
-    ("batch", "concurrency", "requests", "image_bytes"),
-    [*itertools.product([1, 2, 3], [1, 2], [1, 2, 5], [1, 1 << 20])],
+    ("batch", "concurrency", "requests", "image_bytes", "every"),
+    covering([1, 2, 3], [1, 2], [1, 2, 5], [1, 1 << 20], [2, 5], together=3),
 )
 def test_every_small_combination(batch, concurrency, requests, image_bytes, every):
     """Also where there is memory for hardly any picture."""
@@ -73,12 +73,7 @@ def test_batches_are_full_of_frames_that_are_inferred(loop, batch):
     """A batch costs what it costs however few rows it has: so it reaches over the others."""
     timeline, every = Timeline(), 3
     consume(spared_parts(every, batch, 4, 1), loop, timeline)
-    counts = {
-        stage: span.calls
-        for track in timeline.tracks.values()
-        for (stage, kind), span in track.spans.items()
-        if kind == WORK
-    }
+    counts = work_calls(timeline)
     looks = -(-FRAMES // every)
     assert counts["preprocess"] == counts["head"] == looks
     assert counts["infer"] == -(-looks // batch)

@@ -69,7 +69,7 @@ def test_a_name_outside_the_list_is_refused_by_name(tmp_path, home, name):
     canary = tmp_path / "ran"
     path = zipped(tmp_path / "x.pt", call(home, name, f"touch {canary}"))
     message = refusal(path)
-    assert "refused, nothing of it was run" in message
+    assert "refused, " in message
     assert f"{home}.{name}" in message
     assert not canary.exists()
 
@@ -79,7 +79,7 @@ def test_several_names_are_counted_and_the_dangerous_come_before_the_newer_famil
         foreign("ultralytics.nn.tasks", "DetectionModel")
     ]
     message = refusal(zipped(tmp_path / "x.pt", pickled(content)[0]))
-    assert "names a.f0, a.f1, a.f2 and 2 more, which" in message
+    assert "a.f0, a.f1, a.f2 and 2 more" in message
 
 
 @pytest.mark.parametrize("protocol", [2, 4, 5])
@@ -119,7 +119,7 @@ def test_the_second_gate_asks_again_for_every_name(tmp_path):
             b"\x80\x04\x8c\x02os\x8c\x06system\x93.",
             b"\x80\x02(ios\nsystem\n.",
         ):
-            with pytest.raises(pickle.UnpicklingError, match=r"os\.system is not allowed"):
+            with pytest.raises(pickle.UnpicklingError, match=r"os\.system is not"):
                 unpickle.Unpickler(data, archive).load()
 
 
@@ -247,7 +247,7 @@ def test_entries_that_overlap_are_refused(tmp_path):
 
 
 def test_a_pickle_larger_than_any_networks_is_refused(tmp_path):
-    assert "its data.pkl has 17 MB" in refusal(zipped(tmp_path / "x.pt", bytes(17 << 20)))
+    assert "data.pkl has 17 MB" in refusal(zipped(tmp_path / "x.pt", bytes(17 << 20)))
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_zips_that_are_no_checkpoint(tmp_path):
     assert "TorchScript" in refusal(path)
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("readme.txt", "x")
-    assert "holds 0 entries data.pkl" in refusal(path)
+    assert "0 entries data.pkl" in refusal(path)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_newer_families_are_recognised_and_told_the_way(tmp_path, name):
         f"a model of a newer family ({name}: YOLOv8 and later, YOLOv5u, RT-DETR) "
         "cannot be read from .pt" in message
     )
-    assert "model=yolov8n.pt format=onnx, and give --model yolov8n.onnx" in message
+    assert "model=yolov8n.pt format=onnx" in message
 
 
 @pytest.mark.parametrize(
@@ -325,10 +325,10 @@ def test_layers_that_only_a_newer_family_has_do_not_make_it_a_damaged_file(tmp_p
         {"model": module("ultralytics.nn.tasks.RTDETRDetectionModel"), "layers": layers},
     )
     message = refusal(path)
-    assert "(ultralytics.nn.tasks.RTDETRDetectionModel: YOLOv8 and later" in message
-    assert "yolo export model=rtdetr-l.pt format=onnx" in message
+    assert "ultralytics.nn.tasks.RTDETRDetectionModel: " in message
+    assert "model=rtdetr-l.pt format=onnx" in message
     alone = refusal(saved(tmp_path / "other.pt", {"layers": layers}))
-    assert "torch.nn.modules.normalization.LocalResponseNorm, which no YOLOv5" in alone
+    assert "torch.nn.modules.normalization.LocalResponseNorm" in alone
 
 
 def test_a_file_cut_anywhere_is_refused(tmp_path, shared):

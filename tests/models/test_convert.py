@@ -255,5 +255,5 @@ def test_names_of_other_forms(tensor: str, name: str) -> None:
 
 
 def test_only_fp32_is_converted() -> None:
-    with pytest.raises(ModelError, match="the graph is fp16"):
+    with pytest.raises(ModelError, match="graph is fp16"):
         convert_to_halves(convert_to_halves(tiny(), "fp16"), "bf16")

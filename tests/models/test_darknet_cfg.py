@@ -190,7 +190,7 @@ def test_size_overrides_the_cfg_and_must_be_a_multiple_of_the_stride():
     assert (made.layers[1].height, made.layers[1].width) == (4, 1)
     with pytest.raises(ModelError, match=r"--size.*18: 16$"):
         plan(text, size=(16, 18))
-    with pytest.raises(ModelError, match=r"out of range.*--size takes 1 to"):
+    with pytest.raises(ModelError, match=r"out of range.*--size"):
         plan(text, size=(0, 16))
 
 
@@ -211,5 +211,5 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path):
     (tmp_path / "a.cfg").write_bytes(bytes(range(256)) * 10)
     with pytest.raises(ModelError, match=r"a\.cfg:"):
         read_cfg(tmp_path / "a.cfg")
-    with pytest.raises(ModelError, match="cannot be read: Is a directory"):
+    with pytest.raises(ModelError, match="Is a directory"):
         read_cfg(tmp_path)

@@ -134,7 +134,7 @@ def test_a_signalling_nan_is_refused_without_a_warning(cfg):
 
 
 def test_weights_missing_given_elsewhere_random_and_both(cfg, tmp_path):
-    with pytest.raises(ModelError, match="--weights FILE or --random-weights"):
+    with pytest.raises(ModelError, match=r"--weights FILE .*--random-weights"):
         open_network(str(cfg))
     elsewhere = tmp_path / "other.bin"
     elsewhere.write_bytes(struct.pack("<3iq", 0, 2, 5, 0) + stored(random_weights(plan(), 3)))
@@ -148,9 +148,9 @@ def test_weights_missing_given_elsewhere_random_and_both(cfg, tmp_path):
     assert drawn.graph.graph != open_network(str(cfg), random_seed=4).graph.graph
     with pytest.raises(UsageError, match="exclude each other"):
         open_network(str(cfg), weights=str(elsewhere), random_seed=3)
-    with pytest.raises(ModelError, match="cannot be read: No such file"):
+    with pytest.raises(ModelError, match=r"absent.*No such file"):
         open_network(str(cfg), weights=str(tmp_path / "absent"))
-    with pytest.raises(ModelError, match="out of range: a seed is"):
+    with pytest.raises(ModelError, match="a seed is"):
         open_network(str(cfg), random_seed=2**32)
 
 

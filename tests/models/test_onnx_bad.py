@@ -406,14 +406,14 @@ def test_a_file_with_one_open_side_is_not_fixed_at_zero(tmp_path, side, fixed):
 
 
 def test_the_family_of_another_front_end_is_refused(tmp_path):
-    with pytest.raises(UsageError, match=r"--family yolov8: not for street.cfg"):
+    with pytest.raises(UsageError, match=r"--family yolov8: .*street.cfg"):
         open_network("street", family="yolov8")
 
 
 def test_the_user_may_say_what_it_is(tmp_path):
     """84 rows of 8, as of YOLOv6: not YOLOX (there is arithmetic), nor YOLOv8 (5 + 3 columns)."""
     path = exports.decoded(count=84).save(tmp_path / "m.onnx", STATED)
-    with pytest.raises(ModelError, match="its family was not recognised"):
+    with pytest.raises(ModelError, match="family was not"):
         open_network(path)
     network = open_network(path, family="yolov5")
     assert (network.family, network.details["layout"]) == ("yolov5", "decoded")
@@ -433,7 +433,7 @@ def test_what_the_user_says_does_not_turn_finished_boxes_into_raw_ones(tmp_path)
     for family in ("yolov5", "yolov7", "yolov8", "yolox"):
         assert open_network(path, family=family).details["layout"] == "end-to-end"
     few = exports.anchor_free(cells=90).save(tmp_path / "few.onnx")
-    with pytest.raises(ModelError, match="its family was not recognised"):
+    with pytest.raises(ModelError, match="family was not"):
         open_network(few)
     network = open_network(few, family="yolov8")
     assert (network.details["layout"], len(network.names)) == ("anchor-free", 3)

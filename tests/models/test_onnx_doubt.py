@@ -101,8 +101,8 @@ def test_a_run_ends_at_a_class_below_the_first_name(tmp_path):
     ended = detect_video("red.png", "--model", path, "--engine", "ort", cwd=tmp_path)
     assert ended.returncode == 4
     [line] = [line for line in ended.stderr.splitlines() if "read wrongly" in line]
-    assert "is 1 below the first name's number" in line
-    assert "detect-video models describe ssd.onnx writes a file for --describe" in line
+    assert "1 below the first" in line
+    assert "detect-video models describe ssd.onnx" in line
 
 
 def test_a_description_says_where_the_names_begin_or_what_means_nothing(tmp_path):
@@ -124,7 +124,7 @@ def test_padding_of_a_list_ends_no_run(tmp_path):
 
 def test_the_probe_sees_labels_from_zero(tmp_path):
     path = zoo_ssd((0, 3)).save(tmp_path / "ssd.onnx")
-    with pytest.raises(ModelError, match="has class 0, and its names would begin at 1"):
+    with pytest.raises(ModelError, match=r"class 0, .* begin at 1"):
         open_network(path)
 
 
@@ -135,4 +135,4 @@ def test_a_file_of_ours_passes_the_doubt_on(tmp_path):
     assert detect_video(*command, cwd=tmp_path).returncode == 0
     ended = detect_video("red.png", "--model", "own.onnx", "--engine", "ort", cwd=tmp_path)
     assert ended.returncode == 4
-    assert "build it again, from the exported file" in ended.stderr
+    assert "build it again" in ended.stderr

@@ -287,7 +287,7 @@ def test_transformers_are_told_apart_by_how_their_boxes_are_made(
 
 def test_a_transformer_of_another_head_is_asked_for(tmp_path):
     path = transformer("unknown", 7).save(tmp_path / "model.onnx")
-    with pytest.raises(ModelError, match="Name its family with --family"):
+    with pytest.raises(ModelError, match="Name its family"):
         open_network(path)
 
 
@@ -365,7 +365,7 @@ def test_the_reported_files(shared):
     assert {name for name, _, _ in found} == {"person", "bicycle", "car"}
     assert max(max(box) for _, _, box in found) > 100
     assert min(box[2] - box[0] for _, _, box in found) > 1
-    with pytest.raises(ModelError, match="boxes in output0 columns 2-5"):
+    with pytest.raises(ModelError, match="output0 columns 2-5"):
         open_network(str(shared / "data/reports/rows_cls_first.onnx"))
 
 
@@ -382,7 +382,7 @@ def test_the_user_decides_where_the_file_does_not(tmp_path):
     assert (network.family, network.input.geometry) == ("mmdet-yolox", "top-left")
     rtmdet = open_network(path, family="mmdet-rtmdet")
     assert rtmdet.input.pad_value == 114
-    with pytest.raises(ModelError, match="there is no output"):
+    with pytest.raises(ModelError, match="no output"):
         open_network(path, family="ssd-zoo")
 
 
@@ -531,7 +531,7 @@ def test_a_branch_on_a_side_that_is_known_beside_one_that_is_not(tmp_path):
 
 def test_any_other_branch_is_refused(tmp_path):
     path = asks_for_boxes(nothing=0.0).save(tmp_path / "m.onnx")
-    with pytest.raises(ModelError, match="holds If, and the picture decides"):
+    with pytest.raises(ModelError, match="holds If, "):
         open_network(path, family="torchvision")
 
 

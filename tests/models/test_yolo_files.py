@@ -144,7 +144,7 @@ def test_tensors_alone_are_recognised_among_the_packaged_networks(tmp_path, shar
 @pytest.mark.slow
 def test_tensors_that_no_packaged_network_fits_say_what_to_give(tmp_path):
     path = saved(tmp_path / "mine.pt", tensors_of())
-    with pytest.raises(ModelError, match=r"--model NAME\.yaml --weights mine\.pt"):
+    with pytest.raises(ModelError, match=r"NAME\.yaml --weights mine\.pt"):
         open_network(str(path))
 
 
@@ -159,9 +159,9 @@ def test_stored_anchors_win_over_the_descriptions(described):
         (2, 4),
         (6, 8),
     )
-    with pytest.raises(ModelError, match="no anchors, nor have the weights"):
+    with pytest.raises(ModelError, match="no anchors"):
         described(tensors_of(), {**SMALL, "anchors": 2})
-    with pytest.raises(ModelError, match="its anchors are no sizes"):
+    with pytest.raises(ModelError, match="no sizes"):
         described({**tensors_of(), "model.1.anchors": np.float32([[[0, 2], [3, np.inf]]])})
 
 
@@ -246,13 +246,11 @@ def test_names_of_another_number(tmp_path):
     path = saved(tmp_path / "x.pt", {"model": whole(names=["a", "b", "c"])})
     network = open_network(str(path), size=SIZE)
     assert network.names == ("class0", "class1")
-    assert "holds 3 names for 2 classes" in network.warnings[0]
+    assert "3 names for 2" in network.warnings[0]
     (tmp_path / "given").write_text("x\ny\n")
     assert open_network(str(path), names=str(tmp_path / "given"), size=SIZE).names == ("x", "y")
     (tmp_path / "given").write_text("x\ny\nz\n")
-    with pytest.raises(
-        ModelError, match=r"given: holds 3 names.* x\.pt has 2 classes.* --names FILE"
-    ):
+    with pytest.raises(ModelError, match=r"3 names.* x\.pt has 2.* --names FILE"):
         open_network(str(path), names=str(tmp_path / "given"), size=SIZE)
 
 
@@ -324,11 +322,11 @@ def test_a_wrong_entry_of_safetensors_is_named(tmp_path, entry, message):
 
 def test_weights_beside_weights_exclude_each_other(tmp_path):
     path = str(saved(tmp_path / "x.pt", tensors_of()))
-    with pytest.raises(UsageError, match="holds its own weights"):
+    with pytest.raises(UsageError, match="its own weights"):
         open_network(path, weights=path)
     with pytest.raises(UsageError, match="exclude each other"):
         open_network("yolov5n.yaml", weights=path, random_seed=1)
-    with pytest.raises(ModelError, match="--weights FILE or --random-weights"):
+    with pytest.raises(ModelError, match=r"--weights FILE .*--random-weights"):
         open_network("yolov5n.yaml")
 
 

@@ -212,14 +212,14 @@ def test_a_record_that_was_changed_is_not_taken_and_is_said(tmp_path):
     path.write_text(json.dumps(document))
     assert chosen(tmp_path)[0] == "ort"
     (line,) = take(tmp_path).notes
-    assert line.startswith(f"{path}: measured.json does not prove that a run of this account")
+    assert line.startswith(f"{path}: measured.json does not prove")
 
 
 def test_a_file_of_another_version_is_said_and_kept(tmp_path):
     path = tmp_path / measurements.FILE
     path.write_text(json.dumps(proof.seal(path.name, {"schema": 1, "comparisons": []})))
     (line,) = take(tmp_path).notes
-    assert line.startswith(f"{path}: written by another version of detect-video, not used; ")
+    assert line.startswith(f"{path}: written by another version")
     compared(tmp_path, DEFAULT, FASTER)
     assert take(tmp_path).notes == ()
     assert (tmp_path / f"{measurements.FILE}.replaced").exists()
@@ -256,9 +256,7 @@ def test_the_fastest_that_was_measured_and_agrees(tmp_path):
     )
     engine, precision, reason = chosen(tmp_path)
     assert (engine, precision) == ("torch", "bf16")
-    assert reason.startswith(
-        "engine torch, bf16: measured 2.9x of ort fp32 on this machine (compare, 20"
-    )
+    assert reason.startswith("engine torch, bf16: measured 2.9x of ort fp32")
     assert reason.endswith("), agreement 0.97")
 
 
@@ -282,9 +280,7 @@ def test_what_is_never_picked(tmp_path, other):
 
 def test_that_nothing_was_better_is_said(tmp_path):
     compared(tmp_path, DEFAULT, row("torch", "fp32", 5, 6, 7))
-    assert chosen(tmp_path)[2].startswith(
-        "engine ort, fp32: nothing measured on this machine was faster within the"
-    )
+    assert chosen(tmp_path)[2].startswith("engine ort, fp32: nothing")
 
 
 @pytest.mark.parametrize(
@@ -304,7 +300,7 @@ def test_the_question_is_asked_only_where_the_answer_would_count(tmp_path, rows,
     recorded = record_comparison(document, config(tmp_path)).recorded
     assert chosen(tmp_path)[0] == ("torch" if counts else "ort")
     if "random_weights" in about:
-        assert recorded.startswith("not kept: with random weights")
+        assert recorded.startswith("not kept: ")
         assert not (tmp_path / measurements.FILE).exists()
 
 
@@ -342,7 +338,7 @@ def test_a_run_of_the_same_kind_takes_what_was_found_and_says_so(tmp_path):
     assert choice.config.output.quality == "fast"
     assert "tuned for 1280x720 h264" in choice.reason
     assert "1.8 times" in choice.reason
-    assert "detect-video tune --undo undoes it" in choice.reason
+    assert "detect-video tune --undo" in choice.reason
 
 
 @pytest.mark.parametrize(

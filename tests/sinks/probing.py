@@ -12,6 +12,7 @@ from typing import Any
 import av
 import numpy as np
 
+from detector.core import sinks
 from detector.core.types import Detections, Frame, Scene, SourceInfo, ZoneCount, ZoneEvent
 
 NAMES = ("person", 'a "quoted", name')
@@ -43,6 +44,17 @@ def brightness(index: int) -> int:
 def one_person(score: float = 0.91) -> Detections:
     boxes = np.array([[1.234, 2, 30.5, 40.999]], np.float32)
     return Detections(boxes, np.array([score], np.float32), np.array([0]), NAMES)
+
+
+def write_video(
+    path: Path, frames: list[Frame], options: dict[str, Any] | None = None, **info: Any
+) -> sinks.Sink:
+    sink = sinks.open("video", path, **(options or {}))
+    sink.open(make_info(**info))
+    for frame in frames:
+        sink.write(frame, Detections.empty())
+    sink.close()
+    return sink
 
 
 class ClosedBook:

@@ -190,7 +190,7 @@ def test_a_track_that_nothing_decodes_is_a_note_and_the_others_stay(tmp_path: Pa
     source.write_bytes(data.replace(b"A_FLAC", b"A_XXXX"))
     notes = run(source, tmp_path / "a.mp4")
     assert tracks(tmp_path / "a.mp4") == [("aac", "eng", True)]
-    assert any("could not be copied: nothing here can decode it" in note for note in notes)
+    assert any("nothing here can decode" in note for note in notes)
 
 
 @pytest.mark.slow
@@ -292,7 +292,7 @@ def test_the_reported_file(shared: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a.m2v", "a.h264", "a.mjpeg"])
 def test_a_raw_stream_has_no_times_to_copy(name: str, folder: Path, tmp_path: Path) -> None:
     ffmpeg("-i", folder / "two.mp4", "-an", "-frames:v", "5", tmp_path / name)
-    with pytest.raises(UsageError, match="its packets carry no times"):
+    with pytest.raises(UsageError, match="no times"):
         fail_at_overlay(tmp_path / name)
 
 

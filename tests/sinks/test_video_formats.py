@@ -10,7 +10,7 @@ import av
 import cv2
 import numpy as np
 import pytest
-from probing import brightness, decode, make_frame, make_info, probe
+from probing import brightness, decode, make_frame, make_info, probe, write_video
 
 from detector.core import sinks
 from detector.core.config.schema import OutputConfig
@@ -32,15 +32,6 @@ CODECS = {
 LATE = (".ts", ".flv")
 
 
-def write(path: Path, frames: list[Frame], options: Any = None, **info: Any) -> sinks.Sink:
-    sink = sinks.open("video", path, **(options or {}))
-    sink.open(make_info(**info))
-    for frame in frames:
-        sink.write(frame, NONE)
-    sink.close()
-    return sink
-
-
 def stamps(path: Path) -> list[float]:
     with av.open(str(path)) as file:
         found = [float(frame.pts * frame.time_base) for frame in file.decode(video=0)]
@@ -53,7 +44,7 @@ def stamps(path: Path) -> list[float]:
 @pytest.mark.parametrize("suffix", CODECS)
 def test_every_frame_arrives_in_order(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"x{suffix}"
-    sink = write(path, [make_frame(i) for i in range(16)])
+    sink = write_video(path, [make_frame(i) for i in range(16)])
     assert probe(path)["streams"][0]["codec_name"] == CODECS[suffix]
     assert stamps(path) == pytest.approx([i / 25 for i in range(16)], abs=0.001)
     means = [float(picture.mean()) for picture in decode(path, 64, 48)]
@@ -68,7 +59,7 @@ def test_colours_and_odd_sizes(suffix: str, tmp_path: Path) -> None:
     path, image = tmp_path / f"x{suffix}", np.zeros((47, 63, 3), np.uint8)
     image[:] = (0, 230, 240)
     image[:16, :16] = (250, 10, 5)
-    write(path, [Frame(i, i * 512, i / 25, image) for i in range(3)], width=63, height=47)
+    write_video(path, [Frame(i, i * 512, i / 25, image) for i in range(3)], width=63, height=47)
     with av.open(str(path)) as file:
         shown = next(file.decode(video=0)).to_ndarray(format="bgr24")[:47, :63]
     assert np.abs(shown[24:40, 24:56].astype(int) - image[30, 30]).mean() < 6
@@ -110,7 +101,9 @@ def test_a_full_disk(suffix: str, tmp_path: Path, small_disk: Any) -> None:
 
 @pytest.mark.parametrize("suffix", [".webm", ".avi", ".gif"])
 def test_pictures_of_another_size_fit_in(suffix: str, tmp_path: Path) -> None:
-    write(tmp_path / f"x{suffix}", [make_frame(0), make_frame(1, size=(96, 64)), make_frame(2)])
+    write_video(
+        tmp_path / f"x{suffix}", [make_frame(0), make_frame(1, size=(96, 64)), make_frame(2)]
+    )
     assert len(stamps(tmp_path / f"x{suffix}")) == 3
 
 
@@ -130,18 +123,20 @@ PAUSES = [0, 0.1, 0.5, 0.52, 2.0]  # seconds
 def test_pauses(suffix: str, wanted: list[float], tmp_path: Path) -> None:
     path = tmp_path / f"x{suffix}"
     frames = [make_frame(i, round(second * 12800)) for i, second in enumerate(PAUSES)]
-    write(path, frames, longest_gap_s=10)
+    write_video(path, frames, longest_gap_s=10)
     assert stamps(path) == pytest.approx(wanted, abs=0.041 if suffix == ".avi" else 0.006)
 
 
 def test_a_gif_shows_fifty_a_second(tmp_path: Path) -> None:
-    sink = write(tmp_path / "x.gif", [make_frame(i, i * 128) for i in range(40)], fps=Fraction(100))
+    sink = write_video(
+        tmp_path / "x.gif", [make_frame(i, i * 128) for i in range(40)], fps=Fraction(100)
+    )
     assert np.diff(stamps(tmp_path / "x.gif")) == pytest.approx([0.02] * 19)
     assert [note.split()[0] for note in sink.notes] == ["20"]
 
 
 def test_a_gif_loops(tmp_path: Path) -> None:
-    write(tmp_path / "x.gif", [make_frame(i) for i in range(3)])
+    write_video(tmp_path / "x.gif", [make_frame(i) for i in range(3)])
     data = (tmp_path / "x.gif").read_bytes()
     at = data.index(b"NETSCAPE2.0")
     assert data[at + 11 : at + 16] == b"\x03\x01\0\0\0"  # 0 times: for ever
@@ -150,7 +145,7 @@ def test_a_gif_loops(tmp_path: Path) -> None:
 def test_a_picture_that_stands_still_is_no_lost_frame(tmp_path: Path) -> None:
     for suffix in CODECS:
         frames = [Frame(i, i * 512, i / 25, np.full((48, 64, 3), 90, np.uint8)) for i in range(9)]
-        write(tmp_path / f"x{suffix}", frames)
+        write_video(tmp_path / f"x{suffix}", frames)
         assert len(stamps(tmp_path / f"x{suffix}")) == 9
 
 
@@ -284,7 +279,7 @@ def test_crf_decides_the_size(suffix: str, tmp_path: Path) -> None:
     image, sizes = cv2.GaussianBlur(noise, (5, 5), 0), []
     for crf in (1, 30, 50):
         path = tmp_path / f"{crf}{suffix}"
-        write(path, [Frame(i, i * 512, i / 25, image) for i in range(5)], {"crf": crf})
+        write_video(path, [Frame(i, i * 512, i / 25, image) for i in range(5)], {"crf": crf})
         sizes.append(path.stat().st_size)
     assert sizes == sorted(sizes, reverse=True)
 
@@ -301,7 +296,7 @@ def test_quality_decides_the_size_and_keeps_every_frame(suffix: str, tmp_path: P
             Frame(i, i * 512, i / 25, np.ascontiguousarray(image[i : i + 96, 2 * i : 2 * i + 128]))
             for i in range(30)
         ]
-        write(path, frames, {"quality": quality}, width=128, height=96)
+        write_video(path, frames, {"quality": quality}, width=128, height=96)
         assert len(stamps(path)) == 30
         sizes.append(path.stat().st_size)
     assert sizes == sorted(sizes, reverse=True)
@@ -310,7 +305,7 @@ def test_quality_decides_the_size_and_keeps_every_frame(suffix: str, tmp_path: P
 def test_without_a_word_the_quality_is_balanced(tmp_path: Path) -> None:
     frames = [make_frame(i) for i in range(12)]
     for name, options in (("a", {}), ("b", {"quality": "balanced"}), ("c", {"crf": 22.5})):
-        write(tmp_path / f"{name}.mp4", frames, options)
+        write_video(tmp_path / f"{name}.mp4", frames, options)
     contents = {(tmp_path / f"{name}.mp4").read_bytes() for name in "abc"}
     assert len(contents) == 1
 
@@ -327,5 +322,5 @@ def test_without_a_word_the_quality_is_balanced(tmp_path: Path) -> None:
     ids=str,
 )
 def test_how_vp9_is_encoded(options: dict[str, Any], tmp_path: Path) -> None:
-    write(tmp_path / "x.webm", [make_frame(i) for i in range(5)], options)
+    write_video(tmp_path / "x.webm", [make_frame(i) for i in range(5)], options)
     assert len(stamps(tmp_path / "x.webm")) == 5

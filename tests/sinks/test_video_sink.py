@@ -12,7 +12,7 @@ import av
 import cv2
 import numpy as np
 import pytest
-from probing import brightness, decode, make_frame, make_info, probe, probe_pts
+from probing import brightness, decode, make_frame, make_info, probe, probe_pts, write_video
 
 from detector.core import sinks
 from detector.core.errors import OutputError, UsageError
@@ -21,17 +21,6 @@ from detector.core.types import Detections, Frame
 from tests.cli.command import detect_video
 
 NONE = Detections.empty()
-
-
-def write_video(
-    path: Path, frames: list[Frame], *, options: dict[str, Any] | None = None, **info: Any
-) -> sinks.Sink:
-    sink = sinks.open("video", path, **(options or {}))
-    sink.open(make_info(**info))
-    for frame in frames:
-        sink.write(frame, NONE)
-    sink.close()
-    return sink
 
 
 def at(pts: list[int], step: int = 1) -> list[Frame]:

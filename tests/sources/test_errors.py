@@ -85,7 +85,7 @@ def test_unfinished_recording(tmp_path):
 
 
 def test_sound_only(tmp_path):
-    assert "no video stream in it (found: audio)" in refused(write_sound(tmp_path / "a.m4a"))
+    assert "(found: audio)" in refused(write_sound(tmp_path / "a.m4a"))
 
 
 def test_a_cover_picture_is_no_video(tmp_path):
@@ -98,7 +98,7 @@ def test_a_cover_picture_is_no_video(tmp_path):
     subprocess.run(
         ["ffmpeg", "-v", "error", "-i", sound, "-i", cover, *attach, covered], check=True
     )
-    assert "no video stream in it (found: a cover picture, audio)" in refused(covered)
+    assert "(found: a cover picture, audio)" in refused(covered)
 
 
 def test_no_frame_decodes(tmp_path):
@@ -108,12 +108,12 @@ def test_no_frame_decodes(tmp_path):
     for at in range(start + 40, len(data)):
         data[at] = 0
     path.write_bytes(data)
-    assert "no frame can be decoded" in refused(path)
+    assert "no frame" in refused(path)
 
 
 def test_folders_and_globs_without_pictures(tmp_path):
     assert "nothing at all" in refused(tmp_path)
-    assert "no picture and no video" in refused(tmp_path)
+    assert "no picture" in refused(tmp_path)
     assert ".mp4" in refused(tmp_path)
     write_video(tmp_path / "a.mp4")
     assert "1 video" in refused(tmp_path)
@@ -131,8 +131,8 @@ def test_links_that_lead_nowhere(tmp_path):
     """Also where they lie among pictures."""
     (tmp_path / "gone.mp4").symlink_to("absent.mp4")
     (tmp_path / "loop.png").symlink_to("loop.png")
-    assert "a link that leads nowhere (to absent.mp4)" in refused(tmp_path / "gone.mp4")
-    assert "a link that leads nowhere (to loop.png)" in refused(tmp_path / "loop.png")
+    assert "(to absent.mp4)" in refused(tmp_path / "gone.mp4")
+    assert "(to loop.png)" in refused(tmp_path / "loop.png")
     cv2.imwrite(str(tmp_path / "a.png"), picture(0))
     assert len(list(sources.open(str(tmp_path)))) == 1
 

@@ -75,12 +75,12 @@ def test_what_the_machine_cannot_hold_is_not_decoded(tmp_path, monkeypatch, name
     assert why_not_decoded(small) is None
     assert "16383x16383 pixels need 3.0 GB" in str(why_not_decoded(large))
     (tmp_path / name).write_bytes(large)
-    with pytest.raises(SourceError, match=r"this machine has 1\.0 GB"):
+    with pytest.raises(SourceError, match=r"1\.0 GB"):
         PicturesSource.open(str(tmp_path / name))
     (tmp_path / f"0{name}").write_bytes(content(name))
     source = PicturesSource.open(str(tmp_path))
     assert len(list(source)) == source.counts.bad == 1
-    assert "this machine has 1.0 GB" in source.notes[0]
+    assert "1.0 GB" in source.notes[0]
 
 
 def test_a_limit_of_the_process_counts_too(monkeypatch):

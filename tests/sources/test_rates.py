@@ -83,7 +83,7 @@ def test_where_none_is_stated_the_guess_is_said_and_the_rate_can_be_given(
     path = make(tmp_path / name, Fraction(10), *options)
     with sources.open(str(path)) as source:
         assert source.info.fps == 25
-        assert "25 frames a second, which is a guess; --rate N" in source.notes[0]
+        assert "a guess; --rate N" in source.notes[0]
     for rate in (Fraction(10), NTSC, Fraction(7, 3)):
         assert times(path, rate=rate) == [number / rate for number in range(FRAMES)]
         with sources.open(str(path), choice=Choice(rate=rate)) as source:
@@ -116,7 +116,7 @@ def test_what_is_no_rate_is_refused(text: str) -> None:
 
 def test_a_file_with_a_clock_takes_no_rate(tmp_path: Path) -> None:
     path = make(tmp_path / "a.mkv", Fraction(25), "-c:v", "mjpeg", "-pix_fmt", "yuvj420p")
-    with pytest.raises(UsageError, match=r"this file \(matroska\) has one: leave --rate out"):
+    with pytest.raises(UsageError, match=r"\(matroska\).*--rate"):
         sources.open(str(path), choice=Choice(rate=Fraction(30)))
 
 

@@ -11,6 +11,7 @@ from detector.core.stages.labels import render
 from detector.core.stages.planes import Rect, Shade, draw_boxes, draw_label, fill_areas, shades
 from detector.core.stages.preprocess import GEOMETRIES, letterbox, yuv_to_rgb
 from detector.core.types import Colours, Detections, Image, Planes
+from tests.covering import covering
 from tests.planes import BT601, BT709, FULL_RANGE, bgr_of, planes_of, yuv_of
 
 COLOURS = {"601": BT601, "709": BT709, "full range": FULL_RANGE}
@@ -52,9 +53,10 @@ def test_known_colours_both_ways(
     assert np.abs(back - rgb).max() < 0.01
 
 
-@pytest.mark.parametrize("geometry", GEOMETRIES)
-@pytest.mark.parametrize("colours", COLOURS.values(), ids=COLOURS)
-@pytest.mark.parametrize("size", [(96, 160), (64, 64), (120, 90)], ids=str)
+@pytest.mark.parametrize(
+    ("geometry", "colours", "size"),
+    covering(GEOMETRIES, COLOURS.values(), [(96, 160), (64, 64), (120, 90)]),
+)
 def test_letterbox_of_planes_is_that_of_bgr(
     geometry: str, colours: Colours, size: tuple[int, int]
 ) -> None:

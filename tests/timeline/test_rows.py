@@ -12,6 +12,7 @@ import pytest
 
 from detector.core.timeline import Timeline
 from detector.core.timeline.rows import BLOCK, COLUMNS, NOT_KNOWN, Ring, Rows, Spool
+from tests.covering import covering
 
 
 def kept(*calls, folder: Path | None = None) -> Rows:
@@ -51,9 +52,10 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("count", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 5])
-@pytest.mark.parametrize("on_disk", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "count", "on_disk"),
+    covering(KINDS, [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 5], [False, True]),
+)
 def test_rows_are_read_back_as_they_were(kind, count, on_disk, tmp_path):
     calls = KINDS[kind][:count]
     rows = kept(*calls, folder=tmp_path if on_disk else None)

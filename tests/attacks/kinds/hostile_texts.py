@@ -10,13 +10,6 @@ from tests.attacks import texts
 from tests.attacks.case import HANDLED, Case, Kind
 from tests.attacks.inputs import ENGINES, content
 
-DETECTIONS = {
-    "coco-detections": "d.json",
-    "jsonl": "d.jsonl",
-    "csv": "d.csv",
-    "mot-detections": "d.txt",
-    "yolo-detections": "d",
-}
 # Flags win over a file, so that a damaged output cannot lead out of the case's folder.
 RUN = ("in.mp4", "--engine", "null", *ENGINES, "-o", "out/", "--run-dir", "mine", "--frames", "2")
 NAMED = ("--names", "n.names")
@@ -47,9 +40,9 @@ def make(random: Random) -> Case:
     elif kind == "document":
         files = {**files, "run/session.json": files[first]}
         argv = ("report", "run", "--format", "json", "-o", "-")
-    elif kind in DETECTIONS:
+    elif kind in texts.DETECTIONS:
         dataset = "seq" if kind == "mot-detections" else "sound/l.json"
-        argv = ("eval", dataset, "--detections", DETECTIONS[kind])
+        argv = ("eval", dataset, "--detections", texts.DETECTIONS[kind])
         argv = (*argv, *NAMED) if kind == "mot-detections" else argv
     else:
         argv = ("eval", "l.json" if kind == "coco" else ".", *model, "--engine", "null", *ENGINES)
@@ -61,12 +54,7 @@ def make(random: Random) -> Case:
 @cache
 def _labelled() -> dict[str, bytes]:
     return {
-        "sound/l.json": json.dumps(texts.COCO).encode(),
-        "sound/a.png": texts.PICTURE,
-        "sound/b.png": texts.PICTURE,
-        "seq/gt/gt.txt": texts.MOT.encode(),
-        "seq/img1/000001.png": texts.PICTURE,
-        "seq/img1/000002.png": texts.PICTURE,
+        **texts.LABELLED,
         "d.json": json.dumps(texts.RESULTS).encode(),
         "n.names": b"person\nvehicle\ncar\n",
     }

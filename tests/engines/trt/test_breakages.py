@@ -9,8 +9,10 @@ import pytest
 
 from detector.core.errors import EngineError
 from tests.conformance import test_engines as conformance
-from tests.engines.trt.opening import EVERY, opened
-from tests.fakes.install import install
+from tests.covering import covering
+from tests.engines.trt.opening import opened
+from tests.fakes.install import MAJORS, install
+from tests.fakes.packages import PACKAGES
 from tests.known_answers import plus_one
 
 
@@ -120,8 +122,9 @@ def right(machine) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("breakage", [None, *BREAKAGES], ids=lambda b: b.__name__ if b else "whole")
-@pytest.mark.parametrize(("major", "memory"), EVERY)
+@pytest.mark.parametrize(
+    ("breakage", "major", "memory"), covering([None, *BREAKAGES], MAJORS, PACKAGES)
+)
 def test_what_a_gpu_would_not_forgive_is_noticed(monkeypatch, major, memory, breakage):
     machine = install(monkeypatch, major, memory)
     machine.memory = memory
@@ -138,7 +141,7 @@ def test_pycudas_context_must_be_current_in_the_thread(monkeypatch):
     install(monkeypatch, 11, "pycuda")
     with opened() as engine, monkeypatch.context() as broken:
         broken.setattr(Memory, "active", lambda self: nullcontext())
-        with pytest.raises(EngineError, match="none is current in this thread"):
+        with pytest.raises(EngineError, match="none is current"):
             engine.requests[0].infer(1)
         broken.undo()  # close needs it again
 
@@ -167,5 +170,5 @@ def test_weak_typing_would_not_build(monkeypatch):
 def test_an_operator_that_tensorrt_lacks_is_named_with_the_engines_that_can(machine):
     network = plus_one()
     network.graph.graph.node.add(op_type="Unique", name="9.odd", input=["0.conv"], output=["9.odd"])
-    with pytest.raises(EngineError, match=r"Unique at 9\.odd: No importer .*; use --engine ort"):
+    with pytest.raises(EngineError, match=r"Unique at 9\.odd: .*--engine ort"):
         opened(network)

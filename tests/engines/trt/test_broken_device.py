@@ -39,7 +39,7 @@ def test_the_error_of_the_run_is_the_one_that_is_reported(eleven, monkeypatch, f
     with pytest.raises(EngineError, match=f"{first}.*700") as caught:
         run_it()
     (note,) = caught.value.__notes__
-    assert note.startswith("closing engine trt failed as well: engine trt: failed to free the GPU")
+    assert note.startswith("closing engine trt failed")
     assert "cudaFree" in note
     engine.close()  # has nothing left to do
 
@@ -69,7 +69,7 @@ def test_a_device_that_fails_at_the_end_is_told_once_and_the_rest_is_freed(eleve
     assert len(eleven.device.streams) >= 2
     before = len(eleven.device.streams)
     fail(monkeypatch, "cudaFree")
-    with pytest.raises(EngineError, match=r"free the GPU's memory: cudaFree: .*error 700"):
+    with pytest.raises(EngineError, match=r"cudaFree: .*error 700"):
         engine.close()
     assert len(eleven.device.streams) == before - 2  # streams and events went all the same
     engine.close()
@@ -92,7 +92,7 @@ def test_what_fails_last_does_not_hide_what_failed_first(eleven, monkeypatch):
         raise RuntimeError("the context is gone")
 
     monkeypatch.setattr(type(engine._memory), "close", close)
-    with pytest.raises(EngineError, match="free the GPU's memory: cudaFree"):
+    with pytest.raises(EngineError, match="memory: cudaFree"):
         engine.close()
     engine.close()
 

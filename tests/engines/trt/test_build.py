@@ -141,7 +141,7 @@ def test_progress_is_told_and_a_no_cancels(eleven, tmp_path):
     built(eleven, tmp_path, progress=lambda *step: told.append(step) or True)
     assert told[:3] == [("Building", 0, 2), ("Building", 1, 2), ("Timing layers", 0, 4)]
     assert told[-1] == ("Building", 2, 2)
-    with pytest.raises(EngineError, match="the build was cancelled; nothing was kept"):
+    with pytest.raises(EngineError, match="build was cancelled"):
         built(eleven, tmp_path, precision="tf32", progress=lambda doing, done, of: done < 1)
     assert len(plans(tmp_path)) == 1
 
@@ -169,7 +169,7 @@ def test_a_batch_that_is_held_in_constants_names_the_node(eleven, tmp_path):
 def test_out_of_memory_while_building_names_the_cure(eleven, tmp_path):
     limit = eleven.trt.IBuilderConfig.set_memory_pool_limit
     eleven.trt.IBuilderConfig.set_memory_pool_limit = lambda self, pool, size: limit(self, pool, 1)
-    with pytest.raises(EngineError, match="--batch 2, or --engine-options workspace_mb=256"):
+    with pytest.raises(EngineError, match=r"--batch 2.*workspace_mb=256"):
         built(eleven, tmp_path, batch=4, own={"workspace_mb": 1})
 
 

@@ -152,7 +152,7 @@ def test_a_plan_from_elsewhere(eleven, tmp_path, verbosity, said):
     else:
         assert {layer.precision for layer in told.layers} == {"unknown"}
         assert said in told.notes[1]
-        assert told.notes[1].startswith(f"{file} was built without its layers' details")
+        assert told.notes[1].startswith(f"{file} was built without")
 
 
 def test_own_plans_without_details_name_the_option(eleven):
@@ -242,7 +242,7 @@ def test_the_pass_on_a_plan_from_elsewhere(eleven, tmp_path, monkeypatch):
     layers = profiled("--run-dir", "run", "--model", "x.engine")["layers"]
     assert layers["macs"] is None
     assert {row["macs"] for row in layers["rows"]} == {0}
-    assert any("x.engine was built without its layers' details" in note for note in layers["notes"])
-    assert layers["notes"][-1].startswith("a plan holds no graph: MACs, FLOPs")
+    assert any("x.engine was built without" in note for note in layers["notes"])
+    assert layers["notes"][-1].startswith("a plan holds no graph")
     table = CliRunner().invoke(cli, ["report", "run", "--format", "table"]).stdout
-    assert "x.engine was built without its layers' details" in " ".join(table.split())
+    assert "x.engine was built without" in " ".join(table.split())

@@ -149,7 +149,7 @@ def test_rows_that_the_plan_decodes_need_names_only(machine, place, half, tolera
         found = network.head(outputs, 0.5)
     np.testing.assert_allclose(found.boxes, [[12, 12, 20, 20]])
     np.testing.assert_allclose(found.scores, [0.72], rtol=tolerance)
-    with pytest.raises(ModelError, match="what its outputs mean is not known"):
+    with pytest.raises(ModelError, match="outputs mean"):
         open_network(str(file), class_names=["a", "b"])
 
 
@@ -176,7 +176,7 @@ def test_a_runtime_inside_runs_only_where_the_user_trusts_the_file(machine, plac
     with pytest.raises(ModelError, match="--engine-options host_code=1"):
         open_network(str(file), **names)
     network = open_network(str(file), **names, trusted=True)
-    with pytest.raises(EngineError, match="carries a runtime of its own"):
+    with pytest.raises(EngineError, match="a runtime of"):
         engines.open(
             "trt", network, EngineOptions(own={"version_compatible": "1"})
         )  # that is for plans of ours
@@ -201,7 +201,7 @@ def test_it_is_read_by_the_gpu_that_runs_it(monkeypatch, place, memory):
         assert len(network.head(engine.requests[0].infer(1), 0.5).boxes) == 1
     assert (machine.device.depth, machine.device.number, machine.libcuda.retained) == (0, 0, 0)
     for device in ("auto", "cuda", "cuda:0"):
-        with pytest.raises(ModelError, match="it was built for another GPU"):
+        with pytest.raises(ModelError, match="another GPU"):
             open_network(str(file), **names, device=device)
     assert (machine.device.depth, machine.libcuda.retained) == (0, 0)  # after a failure too
 
@@ -232,7 +232,7 @@ def test_a_range_of_batches_and_what_lies_outside(machine, place):
         network = open_network(str(file), class_names=["a", "b", "c"], batch=batch)
         with engines.open("trt", network, EngineOptions(batch=batch)) as engine:
             assert [output.shape for output in engine.requests[0].infer(batch)] == [(batch, 2, 8)]
-    with pytest.raises(ModelError, match="1 to 4, not for 5: give --batch 4"):
+    with pytest.raises(ModelError, match=r"1 to 4, not for 5.*--batch 4"):
         open_network(str(file), class_names=["a", "b", "c"], batch=5)
 
 
@@ -324,6 +324,6 @@ def test_without_a_driver_it_is_said_what_is_missing_and_nothing_is_started(monk
     monkeypatch.setattr(
         driver, "absent", lambda: "no NVIDIA driver (libcuda.so.1 cannot be opened)"
     )
-    with pytest.raises(ModelError, match=r"x\.trt: .* NVIDIA GPU: no NVIDIA driver") as caught:
+    with pytest.raises(ModelError, match=r"x\.trt: .*no NVIDIA driver") as caught:
         open_network(file, cfg=str(place / "t.cfg"))
     assert caught.value.exit_code == 4

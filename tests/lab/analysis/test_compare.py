@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from detector.core.analysis.agreement import Agreement
@@ -60,7 +62,7 @@ def test_a_row_that_failed_keeps_its_error_and_the_next_one_is_the_baseline():
     )
     made = document(failed, variant("b", 10, 10, 10))
     assert made.baseline == "b"
-    assert made.rows[0].error == "its process ended by signal 11"
+    assert "signal 11" in str(made.rows[0].error)
     assert made.rows[0].fps == {"inference": None, "end_to_end": None}, (
         "one round of three is no figure"
     )
@@ -156,7 +158,7 @@ def test_the_rounds_own_spread_is_the_tolerance():
         document(noisy, variant("b", 100, 100, 100, cpu={"write": 11.0})).comparable is True
     )  # 7 apart, as 9 - 2
     [warning] = document(noisy, variant("b", 100, 100, 100, cpu={"write": 11.1})).warnings
-    assert warning.startswith("write costs 11.10 ms of CPU a frame beside b and 4.00 beside a")
+    assert re.match("write .* 11.10 ms .* b .* 4.00 .* a", warning)
 
 
 def test_who_finds_other_boxes_pays_for_others():

@@ -35,7 +35,7 @@ def test_verdicts(after, noise, verdict, fails):
 
 def test_a_big_difference_in_big_noise_is_no_regression():
     found = change("x", samples(10, 9, 3, 30), samples(11, 9, 4, 30))
-    assert found.verdict == "no difference beyond the noise"
+    assert found.verdict.startswith("no difference")
     assert not found.regresses(0.05)
 
 

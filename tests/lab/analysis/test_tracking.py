@@ -108,7 +108,7 @@ def test_no_track_and_nothing_labelled() -> None:
 def test_labels_that_have_no_tracks_or_several_sequences_are_refused() -> None:
     one = labelled(BOX, ONE)
     refuse_untracked(Dataset("x", "mot", ("person",), [one, one]))
-    with pytest.raises(UsageError, match="labels of coco have no tracks"):
+    with pytest.raises(UsageError, match=r"coco .*tracks"):
         refuse_untracked(Dataset("x", "coco", ("person",), [replace(one, track_ids=None)]))
     two = [replace(one, subset="A"), replace(one, subset="B")]
     with pytest.raises(UsageError, match="choose with --subset: A, B"):

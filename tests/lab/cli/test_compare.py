@@ -135,9 +135,9 @@ def test_a_variant_that_dies_loses_itself_and_nothing_else(tmp_path, own_tmp):
     assert process.returncode == 0, process.stderr
     document = json.loads(process.stdout)
     crashed, refused, ran, _ = document["rows"]
-    assert "ended by signal 11 (SIGSEGV)" in crashed["error"]
+    assert "SIGSEGV" in crashed["error"]
     assert "a library's last words" in crashed["error"]
-    assert "crashing cannot run bf16" in refused["error"]
+    assert "cannot run bf16" in refused["error"]
     assert ran["error"] is None
     assert ran["fps"]["inference"]["median"] > 0
     assert document["baseline"] == "ort fp32"
@@ -299,7 +299,7 @@ def test_a_row_that_cannot_be_judged_keeps_its_speed(tmp_path):
     lost = document["rows"][0]
     assert lost["error"] is None
     assert lost["fps"]["inference"]["median"] > 0
-    assert "no average precision: engine forgetful: lost its weights" in lost["notes"][-1]
+    assert "engine forgetful: lost its weights" in lost["notes"][-1]
 
 
 @pytest.mark.slow

@@ -92,10 +92,7 @@ def test_a_wrong_mapping(tmp_path, text, message):
 
 
 def test_no_name_in_common():
-    with pytest.raises(
-        UsageError,
-        match=r"\(cat\) and those of the labels \(dog\) have no name in common; .*--mapping",
-    ):
+    with pytest.raises(UsageError, match=r"\(cat\).*\(dog\).*--mapping"):
         bind(None, ("cat",), ("dog",))
 
 
@@ -104,5 +101,5 @@ def test_a_packaged_mapping_by_its_name():
         read_mapping("person-vehicle", folder() / "mappings"), MODEL, ("pedestrian", "car", "bike")
     )
     assert (bound.targets, bound.ignored_ids) == (("person", "vehicle"), {2: 1})
-    with pytest.raises(UsageError, match=r"no such file; .* or a known one: person-vehicle"):
+    with pytest.raises(UsageError, match=r"no such file; .* person-vehicle"):
         read_mapping("nowhere", folder() / "mappings")

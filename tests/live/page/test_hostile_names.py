@@ -18,7 +18,7 @@ import pytest
 from tests.attacks.inputs import content
 from tests.cli.command import COMMAND, detect_video
 from tests.golden import inputs
-from tests.lab.report.browser import Browser, chromium
+from tests.lab.report.browser import Browser, started
 from tests.live.page.conftest import skip_without_libraries
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -51,11 +51,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def browser(tmp_path):
-    if chromium() is None:
-        pytest.skip("machine: no chromium (scripts/test installs it on Debian)")
-    one = Browser(tmp_path / "chromium")
-    yield one
-    one.close()
+    yield from started(tmp_path / "chromium")
 
 
 def check_page(browser: Browser) -> None:

@@ -305,7 +305,8 @@ def test_cameras_are_started_and_stopped_by_name_alone(served):
     answer = client.post("/api/streams/door/stop")
     assert (answer.status, answer.json()) == (202, {"schema": 1, "camera": "door", "asked": "stop"})
     again = client.post("/api/streams/door/stop")
-    assert (again.status, again.json()["error"]) == (409, "door is stopped already")
+    assert again.status == 409
+    assert "door " in again.json()["error"]
     assert client.post("/api/streams/door/start", "").status == 202
     assert switches.said == [("stop", "door"), ("start", "door")]
     shown = client.ask("/api/streams").json()

@@ -139,7 +139,8 @@ def test_the_packaged_calibration_tells_what_7_bits_reach(
     assert found is not None
     _, notes = quantize.quantize_network(network, "int8-u8", config(PACKAGED, "street-1"), tmp_path)
     assert f"agreement with fp32 is {found.result[NARROW].agreement:.3f}" in notes[-2]
-    assert notes[-1] == "int8: this CPU has no VNNI, so weights have 7 bits"
+    assert "VNNI" in notes[-1]
+    assert "7 bits" in notes[-1]
 
 
 @pytest.mark.parametrize("model", ["street", "street-1"])
@@ -207,10 +208,7 @@ def test_it_is_deterministic_and_survives_its_file() -> None:
 
 
 def test_without_a_calibration_the_command_is_given(tmp_path: Path) -> None:
-    with pytest.raises(
-        UsageError,
-        match=r"detect-video IN\.mp4 --model street --precision int8 --calibrate IN\.mp4",
-    ):
+    with pytest.raises(UsageError, match=r"--model street --precision int8 --calibrate IN\.mp4"):
         quantize.quantize_network(branched(), "int8-u8", config(None), tmp_path)
 
 
@@ -232,10 +230,10 @@ def test_a_damaged_calibration_is_named(video: Path, tmp_path: Path) -> None:
     quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
     (name,) = kept(tmp_path)
     (tmp_path / name).write_text("{}")
-    with pytest.raises(UsageError, match=rf"{name}: its content is not what"):
+    with pytest.raises(UsageError, match=rf"{name}: its content"):
         quantize.quantize_network(branched(), "int8-u8", config(None), tmp_path)
     _, notes = quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
-    assert "its content is not what its manifest says" in notes[0]
+    assert "its manifest says" in notes[0]
     quantize.quantize_network(branched(), "int8-u8", config(None), tmp_path)
 
 
@@ -249,7 +247,7 @@ def test_a_forged_calibration_is_not_used(video: Path, tmp_path: Path) -> None:
     told = store.read_manifest(path)
     told |= {"file_sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
     path.with_suffix(".json").write_text(json.dumps(told))
-    with pytest.raises(UsageError, match=r"does not prove .*, not used; calibrate again"):
+    with pytest.raises(UsageError, match=r"does not prove .*calibrate again"):
         quantize.quantize_network(branched(), "int8-u8", config(None), tmp_path)
 
 
@@ -382,7 +380,7 @@ def test_a_calibration_of_another_family_is_not_used(video: Path, tmp_path: Path
     """--family changes what the network sees of a picture, 0..1 or 0..255, but not the file."""
     quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
     quantize.quantize_network(branched(), "int8-u8", config(None), tmp_path)
-    with pytest.raises(UsageError, match="holds no calibration of"):
+    with pytest.raises(UsageError, match="no calibration of"):
         quantize.quantize_network(
             replace(branched(), family="another"), "int8-u8", config(None), tmp_path
         )
