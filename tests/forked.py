@@ -3,7 +3,8 @@
 A short run spends most of its seconds on imports. The server (``python -m tests.forked``, one for
 each process of pytest) does them once and starts no thread. Every command line then runs in a fork
 of it, as ``python -m detector`` does: a process with its own exit status, streams, folder,
-environment, signals and memory, in which nothing but imports has happened.
+environment, signals and memory, in which nothing but imports has happened, and the packaged YAML
+was parsed.
 
 What such a process cannot show is an import: which modules a command loads, and what they read from
 the environment while they load. ``tests/cli/command.py`` starts a new interpreter for these.
@@ -339,6 +340,7 @@ def main(path: str, libraries: list[str]) -> None:
                 if str(error.name).startswith("detector"):
                     raise
     assert (TORCH in sys.modules) == (TORCH in libraries)
+    parse_packaged()
     gc.collect()
     gc.freeze()  # what is here stays, and its pages are shared
     # OpenBLAS, which starts its threads on import, ends them before a fork, and starts them anew
@@ -355,6 +357,15 @@ def main(path: str, libraries: list[str]) -> None:
             raise  # a text, to be printed
         leave(end.code or 0, libraries)
     leave(0, libraries)
+
+
+def parse_packaged() -> None:
+    """Most of a short command's own seconds: every one parses the default configuration."""
+    from detector.core.errors.yaml_parsing import parse_yaml
+    from detector.core.models.catalogue import folder
+
+    for file in (folder() / "default.yaml", *(folder() / "models").glob("*.yaml")):
+        parse_yaml(file.read_text(encoding="utf-8"), file)
 
 
 def leave(code: int, libraries: list[str]) -> None:

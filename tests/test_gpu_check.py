@@ -460,6 +460,7 @@ def test_kernels_that_are_written_into_an_export_are_read(tmp_path):
 # ---- checks that can fail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [None, "kept", "leaked"])
 @pytest.mark.usefixtures("rehearsal")
 def test_what_is_not_given_back_is_noticed(monkeypatch, wrong):

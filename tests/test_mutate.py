@@ -81,6 +81,7 @@ def test_tests_that_run_these_lines_see_a_fault(
     assert (found.start, min(found.stop, 17)) == (lines.start, lines.stop)
 
 
+@pytest.mark.slow
 def test_every_fault_called_equivalent_can_still_be_planted(mutate: ModuleType) -> None:
     import yaml
 

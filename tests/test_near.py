@@ -9,6 +9,8 @@ import pytest
 from tests import near
 from tests.near import ROOT, TESTS, near_to, of_change, of_wing
 
+pytestmark = pytest.mark.slow  # the imports of all tests are read
+
 
 def named(tests: list[Path]) -> set[str]:
     return {str(one.relative_to(TESTS)) for one in tests}

@@ -30,11 +30,15 @@ JPEG = cv2.imencode(".jpg", np.full((40, 60, 3), 90, np.uint8))[1].tobytes()
 PAGE = b"<!doctype html><title>x</title>"
 
 
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory) -> bytes:
+    return write_video(tmp_path_factory.mktemp("www") / "clip.mp4", 50).read_bytes()
+
+
 @pytest.fixture
-def web(tmp_path):
+def web(clip):
     with web_server() as server:
-        (tmp_path / "www").mkdir()
-        server.put("/clip.mp4", write_video(tmp_path / "www/clip.mp4", 50).read_bytes())
+        server.put("/clip.mp4", clip)
         server.put("/a.jpg", JPEG, kind="image/jpeg")
         server.put("/watch", PAGE, kind="text/html", length=False, ranges=False)
         yield server

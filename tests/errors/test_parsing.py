@@ -104,3 +104,8 @@ def test_what_fits_is_not_too_much(monkeypatch):
     monkeypatch.setattr(machine, "machine_bytes", lambda: 2 << 30)
     assert too_much(2 << 30) is None
     assert too_much(3 << 30) == "3.0 GB, and this machine has 2.0 GB"
+
+
+def test_what_one_reader_changes_no_other_sees():
+    parse_yaml("a: [1]", "f")["a"].append(2)
+    assert parse_yaml("a: [1]", "f") == {"a": [1]}

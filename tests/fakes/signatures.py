@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 REQUIRED = object()
@@ -23,6 +24,7 @@ class Signature(NamedTuple):
     result: str
 
 
+@cache  # a machine is made for each test, of the same thousands
 def parse(text: str) -> Signature:
     """``build(self: Builder, network:
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib.machinery
 import json
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -43,7 +44,7 @@ def make_module(
     api_file: Path, device: Device, gpus: Sequence[Gpu] = (("Fake L4", (8, 9)),)
 ) -> ModuleType:
     """The module, on fake GPUs; what tests look at is ``module.fake``."""
-    api = json.loads(api_file.read_text())
+    api = _read_api(api_file)
     module = ModuleType("tensorrt")
     module.__spec__ = importlib.machinery.ModuleSpec("tensorrt", None)
     module.__version__ = api["version"]
@@ -58,6 +59,13 @@ def make_module(
     for alias, target in api["aliases"].items():
         _place(module, alias, _found(module, target))
     return module
+
+
+@cache
+def _read_api(file: Path) -> dict[str, Any]:
+    """Nobody changes it: thousands of signatures, for each of hundreds of machines."""
+    api: dict[str, Any] = json.loads(file.read_text())
+    return api
 
 
 def _ordered(classes: dict[str, Any]) -> list[str]:

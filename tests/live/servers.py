@@ -28,6 +28,8 @@ import pytest
 from av.bitstream import BitStreamFilterContext
 from numpy.typing import NDArray
 
+from tests.sources.clips import encode_once
+
 RTSP_SERVER = Path(__file__).with_name("rtsp_server.py")
 SYSTEM_PYTHON = "/usr/bin/python3"  # gi has no wheel
 BITS = 52  # of the burnt clock: microseconds since 1970, until 2112
@@ -78,24 +80,28 @@ def make_clip(
     noise: bool = False,
 ) -> Path:
     """A video whose pictures hold their numbers. ``noise``: it is below them, and costs bytes."""
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream(codec, rate=fps)
-        stream.width, stream.height = size
-        stream.pix_fmt = "yuv420p"
-        stream.gop_size = gop
-        stream.max_b_frames = b_frames
-        stream.options = {**options, "sc_threshold": "0"} if codec == "libx264" else {}
-        if b_frames:
-            stream.options = {"preset": "ultrafast", "bf": str(b_frames), "sc_threshold": "0"}
-        for number in range(pictures):
-            image = picture(number, *size)
-            if noise:
-                below = image[size[1] // 2 :]
-                below[:] = np.random.default_rng(number).integers(0, 90, below.shape, np.uint8)
-            frame = av.VideoFrame.from_ndarray(image, format="bgr24")
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
-    return path
+    kind = ("clip", pictures, fps, size, gop, b_frames, codec, *sorted(options.items()), noise)
+
+    def encode() -> None:
+        with av.open(str(path), "w") as container:
+            stream = container.add_stream(codec, rate=fps)
+            stream.width, stream.height = size
+            stream.pix_fmt = "yuv420p"
+            stream.gop_size = gop
+            stream.max_b_frames = b_frames
+            stream.options = {**options, "sc_threshold": "0"} if codec == "libx264" else {}
+            if b_frames:
+                stream.options = {"preset": "ultrafast", "bf": str(b_frames), "sc_threshold": "0"}
+            for number in range(pictures):
+                image = picture(number, *size)
+                if noise:
+                    below = image[size[1] // 2 :]
+                    below[:] = np.random.default_rng(number).integers(0, 90, below.shape, np.uint8)
+                frame = av.VideoFrame.from_ndarray(image, format="bgr24")
+                container.mux(stream.encode(frame))
+            container.mux(stream.encode())
+
+    return encode_once(path, kind, encode)
 
 
 def _units(clip: Path) -> Path:

@@ -4,6 +4,7 @@ elsewhere.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from fractions import Fraction
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import av
 import numpy as np
 
 WIDTH, HEIGHT = 96, 64
+_encoded: dict[Hashable, bytes] = {}
 
 
 def picture(number: int, width: int = WIDTH, height: int = HEIGHT) -> np.ndarray:
@@ -35,6 +37,26 @@ def write_video(
     With a ``rotation`` (degrees) the pixels are not square either: 4:3, as stored.
     """
     times = [40 * n for n in range(ticks)] if isinstance(ticks, int) else ticks
+    kind = ("video", tuple(times), codec, rotation, *sorted(options.items()))
+    return encode_once(path, kind, lambda: _encode(path, times, codec, rotation, options))
+
+
+def encode_once(path: Path, kind: Hashable, encode: Callable[[], None]) -> Path:
+    """Writes ``path``: through ``encode`` the first time, later from the bytes of then. ``kind``
+    holds all that decides them, but for the name's suffix.
+    """
+    key = (path.suffix, kind)
+    if key in _encoded:
+        path.write_bytes(_encoded[key])
+    else:
+        encode()
+        _encoded[key] = path.read_bytes()
+    return path
+
+
+def _encode(
+    path: Path, times: list[int], codec: str, rotation: int, options: dict[str, str]
+) -> None:
     container_options = {"movflags": "+faststart"} if path.suffix == ".mp4" else {}
     with av.open(str(path), "w", options=container_options) as container:
         stream = container.add_stream(codec, rate=25)
@@ -49,7 +71,6 @@ def write_video(
             frame.pts, frame.time_base = time, Fraction(1, 1000)
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
-    return path
 
 
 def cut(path: Path, share: float) -> Path:

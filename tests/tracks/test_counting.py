@@ -61,6 +61,7 @@ def test_the_scenes_have_something_to_count() -> None:
     assert all(sum(truth[kind] for truth in truths) >= 10 for kind in KINDS[:4])
 
 
+@pytest.mark.slow
 def test_missed_boxes_cost_little() -> None:
     wrong = 0
     for seed in range(4):
@@ -134,6 +135,7 @@ def test_visits_stays_and_seconds() -> None:
     assert sum(row.counts["entered"] for row in rows) == 1
 
 
+@pytest.mark.slow
 def test_what_came_has_gone() -> None:
     """entered + appeared = left + ended, whatever the boxes are."""
     for seed in range(3):

@@ -199,6 +199,7 @@ def test_a_clock_that_begins_anew(name: str) -> None:
     assert (first, again) == ([[1]], [[2]])
 
 
+@pytest.mark.slow
 @ALL
 def test_memory_stays_flat(name: str) -> None:
     """Objects come and go: what is kept is what is there."""

@@ -247,7 +247,8 @@ def detector_of(package, plans):
         yield found
 
 
-@pytest.mark.parametrize(("package", "name"), rows(RUNNING))
+# Which call it is makes no difference here: the engine's answers are those of the runs above.
+@pytest.mark.parametrize(("package", "name"), [(one, RUNNING[one][0]) for one in RUNNING])
 def test_the_python_api_raises_the_first_error(monkeypatch, plans, package, name):
     death = machine(monkeypatch, package, name)
     seen = []

@@ -105,6 +105,7 @@ def test_equal_rows_are_called_equal():
     assert sum(found) == 15
 
 
+@pytest.mark.slow
 def test_the_draw_of_the_order_alone_keeps_the_rate(monkeypatch):
     """Without the margin that two processes get. If each look spent all, it were 7."""
     monkeypatch.setattr(compare, "noise_floor", lambda equal: 0.0)

@@ -51,6 +51,7 @@ FACTS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @given(st.lists(TABLE, min_size=1, max_size=3), st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_no_rule_raises(tables, with_facts) -> None:
