@@ -219,8 +219,6 @@ def test_one_thumbnail_a_frame_tells_schedule_tracks_and_zones_of_cuts(
     monkeypatch.setattr(cuts, "_thumbnail", lambda frame: looked.append(frame.index) or make(frame))
     zones, run_dir = str(tmp_path / "zones.yaml"), str(tmp_path / "run")
     asked = {"engine": "null", "zones": zones, "track": "bytetrack", "save": ("jsonl",)}
-    config = Config().with_options(
-        {**asked, "output": f"{tmp_path}/", "run_dir": run_dir, **more}
-    )
+    config = Config().with_options({**asked, "output": f"{tmp_path}/", "run_dir": run_dir, **more})
     assert detect([str(clip)], config).summary.frames.written == 9
     assert sorted(looked) == list(range(9))
