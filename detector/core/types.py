@@ -116,7 +116,7 @@ class Frame:
     ``reused``: nothing moved (--skip-still), so its detections are those of the last frame that was
     inferred. ``coasting``: its boxes are those of tracks, moved on (--infer-every). The network
     sees neither. ``times`` is None but for those who asked for it. ``cut``: whether another scene
-    begins here; None until somebody has looked (``detector.tracks.cuts``).
+    begins here; None until somebody has looked.
     """
 
     index: int

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -37,6 +37,7 @@ SMALL = 32.0  # network pixels
 GRIDS = ((2, 2), (3, 3))
 BUDGET_S = 600.0
 FRAMES = 12
+SURE = 0.25  # the least score of an object to decide by, where a command wants lower ones
 PLACES = (0.1, 0.5, 0.9)  # of a video, at which the frames lie
 
 
@@ -94,20 +95,34 @@ def useful_grids(
 
 
 def load_after_look(
-    asked: Asked, timer: PhaseTimer | None, *, specs: Sequence[str], **words: Any
+    asked: Asked,
+    timer: PhaseTimer | None,
+    *,
+    specs: Sequence[str],
+    opens: Callable[[str], Source] | None = None,
+    looks_at: Sequence[str] = (),
+    **words: Any,
 ) -> Plan:
-    """As ``Asked.load``, of --tiles auto: the plan has what the look decided."""
+    """As ``Asked.load``, of --tiles auto: the plan has what the look decided. ``opens``: the source
+    of a command that has its own, by its name in ``looks_at``."""
     whole = Asked.of(asked.config.with_options({"tiles": NONE}))
     plan = whole.load(timer, specs=specs, **words)
-    tiling, why = choose_tiles(plan, specs)
+    if opens is None:
+        tiling, why = choose_tiles(plan, specs)
+    else:  # such a command may score boxes that nobody would call found
+        sure = plan.selecting(max(plan.selection.conf, SURE), None)
+        tiling, why = choose_tiles(sure, looks_at, opens)
     plan.loaded.notes.append(why)
     options = {**plan.options, "input": {**plan.options["input"], "tiles": tiling.text}}
     return replace(plan, tiling=tiling, options=options)
 
 
-def choose_tiles(plan: Plan, specs: Sequence[str]) -> tuple[Tiling, str]:
-    """What --tiles auto is for these sources, and a line that says why. ``plan``: without tiles."""
-    seen = look(plan, specs)
+def choose_tiles(
+    plan: Plan, specs: Sequence[str], opens: Callable[[str], Source] | None = None
+) -> tuple[Tiling, str]:
+    """What --tiles auto is for these sources, and a line that says why. ``plan``: without tiles;
+    ``opens``: as of ``load_after_look``."""
+    seen = look(plan, specs, opens)
     if seen is None:
         return Tiling(), _line(NONE, "no frame could be looked at")
     if not seen.sides:
@@ -143,14 +158,16 @@ def _seconds(plan: Plan, seen: Seen, tiling: Tiling) -> float | None:
     return frames * tiling.inputs * statistics.median(seen.times) / at_once
 
 
-def look(plan: Plan, specs: Sequence[str]) -> Seen | None:
+def look(
+    plan: Plan, specs: Sequence[str], opens: Callable[[str], Source] | None = None
+) -> Seen | None:
     """The first source that opens, by a few of its frames; None where none does. A pipe, which can
     be read once, is not looked at."""
     for spec in specs:
         if spec == SPEC:
             continue
         with suppress(DetectVideoError):
-            frames, info = _frames_of(plan, spec)
+            frames, info = _frames_of(plan, spec) if opens is None else _frames_from(opens, spec)
             if frames:
                 return _look_at(plan, frames, info)
     return None
@@ -192,6 +209,11 @@ def _frames_of(plan: Plan, spec: str) -> tuple[list[Picture], SourceInfo]:
         with suppress(DetectVideoError), at.open(spec) as source:
             frames += [frame.image.copy() for frame in _first(source, FRAMES // len(PLACES))]
     return frames, info
+
+
+def _frames_from(opens: Callable[[str], Source], spec: str) -> tuple[list[Picture], SourceInfo]:
+    with opens(spec) as source:
+        return [frame.image.copy() for frame in _first(source, FRAMES)], source.info
 
 
 def _exact(seconds: float) -> Fraction:

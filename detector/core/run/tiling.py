@@ -63,8 +63,8 @@ class Tiling:
         """Raises UsageError: for who has not looked at the source."""
         if self.auto and not self.most:
             raise UsageError(
-                "--tiles auto: looks at files before they are run, and there is no such look here; "
-                "say how many: --tiles 2x2"
+                "--tiles auto: nothing is looked at before this run; say how many: --tiles 2x2 "
+                "(detect-video FILE --tiles auto says what that file would get)"
             )
 
     @property
