@@ -115,7 +115,8 @@ class Frame:
     ``arrival`` is there for pictures of cameras alone. Their ``index`` counts received pictures.
     ``reused``: nothing moved (--skip-still), so its detections are those of the last frame that was
     inferred. ``coasting``: its boxes are those of tracks, moved on (--infer-every). The network
-    sees neither. ``times`` is None but for those who asked for it.
+    sees neither. ``times`` is None but for those who asked for it. ``cut``: whether another scene
+    begins here; None until somebody has looked.
     """
 
     index: int
@@ -129,6 +130,7 @@ class Frame:
     reused: bool = False
     times: FrameTimes | None = None
     coasting: bool = False
+    cut: bool | None = None
     _made: tuple[Planes, Image] | None = field(default=None, init=False, repr=False)
 
     @property

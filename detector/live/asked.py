@@ -47,7 +47,6 @@ class LiveAsked:
     def of(cls, specs: Sequence[str], asked: Asked) -> LiveAsked:
         """Raises UsageError for options that mean nothing for cameras."""
         config = asked.config
-        asked.tiling.refuse_auto()
         _refuse_options_of_files(config, asked)
         output, live = config.output, config.live
         _refuse_recording(config)

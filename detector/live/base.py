@@ -80,6 +80,7 @@ class StreamFigures:
     camera_fps: float | None = None
     processed_fps: float | None = None
     size: str | None = None  # 1280x720
+    tiles: str | None = None  # into which its pictures are cut now: 2x2, none; of cameras
     frozen: bool = False
     error: str | None = None
     next_try_s: float | None = None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detector.core.run.looping import RunClock
+from detector.core.run.tiling import Tiling
 from detector.core.timeline import READ, WORK, OffTimeline, Timeline
 from detector.live.asked import FOLDER, LiveAsked
 from detector.live.capacity import busiest_stage, capacity, sentence
@@ -119,11 +120,16 @@ class Books:
 
         streams = self._status.summaries(self._names, router.paths, router.counts())
         dropped, written = sum(sum(one.dropped.values()) for one in streams), summary.frames.written
+        tiles = max((Tiling.parse(one.tiles).inputs for one in streams), default=summary.tiles)
         counts = replace(summary.frames, read=written + dropped, dropped=dropped)
         # The next day begins where this one ended, so that nothing falls between them.
         before, self._told = self._told, Decoded.so_far(self._decoders)
         summary = replace(
-            summary, frames=counts, decoding=self._told.since(before), memory=self.memory.figures()
+            summary,
+            frames=counts,
+            tiles=tiles,
+            decoding=self._told.since(before),
+            memory=self.memory.figures(),
         )
         load = self._status.load_of_day()
         if load is None:

@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from detector.core.run.tiling import NONE
 from detector.core.session.document import AgeFigures, StreamSummary
 from detector.core.timeline import INFER, WORK, OffTimeline, Timeline
 from detector.core.timeline.native import machine_busy_ns
@@ -139,7 +140,7 @@ class Spent:
 class LiveStatus:
     """``clock``: nanoseconds, as those of ``Arrival``. ``cpu_clock``: of the process.
     ``decoding``: CPU time of the feeds' threads so far, nanoseconds. ``computer_clock``: of all
-    programs on these cores; None where the system does not tell."""
+    programs on these cores; None where the system does not tell. ``tiles``: of a camera now."""
 
     def __init__(
         self,
@@ -149,10 +150,11 @@ class LiveStatus:
         cpu_clock: Callable[[], int] = time.process_time_ns,
         decoding: Callable[[], int] = lambda: 0,
         computer_clock: Callable[[], int | None] = machine_busy_ns,
+        tiles: Callable[[str], str] = lambda camera: NONE,
     ) -> None:
         self._collector, self._cores = collector, cores
         self._clock, self._cpu_clock, self._decoding = clock, cpu_clock, decoding
-        self._computer_clock = computer_clock
+        self._computer_clock, self._tiles = computer_clock, tiles
         self._started_ns = clock()
         self._lock = threading.Lock()
         self._tallies: dict[str, Tally] = {}
@@ -337,6 +339,7 @@ class LiveStatus:
             camera_fps=tally.rate_ns / tally.rated_ns if tally.rated_ns else None,
             processed_fps=_rate(of_day["processed"], live_s),
             size=_size(facts),
+            tiles=self._tiles(member.camera.name),
             codec=facts.codec,
             frozen=facts.frozen,
             error=facts.error,
@@ -413,6 +416,7 @@ class LiveStatus:
             camera_fps=facts.fps,
             processed_fps=_recent_rate(name, facts, first, last),
             size=_size(facts),
+            tiles=self._tiles(name),
             frozen=facts.frozen,
             error=facts.error,
             next_try_s=(

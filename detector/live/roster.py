@@ -15,6 +15,7 @@ from detector.core.run.plan import Plan
 from detector.core.run.selection import class_ids
 from detector.core.types import Candidates, Detections
 from detector.live.asked import LiveAsked
+from detector.live.camera_tiles import CameraTiles
 from detector.live.routing import Router
 from detector.live.sources.base import Camera, Feed, FeedFacts
 from detector.live.sources.cameras import compare_cameras, is_camera_list, make_cameras
@@ -27,12 +28,17 @@ MakeFeed = Callable[[Camera, Callable[[], None]], Feed]
 
 class Roster:
     """``collector`` has those that run. ``make_feed``: camera, what wakes the collector -> its
-    feed, not started."""
+    feed, not started. ``tiles``: of each camera's pictures."""
 
     def __init__(
-        self, asked: LiveAsked, plan: Plan, make_feed: MakeFeed, say: Callable[[str], None]
+        self,
+        asked: LiveAsked,
+        plan: Plan,
+        make_feed: MakeFeed,
+        say: Callable[[str], None],
+        tiles: CameraTiles,
     ) -> None:
-        self._asked, self._plan, self._say = asked, plan, say
+        self._asked, self._plan, self._say, self._tiles = asked, plan, say, tiles
         self.listed: list[Camera] = []  # of the command line and cameras.yaml
         self.lists = {spec: _stamp(spec) for spec in asked.specs if is_camera_list(spec)}
         self._off: set[str] = set()  # stopped by hand
@@ -45,6 +51,7 @@ class Roster:
             feed = make_feed(camera, wake)
             assert self._router is not None
             self._router.open(camera, feed, self._class_ids(camera))
+            tiles.open(camera, self._class_ids(camera))
             return feed
 
         self.collector = Collector(
@@ -114,6 +121,7 @@ class Roster:
         assert self._router is not None
         self.collector.remove(camera.name, PATIENCE_S)
         self._router.close_camera(camera.name)
+        self._tiles.close(camera.name)
 
     def lists_changed(self) -> bool:
         return any(_stamp(spec) != stamp for spec, stamp in self.lists.items())
@@ -125,6 +133,7 @@ class Roster:
             cameras = make_cameras(self._asked.specs, self._asked.repeat)
             for camera in cameras:
                 self._class_ids(camera)
+                self._tiles.check(camera)
         except DetectVideoError as error:
             self._say(f"{error}; the cameras stay as they were")
             return

@@ -48,6 +48,7 @@ from detector.live import day as days
 from detector.live.asked import LiveAsked
 from detector.live.camera_lines import CameraLines
 from detector.live.camera_outputs import CameraEvents, CameraOutputs, MadeFolder
+from detector.live.camera_tiles import CameraTiles, tiling_of_cameras
 from detector.live.canvas import picture_of_cameras
 from detector.live.day import FEED_ROWS, Books, Day, Decoded, begin_day
 from detector.live.figures import LiveStatus
@@ -127,7 +128,8 @@ def detect_live(
         names = {camera.name for camera in cameras}
         try:
             picture, line = picture_of_cameras(cameras, config)
-            plan = asked.load(
+            tiling = tiling_of_cameras(asked.tiling, cameras)
+            plan = replace(asked, tiling=tiling).load(
                 timer, picture=SHAPE if live.sized else picture, progress=building, timed=True
             )
             plan.loaded.notes += [] if line is None else [line]
@@ -167,12 +169,16 @@ class _LiveRun:
         def open_feed(camera: Camera, wake: Callable[[], None]) -> Feed:
             return make_feed(camera, asked.terms, decoders, wake)
 
-        self.roster = Roster(asked, plan, open_feed, around.say)
+        self._tiles = CameraTiles(plan)
+        self.roster = Roster(asked, plan, open_feed, around.say, self._tiles)
         self._collector = self.roster.collector
         self._source = LiveSource(self._collector, _path_of(asked.specs))
         plan.between(self._source.info)  # refuses what cameras cannot have, before a session
         self._status = LiveStatus(
-            self._collector, usable_cores(), decoding=lambda: Decoded.so_far(decoders).cpu_ns
+            self._collector,
+            usable_cores(),
+            decoding=lambda: Decoded.so_far(decoders).cpu_ns,
+            tiles=self._tiles.text,
         )
         self._books = Books(self._status, decoders, plan.network.names)
         style = plan.drawing.style
@@ -267,6 +273,7 @@ class _LiveRun:
             keep=self._router.keep,
             wanted=self._router.wanted,
             clock=time.perf_counter_ns,
+            inputs=self._tiles if self._tiles.differ else None,
         )
 
     def _end(self, day: Day, command: Sequence[str]) -> Result:
@@ -299,7 +306,7 @@ class _LiveRun:
         run = day.run
         day.clock.note(run)
         run.live_s = self._status.live_ns / 1e9
-        run.notes += self._notes
+        run.notes += [*self._tiles.lines(), *self._notes]
         if self._collector.was_live():
             run.info = self._info()
         self._timer.seconds["run"] = run.run_s
@@ -338,6 +345,8 @@ class _LiveRun:
                     self._books.memory.sample()
                 self._tell_events(states := self.roster.states())
                 self._lines.look(states, time.perf_counter_ns())
+                for line in self._tiles.decide(states):
+                    self._around.state(line)
                 changed = turn % SLOW_TURN == 0 and self.roster.lists_changed()
                 if self._reload.is_set() or changed:
                     self._reload.clear()

@@ -34,7 +34,7 @@ class Book:
         with self._lock:
             if self._last is not None:
                 return Scene((), (), (), self)
-            cut = self._cuts.here(frame)  # of every frame: what changes slowly is no cut
+            cut = self._cuts.here(frame)  # in every frame: what changes slowly is no cut
             if frame.coasting:  # nothing was detected: nothing is counted until it is
                 return Scene(tuple(outlines(self.counter, (width, height))), (), (), self)
             ended = self.counter.end() if cut else []

@@ -143,7 +143,7 @@ class Counter:
             events += self._move(rows, points[known], margins[known], time_s)
         if not known.all():
             new = ~known
-            events += self._begin(ids[new], class_ids[new], points[new], time_s)
+            events += self._begin(ids[new], class_ids[new], points[new], margins[new], time_s)
         self._count_present()
         return events, over
 
@@ -162,9 +162,15 @@ class Counter:
     # Tracks.
 
     def _begin(
-        self, ids: NDArray[np.int64], class_ids: NDArray[np.int64], points: Floats, time_s: float
+        self,
+        ids: NDArray[np.int64],
+        class_ids: NDArray[np.int64],
+        points: Floats,
+        margins: Floats,
+        time_s: float,
     ) -> list[ZoneEvent]:
-        """Nobody crosses a line who was not seen before it; a zone may be where one appears."""
+        """Nobody crosses a line who was not seen before it, once and surely; a zone may be where
+        one appears."""
         table, first = self._table, len(self._table.ids)
         table.add(len(ids))
         table.ids[first:], table.classes[first:] = ids, class_ids
@@ -175,7 +181,9 @@ class Counter:
             counts = np.ones(len(ids), bool) if asked is None else np.isin(class_ids, list(asked))
             table.counts[first:, number] = counts
             if shape.is_line:
-                table.away[first:, number] = _from_line(points, self._outlines[number])
+                away = _from_line(points, self._outlines[number])
+                table.away[first:, number] = away
+                table.sure[first:, number] = np.where(np.abs(away) > margins, np.sign(away), 0)
                 continue
             inside = _inside(points, self._outlines[number])
             table.sure[first:, number] = np.where(inside, 1, -1)

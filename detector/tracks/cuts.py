@@ -22,7 +22,13 @@ class Cuts:
         self._last: NDArray[np.int16] | None = None
 
     def here(self, frame: Frame) -> bool:
-        """Whether a cut lies between the last frame and this one."""
+        """Whether a cut lies between the last frame and this one. Who asks first looks, at every
+        frame, and notes it in the frame for whoever comes later."""
+        if frame.cut is None:
+            frame.cut = self._look(frame)
+        return frame.cut
+
+    def _look(self, frame: Frame) -> bool:
         last, self._last = self._last, _thumbnail(frame)
         if last is None:
             return False

@@ -18,7 +18,7 @@ from detector.lab import evaluate as evaluation
 from detector.lab.datasets.base import Dataset, picture
 from detector.lab.datasets.classmap import Bound
 from detector.lab.evaluate.scoring import map_labels
-from detector.lab.evaluate.study import Study
+from detector.lab.evaluate.study import Study, decided_tiles
 
 A, B, C = [0, 0, 10, 10], [20, 0, 30, 10], [40, 0, 50, 10]
 BOUND = Bound(
@@ -139,6 +139,11 @@ def test_a_session_for_each_engine():
         evaluation.configs_of_rows(config, ["ort", "ort"])
 
 
+def test_auto_is_called_what_it_took():
+    for asked, inputs, told in (("auto", 1, "none"), ("auto", 10, "3x3"), ("3x2", 7, "3x2")):
+        assert decided_tiles(merge_levels((COMMAND_LINE, {"tiles": asked})), inputs) == told
+
+
 def test_a_session_for_each_number_of_tiles():
     config = merge_levels((COMMAND_LINE, {"run_dir": "r"}))
     rows = evaluation.configs_of_rows(config, ["ort", "null"], ["none", "2x2"])
@@ -148,7 +153,7 @@ def test_a_session_for_each_number_of_tiles():
         ("null", "none", "r/null/none"),
         ("null", "2x2", "r/null/2x2"),
     ]
-    for wrong in (["2x2", "2x2"], ["auto"], ["0x2"]):
+    for wrong in (["2x2", "2x2"], ["0x2"]):
         with pytest.raises(UsageError):
             evaluation.configs_of_rows(config, [], wrong)
 

@@ -114,6 +114,8 @@ cameras:
         ("cameras: {a: {url: 'rtsp://h/1', rate: 1/0}}", "rate: '1/0'"),
         ("cameras: {a: {url: 'rtsp://h/1', size: 0x0}}", "is no size"),
         ("cameras: {a: {url: 'rtsp://h/1', classes: 5}}", "is no list of classes"),
+        ("cameras: {a: {url: 'rtsp://h/1', tiles: 2}}", "number of tiles"),
+        ("cameras: {a: {url: 'rtsp://h/1', tiles: 99x99}}", "number of tiles"),
         ("cameras: {a: {url: 'rtsp://h/1', masks: [[[0, 0], [1, 1]]]}}", "list of 3 to 256"),
         ("cameras: {a: {url: 'rtsp://h/1', masks: [[[0, 0], [1, 1], [1, 2]]]}}", "outside 0 to 1"),
         ("cameras: {a: {url: 'rtsp://h/1', options: [udp]}}", "is no mapping of FFmpeg's"),

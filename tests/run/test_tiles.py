@@ -10,6 +10,7 @@ import cv2
 import numpy as np
 import pytest
 
+from detector.core import sources
 from detector.core.api import Detector
 from detector.core.config.schema import Config
 from detector.core.errors import UsageError
@@ -134,10 +135,24 @@ def first_look_info():
 )
 def test_auto_decides_by_sizes_pixels_and_time(sides, more, grid, monkeypatch):
     plan, seen = plan_and_seen(sides, **more)
-    monkeypatch.setattr(first_look, "look", lambda plan, specs: seen)
+    monkeypatch.setattr(first_look, "look", lambda *_: seen)
     tiling, line = first_look.choose_tiles(plan, ["x"])
     assert tiling.grid == grid
     assert line
+
+
+def test_a_command_with_a_source_of_its_own_is_looked_at_by_it(tmp_path):
+    clip, opened = write_video(tmp_path / "clip.mp4", 4), []
+
+    def opens(spec: str):
+        opened.append(spec)
+        return sources.open(str(clip))
+
+    asked = Asked.of(Config().with_options({"engine": "null", "tiles": "auto", "conf": 0.001}))
+    plan = first_look.load_after_look(asked, None, specs=(), opens=opens, looks_at=["labels"])
+    assert opened == ["labels"]
+    assert (plan.tiling.grid, plan.selection.conf) == (None, 0.001)
+    assert any("4 frames" in note for note in plan.loaded.notes)
 
 
 @pytest.mark.slow

@@ -80,6 +80,13 @@ def test_direction_and_place() -> None:
     assert names(walk(straight(200, 400, x=520), LINE)[1]) == [], "past the line's end"
 
 
+def test_one_sure_sight_before_the_line_is_enough() -> None:
+    assert names(walk([(0.0, 300, 280), (0.1, 300, 320)], LINE)[1]) == ["door crosses in"]
+    assert names(walk([(0.0, 300, 297), (0.1, 300, 320)], LINE)[1]) == [], "first seen on it"
+    assert names(walk([(0.0, 520, 280), (0.1, 520, 320)], LINE)[1]) == [], "past its end"
+    assert names(walk([(0.0, 300, 320), (0.1, 300, 330)], LINE)[1]) == [], "first seen behind it"
+
+
 def test_a_box_that_trembles_on_the_line_crosses_once() -> None:
     trembling = [(2 + i / 10, 300.0, 300 + 3 * (-1) ** i) for i in range(40)]
     before, after = straight(200, 300, 2), [(6 + t, x, y) for t, x, y in straight(300, 400, 2)]

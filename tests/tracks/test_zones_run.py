@@ -13,15 +13,19 @@ import numpy as np
 import pytest
 
 from detector import Detector
+from detector.core.config.schema import Config
+from detector.core.run.detect import detect
 from detector.core.stages.annotate import annotate
 from detector.core.types import Detections, Outline, Scene
 from detector.lab.report.parts.zones import PARTS
 from detector.lab.session.read import read_session
+from detector.tracks import cuts
 from detector.tracks.book import arrow_of
 from detector.tracks.zones_file import read_zones
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
 from tests.lab.report.browser import Browser, chromium
+from tests.sources.clips import write_video
 
 STREET = str(CHECKOUT / "videos/street.mp4")
 ZONES = """\
@@ -225,3 +229,19 @@ def test_the_arrow_of_a_line_grows_with_the_picture() -> None:
     )
     assert np.ptp(large, axis=0) == pytest.approx(6 * np.ptp(small, axis=0))
     assert np.ptp(small, axis=0)[0] >= 20  # pixels
+
+
+@pytest.mark.parametrize("more", [{}, {"infer_every": "3"}], ids=str)
+def test_one_thumbnail_a_frame_tells_schedule_tracks_and_zones_of_cuts(
+    more: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "zones.yaml").write_text(ZONES)
+    clip = write_video(tmp_path / "clip.mp4", 9)
+    looked: list[int] = []
+    make = cuts._thumbnail
+    monkeypatch.setattr(cuts, "_thumbnail", lambda frame: looked.append(frame.index) or make(frame))
+    zones, run_dir = str(tmp_path / "zones.yaml"), str(tmp_path / "run")
+    asked = {"engine": "null", "zones": zones, "track": "bytetrack", "save": ("jsonl",)}
+    config = Config().with_options({**asked, "output": f"{tmp_path}/", "run_dir": run_dir, **more})
+    assert detect([str(clip)], config).summary.frames.written == 9
+    assert sorted(looked) == list(range(9))

@@ -57,6 +57,13 @@ class InputShapes(Protocol):
         """Gives a free request of ``Parts`` the slot of that shape; returns its outputs' head."""
 
 
+class FrameInputs(Protocol):
+    """How many inputs of the network a frame is, where frames differ (--tiles auto of cameras)."""
+
+    def give(self, frame: Frame, request: Any, row: int) -> Callable[[Picture, Image], Fit]:
+        """Tells the request how many the frame in this row is; returns what fills the row."""
+
+
 class FrameStage(Protocol):
     def __call__(self, frame: Frame, detections: Detections) -> Detections: ...
 
@@ -112,6 +119,8 @@ class Parts:
     timed: bool = False
     # Where pictures decide the input's shape; batches are of one picture then.
     shapes: InputShapes | None = None
+    # Where frames are of several inputs, and not all of as many: takes the place of preprocess.
+    inputs: FrameInputs | None = None
 
 
 @dataclass(slots=True)
@@ -225,8 +234,10 @@ def fill(
             if parts.shapes is not None:
                 batch.head = _fit_shape(track, parts.shapes, request, frame.picture, progress.read)
             with track.span(PREPROCESS, progress.read):
-                row = request.slot[batch.rows]
-                fit = parts.preprocess(frame.picture, row)
+                row, preprocess = request.slot[batch.rows], parts.preprocess
+                if parts.inputs is not None:
+                    preprocess = parts.inputs.give(frame, request, batch.rows)
+                fit = preprocess(frame.picture, row)
                 frame.reused = parts.still is not None and parts.still.is_still(frame, row, fit)
             if frame.times is not None:
                 frame.times.input = row.shape[-3:-1]

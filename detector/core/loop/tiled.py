@@ -1,5 +1,7 @@
 """Requests whose rows are frames of several inputs each, for --tiles.
 
+``TiledRequest``: all frames have as many. ``MixedRequest``: each row has its own number of them.
+
 The loop fills a row, infers rows and decodes them as ever: a row of the slot is [T, H, W, 3], a row
 of the outputs [T, ...]. Where the engine's batch holds the inputs of a frame, they are in one
 inference, and so are those of ``batch`` // T frames; else the engine is called for one part of
@@ -7,6 +9,9 @@ them after the other, within one ``infer``.
 """
 
 from __future__ import annotations
+
+import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -62,3 +67,50 @@ class TiledRequest:
             else None
         )
         return [own[:inputs] for own in self._outputs]
+
+
+class MixedRequest:
+    """Frames of 1 to ``most`` inputs each. ``slot``: u8 RGB [frames, most, H, W, 3], of which row i
+    holds ``counts[i]``; whoever fills a row says so by ``give``. ``input_s``: seconds of one input
+    in the last ``infer``; 0 before the first."""
+
+    def __init__(
+        self, request: BatchRequest, most: int, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._request, self._clock = request, clock
+        self.device_ms: float | None = None
+        self.input_s = 0.0
+        batch, *shape = request.slot.shape
+        # Memory that nobody fills is never touched, so that the system gives none for it.
+        self.slot: Image = np.empty((batch, most, *shape), np.uint8)
+        self.counts = np.ones(batch, np.int64)
+        self._outputs: Outputs = []
+
+    def give(self, row: int, inputs: int) -> None:
+        self.counts[row] = inputs
+
+    def infer(self, n: int) -> Outputs:
+        """Float32 [n, most, ...], and behind them ``counts`` as float32 [n]; valid until the next
+        ``infer``. Outputs of inputs that a frame does not have are left as they were."""
+        request, batch, times = self._request, len(self._request.slot), []
+        filled = [(row, at) for row in range(n) for at in range(int(self.counts[row]))]
+        began = self._clock()
+        for start in range(0, len(filled), batch):
+            part = filled[start : start + batch]
+            for place, (row, at) in enumerate(part):
+                request.slot[place] = self.slot[row, at]
+            found = request.infer(len(part))
+            self._make_outputs(found)
+            for own, one in zip(self._outputs, found, strict=True):
+                for place, (row, at) in enumerate(part):
+                    own[row, at] = one[place]
+            times.append(request.device_ms)
+        self.input_s = (self._clock() - began) / len(filled)
+        told = [one for one in times if one is not None]
+        self.device_ms = sum(told) if len(told) == len(times) else None
+        return [*(own[:n] for own in self._outputs), self.counts[:n].astype(np.float32)]
+
+    def _make_outputs(self, found: Outputs) -> None:
+        if not self._outputs:
+            rows = self.slot.shape[:2]
+            self._outputs = [np.empty((*rows, *one.shape[1:]), one.dtype) for one in found]

@@ -175,12 +175,11 @@ def _resolve(
         outputs.check_permission()
     with timer.phase("import"):
         _import_ahead(specs, outputs)
-    # What a command opens in its own way cannot be looked at.
     load = asked.load
-    if ours and asked.tiling.auto:
+    if asked.tiling.auto:
         from detector.core.run.first_look import load_after_look
 
-        load = partial(load_after_look, asked)
+        load = partial(load_after_look, asked, opens=hooks.source, looks_at=specs)
     plan = load(
         timer,
         # Labelled pictures are judged: of them a size that is asked for counts alone.

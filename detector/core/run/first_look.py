@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -28,14 +28,16 @@ from detector.core.run.tiling import NONE, Tiling
 from detector.core.sources._standard_input import SPEC
 
 if TYPE_CHECKING:
+    from detector.core.models.base import Network
     from detector.core.run.loading import PhaseTimer
     from detector.core.sources.base import Source
-    from detector.core.types import Frame, Picture, SourceInfo
+    from detector.core.types import Detections, Frame, Picture, SourceInfo
 
 SMALL = 32.0  # network pixels
 GRIDS = ((2, 2), (3, 3))
 BUDGET_S = 600.0
 FRAMES = 12
+SURE = 0.25  # the least score of an object to decide by, where a command wants lower ones
 PLACES = (0.1, 0.5, 0.9)  # of a video, at which the frames lie
 
 
@@ -51,47 +53,89 @@ class Seen:
 
     @property
     def side(self) -> float:
-        """Of the largest of the smallest quarter."""
-        return sorted(self.sides)[len(self.sides) // 4]
+        return small_side(self.sides)
+
+
+def small_side(sides: Sequence[float]) -> float:
+    """The largest of the smallest quarter."""
+    return sorted(sides)[len(sides) // 4]
+
+
+def sides_of(found: Detections, picture: tuple[int, int], network: Network) -> list[float]:
+    """Of each object, in pixels of the input of the whole picture. ``picture``: height and width
+    of the one that the boxes are of."""
+    import numpy as np
+
+    rules = network.input
+    scale = min(rules.width / picture[1], rules.height / picture[0])
+    sizes = (found.boxes[:, 2:] - found.boxes[:, :2]).prod(axis=1)
+    return [float(side) for side in np.sqrt(sizes) * scale]
+
+
+def tell_size(sides: Sequence[float], frames: int) -> str:
+    found = f"{counted(len(sides), 'object')} in {counted(frames, 'frame')}"
+    side = small_side(sides)
+    size = f"a quarter of {found} are below {side:.0f} pixels of the network's input"
+    return size if side < SMALL else f"{size}, which is not small ({SMALL:.0f})"
+
+
+def useful_grids(
+    side: float, picture: tuple[int, int], network: Network
+) -> tuple[list[Tiling], str]:
+    """Grids for objects of such a side, the coarsest first, and why there is no finer one where
+    that is the picture's fault. ``picture``: width and height."""
+    grids: list[Tiling] = []
+    for grid in GRIDS:
+        if side >= SMALL or (grids and side * GRIDS[len(grids) - 1][0] >= SMALL):
+            break
+        if (tiling := Tiling(grid)).is_too_fine(picture, network):
+            return grids, f"; tiles of {tiling.text} have fewer pixels than that input"
+        grids.append(tiling)
+    return grids, ""
 
 
 def load_after_look(
-    asked: Asked, timer: PhaseTimer | None, *, specs: Sequence[str], **words: Any
+    asked: Asked,
+    timer: PhaseTimer | None,
+    *,
+    specs: Sequence[str],
+    opens: Callable[[str], Source] | None = None,
+    looks_at: Sequence[str] = (),
+    **words: Any,
 ) -> Plan:
-    """As ``Asked.load``, of --tiles auto: the plan has what the look decided."""
+    """As ``Asked.load``, of --tiles auto: the plan has what the look decided. ``opens``: the source
+    of a command that has its own, by its name in ``looks_at``."""
     whole = Asked.of(asked.config.with_options({"tiles": NONE}))
     plan = whole.load(timer, specs=specs, **words)
-    tiling, why = choose_tiles(plan, specs)
+    if opens is None:
+        tiling, why = choose_tiles(plan, specs)
+    else:  # such a command may score boxes that nobody would call found
+        sure = plan.selecting(max(plan.selection.conf, SURE), None)
+        tiling, why = choose_tiles(sure, looks_at, opens)
     plan.loaded.notes.append(why)
     options = {**plan.options, "input": {**plan.options["input"], "tiles": tiling.text}}
     return replace(plan, tiling=tiling, options=options)
 
 
-def choose_tiles(plan: Plan, specs: Sequence[str]) -> tuple[Tiling, str]:
-    """What --tiles auto is for these sources, and a line that says why. ``plan``: without tiles."""
-    seen = look(plan, specs)
+def choose_tiles(
+    plan: Plan, specs: Sequence[str], opens: Callable[[str], Source] | None = None
+) -> tuple[Tiling, str]:
+    """What --tiles auto is for these sources, and a line that says why. ``plan``: without tiles;
+    ``opens``: as of ``load_after_look``."""
+    seen = look(plan, specs, opens)
     if seen is None:
         return Tiling(), _line(NONE, "no frame could be looked at")
     if not seen.sides:
         return Tiling(), _line(NONE, f"nothing was found in {counted(seen.frames, 'frame')}")
-    found = f"{counted(len(seen.sides), 'object')} in {counted(seen.frames, 'frame')}"
-    size = f"a quarter of {found} are below {seen.side:.0f} pixels of the network's input"
-    if seen.side >= SMALL:
-        return Tiling(), _line(NONE, f"{size}, which is not small ({SMALL:.0f})")
-    chosen, why = Tiling(), ""
-    for grid in GRIDS:
-        tiling = Tiling(grid)
-        if chosen.grid is not None and seen.side * chosen.grid[0] >= SMALL:
-            break
-        if tiling.is_too_fine((seen.info.width, seen.info.height), plan.network):
-            why = f"; tiles of {tiling.text} have fewer pixels than that input"
-            break
+    chosen, picture = Tiling(), (seen.info.width, seen.info.height)
+    grids, why = useful_grids(seen.side, picture, plan.network)
+    for tiling in grids:
         needed, budget = _seconds(plan, seen, tiling), _budget(plan, seen.info)
         if needed is not None and needed > budget:
             why = f"; {tiling.text} would take {needed:.0f} s of {budget:.0f} s allowed"
             break
         chosen = tiling
-    return chosen, _line(chosen.text, size + why)
+    return chosen, _line(chosen.text, tell_size(seen.sides, seen.frames) + why)
 
 
 def _line(chosen: str, why: str) -> str:
@@ -114,26 +158,25 @@ def _seconds(plan: Plan, seen: Seen, tiling: Tiling) -> float | None:
     return frames * tiling.inputs * statistics.median(seen.times) / at_once
 
 
-def look(plan: Plan, specs: Sequence[str]) -> Seen | None:
+def look(
+    plan: Plan, specs: Sequence[str], opens: Callable[[str], Source] | None = None
+) -> Seen | None:
     """The first source that opens, by a few of its frames; None where none does. A pipe, which can
     be read once, is not looked at."""
     for spec in specs:
         if spec == SPEC:
             continue
         with suppress(DetectVideoError):
-            frames, info = _frames_of(plan, spec)
+            frames, info = _frames_of(plan, spec) if opens is None else _frames_from(opens, spec)
             if frames:
                 return _look_at(plan, frames, info)
     return None
 
 
 def _look_at(plan: Plan, frames: Sequence[Picture], info: SourceInfo) -> Seen:
-    import numpy as np
-
     from detector.core.types import size_of
 
     seen = Seen(info, len(frames))
-    rules = plan.network.input
     for tiling in (Tiling(), Tiling(GRIDS[0])):
         looking = replace(plan, tiling=tiling)
         preprocess, head, nms = looking.stages()
@@ -146,10 +189,7 @@ def _look_at(plan: Plan, frames: Sequence[Picture], info: SourceInfo) -> Seen:
             if tiling.grid is None:
                 seen.times.append(time.perf_counter() - start)
             found = fit.to_source(nms(head([one[:1] for one in outputs])))
-            height, width = size_of(picture)
-            scale = min(rules.width / width, rules.height / height)
-            sizes = (found.boxes[:, 2:] - found.boxes[:, :2]).prod(axis=1)
-            sides += (np.sqrt(sizes) * scale).tolist()
+            sides += sides_of(found, size_of(picture), plan.network)
         if len(sides) > len(seen.sides):
             seen.sides = sides
     return seen
@@ -169,6 +209,11 @@ def _frames_of(plan: Plan, spec: str) -> tuple[list[Picture], SourceInfo]:
         with suppress(DetectVideoError), at.open(spec) as source:
             frames += [frame.image.copy() for frame in _first(source, FRAMES // len(PLACES))]
     return frames, info
+
+
+def _frames_from(opens: Callable[[str], Source], spec: str) -> tuple[list[Picture], SourceInfo]:
+    with opens(spec) as source:
+        return [frame.image.copy() for frame in _first(source, FRAMES)], source.info
 
 
 def _exact(seconds: float) -> Fraction:

@@ -134,6 +134,7 @@ class Asked:
         )
         kept = _of_the_run(loaded.tuned)
         asked = Asked.of(self.config.with_options(kept)) if kept else self
+        asked = replace(asked, tiling=self.tiling)  # cameras have decided on their own
         loaded.notes += asked.loop.lost_ranges()
         return asked.on(loaded)
 

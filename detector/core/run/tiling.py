@@ -25,10 +25,12 @@ NONE, AUTO = "none", "auto"
 @dataclass(frozen=True, slots=True)
 class Tiling:
     """``grid``: columns and rows of tiles; None: the picture is one input. ``auto``: a look at the
-    source is still to decide that (``first_look.py``)."""
+    source is still to decide that (``first_look.py``). ``most``: inputs that a frame may have where
+    it is said of each frame (cameras); 0: all have as many."""
 
     grid: tuple[int, int] | None = None
     auto: bool = False
+    most: int = 0
 
     @classmethod
     def of(cls, config: Config) -> Tiling:
@@ -59,10 +61,10 @@ class Tiling:
 
     def refuse_auto(self) -> None:
         """Raises UsageError: for who has not looked at the source."""
-        if self.auto:
+        if self.auto and not self.most:
             raise UsageError(
-                "--tiles auto: looks at files before they are run, and there is no such look here; "
-                "say how many: --tiles 2x2"
+                "--tiles auto: nothing is looked at before this run; say how many: --tiles 2x2 "
+                "(detect-video FILE --tiles auto says what that file would get)"
             )
 
     @property
@@ -113,20 +115,26 @@ class Tiling:
     # What the loop calls.
 
     def requests(self, requests: Sequence[BatchRequest]) -> Sequence[BatchRequest]:
-        if self.grid is None:
+        if self.grid is None and not self.most:
             return requests
-        from detector.core.loop.tiled import TiledRequest
+        from detector.core.loop.tiled import MixedRequest, TiledRequest
 
+        if self.most:
+            return [MixedRequest(one, self.most) for one in requests]
         return [TiledRequest(one, self.inputs) for one in requests]
 
     def stages(self, preprocess: Any, head: Any, nms: Any, **joining: Any) -> tuple[Any, Any, Any]:
         """preprocess, head and nms of one input, as those of a frame. ``joining``: the options of
         ``join_tiles``."""
-        if self.grid is None:
+        if self.grid is None and not self.most:
             return preprocess, head, nms
         from detector.core.stages import tiles
 
         join = partial(tiles.join_tiles, **joining)
+        if self.most:
+            preprocess = tiles.FrameTiles(preprocess, join)
+            return preprocess, tiles.each_given_tile(head), tiles.nms_of_tiles(nms)
+        assert self.grid is not None
         return (
             tiles.tiled_preprocess(preprocess, self.grid, join),
             tiles.each_tile(head),

@@ -316,9 +316,10 @@ class StreamSummary:
     """One camera of a live run. ``received`` = ``processed`` + all of ``dropped``.
     ``dropped_share``: of those that the camera's own ``rate`` did not leave out.
 
-    ``url``: without secrets. ``state``: at the end. ``live_s``: seconds in which it was live, of
-    which the rates are. ``age_ms``: of results. ``parts_ms``: decoding, waiting and inference, of
-    which that age consists, and writing. ``output_age_ms``: until each output had the picture.
+    ``url``: without secrets. ``state`` and ``tiles`` (2x2, none): at the end. ``live_s``: seconds
+    in which it was live, of which the rates are. ``age_ms``: of results. ``parts_ms``: decoding,
+    waiting and inference, of which that age consists, and writing. ``output_age_ms``: until each
+    output had the picture.
     ``camera_age_ms``: of results by the camera's own clock; None where it tells none.
     ``output_counts``: kind -> what it did: pictures or rows written, lost to a full disk, bytes; of
     a recording also pictures or packets dropped because encoding or the disk was too slow, samples
@@ -338,6 +339,7 @@ class StreamSummary:
     camera_fps: Amount | None
     processed_fps: Amount | None
     size: str | None
+    tiles: str
     codec: str
     frozen: bool
     error: str | None

@@ -107,6 +107,40 @@ def tiled_preprocess(
     return fill
 
 
+class FrameTiles:
+    """``tiled_preprocess`` of a grid that is said for each picture; None: it is one input. By
+    itself it takes the whole."""
+
+    def __init__(
+        self,
+        preprocess: Callable[[Picture, Image], Letterbox],
+        join: Callable[[Sequence[Detections], Sequence[Region]], Detections],
+    ) -> None:
+        self._preprocess, self._join = preprocess, join
+
+    def __call__(self, picture: Picture, slot: Image) -> TiledFit:
+        return self.fill(picture, slot, None)
+
+    def fill(self, picture: Picture, slot: Image, grid: tuple[int, int] | None) -> TiledFit:
+        """Into the first inputs of ``slot``, u8 RGB [T, H, W, 3], as many as the grid has."""
+        if grid is not None:
+            inputs = slot[: 1 + grid[0] * grid[1]]
+            return tiled_preprocess(self._preprocess, grid, self._join)(picture, inputs)
+        height, width = size_of(picture)
+        fit = self._preprocess(picture, slot[0])
+        return TiledFit((Region(0, 0, width, height),), (fit,), self._join)
+
+
+def each_given_tile(head: Callable[[Outputs], Candidates]) -> Callable[[Outputs], list[Candidates]]:
+    """``each_tile`` of a frame whose last output says how many inputs it has."""
+
+    def heads(outputs: Outputs) -> list[Candidates]:
+        *own, counts = outputs
+        return [head([one[0, at : at + 1] for one in own]) for at in range(int(counts[0]))]
+
+    return heads
+
+
 def each_tile(head: Callable[[Outputs], Candidates]) -> Callable[[Outputs], list[Candidates]]:
     """A head of a frame's inputs: outputs [1, T, ...] become T candidates."""
 
@@ -131,8 +165,14 @@ class TiledFit:
     fits: tuple[Letterbox, ...]
     join: Callable[[Sequence[Detections], Sequence[Region]], Detections]
 
+    def whole(self, found: Sequence[Detections]) -> Detections:
+        """What the input of the whole picture alone shows."""
+        return self.fits[0].to_source(found[0])
+
     def to_source(self, found: Sequence[Detections]) -> Detections:
         """One list of the whole picture's, from the boxes of each input in network pixels."""
+        if len(self.fits) == 1:
+            return self.whole(found)
         placed = []
         for one, fit, region in zip(found, self.fits, self.shown, strict=True):
             mapped = fit.to_source(one)

@@ -146,7 +146,7 @@ def configs_of_rows(
         if len(set(names)) != len(names):
             raise UsageError(f"{flag} {','.join(names)}: names one twice; name each once")
     for text in tiles:
-        Tiling.parse(text).refuse_auto()
+        Tiling.parse(text)
     folder, made = config.output.run_dir, []
     rows = [(name, text) for name in engines or [""] for text in tiles or [""]]
     for row in rows:

@@ -16,9 +16,10 @@ from detector.core.config.schema import Config
 from detector.core.errors import EXIT_DAMAGED, EXIT_DONE, SourceError
 from detector.core.errors.text import counted
 from detector.core.run.detect import Hooks, Live, Result, detect
+from detector.core.run.first_look import GRIDS
 from detector.core.run.loading import LoadedModel
 from detector.core.run.reading import Reading
-from detector.core.run.tiling import NONE
+from detector.core.run.tiling import Tiling
 from detector.core.session.store import Session
 from detector.core.types import Candidates, Detections, Frame, LabelledPicture
 from detector.lab.datasets.classmap import Bound, ClassMap, bind
@@ -62,7 +63,7 @@ def run_study(
         precision=summary.precision,
         batch=summary.batch,
         model_input=summary.model_input,
-        tiles=config.input.tiles or NONE,
+        tiles=decided_tiles(config, summary.tiles),
         fps=summary.fps,
         frames=summary.frames,
         **vars(scored),
@@ -74,6 +75,13 @@ def run_study(
         with Session.reopened(run.session) as session:
             row = replace(row, plots=save_result(session, row, plots))
     return run, row
+
+
+def decided_tiles(config: Config, inputs: int) -> str:
+    """As they are typed; of --tiles auto what the run took, by the inputs of its frames."""
+    asked = Tiling.parse(config.input.tiles)
+    taken = (Tiling(), *map(Tiling, GRIDS)) if asked.auto else (asked,)
+    return next(one.text for one in taken if one.inputs == inputs)
 
 
 class Study:

@@ -45,6 +45,7 @@ class StreamDocument(msgspec.Struct, frozen=True):
     camera_fps: float | None
     processed_fps: float | None
     size: str | None
+    tiles: str | None
     frozen: bool
     error: str | None
     next_try_s: float | None
@@ -162,6 +163,7 @@ def stream(one: StreamFigures, controllable: bool = False) -> StreamDocument:
         camera_fps=_round(one.camera_fps),
         processed_fps=_round(one.processed_fps),
         size=one.size,
+        tiles=one.tiles,
         frozen=one.frozen,
         error=None if one.error is None else redact(one.error),
         next_try_s=_round(one.next_try_s),

@@ -101,8 +101,14 @@ class LiveSource(Source):
 
         if stride != 1:
             raise UsageError("stride is for files; give the camera a rate in cameras.yaml")
+        cameras = make_cameras([spec], loop)
+        if own := [camera.name for camera in cameras if camera.tiles is not None]:
+            raise UsageError(
+                f"{spec}: tiles of {', '.join(own)}: detect-video knows tiles of single cameras; "
+                "here all have the same: Detector(tiles='2x2')"
+            )
         collector = Collector(
-            make_cameras([spec], loop),
+            cameras,
             lambda camera, wake: make_feed(camera, terms, wake=wake),
             batch=batch,
             gather=gather,

@@ -54,6 +54,7 @@ class Camera:
     rate: Fraction | None = None  # detect at most so many pictures a second
     # Polygons of points (x, y), 0 to 1 of the picture: what lies in one is not detected.
     masks: tuple[tuple[tuple[float, float], ...], ...] = ()
+    tiles: str | None = None  # as --tiles is typed; None: that of the run
 
 
 @dataclass(frozen=True, slots=True)

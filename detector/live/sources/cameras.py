@@ -8,6 +8,7 @@
         classes: [person]
         rate: 5
         masks: [[[0, 0], [1, 0], [1, 0.2], [0, 0.2]]]
+        tiles: 2x2
 
 ``cameras`` may also be a mapping of names to addresses or to such mappings.
 """
@@ -31,6 +32,7 @@ from detector.core.errors.reading import read_text
 from detector.core.errors.secrets import Address, host_of, keep_secret
 from detector.core.errors.text import split_list
 from detector.core.errors.yaml_parsing import parse_yaml
+from detector.core.run.tiling import Tiling
 from detector.core.sources._addresses import is_web
 from detector.core.sources._network.addresses import opening_of, scheme_of
 from detector.core.sources._network.options import HANDED_ON, PERSONAL
@@ -370,6 +372,13 @@ def _read_rate(value: Any) -> Fraction:
     return rate
 
 
+def _read_tiles(value: Any) -> str:
+    try:
+        return Tiling.parse(str(value)).text
+    except UsageError:
+        raise ValueError("is no number of tiles (none, auto, 2x2, 3x2)") from None
+
+
 def _read_masks(value: Any) -> tuple[tuple[tuple[float, float], ...], ...]:
     if not isinstance(value, list) or len(value) > MOST_POLYGONS:
         raise ValueError(f"is no list of at most {MOST_POLYGONS} polygons")
@@ -393,6 +402,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "size": _read_size,
     "rate": _read_rate,
     "masks": _read_masks,
+    "tiles": _read_tiles,
 }
 FIELDS = {"name", "url", "record_url", "user", "password", *_READERS}
 

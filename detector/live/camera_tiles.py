@@ -1,0 +1,293 @@
+"""Into how many tiles the pictures of each camera are cut (--tiles, ``tiles`` in cameras.yaml).
+
+Each camera has a grid of its own: one that looks over a square needs tiles, one at a door needs
+none. So a row of a batch has as many inputs as its camera (``core.loop.tiled.MixedRequest``).
+
+``auto`` looks at ``FRAMES`` pictures of a camera, ``APART_S`` apart, as soon as it is there: in the
+run itself, by its engine, whole and in 2x2 tiles. What is written of them is what the camera's grid
+of that moment shows. Then all cameras share what the engine can do: the inputs a second that it has
+time for are those of one inference as they were timed, times ``SHARE``. Every picture is one input
+at least; 2x2 goes to the camera with the smallest objects first, then to the next; and so does 3x3.
+A camera that would fall behind gets fewer.
+
+Scenes change, so it looks again every ``AGAIN_S``, after ``EMPTY_AGAIN_S`` where nothing was found,
+and where pictures have another size.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, cast
+
+from detector.core.errors import UsageError
+from detector.core.run.first_look import (
+    FRAMES,
+    GRIDS,
+    sides_of,
+    small_side,
+    tell_size,
+    useful_grids,
+)
+from detector.core.run.tiling import Tiling
+from detector.live.selection import keep
+from detector.live.sources.base import Camera, FeedFacts
+
+if TYPE_CHECKING:
+    from detector.core.loop.tiled import MixedRequest
+    from detector.core.run.plan import Plan
+    from detector.core.stages.tiles import FrameTiles, TiledFit
+    from detector.core.types import Detections, Fit, Frame, Image, Picture
+
+APART_S = 0.5  # between two pictures of a look, at least
+AGAIN_S = 3600.0
+EMPTY_AGAIN_S = 600.0
+SHARE = 0.8  # of the engine's time: pictures do not come evenly
+TIMES = 64  # inferences, of which the median counts
+
+
+def tiling_of_cameras(asked: Tiling, cameras: Sequence[Camera]) -> Tiling:
+    """Of the run: with room for the finest grid that any camera may get, where they may differ."""
+    own = [Tiling.parse(camera.tiles) for camera in cameras if camera.tiles is not None]
+    if not asked.auto and not own:
+        return asked
+    finest = Tiling(GRIDS[-1])
+    return replace(asked, most=max(one.inputs for one in (finest, asked, *own)))
+
+
+@dataclass(slots=True)
+class Look:
+    """Pictures of one camera, whole and in tiles, as far as they were looked at. ``next_s``: when
+    the next one may be, by the clock of arrivals."""
+
+    next_s: float = 0.0
+    frames: int = 0
+    whole: list[float] = field(default_factory=list)  # sides of objects, ``first_look.sides_of``
+    tiled: list[float] = field(default_factory=list)
+
+    @property
+    def sides(self) -> list[float]:
+        return max(self.whole, self.tiled, key=len)
+
+
+@dataclass(slots=True)
+class Place:
+    """One camera. ``size``: height and width of its pictures, 0 before the first. ``useful``: grids
+    that its objects ask for, the coarsest first. ``side``: of its small objects."""
+
+    camera: Camera
+    class_ids: frozenset[int] | None
+    asked: Tiling
+    tiling: Tiling
+    size: tuple[int, int] = (0, 0)
+    look: Look | None = None
+    useful: list[Tiling] = field(default_factory=list)
+    side: float = 0.0
+    why: str = ""
+    no_finer: str = ""  # why, where that is the picture's fault
+    rate: float | None = None  # pictures a second that are to be detected, when it was last live
+    told: str = ""  # the line that was told last
+
+
+class CameraTiles:
+    """``give`` is of the reader's thread, what it returns of reader and writer, the rest of any."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan, self._tiling = plan, plan.tiling
+        self._lock = threading.Lock()
+        self._places: dict[str, Place] = {}
+        self._times: deque[float] = deque(maxlen=TIMES)
+        self._fill = cast("FrameTiles", plan.stages()[0])  # where cameras differ, it is one
+        every = plan.options["tracking"]["infer_every"]
+        self._every = int(every) if str(every).isdecimal() else 1  # auto may want all of them
+
+    @property
+    def differ(self) -> bool:
+        """Whether each camera has its own number of tiles."""
+        return self._tiling.most > 0
+
+    # ------------------------------------------------------------------
+    # Cameras come and go.
+
+    def check(self, camera: Camera) -> None:
+        """Raises UsageError for a camera that came later and wants what the run has no room for."""
+        if camera.tiles is None:
+            return
+        if max(2, Tiling.parse(camera.tiles).inputs) > self._tiling.most:
+            raise UsageError(
+                f"camera {camera.name}: tiles: {camera.tiles}: the run began without room for "
+                "them; start it again"
+            )
+
+    def open(self, camera: Camera, class_ids: frozenset[int] | None) -> None:
+        asked = self._tiling if camera.tiles is None else Tiling.parse(camera.tiles)
+        place = Place(camera, class_ids, asked, Tiling() if asked.auto else Tiling(asked.grid))
+        with self._lock:
+            self._places[camera.name] = place
+
+    def close(self, name: str) -> None:
+        with self._lock:
+            self._places.pop(name, None)
+
+    def text(self, name: str) -> str:
+        """The grid of a camera now, as it is typed; that of the run for one that is gone."""
+        with self._lock:
+            place = self._places.get(name)
+            return Tiling(self._tiling.grid).text if place is None else place.tiling.text
+
+    def lines(self) -> list[str]:
+        """What each camera got, and why."""
+        with self._lock:
+            return [place.told for place in self._places.values() if place.told]
+
+    # ------------------------------------------------------------------
+    # A picture (``core.loop.parts.FrameInputs``).
+
+    def give(self, frame: Frame, request: MixedRequest, row: int) -> Callable[..., Fit]:
+        assert frame.arrival is not None
+        if request.input_s:
+            self._times.append(request.input_s)
+        with self._lock:
+            place = self._places.get(frame.arrival.camera)
+            grid = None if place is None else place.tiling.grid
+            look = None if place is None else self._take_look(place, frame)
+        shown = GRIDS[0] if look is not None and grid is None else grid
+        request.give(row, Tiling(shown).inputs)
+
+        def fill(picture: Picture, slot: Image) -> Fit:
+            fit = self._fill.fill(picture, slot, shown)
+            if look is None or place is None:
+                return fit
+            return _Looked(fit, grid is not None, lambda *found: self._note(place, look, *found))
+
+        return fill
+
+    def _take_look(self, place: Place, frame: Frame) -> Look | None:
+        """The look that this picture is of, if any."""
+        if not place.asked.auto or frame.arrival is None:
+            return None
+        now_s = frame.arrival.arrived_ns / 1e9
+        if frame.size != place.size:  # another camera behind the same address, as it were
+            place.size, place.tiling, place.useful = frame.size, Tiling(), []
+            place.look = Look()
+        look = place.look
+        if look is None or now_s < look.next_s or look.frames >= FRAMES:
+            return None
+        look.next_s = now_s + APART_S
+        return look
+
+    def _note(self, place: Place, look: Look, whole: Detections, tiled: Detections) -> None:
+        with self._lock:
+            look.whole += self._sides(place, whole)
+            look.tiled += self._sides(place, tiled)
+            look.frames += 1
+
+    def _sides(self, place: Place, found: Detections) -> list[float]:
+        height, width = place.size
+        kept = keep(found, width, height, place.camera.masks, place.class_ids)
+        sure = kept.only(kept.scores >= self._plan.selection.conf)  # a tracker sees more of them
+        return sides_of(sure, place.size, self._plan.network)
+
+    # ------------------------------------------------------------------
+    # The clerk.
+
+    def decide(self, states: Mapping[str, FeedFacts]) -> list[str]:
+        """Where a look is over: what each camera gets from now on. Lines for the user, of cameras
+        for which something new is decided. To be called a few times a second."""
+        with self._lock:
+            for name, place in self._places.items():
+                if (facts := states.get(name)) is not None and facts.fps:
+                    place.rate = self._wanted_rate(place.camera, facts.fps)
+            over = [
+                place
+                for place in self._places.values()
+                if place.look is not None and place.look.frames >= FRAMES
+            ]
+            for place in over:
+                self._conclude(place)
+            return self._share_out(over) if over else []
+
+    def _wanted_rate(self, camera: Camera, fps: float) -> float:
+        rate = fps if camera.rate is None else min(fps, float(camera.rate))
+        return rate / self._every
+
+    def _conclude(self, place: Place) -> None:
+        """What the objects of a camera ask for."""
+        look, (height, width) = place.look, place.size
+        assert look is not None
+        if not look.sides:
+            place.useful, place.side, place.no_finer = [], 0.0, ""
+            minutes = EMPTY_AGAIN_S / 60
+            place.why = (
+                f"nothing was found in {FRAMES} pictures; looking again in {minutes:.0f} min"
+            )
+        else:
+            place.side = small_side(look.sides)
+            found = useful_grids(place.side, (width, height), self._plan.network)
+            place.useful, place.no_finer = found
+            place.why = tell_size(look.sides, look.frames)
+        again = AGAIN_S if look.sides else EMPTY_AGAIN_S
+        place.look = Look(look.next_s - APART_S + again)
+
+    def _share_out(self, over: Sequence[Place]) -> list[str]:
+        room = self._room()
+        wants = sorted(self._places.values(), key=lambda place: place.side)
+        known = [place.rate for place in wants if place.rate is not None]
+        got = {id(place): Tiling(None if place.asked.auto else place.asked.grid) for place in wants}
+        refused: dict[int, str] = {}
+
+        def needed(place: Place, tiling: Tiling) -> float:
+            """Inputs a second. A camera that was never there counts as the fastest of them."""
+            rate = max(known, default=0.0) if place.rate is None else place.rate
+            return rate * tiling.inputs
+
+        used = sum(needed(place, got[id(place)]) for place in wants)
+        for step in range(len(GRIDS)):
+            for place in wants:
+                key = id(place)
+                if not place.asked.auto or len(place.useful) <= step or key in refused:
+                    continue
+                finer = place.useful[step]
+                more = used - needed(place, got[key]) + needed(place, finer)
+                if more > room:
+                    refused[key] = (
+                        f"; {finer.text} would make {more:.0f} inputs a second of all cameras, and "
+                        f"there is time for {room:.0f}"
+                    )
+                    continue
+                got[key], used = finer, more
+        lines = []
+        for place in wants:
+            before, place.tiling = place.tiling, got[id(place)]
+            if not place.asked.auto or not (place in over or before != place.tiling):
+                continue
+            told = f"{place.camera.name}: --tiles auto: {place.tiling.text}: {place.why}"
+            told += refused.get(id(place), place.no_finer)
+            if before != place.tiling or not place.told:
+                lines.append(told)
+            place.told = told
+        return lines
+
+    def _room(self) -> float:
+        """Inputs a second for which the engine has time."""
+        if not self._times:
+            return 0.0
+        return SHARE * self._plan.loaded.engine.concurrency / statistics.median(self._times)
+
+
+class _Looked:
+    """A fit that tells what the whole picture shows and what its tiles show, and hands on what the
+    camera's own grid does."""
+
+    def __init__(
+        self, fit: TiledFit, tiled: bool, told: Callable[[Detections, Detections], None]
+    ) -> None:
+        self._fit, self._tiled, self._told = fit, tiled, told
+
+    def to_source(self, found: Sequence[Detections]) -> Detections:
+        whole, tiled = self._fit.whole(found), self._fit.to_source(found)
+        self._told(whole, tiled)
+        return tiled if self._tiled else whole

@@ -1,0 +1,251 @@
+"""Tiles of cameras: each has its own, and --tiles auto gives them what the engine has time for."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from detector.core.config.schema import Config
+from detector.core.errors import UsageError
+from detector.core.loop.tiled import MixedRequest
+from detector.core.run.first_look import FRAMES
+from detector.core.run.plan import Asked
+from detector.core.run.tiling import Tiling
+from detector.core.sources import find_arriving
+from detector.core.types import Arrival, Detections, Frame
+from detector.live.camera_tiles import (
+    AGAIN_S,
+    APART_S,
+    EMPTY_AGAIN_S,
+    SHARE,
+    CameraTiles,
+    tiling_of_cameras,
+)
+from detector.live.sources.base import LIVE, FeedFacts
+from tests.cli.command import detect_video
+from tests.conftest import CHECKOUT
+from tests.live.fake_feeds import camera
+
+STREET = str(CHECKOUT / "videos/street.mp4")
+SECOND = 1_000_000_000
+SMALLISH, TINY, LARGE = 20.0, 8.0, 60.0  # sides in pixels of the network's input
+
+
+class Request:
+    """Notes what it is told."""
+
+    def __init__(self, input_s: float) -> None:
+        self.input_s, self.inputs = input_s, 1
+
+    def give(self, row: int, inputs: int) -> None:
+        self.inputs = inputs
+
+
+class Street:
+    """Cameras of 1920x1080 before a network of 416x256, of whose looks the test says what they
+    find. One input takes ``input_s`` seconds."""
+
+    def __init__(self, *cameras, tiles="auto", input_s=0.01, size=(1920, 1080)) -> None:
+        asked = Asked.of(Config().with_options({"engine": "null", "size": "416x256"}))
+        tiling = tiling_of_cameras(Tiling.parse(tiles), cameras)
+        self.tiles = CameraTiles(replace(asked, tiling=tiling).load())
+        self.request, self.now_s = Request(input_s), 100.0
+        self.picture = np.zeros((size[1], size[0], 3), np.uint8)
+        self.slot = np.zeros((17, 256, 416, 3), np.uint8)
+        for one in cameras:
+            self.tiles.open(one, None)
+
+    def see(self, name: str, side: float | None) -> tuple[int, int]:
+        """One picture with one object of such a side, in the input's pixels; None: with none.
+        Inputs that it was, and objects that are written of it."""
+        arrival = Arrival(name, 1, round(self.now_s * SECOND), self.now_s)
+        frame = Frame(0, 0, self.now_s, self.picture, arrival=arrival)
+        fit = self.tiles.give(frame, self.request, 0)(self.picture, self.slot)
+        box = np.array([[100, 100, 100 + (side or 0), 100 + (side or 0)]], np.float32)
+        found = Detections(box, np.array([0.9], np.float32), np.zeros(1, np.int64), ("person",))
+        whole = found if side is not None else Detections.empty()
+        inputs = self.request.inputs
+        shown = fit.to_source([whole, *[Detections.empty()] * (inputs - 1)])
+        return inputs, len(shown)
+
+    def look(self, sides: dict[str, float | None], fps: float = 5.0) -> list[str]:
+        """Until a look is over; what it decided."""
+        lines: list[str] = []
+        for _ in range(FRAMES):
+            for name, side in sides.items():
+                self.see(name, side)
+            self.now_s += APART_S
+            lines += self.decide(sides, fps)
+        return lines
+
+    def decide(self, names, fps: float = 5.0) -> list[str]:
+        return self.tiles.decide({name: FeedFacts(LIVE, 0, fps=fps) for name in names})
+
+    def grids(self) -> list[str]:
+        return [self.tiles.text(name) for name in sorted(self.tiles._places)]
+
+
+@pytest.mark.parametrize(
+    ("side", "fps", "grid"),
+    [
+        (LARGE, 1, "none"),
+        (SMALLISH, 1, "2x2"),
+        (TINY, 1, "3x3"),
+        (None, 1, "none"),
+        (TINY, 9, "2x2"),  # 3x3 would be 90 inputs a second
+        (TINY, 40, "none"),
+    ],
+)
+def test_a_camera_gets_what_its_objects_ask_for_and_the_time_allows(side, fps, grid):
+    street = Street(camera("a"), input_s=0.0125)
+    street.tiles._plan.loaded.engine.concurrency = 1
+    lines = street.look({"a": side}, fps)
+    assert street.grids() == [grid]
+    (line,) = lines
+    assert re.match(rf"a: --tiles auto: {grid}: ", line)
+    assert street.tiles.lines() == [line]
+
+
+def test_the_camera_with_the_smallest_objects_comes_first():
+    street = Street(camera("a"), camera("b"), camera("c"), input_s=1.0)
+    inputs_a_second = 3 * 5 + 1 * 4 * 5  # all whole, and one more in 2x2
+    street.request.input_s = SHARE * street.tiles._plan.loaded.engine.concurrency / inputs_a_second
+    street.look({"a": SMALLISH, "b": SMALLISH - 5, "c": LARGE})
+    assert street.grids() == ["none", "2x2", "none"]
+    assert any(f"{inputs_a_second}" in line for line in street.tiles.lines() if line[0] == "a")
+
+
+def test_pictures_of_a_look_are_written_as_the_camera_s_own_grid_shows_them():
+    street = Street(camera("a"))
+    assert street.see("a", SMALLISH) == (5, 1), "whole and in tiles; what the whole shows"
+    assert street.see("a", SMALLISH) == (1, 1), "too early for the next one"
+    street.now_s += APART_S
+    street.look({"a": SMALLISH})
+    assert street.see("a", SMALLISH) == (5, 1)
+
+
+@pytest.mark.parametrize(("side", "again_s"), [(LARGE, AGAIN_S), (None, EMPTY_AGAIN_S)])
+def test_it_looks_again(side, again_s):
+    street = Street(camera("a"))
+    assert len(street.look({"a": side})) == 1
+    end_s = street.now_s - APART_S
+    street.now_s = end_s + again_s - 1
+    assert street.see("a", side)[0] == 1
+    street.now_s = end_s + again_s + 1
+    lines = street.look({"a": SMALLISH})
+    assert street.grids() == ["2x2"]
+    assert len(lines) == 1
+
+
+def test_an_absent_camera_is_looked_at_when_it_comes():
+    street = Street(camera("a"), camera("b"))
+    street.look({"a": SMALLISH})
+    assert street.grids() == ["2x2", "none"]
+    street.look({"a": SMALLISH, "b": TINY})
+    assert street.grids() == ["2x2", "3x3"]
+    street.tiles.close("b")
+    assert street.see("b", TINY)[0] == 1, "a picture that was on its way"
+
+
+def test_pictures_of_another_size_are_looked_at_anew():
+    street = Street(camera("a"))
+    street.look({"a": SMALLISH})
+    street.picture = np.zeros((10, 16, 3), np.uint8)
+    assert street.see("a", SMALLISH)[0] == 5, "the look"
+    assert street.tiles.text("a") == "none"
+    street.look({"a": 0.1})
+    assert street.grids() == ["none"], "tiles would be smaller than the input"
+
+
+def test_own_tiles_of_a_camera_stand_beside_those_of_the_run():
+    street = Street(
+        camera("a", tiles="4x4"), camera("b", tiles="none"), camera("c", tiles="auto"),
+        camera("d"), tiles="1x2", input_s=0.001,
+    )  # fmt: skip
+    assert street.grids() == ["4x4", "none", "none", "1x2"]
+    assert [street.see(name, LARGE)[0] for name in "abd"] == [17, 1, 3]
+    street.look({"c": SMALLISH})
+    assert street.grids() == ["4x4", "none", "2x2", "1x2"]
+    with pytest.raises(UsageError, match="5x5"):
+        street.tiles.check(camera("e", tiles="5x5"))
+    street.tiles.check(camera("e", tiles="auto"))
+
+
+def test_without_auto_and_own_tiles_rows_are_as_ever():
+    street = Street(camera("a"), tiles="2x2")
+    assert not street.tiles.differ
+    assert street.grids() == ["2x2"]
+    with pytest.raises(UsageError, match="start"):
+        street.tiles.check(camera("b", tiles="none"))
+
+
+# ----------------------------------------------------------------------
+# The engine's side.
+
+
+class Doubles:
+    """An engine that doubles the first byte of each input."""
+
+    device_ms = 2.0
+
+    def __init__(self, batch: int) -> None:
+        self.slot = np.zeros((batch, 2, 2, 3), np.uint8)
+        self.calls: list[int] = []
+
+    def infer(self, n):
+        self.calls.append(n)
+        return [2.0 * self.slot[:n, 0, 0, :1].astype(np.float32)]
+
+
+@pytest.mark.parametrize(("batch", "calls"), [(1, [1]), (3, [3, 3, 1, 1]), (16, [7, 1])], ids=str)
+def test_rows_have_as_many_inputs_as_they_are_given(batch, calls):
+    inner = Doubles(batch)
+    request = MixedRequest(inner, 5)
+    counts = [5, 1, 1][:batch]
+    for row, count in enumerate(counts):
+        request.give(row, count)
+        request.slot[row, :count] = 10 * row + np.arange(count)[:, None, None, None]
+    rows = len(counts)
+    output, told = request.infer(rows)
+    assert told.tolist() == counts
+    for row, count in enumerate(counts):
+        assert output[row, :count, 0].tolist() == [2.0 * (10 * row + at) for at in range(count)]
+    assert request.device_ms == 2.0 * len(inner.calls)
+    assert sum(inner.calls) == sum(counts)
+    assert len(inner.calls) == -(-sum(counts) // batch)
+    assert request.input_s > 0
+
+
+# ----------------------------------------------------------------------
+# Whole runs.
+
+
+@pytest.mark.slow
+def test_a_run_with_a_camera_that_is_looked_at_and_one_with_its_own(tmp_path):
+    (tmp_path / "cameras.yaml").write_text(
+        f"cameras:\n  - {{name: far, url: {STREET}}}\n"
+        f"  - {{name: own, url: {STREET}, tiles: 1x2, rate: 1}}\n"
+    )
+    done = detect_video(
+        *("cameras.yaml", "--loop", "--tiles", "auto", "--size", "448x256", "--batch", "2"),
+        *("--engine", "null", "--duration", "12", "-o", "out/", "--run-dir", "run", "--json"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert {one["name"]: one["tiles"] for one in told["streams"]} == {"far": "none", "own": "1x2"}
+    assert told["tiles"] == 3
+    assert any(note.startswith("far: --tiles auto: none") for note in told["notes"])
+    document = json.loads(next((tmp_path / "run").glob("*/session.json")).read_text())
+    assert document["config"]["input"]["tiles"] == "auto"
+
+
+def test_tiles_of_single_cameras_are_refused_where_nobody_gives_them(tmp_path):
+    path = tmp_path / "cameras.yaml"
+    path.write_text("cameras: {a: {url: 'rtsp://127.0.0.1:1/x', tiles: 2x2}}")
+    with pytest.raises(UsageError, match="tiles"):
+        find_arriving().open(str(path), decoder="auto", stride=1, frames=None)
