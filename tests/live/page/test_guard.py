@@ -84,6 +84,11 @@ def test_what_a_head_may_hold(headers, query, status):
     assert Door().ask(*headers, query=query) == status
 
 
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "TRACE", "OPTIONS", "get"])
+def test_other_methods_do_not_even_reach_the_application(method):
+    assert Door(raises=AssertionError("reached")).ask(method=method) == 405
+
+
 @pytest.mark.parametrize(
     ("declared", "pieces", "status"),
     [
