@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from detector.core.tables import Column, Table, csv_text
+from detector.core.tables import Column, Table, csv_text, latex_text, markdown_text, plain
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.tables import print_pieces, table_fits
 from detector.core.wings import Rounded, Share
@@ -112,3 +112,42 @@ def test_a_key_may_lead_into_what_a_row_holds() -> None:
     rows = [SimpleNamespace(agreement=inner), SimpleNamespace(agreement=None)]
     column = Column("agreement.share", form=".0%")
     assert [column.text(column.of(row)) for row in rows] == ["50%", "-"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (12345, "12345"),
+        (0.0, "0.00"),
+        (0.004, "<0.01"),
+        (-0.004, ">-0.01"),
+        (0.0051, "0.01"),
+        (1.0, "1.00"),
+        (-12.346, "-12.35"),
+        (100.0, "100.0"),
+        (-123.46, "-123.5"),
+        (1000.0, "1000"),
+    ],
+)
+def test_no_more_figures_than_a_measurement_has(value: float, text: str) -> None:
+    assert plain(value) == text
+
+
+def test_a_table_for_a_readme_and_a_paper() -> None:
+    rows = [{"a|b": "<x_1>", "n": None}, {"a|b": "50 %", "n": 0.125}]
+    table = Table("t", (Column("a|b"), Column("n", unit="s")), rows, caption="of c|d")
+    assert markdown_text(table) == (
+        "| a\\|b | n s |\n| --- | ---: |\n| &lt;x_1> | - |\n| 50 % | 0.12 |\n\nof c\\|d\n"
+    )
+    begin, _, head, _, first, second, *_ = latex_text(table).splitlines()
+    assert begin == "\\begin{tabular}{lr}"
+    assert (head, first) == ("a|b & n s \\\\", "<x\\_1> & - \\\\")
+    assert second == "50 \\% & 0.12 \\\\"
+    assert "% of c|d" in latex_text(table)
+    assert table.aligned_right(Column("a|b", right=True))
+    bare = Table("t", (Column("n", right=False),), rows)
+    assert markdown_text(bare).splitlines()[1] == "| --- |"
+    assert markdown_text(bare).endswith("0.12 |\n")
+    assert Column("n", title="", unit="s").head() == " s"
+    assert Column("n", unit="s").head("s") == "n"

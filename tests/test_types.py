@@ -1,10 +1,13 @@
-"""Boxes of the network's input come back to the picture, by hand."""
+"""Boxes of the network's input come back to the picture, by hand; frames, planes, detections."""
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
 
-from detector.core.types import Detections, Letterbox
+import numpy as np
+import pytest
+
+from detector.core.types import Colours, Detections, Frame, Letterbox, Planes, ReadCounts
 
 
 def found(*boxes: list[float]) -> Detections:
@@ -41,3 +44,123 @@ def test_the_rest_stays_and_nothing_is_changed_in_place() -> None:
     assert back.boxes.dtype == np.float32
     none = found()
     assert FIT.to_source(none) is none
+
+
+def planes() -> Planes:
+    """4 x 6 pixels, which become a picture of 7 at the first call, 8 at the second."""
+    made = iter((7, 8))
+    return Planes(
+        np.zeros((4, 6), np.uint8),
+        np.zeros((2, 3), np.uint8),
+        np.zeros((2, 3), np.uint8),
+        Colours(1, 1, 1, False, (0.2126, 0.0722)),
+        lambda one: np.full((*one.y.shape, 3), next(made), np.uint8),
+    )
+
+
+def test_planes_become_a_picture_once() -> None:
+    frame = Frame(0, 0, 0.0, planes())
+    assert (frame.size, frame.buffer) == ((4, 6), None)
+    assert frame.image.max() == frame.image.max() == 7
+    frame.picture = planes()
+    assert frame.image is frame.image, "of the new planes, once too"
+    frame.image = np.zeros((2, 3, 3), np.uint8)
+    assert frame.size == (2, 3)
+    assert frame.buffer is frame.image
+
+
+def test_a_copy_of_planes_has_its_own_memory() -> None:
+    given = planes()
+    copied = given.copy()
+    assert copied.nbytes == given.nbytes == 4 * 6 + 2 * (2 * 3)
+    copied.y[:], copied.u[:], copied.v[:] = 1, 2, 3
+    assert [int(one.max()) for one in (given.y, given.u, given.v)] == [0, 0, 0]
+    assert copied.colours == given.colours
+
+
+def test_the_network_sees_what_is_neither_still_nor_moved_on() -> None:
+    frame = Frame(0, 0, 0.0, np.zeros((2, 2, 3), np.uint8))
+    assert frame.inferred
+    assert not replace(frame, reused=True).inferred
+    assert not replace(frame, coasting=True).inferred
+
+
+def test_what_counts_as_damage() -> None:
+    assert not ReadCounts(skipped=3).damaged
+    for lost in ({"bad": 1}, {"corrupt": 1}, {"ended_early": True}):
+        assert ReadCounts(**lost).damaged
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"boxes": np.zeros((2, 5), np.float32)},
+        {"boxes": np.zeros((3, 4), np.float32)},
+        {"class_ids": np.zeros(1, np.int64)},
+        {"track_ids": np.zeros(3, np.int64)},
+        {"coasting": np.zeros(1, np.bool_)},
+    ],
+)
+def test_arrays_of_other_lengths_are_refused(wrong: dict[str, np.ndarray]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        replace(found([0, 0, 1, 1], [0, 0, 2, 2]), **wrong)
+
+
+def tracked() -> Detections:
+    return replace(
+        found([0, 0, 4, 4], [2, 2, 9, 9], [20, 20, 30, 30]),
+        track_ids=np.array([5, -1, 0]),
+        coasting=np.array([False, True, False]),
+        trails=tuple(np.full((1, 2), at, np.float32) for at in range(3)),
+    )
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"boxes": np.zeros((3, 4), np.float32)},
+        {"scores": np.zeros(3, np.float32)},
+        {"class_ids": np.zeros(3, np.int64)},
+        {"track_ids": None},
+        {"track_ids": np.array([5, -1, 1])},
+        {"trails": ()},
+        {"trails": (np.ones((1, 2), np.float32),) * 3},
+        {"names": ("a",)},
+        {"cut": 8},
+    ],
+)
+def test_detections_that_differ_in_one_value_are_not_equal(other: dict[str, object]) -> None:
+    assert tracked() == tracked()
+    assert replace(tracked(), **other) != tracked()  # type: ignore[arg-type]
+    assert (tracked() == 3) is False
+    assert replace(found(), cut=0) == Detections.empty(("a", "b", "c"))
+
+
+def test_a_choice_keeps_all_that_is_known_of_each() -> None:
+    left = tracked().only([2, 0])
+    assert left.track_list() == [0, 5]
+    assert [int(one[0, 0]) for one in left.trails] == [2, 0]
+    assert left.coasting is not None
+    assert left.coasting.tolist() == [False, False]
+    assert [left.name(at) for at in range(2)] == ["c", "a"]
+    assert found([0, 0, 1, 1]).only([0]).coasting is None
+    assert len(tracked().found()) == 2
+    assert tracked().shown.track_list() == [5, None, 0]
+    assert replace(tracked(), drawn=left).shown is left
+    assert replace(left, names=("a",)).name(0) == "2"
+
+
+def test_inside_a_smaller_picture() -> None:
+    left = tracked().inside(6, 5)
+    assert left.boxes.tolist() == [[0, 0, 4, 4], [2, 2, 5, 6]]
+    assert left.track_list() == [5, None]
+
+
+def test_what_is_long_is_not_printed() -> None:
+    frame = Frame(0, 0, 0.0, planes())
+    assert frame.image.any()
+    for long, names in (
+        (replace(tracked(), drawn=tracked()), ("names", "trails", "scene", "coasting", "drawn")),
+        (frame, ("_made", "convert")),
+    ):
+        assert not [name for name in names if f"{name}=" in repr(long)]

@@ -5,6 +5,8 @@ import dataclasses
 import pytest
 import yaml
 
+from detector.core.api import KEYWORDS
+from detector.core.config.elsewhere import IN_PYTHON, answer_keyword
 from detector.core.config.levels import COMMAND_LINE, merge_levels, read_level, resolve_config
 from detector.core.config.reference import default_yaml, with_options_table
 from detector.core.config.schema import Config, choices_of, flag_of, help_of, options
@@ -71,6 +73,8 @@ ERRORS = [
     ({"runtime": {"conf": 1}}, ["runtime.conf", "selection.conf"]),
     ({"max-dets": 1}, ["max-dets", "selection.max_det"]),
     ({"conf": 1.5}, ["selection.conf", "at most 1"]),
+    ({"conf": 5}, ["selection.conf", "at most 1", "0.05"]),
+    ({"conf": 100}, ["selection.conf", "did you mean 1?"]),
     ({"conf": "high"}, ["selection.conf", "a number"]),
     ({"conf": float("nan")}, ["selection.conf", "a number"]),
     ({"batch": 0}, ["runtime.batch", "at least 1"]),
@@ -162,3 +166,38 @@ def test_documents_tell_the_score_from_which_a_box_is_shown(document: str) -> No
     """Their recall and precision are said to be those of what detect shows."""
     schema = (CHECKOUT / "docs/schema" / f"{document}.json").read_text(encoding="utf-8")
     assert f"score {Config().selection.conf} or more" in schema
+
+
+@pytest.mark.parametrize("asked", [{"infer_every": "3"}, {"smooth": True}, {"zones": "z.yaml"}])
+def test_what_needs_tracks_turns_them_on(asked):
+    assert merge_levels((COMMAND_LINE, asked)).tracking.track == "bytetrack"
+    assert merge_levels((COMMAND_LINE, {})).tracking.track is None
+    assert merge_levels((COMMAND_LINE, {"save": "tracks"})).tracking.track == "bytetrack"
+
+
+@pytest.mark.parametrize(
+    ("names", "read"),
+    [
+        ("[a, 7]", ("a", "7")),
+        ("{1: b, 0: a}", ("a", "b")),
+        ("{'1': b, '0': a}", ("a", "b")),
+        ("{1: b, 2: a}", None),
+        ("[[a], b]", None),
+        ("[{a: b}]", None),
+    ],
+)
+def test_names_of_classes_in_a_user_s_file(tmp_path, names, read):
+    file = tmp_path / "c.yaml"
+    file.write_text(f"network: {{names: {names}}}")
+    if read is None:
+        with pytest.raises(UsageError, match=r"c\.yaml: names"):
+            resolve_config(str(file), {})
+    else:
+        assert resolve_config(str(file), {}).network.class_names == read
+
+
+def test_keywords_of_other_programs_are_answered():
+    assert answer_keyword("save_txt", True, KEYWORDS) == IN_PYTHON["save_txt"]
+    assert answer_keyword("imgsz", 640, KEYWORDS) == "here it is size=640"
+    assert answer_keyword("nothing_of_the_kind", 1, KEYWORDS) is None
+    assert answer_keyword("imgsz", 640, ()) != answer_keyword("imgsz", 640, KEYWORDS)

@@ -87,7 +87,23 @@ def test_what_auto_took_is_in_no_digest_and_what_was_asked_for_is():
         return settings_of(resolve_config(None, given).as_dict(), "in.mp4", "0" * 64)
 
     assert digest() == digest(threads=2) == digest(run_dir="x")
-    assert len({digest(), digest(precision="fp32"), digest(conf=0.5), digest(size="640")}) == 4
+    asked = [
+        {},
+        {"precision": "fp32"},
+        {"precision": "int8"},
+        {"calibrate": "pictures"},
+        {"conf": 0.5},
+        {"size": "640"},
+        {"rect": True},
+        {"encoder": "x264"},
+        {"encoder": "svtav1"},
+        {"save_conf": True},
+        {"save_times": True},
+        {"track": "bytetrack"},
+        {"track": "bytetrack", "smooth": True},
+    ]
+    assert len({digest(**one) for one in asked}) == len(asked)
+    assert digest(precision="fp32") == digest(precision="fp32", calibrate="pictures")
 
 
 def test_scores_of_labels_are_asked_for_with_labels():

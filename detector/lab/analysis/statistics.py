@@ -165,7 +165,7 @@ def judge(
                 math.exp(middle),
                 math.exp(low),
                 math.exp(min(high, 700.0)),
-                min(1.0, p),
+                p,
                 outcome,
                 _smallest_effect(values, each, floor),
             )

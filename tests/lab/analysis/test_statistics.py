@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
+from statistics import NormalDist
 
+import numpy as np
 import pytest
 
 from detector.lab.analysis import compare, statistics
@@ -123,8 +125,6 @@ def test_two_processes_are_not_told_from_one():
 
 
 def test_a_slow_stretch_is_in_the_interval_of_a_mean():
-    import numpy as np
-
     calm, block = np.full(160, 10.0), np.full(160, 10.0)
     block[:20] = 20.0
     found = compare_means(calm, block)
@@ -132,3 +132,46 @@ def test_a_slow_stretch_is_in_the_interval_of_a_mean():
     assert found.low < 1 < found.ratio < found.high
     assert found.p > 0.05
     assert compare_means(calm, calm * 1.05).p < 0.05
+
+
+def test_means_by_hand():
+    """Blocks of 9 and 11: their deviation is sqrt(8 / 7), a tenth of that of the mean."""
+    run = np.repeat([9.0, 11.0] * 4, 2)
+    found = compare_means(run, run)
+    error = math.sqrt(8 / 7) / 10 * math.sqrt(1 + 1 / 8) * math.sqrt(2)
+    reach = 0.01 + 2.3646 * error  # Student's t, 7 degrees of freedom
+    assert (found.first, found.second, found.ratio, found.p) == (10, 10, 1, 1)
+    assert math.log(found.high) == pytest.approx(reach, rel=1e-4)
+    assert math.log(found.low) == pytest.approx(-reach, rel=1e-4)
+    assert math.log1p(found.smallest) == pytest.approx(reach + 1.4149 * error, rel=1e-4)
+    assert compare_means(run, run * math.exp(reach)).p == pytest.approx(0.05, rel=1e-3)
+
+
+def test_the_smallest_effect_follows_from_the_noise():
+    """Of a normal distribution the textbook has it: (z of alpha + z of the power) errors."""
+    count = 40
+    normal = [NormalDist(0.0, 0.1).inv_cdf((at + 0.5) / count) for at in range(count)]
+    [found] = judge([normal], 0.02, 0.02)
+    assert found.ratio == pytest.approx(1)
+    expected = math.expm1(0.02 + (1.96 + 1.2816) * 0.1 / math.sqrt(count))
+    assert found.smallest == pytest.approx(expected, rel=0.05)
+    assert found.p > 0.5
+    assert found.largest == max(1 - found.low, found.high - 1)
+    [few] = judge([[0.1] * 3], 0.01, 0.02)
+    assert few.smallest == math.inf
+
+
+@pytest.mark.parametrize(("low", "high", "largest"), [(0.7, 1.1, 0.3), (0.9, 1.4, 0.4)])
+def test_the_largest_difference_that_fits(low, high, largest):
+    assert statistics.Judged(1.0, low, high, 1.0, "open", 0.1).largest == pytest.approx(largest)
+
+
+def test_many_pairs_by_hand(monkeypatch):
+    """20 pairs, ranks 1 to 5 below: W = 15, mean 105, variance 717.5, continuity 0.5."""
+    values = [-rank if rank <= 5 else rank for rank in range(1, 21)]
+    monkeypatch.setattr(statistics, "EXACT", 19)
+    assert sign_p(values) == pytest.approx(2 * NormalDist().cdf(-89.5 / math.sqrt(717.5)))
+    assert statistics._critical_sum(20, 0.05) == 52  # floor(105 - 1.96 * 26.786)
+    assert statistics._critical_sum(20, 1e-9) == -1
+    monkeypatch.setattr(statistics, "EXACT", 20)
+    assert sign_p(values) != pytest.approx(2 * NormalDist().cdf(-89.5 / math.sqrt(717.5)))

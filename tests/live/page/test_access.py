@@ -8,7 +8,6 @@ from detector.live.page.access import (
     GUESSES_S,
     MOST_ADDRESSES,
     MOST_SESSIONS,
-    SESSION_S,
     TRIES,
     TRIES_S,
     Access,
@@ -53,6 +52,7 @@ def test_all_guesses_together_are_bounded(monkeypatch):
     clock = Clock()
     access = Access(TOKEN, clock)
     for number in range(50):
+        assert access.token_is(TOKEN, "10.1.0.1")  # 50 wrong ones are compared
         assert not access.token_is("wrong", f"10.0.0.{number}")
     assert not access.token_is(TOKEN, "10.1.0.1")  # nothing is compared any more
     assert access.wait_s("10.1.0.1") == GUESSES_S
@@ -80,7 +80,7 @@ def test_sessions_end():
     assert TOKEN not in name
     access.close_session(other)
     assert not access.session_is(other)
-    clock.now_s += SESSION_S - 1
+    clock.now_s += 7 * 24 * 3600 - 1
     assert access.session_is(name)
     clock.now_s += 1
     assert not access.session_is(name)
@@ -91,6 +91,11 @@ def test_sessions_end():
 )
 def test_wrong_tokens(given):
     assert not Access(TOKEN).token_is(given, "::1")
+
+
+def test_without_a_token_everybody_may():
+    assert not Access(None).needed
+    assert Access(None).token_is("anything", "::1")
 
 
 @pytest.mark.parametrize(

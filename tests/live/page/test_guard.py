@@ -1,0 +1,144 @@
+"""The guard at its bounds, without a server: what is just allowed, and what is one too many."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from detector.live.page.access import COOKIE, Access
+from detector.live.page.binding import Binding
+
+guard = pytest.importorskip("detector.live.page.guard", reason="machine: uvicorn is not installed")
+HOST = ("host", "127.0.0.1")
+HEAD_LEFT = guard.HEAD_BYTES - len("host127.0.0.1") - len("x-a")
+TOKEN = "t" * 32
+
+
+class Door:
+    """A guard before an application that answers 200, or raises what it is given."""
+
+    def __init__(self, token=None, raises=None):
+        self.bodies, self.said, self.cut, self.raises = [], [], [], raises
+        nothing = lambda peer: None  # noqa: E731
+        connections = SimpleNamespace(
+            answering=nothing, answered=nothing, knows=nothing, cut_off=self.cut.append
+        )
+        binding = Binding(None, "127.0.0.1", 1, token, None, frozenset())
+        self.access = Access(token)
+        self.guard = guard.Guard(self.app, binding, self.access, connections, self.said.append)
+
+    async def app(self, scope, receive, send):
+        if self.raises is not None:
+            raise self.raises
+        if scope["method"] == "POST":
+            self.bodies.append((await receive())["body"])
+        await send({"type": "http.response.start", "status": 200})
+
+    def ask(self, *headers, path="/", query="", method="GET", pieces=(b"",), kind="http"):
+        """The status; None where nothing is answered."""
+        sent = []
+        messages = [
+            {"type": "http.request", "body": one, "more_body": at < len(pieces)}
+            for at, one in enumerate(pieces, 1)
+        ]
+
+        async def receive():
+            return messages.pop(0)
+
+        async def send(message):
+            sent.append(message)
+
+        scope = {
+            "type": kind,
+            "method": method,
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
+            "headers": [(name.encode(), value.encode()) for name, value in (HOST, *headers)],
+            "client": None,
+        }
+        asyncio.run(self.guard(scope, receive, send))
+        return sent[0]["status"] if sent else None
+
+
+@pytest.mark.parametrize(
+    ("headers", "query", "status"),
+    [
+        ((), "x" * (guard.TARGET_BYTES - 1), 200),
+        ((), "x" * guard.TARGET_BYTES, 414),
+        ((("x-a", "x" * HEAD_LEFT),), "", 200),
+        ((("x-a", "x" * (HEAD_LEFT + 1)),), "", 431),
+        ((("range", "x" * guard.RANGE_BYTES),), "", 200),
+        ((("range", "x" * (guard.RANGE_BYTES + 1)),), "", 400),
+        ((HOST,), "", 400),
+        ((("authorization", "a"), ("authorization", "a")), "", 400),
+        ((("origin", "http://127.0.0.1"),) * 2, "", 400),
+        ((("content-length", "0"),) * 2, "", 400),
+        ((("cookie", "a=b"), ("cookie", "c=d")), "", 200),
+        ((("sec-fetch-site", "none"),), "", 200),
+    ],
+)
+def test_what_a_head_may_hold(headers, query, status):
+    assert Door().ask(*headers, query=query) == status
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "TRACE", "OPTIONS", "get"])
+def test_other_methods_do_not_even_reach_the_application(method):
+    assert Door(raises=AssertionError("reached")).ask(method=method) == 405
+
+
+@pytest.mark.parametrize(
+    ("declared", "pieces", "status"),
+    [
+        (str(guard.BODY_BYTES), (b"a" * guard.BODY_BYTES,), 200),
+        (str(guard.BODY_BYTES + 1), (b"a",), 413),
+        ("-1", (b"a",), 413),
+        ("x", (b"a",), 413),
+        (None, (b"a" * 8000, b"b" * (guard.BODY_BYTES - 8000)), 200),
+        (None, (b"a" * 8000, b"b" * (guard.BODY_BYTES - 7999)), 413),
+    ],
+)
+def test_a_body_comes_whole_or_not_at_all(declared, pieces, status):
+    door = Door()
+    headers = () if declared is None else (("content-length", declared),)
+    assert door.ask(*headers, method="POST", pieces=pieces) == status
+    assert door.bodies == ([b"".join(pieces)] if status == 200 else [])
+
+
+def test_where_the_login_leads_and_where_it_is_refused():
+    door = Door(TOKEN)
+    assert door.ask(method="HEAD") == 303
+    assert door.ask(method="POST") == 401
+    assert door.ask(path="/api/streams") == 401
+    assert door.ask(path="/healthz") == 200
+    assert door.ask(("authorization", f"bearer  {TOKEN}"), path="/api/streams") == 200
+    mine = f"x=1; {COOKIE}={door.access.open_session()}"
+    assert door.ask(("cookie", mine), path="/api/streams") == 200
+    assert door.guard.requests == {303: 1, 401: 2, 200: 3}
+
+
+def test_an_error_of_ours_is_answered_each_time_and_said_once():
+    door = Door(raises=ZeroDivisionError("of ours"))
+    assert [door.ask() for _ in range(3)] == [500] * 3
+    assert len(door.said) == 1
+    assert "ZeroDivisionError" in door.said[0]
+    gone = Door(raises=OSError("gone"))
+    assert gone.ask() is None
+    assert gone.cut == [None]
+    assert gone.said == []
+
+
+def test_nothing_but_http_reaches_the_application():
+    door = Door(raises=AssertionError("reached"))
+    assert door.ask(kind="websocket") is None
+    assert door.said == []
+
+
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [("a=1; b=2", "2"), ("b=2;b=3", "2"), ("b", None), ("xb=1", None), ("b=", ""), ("", None)],
+)
+def test_the_value_of_a_cookie(header, value):
+    assert guard.cookie(header, "b") == value
