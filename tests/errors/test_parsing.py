@@ -6,7 +6,7 @@ import pytest
 
 from detector.core.errors import LONGEST, ModelError, SourceError, UsageError, machine, parsing
 from detector.core.errors.machine import machine_bytes, too_much
-from detector.core.errors.parsing import parse_json, quote
+from detector.core.errors.parsing import LARGEST, MAX_DEPTH, parse_json, quote
 from detector.core.errors.yaml_parsing import parse_yaml
 
 
@@ -60,9 +60,19 @@ def test_json_errors_name_the_line(text, line):
 
 def test_json_is_what_json_is():
     text = '\ufeff{"a": [1, -9223372036854775807, 1.5, null, true, "\\ud83d\\ude00"], "b": {}}'
-    wanted = {"a": [1, -9223372036854775807, 1.5, None, True, "\U0001f600"], "b": {}}
+    wanted = {"a": [1, -LARGEST, 1.5, None, True, "\U0001f600"], "b": {}}
     assert parse_json(text, "f") == wanted
     assert parse_json(text.encode(), "f") == wanted
+
+
+@pytest.mark.parametrize("parse", [parse_json, parse_yaml])
+def test_the_deepest_and_the_largest_number_are_read(parse):
+    deepest = "[" * MAX_DEPTH + "]" * MAX_DEPTH
+    assert len(str(parse(deepest, "f"))) == 2 * MAX_DEPTH
+    assert parse(f"[{LARGEST}, {-LARGEST}]", "f") == [LARGEST, -LARGEST]
+    for text in (f"[{deepest}]", f"[{LARGEST + 1}]", f"[{-LARGEST - 1}]"):
+        with pytest.raises(UsageError):
+            parse(text, "f")
 
 
 def test_json_that_cannot_fit_is_refused_unread(monkeypatch):

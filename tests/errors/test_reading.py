@@ -32,8 +32,9 @@ def test_what_is_no_such_file_is_refused_by_name(tmp_path, monkeypatch, name):
 def test_a_hole_of_a_terabyte_is_refused_unread(tmp_path):
     with (tmp_path / "hole").open("wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(UsageError):
-        read_bytes(tmp_path / "hole", "a list", limit=1 << 30)
+    for limit, said in ((2 << 30, "2 GB"), (1 << 30, "1 GB"), (5 << 20, "5 MB"), (9, "9 bytes")):
+        with pytest.raises(UsageError, match=said):
+            read_bytes(tmp_path / "hole", "a list", limit=limit)
 
 
 def test_an_empty_device_is_an_empty_text():

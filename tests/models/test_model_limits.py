@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from detector.core.errors import ModelError, UsageError
-from detector.core.errors.limits import VARIABLE, how_to_raise, raised
+from detector.core.errors.limits import MOST, VARIABLE, how_to_raise, raised
 from detector.core.models.formats.darknet import cfg as darknet_cfg
 from detector.core.models.formats.darknet import layers as darknet
 from detector.core.models.formats.onnx import bounds, metadata, shapes, tensors
@@ -113,7 +113,13 @@ def test_the_variable_raises_all_of_them(tmp_path, monkeypatch):
     assert open_network(path).family == "yolov8"
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "ten", "1.5", "1e3", "9" * 30, "²"])
+@pytest.mark.parametrize("factor", [1, MOST])
+def test_the_least_and_the_most_are_factors(monkeypatch, factor):
+    monkeypatch.setenv(VARIABLE, str(factor))
+    assert raised(7) == 7 * factor
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "ten", "1.5", "1e3", str(MOST + 1), "9" * 30, "²"])
 def test_a_variable_that_is_no_factor_is_refused(monkeypatch, text):
     monkeypatch.setenv(VARIABLE, text)
     with pytest.raises(UsageError, match=VARIABLE):

@@ -38,6 +38,10 @@ def test_tiles_cover_the_picture_and_begin_at_even_pixels(size, grid):
     assert seen.all()
 
 
+def test_the_last_tile_of_few_pixels_begins_at_the_last_even_one():
+    assert [(x1, x2) for x1, _, x2, _ in regions(3, 1, 4, 1)] == [(0, 3), *[(0, 2)] * 3, (2, 3)]
+
+
 def test_tiles_overlap_by_a_fifth():
     _, first, second, *_ = regions(1280, 720, 2, 2)
     assert (first.x2 - second.x1) / (first.x2 - first.x1) == pytest.approx(0.2, abs=0.01)

@@ -108,7 +108,7 @@ def _line_of(text: str, found: str) -> int | None:
 def _check_depth(content: Any, texts: bool) -> None:
     """Refuses what is nested too deep; with ``texts``, halves of characters too."""
     level: list[Any] = [[content]]
-    for _ in range(MAX_DEPTH + 2):
+    for _ in range(MAX_DEPTH + 1):
         inner: list[Any] = []
         for values in level:
             items = [*values, *values.values()] if isinstance(values, dict) else values
