@@ -114,8 +114,9 @@ def test_an_engine_s_own_convolutions_are_timed(engine, precision, short):
     assert set(found) == {"fp32", precision}  # and no reorder, pool or DQ that was given the work
     assert all(str(engines.find(engine).library) in one.by for one in found.values())
     # No layer can be faster than another by more than kernels differ: one that is was credited with
-    # the work of a neighbour.
-    assert found[precision].gflops_s < 20 * found["fp32"].gflops_s < 1e5
+    # the work of a neighbour. A core with AMX does 4096 int8 operations a cycle, and 64 of float32
+    # where it has one unit of AVX-512 (26 times as many were measured).
+    assert found[precision].gflops_s < 64 * found["fp32"].gflops_s < 1e5
 
 
 def test_work_is_that_of_the_convolution_and_not_of_what_took_its_name():

@@ -431,8 +431,8 @@ def _sentence(times: FrameTimes, stage: str, gains: Mapping[str, float], choices
         sentences += _next_limit(limit_without(times, stage), gains[stage])
     else:
         sentences.append(
-            "`detect-video profile` measures how much faster the run would be without it; where "
-            "stages wait for each other or for cores, an estimate would be wrong."
+            "`detect-video profile` measures how much faster the run would be without it; an "
+            "estimate could be off by more than 10 points."
         )
     sentences += [try_it] if advice else []
     smaller = choices.smaller_input

@@ -29,9 +29,12 @@ def test_the_slowest_frames_of_any_run(tmp_path):
     )
     for one in told["frames"]:
         assert sum(part["ms"] for part in one["parts"]) == pytest.approx(one["ms"])
-        assert {part["cpu_ms"] for part in one["parts"]} == {None}
+        # The ledger's split of each call, where the kernel tells one.
+        told_cpu = [part["cpu_ms"] for part in one["parts"] if part["cpu_ms"] is not None]
+        assert all(ms >= 0 for ms in told_cpu)
+        assert bool(told_cpu) == ("time on a core" not in told["absent"])
         assert one["boxes"] == 0
-    assert {"time on a core", "garbage collections", "page faults"} <= {*told["absent"]}
+    assert {"garbage collections", "page faults"} <= {*told["absent"]}
     assert [one["frame"] for one in told["frames"] if one["key"]] in ([], [0])
     # Refused in a line.
     for more in (["--frame", FRAMES], ["--frame", 1, "--slowest", 2]):

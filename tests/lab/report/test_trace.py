@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 
 from detector.core.timeline import KINDS, STAGES
+from detector.core.timeline.rows import NOT_KNOWN
 from detector.lab.report.page import page
 from detector.lab.report.trace import trace
+from detector.lab.session.columns import TOLD
 from detector.lab.session.read import SavedSession
 from tests.lab.analysis.pipelines import load, run_of, shape
 from tests.session.documents import document
@@ -43,6 +45,7 @@ def session_of(one, tmp_path, waits=()) -> SavedSession:
             strict=True,
         )
     )
+    columns |= {name: np.full(len(rows), NOT_KNOWN) for name in TOLD}
     columns |= {
         "thread_names": np.array(threads),
         "stage_names": np.array(names),
@@ -149,6 +152,7 @@ def test_the_read_that_found_the_end_is_no_frame(tmp_path):
             "start_ns": columns["end_ns"].max() + after_ns,
         }
         end["end_ns"] = end["start_ns"] + 1000
+        end |= dict.fromkeys(TOLD, NOT_KNOWN)
         for name, value in end.items():
             columns[name] = np.append(columns[name], value)
     flows = {event["id"] for event in events_of(session) if event["ph"] == "s"}
