@@ -244,6 +244,8 @@ HABITS = [
     (("in.mp4", "--classes", "0,", "2", "--json"), "write --classes 0,2."),
     (("--classes", "person", "car", "in.mp4"), "write --classes person,car."),
     (("in.mp4", "--blur", "person", "car"), "write --blur person,car."),
+    (("in.mp4", "--track", "bytetrak"), "did you mean --track bytetrack?"),
+    (("in.mp4", "--track", "ocsrt"), "did you mean --track ocsort?"),
 ]
 
 

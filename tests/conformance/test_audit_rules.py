@@ -5,22 +5,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from detector.core.session.codec import from_builtins
-from detector.core.session.document import Summary
+from detector.core.session.document import SessionDocument, Summary
 from detector.lab.audit.rule import FOLDER, Hit, Rule, list_rules
 from detector.lab.session.audit import SEVERITIES
 from detector.lab.session.comparison import Comparison
+from detector.lab.session.passes import Execution, PassRecord, Ran
+from detector.lab.session.read import SavedSession
 from tests.conftest import CHECKOUT
 from tests.lab.audit.cases import of_text
 from tests.session.documents import DOCUMENT
 
 OVER_TABLES = [rule for rule in list_rules() if rule.over in ("table", "all")]
 OVER_RUNS = [rule for rule in list_rules() if rule.over == "run"]
+OVER_SESSIONS = [rule for rule in list_rules() if rule.over == "session"]
 OVER_COMPARISONS = [rule for rule in list_rules() if rule.over == "comparison"]
 
 CLEAN_RUN: dict[str, Any] = {
@@ -173,6 +177,34 @@ def test_a_rule_over_comparisons_fires_on_a_planted_fault_alone(rule: Rule) -> N
     planted = {**CLEAN_COMPARISON, **PLANTED_COMPARISONS[rule.id]}
     assert list(rule.findings(from_builtins(planted, Comparison, "planted"), "c"))
     assert not list(rule.findings(from_builtins(CLEAN_COMPARISON, Comparison, "clean"), "c"))
+
+
+RUN = Execution.of(from_builtins(DOCUMENT, SessionDocument, "run"))
+OTHER = replace(RUN, threads=RUN.threads + 1)
+LARGER = replace(RUN, batch=RUN.batch + 3)
+OF_THE_RUN = Ran(execution=RUN, measured=(RUN, LARGER), on_purpose=("batch",), text="as the run")
+PLANTED_PASSES = {
+    "pass-of-another-run": replace(OF_THE_RUN, execution=OTHER),
+    "pass-ran-another-thing": replace(OF_THE_RUN, measured=(RUN, OTHER)),
+    "pass-does-not-say": None,
+}
+
+
+def _profiled(ran: Ran | None) -> SavedSession:
+    """A session with two passes; one of them could not run."""
+    document = from_builtins(DOCUMENT, SessionDocument, "run")
+    layers = PassRecord(available=True, facts={}, ran=ran)
+    refused = PassRecord(available=False, reason="no GPU")
+    passes = {"layers": layers, "device": refused}
+    return SavedSession(Path("runs/in"), document, {}, passes)
+
+
+@pytest.mark.parametrize("rule", OVER_SESSIONS, ids=lambda rule: rule.id)
+def test_a_rule_over_sessions_fires_on_a_planted_fault_alone(rule: Rule) -> None:
+    """The clean one ran another batch, on purpose."""
+    [found] = rule.findings(_profiled(PLANTED_PASSES[rule.id]), "run")
+    assert "layers" in found.evidence
+    assert not list(rule.findings(_profiled(OF_THE_RUN), "run"))
 
 
 def test_every_rule_says_what_is_wrong_and_what_to_do() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -128,8 +129,15 @@ class HelpfulCommand(click.Command):
         given = []
         for word, following in zip(args, [*args, ""][1:], strict=True):
             one = bare.get(word)
-            alone = one is not None and one.words is not None and following not in one.words()
-            given.append(f"{word}={one.bare}" if one is not None and alone else word)
+            values = one.words() if one is not None and one.words is not None else ()
+            if one is None or following in values:
+                given.append(word)
+                continue
+            near = get_close_matches(following, values, 1)
+            if near and not os.path.lexists(following):
+                said = f"{word} {following}: no such value; did you mean {word} {near[0]}?"
+                raise click.UsageError(said, ctx)
+            given.append(f"{word}={one.bare}")
         return given
 
     def take_topic(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -3,7 +3,7 @@ them together, and about every run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from detector.core.session.document import Summary
@@ -12,14 +12,17 @@ from detector.lab.audit.rule import Rule, list_rules
 from detector.lab.audit.tables import Table
 from detector.lab.session.audit import SEVERITIES, AuditDocument, Audited, Finding
 from detector.lab.session.comparison import Comparison
+from detector.lab.session.read import SavedSession
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """``runs``: name -> the summary of a finished run; ``comparisons``: -> what compare printed."""
+    """``runs``: name -> the summary of a finished run; ``sessions``: -> its folder, where that is
+    what was given; ``comparisons``: -> what compare printed."""
 
     tables: Sequence[Table] = ()
     runs: dict[str, Summary] = field(default_factory=dict)
+    sessions: dict[str, SavedSession] = field(default_factory=dict)
     comparisons: dict[str, Comparison] = field(default_factory=dict)
     machine: Machine = field(default_factory=Machine)
 
@@ -52,9 +55,13 @@ def audit(case: Case) -> AuditDocument:
 def _findings(rule: Rule, case: Case) -> Iterator[Finding]:
     if rule.over == "all":
         yield from rule.findings(case)
-    elif rule.over in ("run", "comparison"):
-        documents = case.runs if rule.over == "run" else case.comparisons
-        for name, document in documents.items():
+    elif rule.over != "table":
+        documents: dict[str, Mapping[str, object]] = {
+            "run": case.runs,
+            "session": case.sessions,
+            "comparison": case.comparisons,
+        }
+        for name, document in documents[rule.over].items():
             yield from rule.findings(document, name)
     else:
         for table in case.tables:

@@ -33,8 +33,8 @@ def gather(paths: Sequence[str], titles: Titles, machine: Machine) -> Case:
                 f"{quote(path)}: give a run's folder (runs/NAME), a .json of compare, eval, "
                 "profile or detect, or a table as .csv or .md"
             )
-    tables, runs, comparisons = join(found)
+    case = join(found, machine)
     for title in titles:
-        if not any(title in table.given for table in tables):
+        if not any(title in table.given for table in case.tables):
             raise UsageError(f"--columns: no table has a column {quote(title)}")
-    return Case(tables, runs, comparisons, machine)
+    return case

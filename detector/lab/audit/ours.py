@@ -12,6 +12,8 @@ from detector.core.errors import UsageError
 from detector.core.session.codec import from_builtins, parse_json, read_file
 from detector.core.session.document import SessionDocument, Summary
 from detector.core.session.measured import Interval, Measurements
+from detector.lab.audit.case import Case
+from detector.lab.audit.machine import Machine
 from detector.lab.audit.tables import Table, make_table
 from detector.lab.session.comparison import Comparison, Row
 from detector.lab.session.network import LayersFacts
@@ -27,6 +29,7 @@ class Ours:
         self.name = name
         self.tables: list[Table] = []
         self.runs: dict[str, Summary] = {}
+        self.sessions: dict[str, SavedSession] = {}
         self.comparisons: dict[str, Comparison] = {}
 
 
@@ -65,6 +68,7 @@ def read_ours(path: str) -> Ours:
 
 def of_session(session: SavedSession, name: str) -> Ours:
     found = Ours(name)
+    found.sessions[name] = session
     _add_run(found, name, session.document)
     layers = session.facts(LayersFacts)
     if layers is not None:
@@ -261,8 +265,13 @@ def _interval(value: Interval | Any) -> str:
     return f"{value.median!r} [{value.low!r}..{value.high!r}]"
 
 
-def join(parts: Sequence[Ours]) -> tuple[list[Table], dict[str, Summary], dict[str, Comparison]]:
+def join(parts: Sequence[Ours], machine: Machine | None = None) -> Case:
     tables = [table for one in parts for table in one.tables]
     runs = {name: run for one in parts for name, run in one.runs.items()}
-    comparisons = {name: each for one in parts for name, each in one.comparisons.items()}
-    return [*tables, *tables_of_runs(runs)], runs, comparisons
+    return Case(
+        [*tables, *tables_of_runs(runs)],
+        runs,
+        {name: each for one in parts for name, each in one.sessions.items()},
+        {name: each for one in parts for name, each in one.comparisons.items()},
+        machine or Machine(),
+    )

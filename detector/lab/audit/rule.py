@@ -33,7 +33,8 @@ class Hit(NamedTuple):
 class Rule:
     """``what``: the mistake, in a line. ``cure``: what to do. ``find``: of one table
     (``tables.Table``), of all (``over`` = "all": ``case.Case``), of a finished run ("run":
-    ``session.document.Summary``), or of what compare printed ("comparison": ``Comparison``).
+    ``session.document.Summary``), of its folder ("session": ``SavedSession``), or of what compare
+    printed ("comparison": ``Comparison``).
 
     ``bad``, ``clean``: Markdown or CSV; several tables stand one below the other. ``machine``:
     facts that the examples need.

@@ -24,7 +24,7 @@ from detector.core.session.store import Session
 from detector.lab.analysis.layers import SHEET
 from detector.lab.session.columns import when_frames_were
 from detector.lab.session.network import Peaks
-from detector.lab.session.passes import Execution, Facts, PassRecord, Ran
+from detector.lab.session.passes import PINNED, Execution, Facts, PassRecord, Ran
 from detector.lab.session.read import SavedSession, read_session
 
 if TYPE_CHECKING:
@@ -32,10 +32,6 @@ if TYPE_CHECKING:
     from detector.lab.profile.recorder import Recorder
 
 Sample = TypeVar("Sample")
-
-# What must be as in the run, unless a pass declares that it varies it. The rest is said.
-PINNED = ("engine", "precision", "threads", "concurrency", "batch", "model_input")
-
 
 WHAT_IF_S = 60.0  # what-if, where nobody says otherwise
 
@@ -143,7 +139,13 @@ class Occasion:
             if name not in varies.fields
             for one in self.seen[-1:]
         ]
-        return Ran(execution=run, differs_in=tuple(differing), text=", ".join(said))
+        return Ran(
+            execution=run,
+            measured=tuple(dict.fromkeys(self.seen)),
+            on_purpose=varies.fields,
+            differs_in=tuple(differing),
+            text=", ".join(said),
+        )
 
     def slowdown(self, session: SavedSession) -> float:
         """Time a frame of another run over the plain run's: 1.1 = 10% slower."""

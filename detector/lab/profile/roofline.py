@@ -37,7 +37,7 @@ def _layers_of(occasion: Occasion) -> LayersFacts:
         available=True, facts=measure_layers(occasion)
     )
     if record.ran is not None:
-        occasion.seen.append(record.ran.execution)
+        occasion.seen += record.ran.measured or [record.ran.execution]
     if not isinstance(record.facts, LayersFacts):
         raise NotHereError(f"it is made of the layers: {record.reason}")
     return record.facts

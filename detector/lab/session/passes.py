@@ -29,6 +29,9 @@ from detector.lab.session.network import DeviceFacts, LayersFacts, RooflineFacts
 
 Facts = TypeVar("Facts")
 
+# What must be as in the run, unless a pass declares that it varies it. The rest is said.
+PINNED = ("engine", "precision", "threads", "concurrency", "batch", "model_input")
+
 
 # ----------------------------------------------------------------------
 # What every pass says: what ran the network while it measured
@@ -83,10 +86,13 @@ class Execution:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
     """What a pass measured. ``execution``: of the run, which that of the pass was compared with.
-    ``differs_in``: its fields that were others in the pass, on purpose or by what ``text`` says.
-    ``text``: "openvino int8, as the run"."""
+    ``measured``: what ran the network in the pass, each once; empty where nothing ran anew.
+    ``on_purpose``: fields that the pass changes. ``differs_in``: fields that were others in the
+    pass, on purpose or by what ``text`` says. ``text``: "openvino int8, as the run"."""
 
     execution: Execution
+    measured: Sequence[Execution] = ()
+    on_purpose: Sequence[str] = ()
     differs_in: Sequence[str] = ()
     text: str
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from detector.core.tables import Column, Table
-from detector.lab.audit.case import Case, audit
+from detector.lab.audit.case import audit
 from detector.lab.audit.ours import join, of_session
 from detector.lab.report.html.drawings import table, text
 from detector.lab.report.part import How, Part
@@ -14,7 +14,7 @@ FINDINGS = (Column("severity"), Column("rule"), Column("evidence"), Column("cure
 
 
 def audited(session: SavedSession) -> AuditDocument:
-    return audit(Case(*join([of_session(session, session.folder.name)])))
+    return audit(join([of_session(session, session.folder.name)]))
 
 
 def findings(session: SavedSession) -> str:

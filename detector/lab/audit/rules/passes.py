@@ -1,0 +1,70 @@
+"""Passes of ``profile`` that measured another thing than the run whose figures stand beside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from detector.lab.audit.rule import Hit, Rule
+from detector.lab.session.passes import PINNED, Execution
+from detector.lab.session.read import SavedSession
+
+
+def another_run(session: SavedSession) -> Iterator[Hit]:
+    """A file of passes/ that was copied from another session."""
+    run = Execution.of(session.document)
+    for name, record in session.passes.items():
+        if record.ran is not None and (said := _differences(run, record.ran.execution)):
+            yield Hit(f"passes/{name}.json is of a run with {said}")
+
+
+def measured_another_thing(session: SavedSession) -> Iterator[Hit]:
+    run = Execution.of(session.document)
+    for name, record in session.passes.items():
+        if record.ran is None:
+            continue
+        for one in record.ran.measured:
+            if said := _differences(run, one, but=record.ran.on_purpose):
+                yield Hit(f"the pass {name} ran with {said}")
+
+
+def does_not_say(session: SavedSession) -> Iterator[Hit]:
+    silent = [name for name, one in session.passes.items() if one.available and one.ran is None]
+    if silent:
+        yield Hit(f"{len(silent)} of {len(session.passes)} passes: {', '.join(silent)}")
+
+
+def _differences(run: Execution, other: Execution, but: Iterable[str] = ()) -> str:
+    """ "precision fp32 (the run: int8)"."""
+    return ", ".join(
+        f"{name} {getattr(other, name)} (the run: {getattr(run, name)})"
+        for name in run.differs_in(other)
+        if name in PINNED and name not in but
+    )
+
+
+RULES = (
+    Rule(
+        "pass-of-another-run",
+        "error",
+        "a pass's figures are of another run",
+        "profile again; do not move files between sessions",
+        another_run,
+        over="session",
+    ),
+    Rule(
+        "pass-ran-another-thing",
+        "error",
+        "a pass measured another engine, precision, thread count, batch or size than the run's",
+        "leave that pass's figures out, and report it: passes run what the run ran",
+        measured_another_thing,
+        over="session",
+    ),
+    Rule(
+        "pass-does-not-say",
+        "note",
+        "passes do not say what they ran, so nobody can check that it was the run's engine",
+        "profile again with this version",
+        does_not_say,
+        over="session",
+    ),
+)
