@@ -99,6 +99,25 @@ def read(spec: str | Path, **options: Any) -> tuple[list[tuple[int, int, bytes]]
 # ---- the frames
 
 
+def box(name: bytes, length: int, *, wide: bool = False) -> bytes:
+    """Of an MP4; ``wide``: with a size of 64 bits."""
+    head = (
+        b"\0\0\0\x01" + name + length.to_bytes(8, "big")
+        if wide
+        else length.to_bytes(4, "big") + name
+    )
+    return head + bytes(length - len(head))
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_an_index_behind_the_pictures_is_seen_past_other_boxes(wide: bool) -> None:
+    before = box(b"ftyp", 24) + box(b"free", 40, wide=wide)
+    with fed(before + box(b"mdat", 64)) as descriptor, pytest.raises(SourceError, match="index"):
+        StandardInput(descriptor).rewind()
+    with fed(before + box(b"moov", 64) + box(b"mdat", 64)) as descriptor:
+        StandardInput(descriptor).rewind()
+
+
 CONTAINERS = {
     "a.mkv": (),
     "a.ts": (),

@@ -261,6 +261,15 @@ def test_a_picture(web, end):
     assert (source.info.kind, source.info.width, source.info.height) == ("pictures", 60, 40)
 
 
+def test_a_note_on_a_picture_names_its_address(web, tmp_path):
+    pages = [np.full((40, 60, 3), level, np.uint8) for level in (10, 200)]
+    cv2.imwritemulti(str(tmp_path / "a.tiff"), pages)
+    url = web.put("/a.tiff", (tmp_path / "a.tiff").read_bytes(), kind="image/tiff")
+    _, source = read_all(url)
+    assert [note for note in source.notes if url in note]
+    assert source.notes == source.notes  # and once only
+
+
 def test_a_picture_that_does_not_come_whole_is_an_error(web):
     data = cv2.imencode(".png", np.zeros((40, 60, 3), np.uint8))[1].tobytes()
     with pytest.raises(SourceError, match="ends at byte 50"):

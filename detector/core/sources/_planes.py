@@ -36,7 +36,7 @@ def why_no_planes(picture: Any) -> str:
         return f"its pixels are {name}"
     if picture.width % 2 or picture.height % 2:
         return f"its size is odd, {picture.width}x{picture.height}"
-    if picture.rotation % 360:
+    if picture.rotation:  # -180 to 180
         return f"it is turned by {picture.rotation % 360} degrees"
     if picture.interlaced_frame:
         return "it is interlaced"

@@ -27,7 +27,7 @@ PAUSES_S = (0.5, 2.0)  # before another try
 
 
 class RangedObject:
-    """One object. Threads may read it side by side. ``requests`` and ``received`` count."""
+    """One object. Threads may read it side by side. ``received``: bytes, so far."""
 
     most_at_once = MOST_AT_ONCE
     keeps_part = False  # whether what came before an error counts as the object, cut short
@@ -35,7 +35,7 @@ class RangedObject:
     def __init__(self, place: Addressed) -> None:
         """Raises SourceError where it cannot be opened."""
         self.place = place
-        self.requests = self.received = 0
+        self.received = 0
         self.error: DetectVideoError | None = None  # what ended the reading; it stays
         self._lock = threading.Lock()
         self._blocks: OrderedDict[int, bytes] = OrderedDict()
@@ -83,7 +83,6 @@ class RangedObject:
             self._blocks.popitem(last=False)
 
     def _ask(self, start: int, end: int) -> bytes:
-        self.requests += 1
         self._file.seek(start)
         data = bytes(self._file.read(end - start))
         self.received += len(data)

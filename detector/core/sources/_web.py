@@ -407,7 +407,6 @@ class WebObject(RangedObject):
         data, tries, end = bytearray(), 0, min(end, self._until)
         while len(data) < end - start:
             try:
-                self.requests += 1
                 self._file.seek(start + len(data))
                 part = self._file.read(end - start - len(data))
                 self.received += len(part)

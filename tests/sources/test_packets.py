@@ -1,0 +1,35 @@
+"""What a file holds beside the frames that a decoder gave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from detector.core.sources.video._container import probe
+from detector.core.sources.video._packets import check_packets
+
+from .clips import pts_of, write_video
+
+FRAMES = 24
+
+
+@pytest.mark.parametrize(
+    ("frames", "last", "lost", "behind"),
+    [
+        (FRAMES, FRAMES - 1, 0, 0),
+        (10, 9, 14, 14),  # the decoder stopped early
+        (10, None, 14, 14),  # the same, where pts jumped
+        (10, FRAMES - 1, 14, 0),  # it came to the end, and left some out on its way
+        (20, FRAMES - 3, 4, 2),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["mp4", "mkv"])
+def test_packets_without_a_frame(
+    tmp_path: Path, suffix: str, frames: int, last: int | None, lost: int, behind: int
+) -> None:
+    """Of 24 pictures ``frames`` were given, the last of them number ``last`` in order of time."""
+    path = write_video(tmp_path / f"a.{suffix}", FRAMES, bf="2")
+    pts = sorted(pts_of(path))
+    check = check_packets(probe(str(path)), frames, None if last is None else pts[last])
+    assert (check.lost, check.behind, check.error, check.damage) == (lost, behind, "", "")
