@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
@@ -29,7 +30,14 @@ FRAMES = 200
 LONG_S = 2e-4  # a stage call that is longer than what passes without a look
 STAGES = ("read", "preprocess", "infer", "head", "nms", "annotate", "write")
 SLEEPING = ("read", "infer", "write")
-STEPS = ("span", "span of infer", "wait", "look at the CPU clock", "look at the run queue")
+STEPS = (
+    "span",
+    "span of infer",
+    "wait",
+    "look at the CPU clock",
+    "look at the run queue",
+    "booking of the engine's threads",
+)
 
 
 @click.command()
@@ -131,6 +139,7 @@ def _count_steps(sleeping: Container[str]) -> dict[str, float]:
             counts[name] += span.calls
     counts["look at the CPU clock"] = looks[0]
     counts["look at the run queue"] = reads[0]
+    counts["booking of the engine's threads"] = FRAMES
     return {name: count / FRAMES for name, count in counts.items()}
 
 
@@ -167,10 +176,11 @@ def _costs() -> dict[str, float]:
     """CPU microseconds of one step, the least of many tries."""
     with _parts():
         from detector.core.timeline import INFER, WAIT_INPUT, WORK, WRITE, Timeline
+        from detector.core.timeline.booking import Booking
         from detector.core.timeline.native import RunQueue
 
     timeline = Timeline()
-    with timeline.track("writer") as track:
+    with _sleepers(os.cpu_count() or 1) as tasks, timeline.track("writer") as track:
 
         def span(stage: str, kind: str) -> Callable[[], None]:
             def one() -> None:
@@ -181,6 +191,8 @@ def _costs() -> dict[str, float]:
 
         queue = RunQueue()
         owner = track.other
+        booking = Booking(lambda: tasks)
+        booking.begin()
         found = {
             "span": _cost(span(WRITE, WORK)),
             "span of infer": _cost(span(INFER, WORK)),
@@ -188,9 +200,27 @@ def _costs() -> dict[str, float]:
             # Without what is missing: the run queue is not asked.
             "look at the CPU clock": _cost(lambda: track.look(owner, 0)),
             "look at the run queue": _cost(queue.read),
+            "booking of the engine's threads": _cost(
+                lambda: (booking.enter("worker"), booking.leave("worker"))
+            ),
         }
         queue.close()
     return found
+
+
+@contextmanager
+def _sleepers(count: int) -> Iterator[dict[int, str]]:
+    """So many threads, as an engine has: one for each core. Nobody knows who made them."""
+    over = threading.Event()
+    threads = [threading.Thread(target=over.wait, daemon=True) for _ in range(count)]
+    for one in threads:
+        one.start()
+    try:
+        yield {one.native_id: "" for one in threads if one.native_id is not None}
+    finally:
+        over.set()
+        for one in threads:
+            one.join()
 
 
 def _cost(step: Callable[[], Any]) -> float:

@@ -127,13 +127,15 @@ def test_a_smaller_input_that_the_model_is_trained_for_is_offered():
     facts = judge(found, SMALLER)
     assert facts.smaller_input == (192, 320)
     assert gain_with_smaller_input(found, SMALLER) == pytest.approx(1 / LEFT - 1)
-    assert all(f in facts.sentence for f in ("320x192", "58%", f"{1 / LEFT:.2f}x"))
+    assert all(f in facts.sentence for f in ("320x192", "58%"))
+    assert "x the FPS" not in facts.sentence  # so much is measured, not said
 
 
 def test_the_gain_of_a_smaller_input_ends_where_another_stage_limits():
     """5.8 ms are left of inference; writing takes 8."""
     found = load(10, read=2, infer=10, write=8)
     assert gain_with_smaller_input(found, SMALLER) == pytest.approx(10 / 8 - 1)
+    assert "1.25x the FPS at best" in judge(found, SMALLER).sentence
     assert gain_with_smaller_input(found, SMALLER) <= gain_without(found, "infer") + 1e-9
 
 
@@ -215,7 +217,7 @@ def test_beside_much_of_others_nothing_is_predicted(others_s):
     assert f"{min(others_s, 0.7):.1f} of 2 cores" in facts.sentence
     assert facts.others_cores == pytest.approx(min(others_s, 0.7))
     assert "%" not in facts.sentence.split("time.", 1)[1]
-    free = judge(load(9.2, cores=2, process_cpu_s=1.3, infer=9, write=5))
+    free = judge(load(9.2, cores=2, process_cpu_s=1.3, infer=9, write=7.5))
     assert set(free.gain_if_free) == {"infer"}
     assert free.others_cores is None
 
@@ -241,19 +243,27 @@ def test_what_the_needs_do_not_explain_is_not_predicted():
     assert facts.bottleneck == "write"
     assert facts.gain_if_free == {}
     assert "profile" in facts.sentence
-    assert judge(load(7.05, infer=4, write=7)).gain_if_free == {
-        "write": pytest.approx(0.7625, abs=1e-4),
+    assert judge(load(7.05, infer=6, write=7)).gain_if_free == {
+        "write": pytest.approx(0.175, abs=1e-4),
         "infer": pytest.approx(0.0071, abs=1e-4),
     }
 
 
-@pytest.mark.parametrize(("rest", "said"), [(5.1, True), (4.9, False)])
+@pytest.mark.parametrize(("rest", "said"), [(8.1, True), (7.9, False)])
 @pytest.mark.parametrize("sync", [False, True])
-def test_a_gain_of_more_than_twice_the_fps_is_not_said(rest, said, sync):
-    """A twentieth of what is left would be more than 10% of the FPS."""
+def test_a_gain_above_a_quarter_is_not_said(rest, said, sync):
+    """What is left would become faster, too, by more than 10% of the FPS."""
     infer = 10 - rest if sync else 10
     facts = judge(load(10, sync=sync, infer=infer, write=rest, process_cpu_s=0.5))
     assert ("infer" in facts.gain_if_free) is said
+
+
+@pytest.mark.parametrize(("closing", "said"), [(0.2, True), (3, False)])
+def test_where_closing_files_takes_much_no_gain_is_said(closing, said):
+    """The disk that works then worked during inference, too: without it, closing may take longer."""
+    loop = 10 - closing
+    found = load(10, loop_ms=loop, sync=True, infer=1.5, write=loop - 1.5, process_cpu_s=0.5)
+    assert ("infer" in judge(found).gain_if_free) is said
 
 
 def test_in_turn_codecs_stay_that_worked_beside_the_other_stages():
@@ -358,8 +368,8 @@ def test_the_same_stage_is_named_beside_any_load(others, stretched):
 
 @pytest.mark.parametrize(("between_ms", "said"), [(1, True), (10, False)])
 def test_a_gain_after_which_the_cores_are_full_is_not_said(between_ms, said):
-    """Without inference, 6 ms of writing are left, and this much of CPU beside it, on two cores."""
-    found = load(10, cores=2, process_cpu_s=1.5, infer=10, write=6)
+    """Without inference, 8.5 ms of writing are left, and so much CPU beside its 6, on two cores."""
+    found = load(10, cores=2, process_cpu_s=1.5, infer=10, write=8.5)
     found = replace(found, stage_cpu={"infer": 1e-3, "write": 6e-3}, between_cpu_s=between_ms / 1e3)
     assert not found.cpu_is_full
     assert is_said(found, {"infer": 0.0}) is said
@@ -403,10 +413,10 @@ def test_nothing_to_judge():
 
 
 def test_what_limits_the_run_then_is_named():
-    """94% of the time, and only 30% to gain: reading runs beside it and is nearly as slow."""
-    sentence = judge(load(10, read=7.6, infer=9.4)).sentence
+    """94% of the time, and only 19% to gain: reading runs beside it and is nearly as slow."""
+    sentence = judge(load(10, read=8.4, infer=9.4)).sentence
     assert "`infer` takes 94.0%" in sentence
-    assert "1.32x" in sentence
+    assert "1.19x" in sentence
 
 
 def test_the_stage_that_brings_most_is_named():
@@ -502,7 +512,7 @@ def test_the_sentences_own_arithmetic_holds(
     gain = estimate_without(found, stage)
     for other in STAGES:
         assert 1 + estimate_without(found, other) <= (1 + gain) * (1 + NEAR) * (1 + 1e-9)
-    figures = [float(one) for one in re.findall(r"([\d.]+)x the FPS at most", sentence)]
+    figures = [float(one) for one in re.findall(r"([\d.]+)x the FPS", sentence)]
     said = facts.gain_if_free
     assert not (said and found.others_took_much)
     assert said or not figures

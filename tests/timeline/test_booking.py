@@ -102,7 +102,8 @@ def test_a_thread_that_comes_later_counts_from_its_birth_and_one_that_goes_keeps
     booking = engine.booking()
     booking.enter(A)
     assert booking.leave(A) == 0
-    engine.makers[7], engine.clocks[7] = "", 50  # made in the first call, which it is listed after
+    engine.makers = {7: ""}  # made in the first call, which it is listed after
+    engine.clocks[7] = 50
     assert booking.enter(A) == 50
     engine.clocks[7] = None
     assert booking.leave(A) == 50

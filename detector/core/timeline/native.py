@@ -220,7 +220,10 @@ class Natives:
                     stages[stage] = stages.get(stage, False) or named
 
     def tasks_of(self, stage: str) -> Mapping[int, str]:
-        """The stage's threads, each with the name of the thread that made it; "" where unknown."""
+        """The stage's threads, each with the name of the thread that made it; "" where unknown.
+        Another mapping where they are others."""
+        if (kept := self._tasks.get(stage)) is not None:  # twice an inference: without the lock
+            return kept
         with self._lock:
             found = self._tasks.get(stage)
             if found is None:
