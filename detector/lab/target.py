@@ -238,10 +238,12 @@ class Reach:
                 break
             if self._trial(settings, video) >= NEAR * self.target and self._holds(settings):
                 return self._facts(settings, True)
+        fastest = self._fastest()
+        reached = any(one == fastest and fps.low >= self.target for one, fps in self.raced)
         if not self.search.has_time():
-            given = f"{self.search.seconds:g} s"
-            self.notes.append(f"{given} left sets untried; give more --target-seconds")
-        return self._facts(self._fastest(), False)
+            left = "cheaper sets untried" if reached else "sets untried"
+            self.notes.append(f"{self.search.seconds:g} s left {left}; give more --target-seconds")
+        return self._facts(fastest, reached)
 
     def _free(self, plain: Ran) -> Settings:
         """The fastest of what costs no agreement."""

@@ -177,6 +177,15 @@ def test_it_ends_in_time_and_says_so():
     assert len(found.tried) < 20
 
 
+def test_the_fastest_of_what_was_tried_in_time_may_reach_it():
+    found, raced = find(80, seconds=60.0)
+    assert found.reached
+    assert found.settings["stride"] == 3
+    assert found.fps.low >= 80
+    assert raced[-1][-1] == found.text
+    assert any("cheaper" in note for note in found.notes)
+
+
 def test_frames_that_are_not_taken_have_no_detections(monkeypatch):
     """Of every third frame, two thirds of the agreement's sum are missing."""
     boxes = detections(2)
