@@ -29,13 +29,15 @@ from tests.live.servers import http
 SHORTER = {
     "doctor": [],
     "build": [],
-    "eval": ["--frames", 12],
+    "eval": [],
     "compare": ["--frames", 2, "--rounds", 1],
     "tune": ["--seconds", 1],
     "profile": ["--frames", 8, "--only", "critical_path,what_if", "--what-if-seconds", 1, "--json"],
     "batch": ["--frames", 2, "--quiet"],
 }
 
+
+PICTURES = 12  # of a data set
 
 OF_COMMANDS = ("README.md", "docs/usage.md", "docs/compare.md", "docs/reading.md")
 
@@ -68,8 +70,12 @@ def test_command_line(shared, tmp_path, line):
     (tmp_path / "shots").symlink_to(shared / "data/photos")
     for name in ("videos", "archive"):
         (tmp_path / name).symlink_to(CHECKOUT / "videos")
-    for name in ("val.json", "val"):
-        (tmp_path / name).symlink_to(shared / "data/labelled/coco" / name)
+    (tmp_path / "val").symlink_to(shared / "data/labelled/coco/val")
+    labels = json.loads((shared / "data/labelled/coco/val.json").read_text(encoding="utf-8"))
+    labels["images"] = labels["images"][:PICTURES]
+    kept = {one["id"] for one in labels["images"]}
+    labels["annotations"] = [one for one in labels["annotations"] if one["image_id"] in kept]
+    (tmp_path / "val.json").write_text(json.dumps(labels), encoding="utf-8")
     for name in ("x.cfg", "x.weights", "yolov5n.pt"):
         (tmp_path / name).symlink_to(
             shared / "data/weights" / name.replace("x.", "yolo-fastest-1.1.")
