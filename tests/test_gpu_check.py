@@ -324,8 +324,19 @@ REHEARSED = {  # the fewest rows that say rehearsed, and a piece of one that mus
 }
 
 
+# By day one step of each kind: an engine, a whole session, plans of TensorRT, what needs no GPU.
+BY_DAY = ("environment", "session", "tensorrt", "trace", "video", "gil", "lean", "no_driver")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [step.name for step in STEPS if step.name not in NO_TOOLS])
+@pytest.mark.parametrize(
+    "name",
+    [
+        one.name if one.name in BY_DAY else pytest.param(one.name, marks=pytest.mark.nightly)
+        for one in STEPS
+        if one.name not in NO_TOOLS
+    ],
+)
 def test_a_step_is_rehearsed(name, tmp_path, shared):
     """A row that says ``pass`` there is of something that needs no GPU."""
     least, piece = REHEARSED[name]

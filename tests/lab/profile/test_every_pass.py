@@ -17,7 +17,12 @@ from tests.networks import open_network
 
 STREET = CHECKOUT / "videos/street.mp4"
 ENGINES = ["ort", "torch", "openvino"]
-# The default model shows how engines differ; other models run on all of them at night.
+# The default model shows how engines differ; other models run on all of them at night. torch's own
+# passes are those of test_more_passes.py by day.
+BY_DAY = ("ort", "openvino")
+OF_DEFAULT = [
+    name if name in BY_DAY else pytest.param(name, marks=pytest.mark.nightly) for name in ENGINES
+]
 AT_NIGHT = [
     name if name == "ort" else pytest.param(name, marks=pytest.mark.nightly) for name in ENGINES
 ]
@@ -115,7 +120,7 @@ def check_everything(place, document, engine):
 
 @pytest.mark.slow
 @pytest.mark.timeout(PATIENCE_S + 40)
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", OF_DEFAULT)
 def test_the_default_model(tmp_path, engine):
     own = () if engine == "ort" else ("--size", "416x256")  # half of the work for the other two
     document = profiled(tmp_path, engine, 12, *own)
