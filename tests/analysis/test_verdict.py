@@ -260,7 +260,7 @@ def test_a_gain_above_a_quarter_is_not_said(rest, said, sync):
 
 @pytest.mark.parametrize(("closing", "said"), [(0.2, True), (3, False)])
 def test_where_closing_files_takes_much_no_gain_is_said(closing, said):
-    """The disk that works then worked during inference, too: without it, closing may take longer."""
+    """The disk that works then worked during inference, too: without it, closing takes longer."""
     loop = 10 - closing
     found = load(10, loop_ms=loop, sync=True, infer=1.5, write=loop - 1.5, process_cpu_s=0.5)
     assert ("infer" in judge(found).gain_if_free) is said
