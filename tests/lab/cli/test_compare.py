@@ -299,7 +299,7 @@ def test_a_row_that_cannot_be_judged_keeps_its_speed(tmp_path):
     lost = document["rows"][0]
     assert lost["error"] is None
     assert lost["fps"]["inference"]["median"] > 0
-    assert "engine forgetful: lost its weights" in lost["notes"][-1]
+    assert "forgetful: lost its weights" in lost["notes"][-1]
 
 
 @pytest.mark.slow
