@@ -123,7 +123,6 @@ def test_torch_is_not_imported(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "parts"),
     [
-        (["show", "yolo99"], 4, ["unknown model 'yolo99'"]),
         (["show", "yolov5x9"], 4, ["unknown model 'yolov5x9'", "did you mean yolov5x?"]),
         (["show", "absent.onnx"], 4, ["absent.onnx: no such file"]),
         (["pull", "yolox_l"], 4, ["yolox_l: its checksum is not known", "yolox_l.onnx at"]),

@@ -104,12 +104,7 @@ def test_errors_of_the_command_line_name_the_flag():
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a: [", "not valid YAML"),
-        ("- 1", "a mapping of options"),
-        ("just text", "a mapping of options"),
-    ],
+    ("text", "message"), [("a: [", "not valid YAML"), ("just text", "a mapping of options")]
 )
 def test_bad_files(tmp_path, text, message):
     file = tmp_path / "c.yaml"

@@ -435,7 +435,7 @@ def choice(folder: Path) -> tuple[Path, str | None]:
     return store.choose_folder(str(folder)), store.why_elsewhere(str(folder))
 
 
-@pytest.mark.parametrize("rights", [0o777, 0o1777, 0o707])
+@pytest.mark.parametrize("rights", [0o1777, 0o707])
 def test_a_folder_that_everybody_may_write_is_not_used(folder, cache, rights):
     folder.mkdir()
     folder.chmod(rights)

@@ -128,7 +128,6 @@ def test_what_runs_wrote_is_not_left_out() -> None:
         ([], []),
         (["n.txt"], ["1 left", "1 .txt"]),
         (["s/1.jpg", "t/2.jpg"], ["2 subfolders", "2 pictures", "'P/**'"]),
-        (["it's/1.jpg"], ["1 subfolder", "1 picture", "'P/**'"]),
     ],
 )
 def test_nothing_to_read(files: list[str], told: list[str]) -> None:
@@ -174,7 +173,7 @@ def test_pictures_that_opencv_does_not_read_are_pictures(suffix: str) -> None:
     assert np.abs(frame.image.astype(int) - image).max() <= 2
 
 
-@pytest.mark.parametrize("name", ["a.heic", "A.HEIF", "named.jpg"])
+@pytest.mark.parametrize("name", ["a.heic", "named.jpg"])
 def test_a_heif_of_tiles_is_not_taken_for_one_of_them(name: str) -> None:
     """Its first tile would be a picture of 512x512 out of one of 4032x3024."""
     infe = b"\0\0\0\x15infe\x02\0\0\0\0\x31\0\0grid\0"

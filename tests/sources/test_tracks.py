@@ -60,9 +60,14 @@ CHOICES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "tracks", "defaults", "wanted"), CHOICES)
 @pytest.mark.parametrize(
-    ("decoder", "pixels"), [("auto", "bgr"), ("av", "bgr"), ("auto", "yuv420p")]
+    ("name", "tracks", "defaults", "wanted", "decoder", "pixels"),
+    [
+        *((*choice, "auto", "bgr") for choice in CHOICES),
+        # They choose in the same place.
+        (*CHOICES[0], "av", "bgr"),
+        (*CHOICES[0], "auto", "yuv420p"),
+    ],
 )
 def test_the_default_track_is_read_else_the_largest(
     name: str,

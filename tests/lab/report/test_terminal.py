@@ -215,7 +215,7 @@ def test_live_line():
     assert lied.bar == 0
 
 
-@pytest.mark.parametrize("width", [0, 1, 10, 20, 40, 79, 200])
+@pytest.mark.parametrize("width", [0, 1, 10, 40, 200])
 @pytest.mark.parametrize(
     "path", ["in.mp4", "/a/" + "b" * 90 + "/" + "c" * 120 + ".mp4", "视频" * 40, "x/", "\t\n"]
 )
