@@ -202,7 +202,7 @@ def test_threads_may_call_one_detector_while_it_streams():
 
 
 def test_unknown_option(model):
-    with pytest.raises(DetectVideoError, match=r"confidence.*did you mean conf\?"):
+    with pytest.raises(DetectVideoError, match=r"confidence.* conf\?"):
         Detector(model, confidence=0.5)
 
 

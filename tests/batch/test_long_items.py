@@ -269,7 +269,7 @@ def test_parts_that_do_not_fit_are_counted_as_the_whole(job, tmp_path):
     result, _ = job(answers)
     assert result.items == ItemCounts(done=4)
     assert result.frames == 4
-    assert any(note.startswith(f"{LONG}: not split: the rows of part 1") for note in result.notes)
+    assert any(note.startswith(f"{LONG}: not split: ") for note in result.notes)
 
 
 def test_joined_results_that_somebody_removes_are_made_anew(job, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -112,8 +113,8 @@ def test_the_line_says_all(tally, clock):
         WorkerState(worker=1, state="loading"),
     ]
     text = line(tally.progress(workers))
-    assert text.startswith("4/13 done (3 before), 1 failed, 1.7 FPS, ETA 0:02:00")
-    assert text.endswith("1/2 workers busy")
+    *figures, _, busy = re.findall(r"\d[\d.:/]*", text)
+    assert (figures, busy) == (["4/13", "3", "1", "1.7", "0:02:00"], "1/2")
     assert clock_time(3723.4) == "1:02:03"
 
 

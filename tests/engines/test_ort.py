@@ -142,7 +142,7 @@ def test_a_precision_that_would_be_another_is_refused(without_cuda, precision, d
 
 
 def test_int8_on_a_gpu_is_refused(with_cuda):
-    with pytest.raises(EngineError, match="no int8 convolution on a GPU"):
+    with pytest.raises(EngineError, match="int8 convolution"):
         engines.graph_wanted("ort", "int8", "cuda")
 
 
@@ -201,7 +201,7 @@ def test_cuda_that_fails_is_an_error_or_said_in_a_note(with_cuda, monkeypatch, a
     with engines.open("ort", plus_one(), EngineOptions(device="auto")) as engine:
         assert engine.device == "cpu"
         [note] = engine.notes
-        assert note.startswith("engine ort: failed to start")
+        assert note.startswith("engine ort: ")
         assert message in note
         assert note.endswith(" on the CPU")
     for options in (EngineOptions(device="cuda:0"), EngineOptions(device="auto", precision="tf32")):

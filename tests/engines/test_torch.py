@@ -72,7 +72,7 @@ def test_settings_of_an_operator_that_are_not_written_are_refused_by_node():
 
     network = plus_one()
     network.graph.graph.node[2].attribute.append(helper.make_attribute("auto_pad", "SAME_UPPER"))
-    with pytest.raises(EngineError, match=r"0\.conv \(Conv\): auto_pad=b'SAME_UPPER'"):
+    with pytest.raises(EngineError, match=r"0\.conv .*: auto_pad="):
         engines.open("torch", network)
 
 

@@ -136,7 +136,7 @@ def test_what_wins_only_sometimes_is_no_winner():
 def test_what_fails_is_said_and_does_not_end_the_search():
     found = search(Job(lambda s: None if s.get("engine") == "torch" else by_rules(s)))
     assert found.settings["precision"] == "int8"
-    assert any("--engine torch --precision fp32: not tried" in note for note in found.notes)
+    assert any("--engine torch --precision fp32" in note for note in found.notes)
 
 
 def test_the_better_half_runs_on_twice_as_many_frames():
@@ -164,7 +164,7 @@ def test_it_ends_in_time():
 def test_it_says_that_it_had_no_time():
     found = search(Job(by_rules), seconds=1)
     assert found.settings == {}
-    assert found.notes == ("1 s left no time to try anything; give more --seconds",)
+    assert ["--seconds" in note for note in found.notes] == [True]
 
 
 def test_where_nothing_is_found_only_fp32_is_taken():

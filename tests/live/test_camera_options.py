@@ -46,11 +46,8 @@ def test_every_option_of_cameras_is_tried_here():
 @pytest.mark.parametrize("name", GIVEN)
 def test_an_option_of_cameras_is_refused_for_a_file(name: str):
     given = {name: GIVEN[name]}
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match=f"^{FLAGS[name]} .*--loop"):
         refuse_camera_options([__file__], config(**given), given)
-    assert str(caught.value) == (
-        f"{FLAGS[name]} is for cameras; add --loop to play the file as one, or leave it out"
-    )
 
 
 def test_a_file_of_options_counts_where_it_asks_for_something():

@@ -417,7 +417,7 @@ def test_the_user_may_say_what_it_is(tmp_path):
         open_network(path)
     network = open_network(path, family="yolov5")
     assert (network.family, network.details["layout"]) == ("yolov5", "decoded")
-    assert network.warnings[0] == "m.onnx is yolov5: as asked for by --family"
+    assert "--family" in network.warnings[0]
     assert (
         open_network(exports.anchor_free().save(tmp_path / "a.onnx"), family="yolov11").family
         == "yolo11"

@@ -115,7 +115,7 @@ def test_convolutions_all_through_take_another_size(tmp_path):
 def test_a_grid_laid_out_at_export_is_refused_also_where_it_would_fit(tmp_path):
     """32x128 has as many cells as 64x64: the shapes fit, the boxes would be wrong."""
     path = exports.yolox(decode=True).save(tmp_path / "m.onnx")
-    with pytest.raises(ModelError, match=r"fixed at 64x64, and node .*\(Add|Split\)"):
+    with pytest.raises(ModelError, match=r" 64x64, .* node .*\((Add|Split)\)"):
         open_network(path, size=(32, 128))
     with pytest.raises(ModelError, match=r"64x64.*128x128"):
         open_network(path, size=(128, 128))

@@ -102,7 +102,7 @@ def test_a_run_ends_at_a_class_below_the_first_name(tmp_path):
     assert ended.returncode == 4
     [line] = [line for line in ended.stderr.splitlines() if "read wrongly" in line]
     assert "1 below the first" in line
-    assert "detect-video models describe ssd.onnx" in line
+    assert "models describe ssd.onnx" in line
 
 
 def test_a_description_says_where_the_names_begin_or_what_means_nothing(tmp_path):

@@ -624,7 +624,7 @@ def test_what_describe_writes_runs(tmp_path, capsys):
     assert "columns: 2-5" in text
     assert "form: xyxy  # guessed; or" in text
     assert "first: 0  # guessed; or 1" in text
-    assert "colour: rgb  # guessed; or bgr" in text
+    assert "colour: rgb  # guessed" in text
     found = detect(path, describe=str(described(tmp_path, text)))
     assert [row[1:] for row in found] == [(RED, BOTH[0]), (RED, BOTH[1])]
 

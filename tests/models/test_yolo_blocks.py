@@ -375,4 +375,4 @@ def test_one_seed_gives_one_network_another_another():
     assert first.graph.SerializeToString() == again.graph.SerializeToString()
     assert first.sha256 == again.sha256 != other.sha256
     assert first.graph.graph.initializer[0].raw_data != other.graph.graph.initializer[0].raw_data
-    assert first.warnings[-1] == "random weights (seed 1): boxes are meaningless"
+    assert "(seed 1)" in first.warnings[-1]

@@ -144,7 +144,7 @@ def test_tensors_alone_are_recognised_among_the_packaged_networks(tmp_path, shar
 @pytest.mark.slow
 def test_tensors_that_no_packaged_network_fits_say_what_to_give(tmp_path):
     path = saved(tmp_path / "mine.pt", tensors_of())
-    with pytest.raises(ModelError, match=r"NAME\.yaml --weights mine\.pt"):
+    with pytest.raises(ModelError, match=r"--weights mine\.pt"):
         open_network(str(path))
 
 
@@ -250,7 +250,7 @@ def test_names_of_another_number(tmp_path):
     (tmp_path / "given").write_text("x\ny\n")
     assert open_network(str(path), names=str(tmp_path / "given"), size=SIZE).names == ("x", "y")
     (tmp_path / "given").write_text("x\ny\nz\n")
-    with pytest.raises(ModelError, match=r"3 names.* x\.pt has 2.* --names FILE"):
+    with pytest.raises(ModelError, match=r"3 names.* x\.pt has 2.*--names"):
         open_network(str(path), names=str(tmp_path / "given"), size=SIZE)
 
 
@@ -335,7 +335,7 @@ def test_random_numbers_in_the_place_of_a_checkpoints_own(tmp_path):
     network = open_network(path, random_seed=3, size=SIZE)
     assert graph_bytes(network) != graph_bytes(open_network(path, size=SIZE))
     assert (network.random_seed, network.names) == (3, ("a", "b"))
-    assert network.warnings == ["random weights (seed 3): boxes are meaningless"]
+    assert ["(seed 3)" in line for line in network.warnings] == [True]
 
 
 @pytest.mark.parametrize("size", [(8, 7), (0, 8), (8, 8194)])

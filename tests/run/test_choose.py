@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -212,7 +213,7 @@ def test_a_record_that_was_changed_is_not_taken_and_is_said(tmp_path):
     path.write_text(json.dumps(document))
     assert chosen(tmp_path)[0] == "ort"
     (line,) = take(tmp_path).notes
-    assert line.startswith(f"{path}: measured.json does not prove")
+    assert re.match(f"{path}: .* not prove ", line)
 
 
 def test_a_file_of_another_version_is_said_and_kept(tmp_path):
@@ -234,12 +235,8 @@ def test_doctor_lists_the_newest_of_each_model_and_kind_of_source(tmp_path):
     compared(tmp_path, DEFAULT, FASTER, sha="cd" * 32)
     listed = choose.list_in_force(config(tmp_path))
     assert [one["model_input"] for one in listed] == [SIZE] * 4
-    assert [one["reason"].partition(" (")[0] for one in listed] == [
-        "engine torch, fp32: measured 2.1x of ort fp32 on this machine",
-        "engine torch, fp32: measured 2.9x of ort fp32 on this machine",
-        "tuned for 1280x720 h264",
-        "tuned for 640x360 h264",
-    ]
+    told = [re.findall(r"\d\S*x\d*", one["reason"])[0] for one in listed]
+    assert told == ["2.1x", "2.9x", "1280x720", "640x360"]
     undo = f"delete {tmp_path / measurements.FILE} to undo it"
     tune_undo = "undo it: detect-video tune --undo"
     assert [one["undo"] for one in listed] == [undo, undo, tune_undo, tune_undo]
@@ -256,7 +253,7 @@ def test_the_fastest_that_was_measured_and_agrees(tmp_path):
     )
     engine, precision, reason = chosen(tmp_path)
     assert (engine, precision) == ("torch", "bf16")
-    assert reason.startswith("engine torch, bf16: measured 2.9x of ort fp32")
+    assert reason.startswith("engine torch, bf16: measured 2.9x ")
     assert reason.endswith("), agreement 0.97")
 
 

@@ -39,14 +39,12 @@ def test_the_error_of_the_run_is_the_one_that_is_told(tmp_path, monkeypatch):
     def failing(self, n):
         done.append(n)
         if len(done) == 4:
-            raise EngineError("engine null: failed to run the network: illegal address")
+            raise EngineError("illegal address")
         return infer(self, n)
 
     monkeypatch.setattr(null.NullRequest, "infer", failing)
     result = run(tmp_path)
-    assert [str(error) for error in result.errors] == [
-        "engine null: failed to run the network: illegal address"
-    ]
+    assert [str(error) for error in result.errors] == ["illegal address"]
     assert result.exit_code == EXIT_ENGINE
     session = read_session(tmp_path / "run")
     assert session.document.exit.reason == str(result.errors[0])

@@ -117,7 +117,7 @@ def test_the_fastest_is_taken_with_the_calibration_of_the_package(street, ticks,
     assert (runtime.engine, runtime.precision) == ("openvino", "int8")
     assert choice.config.calibration.calibrate == "packaged"
     assert choice.reason.startswith("engine openvino, int8: measured 2.5x")
-    assert choice.reason.endswith("agreement 0.986; --no-self-timing undoes it")
+    assert "agreement 0.986; --no-self-timing" in choice.reason
     (note,) = choice.notes
     assert note.startswith("first run of street-1")
     assert "ort fp32 100, openvino int8 250, ort int8 167" in note
@@ -330,7 +330,7 @@ def test_doctor_lists_it(street, ticks, tmp_path):
     (one,) = choose.list_in_force(settings(tmp_path))
     assert one["model"] == "street-1"
     assert "openvino, int8" in one["reason"]
-    assert one["reason"].endswith("--no-self-timing undoes it")
+    assert "--no-self-timing" in one["reason"]
     assert one["undo"] == f"kept in {tmp_path / 'measured.json'}"
 
 

@@ -111,7 +111,7 @@ def test_what_does_not_go_together_is_refused(output: str, options: dict[str, An
 
 
 def test_the_message_names_what_can_be_written() -> None:
-    with pytest.raises(UsageError, match=r"no \.ts .*write \.mp4, \.m4v, \.mkv"):
+    with pytest.raises(UsageError, match=r"\.ts .* \.mp4, \.m4v, \.mkv"):
         OutputPlan(OutputConfig(output="x.ts", encoder="svtav1"), ["in.mp4"])
 
 

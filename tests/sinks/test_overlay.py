@@ -277,9 +277,11 @@ def test_a_row_that_is_damaged_is_told_from_none() -> None:
     outside.boxes[0, 2] = 1e30  # no picture is so large, and OpenCV cannot draw it
     with pytest.raises(ValueError, match="outside"):
         decode_row(f"0,0,Boxes,,0,0,0,,{encode_row(0, 0, outside)}".encode(), 0, ())
-    for damaged in (text[:-9], text.replace(b"-video 1", b"-video 2"), text[:-5] + b"A}"):
-        with pytest.raises(ValueError, match=r"cut off|half a|padding|Incorrect|non-base64|data"):
+    for damaged in (text[:-9], text.replace(b"-video 1", b"-video 2")):
+        with pytest.raises(ValueError, match="cut off"):
             decode_row(damaged, 0, ())
+    with pytest.raises(ValueError, match="base64"):
+        decode_row(text[:-5] + b"A}", 0, ())
 
 
 @pytest.mark.parametrize("content", [b"", b"no video", b"\x1aE\xdf\xa3" + bytes(400)])

@@ -66,9 +66,7 @@ def test_the_folder_is_the_list() -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(
-        UsageError, match="'avi'; choose from coco, counts, crops, csv, events, jsonl, mot, "
-    ):
+    with pytest.raises(UsageError, match=r"'avi'; .* coco, counts, "):
         sinks.open("avi", tmp_path / "x.avi")
 
 
@@ -272,7 +270,7 @@ def test_a_full_disk(name: str, small_disk: Any) -> None:
             sink.write(frame, with_scene(one_person(), i))
         sink.close()
 
-    with pytest.raises(OutputError, match=r"^disk full: \S*/out\S* needs more space in ") as caught:
+    with pytest.raises(OutputError, match=r"^disk full: \S*/out\S* ") as caught:
         fill()
     assert "\n" not in str(caught.value)
     kept = sink.abort()

@@ -37,5 +37,4 @@ test_a_graph_that_is_no_graph_is_our_error = conformance.test_a_graph_that_is_no
 test_a_description_that_is_not_the_graphs = (
     conformance.test_a_description_that_is_not_the_graphs_is_our_error
 )
-test_options_that_cannot_be_are_refused = conformance.test_options_that_cannot_be_are_refused
 test_an_absent_library_names_its_cure = conformance.test_an_absent_library_names_its_cure

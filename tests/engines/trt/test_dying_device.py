@@ -199,7 +199,7 @@ def test_an_inference_that_fails_keeps_the_frames_before(
     assert result.exit_code == EXIT_ENGINE
     (error,) = result.errors
     assert isinstance(error, EngineError)
-    assert str(error).startswith("engine trt: failed to run")
+    assert str(error).startswith("engine trt: failed")
     session = read_session(tmp_path / "run")
     assert session.document.exit.reason == str(error)
     assert session.document.frames.written == BEFORE

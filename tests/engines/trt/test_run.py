@@ -4,6 +4,8 @@ that.
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from detector.core import engines
@@ -87,11 +89,8 @@ def test_out_of_memory_names_a_batch_that_fits(machine, monkeypatch):
     machine.device.total = 9 << 20  # a context of the fake takes 1 MB a picture: one of four fits
     with pytest.raises(EngineError) as caught:
         engines.open("trt", plus_one(8), options)
-    assert str(caught.value) == (
-        "engine trt: out of GPU memory: plus_one at batch 8 in 4 requests needs more than 32 MB, "
-        "9 MB are free; "
-        "try --batch 2, or --concurrency 1"
-    )
+    said = re.findall(r"batch 8|\d+ MB|--\w+ \d", str(caught.value))
+    assert said == ["batch 8", "32 MB", "9 MB", "--batch 2", "--concurrency 1"]
     assert machine.device.allocations == {}
     machine.device.total = 1 << 10
     with pytest.raises(EngineError, match=r"--concurrency 1, .*--size"):

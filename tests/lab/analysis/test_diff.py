@@ -74,13 +74,14 @@ def test_what_changes_a_stage_or_the_library_is_said(tmp_path):
     }
     one, two = (SavedSession(tmp_path, document(**each), {}) for each in (about, other))
     assert what_differs(one, one) == []
-    assert what_differs(one, two) == [
+    *named, models = what_differs(one, two)
+    assert named == [
         "conf: 0.25 -> 1.0",
         "cores: 2 -> 4",
         "onnxruntime: 1.31.1 -> 1.32.0",
         "torch: - -> 2.13.0",
-        "the models of that name are not the same file",
     ]
+    assert "models" in models
 
 
 @pytest.mark.slow

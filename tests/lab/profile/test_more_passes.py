@@ -43,9 +43,8 @@ def test_torch_and_device(tmp_path):
     if reason := engines.usable()["torch"]:
         pytest.skip(f"machine: engine torch: {reason}")
     document = profiled(tmp_path, "torch", "torch,device")
-    assert document["not_available"] == {
-        "device": "the network ran on the CPU; there is no GPU whose time could be told"
-    }
+    assert [*document["not_available"]] == ["device"]
+    assert "CPU" in document["not_available"]["device"]
     facts = document["torch"]
     names = {row["name"]: row for row in facts["rows"]}
     convolutions = sum(node.op_type == "Conv" for node in open_network("street").graph.graph.node)
@@ -62,9 +61,8 @@ def test_torch_and_device(tmp_path):
 @pytest.mark.slow
 def test_sweep_and_passes_of_other_engines(tmp_path):
     document = profiled(tmp_path, "ort", "torch,sweep")
-    assert document["not_available"] == {
-        "torch": "the network ran on ort; torch's profiler sees --engine torch"
-    }
+    assert [*document["not_available"]] == ["torch"]
+    assert "--engine torch" in document["not_available"]["torch"]
     rows = document["sweep"]["rows"]
     assert [(row["precision"], row["batch"]) for row in rows] == [
         ("fp32", 1),

@@ -127,10 +127,9 @@ def test_what_was_not_faster_in_every_round_helps_nothing(ratios, helps):
 
 def test_few_frames_and_runs_that_differ_are_reasons_to_doubt():
     assert list_doubts(60, [1.0, 1.1]) == []
-    assert list_doubts(24, [1.0, 1.5]) == [
-        "24 frames are few: the start and the end weigh as much as the steady state",
-        "the same run differed by 50% from turn to turn",
-    ]
+    few, differing = list_doubts(24, [1.0, 1.5])
+    assert few.startswith("24 frames")
+    assert "50%" in differing
 
 
 @pytest.mark.parametrize(
@@ -330,13 +329,11 @@ def test_a_run_too_short_for_batches_says_so(tmp_path):
     assert facts["rounds"] >= 3
     assert facts["ran"]["text"].startswith("null, as the run, ")
     shown = detect_video("report", "run", "--format", "table", cwd=tmp_path).stdout
-    assert "not measured: batch 4: too few frames" in shown
+    assert "not measured: batch 4: " in shown
     assert "12 frames" in shown
 
 
 def test_prove_is_refused_in_a_line(tmp_path):
     done = detect_video("profile", STREET, "--prove", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.splitlines()[-1].endswith(
-        "--prove is gone: what_if measures every change itself; leave it out"
-    )
+    assert "--prove is gone" in done.stderr.splitlines()[-1]

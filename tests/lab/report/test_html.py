@@ -124,10 +124,10 @@ def test_every_section_is_there_in_the_order_of_the_page(browser, report, sessio
 def test_the_biggest_gains_stand_above_their_table(browser, report):
     browser.open(report)
     # "read free" was slower in one of the rounds: no figure of it stands here.
-    assert texts(browser, "#levers li") == [
-        "infer free+54%+48% .. +56%, 62 FPS instead of 40",
-        "write free+10%+6% .. +12%, 44 FPS instead of 40",
-        "no video+7%+5% .. +10%, 43 FPS instead of 40",
+    assert [re.findall(r"^\w+|\d+", text) for text in texts(browser, "#levers li")] == [
+        ["infer", "54", "48", "56", "62", "40"],
+        ["write", "10", "6", "12", "44", "40"],
+        ["no", "7", "5", "10", "43", "40"],
     ]
     assert texts(browser, ".warning") == []
 

@@ -150,7 +150,8 @@ def test_without_the_optional_tables(tmp_path):
     export(tmp_path / "a.sqlite", ONE, registered=False, mark=False, extras=False)
     facts = recording(tmp_path / "a.sqlite")
     assert facts["blocked"] == {}
-    assert facts["gpu"] == {"available": False, "reason": "the recording has no CUDA kernels"}
+    assert not facts["gpu"]["available"]
+    assert "kernels" in facts["gpu"]["reason"]
     assert not facts["loop_is_known"]
     assert facts["critical_path"]["wall_s"] > 0
 

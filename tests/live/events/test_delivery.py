@@ -86,7 +86,7 @@ def test_what_may_pass_is_tried_again():
     wait_for(lambda: len(target.got) == 2 and target.lost() == 1)
     target.close()
     assert [one.time_s - TIME_S for one in target.got] == [0, 2]
-    assert complaints == ["events to the test: busy", "events to the test: no"]
+    assert [line.rpartition(": ")[2] for line in complaints] == ["busy", "no"]
 
 
 def test_five_tries_and_it_is_lost():
@@ -385,7 +385,7 @@ def test_a_certificate_that_nobody_knows_is_named(tmp_path, kind):
     del target
     gc.collect()
     assert "(self-signed certificate); name" in complaints[0]
-    assert "SSL_CERT_FILE=ca.pem" in complaints[0]
+    assert "SSL_CERT_FILE" in complaints[0]
 
 
 # ----------------------------------------------------------------------

@@ -120,7 +120,7 @@ def test_absent_libraries(monkeypatch, name):
     for module in [one for one in sys.modules if one.startswith("detector.live.page.")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(UsageError, match=r"pip install 'detect-video\[serve\]'"):
+    with pytest.raises(UsageError, match=r"'detect-video\[serve\]'"):
         serve(Rehearsal().hub, PageConfig(serve="0"))
 
 

@@ -208,7 +208,7 @@ def test_it_is_deterministic_and_survives_its_file() -> None:
 
 
 def test_without_a_calibration_the_command_is_given(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"--model street --precision int8 --calibrate IN\.mp4"):
+    with pytest.raises(UsageError, match=r"--model street .*--calibrate IN"):
         quantize.quantize_network(branched(), "int8-u8", config(None), tmp_path)
 
 
@@ -247,7 +247,7 @@ def test_a_forged_calibration_is_not_used(video: Path, tmp_path: Path) -> None:
     told = store.read_manifest(path)
     told |= {"file_sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
     path.with_suffix(".json").write_text(json.dumps(told))
-    with pytest.raises(UsageError, match=r"does not prove .*calibrate again"):
+    with pytest.raises(UsageError, match=r"not prove .*calibrate"):
         quantize.quantize_network(branched(), "int8-u8", config(None), tmp_path)
 
 
