@@ -82,6 +82,12 @@ def found_in(model: Path, **options) -> list:
         (exports.anchor_free, {}, GREEN),
         (exports.anchor_free, {"half": True}, GREEN),
         (lambda: exports.finished(batch=1), {"nms": True}, [("blue", 0.6, BOTH[0])] * 2),
+        # as many as there are cells, so that only the metadata tells that they are finished
+        (
+            lambda: exports.finished(batch=1, count=exports.CELLS),
+            {"nms": True},
+            [("blue", 0.6, BOTH[0])] * 2,
+        ),
         (exports.decoded, {}, [("green", 0.4, box) for box in BOTH]),
     ],
 )

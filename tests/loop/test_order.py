@@ -9,6 +9,8 @@ import pytest
 from detector.core.loop.overlapped import frames_overlapped
 from detector.core.loop.parts import Progress
 from detector.core.loop.sync import frames_in_turn
+from detector.core.run.looping import Loop
+from detector.core.session.outcome import SourceRun
 from detector.core.stages.still import LEVELS, Stillness
 from detector.core.timeline import OffTimeline, Timeline
 from tests.covering import covering
@@ -105,6 +107,18 @@ def test_a_failing_stage_ends_the_run_with_its_own_error(loop, stage, concurrenc
     written = [row[0] for row in parts.sinks[0].rows]
     assert written == list(range(len(written)))
     assert len(written) <= 7
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_the_steady_state_begins_behind_the_first_frame_and_ends_behind_the_last(sync):
+    class Marked(OffTimeline):
+        def mark(self):
+            marks.append(progress.written)
+
+    marks, progress = [], Progress()
+    loop = Loop(sync=sync, queue_batches=1, nvtx=False, instruments=False)
+    loop.drive(stub_parts(3), SourceRun("stub", Marked()), progress)
+    assert marks == [1, 3]
 
 
 @pytest.mark.parametrize("loop", LOOPS)

@@ -3,6 +3,8 @@ variable, which every refusal names."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from detector.core.errors import ModelError, UsageError
@@ -111,6 +113,22 @@ def test_the_variable_raises_all_of_them(tmp_path, monkeypatch):
     assert raised(7) == 21
     assert "=30 " in how_to_raise()
     assert open_network(path).family == "yolov8"
+
+
+@pytest.mark.parametrize(("most", "read"), [(7, True), (6, False)])
+def test_calls_of_functions_count_with_the_nodes_inside(tmp_path, monkeypatch, most, read):
+    """Two calls of a function of two nodes, and one node beside them."""
+    from onnx import helper
+
+    opset = helper.make_opsetid("", 17)
+    inside = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Relu", ["y"], ["z"])]
+    function = helper.make_function("own", "twice", ["x"], ["z"], inside, [opset])
+    nodes = [helper.make_node("twice", ["a"], [name], domain="own") for name in ("b", "c")]
+    graph = helper.make_graph([*nodes, helper.make_node("Relu", ["b"], ["d"])], "g", [], [])
+    model = helper.make_model(graph, functions=[function])
+    monkeypatch.setattr(bounds, "MAX_NODES", most)
+    with nullcontext() if read else pytest.raises(ModelError, match="has 7 nodes"):
+        bounds.measure_graph(tmp_path / "m.onnx", model)
 
 
 @pytest.mark.parametrize("factor", [1, MOST])

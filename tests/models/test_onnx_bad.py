@@ -244,6 +244,15 @@ def bomb(folder):
     )
 
 
+def uneven(folder):
+    """A Slice with three starts, which the picture decides, for one end."""
+    export = exports.decoded()
+    colours = export.add("Reshape", export.colours(), export.const([3], np.int64))
+    starts = export.add("Cast", colours, to=7)
+    cut = export.add("Slice", "images", starts, export.const([64], np.int64))
+    return export.out("cut", cut, [None] * 4).save(folder / "m.onnx", STATED)
+
+
 # A file -> facts that its message holds.
 BAD = {
     two_pictures: ("2 inputs", "images float [1, 3, 64, 64]", "others float [1, 3, 64, 64]"),
@@ -251,6 +260,7 @@ BAD = {
     unranked: ("its outputs at 64x64 are x [", "models describe m.onnx"),
     plugin: ("EfficientNMS_TRT (TRT)", "plug-ins"),
     unknown_operator: ("operators", "Frobnicate"),
+    uneven: ("(Slice)", "lengths {'starts': 3, 'ends': 1}", "damaged"),
     raw_maps: (
         "yolov7",
         "at 64x64 are map8 [1, 3, 8, 8, 8], map16 [1, 3, 4, 4, 8], map32 [1, 3, 2, 2, 8]",
@@ -336,6 +346,14 @@ def test_what_runtimes_take_is_taken(tmp_path, spelling):
         batch=2,
     )
     assert (network.family, network.output_shapes) == ("yolov8", [(2, 7, 84)])
+
+
+def test_an_opset_that_is_stated_once_more_and_unknown_there_does_not_count(tmp_path):
+    def change(model):
+        model.opset_import.add(domain="ai.onnx", version=99)
+
+    path = changed(tmp_path, change, exports.anchor_free)
+    assert open_network(path).graph.ir_version == 8  # of opset 17
 
 
 def test_a_bomb_is_not_evaluated(tmp_path):

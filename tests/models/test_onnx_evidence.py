@@ -15,6 +15,7 @@ import pytest
 from detector import Detector
 from detector.core.engines import usable
 from detector.core.errors import ModelError
+from detector.core.models.formats.onnx.evidence import Inside
 from tests.models import exports
 from tests.models.exports import BOXES, CORNERS, IMAGENET, SIDE, STATED, Export
 from tests.models.test_onnx_families import BOTH, detect, picture
@@ -415,6 +416,22 @@ def test_a_mean_that_the_graph_subtracts_is_not_subtracted_twice(tmp_path):
         found[pixels] = open_network(path, describe=description).graph.graph
     assert "input.shift" in [node.name for node in found[""].node]
     assert "input.shift" not in [node.name for node in found["normalised"].node]
+
+
+@pytest.mark.parametrize(
+    ("factor", "divides"),
+    [
+        ([1.0], False),
+        ([1 / 255], False),
+        ([4.0], True),  # by one deviation of all channels
+        ([1 / 58], True),
+        ([1.0, 1.0, 1.1], True),  # by one for each, of which the first changes nothing
+        ([1 / 255, 1 / 255, 1 / 127], True),
+    ],
+)
+def test_what_makes_fractions_of_pixels_is_no_deviation(factor, divides):
+    inside = Inside(np.array(factor), np.zeros(1))
+    assert (inside.divides, inside.normalises) == (divides, divides)
 
 
 def test_a_mean_is_subtracted_where_the_graph_only_divides(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -12,6 +13,7 @@ from detector import Detector
 from detector.core.config.levels import resolve_config
 from detector.core.errors import UsageError
 from detector.core.run.detect import detect
+from detector.core.run.drawing import Drawing
 from detector.core.stages.annotate import pixelate
 from detector.core.types import Detections
 from tests.conftest import CHECKOUT
@@ -31,6 +33,22 @@ def run(folder: Path, **options: object) -> Path:
     }
     assert detect([str(CLIP)], resolve_config(None, given)).exit_code == 0
     return folder / "street-ort-detected"
+
+
+@pytest.mark.parametrize(
+    ("pictures", "watched", "wanted"),
+    [
+        ((), None, False),
+        (("none",), None, False),
+        (("bgr",), None, True),
+        (("plain",), None, True),
+        ((), lambda: False, True),  # somebody may look later
+    ],
+)
+def test_pictures_are_prepared_where_anybody_needs_them(pictures, watched, wanted) -> None:
+    sinks = [SimpleNamespace(pictures=kind) for kind in pictures]
+    annotate = Drawing.of(resolve_config(None, {})).annotation(sinks, watched)  # type: ignore[arg-type]
+    assert (annotate is not None) == wanted
 
 
 @pytest.mark.slow

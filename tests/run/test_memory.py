@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from detector.core.config.levels import COMMAND_LINE, merge_levels
@@ -44,10 +46,16 @@ def test_it_is_refused(network, tmp_path, monkeypatch):
         prepared(network, tmp_path, 1)
 
 
-def test_a_gpu_has_its_own(network, monkeypatch):
+@pytest.mark.parametrize(
+    ("device", "driver", "fits"),
+    [("cuda", False, True), ("auto", True, True), ("auto", False, False), ("cpu", True, False)],
+)
+def test_a_gpu_has_its_own(network, monkeypatch, tmp_path, device, driver, fits):
     monkeypatch.setattr(prepare, "too_much", lambda needed: "x" if needed > MB / 2 else None)
     monkeypatch.setattr(prepare, "_peak_bytes", lambda network: MB)
+    monkeypatch.setattr(prepare, "NVIDIA_DRIVER", tmp_path if driver else tmp_path / "none")
     options = prepare._options(
-        "ort", merge_levels((COMMAND_LINE, {"device": "cuda"})), "fp32", lambda concurrency: 1, True
+        "ort", merge_levels((COMMAND_LINE, {"device": device})), "fp32", lambda concurrency: 1, True
     )
-    prepare._refuse_what_cannot_fit(network, "ort", options)
+    with nullcontext() if fits else pytest.raises(ModelError, match="needs x"):
+        prepare._refuse_what_cannot_fit(network, "ort", options)

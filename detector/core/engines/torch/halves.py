@@ -85,5 +85,3 @@ def _constant_for(
         other = module.graph.get_attr(place)
     for user in inside:
         user.replace_input_with(node, other)
-    if not node.users:
-        module.graph.erase_node(node)

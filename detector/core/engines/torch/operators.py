@@ -175,9 +175,8 @@ def _resize(node: Node) -> Made:
 
 
 def _slice(node: Node) -> Made:
-    starts, ends, axes, steps = (node.constant(at) for at in (1, 2, 3, 4))
-    if starts is None or ends is None:
-        raise node.error("starts and ends must be given")
+    starts, ends = (np.array(node.numbers(at), np.int64) for at in (1, 2))
+    axes, steps = node.constant(3), node.constant(4)
     if steps is None:
         steps = np.ones(len(starts), np.int64)
     elif (steps < 1).any():

@@ -300,7 +300,7 @@ def put_prefix(graph: ForeignGraph, wanted: Wanted, *, planar: bool) -> None:
     if planar:
         nodes.append(_follow(nodes, "Transpose", "input.transpose", perm=[0, 3, 1, 2]))
     absorbs = planar and batched and kind == TensorProto.FLOAT and wanted.plain
-    order = BGR if wanted.bgr else [0, 1, 2]
+    order = BGR if wanted.bgr else sorted(BGR)
     if not (absorbs and _absorb_into_weights(graph, old.name, order, wanted.factor[0])):
         nodes += _prepare(graph, nodes, wanted, planar)
     if not batched:
