@@ -37,7 +37,15 @@ from detector.core.types import Detections
 from detector.lab.compare.rounds import run_in_turns
 from detector.lab.profile import Say, profile
 from detector.lab.profile.base import pin_choices
-from detector.lab.session.passes import PassRecord, TargetFacts, TargetTrial, WhatIfFacts
+from detector.lab.session.passes import (
+    PINNED,
+    Execution,
+    PassRecord,
+    TargetFacts,
+    TargetTrial,
+    WhatIfFacts,
+)
+from detector.lab.session.passes import Ran as MeasuredOn
 from detector.lab.session.read import SavedSession, read_session
 from detector.lab.session.tuning import Settings
 from detector.lab.tune import Ran, Search, Watch, engine_axis, request_axis
@@ -145,8 +153,13 @@ def profile_for_target(
     )
     took = round(time.perf_counter() - start, 3)
     say(f"{took:.1f} s", True)
+    execution = Execution.of(document)
     record = PassRecord(
-        available=True, facts=facts, undisturbed="its runs are without a profiler", seconds=took
+        available=True,
+        facts=facts,
+        undisturbed="its runs are without a profiler",
+        seconds=took,
+        ran=MeasuredOn(execution=execution, on_purpose=PINNED, text="the run, and sets of changes"),
     )
     with Session.reopened(session.folder) as opened:
         opened.write_pass("target", record.as_builtins())

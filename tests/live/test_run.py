@@ -415,6 +415,8 @@ def test_signals_end_it_in_order(feeds, number, code, monkeypatch):
 
     def kill() -> None:
         feeds.wait_for_pictures()
+        # Where the run does not heed it yet, the signal would end the tests.
+        wait_for(lambda: signal.getsignal(number) != signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
     before = signal.getsignal(number)

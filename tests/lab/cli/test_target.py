@@ -27,6 +27,8 @@ def test_what_runs_as_fast_already_needs_no_change(tmp_path):
     assert told["fps"]["low"] >= 1
     assert told == json.loads((tmp_path / "run/passes/target.json").read_text())
     assert "target-part" in (tmp_path / "run/report.html").read_text()
+    audit = detect_video("audit", "run", "--json", cwd=tmp_path)
+    assert not [one for one in json.loads(audit.stdout)["findings"] if "pass-" in one["rule"]]
 
 
 @pytest.mark.slow

@@ -34,7 +34,7 @@ def does_not_say(session: SavedSession) -> Iterator[Hit]:
 
 
 def _differences(run: Execution, other: Execution, but: Iterable[str] = ()) -> str:
-    """ "precision fp32 (the run: int8)"."""
+    """Such as "precision fp32 (the run: int8)"."""
     return ", ".join(
         f"{name} {getattr(other, name)} (the run: {getattr(run, name)})"
         for name in run.differs_in(other)
