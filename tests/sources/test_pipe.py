@@ -111,10 +111,16 @@ def box(name: bytes, length: int, *, wide: bool = False) -> bytes:
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_an_index_behind_the_pictures_is_seen_past_other_boxes(wide: bool) -> None:
-    before = box(b"ftyp", 24) + box(b"free", 40, wide=wide)
+    before = box(b"ftyp", 24) + box(b"free", 8) + box(b"free", 40, wide=wide)
     with fed(before + box(b"mdat", 64)) as descriptor, pytest.raises(SourceError, match="index"):
         StandardInput(descriptor).rewind()
     with fed(before + box(b"moov", 64) + box(b"mdat", 64)) as descriptor:
+        StandardInput(descriptor).rewind()
+
+
+def test_what_lies_inside_of_an_endless_box_is_no_box() -> None:
+    head = b"\0\0\0\x01free" + ((1 << 56) + 40).to_bytes(8, "big")
+    with fed(head + bytes(24) + box(b"mdat", 64)) as descriptor:
         StandardInput(descriptor).rewind()
 
 
