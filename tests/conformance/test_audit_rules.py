@@ -146,6 +146,15 @@ def test_a_rule_over_runs_fires_on_a_planted_fault_alone(rule: Rule) -> None:
     assert not list(rule.findings(from_builtins(_summary(CLEAN_RUN), Summary, "clean"), "run"))
 
 
+@pytest.mark.parametrize("name", ["reused", "coasted"])
+def test_end_to_end_may_be_faster_where_frames_are_not_inferred(name) -> None:
+    faster = PLANTED["run-end-to-end-above-inference"]
+    frames = {**CLEAN_RUN["frames"], name: 60}
+    run = from_builtins(_summary({**CLEAN_RUN, **faster, "frames": frames}), Summary, "run")
+    found = {one.rule for rule in OVER_RUNS for one in rule.findings(run, "run")}
+    assert found == {"repeated-detections", "few-frames"}  # 40 were inferred
+
+
 @pytest.mark.parametrize(
     ("foreign", "threads", "expected"),
     [

@@ -117,18 +117,23 @@ def cut_short(run: Summary) -> Iterator[Hit]:
 
 
 def few_frames(run: Summary) -> Iterator[Hit]:
-    inferred = run.frames.written - run.frames.reused
+    inferred = run.frames.written - _not_inferred(run)
     if 0 < inferred < 50 and run.streams is UNSET:
         yield Hit(f"{inferred} frames in {run.seconds.get('run', 0.0):.2f} s")
 
 
 def repeated_detections(run: Summary) -> Iterator[Hit]:
-    if run.frames.reused:
-        share = run.frames.reused / max(1, run.frames.written)
+    if count := _not_inferred(run):
+        share = count / max(1, run.frames.written)
         yield Hit(
-            f"{run.frames.reused} of {run.frames.written} frames ({share:.0%}) repeat detections, "
+            f"{count} of {run.frames.written} frames ({share:.0%}) were not inferred, "
             "and count in end-to-end FPS"
         )
+
+
+def _not_inferred(run: Summary) -> int:
+    """Frames that repeat detections (--skip-still), or whose boxes tracks moved (--infer-every)."""
+    return run.frames.reused + run.frames.coasted
 
 
 def random_weights(run: Summary) -> Iterator[Hit]:
@@ -156,7 +161,7 @@ def rate_is_no_quotient(run: Summary) -> Iterator[Hit]:
 
 def above_inference(run: Summary) -> Iterator[Hit]:
     end, inner = run.fps.end_to_end, run.fps.inference
-    if end and inner and not run.frames.reused and end > inner * 1.01:
+    if end and inner and not _not_inferred(run) and end > inner * 1.01:
         yield Hit(f"{end:.2f} FPS end to end, {inner:.2f} FPS of inference")
 
 
@@ -284,7 +289,7 @@ RULES = (
         "repeated-detections",
         "note",
         "frames without inference are inside end-to-end FPS",
-        "compare runs without --skip-still",
+        "compare runs without --skip-still and --infer-every",
         repeated_detections,
     ),
     _rule(
