@@ -2,17 +2,17 @@
 
 A difference of two runs would be noise here: the loop's threads hand each other a lock, and how
 long that takes depends on who sleeps. Counts do not depend on the machine's load, and the cost of a
-step, the least of many tries, hardly.
+step, the least of many tries over some seconds, hardly.
 """
 
 from __future__ import annotations
 
+import _thread
 import json
 import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
@@ -25,7 +25,8 @@ from measuring.rounds import ROOT, machine
 
 FRAME_MS = 5.0
 AIM = 0.005  # of a frame of FRAME_MS
-TRIES, CALLS = 9, 4000
+TRIES, CALLS = 30, 1000
+PAUSE_S = 0.2  # between tries: a neighbour's burst lasts for some
 FRAMES = 200
 LONG_S = 2e-4  # a stage call that is longer than what passes without a look
 STAGES = ("read", "preprocess", "infer", "head", "nms", "annotate", "write")
@@ -120,8 +121,6 @@ def _count_steps(sleeping: Container[str]) -> dict[str, float]:
             reads[0] += 1
             return super().read()
 
-    timeline = Timeline(cpu_clock=clock, run_queue=Counted)
-
     def work(name: str) -> None:
         until = time.perf_counter() + LONG_S
         if name in sleeping:
@@ -129,17 +128,19 @@ def _count_steps(sleeping: Container[str]) -> dict[str, float]:
         while time.perf_counter() < until:
             pass
 
-    parts = stub_parts(FRAMES, work=work)
-    for _ in frames_overlapped(parts, timeline, Progress()):
-        pass
+    with _engine() as natives:
+        timeline = Timeline(cpu_clock=clock, run_queue=Counted, natives=natives)
+        for _ in frames_overlapped(stub_parts(FRAMES, work=work), timeline, Progress()):
+            pass
     counts = dict.fromkeys(STEPS, 0.0)
     for track in timeline.tracks.values():
         for (what, kind), span in track.spans.items():
             name = "wait" if kind != WORK else "span of infer" if what == INFER else "span"
             counts[name] += span.calls
+            if span.is_booked:
+                counts["booking of the engine's threads"] += span.calls
     counts["look at the CPU clock"] = looks[0]
     counts["look at the run queue"] = reads[0]
-    counts["booking of the engine's threads"] = FRAMES
     return {name: count / FRAMES for name, count in counts.items()}
 
 
@@ -173,14 +174,14 @@ def _count_calls() -> dict[str, float]:
 
 
 def _costs() -> dict[str, float]:
-    """CPU microseconds of one step, the least of many tries."""
+    """CPU microseconds of each step, the least of many tries."""
     with _parts():
         from detector.core.timeline import INFER, WAIT_INPUT, WORK, WRITE, Timeline
         from detector.core.timeline.booking import Booking
         from detector.core.timeline.native import RunQueue
 
     timeline = Timeline()
-    with _sleepers(os.cpu_count() or 1) as tasks, timeline.track("writer") as track:
+    with _engine() as natives, timeline.track("writer") as track:
 
         def span(stage: str, kind: str) -> Callable[[], None]:
             def one() -> None:
@@ -191,43 +192,47 @@ def _costs() -> dict[str, float]:
 
         queue = RunQueue()
         owner = track.other
-        booking = Booking(lambda: tasks)
-        booking.begin()
-        found = {
-            "span": _cost(span(WRITE, WORK)),
-            "span of infer": _cost(span(INFER, WORK)),
-            "wait": _cost(span("result", WAIT_INPUT)),
+        worker = Booking(natives.tasks_of(INFER)).worker("worker")
+        steps: dict[str, Callable[[], Any]] = {
+            "span": span(WRITE, WORK),
+            "span of infer": span(INFER, WORK),
+            "wait": span("result", WAIT_INPUT),
             # Without what is missing: the run queue is not asked.
-            "look at the CPU clock": _cost(lambda: track.look(owner, 0)),
-            "look at the run queue": _cost(queue.read),
-            "booking of the engine's threads": _cost(
-                lambda: (booking.enter("worker"), booking.leave("worker"))
-            ),
+            "look at the CPU clock": lambda: track.look(owner, 0),
+            "look at the run queue": queue.read,
+            "booking of the engine's threads": lambda: (worker.enter(), worker.leave()),
         }
+        tries = [[_cost(step) for step in steps.values()] for _ in range(TRIES)]
         queue.close()
-    return found
+    return dict(zip(steps, map(min, *tries), strict=True))
 
 
 @contextmanager
-def _sleepers(count: int) -> Iterator[dict[int, str]]:
-    """So many threads, as an engine has: one for each core. Nobody knows who made them."""
-    over = threading.Event()
-    threads = [threading.Thread(target=over.wait, daemon=True) for _ in range(count)]
-    for one in threads:
-        one.start()
+def _engine() -> Iterator[Any]:
+    """Threads that sleep, as an engine has: one for each core. Nobody knows who made them."""
+    with _parts():
+        from detector.core.timeline import INFER, Natives
+
+    natives, over = Natives(), _thread.allocate_lock()
+    over.acquire()
+
+    def sleep() -> None:
+        with over:
+            pass
+
     try:
-        yield {one.native_id: "" for one in threads if one.native_id is not None}
+        with natives.born(INFER):  # threads that ``threading`` does not know are not Python's
+            for _ in range(os.cpu_count() or 1):
+                _thread.start_new_thread(sleep, ())
+        yield natives
     finally:
-        over.set()
-        for one in threads:
-            one.join()
+        over.release()
 
 
 def _cost(step: Callable[[], Any]) -> float:
-    best = float("inf")
-    for _ in range(TRIES):
-        start = time.thread_time_ns()
-        for _ in range(CALLS):
-            step()
-        best = min(best, (time.thread_time_ns() - start) / CALLS / 1e3)
-    return best
+    start = time.thread_time_ns()
+    for _ in range(CALLS):
+        step()
+    spent = time.thread_time_ns() - start
+    time.sleep(PAUSE_S / len(STEPS))
+    return spent / CALLS / 1e3

@@ -10,9 +10,9 @@ import pytest
 from detector.core.session.recording import merge_recordings, record
 from detector.core.session.span_columns import span_columns
 from detector.core.timeline import INFER, Natives, Timeline
-from detector.core.timeline.booking import Booking, cpu_ns_of
+from detector.core.timeline.booking import Booking, Worker, _nobody_tells, clock_of, read_clock
 from detector.core.timeline.native import Times
-from detector.core.timeline.rows import BLOCK, NOT_KNOWN, Rows
+from detector.core.timeline.rows import BLOCK, NOT_KNOWN, ROW_BYTES, Rows
 
 A, B = "worker-0", "worker-1"
 
@@ -27,86 +27,93 @@ class Engine:
     def use(self, task: int, ns: int) -> None:
         self.clocks[task] = (self.clocks[task] or 0) + ns
 
-    def booking(self) -> Booking:
-        made = Booking(lambda: self.makers, self.clocks.get)
-        made.begin()
-        return made
+    def read(self, clock: int) -> int:
+        task = ~(clock >> 3)
+        assert clock_of(task) == clock
+        found = self.clocks[task]
+        if found is None:
+            raise OSError("it has ended")
+        return found
+
+    def workers(self) -> tuple[Worker, Worker]:
+        booking = Booking(lambda: self.makers, self.read)
+        return booking.worker(A), booking.worker(B)
 
 
 def test_an_inference_alone_is_given_all_and_loading_is_nobodys():
     engine = Engine(t1="", t2="")
-    booking = engine.booking()
-    assert booking.enter(A) == 0
+    a, _ = engine.workers()
+    assert a.enter() == 0
     engine.use(1, 30)
     engine.use(2, 12)
-    assert booking.leave(A) == 42
-    assert booking.told
+    assert a.leave() == 42
+    assert a.told
 
 
 def test_those_under_way_are_given_equal_parts_of_each_stretch():
     """A alone 10, both 20, B alone 7: A 20, B 17."""
     engine = Engine(t1="")
-    booking = engine.booking()
-    booking.enter(A)
+    a, b = engine.workers()
+    a.enter()
     engine.use(1, 10)
-    booking.enter(B)
+    b.enter()
     engine.use(1, 20)
-    assert booking.leave(A) == 20
+    assert a.leave() == 20
     engine.use(1, 7)
-    assert booking.leave(B) == 17
+    assert b.leave() == 17
 
 
 def test_what_does_not_divide_is_not_lost():
     engine = Engine(t1="")
-    booking = engine.booking()
-    booking.enter(A)
-    booking.enter(B)
+    a, b = engine.workers()
+    a.enter()
+    b.enter()
     for _ in range(7):
         engine.use(1, 3)
-        booking.settle(A)
-    given = booking.leave(B) + booking.leave(A)
-    assert given + booking._rest_ns == 21
+        a.settle()
+    given = b.leave() + a.leave()
+    assert given + a._booking._rest_ns == 21
 
 
 def test_threads_that_spin_behind_an_inference_are_that_ones():
     engine = Engine(t1="")
-    booking = engine.booking()
-    booking.enter(A)
-    assert booking.leave(A) == 0
+    a, b = engine.workers()
+    a.enter()
+    assert a.leave() == 0
     engine.use(1, 5)
-    assert booking.enter(B) == 0
-    booking.leave(B)
-    assert booking.enter(A) == 5
+    assert b.enter() == 0
+    b.leave()
+    assert a.enter() == 5
     engine.use(1, 6)
-    booking.leave(A)
+    a.leave()
     engine.use(1, 4)
-    assert (booking.settle(B), booking.settle(A)) == (0, 15)
+    assert (b.settle(), a.settle()) == (0, 15)
 
 
 def test_a_pool_of_one_worker_works_for_it_alone():
     engine = Engine(t1=A, t2=B, t3="python")
-    booking = engine.booking()
-    booking.enter(A)
-    booking.enter(B)
+    a, b = engine.workers()
+    a.enter()
+    b.enter()
     engine.use(1, 100)
     engine.use(2, 10)
     engine.use(3, 6)
-    assert booking.leave(A) == 103
+    assert a.leave() == 103
     engine.use(1, 9)  # it spins
-    assert booking.leave(B) == 13
-    assert booking.enter(A) == 112
+    assert b.leave() == 13
+    assert a.enter() == 112
 
 
 def test_a_thread_that_comes_later_counts_from_its_birth_and_one_that_goes_keeps_its_time():
     engine = Engine()
-    booking = engine.booking()
-    booking.enter(A)
-    assert booking.leave(A) == 0
+    a, _ = engine.workers()
+    a.enter()
+    assert a.leave() == 0
     engine.makers = {7: ""}  # made in the first call, which it is listed after
     engine.clocks[7] = 50
-    assert booking.enter(A) == 50
+    assert a.enter() == 50
     engine.clocks[7] = None
-    assert booking.leave(A) == 50
+    assert a.leave() == 50
 
 
 class System:
@@ -119,8 +126,8 @@ class System:
             lambda: set(self.tasks), lambda task: self.tasks.get(task), lambda task: "python"
         )
 
-    def timeline(self, monkeypatch: pytest.MonkeyPatch, cpu) -> Timeline:
-        monkeypatch.setattr(Booking.__init__, "__defaults__", (cpu,))
+    def timeline(self, monkeypatch: pytest.MonkeyPatch, read) -> Timeline:
+        monkeypatch.setattr(Booking.__init__, "__defaults__", (read,))
         return Timeline(lambda: self.now, lambda: self.now, nvtx=False, natives=self.natives)
 
 
@@ -129,7 +136,7 @@ def test_the_rows_of_two_workers_add_up_to_what_the_thread_used(monkeypatch):
     system.tasks.clear()
     with system.natives.born(INFER):
         system.tasks[10**9] = Times(0, 0)
-    timeline = system.timeline(monkeypatch, lambda task: used[0])
+    timeline = system.timeline(monkeypatch, lambda clock: used[0])
     with timeline.track(A) as first, timeline.track(B) as second:
         for number in range(0, 6, 2):
             with first.span(INFER, number):
@@ -151,7 +158,7 @@ def test_the_rows_of_two_workers_add_up_to_what_the_thread_used(monkeypatch):
 
 def test_what_nobody_told_is_not_zero(monkeypatch):
     system = System()
-    timeline = system.timeline(monkeypatch, lambda task: None)
+    timeline = system.timeline(monkeypatch, _nobody_tells)
     with timeline.track(A) as track, track.span(INFER, 0):
         pass
     assert record(timeline).stages[INFER].library_ns is None
@@ -159,14 +166,13 @@ def test_what_nobody_told_is_not_zero(monkeypatch):
 
 
 def test_what_is_added_late_survives_packing():
-    rows = Rows(booked=True)
+    rows = Rows(BLOCK + 2, booked=True)
+    block = rows.block
     for number in range(BLOCK + 2):
-        rows.add_late(3 * number + 1)
-        for column in (rows.indices, rows.starts, rows.ends, rows.offs, rows.readies):
-            column.append(number)
-        rows.libraries.append(3 * (number + 1))
-        if not (number + 1) % BLOCK:
-            rows.pack()
+        block.add_late(number % BLOCK * ROW_BYTES, 3 * number + 1)
+        row = (number, 0, 0, 0, 0, 3 * (number + 1), 0)
+        block.write(block.written, number % BLOCK * ROW_BYTES, *row)
+        rows.take(number + 1)
     given = rows.column("library")
     assert given.sum() == 3 * (BLOCK + 2)
     assert set(given.tolist()) <= {2, 3, 4}
@@ -192,9 +198,9 @@ def test_a_real_threads_clock_is_its_own():
     thread = threading.Thread(target=burn)
     thread.start()
     go.wait()
-    seen = cpu_ns_of(thread.native_id or 0)
+    seen = read_clock(clock_of(thread.native_id or 0))
     done.set()
     thread.join()
-    assert seen is not None
     assert told[0] <= seen <= told[1]
-    assert cpu_ns_of(2**22 + 5) is None
+    with pytest.raises(OSError, match=r"Invalid argument|No such process"):
+        read_clock(clock_of(2**22 + 5))

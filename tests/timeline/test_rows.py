@@ -11,24 +11,28 @@ import numpy as np
 import pytest
 
 from detector.core.timeline import Timeline
-from detector.core.timeline.rows import BLOCK, COLUMNS, NOT_KNOWN, Ring, Rows, Spool
+from detector.core.timeline.rows import BLOCK, COLUMNS, NOT_KNOWN, ROW_BYTES, Ring, Rows, Spool
 from tests.covering import covering
 
 
 def kept(*calls, folder: Path | None = None) -> Rows:
     """``calls``: (index, start, end). They are packed as a span packs them. Every third is half
     off a core."""
-    rows = Rows(Spool(folder))
+    rows = Rows(len(calls), Spool(folder))
     off = 0
     for at, (index, start, end) in enumerate(calls):
-        rows.indices.append(index)
-        rows.starts.append(start)
-        rows.ends.append(end)
         off += 0 if at % 3 else (end - start) // 2
-        rows.offs.append(off)
-        rows.readies.append(0)
-        rows.pack()
+        put(rows, at, index, start, end, off)
     return rows
+
+
+def put(rows, at, index, start, end, off=0):
+    """The call that follows ``at`` others. What it lasted is taken as a span takes it."""
+    block = rows.block
+    block.write(
+        block.written, at % block.size * ROW_BYTES, index, start, end, off, 0, 0, end - start
+    )
+    assert rows.take(at + 1).tolist() == [end - start]
 
 
 def table(rows):
@@ -68,11 +72,12 @@ def test_rows_are_read_back_as_they_were(kind, count, on_disk, tmp_path):
 
 
 def test_a_row_takes_few_bytes():
-    """A start and a duration of four bytes each, one off a core; 40 before they are packed."""
+    """A start and a duration of four bytes each, one off a core. The block that is written
+    into takes 56 a row, whatever their number."""
     calls = KINDS["every frame"][:BLOCK] * 4
     tracemalloc.start()
     rows = kept(*calls)
-    held = tracemalloc.get_traced_memory()[0]
+    held = tracemalloc.get_traced_memory()[0] - rows.block.written.nbytes
     tracemalloc.stop()
     assert held / len(rows) < 10
 
@@ -81,7 +86,7 @@ def test_on_disk_they_take_no_memory_and_leave_no_file(tmp_path):
     calls = KINDS["every frame"][:BLOCK] * 4
     tracemalloc.start()
     rows = kept(*calls, folder=tmp_path)
-    held = tracemalloc.get_traced_memory()[0]
+    held = tracemalloc.get_traced_memory()[0] - rows.block.written.nbytes
     tracemalloc.stop()
     assert held / len(rows) < 1
     assert not list(tmp_path.iterdir())
@@ -123,6 +128,20 @@ def test_the_timeline_keeps_rows_in_its_folder(tmp_path):
     )
 
 
+@pytest.mark.parametrize("room", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK])
+def test_the_first_calls_are_kept_and_all_are_counted(room):
+    timeline = Timeline(clock=itertools.count().__next__, cpu_clock=int, nvtx=False, max_rows=room)
+    with timeline.track("main") as track:
+        for index in range(2 * BLOCK + 5):
+            with track.span("read", index):
+                pass
+    span = track.spans["read", "work"]
+    kept = list(range(min(room, 2 * BLOCK + 5)))
+    assert span.rows.column("index").tolist() == kept
+    assert len(span.rows) == len(kept)
+    assert span.durations().count == span.calls == 2 * BLOCK + 5
+
+
 def test_a_span_packs_its_rows_as_it_goes():
     timeline = Timeline(clock=itertools.count().__next__, cpu_clock=int, nvtx=False)
     with timeline.track("main") as track:
@@ -132,7 +151,7 @@ def test_a_span_packs_its_rows_as_it_goes():
             if index == BLOCK // 2:
                 track.spans["read", "work"].durations()  # a look in between changes nothing
     rows = track.spans["read", "work"].rows
-    assert len(rows.indices) < BLOCK
+    assert len(rows._blocks) == 3
     assert rows.column("index").tolist() == list(range(3 * BLOCK))
     assert (np.diff(rows.column("start")) == 2).all()
     assert (rows.column("end") - rows.column("start") == 1).all()
@@ -142,7 +161,7 @@ def test_a_span_packs_its_rows_as_it_goes():
 def test_a_ring_of_any_fill_is_read_in_order(calls):
     ring = Ring(10)
     for index in range(calls):
-        ring.put(index, 2 * index, 2 * index + 1)
+        put(ring, index, index, 2 * index, 2 * index + 1)
     indices = range(max(0, calls - 10), calls)
     assert table(ring) == [(index, 2 * index, 2 * index + 1) for index in indices]
     assert len(ring) == len(indices)

@@ -17,127 +17,147 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
-LINUX = sys.platform == "linux"
 Tasks = Callable[[], Mapping[int, str]]
 """The engine's threads by the kernel's numbers, each with the name of the thread that made it; ""
 where nobody knows. Another mapping where they are others."""
 
 
-def cpu_ns_of(task: int) -> int | None:
-    """CPU time of a thread of this process so far. None where it has ended, or nobody tells.
+def clock_of(task: int) -> int:
+    """The number of the CPU clock of a thread of this process, as ``pthread_getcpuclockid`` makes
+    it (Linux, include/linux/posix-timers.h: CPUCLOCK_PERTHREAD | CPUCLOCK_SCHED).
 
-    The clock of another thread has the number that ``pthread_getcpuclockid`` makes (Linux,
-    include/linux/posix-timers.h: CPUCLOCK_PERTHREAD | CPUCLOCK_SCHED). Unlike its schedstat it
-    counts up to now while the thread runs.
+    Unlike the thread's schedstat the clock counts up to now while the thread runs.
     """
-    if not LINUX:
-        return None
-    try:  # twice for each thread and inference; contextlib.suppress would double its cost
-        return time.clock_gettime_ns(~task << 3 | 6)
-    except (OSError, OverflowError):
-        return None
+    return ~task << 3 | 6
 
 
-@dataclass(slots=True)
-class Inferences:
-    """What one worker's inferences have been given so far, nanoseconds."""
+def _nobody_tells(clock: int) -> int:
+    raise OSError("this system has no clock of another thread")
 
-    booked_ns: int = 0
-    each_ns: int = 0  # of ``Booking._each_ns``, when the one under way began
+
+read_clock: Callable[[int], int] = (
+    time.clock_gettime_ns if sys.platform == "linux" else _nobody_tells
+)
 
 
 @dataclass(slots=True)
 class _Clock:
-    """Of one of the engine's threads. ``maker``: the worker that made it; "" where unknown."""
+    """Of one of the engine's threads. ``owner``: the worker that made it; None where that is
+    unknown, or nobody who infers."""
 
-    task: int
-    maker: str
+    number: int
+    owner: Worker | None
     seen_ns: int = 0
 
 
 class Booking:
-    """Of one run of the loop. ``worker``: the name of the thread that calls the engine."""
+    """Of one run of the loop. ``read``: a clock, by its number, in nanoseconds; OSError or
+    OverflowError where the thread has ended, or nobody tells."""
 
-    def __init__(self, tasks: Tasks, cpu_ns: Callable[[int], int | None] = cpu_ns_of) -> None:
-        self._tasks, self._cpu_ns = tasks, cpu_ns
+    def __init__(self, tasks: Tasks, read: Callable[[int], int] = read_clock) -> None:
+        self._tasks, self._read = tasks, read
         self._lock = threading.Lock()
-        self._listed: Mapping[int, str] = {}  # whose clocks these are
+        self._listed: Mapping[int, str] | None = None  # whose clocks these are
         self._clocks: list[_Clock] = []
-        self._workers: dict[str, Inferences] = {}
-        self._inside = 0
+        self._workers: dict[str, Worker] = {}
+        self._inside = 0  # inferences that are under way
         self._rest_ns = 0  # which did not divide, for the next moment
         self._each_ns = 0  # what an inference was given that has been under way from the first on
-        self._last = ""  # the worker whose inference ended last
-        self.begun = self.told = False  # told: whether any of these clocks can be read
+        self._last: Worker | None = None  # whose inference ended last
+        self.told = False  # whether any of these clocks can be read
 
-    def begin(self) -> None:
-        """Before the first inference: loading and warming up are nobody's."""
+    def worker(self, name: str) -> Worker:
+        """The thread of that name, which is about to call the engine."""
         with self._lock:
-            if not self.begun:
-                self.begun = True
-                self._book()
-
-    def enter(self, worker: str) -> int:
-        """An inference begins. Returns what those that this worker ran before have been given."""
-        with self._lock:
-            self._book()
-            found = self._of(worker)
-            found.each_ns = self._each_ns
-            self._inside += 1
-            return found.booked_ns
-
-    def leave(self, worker: str) -> int:
-        """It ends. Returns what this worker's have been given, with this one."""
-        with self._lock:
-            self._book()
-            found = self._workers[worker]
-            found.booked_ns += self._each_ns - found.each_ns
-            self._inside -= 1
-            self._last = worker
-            return found.booked_ns
-
-    def settle(self, worker: str) -> int:
-        """``enter`` without an inference: for the end of a run."""
-        with self._lock:
-            self._book()
-            return self._of(worker).booked_ns
-
-    def _of(self, worker: str) -> Inferences:
-        found = self._workers.get(worker)
-        if found is None:
-            found = self._workers[worker] = Inferences()
-        return found
+            if not self._workers:
+                self._book()  # loading and warming up are nobody's
+            self._listed = None  # some clocks may be of threads that this one made
+            return self._workers.setdefault(name, Worker(self))
 
     def _book(self) -> None:
         """Twice an inference, so each of these lines counts: 0.4 us are the kernel's, a clock."""
         tasks = self._tasks()
         if tasks is not self._listed:
             self._list(tasks)
-        cpu_ns, workers, shared = self._cpu_ns, self._workers, self._rest_ns
+        read, shared = self._read, self._rest_ns
         for clock in self._clocks:
-            now = cpu_ns(clock.task)
-            if now is None:
+            try:  # contextlib.suppress would double the cost of a clock
+                now = read(clock.number)
+            except (OSError, OverflowError):
                 continue
             used = now - clock.seen_ns
             clock.seen_ns = now
             if used < 0:  # another thread has the number now
                 continue
-            if clock.maker in workers:
-                workers[clock.maker].booked_ns += used
-            else:
+            if clock.owner is None:
                 shared += used
-        if self._inside:
+            else:
+                clock.owner.booked_ns += used
+        if self._inside == 1:
+            self._each_ns += shared
+            self._rest_ns = 0
+        elif self._inside:
             each, self._rest_ns = divmod(shared, self._inside)
             self._each_ns += each
-        elif self._last:
-            workers[self._last].booked_ns += shared
+        elif self._last is not None:
+            self._last.booked_ns += shared
             self._rest_ns = 0
 
     def _list(self, tasks: Mapping[int, str]) -> None:
         """Other threads than before, or other makers."""
-        seen = {clock.task: clock.seen_ns for clock in self._clocks}
+        seen = {clock.number: clock.seen_ns for clock in self._clocks}
         self._listed = tasks
-        self._clocks = [_Clock(task, maker, seen.get(task, 0)) for task, maker in tasks.items()]
-        self.told |= any(self._cpu_ns(task) is not None for task in tasks)
+        self._clocks = [
+            _Clock(number := clock_of(task), self._workers.get(maker), seen.get(number, 0))
+            for task, maker in tasks.items()
+        ]
+        self.told = self.told or any(self._tells(clock.number) for clock in self._clocks)
+
+    def _tells(self, number: int) -> bool:
+        with suppress(OSError, OverflowError):
+            self._read(number)
+            return True
+        return False
+
+
+class Worker:
+    """A thread that calls the engine. ``booked_ns``: what its inferences have been given so far."""
+
+    __slots__ = ("_booking", "_each_ns", "booked_ns")
+
+    def __init__(self, booking: Booking) -> None:
+        self._booking = booking
+        self.booked_ns = 0
+        self._each_ns = 0  # of ``Booking._each_ns``, when the inference under way began
+
+    @property
+    def told(self) -> bool:
+        return self._booking.told
+
+    def enter(self) -> int:
+        """An inference begins. Returns what those before have been given."""
+        booking = self._booking
+        with booking._lock:
+            booking._book()
+            self._each_ns = booking._each_ns
+            booking._inside += 1
+            return self.booked_ns
+
+    def leave(self) -> int:
+        """It ends. Returns what all have been given, with this one."""
+        booking = self._booking
+        with booking._lock:
+            booking._book()
+            self.booked_ns += booking._each_ns - self._each_ns
+            booking._inside -= 1
+            booking._last = self
+            return self.booked_ns
+
+    def settle(self) -> int:
+        """``enter`` without an inference: for the end of a run."""
+        with self._booking._lock:
+            self._booking._book()
+            return self.booked_ns

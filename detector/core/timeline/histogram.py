@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 # Smallest number of samples below which a percentile says nothing: it would be the maximum under
 # another name.
@@ -32,11 +33,11 @@ class Histogram:
         self.minimum = 0
         self.maximum = 0
 
-    def add_many(self, values: array[int]) -> None:
-        """``values``: array("q")."""
-        if not values:
+    def add_many(self, values: array[int] | NDArray[np.int64]) -> None:
+        """``values``: [N] int64."""
+        if not len(values):
             return
-        durations = np.frombuffer(values, np.int64)
+        durations = np.asarray(values, np.int64)
         buckets = np.where(
             durations > 0, np.ceil(np.log(np.maximum(durations, 1)) * self._inverse_log), -1
         )

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from detector.core.errors.machine import usable_cores
@@ -167,6 +168,16 @@ class Burnt:
     stages: dict[str, StageThreads] = field(default_factory=dict)
 
 
+class _ByStage(dict[str, dict[int, str]]):
+    """The threads of a stage, which ``make`` lists, and adds, where they are not here."""
+
+    def __init__(self, make: Callable[[str], dict[int, str]]) -> None:
+        self._make = make
+
+    def __missing__(self, stage: str) -> dict[int, str]:
+        return self._make(stage)
+
+
 class Natives:
     """The native threads of this process. ``ids``, ``times`` and ``names`` ask the system; tests
     fake them.
@@ -184,7 +195,7 @@ class Natives:
         # at it
         self._claims: dict[int, dict[str, bool]] = {}
         self._makers: dict[int, str] = {}  # thread -> the name that it has of its creator
-        self._tasks: dict[str, dict[int, str]] = {}  # ``tasks_of``, until a claim changes
+        self._tasks = _ByStage(self._listed)  # until a claim changes
         self._ours: set[int] = set()
         self._left: dict[
             int, Times
@@ -219,20 +230,24 @@ class Natives:
                         self._makers[task] = name
                     stages[stage] = stages.get(stage, False) or named
 
-    def tasks_of(self, stage: str) -> Mapping[int, str]:
-        """The stage's threads, each with the name of the thread that made it; "" where unknown.
-        Another mapping where they are others."""
-        if (kept := self._tasks.get(stage)) is not None:  # twice an inference: without the lock
-            return kept
+    def tasks_of(self, stage: str) -> Callable[[], Mapping[int, str]]:
+        """What tells the stage's threads, each with the name of the thread that made it; "" where
+        unknown. Another mapping where they are others.
+
+        It is asked twice an inference, and is no Python: 0.1 us.
+        """
+        return partial(self._tasks.__getitem__, stage)
+
+    def _listed(self, stage: str) -> dict[int, str]:
         with self._lock:
-            found = self._tasks.get(stage)
-            if found is None:
-                found = self._tasks[stage] = {
+            return self._tasks.setdefault(
+                stage,
+                {
                     task: self._makers.get(task, "")
                     for task, stages in self._claims.items()
                     if _maker(stages) == stage
-                }
-            return found
+                },
+            )
 
     def left(self) -> None:
         """To be called by a thread of ours that is about to end.

@@ -1,17 +1,17 @@
 """The rows of a span: index, start and end of its calls, and where its thread was meanwhile.
 
 ``Rows`` keeps the first ones, in some 16 bytes each, which a ``Spool`` holds on disk; ``Ring`` the
-last ones, without the latter. Both hand out one column at a time, so that whoever writes all rows
-of a run need not hold them twice.
+last ones, without the latter. A span writes into their ``Block``. Both hand out one column at a
+time, so that whoever writes all rows of a run need not hold them twice.
 """
 
 from __future__ import annotations
 
 import os
+import struct
 import tempfile
 import threading
 import weakref
-from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,10 @@ Column = Literal["index", "start", "end", "off_cpu", "ready", "library"]
 COLUMNS: tuple[Column, ...] = ("index", "start", "end", "off_cpu", "ready", "library")
 SUMS: tuple[Column, ...] = COLUMNS[3:]  # kept as sums so far
 NOT_KNOWN = -1
+
+_ROW = struct.Struct("7q")
+_LIBRARY = struct.Struct("q")  # the last but one of a row
+ROW_BYTES = _ROW.size
 
 
 class Spool:
@@ -81,56 +85,83 @@ class _Stored:
         return np.frombuffer(data, self.dtype)
 
 
-class Rows:
-    """Rows in their order. Their span appends to ``indices``, ``starts`` and ``ends``, and what the
-    calls had without a core, ready for one, and (``booked``) of the engine's threads so far, to
-    ``offs``, ``readies`` and ``libraries``. All stay the same objects. It calls ``pack`` from time
-    to time: a run of hours would keep 48 bytes a call otherwise.
+class Block:
+    """[size] calls, as their span writes them: ``write(written, at, ...)``, ``at`` in bytes, with a
+    value for each of COLUMNS, and what the call lasted without nested spans. That costs half of
+    what appending each value to an array of its own does.
     """
 
-    __slots__ = ("_blocks", "_columns", "_spool", "ends", "indices", "libraries", "offs",
-                 "readies", "starts")  # fmt: skip
+    __slots__ = ("_table", "size", "taken", "write", "written")
 
-    def __init__(self, spool: Spool | None = None, booked: bool = False) -> None:
-        self.indices, self.starts, self.ends = array("q"), array("q"), array("q")
-        self.offs, self.readies, self.libraries = array("q"), array("q"), array("q")
-        columns = (self.indices, self.starts, self.ends, self.offs, self.readies, self.libraries)
-        self._columns = dict(zip(COLUMNS, columns, strict=True))
-        if not booked:
-            del self._columns["library"]
-        self._blocks: list[_Block] = []
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.taken = 0  # calls that were asked for, of all so far
+        self._table = np.zeros((size, len(COLUMNS) + 1), np.int64)
+        self.written = self._table.data.cast("B")
+        self.write = _ROW.pack_into
+
+    def add_late(self, at: int, booked: int) -> None:
+        """What all calls so far were given has become ``booked``: the last one, whose row ends at
+        byte ``at``, was given more. Once it is packed (0), that goes to the next."""
+        if at:
+            _LIBRARY.pack_into(self.written, at - 2 * _LIBRARY.size, booked)
+
+    def lasted(self, calls: int) -> NDArray[np.int64]:
+        """Of the calls since the last time, [N] int64, when there have been ``calls`` in all. To be
+        asked whenever the block is full, at the latest."""
+        first = self.taken % self.size
+        found = self._table[first : first + calls - self.taken, -1]
+        self.taken = calls
+        return found
+
+    def column(self, name: Column) -> NDArray[np.int64]:
+        """[size] int64"""
+        return self._table[:, COLUMNS.index(name)]
+
+
+class Rows:
+    """The first ``room`` calls, in their order.
+
+    ``off_cpu``, ``ready`` and (``booked``) ``library`` are written as sums so far. Blocks that are
+    full are packed: a run of hours would keep 56 bytes a call otherwise.
+    """
+
+    __slots__ = ("_blocks", "_booked", "_room", "_spool", "block")
+
+    def __init__(self, room: int, spool: Spool | None = None, booked: bool = False) -> None:
+        self.block = Block(BLOCK)
+        self._room, self._booked = room, booked
+        self._blocks: list[_Packed] = []
         self._spool = Spool() if spool is None else spool
 
     def __len__(self) -> int:
-        return sum(block.count for block in self._blocks) + len(self.indices)
+        return min(self.block.taken, self._room)
 
-    def pack(self) -> None:
-        if len(self.indices) >= BLOCK:
-            self._blocks.append(_Block.of(self._columns, self._spool))
-            for column in self._columns.values():
-                del column[:]
-
-    def add_late(self, booked: int) -> None:
-        """What all calls so far were given has become ``booked``: the last one was given more. Once
-        it is packed, that goes to the next."""
-        if self.libraries:
-            self.libraries[-1] = booked
+    def take(self, calls: int) -> NDArray[np.int64]:
+        """What the calls lasted since the last time, [N] int64; ``calls``: all so far."""
+        found = self.block.lasted(calls)
+        if len(found) and not calls % BLOCK and (kept := self._room - calls + BLOCK) > 0:
+            columns = {name: self.block.column(name)[:kept] for name in COLUMNS}
+            if not self._booked:
+                del columns["library"]
+            self._blocks.append(_Packed.of(columns, self._spool))
+        return found
 
     def column(self, name: Column) -> NDArray[np.int64]:
         """[N] int64; NOT_KNOWN where nothing was booked."""
-        if name not in self._columns:
+        if name == "library" and not self._booked:
             return np.full(len(self), NOT_KNOWN)
         found = np.empty(len(self), np.int64)
         at = 0
         for block in self._blocks:
             block.unpack(name, found[at : at + block.count])
             at += block.count
-        found[at:] = self._columns[name]
+        found[at:] = self.block.column(name)[: len(found) - at]
         return np.diff(found, prepend=0) if name in SUMS else found
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class _Packed:
     """Rows as what changes from one to the next, each column in the smallest type that holds it."""
 
     count: int
@@ -139,13 +170,13 @@ class _Block:
     durations: NDArray[np.generic] | _Stored  # [count]
 
     @classmethod
-    def of(cls, columns: Mapping[Column, array[int]], spool: Spool) -> _Block:
+    def of(cls, columns: Mapping[Column, NDArray[np.int64]], spool: Spool) -> _Packed:
         packed: dict[Column, tuple[int, NDArray[np.generic] | _Stored]] = {}
         for name, column in columns.items():
             if name != "end":
-                steps = _steps(np.array(column))
-                packed[name] = column[0], steps if len(steps) == 1 else spool.put(steps)
-        lasted = np.array(columns["end"]) - np.array(columns["start"])
+                steps = _steps(column)
+                packed[name] = int(column[0]), steps if len(steps) == 1 else spool.put(steps)
+        lasted = columns["end"] - columns["start"]
         return cls(len(columns["index"]), packed, spool.put(_narrow(lasted)))
 
     def unpack(self, name: Column, into: NDArray[np.int64]) -> None:
@@ -160,40 +191,37 @@ class _Block:
 
 def _steps(column: NDArray[np.int64]) -> NDArray[np.generic]:
     steps = np.diff(column)
-    return _narrow(steps[:1] if (steps == steps[0]).all() else steps)
+    return _narrow(steps[:1] if (steps == steps[:1]).all() else steps)
 
 
 def _narrow(values: NDArray[np.int64]) -> NDArray[np.generic]:
-    if values.min() < 0:
+    if not len(values) or values.min() < 0:
         return values
     return values.astype(np.min_scalar_type(int(values.max())))
 
 
 class Ring:
-    """The last ``size`` rows. All of its memory is taken at the start: a run of months that grows
+    """The last ``size`` calls. All of its memory is taken at the start: a run of months that grows
     for its first half hour cannot be told from one that leaks.
     """
 
-    __slots__ = ("_columns", "_next", "_size", "_whole")
+    __slots__ = ("block",)
 
     def __init__(self, size: int) -> None:
-        self._columns = {name: array("q", bytes(8 * size)) for name in COLUMNS if name not in SUMS}
-        self._size, self._next, self._whole = size, 0, False
+        self.block = Block(size)
 
     def __len__(self) -> int:
-        return self._size if self._whole else self._next
+        return min(self.block.taken, self.block.size)
 
-    def put(self, index: int, start: int, end: int) -> None:
-        at = self._next
-        indices, starts, ends = self._columns.values()
-        indices[at], starts[at], ends[at] = index, start, end
-        self._next = at + 1
-        if self._next == self._size:
-            self._next, self._whole = 0, True
+    def take(self, calls: int) -> NDArray[np.int64]:
+        """What the calls lasted since the last time, [N] int64; ``calls``: all so far."""
+        return self.block.lasted(calls)
 
     def column(self, name: Column) -> NDArray[np.int64]:
         """[N] int64, the oldest first."""
-        if name not in self._columns:
+        if name in SUMS:  # what the oldest began with is written over
             return np.full(len(self), NOT_KNOWN)
-        column, at = np.array(self._columns[name]), self._next
-        return np.concatenate([column[at:], column[:at]]) if self._whole else column[:at]
+        column, at = self.block.column(name), self.block.taken % self.block.size
+        if len(self) < len(column):
+            return column[:at].copy()
+        return np.concatenate([column[at:], column[:at]])

@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
-from detector.core.timeline.booking import Booking
+from detector.core.timeline.booking import Booking, Worker
 from detector.core.timeline.histogram import Histogram
 from detector.core.timeline.native import Natives, RunQueue, open_run_queue
 from detector.core.timeline.nvtx_ranges import ThreadRange
-from detector.core.timeline.rows import BLOCK, Ring, Rows, Spool
+from detector.core.timeline.rows import ROW_BYTES, Ring, Rows, Spool
 
 # The seven stages of a frame's life. JSON, NVTX, tables and verdicts use the same names.
 READ = "read"
@@ -89,31 +89,27 @@ class Span:
 
     Totals, without what nested spans took: ``calls``, ``self_ns``; of it ``off_cpu_ns`` without a
     core, and of that ``ready_ns`` runnable. ``beside_ns``: what other threads of the process used
-    meanwhile, where the track observes them. ``library_ns``: what ``booking`` gave the calls, of
+    meanwhile, where the track observes them. ``library_ns``: what ``booked`` gave the calls, of
     the engine's own threads. ``call_ns``: of the last call, as ``self_ns``. One row
     per call: the first ``room``, or with ``ring`` the last.
     """
 
     __slots__ = (
-        "_booking",
+        "_at",
+        "_booked",
         "_clock",
+        "_end",
         "_histogram",
-        "_keep_end",
-        "_keep_index",
-        "_keep_off",
-        "_keep_ready",
-        "_keep_start",
         "_kept",
         "_meter",
         "_outer",
-        "_pending",
         "_pop",
         "_push",
         "_range",
-        "_ring",
-        "_room",
         "_start",
         "_track",
+        "_write",
+        "_written",
         "beside_ns",
         "call_ns",
         "calls",
@@ -136,35 +132,31 @@ class Span:
         room: int,
         ring: bool = False,
         spool: Spool | None = None,
-        booking: Booking | None = None,
+        booked: Worker | None = None,
     ) -> None:
-        self._booking = booking
+        self._booked = booked
         self._track, self.stage, self.kind = track, stage, kind
         self._clock, self._meter = track.clock, meter
         self._range = None if nvtx is None else nvtx.attributes
         if nvtx is not None:
             self._push, self._pop = nvtx.push, nvtx.pop
         self._histogram = Histogram()
-        self._pending = array("q")
         self._start = 0
         self._outer: Span | None = None
         self.index = 0
         self.calls = self.self_ns = self.off_cpu_ns = self.ready_ns = self.beside_ns = 0
         self.library_ns = 0
         self.call_ns = 0  # of the call so far
-        self._room = 0 if ring else room  # rows that are kept
-        self._ring = Ring(room) if ring else None
-        kept = self._kept = Rows(spool, booked=booking is not None)
-        # Looked up once: a call of each costs half as much.
-        self._keep_index, self._keep_start = kept.indices.append, kept.starts.append
-        self._keep_end = kept.ends.append
-        self._keep_off, self._keep_ready = kept.offs.append, kept.readies.append
+        self._kept = Ring(room) if ring else Rows(room, spool, booked is not None)
+        block = self._kept.block
+        # Looked up once: a call costs half as much.
+        self._written, self._write = block.written, block.write
+        self._at, self._end = 0, block.written.nbytes  # where the next row is written
 
     def __enter__(self) -> None:
         track = self._track
-        if self._booking is not None:
-            self.library_ns = self._booking.enter(track.name)
-            self._kept.add_late(self.library_ns)
+        if self._booked is not None:
+            self._add_late(self._booked.enter())
         self._outer = outer = track.innermost
         track.innermost = self
         self.call_ns = 0
@@ -199,24 +191,27 @@ class Span:
         track.innermost = self._outer
         if passed > QUICK_NS:
             track.look(self, passed)
-        if self._booking is not None:
-            self.library_ns = self._booking.leave(track.name)
-        self.call_ns = duration = self.call_ns + passed
-        self.calls = calls = self.calls + 1
-        self.self_ns += duration
-        self._pending.append(duration)
-        if not calls % BLOCK:
-            self._flush()
-        if calls <= self._room:
-            self._keep_index(self.index)
-            self._keep_start(self._start)
-            self._keep_end(end)
-            self._keep_off(self.off_cpu_ns)
-            self._keep_ready(self.ready_ns)
-            if self._booking is not None:
-                self._kept.libraries.append(self.library_ns)
-        elif self._ring is not None:
-            self._ring.put(self.index, self._start, end)
+        if self._booked is not None:
+            self.library_ns = self._booked.leave()
+        self.call_ns = lasted = self.call_ns + passed
+        self.self_ns += lasted
+        at = self._at
+        self._write(
+            self._written,
+            at,
+            self.index,
+            self._start,
+            end,
+            self.off_cpu_ns,
+            self.ready_ns,
+            self.library_ns,
+            lasted,
+        )
+        self.calls += 1
+        self._at = at = at + ROW_BYTES
+        if at == self._end:
+            self._take()
+            self._at = 0
 
     @property
     def on_cpu_ns(self) -> int:
@@ -229,29 +224,31 @@ class Span:
 
     @property
     def rows(self) -> Rows | Ring:
-        """Index, start and end of each call that was kept, in their order."""
-        return self._kept if self._ring is None else self._ring
+        """The calls that were kept, in their order. As ``durations``."""
+        self._take()
+        return self._kept
 
     def settle(self) -> None:
         """What the engine's threads did behind the last call is that call's."""
-        if self._booking is not None:
-            self.library_ns = self._booking.settle(self._track.name)
-            self._kept.add_late(self.library_ns)
+        if self._booked is not None:
+            self._add_late(self._booked.settle())
+
+    def _add_late(self, booked: int) -> None:
+        self.library_ns = booked
+        self._kept.block.add_late(self._at, booked)
 
     @property
     def is_booked(self) -> bool:
-        return self._booking is not None and self._booking.told
+        return self._booked is not None and self._booked.told
 
-    def _flush(self) -> None:
+    def _take(self) -> None:
         """Durations and rows are taken in blocks: 0.05 us each for 4096 of them, 0.5 us each one by
         one."""
-        self._histogram.add_many(self._pending)
-        self._pending = array("q")
-        self._kept.pack()
+        self._histogram.add_many(self._kept.take(self.calls))
 
     def durations(self) -> Histogram:
         """Of all calls so far. For the track's own thread, or after it has ended."""
-        self._flush()
+        self._take()
         return self._histogram
 
 
@@ -435,11 +432,8 @@ class Track:
         nvtx = ThreadRange(self._domain, stage, kind) if self._domain is not None else None
         meter = self._meters.get(stage) if kind == WORK else None
         booking = self._bookings.get(stage) if kind == WORK else None
-        if booking is not None:
-            booking.begin()
-        return Span(
-            self, stage, kind, meter, nvtx, self._max_rows, self._ring, self._spool, booking
-        )
+        booked = None if booking is None else booking.worker(self.name)
+        return Span(self, stage, kind, meter, nvtx, self._max_rows, self._ring, self._spool, booked)
 
     def last_ms(self, stage: str) -> float:
         """How long this thread's last call of a stage took."""

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +62,7 @@ class Timeline:
         self._marks: list[Mark] = []
         # The plain loop sees the engine's threads by ``process_clock``.
         self._bookings = (
-            {INFER: Booking(partial(natives.tasks_of, INFER))}
+            {INFER: Booking(natives.tasks_of(INFER))}
             if natives is not None and process_clock is None
             else {}
         )
