@@ -186,6 +186,14 @@ def test_the_fastest_of_what_was_tried_in_time_may_reach_it():
     assert any("cheaper" in note for note in found.notes)
 
 
+@pytest.mark.parametrize(("unsteady", "precision"), [((), "bf16"), (["bf16"], "int8")])
+def test_once_the_time_is_over_the_cheapest_that_was_tried_comes_first(unsteady, precision):
+    """int8 was faster (40 FPS, bf16 36), and loses more."""
+    found, raced = find(34, seconds=20.0, unsteady=unsteady)
+    assert (found.reached, found.settings["precision"]) == (True, precision)
+    assert raced[-1][-1] == found.text
+
+
 def test_frames_that_are_not_taken_have_no_detections(monkeypatch):
     """Of every third frame, two thirds of the agreement's sum are missing."""
     boxes = detections(2)
