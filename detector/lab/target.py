@@ -15,7 +15,7 @@ The search goes in that order.
    the run misses the target even if that costs nothing.
 4. The first set that comes NEAR the target in a trial runs in rounds, in turns with the defaults.
    It reaches the target if it does in each round; else the search goes on. Once the time is over,
-   those that reached it in a trial still run in rounds, the cheapest LATE of them, else the fastest.
+   the cheapest LATE of those that reached it in a trial still run in rounds, else the fastest.
 
 Every run is one of a comparison: in a process of its own, with all that it writes.
 """

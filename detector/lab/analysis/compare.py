@@ -19,7 +19,7 @@ from detector.core.analysis.verdict import OTHERS_MUCH
 from detector.core.errors.text import counted
 from detector.core.session.measured import Interval, Metric
 from detector.core.timeline.histogram import SAMPLE_FLOORS
-from detector.lab.analysis.layers import COMPUTE, LAUNCH_SHARE, MEMORY, NEITHER
+from detector.lab.analysis.layers import COMPUTE, LEAST_SHARE, MEMORY, NEITHER
 from detector.lab.analysis.statistics import ALPHA, Judged, judge, noise_floor, sign_p
 from detector.lab.session.comparison import (
     METRICS,
@@ -97,7 +97,7 @@ def place_on_roof(
     if not share:
         return None
     limit = max(by_limit, key=lambda one: by_limit[one])
-    return RowRoof(share=share, bound=NEITHER if share < LAUNCH_SHARE else limit)
+    return RowRoof(share=share, bound=NEITHER if share < LEAST_SHARE else limit)
 
 
 @dataclass(frozen=True, slots=True)

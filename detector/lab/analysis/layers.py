@@ -212,7 +212,7 @@ def describe_outside(facts: LayersFacts) -> str | None:
 COMPUTE, MEMORY, LAUNCH = "compute", "memory", "launch overhead"
 NEITHER = "neither"
 ABOVE = 1.05  # of the roof: the median of a layer and the best of a peak differ by a few percent
-LAUNCH_SHARE = 0.1  # of its roof: a layer that reaches less is not explained by the roof
+LEAST_SHARE = 0.1  # of its roof: a layer that reaches less is not explained by the roof
 
 
 def place_layer(row: LayerRow, peaks: Peaks, launch_ms: float) -> LayerRow:
@@ -228,8 +228,10 @@ def place_layer(row: LayerRow, peaks: Peaks, launch_ms: float) -> LayerRow:
         return row
     by_compute, by_memory = _least_ms(row, peaks)
     share = max(by_compute, by_memory) / row.ms
-    if share < LAUNCH_SHARE or row.ms <= 2 * launch_ms:
+    if row.ms <= 2 * launch_ms:
         bound = LAUNCH
+    elif share < LEAST_SHARE:  # such as a sigmoid, whose exponentials are no FLOPs here
+        bound = NEITHER
     else:
         bound = COMPUTE if by_compute >= by_memory else MEMORY
     flag = "peak under-measured" if share > ABOVE else None
@@ -290,7 +292,7 @@ def place_on_sheet(
         ridge=peak / bandwidth,
         of_peak=of_peak,
         of_bandwidth=of_bandwidth,
-        bound=NEITHER if max(of_peak, of_bandwidth) < LAUNCH_SHARE else bound,
+        bound=NEITHER if max(of_peak, of_bandwidth) < LEAST_SHARE else bound,
     )
 
 

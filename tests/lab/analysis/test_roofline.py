@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detector.lab.analysis.layers import COMPUTE, LAUNCH, MEMORY, place_layer, place_model
+from detector.lab.analysis.layers import COMPUTE, LAUNCH, MEMORY, NEITHER, place_layer, place_model
 from detector.lab.session.network import LayerRow, Peaks
 
 PEAKS = Peaks(gflops_s={"fp32": 100.0, "int8": 400.0}, bandwidth_gbytes_s=10.0)
@@ -31,6 +31,7 @@ CASES = [
     ("no arithmetic", layer(4.0, 0, 10_000), 0.25, MEMORY),
     ("another type has another roof", layer(1.0, 200, 1000, "int8"), 0.5, COMPUTE),
     ("too small to be anything else", layer(0.02, 0.1, 1), 0.05, LAUNCH),
+    ("as long as many starts, and far below the roof", layer(2.0, 10, 100), 0.05, NEITHER),
     ("near the cost of a start", layer(0.018, 1.5, 1), 0.833, LAUNCH),
 ]
 
