@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from detector.core.types import Colours, Detections, Frame, Letterbox, Planes, ReadCounts
+from detector.core.types import Arrival, Colours, Detections, Frame, Letterbox, Planes, ReadCounts
 
 
 def found(*boxes: list[float]) -> Detections:
@@ -164,3 +164,9 @@ def test_what_is_long_is_not_printed() -> None:
         (frame, ("_made", "convert")),
     ):
         assert not [name for name in names if f"{name}=" in repr(long)]
+
+
+def test_moments_that_are_still_to_come_are_0():
+    arrival = Arrival("door", 1, 5, 1.0)
+    moments = (arrival.decoded_ns, arrival.taken_ns, arrival.began_ns, arrival.inferred_ns)
+    assert (*moments, arrival.result_ns) == (0, 0, 0, 0, 0)

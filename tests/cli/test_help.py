@@ -222,6 +222,7 @@ HABITS = [
     (("yolo", "detect", "val", "data=x"), "written detect-video eval x."),
     (("yolo", "mode=predict", "source=x"), "written detect-video x."),
     (("yolo", "segment", "predict"), "'segment': boxes only"),
+    (("train", "x.yaml"), "give the result with --model"),
     (("export", "model=a.pt", "format=onnx"), "written detect-video build a.pt --to onnx."),
     (
         ("x.mp4", "imgsz=640", "conf=0.3", "device=cpu", "save_txt=True"),
@@ -249,7 +250,11 @@ HABITS = [
 ]
 
 
-@pytest.mark.parametrize(("words", "answer"), HABITS, ids=lambda value: " ".join(value))
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    HABITS,
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
 def test_habits_of_other_programs_are_answered(words, answer, monkeypatch, tmp_path):
     """In this process: the words are refused before anything is loaded."""
     monkeypatch.chdir(tmp_path)

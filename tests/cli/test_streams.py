@@ -28,6 +28,38 @@ def shell(
     )
 
 
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [COMMAND[0], "-c", code], text=True, capture_output=True, timeout=240, check=True
+    )
+
+
+def test_what_is_taken_is_no_longer_standard_output():
+    done = python(
+        "import os\n"
+        "from detector.core.cli.streams import take_standard_output\n"
+        "taken = take_standard_output()\n"
+        "print('ours', flush=True)\n"
+        "os.system('echo of a library')\n"
+        "os.write(taken, b'rows')\n"
+    )
+    assert (done.stdout, done.stderr.split()) == ("rows", ["ours", "of", "a", "library"])
+
+
+def test_a_second_signal_does_not_disturb_the_end():
+    """Outputs are closed by then; what is left is printing, and leaving."""
+    done = python(
+        "import atexit, signal\n"
+        "from detector.core import cli\n"
+        "def ours():\n"
+        "    return [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]\n"
+        "cli._run_command = lambda: print(ours().count(signal.SIG_IGN)) or 0\n"
+        "atexit.register(lambda: print(ours().count(signal.SIG_IGN)))\n"
+        "cli.main()\n"
+    )
+    assert done.stdout.split() == ["0", "2"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("redirection", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_stop_nobody(tmp_path, redirection):

@@ -136,6 +136,7 @@ def test_tensors_called_as_those_of_the_prefix_keep_apart_from_them(tmp_path, ki
         ({"stride": "-1"}, Metadata()),
         ({"end2end": "True"}, Metadata(end2end=True)),
         ({"args": "{'nms': True, 'batch': 1}"}, Metadata(nms=True)),
+        ({"nms": "True"}, Metadata(nms=True)),
         ({"args": "nonsense("}, Metadata()),
         ({"task": "detect"}, Metadata()),
     ],
@@ -144,6 +145,12 @@ def test_metadata(entries, wanted, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert read_metadata("m.onnx", entries) == wanted
     assert list(tmp_path.iterdir()) == []
+
+
+def test_either_says_that_the_outputs_are_detections():
+    given = ({}, {"nms": "True"}, {"end2end": "True"}, {"nms": "True", "end2end": "True"})
+    found = [read_metadata("m.onnx", entries).finished for entries in given]
+    assert found == [False, True, True, True]
 
 
 @pytest.mark.parametrize("task", ["segment", "pose", "obb", "classify"])

@@ -61,9 +61,8 @@ def read(request: ModelRequest) -> Network:
     ready = _shaped(path, given, entry, size, batch)
     tensors = [_output(path, at, port) for at, port in enumerate(ready.outputs)]
     known = known_names(path, request.names, request.class_names, told)
-    finished = told.nms or told.end2end
     seen = ReadyMade(
-        path, tensors, height, width, batch, request.cfg, known, finished, told.description
+        path, tensors, height, width, batch, request.cfg, known, told.finished, told.description
     )
     found = head_of(seen)
     bound = found.bound

@@ -51,8 +51,9 @@ def read(request: ModelRequest) -> Network:
     height, width = _input_size(path, given, request.size, told)
     _check_batch(path, given, batch)
     outputs = [tensor for tensor in given if not tensor.is_input]
-    finished = told.nms or told.end2end
-    seen = ReadyMade(path, outputs, height, width, batch, cfg, known, finished, told.description)
+    seen = ReadyMade(
+        path, outputs, height, width, batch, cfg, known, told.finished, told.description
+    )
     found = head_of(seen)
     bound = found.bound
     class_names, warnings = class_names_of(path, bound, known)

@@ -51,7 +51,7 @@ class EndToEnd(Layout):
         dims = evidence.dims(name)
         if len(dims) == 3 and dims[2] == COLUMNS and (dims[1] is None or dims[1] <= MAX_DETECTIONS):
             rows = dims[1]
-            stated = evidence.forced or evidence.metadata.nms or evidence.metadata.end2end
+            stated = evidence.forced or evidence.metadata.finished
             if not (stated or evidence.is_yolo()):
                 return None  # lists of detections of other detectors have as many columns
             if (

@@ -31,6 +31,12 @@ class Metadata:
     nms: bool = False
     end2end: bool = False
 
+    @property
+    def finished(self) -> bool:
+        """Whether the exporter says that the outputs are detections, after NMS or without need of
+        it."""
+        return self.nms or self.end2end
+
 
 def read_metadata(path: str, entries: Mapping[str, str]) -> Metadata:
     """Raises ModelError for a task other than detection; other senseless values count as absent."""
