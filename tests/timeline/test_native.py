@@ -127,6 +127,22 @@ def test_our_own_threads_are_nobodys():
     assert burnt.stages == {}
 
 
+def test_a_thread_of_ours_that_ended_meanwhile_is_nobodys_either():
+    system = System()
+    natives = system.natives()
+
+    def run() -> None:
+        system.threads[threading.get_native_id()] = Times(0, 0)
+        natives.left()
+
+    with natives.born(READ):
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        system.threads[10**9] = Times(0, 0)
+    assert list(natives.tasks_of(READ)()) == [10**9]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="machine: no /proc")
 def test_a_real_foreign_thread_is_timed_by_the_kernel():
     """Started behind threading's back, as a library would."""
