@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 
-from detector.core.analysis.summary import stage_cpu_s, summarize, thread_rows, unbooked_cpu_s
+from detector.core.analysis.summary import (
+    _percent,
+    stage_cpu_s,
+    summarize,
+    thread_rows,
+    unbooked_cpu_s,
+)
 from detector.core.errors import OutputError, SourceError
 from detector.core.session.document import CpuTime, Split, StageFigures, ThreadFigures
 from detector.core.session.outcome import RunFacts, SourceRun, exit_of
 from detector.core.timeline import OffTimeline
-from detector.core.types import ReadCounts
+from detector.core.types import ReadCounts, SourceInfo
 from tests.session.documents import document
 
 FACTS = RunFacts(
@@ -56,6 +63,8 @@ def test_device_fps_is_frames_over_the_devices_own_time(runs, total, each):
         assert [one.fps.device for one in summary.each] == each
 
 
+VIDEO = SourceInfo("in.mp4", "video", 64, 64, Fraction(25), Fraction(1, 25))
+PICTURES = replace(VIDEO, kind="pictures")
 FAILED, UNWRITTEN = SourceError("no such file"), OutputError("the disk is full")
 
 
@@ -64,6 +73,8 @@ FAILED, UNWRITTEN = SourceError("no such file"), OutputError("the disk is full")
     [
         ([{}], None, [], 0, "done"),
         ([{}, {"counts": ReadCounts(bad=1)}], None, [], 7, "1 bad packet was skipped"),
+        ([{"counts": ReadCounts(bad=1), "info": PICTURES}], None, [], 7, "1 bad picture was"),
+        ([{"counts": ReadCounts(bad=1), "info": VIDEO}], None, [], 7, "1 bad packet was"),
         (
             [{"counts": ReadCounts(bad=2, ended_early=True)}],
             None,
@@ -132,3 +143,11 @@ def test_cpu_of_libraries_is_in_the_stages_once(sync, stage_s, rest_s):
     summary = replace(document(), stages={"write": stage}, cpu=cpu)
     assert stage_cpu_s(summary, "write") == pytest.approx(stage_s)
     assert unbooked_cpu_s(summary) == pytest.approx(rest_s)
+
+
+@pytest.mark.parametrize(
+    ("share", "told"),
+    [(0.994, "99%"), (0.995, "99.5%"), (0.9999, "99.9%"), (1.0, "100%"), (0.0, "0%")],
+)
+def test_a_share_is_100_percent_only_where_nothing_is_missing(share, told):
+    assert _percent(share) == told

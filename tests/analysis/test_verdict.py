@@ -209,6 +209,12 @@ def test_a_full_cpu_is_said():
     assert "2.0 of 2 cores" in judge(load(10, cores=2, process_cpu_s=2.0, infer=10)).sentence
 
 
+@pytest.mark.parametrize(("process_cpu_s", "full"), [(1.6, False), (1.61, True)])
+def test_cores_are_full_above_four_fifths(process_cpu_s, full):
+    """Of two cores in one second."""
+    assert load(10, cores=2, process_cpu_s=process_cpu_s, infer=10).cpu_is_full == full
+
+
 @pytest.mark.parametrize("others_s", [0.6, 25.7])  # the second: a guest's clock jumped
 def test_beside_much_of_others_nothing_is_predicted(others_s):
     facts = judge(load(10, cores=2, process_cpu_s=1.3, others_s=others_s, infer=9, write=5))

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import re
 from dataclasses import replace
 
 import pytest
 
-from detector.batch.documents import Ledger, SlowItem, StageSeconds, WorkerState
+from detector.batch.documents import (
+    BatchResult,
+    ItemCounts,
+    Ledger,
+    SlowItem,
+    StageSeconds,
+    WorkerState,
+)
 from detector.batch.item import Task
 from detector.batch.progress import SLOWEST, Tally, add_ledgers
-from detector.batch.terminal import PlainLines, clock_time, line
+from detector.batch.terminal import PlainLines, clock_time, line, print_result
+from detector.core.session.document import Exit
+from detector.core.terminal.console import SafeConsole
 from tests.batch.pools import record_of
 
 
@@ -116,6 +126,22 @@ def test_the_line_says_all(tally, clock):
     *figures, _, busy = re.findall(r"\d[\d.:/]*", text)
     assert (figures, busy) == (["4/13", "3", "1", "1.7", "0:02:00"], "1/2")
     assert clock_time(3723.4) == "1:02:03"
+
+
+@pytest.mark.parametrize("running", [False, True])
+@pytest.mark.parametrize("told", [False, True])
+def test_progress_is_that_of_a_job_that_runs(tally, running, told):
+    """One that ended, or was killed, left its last progress."""
+    out = io.StringIO()
+    result = BatchResult(
+        output="out", items=ItemCounts(done=3), failures=[], seconds=1.0, frames=0, fps=None,
+        workers=1, exit=Exit(code=0, reason="done"), running=running,
+        progress=tally.progress([WorkerState(worker=0, state="working", item="b")])
+        if told
+        else None,
+    )  # fmt: skip
+    print_result(SafeConsole(file=out, width=80), result)
+    assert ("core-hours" in out.getvalue()) == (running and told)
 
 
 def test_a_pipe_gets_a_line_now_and_then(tally, clock):

@@ -19,6 +19,7 @@ from detector.live.recording.inbox import Closed, Drawn, Opened, Seen
 from detector.live.recording.names import list_recordings
 from detector.live.recording.recording import Quality, Recording
 from detector.live.recording.samples import Sample
+from detector.live.recording.sound import AacSound
 from tests.live.streams import HEIGHT, NS, START_S, WIDTH, make_stream, numbered, numbers_of
 from tests.live.wishes import Wish
 
@@ -181,10 +182,21 @@ def test_packets_are_copied_untouched(
 
 
 @pytest.mark.slow
-def test_no_sound_is_lost_at_a_cut(tmp_path: Path) -> None:
+@pytest.mark.parametrize("late_s", [0.0, 0.2])
+def test_no_sound_is_lost_at_a_cut(tmp_path: Path, late_s: float) -> None:
+    """``late_s``: sound arrives so long behind its picture."""
     stream = make_stream(tmp_path / "camera.ts", sound="aac", count=200)
     bench = Bench(tmp_path, segment=0.05)
-    bench.play(stream)
+    with av.open(str(stream)) as container:
+        bench.recording.handle(Opened(Connection(container.streams)))
+        arriving = [
+            (float(one.dts * one.time_base) + late_s * (one.stream.type == "audio"), one)
+            for one in container.demux()
+            if one.size
+        ]
+        for at, packet in sorted(arriving, key=lambda one: one[0]):
+            bench.recording.handle(Packet.keep(packet, round((100 + at) * NS), START_S + at))
+    bench.recording.handle(Closed())
     files = bench.files()
     assert len(files) == 3
     kept = [data for path in files for data, _ in packets_of(path, "audio")]
@@ -344,6 +356,30 @@ def test_drawn_pictures_have_the_cameras_sound(tmp_path: Path, heap_s: float) ->
     assert sound[0][1] == pytest.approx(1.0, abs=0.1)
     missing_s = (len(sent) - len(sound)) * 1024 / 48000
     assert missing_s == pytest.approx(heap_s + 1.0, abs=0.1)
+
+
+def test_sound_whose_place_is_taken_is_left_out(tmp_path: Path) -> None:
+    """A camera's clock that is set back by half a second repeats stamps; the sound does not."""
+    stream = make_stream(tmp_path / "camera.nut", codec="mjpeg", sound="pcm_alaw", count=50)
+    with av.open(str(stream)) as container:
+        (source,) = container.streams.audio
+        sound = AacSound(source)
+        packets = [one for one in container.demux(source) if one.size]
+        length_ns = round(NS * packets[0].duration * packets[0].time_base)
+
+        def convert(number: int, at_ns: int) -> int:
+            data = bytes(packets[number])
+            given = Sample(
+                track=1, data=data, dts_ns=at_ns, pts_ns=at_ns, duration_ns=length_ns,
+                key=True, arrived_ns=at_ns, utc_s=0.0,
+            )  # fmt: skip
+            return len(sound.convert(given))
+
+        half = len(packets) // 2
+        assert sum(convert(number, number * length_ns) for number in range(half)) > 0
+        back = half * length_ns - NS // 2
+        assert [convert(half + i, back + i * length_ns) for i in range(5)] == [0] * 5
+        assert sum(convert(number, number * length_ns) for number in range(half, half + 9)) > 0
 
 
 # Clips

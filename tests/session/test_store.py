@@ -52,6 +52,14 @@ def test_discard_takes_back_what_was_made_and_nothing_else(tmp_path, monkeypatch
     assert (tmp_path / "runs").is_dir()
 
 
+def test_a_file_in_the_way_of_all_sessions(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(OutputError) as caught:
+        Session.create(None, "x")
+    assert "9999" not in str(caught.value)
+
+
 def test_a_file_in_the_way(tmp_path):
     (tmp_path / "runs").write_text("")
     with pytest.raises(OutputError, match="--run-dir"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import av
@@ -16,6 +17,7 @@ from detector.core import sinks
 from detector.core.config.schema import OutputConfig
 from detector.core.errors import OutputError, UsageError
 from detector.core.run.outputs import OutputPlan
+from detector.core.sinks.video import mjpeg
 from detector.core.types import Detections, Frame
 
 NONE = Detections.empty()
@@ -125,6 +127,17 @@ def test_pauses(suffix: str, wanted: list[float], tmp_path: Path) -> None:
     frames = [make_frame(i, round(second * 12800)) for i, second in enumerate(PAUSES)]
     write_video(path, frames, longest_gap_s=10)
     assert stamps(path) == pytest.approx(wanted, abs=0.041 if suffix == ".avi" else 0.006)
+
+
+@pytest.mark.parametrize(("fps", "seconds"), [(25, 10.0), (6000, 5.0)])
+def test_an_avi_repeats_so_many_frames_at_most(fps: int, seconds: float, tmp_path: Path) -> None:
+    """A source that may pause for ten seconds: 30,000 places in a row are five of 6000 FPS."""
+    made: list[float] = []
+    file = SimpleNamespace(fps=Fraction(fps), time_base=Fraction(1, fps))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mjpeg, "Stamps", lambda fps, time_base, longest: made.append(longest))
+        mjpeg.MjpegFile.make_stamps(file, 10.0)  # type: ignore[arg-type]
+    assert made == [seconds]
 
 
 def test_a_gif_shows_fifty_a_second(tmp_path: Path) -> None:

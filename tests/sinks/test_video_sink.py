@@ -16,6 +16,7 @@ from probing import brightness, decode, make_frame, make_info, probe, probe_pts,
 
 from detector.core import sinks
 from detector.core.errors import OutputError, UsageError
+from detector.core.sinks.video import h264
 from detector.core.sinks.video.h264 import MOST_THREADS, H264File
 from detector.core.types import Detections, Frame
 from tests.cli.command import detect_video
@@ -93,10 +94,11 @@ def test_x264_goes_on_after_encode_returns(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(
         H264File, "add_stream", lambda *given: opened.append(add(*given)) or opened[-1]
     )
+    monkeypatch.setattr(h264, "usable_cores", lambda: 4)
     write_video(tmp_path / "x.mp4", at([0, 1, 2]))
     (stream,) = opened
     assert str(stream.codec_context.thread_type) == "ThreadType.FRAME"
-    assert 1 <= stream.codec_context.thread_count <= MOST_THREADS
+    assert stream.codec_context.thread_count == 6 <= MOST_THREADS
 
 
 def test_other_suffixes_are_refused_before_anything_is_written(tmp_path: Path) -> None:

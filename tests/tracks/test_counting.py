@@ -124,6 +124,14 @@ def test_a_cut_ends_all_tracks() -> None:
     assert next(iter(counter.total.values())).most == 1, "they are not there together"
 
 
+@pytest.mark.parametrize("error_s", [-1e-9, 0.0])
+def test_who_stays_is_told_in_the_frame_in_which_the_time_is_over(error_s: float) -> None:
+    """Also where the times of two frames are a little less apart, as floats are."""
+    times = (1.0, 1.5, 2.0, 2.5, 3.0 + error_s)
+    _, events, _ = walk([(0.5, 300.0, 200.0), *((t, 300.0, 400.0) for t in times)], YARD)
+    assert names(events)[:2] == ["yard enters", "yard stays"]
+
+
 def test_visits_stays_and_seconds() -> None:
     way = [*straight(200, 400, 2), *[(2 + i / 10, 300.0, 400.0) for i in range(40)]]
     way += [(6 + t, x, y) for t, x, y in straight(400, 200, 2)]

@@ -258,6 +258,18 @@ def test_the_filter_is_kalmans(form: Form) -> None:
     assert motion.speed[0] == pytest.approx([state[1] for state in states])
 
 
+def test_an_area_that_shrinks_stays_one_and_a_corner_may_go_below_0() -> None:
+    fast = np.full((1, 4), -1e6)
+    areas, corners = Motion(CENTRES), Motion(CORNERS)
+    for motion in (areas, corners):
+        motion.add(np.array([[10, 20, 50, 120]], float))
+        motion.speed = fast.copy()
+        motion.predict(1)
+    assert areas.place[0, 2] > 0
+    assert areas.speed[0].tolist() == [-1e6, -1e6, 0, -1e6]
+    assert corners.speed.tolist() == fast.tolist()
+
+
 @pytest.mark.parametrize("form", [CORNERS, CENTRES])
 def test_a_form_gives_its_boxes_back(form: Form) -> None:
     boxes = np.array([[10, 20, 50, 120], [0, 0, 3, 400]], float)

@@ -33,6 +33,8 @@ WRONG = {  # file -> a word of what is said, which names the place
     "lines: {a: {points: [[0, 0], [1, 1]], stays: 3}}": "stays",
     "zones: {a: [[0, 0], [1, 1]]}": r"a\.points",
     "zones: {a: [[0, 0], [1, 1], [1, 0], [0, 1]]}": "crosses itself",
+    "zones: {a: [[0, 0], [1, 0], [1, 1], [0.5, 0], [0, 1]]}": "crosses itself",  # it touches
+    "zones: {a: [[0, 0], [0, 1], [1, 1], [0, 0.5], [1, 0]]}": "crosses itself",
     "zones: {a: [[0, 0], [0.5, 0.5], [1, 1]]}": r"a\.points",
     "zones: {a: [[0, 0], [1, 0], [1, 1], [0, 0]]}": r"a\.points",
     "zones: {a: [[0, 0], [1, 0], [1, 0], [0, 1]]}": r"a\.points",
