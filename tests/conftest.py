@@ -7,6 +7,7 @@ import os
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,11 @@ os.environ["DETECT_VIDEO_SELF_TIMING"] = "0"
 
 # Of the scheduler, as the tests began.
 ORDINARY = os.sched_getscheduler(0) if hasattr(os, "sched_getscheduler") else 0
+
+
+def night(*values: object) -> Any:
+    """Parameters of a case that runs with ``scripts/test --nightly`` alone."""
+    return pytest.param(*values, marks=pytest.mark.nightly)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

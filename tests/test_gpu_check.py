@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from detector.core.engines.trt import driver
-from tests.conftest import CHECKOUT
+from tests.conftest import CHECKOUT, night
 from tests.waiting import wait_for
 
 sys.path.append(str(CHECKOUT / "scripts"))  # last: its files have names of their own
@@ -324,15 +324,15 @@ REHEARSED = {  # the fewest rows that say rehearsed, and a piece of one that mus
 }
 
 
-# By day one step of each kind: an engine, a whole session, plans of TensorRT, what needs no GPU.
-BY_DAY = ("environment", "session", "tensorrt", "trace", "video", "gil", "lean", "no_driver")
+# By day one step of each kind: a whole session, and what needs no GPU.
+BY_DAY = ("session", "video", "gil", "lean", "no_driver")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
-        one.name if one.name in BY_DAY else pytest.param(one.name, marks=pytest.mark.nightly)
+        one.name if one.name in BY_DAY else night(one.name)
         for one in STEPS
         if one.name not in NO_TOOLS
     ],

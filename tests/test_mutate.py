@@ -82,6 +82,7 @@ def test_tests_that_run_these_lines_see_a_fault(
 
 
 @pytest.mark.slow
+@pytest.mark.nightly  # some 30 files are read and compiled a thousand times
 def test_every_fault_called_equivalent_can_still_be_planted(mutate: ModuleType) -> None:
     import yaml
 

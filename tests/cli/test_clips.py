@@ -7,8 +7,10 @@ import av
 import pytest
 
 from tests.cli.command import decoded, detect_video, rows_of, summary_of
+from tests.conftest import night
 
-CLIPS = ["traffic.mp4", "people.mp4", "bench_720p.mp4", "person-bicycle-car-detection.mp4"]
+CLIPS = ["traffic.mp4", "people.mp4"]
+AT_NIGHT = ["bench_720p.mp4", "person-bicycle-car-detection.mp4"]
 
 
 def model(shared, name="yolo-fastest-1.1"):
@@ -16,7 +18,7 @@ def model(shared, name="yolo-fastest-1.1"):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("clip", CLIPS)
+@pytest.mark.parametrize("clip", [*CLIPS, *map(night, AT_NIGHT)])
 def test_whole_clip(shared, tmp_path, clip):
     """Frames, pts and codec depend on neither preset nor size: one clip has the usual ones."""
     source = shared / "data/videos" / clip

@@ -17,7 +17,7 @@ from detector.core.run.plan import resolve
 from tests.sources.test_shared_clips import HUGE, ORDINARY, WHOLE
 
 DECODERS = ("opencv", "av", "auto")
-FRAMES = 70  # more than the short clips have
+FRAMES = 30
 FEW = 20
 AV1 = "16"  # cv2's wheel has no decoder for it
 

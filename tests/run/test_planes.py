@@ -26,7 +26,7 @@ from detector.core.sinks.video.canvas import Canvas
 from detector.core.sources import _planes
 from detector.core.sources._planes import PlanesReader
 from detector.core.types import Detections, Frame, Image, Picture, Planes
-from tests.conftest import CHECKOUT
+from tests.conftest import CHECKOUT, night
 from tests.sources.clips import write_video
 
 STREET = CHECKOUT / "videos" / "street.mp4"
@@ -283,7 +283,9 @@ def both_ways(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*CLIPS, "street"])
+@pytest.mark.parametrize(
+    "name", ["street", "traffic", *(night(one) for one in CLIPS if one != "traffic")]
+)
 def test_detections_and_colours_of_both_ways(
     shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -98,15 +98,18 @@ def test_variable_frame_rate(folder, decoder, suffix):
             "libx264",
             {"x264-params": "colorprim=bt2020:transfer=smpte2084:colormatrix=bt2020nc"},
         ),
-        (
+        # The converter of each makes tables for seconds, so that of one runs by day.
+        pytest.param(
             "hlg.mp4",
             "libx264",
             {"x264-params": "colorprim=bt2020:transfer=arib-std-b67:colormatrix=bt2020nc"},
+            marks=pytest.mark.nightly,
         ),
-        (
+        pytest.param(
             "p3.mp4",
             "libx264",
             {"x264-params": "colorprim=smpte432:transfer=iec61966-2-1:colormatrix=bt709"},
+            marks=pytest.mark.nightly,
         ),
     ],
 )

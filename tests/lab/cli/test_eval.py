@@ -10,7 +10,7 @@ import pytest
 
 from detector.core.models import front_ends
 from tests.cli.command import assert_one_line_error, detect_video, summary_of
-from tests.conftest import CHECKOUT
+from tests.conftest import CHECKOUT, night
 from tests.lab.datasets import made
 
 pytest.importorskip("faster_coco_eval", reason="machine: faster-coco-eval is not installed")
@@ -298,10 +298,23 @@ MODELS = {
 }
 
 
+# By day each model on one of them.
+BY_DAY = {
+    ("yolo-fastest-1.1-xl", "coco/val"),
+    ("yolox_nano", "highway/valid/road"),
+    ("yolov5n", "highway/valid/elevated"),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("subset", SUBSETS)
 @pytest.mark.parametrize(
-    "model", [name for name, (file, *_) in MODELS.items() if Path(file).suffix in front_ends()]
+    ("model", "subset"),
+    [
+        (name, subset) if (name, subset) in BY_DAY else night(name, subset)
+        for name, (file, *_) in MODELS.items()
+        if Path(file).suffix in front_ends()
+        for subset in SUBSETS
+    ],
 )
 def test_the_reference_figures(shared, tmp_path, model, subset):
     """The independent figures of ../shared: other implementations of the networks, pycocotools."""

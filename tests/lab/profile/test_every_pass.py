@@ -10,22 +10,15 @@ import pytest
 from detector.core import engines
 from detector.lab.profile import choose_passes
 from tests.cli.command import detect_video, summary_of
-from tests.conftest import CHECKOUT
+from tests.conftest import CHECKOUT, night
 from tests.lab.profile.budgets import with_short_budgets
 from tests.lab.profile.test_layers_pass import check
 from tests.networks import open_network
 
 STREET = CHECKOUT / "videos/street.mp4"
 ENGINES = ["ort", "torch", "openvino"]
-# The default model shows how engines differ; other models run on all of them at night. torch's own
-# passes are those of test_more_passes.py by day.
-BY_DAY = ("ort", "openvino")
-OF_DEFAULT = [
-    name if name in BY_DAY else pytest.param(name, marks=pytest.mark.nightly) for name in ENGINES
-]
-AT_NIGHT = [
-    name if name == "ort" else pytest.param(name, marks=pytest.mark.nightly) for name in ENGINES
-]
+# torch's own passes are those of test_more_passes.py by day, openvino's those of test_pinned.py.
+AT_NIGHT = [name if name == "ort" else night(name) for name in ENGINES]
 PATIENCE_S = 560  # a dozen runs; a machine that is shared takes several times longer
 # What a machine may lack: a GPU, counters of energy, counters of the processor.
 MACHINES = {"device", "energy", "counters"}
@@ -120,7 +113,7 @@ def check_everything(place, document, engine):
 
 @pytest.mark.slow
 @pytest.mark.timeout(PATIENCE_S + 40)
-@pytest.mark.parametrize("engine", OF_DEFAULT)
+@pytest.mark.parametrize("engine", AT_NIGHT)
 def test_the_default_model(tmp_path, engine):
     own = () if engine == "ort" else ("--size", "416x256")  # half of the work for the other two
     document = profiled(tmp_path, engine, 12, *own)

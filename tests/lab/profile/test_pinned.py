@@ -27,7 +27,7 @@ from detector.lab.profile.base import Occasion, Varies, output_within, pin_choic
 from detector.lab.session.passes import Execution
 from detector.lab.session.read import SavedSession
 from tests.cli.command import detect_video
-from tests.conftest import CHECKOUT
+from tests.conftest import CHECKOUT, night
 from tests.lab.profile.budgets import with_short_budgets
 from tests.networks import open_network
 from tests.session.documents import document
@@ -249,7 +249,7 @@ def test_the_run_was_what_was_kept_and_not_the_default(profiled):
 @pytest.mark.timeout(560)
 @pytest.mark.parametrize(
     "more",
-    [("--infer-every", "3"), ("--tiles", "2x1"), ("--track", "sort")],
+    [("--infer-every", "3"), ("--tiles", "2x1"), night(("--track", "sort"))],
     ids=lambda more: more[0],
 )
 def test_passes_measure_what_the_run_was_with(tmp_path, more):
