@@ -22,6 +22,7 @@ from detector.core.cli.habits import HABITS, WORDS
 from detector.lab.profile import list_passes
 from tests.cli.command import detect_video
 from tests.conftest import CHECKOUT
+from tests.lab.profile.budgets import with_short_budgets
 from tests.live.servers import http
 
 # What makes a line quick, and keeps it from leaving a record in the checkout. Commands that are not
@@ -92,7 +93,8 @@ def test_command_line(shared, tmp_path, line):
     if words[0] == "batch" and {"--resume", "--status"} & set(words):
         made = detect_video("batch", "videos", "-o", "out", *short, cwd=tmp_path)
         assert made.returncode == 0, made.stderr
-    process = detect_video(*words, *short, cwd=tmp_path)
+    env = with_short_budgets(tmp_path) if words[0] == "profile" else None
+    process = detect_video(*words, *short, cwd=tmp_path, env=env)
     assert process.returncode == 0, process.stderr
     assert process.stderr == ""
 

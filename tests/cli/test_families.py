@@ -6,7 +6,8 @@ import pytest
 
 from tests.checkpoints import call, zipped
 from tests.cli.command import detect_video, rows_of, summary_of
-from tests.cli.test_clips import CLIPS
+from tests.cli.test_clips import AT_NIGHT, CLIPS
+from tests.conftest import night
 
 MODELS = [
     ["yolov5n.pt"],
@@ -47,7 +48,7 @@ def test_a_clip(shared, tmp_path, model, engine):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("clip", CLIPS)
+@pytest.mark.parametrize("clip", [*CLIPS, *map(night, AT_NIGHT)])
 def test_whole_clips(shared, tmp_path, clip):
     """The size is small, since it is the frames that count here: a row each. What becomes of them
     in an annotated copy is in test_clips.py.

@@ -22,7 +22,7 @@ from tests.sources.clips import write_video
 from tests.waiting import wait_for
 
 CODES = {signal.SIGHUP: 129, signal.SIGINT: 130, signal.SIGTERM: 143}
-MOMENTS = 12
+MOMENTS = 12  # of a run at night, and half of them by day
 STAYS = (".lock", ".ses", ".detect-video-session")  # whole files of their own
 
 
@@ -116,9 +116,7 @@ def check_end(process: subprocess.Popen[str], folder: Path, number: int, heeded:
     assert half_files(folder) == []
 
 
-def sweep(
-    folder: Path, number: signal.Signals, *arguments: object, moments: int = MOMENTS
-) -> list[int]:
+def sweep(folder: Path, number: signal.Signals, *arguments: object, moments: int) -> list[int]:
     """Sends the signal at moments from the start to the end of the command. Returns its codes.
 
     The end is that of the quickest run so far: the first one may have met a busy machine.
@@ -177,10 +175,12 @@ def test_a_signal_waits_until_a_library_in_cpp_is_imported() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", CODES)
-def test_a_signal_at_any_moment_of_a_run(tmp_path, number):
+def test_a_signal_at_any_moment_of_a_run(tmp_path, number, pytestconfig):
+    moments = MOMENTS if pytestconfig.getoption("--nightly") else MOMENTS // 2
     write_video(tmp_path / "in.mp4", 60)
     model = ("--model", write_network(tmp_path), "--engines-dir", tmp_path / "engines")
-    codes = sweep(tmp_path, number, "in.mp4", "--engine", "ort", "--run-dir", "run", *model)
+    run = ("in.mp4", "--engine", "ort", "--run-dir", "run", *model)
+    codes = sweep(tmp_path, number, *run, moments=moments)
     assert CODES[number] in codes
 
 
@@ -198,13 +198,14 @@ def test_a_signal_at_any_moment_of_a_run(tmp_path, number):
         (signal.SIGTERM, "report run --format html"),
     ],
 )
-def test_a_signal_at_any_moment_of_other_commands(tmp_path, number, command):
+def test_a_signal_at_any_moment_of_other_commands(tmp_path, number, command, pytestconfig):
+    moments = MOMENTS // 2 if pytestconfig.getoption("--nightly") else MOMENTS // 4
     write_video(tmp_path / "in.mp4", 12)
     write_network(tmp_path)
     if command.startswith("report"):
         start(tmp_path, "in.mp4", "--engine", "null", "--run-dir", "run").communicate()
     own = () if command.startswith("report") else ("--engines-dir", "engines")
-    sweep(tmp_path, number, *command.split(), *own, moments=6)
+    sweep(tmp_path, number, *command.split(), *own, moments=moments)
 
 
 @pytest.mark.slow

@@ -57,7 +57,8 @@ def test_a_second_signal_does_not_disturb_the_end():
         "atexit.register(lambda: print(ours().count(signal.SIG_IGN)))\n"
         "cli.main()\n"
     )
-    assert done.stdout.split() == ["0", "2"]
+    before, after = done.stdout.split()
+    assert before < after == "2"  # a job in the background of a shell ignores SIGINT from the start
 
 
 @pytest.mark.slow

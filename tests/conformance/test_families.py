@@ -14,6 +14,7 @@ from detector.core import engines
 from detector.core.engines.base import EngineOptions
 from detector.core.models.base import Network
 from detector.core.models.formats.yolo import network as yolo_network
+from tests.conftest import night
 from tests.known_answers import plus_one
 from tests.networks import open_network
 
@@ -25,11 +26,10 @@ NETWORKS = [  # model, height, width: every stem, block and head that is support
     ("yolov5n6.yaml", 64, 128),
     ("yolov7-tiny.yaml", 64, 96),
     ("yolov7.yaml", 64, 96),
-    ("yolov7x.yaml", 64, 64),
     ("yolov7-w6.yaml", 64, 64),
 ]
-# 150 million weights; tests/models/test_yolo_blocks.py holds its blocks against numpy.
-LARGEST = ("yolov7-e6e.yaml", 64, 64)
+# 71 and 150 million weights; tests/models/test_yolo_blocks.py holds their blocks against numpy.
+LARGE = [("yolov7x.yaml", 64, 64), ("yolov7-e6e.yaml", 64, 64)]
 
 
 class Drawn:
@@ -72,9 +72,7 @@ def ask(engine: str, network: Network, pictures: np.ndarray) -> dict[int, list[n
 
 
 @pytest.fixture(
-    scope="module",
-    params=[*NETWORKS, pytest.param(LARGEST, marks=pytest.mark.nightly)],
-    ids="{0[0]}-{0[1]}-{0[2]}".format,
+    scope="module", params=[*NETWORKS, *map(night, LARGE)], ids="{0[0]}-{0[1]}-{0[2]}".format
 )
 def case(request: pytest.FixtureRequest) -> Case:
     """One for all tests of a network: the largest has 600 MB of weights."""

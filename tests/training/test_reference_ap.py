@@ -18,6 +18,7 @@ SETS = {
 
 
 @pytest.mark.slow
+@pytest.mark.nightly  # the same figures as those of eval, by day
 def test_yolox_nano_has_the_reference_figures(shared):
     reference = json.loads((shared / "data/reference_ap.json").read_text())["results"]
     # One thread: a second one would spin between the layers, and double the CPU seconds.

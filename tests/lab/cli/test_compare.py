@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import assert_one_line_error, detect_video, start
-from tests.conftest import CHECKOUT
+from tests.conftest import CHECKOUT, night
 from tests.lab.datasets import made
 from tests.outside_engines import with_engines
 from tests.waiting import wait_for
@@ -421,7 +421,7 @@ def children_of(pid: int) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+    ("number", "code"), [(signal.SIGINT, 130), night(signal.SIGTERM, 143), (signal.SIGKILL, -9)]
 )
 def test_a_signal_leaves_neither_process_nor_file(tmp_path, own_tmp, number, code):
     """SIGKILL lets the parent do nothing; its children notice that it is gone."""

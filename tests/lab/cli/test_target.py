@@ -19,6 +19,7 @@ def profile(place, target, *more):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_what_runs_as_fast_already_needs_no_change(tmp_path):
     done = profile(tmp_path, "1fps", "--json")
     assert done.returncode == 0, done.stderr
