@@ -21,8 +21,9 @@ from detector.core.stages.annotate import (
     pixelate,
 )
 from detector.core.stages.labels import Label, Places, render
-from detector.core.types import Detections
+from detector.core.types import Detections, Outline, Planes, Scene
 from tests.fonts import opencv_4
+from tests.planes import bgr_of, planes_of
 
 NAMES = ("person", "bicycle", "车 Mädchen")
 
@@ -324,6 +325,35 @@ def test_pixelated_boxes_hold_few_colours(box: tuple[float, float, float, float]
     assert len(np.unique(inside, axis=0)) <= most
     image[y1:y2, x1:x2] = before[y1:y2, x1:x2]
     assert (image == before).all()  # nothing outside changed
+
+
+@pytest.mark.parametrize("planes", [False, True])
+def test_pixels_are_taken_away_before_the_box_is_drawn(planes: bool) -> None:
+    image = np.random.default_rng(0).integers(0, 255, (480, 640, 3), dtype=np.uint8)
+    picture = planes_of(image) if planes else image
+    annotate(picture, found((100, 100, 300, 300)), Style(blurred=frozenset({0})))
+    inside = (picture.y if isinstance(picture, Planes) else picture[..., 1])[120:280, 120:280]
+    row_by_row = [len(np.unique(row)) for row in inside]
+    assert max(row_by_row) <= BLOCKS
+
+
+@pytest.mark.parametrize("planes", [False, True])
+def test_lines_zones_and_trails_lie_where_they_are(planes: bool) -> None:
+    stroke = np.array([[100, 200], [500, 200]], np.float32)
+    trail = np.array([[50, 400], [250, 400]], np.float32)
+    scene = Scene((Outline((stroke,), "gate 3", 300, 120),), (), (), None)
+    seen = replace(found((260, 380, 300, 420)), trails=(trail,), scene=scene)
+    picture = planes_of(grey()) if planes else grey()
+    annotate(picture, seen, Style())
+    image = bgr_of(picture) if isinstance(picture, Planes) else picture
+    changed = (np.abs(image.astype(int) - 128) > 8).any(axis=2)
+    assert changed[200, 105:495].all()
+    assert changed[400, 55:245].all()
+    ys, xs = np.nonzero(changed[60:190, 280:500])
+    assert (xs.min() + 280, ys.max() + 61) == (300, 120), "the text stands on its point"
+    changed[190:211, 90:511] = changed[390:411, 40:261] = False
+    changed[60:130, 290:500] = changed[340:430, 250:420] = False
+    assert not changed.any()
 
 
 def test_only_the_named_classes_are_pixelated() -> None:

@@ -211,6 +211,25 @@ def test_without_suppression_order_limit_and_classes_still_hold():
     assert nms(found, iou=None, max_det=9, classes=[0]).class_ids.tolist() == [0, 0]
 
 
+@pytest.mark.parametrize("listed", [False, True])
+def test_objectness_and_lists_of_logits_end_in_a_logistic(listed):
+    boxes = np.array([[[10, 20, 30, 40], [1, 2, 3, 4]]], np.float32)
+    one, two = Columns(1), Columns(2)
+    if listed:  # boxes, scores, class ids
+        reading = Reading(Columns(0), one, form="xyxy", values="logits", classes=two)
+        outputs = [boxes, np.array([[2.0, -9.0]], np.float32), np.array([[1.0, 0.0]], np.float32)]
+        wanted, read = 1 / (1 + math.exp(-2)), read_list
+    else:  # boxes, scores of two classes, objectness
+        reading = Reading(Columns(0), one, form="xyxy", values="logits", objectness=two)
+        scores = np.array([[[0.0, 2.0], [9.0, 9.0]]], np.float32)
+        outputs = [boxes, scores, np.array([[1.0, -9.0]], np.float32)]
+        wanted, read = 1 / (1 + math.exp(-2)) / (1 + math.exp(-1)), read_rows
+    found = read(outputs, 0.25, reading=reading)
+    assert found.class_ids.tolist() == [1]
+    np.testing.assert_allclose(found.scores, [wanted], rtol=1e-6)
+    np.testing.assert_allclose(found.boxes, [[10, 20, 30, 40]])
+
+
 def test_logits_of_queries_end_in_a_logistic():
     boxes = np.array([[[0.5, 0.5, 0.25, 0.5]]], np.float32)
     logits = np.array([[[0.0, 2.0]]], np.float32)

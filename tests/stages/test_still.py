@@ -71,6 +71,13 @@ def test_a_slow_change_adds_up():
     assert inferred == list(range(0, 60, LEVELS + 1))
 
 
+def test_of_a_frame_in_tiles_the_whole_picture_counts():
+    still = Stillness(0.0)
+    assert not still.is_still(frame(), np.stack([slot(1), slot(1)]), FIT)
+    assert still.is_still(frame(), np.stack([slot(1), slot(200)]), FIT)
+    assert not still.is_still(frame(), np.stack([slot(200), slot(1)]), FIT)
+
+
 def test_cameras_connections_and_places_are_apart():
     still = Stillness(0.0)
     assert not still.is_still(frame("a"), slot(1), FIT)
