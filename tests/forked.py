@@ -201,7 +201,9 @@ class _Reader(threading.Thread):
 
     def text(self) -> str:
         self.join()
-        return self._data.decode().replace("\r\n", "\n").replace("\r", "\n")
+        # Of what was left in the middle nobody knows where it ends, nor what it was.
+        data = self._data.decode(errors="replace" if self._left.is_set() else "strict")
+        return data.replace("\r\n", "\n").replace("\r", "\n")
 
 
 LIGHT_SERVER, TORCH_SERVER = Server(LIBRARIES), Server((*LIBRARIES, TORCH))

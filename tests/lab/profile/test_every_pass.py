@@ -138,7 +138,7 @@ def test_the_default_model(tmp_path, engine):
 
 @pytest.mark.slow
 @pytest.mark.timeout(PATIENCE_S + 40)
-@pytest.mark.parametrize("engine", map(night, ENGINES))
+@pytest.mark.parametrize("engine", [*map(night, ENGINES)])
 def test_published_figures(shared, tmp_path, engine):
     model = shared / "data/weights/yolov5n.pt"
     side = 640 if engine == "ort" else 320
