@@ -146,6 +146,21 @@ def ledger(calls, ready=(), blocked=(), library=()):
     return told
 
 
+@pytest.mark.parametrize("stage", ["read", "write"])
+@pytest.mark.parametrize(("held_ms", "name"), [(10.0, "disk"), (85.0, "core")])
+def test_a_call_whose_codec_had_no_core_did_not_wait_for_the_disk(stage, held_ms, name):
+    """Its thread is blocked for 90 ms, while threads of libraries are ready for so many of them."""
+    calls, made = run(stage, 12, 90.0)
+    known = moments(calls, blocked=[(stage, 12, 90.0)])
+    ends = call(calls, stage, 12).end_ns
+    row = next(row for row, at in enumerate(known.at_ns) if at >= ends)
+    ready = [2.0 + held_ms * (number == row) for number in range(len(known.at_ns))]
+    library = ThreadMoments([0.0] * len(ready), ready)
+    known = replace(known, threads={**known.threads, "library": library})
+    told = Explanation(calls, made, Known(known)).explain(12)
+    assert (told.cause.name, told.cause.stage) == (name, stage)
+
+
 def test_the_ledger_tells_a_wait_for_a_core_and_more_work_without_moments():
     calls, made = run("preprocess", 12, 70.0)
     told = Explanation(ledger(calls, ready=[("preprocess", 12, 70.0)]), made, Known()).explain(12)

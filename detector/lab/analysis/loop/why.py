@@ -264,9 +264,10 @@ class Explanation:
     ) -> Iterator[tuple[str, float, str]]:
         clock = self._clock
         waited = took.ready - self._usual_wait_for_core(one)
-        if one.stage == INFER and clock is not None:  # whose threads are most of the libraries'
-            library = clock.took(one, LIBRARY)
-            waited += max(0.0, library.ready - clock.usual_ready(LIBRARY))
+        # The engine's threads are most of the libraries'; a codec's own ones have the calls wait
+        # that read and write.
+        if one.stage in (INFER, READ, WRITE) and clock is not None:
+            waited += clock.held_up(one)
         waited = min(waited, _ms(one))
         yield CORE, waited, f"{waited:.1f} ms ready, while something else had the core"
         if clock is not None:
@@ -284,13 +285,13 @@ class Explanation:
     def _from_moments(
         self, one: Activity, took: Took, clock: _Clock
     ) -> Iterator[tuple[str, float, str]]:
-        """What only they tell: that no library computed while the thread was blocked, and at which
-        clock."""
+        """What only they tell: that no library computed, or waited for a core, while the thread was
+        blocked, and at which clock."""
         pauses, library = clock.collected(one)[0], clock.took(one, LIBRARY)
         disk_faults = clock.faults(one.start_ns, one.end_ns, from_disk=True)
         # A library may compute for this call: what its threads did beyond what they always do.
         for_it = max(0.0, library.cpu - clock.library_rate * _ms(one))
-        blocked = _ms(one) - took.cpu - took.ready - for_it - pauses
+        blocked = _ms(one) - took.cpu - took.ready - for_it - pauses - clock.held_up(one)
         if one.stage in (READ, WRITE) or disk_faults:
             text = f"{blocked:.1f} ms blocked: it waited for the disk, or another device"
             yield DISK, blocked, text + (f"; {disk_faults} page faults from it" * bool(disk_faults))
@@ -343,6 +344,10 @@ class _Clock:
         """What it waits for a core between two frames anyway."""
         times = self._moments.threads.get(thread)
         return median(times.ready_ms) if times is not None and times.ready_ms else 0.0
+
+    def held_up(self, one: Activity) -> float:
+        """What libraries' threads waited for a core during a call, beyond what they always do."""
+        return max(0.0, self.took(one, LIBRARY).ready - self.usual_ready(LIBRARY))
 
     def faults(self, start: int, end: int, from_disk: bool = False) -> int:
         values = self._moments.disk_faults if from_disk else self._moments.faults
