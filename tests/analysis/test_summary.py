@@ -151,3 +151,12 @@ def test_cpu_of_libraries_is_in_the_stages_once(sync, stage_s, rest_s):
 )
 def test_a_share_is_100_percent_only_where_nothing_is_missing(share, told):
     assert _percent(share) == told
+
+
+def test_detections_are_counted_by_name_over_all_sources():
+    """A file of weights may have more classes than names."""
+    first, second = source(1, None), source(1, None)
+    first.by_class.update({0: 3, 7: 1})
+    second.by_class.update({0: 2})
+    counts = summarize(FACTS, [first, second], {}, None).detections
+    assert counts.by_class == {"a": 5, "7": 1}

@@ -16,6 +16,7 @@ from detector.core.analysis.verdict import (
     NEAR,
     OTHERS_MUCH,
     Choices,
+    _next_limit,
     estimate_without,
     frame_times,
     gain_with_smaller_input,
@@ -23,6 +24,7 @@ from detector.core.analysis.verdict import (
     has_encodings,
     is_said,
     judge,
+    limit_without,
     need_s,
 )
 from detector.core.commands.detect import command as detect
@@ -530,3 +532,16 @@ def test_the_sentences_own_arithmetic_holds(
         assert 1 <= figures[-1] <= figures[0]
         bound = found.ran[stage] / found.period_s
         assert bound >= 0.99 or figures[0] <= 1 / (1 - bound) + 0.01
+
+
+def test_in_turn_nothing_limits_behind_the_slowest():
+    assert limit_without(load(10, sync=True, infer=6, write=4), "infer") is None
+
+
+@pytest.mark.parametrize(
+    ("limit", "gain", "said"),
+    [("write", float("inf"), "Nothing else"), (None, 0.5, "Without it"), ("write", 0.001, "Write")],
+)
+def test_what_a_run_meets_next(limit, gain, said):
+    (sentence,) = _next_limit(limit, gain)
+    assert sentence.startswith(said)
