@@ -57,7 +57,8 @@ class MqttTarget:
         except ImportError as error:
             raise UsageError(INSTALL) from error
         self._complain = complain
-        self._refused = self._told = self._closing = False
+        self._refused = self._closing = False
+        self._told: set[bool] = set()  # of a refusal, of anything else
         self._since_s = 0.0  # of the connection, monotonic
         self._lock = threading.Lock()
         self._lost = 0
@@ -80,7 +81,7 @@ class MqttTarget:
     def _connected(self, client: Any, data: Any, flags: Any, code: Any, more: Any) -> None:
         if code.is_failure:
             self._refused = True
-            self._tell_once(f"the broker refused us: {code}")
+            self._tell_once(f"the broker refused us: {code}", refused=True)
             return
         self._refused, self._since_s = False, time.monotonic()
         client.publish(f"{self._topic}/available", "online", qos=1, retain=True)
@@ -96,14 +97,15 @@ class MqttTarget:
     def _left(self, client: Any, data: Any, flags: Any, code: Any, more: Any) -> None:
         """One that leaves again and again is said once: until it has stayed for a minute."""
         if self._since_s and time.monotonic() - self._since_s >= STEADY_S:
-            self._told = False
+            self._told.clear()
         self._since_s = 0.0
         if code.is_failure and not self._closing:
             self._tell_once("the broker broke off, or said what no broker says; trying on")
 
-    def _tell_once(self, why: str) -> None:
-        if not self._told:
-            self._told = True
+    def _tell_once(self, why: str, refused: bool = False) -> None:
+        """A refusal is said even behind a broker that broke off: it tells what to mend."""
+        if refused not in self._told and True not in self._told:
+            self._told.add(refused)
             self._complain(f"events to {self._address}: {why}")
 
     def _published(self, client: Any, data: Any, number: int, code: Any, more: Any) -> None:

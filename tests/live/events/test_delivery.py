@@ -502,9 +502,9 @@ def test_a_wrong_login_is_said_and_counted(tmp_path):
             f"mqtt://127.0.0.1:{port}/x", "me", "wrongpassword", complain=complaints.append
         )
         target.tell(event())
-        wait_for(lambda: complaints)
+        wait_for(lambda: any("refused us" in one for one in complaints))
         target.close()
-    assert "refused us" in complaints[0]
+    assert len(complaints) <= 2, "on a busy machine it may have broken off before"
     assert "wrongpassword" not in complaints[0]
     assert target.lost() == 2  # the event, and the count of its class
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -62,7 +63,9 @@ def test_none_of_them_ends_the_events_fills_the_memory_or_is_said_twice(monkeypa
     assert [str(one.exc_value) for one in died] == []
     assert running == []
     assert grown_mb < MOST_MB
-    assert {one.kind: one.said for one in tried if len(one.said) > 1} == {}
+    twice = {one.kind: one.said for one in tried if len({*one.said}) < len(one.said)}
+    assert twice == {}
+    assert all(len(one.said) <= 2 for one in tried), "it broke off, and refused"
 
 
 def test_one_that_leaves_after_a_minute_is_said_again(monkeypatch):
@@ -75,3 +78,17 @@ def test_one_that_leaves_after_a_minute_is_said_again(monkeypatch):
         target.close()
     assert time.monotonic() - began < 30
     assert all("trying on" in line for line in said)
+
+
+def test_a_refusal_is_said_once_behind_a_broker_that_broke_off():
+    """It tells what to mend. What breaks off behind it is no news."""
+    failure = SimpleNamespace(is_failure=True)
+    said: list[str] = []
+    with hostile_broker("leaves at once") as broker:
+        target = MqttTarget(f"mqtt://127.0.0.1:{broker.port}/x", complain=said.append)
+        wait_for(lambda: said)
+        for _ in range(2):
+            target._connected(None, None, None, failure, None)
+            target._left(None, None, None, failure, None)
+        target.close()
+    assert ["refused us" in line for line in said] == [False, True]
