@@ -290,9 +290,9 @@ class Reach:
             now = self._trial({**best, **settings}, video)
             if now > 0:
                 trial = self.tried[as_typed({**best, **settings})]
-                yield Step(axis, settings, now / max(speed, 1e-9), self._loss(axis, trial), video)
+                yield Step(axis, settings, now / max(speed, 1e-9), self._loss(trial, axis), video)
 
-    def _loss(self, axis: str, trial: TargetTrial) -> float:
+    def _loss(self, trial: TargetTrial, axis: str = "") -> float:
         if axis == "video":  # it changes no detection
             return 0.0
         if self.agreement is None or trial.agreement is None:
@@ -422,7 +422,7 @@ class Reach:
     def _promising(self) -> list[Settings]:
         """What reached the target in a trial and did not run in rounds yet, the cheapest first."""
         over = [
-            (round(self._loss("", one) / STEP), VIDEO.index(one.video), -one.fps, one.text)
+            (round(self._loss(one) / STEP), VIDEO.index(one.video), -one.fps, one.text)
             for one in self.tried.values()
             if one.fps is not None and one.fps >= self.target
         ]

@@ -27,6 +27,7 @@ PORTS = {"mqtt": 1883, "mqtts": 8883}
 LONGEST_PAUSE_S = 30  # between two tries to connect; doubles from 1
 STEADY_S = 60.0  # a connection that lasted so long was one: when it ends, that is news
 LONGEST_TOPIC = 65_535  # bytes, MQTT 3.1.1 section 1.5.3
+NOTHING, TROUBLE, REFUSAL = range(3)  # what was said of a broker so far
 NO_CONNECTION = 4  # MQTT_ERR_NO_CONN: paho keeps the message for the next connection
 INSTALL = "--mqtt needs paho-mqtt; install it with: pip install 'detect-video[mqtt]'"
 
@@ -58,7 +59,7 @@ class MqttTarget:
             raise UsageError(INSTALL) from error
         self._complain = complain
         self._refused = self._closing = False
-        self._told: set[bool] = set()  # of a refusal, of anything else
+        self._told = NOTHING
         self._since_s = 0.0  # of the connection, monotonic
         self._lock = threading.Lock()
         self._lost = 0
@@ -81,7 +82,7 @@ class MqttTarget:
     def _connected(self, client: Any, data: Any, flags: Any, code: Any, more: Any) -> None:
         if code.is_failure:
             self._refused = True
-            self._tell_once(f"the broker refused us: {code}", refused=True)
+            self._tell_once(f"the broker refused us: {code}", REFUSAL)
             return
         self._refused, self._since_s = False, time.monotonic()
         client.publish(f"{self._topic}/available", "online", qos=1, retain=True)
@@ -97,15 +98,15 @@ class MqttTarget:
     def _left(self, client: Any, data: Any, flags: Any, code: Any, more: Any) -> None:
         """One that leaves again and again is said once: until it has stayed for a minute."""
         if self._since_s and time.monotonic() - self._since_s >= STEADY_S:
-            self._told.clear()
+            self._told = NOTHING
         self._since_s = 0.0
         if code.is_failure and not self._closing:
             self._tell_once("the broker broke off, or said what no broker says; trying on")
 
-    def _tell_once(self, why: str, refused: bool = False) -> None:
-        """A refusal is said even behind a broker that broke off: it tells what to mend."""
-        if refused not in self._told and True not in self._told:
-            self._told.add(refused)
+    def _tell_once(self, why: str, weight: int = TROUBLE) -> None:
+        """A refusal is said even where trouble was said before: it tells what to mend."""
+        if weight > self._told:
+            self._told = weight
             self._complain(f"events to {self._address}: {why}")
 
     def _published(self, client: Any, data: Any, number: int, code: Any, more: Any) -> None:

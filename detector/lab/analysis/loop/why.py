@@ -266,10 +266,14 @@ class Explanation:
         waited = took.ready - self._usual_wait_for_core(one)
         # The engine's threads are most of the libraries'; a codec's own ones have the calls wait
         # that read and write.
+        held_up = 0.0
         if one.stage in (INFER, READ, WRITE) and clock is not None:
-            waited += clock.held_up(one)
-        waited = min(waited, _ms(one))
-        yield CORE, waited, f"{waited:.1f} ms ready, while something else had the core"
+            held_up = clock.held_up(one)
+        waited = min(waited + held_up, _ms(one))
+        text = f"{waited:.1f} ms ready, while something else had the core"
+        if held_up > HALF * waited:
+            text = f"threads of libraries were {text}"
+        yield CORE, waited, text
         if clock is not None:
             yield from self._from_moments(one, took, clock)
         # Only where nothing else tells: it says what happened, not why.
