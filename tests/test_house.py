@@ -44,7 +44,7 @@ ONLY = {  # all of the core that a room may import, where it is less than everyt
     "core/loop": {"stages", "timeline", "types"},
     "core/analysis": {"session", "tables", "timeline", "types", "errors"},
     "core/terminal": {"analysis", "session", "tables", "timeline", "types", "errors"},
-    "core/engines": {"models", "types", "errors"},
+    "core/engines": {"models", "types", "errors", "wings"},  # the last lists a folder
     "core/types": set(),
     "core/errors": set(),
     "lab/analysis": {"analysis", "session", "timeline", "types", "errors"},

@@ -65,6 +65,13 @@ def load(place: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+@cache
+def list_files(*folders: str) -> tuple[str, ...]:
+    """Names of the modules in the folders of a package, sorted: ``list_files(*__path__)``. A run
+    asks tens of times for its engines and outputs, so each folder is read once."""
+    return tuple(sorted(info.name for info in pkgutil.iter_modules(folders)))
+
+
 # ----------------------------------------------------------------------
 # Commands.
 

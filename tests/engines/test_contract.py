@@ -35,13 +35,13 @@ def test_a_file_that_is_no_engine_is_said(tmp_path, monkeypatch):
     """Its name decides, so that listing reads no file. Another engine's class is not its own."""
     monkeypatch.setattr(engines, "__path__", [*engines.__path__, str(tmp_path)])
     (tmp_path / "_shared.py").write_text("")
-    assert "_shared" not in engines.names()
     text = "from detector.core.engines.null import NullEngine\n"
     (tmp_path / "borrowing.py").write_text(text)
+    (tmp_path / "lending.py").write_text(f"{text}class Mine(NullEngine):\n    name = 'lending'\n")
+    assert "_shared" not in engines.names()
     assert "borrowing" in engines.names()
     with pytest.raises(EngineError, match=r"borrowing\.py: .*'bor"):
         engines.find("borrowing")
-    (tmp_path / "lending.py").write_text(f"{text}class Mine(NullEngine):\n    name = 'lending'\n")
     assert engines.find("lending").__name__ == "Mine"
 
 

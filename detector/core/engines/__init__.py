@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import pkgutil
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from detector.core import wings
 from detector.core.engines.base import PRECISIONS, AutoChoice, Engine, EngineOptions, translated
 from detector.core.errors import EngineError, UsageError
 
@@ -61,8 +61,8 @@ OTHER_NAMES = {
 
 def names() -> list[str]:
     """All engines of this folder, whether they can be used here or not. Imports none of them."""
-    modules = (module.name for module in pkgutil.iter_modules(__path__))
-    return sorted(name for name in modules if name != "base" and not name.startswith("_"))
+    files = wings.list_files(*__path__)
+    return [name for name in files if name != "base" and not name.startswith("_")]
 
 
 def unknown(name: str) -> str:

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detector.core import wings
 from detector.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ DEFAULTS = {"video": ("jsonl", "video"), "pictures": ("jsonl", "pictures")}
 
 def names() -> list[str]:
     """The sinks there are, sorted: the files of this folder."""
-    modules = (module.name for module in pkgutil.iter_modules(__path__))
-    return sorted(name for name in modules if name != "base" and not name.startswith("_"))
+    files = wings.list_files(*__path__)
+    return [name for name in files if name != "base" and not name.startswith("_")]
 
 
 def find(name: str) -> type[Sink]:

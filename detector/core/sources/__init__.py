@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import pkgutil
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
 
 def names() -> list[str]:
     """The sources there are, sorted: the files of this folder, and what wings add."""
-    modules = (module.name for module in pkgutil.iter_modules(__path__))
-    here = {name for name in modules if name != "base" and not name.startswith("_")}
+    files = wings.list_files(*__path__)
+    here = {name for name in files if name != "base" and not name.startswith("_")}
     return sorted(here.union(*(adds.sources for adds in wings.additions())))
 
 

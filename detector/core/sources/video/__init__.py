@@ -27,15 +27,14 @@ from __future__ import annotations
 
 import importlib
 import os
-import pkgutil
 
+from detector.core import wings
 from detector.core.sources.base import ANY, Choice, Source, check_file
 
 
 def decoders() -> list[str]:
     """The decoders there are, sorted: the files of this folder."""
-    modules = (module.name for module in pkgutil.iter_modules(__path__))
-    return sorted(name for name in modules if not name.startswith("_"))
+    return [name for name in wings.list_files(*__path__) if not name.startswith("_")]
 
 
 class VideoSource(Source):
