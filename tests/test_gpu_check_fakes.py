@@ -27,6 +27,7 @@ def test_the_check_of_memory(monkeypatch, name):
     assert machine.device.allocations == {}
 
 
+@pytest.mark.slow
 def test_the_check_of_memory_notices_other_bytes(monkeypatch):
     from detector.core.engines.trt.memory.cuda_python import CudaBuffer
 

@@ -73,6 +73,7 @@ def load(one: ClusterPool, pictures=()) -> ClusterPool:
     return one
 
 
+@pytest.mark.slow
 def test_it_knows_what_the_last_turn_told(pool):
     one = load(pool(None, Turned(), LOADED, LOADED, Turned(room=0, cores=2.0)))
     rays, token = one._rays, one._token
@@ -92,6 +93,7 @@ def test_it_knows_what_the_last_turn_told(pool):
     assert not token.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "error", "says"),
     [
@@ -106,6 +108,7 @@ def test_what_ends_a_job_that_begins_is_an_error_of_its_code(pool, answer, error
         load(pool(*answers))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("answer", "says"), [("die", "last words"), ("hang", "did not answer")])
 def test_a_connection_that_is_lost_loses_all(pool, monkeypatch, answer, says):
     one = load(pool(None, LOADED, answer))
@@ -125,6 +128,7 @@ def test_a_connection_that_is_lost_loses_all(pool, monkeypatch, answer, says):
     assert process.returncode != 0
 
 
+@pytest.mark.slow
 def test_a_signal_ends_the_wait_for_ray(pool):
     stop = Stop()
     stop.exit_code = 143

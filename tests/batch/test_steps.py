@@ -160,6 +160,7 @@ def test_a_part_that_is_done_is_not_done_again(clip, model, outputs):
     assert (parts_folder(outputs) / "part-1" / ROWS).stat() == written
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["rows", "record", "plan"])
 def test_parts_that_do_not_fit_have_the_item_done_in_one_run(
     clip, model, outputs, tmp_path, damage

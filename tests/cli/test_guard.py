@@ -247,6 +247,7 @@ def test_a_run_that_cannot_start_leaves_the_earlier_session(here: Path) -> None:
     assert {name: data for name, data in contents(made).items() if name != LIST} == before
 
 
+@pytest.mark.slow
 def test_a_list_that_lies_removes_nothing_outside(here: Path) -> None:
     made = session(here / "o")
     (here / "away").mkdir()

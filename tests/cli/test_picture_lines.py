@@ -84,6 +84,7 @@ def shots(tmp_path: Path) -> Path:
     return tmp_path / "shots"
 
 
+@pytest.mark.slow
 def test_verbose_prints_a_line_for_each_to_standard_error(shots: Path, tmp_path: Path) -> None:
     common = [shots, "--engine", "null", "--no-video", "--save", "jsonl,csv"]
     told = detect_video(*common, "-v", "-o", "a/", cwd=tmp_path)

@@ -154,6 +154,7 @@ def test_a_file_that_is_full_holds_whole_rows(tmp_path: Path) -> None:
     assert lines[-1].endswith("\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beside", [(), ("--save", "jsonl,video")], ids=["alone", "beside"])
 def test_head(beside: tuple[str, ...], tmp_path: Path, clip: Path) -> None:
     """Who reads no more ends the run, quietly; files that were asked for beside are finished."""

@@ -63,6 +63,7 @@ def assert_hidden(secret: str, folder: Path, *texts: str) -> None:
             assert secret.encode() not in path.read_bytes(), path
 
 
+@pytest.mark.slow
 def test_a_file_is_played_once_and_its_outputs_are_named_after_it(web, out):
     web.put("/a%20b/caf%C3%A9.mp4", web.pages["/clip.mp4"].data)
     url = f"{web.url('/a%20b/caf%C3%A9.mp4')}?token={TOKEN}&sig={TOKEN}2"
@@ -86,6 +87,7 @@ def test_a_file_is_played_once_and_its_outputs_are_named_after_it(web, out):
     assert (out / "x.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_a_picture_is_one_file(web, out):
     process = detect_video(f"{web.url('/a.jpg')}?token={TOKEN}", *NULL, cwd=out)
     assert process.returncode == 0, process.stderr
@@ -120,6 +122,7 @@ def test_what_is_no_file_ends_with_3_in_one_line(web, out, path, words):
     assert os.listdir(out) == []
 
 
+@pytest.mark.slow
 def test_a_connection_that_breaks_ends_with_7_and_keeps_what_came(web, out):
     page = web.pages["/clip.mp4"]
     page.cut = len(page.data) // 2
@@ -229,6 +232,7 @@ def test_stems_of_addresses():
 # Python.
 
 
+@pytest.mark.slow
 def test_detector_at_addresses(web):
     with Detector(engine="null", nvtx=False) as detector:
         assert len(detector(f"{web.url('/a.jpg')}?token={TOKEN}")) == 0

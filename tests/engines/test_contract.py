@@ -55,6 +55,7 @@ print(*[name for name in sys.modules if "detector.core.engines." in name])
 """
 
 
+@pytest.mark.slow
 def test_asking_what_an_engine_can_do_imports_little_of_it():
     """Every run asks every engine: of those that do not run it loads their declarations only, and
     what asks for an NVIDIA driver."""

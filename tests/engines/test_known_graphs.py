@@ -186,6 +186,7 @@ def layers_of(engine: Told, path: str | None, own=None):
     return executed.find_layers(plus_one(), engine, path, own or {})
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(engines.usable()["ort"] is not None, reason="machine: no onnxruntime")
 def test_the_work_of_a_quantised_output_is_the_convolutions_and_not_the_dequantisers():
     """The DequantizeLinear behind it has its name, and runs in another precision."""

@@ -262,6 +262,7 @@ def test_int8_runs_the_quantised_graph_and_tells_what_stayed_float(tmp_path):
     assert 0 < np.abs(output - wanted).mean() < 0.03 * np.abs(wanted).max()
 
 
+@pytest.mark.slow
 def test_what_int8_leaves_in_float_runs_in_bf16_where_that_is_asked_for(tmp_path, openvino):
     if "BF16" not in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         pytest.skip("machine: no bf16 on this CPU")

@@ -49,6 +49,7 @@ def test_modules_have_the_names_of_the_nodes(network):
         )  # scale, mean, variance are folded
 
 
+@pytest.mark.slow
 def test_hooks_of_torch_see_the_layers(network):
     seen = []
     with engines.open("torch", network) as engine:
@@ -76,6 +77,7 @@ def test_settings_of_an_operator_that_are_not_written_are_refused_by_node():
         engines.open("torch", network)
 
 
+@pytest.mark.slow
 def test_two_engines_on_one_graph_agree_after_a_change_of_the_other(network):
     """Nothing is shared between two modules of one graph, not even weights."""
     with engines.open("torch", network) as one, engines.open("torch", network) as two:

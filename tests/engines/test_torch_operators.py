@@ -196,6 +196,7 @@ def test_grid_sample(mode, corners):
     )
 
 
+@pytest.mark.slow
 def test_grid_sample_of_a_bf16_map_that_is_not_contiguous():
     """As RT-DETR has it: heads of a [batch, places, heads x channels] tensor."""
     import torch

@@ -188,6 +188,7 @@ def test_what_a_cpu_cannot_do_is_refused_with_the_reason(monkeypatch, precision,
             call()
 
 
+@pytest.mark.slow
 def test_a_cpu_with_fp16_runs_it(monkeypatch, network):
     monkeypatch.setattr(abilities, "has_fp16", lambda: True)
     with engines.open("torch", network, EngineOptions(precision="fp16", device="cpu")) as engine:

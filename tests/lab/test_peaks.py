@@ -119,6 +119,7 @@ def test_an_engine_s_own_convolutions_are_timed(engine, precision, short):
     assert found[precision].gflops_s < 64 * found["fp32"].gflops_s < 1e5
 
 
+@pytest.mark.slow
 def test_work_is_that_of_the_convolution_and_not_of_what_took_its_name():
     """In an int8 graph the DequantizeLinear behind an output has the convolution's name."""
     plain = kernels.chain()

@@ -98,6 +98,7 @@ def packets_of(path: Path, kind: str) -> list[tuple[bytes, float]]:
         ]
 
 
+@pytest.mark.slow
 def test_drawn_pictures_in_files_of_n_minutes(tmp_path: Path) -> None:
     bench = Bench(tmp_path, record="annotated", segment=0.05)
     bench.draw(range(200))
@@ -227,6 +228,7 @@ def test_a_size_that_changes_in_mid_stream(tmp_path: Path, codec: str) -> None:
     assert all_numbers(files) == list(range(40))
 
 
+@pytest.mark.slow
 def test_the_machines_clock_changes_names_alone(tmp_path: Path) -> None:
     stream = make_stream(tmp_path / "camera.ts", count=200)
     bench = Bench(tmp_path, segment=0.05)
@@ -329,6 +331,7 @@ def test_a_codec_that_mp4_lacks_is_recorded_as_drawn_pictures(tmp_path: Path) ->
     assert all_numbers(bench.files()) == list(range(5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heap_s", [0.0, 0.5])
 def test_drawn_pictures_have_the_cameras_sound(tmp_path: Path, heap_s: float) -> None:
     """The packets of the first ``heap_s`` seconds come at once: a server sends what it has."""
@@ -412,6 +415,7 @@ def run_with_detections(
             count += 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [0, 60])
 def test_a_clip_holds_the_seconds_asked_for(tmp_path: Path, late: int) -> None:
     stream = make_stream(tmp_path / "camera.ts", count=400, gop=20, options={"bf": "0"})
@@ -428,6 +432,7 @@ def test_a_clip_holds_the_seconds_asked_for(tmp_path: Path, late: int) -> None:
     assert [path.name for path in files] == ["20260131T120003Z.mp4", "20260131T120010Z.mp4"]
 
 
+@pytest.mark.slow
 def test_a_clip_of_drawn_pictures(tmp_path: Path) -> None:
     stream = make_stream(tmp_path / "camera.ts", count=200, options={"bf": "0"})
     bench = clips_bench(tmp_path, "annotated")
@@ -446,6 +451,7 @@ def test_without_detections_there_is_no_clip(tmp_path: Path) -> None:
     assert bench.files() == []
 
 
+@pytest.mark.slow
 def test_a_detector_that_falls_silent_holds_no_clip_open(tmp_path: Path) -> None:
     stream = make_stream(tmp_path / "camera.ts", count=500)
     bench = clips_bench(tmp_path, "copy")

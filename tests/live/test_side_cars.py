@@ -158,6 +158,7 @@ def bench_with_boxes(folder: Path, **wish: Any) -> Bench:
     return Bench(folder, Style(), **wish)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fps", "options", "sound", "late", "every"),
     [
@@ -193,6 +194,7 @@ def test_boxes_stand_over_their_picture(
     assert {path.suffix for path in bench.folder.iterdir()} == {".mp4", ".ass"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crowd", [False, True])
 def test_text_stays_below_a_tenth_of_the_video(
     crowd: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -187,6 +187,7 @@ def test_as_many_as_there_are_is_no_endless_work(tmp_path):
     assert network.macs == ROWS * 64 * 64 + 3 * 16
 
 
+@pytest.mark.slow
 def test_models_show_says_that_it_is_a_bound(tmp_path):
     path = plain(Export()).save(tmp_path / "m.onnx")
     shown = detect_video("models", "show", path, "--family", "torchvision", cwd=tmp_path)

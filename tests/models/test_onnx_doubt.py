@@ -94,6 +94,7 @@ names: coco-80
 """
 
 
+@pytest.mark.slow
 def test_a_run_ends_at_a_class_below_the_first_name(tmp_path):
     """Labels from 0 in a file that has the names of one whose labels begin at 1: exit code 4."""
     path = late_zoo_ssd().save(tmp_path / "ssd.onnx")
@@ -128,6 +129,7 @@ def test_the_probe_sees_labels_from_zero(tmp_path):
         open_network(path)
 
 
+@pytest.mark.slow
 def test_a_file_of_ours_passes_the_doubt_on(tmp_path):
     late_zoo_ssd().save(tmp_path / "ssd.onnx")
     cv2.imwrite(str(tmp_path / "red.png"), picture(RED_ALONE))

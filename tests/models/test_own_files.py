@@ -172,6 +172,7 @@ def test_a_damaged_description_is_refused(tmp_path, case):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_every_kind_of_head_is_built_above(tmp_path):
     built = set()
     for layout in MODELS:

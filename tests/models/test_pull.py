@@ -149,6 +149,7 @@ def test_copyleft_weights_say_so(name, licence):
     assert known_model(name).licence.startswith(licence)
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_fetched_again(describe):
     target = describe()
     target.parent.mkdir(parents=True)

@@ -140,6 +140,7 @@ def test_what_is_there_declares_itself() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_listing_and_declaring_import_no_heavy_library() -> None:
     code = """
         import sys

@@ -240,6 +240,7 @@ def test_there_is_one_load(
 # ---- int8
 
 
+@pytest.mark.slow
 def test_the_packaged_calibration_holds_on_every_canvas() -> None:
     own = packaged(open_network(ModelRequest("street")), "street")
     assert own is not None

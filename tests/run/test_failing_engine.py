@@ -52,6 +52,7 @@ def test_the_error_of_the_run_is_the_one_that_is_told(tmp_path, monkeypatch):
     assert any("cudaFree" in note for note in session.document.notes)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("failing_close")
 def test_an_engine_that_only_fails_to_close_is_told_and_the_session_stays(tmp_path):
     result = run(tmp_path)

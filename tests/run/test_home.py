@@ -87,6 +87,7 @@ def test_a_folder_that_was_asked_for_is_not_replaced(tmp_path: Path) -> None:
         detect([str(CLIP)], resolve_config(None, given))
 
 
+@pytest.mark.slow
 def test_the_temporary_folder_goes_with_the_process(tmp_path: Path) -> None:
     code = (
         "from detector.core.engines._built import store; place = store.temporary_folder(); "

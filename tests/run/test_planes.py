@@ -202,6 +202,7 @@ def test_a_source_that_stays_bgr_says_why(tmp_path: Path) -> None:
     assert re.match("bgr: .* 90 ", pixels_of(run(path, tmp_path)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".avi", ".gif"])
 def test_formats_that_are_not_420(
     clip: Path, tmp_path: Path, made: list[Planes], suffix: str

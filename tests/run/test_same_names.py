@@ -65,6 +65,7 @@ def test_another_source_of_that_name_keeps_it(place: Path) -> None:
     assert run("b/a.mp4") == ["a-null-detected-2.jsonl"]
 
 
+@pytest.mark.slow
 def test_somebody_elses_file_stays() -> None:
     Path("a-null-detected.jsonl").write_text("mine")
     assert run() == ["a-null-detected-2.jsonl"]

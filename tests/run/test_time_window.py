@@ -137,6 +137,7 @@ def test_beyond_the_end(window: dict[str, str], tmp_path: Path) -> None:
     assert list(tmp_path.glob("*detected*")) == []
 
 
+@pytest.mark.slow
 def test_rows_keep_the_numbers_of_the_source(tmp_path: Path) -> None:
     assert run(tmp_path, CLIP, start="0.2", duration="0.2", save="jsonl").exit_code == 0
     lines = (tmp_path / "street-null-detected.jsonl").read_text().splitlines()

@@ -113,6 +113,7 @@ def test_a_folder_in_use_is_refused_by_pid_and_free_afterwards(tmp_path):
     Session.create(str(tmp_path / "r"), "x").release()
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_no_hindrance(tmp_path):
     code = (
         "import os, signal, sys\n"

@@ -158,6 +158,7 @@ def test_every_encoder_has_a_file_and_a_format() -> None:
     assert {name for format in FORMATS.values() for name in format.encoders} == set(ENCODERS)
 
 
+@pytest.mark.slow
 def test_doctor_times_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "ENCODERS", ("x264", "nvenc"))
     monkeypatch.setattr(

@@ -105,6 +105,7 @@ def save(
     return [note for note in sink.notes if "font" not in note]
 
 
+@pytest.mark.slow
 def test_packets_are_the_sources_own(clip: Path, tmp_path: Path) -> None:
     assert save(clip, tmp_path / "x.mkv") == []
     ours, theirs = packets(tmp_path / "x.mkv"), packets(clip)

@@ -267,6 +267,7 @@ def test_sound_that_cannot_be_opened_is_a_note(
     assert note in sink.notes[0]
 
 
+@pytest.mark.slow
 def test_a_reader_that_fails_midway_is_a_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,6 +286,7 @@ def test_a_reader_that_fails_midway_is_a_note(
     assert "planted" in sink.notes[0]
 
 
+@pytest.mark.slow
 def test_no_audio_is_wanted(tmp_path: Path) -> None:
     source = make_clip(tmp_path / "in.mp4", "-c:a", "aac")
     assert write_frames(source, tmp_path / "out.mp4", has_audio=False).notes == []

@@ -244,6 +244,7 @@ def test_a_pause_that_mp4_cannot_hold_is_shortened(
         assert 4 * 3600 < stamps[3] < 6.6 * 3600
 
 
+@pytest.mark.slow
 def test_a_wide_stride_is_no_jump(tmp_path: Path) -> None:
     sink = write_video(
         tmp_path / "x.mp4", at([i * 300 * 512 for i in range(4)], step=300)

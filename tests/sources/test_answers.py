@@ -158,6 +158,7 @@ def test_an_error_is_told_of_a_file_and_left_to_the_feed_of_a_camera(web, status
     assert take(web.put("/video", status=status)).kind == LIVE
 
 
+@pytest.mark.slow
 def test_where_nobody_answers_the_name_counts(monkeypatch):
     monkeypatch.setattr(_answers, "SILENT_S", 0.3)
     monkeypatch.setattr(_answers, "QUICK_S", 0.3)
@@ -172,6 +173,7 @@ def test_where_nobody_answers_the_name_counts(monkeypatch):
     assert "no-such-host.invalid" in take("http://no-such-host.invalid/clip.mp4").error
 
 
+@pytest.mark.slow
 def test_a_certificate_counts_for_files_alone(tmp_path: Path):
     """Cameras sign their own. What is asked of a server that nobody knows holds no secret."""
     _answers._known.clear()

@@ -370,6 +370,7 @@ def test_two_sources_at_once_do_not_mix(patched_up, folder):
     assert (two.decoder, two.damaged) == ("opencv", False)
 
 
+@pytest.mark.slow
 def test_random_bytes_in_front_of_nothing_are_no_crash(folder):
     """Any damage ends in frames or in one line."""
     path = write_video(folder / "any.mkv", 12)

@@ -118,6 +118,7 @@ def test_one_track_is_read_without_a_word(folder: Path) -> None:
         sources.open(str(folder / f"{SMALL}.mp4"), choice=Choice(track=2))
 
 
+@pytest.mark.slow
 def test_a_cover_picture_is_no_track(folder: Path) -> None:
     cover = folder / "cover.png"
     ffmpeg("-f", "lavfi", "-i", "color=red:size=640x480", "-frames:v", "1", cover)
@@ -136,6 +137,7 @@ def test_opencv_alone_refuses_what_it_would_misread(folder: Path) -> None:
     assert sizes_read(path, decoder="opencv", choice=Choice(track=1)) == {SIZES[SMALL]}
 
 
+@pytest.mark.slow
 def test_from_python(folder: Path) -> None:
     path = str(mux(folder, "later.mkv", [SMALL, LARGE], "01"))
     for options, size in (({}, LARGE), ({"video_track": 1}, SMALL)):

@@ -142,6 +142,7 @@ MESSAGES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a.mp4", "a.h264", "a.ts"])
 @pytest.mark.parametrize(("message", "show"), MESSAGES, ids=[row[0] for row in MESSAGES])
 def test_h264_says_how_it_is_displayed(message: str, show, name: str, tmp_path: Path) -> None:

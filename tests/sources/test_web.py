@@ -71,6 +71,7 @@ def test_an_index_at_the_end_is_found(web, tmp_path, end):
     assert source.info.duration_s == pytest.approx(0.96)
 
 
+@pytest.mark.slow
 def test_planes_and_a_start(web, tmp_path):
     path = write_video(tmp_path / "clip.mp4", 100, g="10")
     url = web.put("/clip.mp4", path.read_bytes())
@@ -81,6 +82,7 @@ def test_planes_and_a_start(web, tmp_path):
     assert isinstance(frames[0].picture, Planes)
 
 
+@pytest.mark.slow
 def test_only_what_is_read_is_asked_for(web, tmp_path, monkeypatch):
     monkeypatch.setattr(_ranges, "BLOCK", 1 << 12)
     path = write_video(tmp_path / "clip.mp4", 100, g="10", crf="1")
@@ -231,6 +233,7 @@ def test_a_redirect_leads_to_no_file(web):
         sources.check(url)
 
 
+@pytest.mark.slow
 def test_a_certificate_that_is_known(tmp_path, monkeypatch):
     _answers._known.clear()
     data = write_video(tmp_path / "clip.mp4").read_bytes()
@@ -291,6 +294,7 @@ def make_hls(clip: Path, folder: Path, *more: str) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [(), ("-hls_segment_type", "fmp4")])
 def test_a_finished_playlist_is_a_file(web, tmp_path, more):
     clip = write_video(tmp_path / "clip.mp4", 100, g="25")
@@ -304,6 +308,7 @@ def test_a_finished_playlist_is_a_file(web, tmp_path, more):
     assert not source.damaged
 
 
+@pytest.mark.slow
 def test_a_playlist_whose_end_does_not_come_is_damaged(web, tmp_path):
     clip = write_video(tmp_path / "clip.mp4", 100, g="25", sc_threshold="0")
     make_hls(clip, tmp_path)

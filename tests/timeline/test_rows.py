@@ -71,6 +71,7 @@ def test_rows_are_read_back_as_they_were(kind, count, on_disk, tmp_path):
     assert rows.column("library").tolist() == [NOT_KNOWN] * len(calls)
 
 
+@pytest.mark.slow
 def test_a_row_takes_few_bytes():
     """A start and a duration of four bytes each, one off a core. The block that is written
     into takes 56 a row, whatever their number."""
@@ -82,6 +83,7 @@ def test_a_row_takes_few_bytes():
     assert held / len(rows) < 10
 
 
+@pytest.mark.slow
 def test_on_disk_they_take_no_memory_and_leave_no_file(tmp_path):
     calls = KINDS["every frame"][:BLOCK] * 4
     tracemalloc.start()

@@ -48,6 +48,7 @@ def straight(
     return [(i / 10, x, y1 + (y2 - y1) * i / steps) for i in range(steps + 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_exact_boxes_give_exact_counts(seed: int) -> None:
     """The truth is that of the plans by which the objects of the scene walk."""

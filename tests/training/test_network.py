@@ -52,6 +52,7 @@ def rows_of_training(network, picture):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("suffix", "tolerance"), [("weights", 1e-3), ("f16", 0.05)])
 def test_exported_files_give_the_same_rows(network, tmp_path, suffix, tolerance):
     picture = np.random.default_rng(0).integers(0, 255, (*SIZE, 3), dtype=np.uint8)
@@ -64,6 +65,7 @@ def test_exported_files_give_the_same_rows(network, tmp_path, suffix, tolerance)
     assert rows[:, 4].min() > 0.999999  # no trained objectness
 
 
+@pytest.mark.slow
 def test_folding_changes_nothing(network, tmp_path):
     export.write_weights(network, tmp_path / "a.weights", 0)
     filters = export.read(tmp_path / "a.weights", CFG)
@@ -73,6 +75,7 @@ def test_folding_changes_nothing(network, tmp_path):
     np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_scaled_and_shifted_scores(network, tmp_path):
     export.write_weights(network, tmp_path / "a.weights", 0)
     filters = export.read(tmp_path / "a.weights", CFG)
@@ -127,6 +130,7 @@ def test_half_convolution_has_torchs_gradients(inputs, filters, kernel, stride):
         assert (exact - near.float()).abs().max() < 0.015 * exact.abs().max()
 
 
+@pytest.mark.slow
 def test_orthogonal_matrices_have_singular_values_near_one():
     torch.manual_seed(0)
     for shape in ((3, 8, 20), (3, 20, 8)):

@@ -50,6 +50,7 @@ def test_the_manifest_holds_the_key_and_the_facts(eleven, tmp_path):
     assert manifest["facts"]["gpu"] == "Fake L4"
 
 
+@pytest.mark.slow
 def test_another_gpu_means_another_plan_and_is_said(monkeypatch, tmp_path):
     built(install(monkeypatch, 11), tmp_path)
     other = install(monkeypatch, 11, gpus=(("Fake H100", (9, 0)),))

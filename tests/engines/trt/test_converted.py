@@ -228,6 +228,7 @@ def test_the_file_for_the_other_engines_is_refused_by_name(monkeypatch, network,
         engines.open("trt", unsigned, EngineOptions(precision="int8"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     onnxruntime.__version__.startswith("1.20."),
     reason="onnxruntime 1.20, with which the stand-in reads graphs, knows no opset 22",

@@ -189,6 +189,7 @@ def read_rows(place):
     return [json.loads(line)["frame"] for line in file.read_text().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("package", "name"), rows(RUNNING))
 def test_an_inference_that_fails_keeps_the_frames_before(
     tmp_path, monkeypatch, plans, package, name
@@ -211,6 +212,7 @@ def test_an_inference_that_fails_keeps_the_frames_before(
         assert any("closing it" in note for note in session.document.notes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("package", "name"), rows(CLOSING))
 def test_a_device_that_fails_at_the_end_keeps_all(tmp_path, monkeypatch, plans, package, name):
     death = machine(monkeypatch, package, name, armed=True)
@@ -233,6 +235,7 @@ def test_a_device_that_fails_at_the_start_says_which_call(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", RUNNING)
 def test_every_call_of_the_package_is_in_the_table(monkeypatch, plans, tmp_path, package):
     death = machine(monkeypatch, package, "")

@@ -60,6 +60,7 @@ def test_nvtx_ranges_hold_names_only(machine):
         )
 
 
+@pytest.mark.slow
 def test_the_device_is_the_one_asked_for(monkeypatch):
     machine = install(monkeypatch, 11, gpus=(("Fake L4", (8, 9)), ("Fake L4", (8, 9))))
     opened_on, open_it = [], memory.open_memory

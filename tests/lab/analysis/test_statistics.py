@@ -100,6 +100,7 @@ def test_the_first_look_can_decide():
     assert found.outcome == "same"
 
 
+@pytest.mark.slow
 def test_equal_rows_are_called_equal():
     """Drift, bursts, noise that depends on itself: seeds are fixed, so counts are identities."""
     assert sum(alarms(simulate(seed, {})) for seed in range(20)) == 0

@@ -379,6 +379,7 @@ def test_the_command(tmp_path):
     assert not (tmp_path / "where.png").exists()
 
 
+@pytest.mark.slow
 def test_a_model_that_is_not_there(tmp_path):
     done = detect_video("compare", CLIP, "--where", "ort", "x.onnx", cwd=tmp_path)
     assert_one_line_error(done, 4)

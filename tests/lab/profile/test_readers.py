@@ -64,6 +64,7 @@ def test_the_counters_are_those_of_the_run(tmp_path, monkeypatch):
     assert " detect " not in trial
 
 
+@pytest.mark.slow
 def test_without_cycles_no_run_is_begun(tmp_path, monkeypatch):
     occasion = on_a_machine(tmp_path, monkeypatch, "<not supported>")
     with pytest.raises(NotHereError, match="no cycle counter"):

@@ -118,6 +118,7 @@ def test_its_figures_are_the_sessions(browser, report, session):
     assert set(figures) <= known
 
 
+@pytest.mark.slow
 def test_the_video_is_linked_from_where_the_page_lies(report, session, tmp_path):
     assert 'href="street%20%231-detected.mp4"' in report.read_text()
     beside = {"session": "runs/street", "outputs": {"video": "../out/street.mp4"}}

@@ -138,6 +138,7 @@ def test_a_run_too_short_for_a_steady_part_is_shown_whole(tmp_path):
     assert ">read 0, " in shown  # not only what ran while the one frame was in NMS
 
 
+@pytest.mark.slow
 def test_figures_that_may_not_hold_carry_a_warning(session, tmp_path):
     shutil.copytree(session, tmp_path / "copy")
     reasons = ["the same run differed by 88% from turn to turn", "<7> frames are few"]

@@ -34,6 +34,7 @@ def session(tmp_path_factory):
     return read_session(with_passes(ran(tmp_path_factory.mktemp("tracked"))))
 
 
+@pytest.mark.slow
 def test_odd_names_can_be_logged(session):
     """Protobuf refuses what is no UTF-8, and a tracker shows names to people."""
     odd = "\udc80\x1b[31m\u202e"
@@ -164,6 +165,7 @@ def test_the_old_spelling_names_the_new_one(words, cure, tmp_path):
     assert cure in done.stderr
 
 
+@pytest.mark.slow
 def test_tensorboard_reads_back_what_was_written(session):
     accumulator = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator",

@@ -378,6 +378,7 @@ def test_slow_bodies_are_refused(served):
     assert served.client.raw(head).startswith(b"HTTP/1.1 408")
 
 
+@pytest.mark.slow
 def test_idle_connections_of_one_address_give_way_to_it_and_to_others(served):
     """300 that say nothing: each health check is answered meanwhile, and one who watches stays."""
     with served.client.stream("/api/events"):

@@ -157,6 +157,7 @@ def test_a_reader_that_stops_leaves_pictures_out_and_is_cut_off(served):
     wait_for(lambda: len(served.server.connections) == 0)
 
 
+@pytest.mark.slow
 def test_events_and_figures(served, monkeypatch):
     samples, waiting = threading.Semaphore(0), threading.Event()
 

@@ -68,6 +68,7 @@ def test_one_calibration_serves_both_kinds_and_every_batch(video: Path, tmp_path
     assert u8.details["int8"]["layers"] == 3
 
 
+@pytest.mark.slow
 def test_a_graph_that_was_built_is_not_built_again(
     video: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +104,7 @@ def test_where_the_graph_lies_the_fp32_graph_is_not_read(video: Path, tmp_path: 
     assert again.graph == first.graph
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("narrow", [False, True])
 def test_a_cpu_that_adds_in_16_bits_gets_weights_of_7(
     narrow: bool, video: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -159,6 +161,7 @@ def test_the_packaged_calibration_tells_what_bf16_for_the_rest_reaches(
     assert signed.details["int8"]["float_in_bf16"] is None
 
 
+@pytest.mark.slow
 def test_what_is_kept_float_says_itself_and_shows(video: Path, tmp_path: Path) -> None:
     """A budget that int8 cannot reach: rounding moves scores over the threshold of the head."""
     network, notes = quantize.quantize_network(
@@ -226,6 +229,7 @@ def test_a_calibration_of_another_network_is_not_used(
         quantize.quantize_network(changed, "int8-u8", config(None), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_damaged_calibration_is_named(video: Path, tmp_path: Path) -> None:
     quantize.quantize_network(branched(), "int8-u8", config(video), tmp_path)
     (name,) = kept(tmp_path)
@@ -251,6 +255,7 @@ def test_a_forged_calibration_is_not_used(video: Path, tmp_path: Path) -> None:
         quantize.quantize_network(branched(), "int8-u8", config(None), tmp_path)
 
 
+@pytest.mark.slow
 def test_of_several_the_one_that_was_asked_for_is_used(video: Path, tmp_path: Path) -> None:
     for method in ("percentile", "minmax"):
         quantize.quantize_network(
