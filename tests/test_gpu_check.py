@@ -324,8 +324,8 @@ REHEARSED = {  # the fewest rows that say rehearsed, and a piece of one that mus
 }
 
 
-# By day one step of each kind: a whole session, and what needs no GPU.
-BY_DAY = ("session", "video", "gil", "lean", "no_driver")
+# By day one step of each kind: a run, and what needs no GPU.
+BY_DAY = ("video", "gil", "lean", "no_driver")
 
 
 @pytest.mark.slow

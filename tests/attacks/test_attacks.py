@@ -40,8 +40,8 @@ SEED = 1
 # How many cases of a kind the ordinary tests run; of others two. The three from generators with
 # tests of their own are left to the long run.
 COUNTS = {
-    "cache": 12, "checkpoints": 15, "command lines": 20, "configs": 15, "darknet": 20, "labels": 15,
-    "nsys files": 10, "onnx": 15, "pictures": 8, "safetensors": 15, "saved runs": 10, "videos": 6,
+    "cache": 6, "checkpoints": 8, "command lines": 10, "configs": 8, "darknet": 10, "labels": 8,
+    "nsys files": 5, "onnx": 8, "pictures": 4, "safetensors": 8, "saved runs": 5, "videos": 4,
     "kills": 4, "full disks": 4, "eight at once": 1, "signals": 4, "hostile graphs": 0,
     "hostile texts": 0, "hostile sessions": 0,
 }  # fmt: skip
@@ -426,7 +426,7 @@ def test_what_fails_is_kept_and_fails_again(tmp_path, server):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("times", [1, pytest.param(5, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("times", [1, pytest.param(10, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", sorted(name for name in find_all() if COUNTS.get(name, 2)))
 def test_a_few_cases_of_every_kind(server, name, times):
     kind = find_all()[name]

@@ -27,13 +27,17 @@ from tests.live.servers import http
 
 # What makes a line quick, and keeps it from leaving a record in the checkout. Commands that are not
 # here get --frames.
+SMALL = ("--size", "160x96")  # several inferences, of which any will do
 SHORTER = {
     "doctor": [],
     "build": [],
     "eval": [],
-    "compare": ["--frames", 2, "--rounds", 1],
-    "tune": ["--seconds", 1],
-    "profile": ["--frames", 8, "--only", "critical_path,what_if", "--what-if-seconds", 1, "--json"],
+    "compare": ["--frames", 2, "--rounds", 1, *SMALL],
+    "tune": ["--seconds", 1, *SMALL],
+    "profile": [
+        *("--frames", 8, "--only", "critical_path,what_if", "--what-if-seconds", 1, "--json"),
+        *SMALL,
+    ],
     "batch": ["--frames", 2, "--quiet"],
 }
 

@@ -189,7 +189,7 @@ def test_a_signal_at_any_moment_of_a_run(tmp_path, number, pytestconfig):
     ("number", "command"),
     [
         (signal.SIGTERM, "compare in.mp4 --model x.cfg --engine ort,null --rounds 1 --frames 6"),
-        (signal.SIGHUP, "build street --precision int8 --calibrate in.mp4 --calibrate-frames 4"),
+        (signal.SIGHUP, "build x.cfg --precision int8 --calibrate in.mp4 --calibrate-frames 4"),
         (
             signal.SIGINT,
             "profile in.mp4 --model x.cfg --engine ort --only loop,what_if --what-if-seconds 1 "

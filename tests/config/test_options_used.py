@@ -51,7 +51,7 @@ COMMANDS = {
     ),
     "models describe": ("dots.onnx",),
     "models show": ("dots.onnx",),
-    "profile": ("in.mp4", *RUN, "--only", "layers"),
+    "profile": ("in.mp4", *RUN, "--only", "critical_path"),
     "tune": ("in.mp4", *RUN, "--seconds", "3"),
     "zones": ("in.mp4",),
 }

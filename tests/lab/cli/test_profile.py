@@ -34,6 +34,10 @@ def profiled(tmp_path_factory):
         STREET,
         "--frames",
         12,
+        "--engine",
+        "ort",
+        "--size",
+        "160x96",
         "--threads",  # two that wait for each other use more CPU for the same facts
         1,
         "--run-dir",

@@ -34,7 +34,7 @@ def test_what_runs_as_fast_already_needs_no_change(tmp_path):
 
 @pytest.mark.slow
 def test_what_nothing_reaches_is_a_failed_gate(tmp_path):
-    done = profile(tmp_path, 900000, "--target-seconds", 12)
+    done = profile(tmp_path, 900000, "--target-seconds", 4)
     assert done.returncode == 8, done.stderr
     told = json.loads((tmp_path / "run/passes/target.json").read_text())
     assert not told["reached"]

@@ -115,8 +115,7 @@ def check_everything(place, document, engine):
 @pytest.mark.timeout(PATIENCE_S + 40)
 @pytest.mark.parametrize("engine", AT_NIGHT)
 def test_the_default_model(tmp_path, engine):
-    own = () if engine == "ort" else ("--size", "416x256")  # half of the work for the other two
-    document = profiled(tmp_path, engine, 12, *own)
+    document = profiled(tmp_path, engine, 12, "--size", "416x256")  # half of its work
     check_everything(tmp_path, document, engine)
     assert document["layers"]["engine"] == engine
     assert document["frames"]["written"] == 12
@@ -151,7 +150,8 @@ def test_published_figures(shared, tmp_path, engine):
 
 @pytest.mark.slow
 @pytest.mark.timeout(PATIENCE_S + 40)
-@pytest.mark.parametrize("engine", AT_NIGHT)
+@pytest.mark.nightly
+@pytest.mark.parametrize("engine", ENGINES)
 def test_darknet(shared, tmp_path, engine):
     model = shared / "data/weights/yolo-fastest-1.1-xl.cfg"
     document = profiled(tmp_path, engine, 8, "--model", model)

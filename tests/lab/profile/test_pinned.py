@@ -34,6 +34,7 @@ from tests.session.documents import document
 
 STREET = CHECKOUT / "videos/street.mp4"
 FRAMES = 9  # enough for what-if's larger batch
+SIZE = (96, 160)  # height and width: what is measured costs little, and starts do not cost more
 
 # Runs in every process: the command itself, the one under perf, the workers of compare.
 SPY = """
@@ -124,7 +125,7 @@ def keep_tuned(place, engine, precision):
         [row, row],
         model="street",
         model_sha256=open_network("street").sha256,
-        model_input=(352, 608),
+        model_input=SIZE,
         rounds=3,
         calibration=MeasuredCalibration(PACKAGED, "minmax", 128, 0.95),
         input_kind=Reading.of(config).kind_of(str(STREET)),
@@ -139,7 +140,7 @@ def run_profile(place, engine, precision, *passes):
     keep_tuned(place, engine, precision)
     done = detect_video(
         *("profile", STREET, "--frames", FRAMES, "--run-dir", "run", "--engines-dir", "engines"),
-        *("--what-if-seconds", 1, *passes),
+        *("--what-if-seconds", 1, "--size", "160x96", *passes),
         cwd=place,
         env=spied(place),
         timeout=500,
@@ -236,7 +237,7 @@ def test_the_run_was_what_was_kept_and_not_the_default(profiled):
         1,
         2,
     )
-    assert run["model_input"] == [352, 608]
+    assert run["model_input"] == [*SIZE]
     # The passes that run the whole job did open an engine, in this process and in others.
     assert {"loop", "python", "memory", "energy", "counters", "layers", "what_if", "sweep"} <= {
         *opened
