@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 CHECKOUT = Path(__file__).parents[1]
-LIBRARIES = ("click", "numpy", "yaml", "cv2", "av", "onnx", "rich.console")
+LIBRARIES = ("click", "numpy", "yaml", "cv2", "av", "onnx", "rich.console", "nvtx")
 # Not onnxruntime: it starts a thread. torch has a server of its own, since a run on another engine
 # must not find it imported.
 TORCH = "torch"
@@ -48,7 +48,7 @@ AT_START = dict(os.environ)
 # What a fork finds in its own environment, because we and the libraries read it when it is needed.
 # What differs in any other variable takes a new interpreter. PYTHONPATH: see ``become``.
 READ_LATE = re.compile(
-    "HOME|XDG_.*|TMPDIR|COLUMNS|LINES|PYTHONPATH|NVTX_.*|FORGE_.*|DETECT_VIDEO_.*|PYTEST_.*"
+    "HOME|XDG_.*|TMPDIR|COLUMNS|LINES|PYTHONPATH|NVTX_(?!DISABLE).*|FORGE_.*|DETECT_VIDEO_.*|PYTEST_.*"
     "|KINETO_LOG_LEVEL"  # set by a pass
     "|_DETECT_VIDEO_COMPLETE|COMP_WORDS|COMP_CWORD"  # a shell asks what may follow
 )

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import io
+import pkgutil
 import re
+from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from detector import core
 from detector.core.tables import Column, Table, csv_text, latex_text, markdown_text, plain
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.tables import print_pieces, table_fits
@@ -151,3 +156,17 @@ def test_a_table_for_a_readme_and_a_paper() -> None:
     assert markdown_text(bare).endswith("0.12 |\n")
     assert Column("n", title="", unit="s").head() == " s"
     assert Column("n", unit="s").head("s") == "n"
+
+
+def core_tables() -> Iterator[Any]:
+    for module in pkgutil.walk_packages(core.__path__, "detector.core."):
+        if ".terminal." in module.name or ".analysis." in module.name:
+            for name, value in vars(importlib.import_module(module.name)).items():
+                if isinstance(value, tuple) and value and isinstance(value[0], Column):
+                    yield pytest.param(value, id=f"{module.name}:{name}")
+
+
+@pytest.mark.parametrize("columns", list(core_tables()))
+def test_columns_leave_a_narrow_table_one_by_one(columns: tuple[Column, ...]) -> None:
+    leave = sorted(one.out for one in columns if one.out)
+    assert leave == [at + 1 for at in range(len(leave))]

@@ -408,6 +408,12 @@ def test_the_sentence_names_options_that_exist_and_help(stage, outputs, encoding
     assert named <= {name for option in detect.params for name in option.opts}
 
 
+@pytest.mark.parametrize("stage", ["infer", "read", "annotate"])
+def test_comparing_engines_is_said_of_inference_alone(stage):
+    sentence = judge(load(10, **{"infer": 2, stage: 8}), Choices(outputs=())).sentence
+    assert ("`detect-video compare`" in sentence) == (stage == "infer")
+
+
 def test_a_format_that_is_encoded_one_way_gets_none():
     choices = Choices(outputs=("video",), encodings=False)
     sentence = judge(load(10, infer=2, write=8), choices).sentence

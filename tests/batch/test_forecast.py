@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from detector.batch.documents import Ledger, SlowItem, WorkerReport
 from detector.batch.forecast import RunFacts, forecast, makespan, report_on
+from detector.batch.pool import Place
 
 
 def worker(load_s=1.0, busy_s=10.0, idle_s=1.0):
@@ -96,3 +99,22 @@ def test_the_report_adds_up():
     assert report.cpu_share == pytest.approx(10 / 40)
     assert report.core_hours == pytest.approx(40 / 3600)
     assert report.workers[0].utilisation == pytest.approx(10 / 12)
+
+
+def test_workers_that_never_loaded_add_no_loading():
+    none = facts([4.0, 3.0, 2.0, 1.0], workers=1)
+    none.workers[:] = [replace(worker(), starts=0, load_s=0.0)]
+    assert forecast(none)[0][0].seconds == pytest.approx(10.0)
+
+
+def test_a_state_that_a_place_was_never_in_took_no_time():
+    place = Place(number=0, since=2.0)
+    assert (place.seconds("waiting", 5.0), place.seconds("working", 5.0)) == (3.0, 0.0)
+    place.enter("working", 6.0)
+    place.enter("idle", 7.5)
+    assert [place.seconds(one, 9.0) for one in ("waiting", "working", "idle", "gone")] == [
+        4.0,
+        1.5,
+        1.5,
+        0.0,
+    ]

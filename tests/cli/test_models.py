@@ -8,11 +8,13 @@ import sys
 
 import numpy as np
 import pytest
+import yaml
 
-from detector.core.jobs.models import facts, listing
+from detector.core.jobs.models import facts, family_listing, listing
 from detector.core.models import ModelRequest, known
 from detector.core.models.catalogue import known_model
 from tests.cli.command import assert_one_line_error, detect_video
+from tests.golden.inputs import put
 from tests.models import exports
 from tests.models.exports import STATED
 from tests.networks import open_network
@@ -288,3 +290,14 @@ def test_infer_raw_bad_input(tmp_path, arrays, code, part):
 def test_infer_raw_is_not_in_the_main_help(tmp_path):
     assert "infer-raw" not in detect_video("--help", cwd=tmp_path).stdout
     assert "--input" in detect_video("infer-raw", "--help", cwd=tmp_path).stdout
+
+
+def test_a_description_and_the_families_are_printed(tmp_path):
+    put("dots.onnx", tmp_path, None)
+    done = detect_video("models", "describe", "dots.onnx", "-o", "-", cwd=tmp_path)
+    assert yaml.safe_load(done.stdout)["outputs"]
+    written = detect_video("models", "describe", "dots.onnx", cwd=tmp_path)
+    assert written.stdout.startswith(done.stdout)
+    assert (tmp_path / "dots.describe.yaml").read_text() == done.stdout
+    done = detect_video("models", "families", cwd=tmp_path)
+    assert all(one["name"] in done.stdout for one in family_listing())

@@ -12,6 +12,8 @@ from fractions import Fraction
 from pathlib import Path
 
 import av
+import cv2
+import numpy as np
 import pytest
 
 from detector.core.config.schema import OutputConfig
@@ -205,3 +207,21 @@ def test_what_no_pipe_of_video_holds_is_refused() -> None:
     picture = SourceInfo("a.jpg", "pictures", 8, 8, Fraction(1), Fraction(1))
     with pytest.raises(UsageError, match="needs a video"):
         OutputPlan(wanted, ["a.jpg"], streams=True).paths("a.jpg", picture)
+
+
+def test_an_output_that_no_source_can_have_is_refused_and_one_that_some_can_is_not(tmp_path):
+    cv2.imwrite(str(tmp_path / "a.png"), np.zeros((8, 8, 3), np.uint8))
+    pictures, clip = str(tmp_path / "a.png"), str(write_video(tmp_path / "in.mp4", 2))
+    wanted = OutputConfig(save=("overlay",))
+    with pytest.raises(UsageError, match=r"needs a video, but .*a\.png"):
+        OutputPlan(wanted, [pictures, pictures]).check_sources(None)
+    OutputPlan(wanted, [pictures, clip]).check_sources(None)  # said of the one that has none
+    OutputPlan(wanted, [clip]).check_sources(None)
+
+
+def test_what_ends_a_run_is_a_document_where_one_was_asked_for(tmp_path):
+    done = detect_video("nothing-*.mp4", "--json", cwd=tmp_path)
+    assert json.loads(done.stdout)["exit"]["code"] == done.returncode == 3
+    assert json.loads(done.stdout)["exit"]["reason"] in done.stderr
+    silent = detect_video("nothing-*.mp4", cwd=tmp_path)
+    assert (silent.returncode, silent.stdout) == (3, "")

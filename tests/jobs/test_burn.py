@@ -140,3 +140,11 @@ def test_a_run_refuses_what_an_overlay_cannot_do(made: Path, tmp_path: Path) -> 
     command = ["ffmpeg", "-v", "error", "-i", source, "-an", "-c", "copy", raw]
     subprocess.run(list(map(str, command)), check=True)
     assert_one_line_error(run(raw, *both), 2, "carry no times", "--save video")
+
+
+@pytest.mark.slow
+def test_one_that_is_not_there_keeps_no_other_from_being_made(made: Path, tmp_path: Path) -> None:
+    done = detect_video("burn", "nothing.mkv", made / "x.mkv", "-o", "both/", cwd=tmp_path)
+    assert done.returncode == 3
+    assert len(done.stderr.splitlines()) == 1
+    assert [path.name for path in (tmp_path / "both").iterdir()] == ["x-burnt.mp4"]

@@ -3,11 +3,13 @@
 import random
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
 from detector.core.loop.overlapped import frames_overlapped
 from detector.core.loop.parts import Progress
+from detector.core.loop.queues import Queue
 from detector.core.loop.sync import frames_in_turn
 from detector.core.run.looping import Loop
 from detector.core.session.outcome import SourceRun
@@ -15,6 +17,7 @@ from detector.core.stages.still import LEVELS, Stillness
 from detector.core.timeline import OffTimeline, Timeline
 from tests.covering import covering
 from tests.loop.stubs import stub_parts, work_calls
+from tests.waiting import wait_for
 
 LOOPS = [frames_in_turn, frames_overlapped]
 COMBINATIONS = covering([1, 2, 3], [1, 2, 3], [1, 2, 3, 5], [1, 2], [0, 1, 2, 7], together=3)
@@ -159,3 +162,31 @@ def test_memory_bound_holds_with_large_pictures():
     parts = stub_parts(100, requests=8, concurrency=4, image_bytes=3 * 8 * 8 * 3)
     consume(parts, frames_overlapped)
     assert len(parts.source.buffers) <= 3
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_clock_is_for_frames_that_arrived(loop):
+    """A run over a file has frames without an arrival, whatever the loop was given."""
+    parts = replace(stub_parts(5), clock=time.perf_counter_ns)
+    assert consume(parts, loop)[0] == expected(5)
+
+
+def test_a_full_queue_waits_until_there_is_room_again():
+    """Woken while it is still full, it goes on waiting."""
+    queue, track, put = Queue("queue", 1), OffTimeline().track("t"), []
+
+    def fill():
+        for i in range(3):
+            queue.put(track, i, i)
+            put.append(i)
+
+    thread = threading.Thread(target=fill, daemon=True)
+    thread.start()
+    for taken in range(3):
+        wait_for(lambda taken=taken: len(put) == taken + 1)
+        with queue._changed:
+            queue._changed.notify_all()  # as of somebody else's change
+        thread.join(0.02)
+        assert (len(put), len(queue._items)) == (taken + 1, 1)
+        assert queue.get(track, taken) == taken
+    thread.join(10)

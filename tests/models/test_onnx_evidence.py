@@ -7,6 +7,7 @@ the scores (tests/models/exports.py), so that boxes and scores are known beforeh
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -16,6 +17,7 @@ from detector import Detector
 from detector.core.engines import usable
 from detector.core.errors import ModelError
 from detector.core.models.formats.onnx.evidence import Inside
+from detector.core.models.formats.onnx.guess import Guess, guess_outputs
 from tests.models import exports
 from tests.models.exports import BOXES, CORNERS, IMAGENET, SIDE, STATED, Export
 from tests.models.test_onnx_families import BOTH, detect, picture
@@ -668,3 +670,10 @@ def test_what_describe_writes_of_a_known_file_reads_it_alike(tmp_path, graph):
     assert detect(path, conf=0.0) == detect(path, conf=0.0, describe=str(description)) != []
     assert replace(known.input, stride=32) == replace(again.input, stride=32)
     assert again.needs_nms == known.needs_nms
+
+
+@pytest.mark.parametrize("answers", [None, {}, {"x": np.zeros((1, 7, 7, 3), np.float32)}])
+def test_a_probe_that_shows_nothing_guesses_nothing(answers):
+    shown = SimpleNamespace(probe=lambda: answers, width=64, height=64)
+    assert guess_outputs(shown) == Guess()
+    assert guess_outputs(shown).words() == ""

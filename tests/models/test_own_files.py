@@ -250,3 +250,15 @@ def test_a_description_takes_the_place_of_ours_alone():
     assert [(one.key, one.value) for one in network.graph.metadata_props] == [
         ("author", "somebody")
     ]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_graph_of_half_precision_says_so(tmp_path, precision):
+    from detector.core.engines._built.store import export
+    from detector.core.models.graph.halves import convert_to_halves
+
+    network = open_network(darknet(tmp_path)[0], random_seed=3)
+    if precision != "fp32":
+        network = convert_to_halves(network, precision)
+    said = [one for one in open_network(export(network, tmp_path).path).warnings if "fp16" in one]
+    assert len(said) == (precision == "fp16")

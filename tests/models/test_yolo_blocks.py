@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import yaml
 from detector.core.errors import ModelError
 from detector.core.models.formats.yolo.blocks import BLOCKS, Design
 from detector.core.models.formats.yolo.description import parse_description
+from detector.core.models.formats.yolo.random_numbers import RandomNumbers
 from detector.core.models.graph.build import count_macs, good_name
 from tests.checkpoints import module, saved
 from tests.known_answers import plain_conv, run_once
@@ -376,3 +378,12 @@ def test_one_seed_gives_one_network_another_another():
     assert first.sha256 == again.sha256 != other.sha256
     assert first.graph.graph.initializer[0].raw_data != other.graph.graph.initializer[0].raw_data
     assert "(seed 1)" in first.warnings[-1]
+
+
+def test_random_numbers_see_a_folded_picture_as_focus_folds_it():
+    """ultralytics' Focus: even rows of even columns first, then odd rows, then odd columns."""
+    x = np.arange(3 * 4 * 6, dtype=np.float32).reshape(3, 4, 6)
+    values = SimpleNamespace(_values={"picture": x})
+    folded = SimpleNamespace(name="f", folded=SimpleNamespace(name="picture"))
+    wanted = np.concatenate([x[:, ::2, ::2], x[:, 1::2, ::2], x[:, ::2, 1::2], x[:, 1::2, 1::2]])
+    assert (RandomNumbers._value(values, folded) == wanted).all()

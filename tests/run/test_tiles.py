@@ -166,3 +166,24 @@ def test_auto_is_decided_once_and_documented(tmp_path, monkeypatch):
     tiles = document["config"]["input"]["tiles"]
     assert Tiling.parse(tiles).inputs == document["tiles"]
     assert any("auto" in note for note in document["notes"])
+
+
+def test_a_look_sees_several_places_of_a_video_and_the_first_pictures_of_a_folder(tmp_path):
+    clip = write_video(tmp_path / "clip.mp4", 100)
+    shots = tmp_path / "shots"
+    shots.mkdir()
+    for i in range(3):
+        cv2.imwrite(str(shots / f"{i}.png"), np.full((48, 64, 3), 40 * i, np.uint8))
+    plan = resolve(Config().with_options({"engine": "null"}))
+    frames, info = first_look._frames_of(plan, str(clip))
+    with sources.open(str(clip)) as source:
+        of_the_clip = [frame.image.copy() for frame in iter(source.read, None)]
+    at = [
+        next(i for i, one in enumerate(of_the_clip) if np.array_equal(one, frame))
+        for frame in frames
+    ]
+    assert info.kind == "video"
+    assert len(at) == first_look.FRAMES
+    assert max(at) - min(at) > 50
+    frames, info = first_look._frames_of(plan, str(shots))
+    assert [frame[0, 0, 0] for frame in frames] == [0, 40, 80]

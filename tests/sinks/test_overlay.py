@@ -20,9 +20,9 @@ from detector.core import sinks
 from detector.core.config.schema import Config
 from detector.core.errors import OutputError, SourceError, UsageError
 from detector.core.run.reading import Reading
-from detector.core.sinks.overlay import ass, fonts
+from detector.core.sinks.overlay import ass, carried, fonts
 from detector.core.sinks.overlay.carried import NAME, Overlay, decode_row, encode_row
-from detector.core.stages.annotate import PlacedLabel, Style, annotate, lay_out
+from detector.core.stages.annotate import Layout, PlacedLabel, Style, annotate, lay_out
 from detector.core.types import Detections
 from tests.fonts import make_font
 
@@ -457,3 +457,15 @@ def test_the_description_is_a_document_in_front(clip: Path, tmp_path: Path) -> N
         (about,) = (s for s in container.streams if s.metadata.get("filename") == NAME)
         assert about.metadata["mimetype"] == "application/json"
         assert b'"program": "detect-video 9"' in bytes(about.data)
+
+
+def test_a_dot_begins_at_its_boxes_corner():
+    layout = Layout(2, [[10, 20, 90, 80]], [0], [], [], [0])
+    assert ass._dot(layout, 0) == (10, 20, 17, 20, 17, 27, 10, 27)
+
+
+def test_a_rate_of_an_overlay_fits_a_container():
+    assert carried._ratio((30000, 1001)) == (30000, 1001)
+    for pair in ((1 << 31, 1), (1, 1 << 31), (0, 1), (1, 0), (-1, 1)):
+        with pytest.raises(ValueError, match="is no rate"):
+            carried._ratio(pair)

@@ -229,9 +229,15 @@ def test_coasting_boxes_are_dashed_in_both_kinds_of_pictures() -> None:
 @pytest.mark.parametrize("box", [(0, 0, 1, 1), (5, 5, 9, 300), (-10, -10, 700, 20)])
 @pytest.mark.parametrize("line", [1, 2, 5])
 def test_dashes_of_any_box(box: tuple[int, int, int, int], line: int) -> None:
-    for x1, y1, x2, y2 in dashes(box, line):
+    drawn = dashes(box, line)
+    for x1, y1, x2, y2 in drawn:
         assert x1 < x2
         assert y1 < y2
+    # The upper side begins and ends with one.
+    before, behind = line // 2, line // 2 + 1
+    above = [one for one in drawn if (one[1], one[3]) == (box[1] - before, box[1] + behind)]
+    assert min(x1 for x1, *_ in above) == box[0] - before
+    assert max(x2 for _, _, x2, _ in above) == max(box[0], box[2] - 1) + behind
 
 
 # ----------------------------------------------------------------------

@@ -244,3 +244,11 @@ def last_picture() -> np.ndarray[Any, Any]:
 
 def test_csv_without_tracks_has_no_column() -> None:
     assert Asked.of(resolve_config(None, {})).writing["tracks"] is False
+
+
+@pytest.mark.parametrize(
+    ("every", "looks"), [(None, False), ("1", False), ("2", True), ("auto", True)]
+)
+def test_frames_are_left_out_where_that_is_asked_for(every, looks):
+    made = stage(**({} if every is None else {"infer_every": every}))
+    assert (made.schedule is not None) == looks

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
 
 from detector.core import engines
 from detector.core.engines import trt
 from detector.core.engines.base import EngineOptions
-from detector.core.engines.trt import abilities
+from detector.core.engines.trt import abilities, driver
 from detector.core.errors import EngineError
 from tests.engines.trt.opening import opened
 from tests.fakes.install import install
@@ -103,3 +104,19 @@ def test_auto_takes_trt_where_it_is_usable_and_not_on_the_cpu(monkeypatch):
     assert engines.choose_by_rank()[0] == "trt"
     assert engines.choose_by_rank(device="cuda:0")[0] == "trt"
     assert engines.choose_by_rank(device="cpu")[0] == "ort"
+
+
+class FailingDriver:
+    """libcuda, of which one function gives error 2 and has no name for it."""
+
+    def __init__(self, fails: str) -> None:
+        self._codes = {fails: 2, "cuGetErrorName": 1}
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        return lambda *_: self._codes.get(name, 0)
+
+
+@pytest.mark.parametrize("fails", ["cuDeviceGet", "cuDeviceGetName", "cuDeviceTotalMem_v2"])
+def test_a_call_of_the_driver_that_fails_is_named(fails):
+    with pytest.raises(driver.DriverError, match=f"^{fails}: error 2$"):
+        driver._gpu(FailingDriver(fails), 0)

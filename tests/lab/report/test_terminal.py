@@ -100,6 +100,16 @@ def test_it_is_short_and_no_word_is_broken(width):
     assert "3 more notes" in text
 
 
+@pytest.mark.parametrize(("width", "longest"), [(80, 24), (82, 26), (200, 26)])
+def test_bars_are_as_long_as_there_is_room_within_bounds(width, longest):
+    bars = [
+        len(found)
+        for line in brief(width).splitlines()
+        for found in re.findall(r"[█░#.]{9,}", line)
+    ]
+    assert set(bars) == {longest}
+
+
 def test_what_to_type_can_be_typed(tmp_path, monkeypatch):
     """The path as it was given, for the shell; nothing of a pipe, which comes once."""
     monkeypatch.chdir(tmp_path)
