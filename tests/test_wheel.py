@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import CHECKOUT
+from tests.conftest import CHECKOUT, night
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ CHECKERS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("checker", CHECKERS)
+@pytest.mark.parametrize("checker", ["mypy", night("pyright")])
 def test_a_type_checker_sees_the_real_types(site, tmp_path, checker):
     """README's example, right calls and wrong ones: an error in each wrong line and in no other."""
     if find_spec(checker) is None or (checker == "pyright" and shutil.which("node") is None):

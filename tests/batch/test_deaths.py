@@ -21,6 +21,7 @@ def test_what_ends_its_worker_costs_two_processes_and_nothing_else(tmp_path):
     assert again.result["items"]["skipped"] == 9
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="machine: ray is not installed")

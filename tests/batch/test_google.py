@@ -37,6 +37,7 @@ def store(monkeypatch):
     forget_stores()
 
 
+@pytest.mark.nightly
 def test_a_job_of_the_command_line(store, tmp_path):
     write_network(tmp_path)
     for name in ("in/a.mp4", "in/sub/b.mp4"):

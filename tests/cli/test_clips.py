@@ -9,8 +9,8 @@ import pytest
 from tests.cli.command import decoded, detect_video, rows_of, summary_of
 from tests.conftest import night
 
-CLIPS = ["traffic.mp4", "people.mp4"]
-AT_NIGHT = ["bench_720p.mp4", "person-bicycle-car-detection.mp4"]
+CLIPS = ["people.mp4"]
+AT_NIGHT = ["traffic.mp4", "bench_720p.mp4", "person-bicycle-car-detection.mp4"]
 
 
 def model(shared, name="yolo-fastest-1.1"):

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from detector.core import errors, sinks
+from detector.core import errors, sinks, wings
 from detector.core.cli.group import command_names
 from detector.core.cli.habits import HABITS, WORDS
 from detector.lab.profile import list_passes
 from tests.cli.command import detect_video
-from tests.conftest import CHECKOUT
+from tests.conftest import CHECKOUT, night
 from tests.lab.profile.budgets import with_short_budgets
 from tests.live.servers import http
 
@@ -61,6 +61,8 @@ def command_lines():
 ALL = list(dict.fromkeys(command_lines()))  # some stand on both pages
 OF_CAMERAS = [line for line in ALL if re.search(r"rtsp://|cameras\.yaml|--loop", line)]
 LINES = [line for line in ALL if line not in OF_CAMERAS]
+# These measure for seconds, and have tests of their own: by day their options are read.
+LONG = [line for line in LINES if line.split()[1] in ("compare", "doctor", "profile", "tune")]
 
 
 def test_there_are_some():
@@ -69,7 +71,7 @@ def test_there_are_some():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("line", [night(line) if line in LONG else line for line in LINES])
 def test_command_line(shared, tmp_path, line):
     (tmp_path / "in.mp4").symlink_to(shared / "data/videos/people.mp4")
     (tmp_path / "shots").symlink_to(shared / "data/photos")
@@ -101,6 +103,12 @@ def test_command_line(shared, tmp_path, line):
     process = detect_video(*words, *short, cwd=tmp_path, env=env)
     assert process.returncode == 0, process.stderr
     assert process.stderr == ""
+
+
+@pytest.mark.parametrize("line", LONG)
+def test_options_of_a_command_line(line):
+    name, *words = shlex.split(line)[1:]
+    assert importlib.import_module(wings.commands()[name]).command.make_context(name, words).params
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ import pytest
 
 from tests.cli.command import COMMAND, decoded, heeds_signals, interruptible
 from tests.cli.small import write_network
+from tests.conftest import night
 from tests.sources.clips import write_video
 from tests.waiting import wait_for
 
@@ -190,7 +191,7 @@ def test_a_signal_at_any_moment_of_a_run(tmp_path, number, pytestconfig):
     [
         (signal.SIGTERM, "compare in.mp4 --model x.cfg --engine ort,null --rounds 1 --frames 6"),
         (signal.SIGHUP, "build x.cfg --precision int8 --calibrate in.mp4 --calibrate-frames 4"),
-        (
+        night(
             signal.SIGINT,
             "profile in.mp4 --model x.cfg --engine ort --only loop,what_if --what-if-seconds 1 "
             "--run-dir run --json",

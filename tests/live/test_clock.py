@@ -12,6 +12,7 @@ from tests.live.program import UnavailableError
 pytestmark = [pytest.mark.net, pytest.mark.slow]
 
 
+@pytest.mark.nightly
 def test_a_day_an_hour_and_a_year_ahead_and_back_lose_no_row_and_no_file(tmp_path: Path) -> None:
     try:
         found = check_clock(tmp_path, "annotated", 6, 3.0, "null", 0)

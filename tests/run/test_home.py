@@ -22,13 +22,13 @@ from detector.core.run.detect import detect
 from detector.core.run.outputs import OutputPlan
 from detector.core.run.self_timing import SWITCH
 from detector.core.session.store import Session
-from tests.conftest import CHECKOUT
+from tests.conftest import CHECKOUT, night
 
 CLIP = CHECKOUT / "videos" / "street.mp4"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["ort", "openvino", "torch"])
+@pytest.mark.parametrize("engine", ["ort", "openvino", night("torch")])
 def test_the_default_job_leaves_nothing_but_a_key_in_an_empty_home(
     tmp_path: Path, engine: str
 ) -> None:

@@ -1,4 +1,7 @@
-"""One profile of everything on each engine: what can run here runs, and its figures agree."""
+"""One profile of everything on each engine: what can run here runs, and its figures agree.
+
+By day test_pinned.py runs every pass, and each pass has tests of its own.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,15 @@ import pytest
 from detector.core import engines
 from detector.lab.profile import choose_passes
 from tests.cli.command import detect_video, summary_of
-from tests.conftest import CHECKOUT, night
+from tests.conftest import CHECKOUT
 from tests.lab.profile.budgets import with_short_budgets
 from tests.lab.profile.test_layers_pass import check
 from tests.networks import open_network
 
 STREET = CHECKOUT / "videos/street.mp4"
 ENGINES = ["ort", "torch", "openvino"]
-# torch's own passes are those of test_more_passes.py by day, openvino's those of test_pinned.py.
-AT_NIGHT = [name if name == "ort" else night(name) for name in ENGINES]
 PATIENCE_S = 560  # a dozen runs; a machine that is shared takes several times longer
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(PATIENCE_S + 40)]
 # What a machine may lack: a GPU, counters of energy, counters of the processor.
 MACHINES = {"device", "energy", "counters"}
 
@@ -111,11 +113,10 @@ def check_everything(place, document, engine):
     check(document)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(PATIENCE_S + 40)
-@pytest.mark.parametrize("engine", AT_NIGHT)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_the_default_model(tmp_path, engine):
-    document = profiled(tmp_path, engine, 12, "--size", "416x256")  # half of its work
+    own = () if engine == "ort" else ("--size", "416x256")  # half of the work for the other two
+    document = profiled(tmp_path, engine, 12, *own)
     check_everything(tmp_path, document, engine)
     assert document["layers"]["engine"] == engine
     assert document["frames"]["written"] == 12
@@ -135,9 +136,7 @@ def test_the_default_model(tmp_path, engine):
         )
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(PATIENCE_S + 40)
-@pytest.mark.parametrize("engine", [*map(night, ENGINES)])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_published_figures(shared, tmp_path, engine):
     model = shared / "data/weights/yolov5n.pt"
     side = 640 if engine == "ort" else 320
@@ -148,9 +147,6 @@ def test_published_figures(shared, tmp_path, engine):
     assert document["roofline"]["flops"] / 1e9 == pytest.approx(published, rel=0.01)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(PATIENCE_S + 40)
-@pytest.mark.nightly
 @pytest.mark.parametrize("engine", ENGINES)
 def test_darknet(shared, tmp_path, engine):
     model = shared / "data/weights/yolo-fastest-1.1-xl.cfg"

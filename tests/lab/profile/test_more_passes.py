@@ -14,6 +14,7 @@ from tests.lab.profile.budgets import with_short_budgets
 from tests.networks import open_network
 
 STREET = CHECKOUT / "videos/street.mp4"
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]  # by day: test_pinned.py
 
 
 def profiled(place, engine, passes):
@@ -38,7 +39,6 @@ def profiled(place, engine, passes):
     return summary_of(done)
 
 
-@pytest.mark.slow
 def test_torch_and_device(tmp_path):
     if reason := engines.usable()["torch"]:
         pytest.skip(f"machine: engine torch: {reason}")
@@ -58,7 +58,6 @@ def test_torch_and_device(tmp_path):
     assert "over 5 steady frames" in table
 
 
-@pytest.mark.slow
 def test_sweep_and_passes_of_other_engines(tmp_path):
     document = profiled(tmp_path, "ort", "torch,sweep")
     assert [*document["not_available"]] == ["torch"]
