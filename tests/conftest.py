@@ -29,6 +29,7 @@ CHECKOUT = Path(__file__).parents[1]
 os.environ["DETECT_VIDEO_SELF_TIMING"] = "0"
 
 
+PARTS = 4  # processes of scripts/test
 # Of the scheduler, as the tests began.
 ORDINARY = os.sched_getscheduler(0) if hasattr(os, "sched_getscheduler") else 0
 
@@ -52,6 +53,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker("slow")
+    _deal(items)
+
+
+def _deal(items: list[pytest.Item]) -> None:
+    """Puts files in an order in which no process of xdist is left alone with long tests at the end:
+    each begins with a part of the list, and takes from the ends of the others' parts."""
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    long = [any(one.get_closest_marker("slow") for one in tests) for tests in files.values()]
+    parts: list[list[list[pytest.Item]]] = [[] for _ in range(PARTS)]
+    for wanted in (True, False):
+        some = [tests for tests, found in zip(files.values(), long, strict=True) if found == wanted]
+        for part, dealt in enumerate(parts):
+            dealt += some[part::PARTS]
+    items[:] = [item for part in parts for tests in part for item in tests]
 
 
 def pytest_collection_finish() -> None:
