@@ -29,7 +29,7 @@ CHECKOUT = Path(__file__).parents[1]
 os.environ["DETECT_VIDEO_SELF_TIMING"] = "0"
 
 
-PARTS = 4  # processes of scripts/test
+PARTS = 5  # processes of scripts/test
 # Of the scheduler, as the tests began.
 ORDINARY = os.sched_getscheduler(0) if hasattr(os, "sched_getscheduler") else 0
 
@@ -83,6 +83,18 @@ def own_secrets() -> Iterator[None]:
     before = set(secrets._secrets), secrets._pattern
     yield
     secrets._secrets, secrets._pattern = before
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_environment() -> Iterator[None]:
+    """Importing ray or mlflow sets variables, after which no fork is as good as an interpreter."""
+    before = dict(os.environ)
+    yield
+    for name in {*before, *os.environ} - {"PYTEST_CURRENT_TEST"}:
+        if name in before:
+            os.environ[name] = before[name]
+        else:
+            del os.environ[name]
 
 
 @pytest.fixture(scope="session")
