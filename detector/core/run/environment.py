@@ -86,7 +86,7 @@ def _version_of(name: str) -> str | None:
         distribution = importlib.metadata.distribution(name)
     except importlib.metadata.PackageNotFoundError:
         return None
-    # ``distribution.version`` parses all of the file as an e-mail: a tenth of a short run's CPU.
+    # ``distribution.version`` parses all of the file as an e-mail, for each of fifteen packages.
     found = re.search("^Version: (.+)$", distribution.read_text("METADATA") or "", re.MULTILINE)
     return found[1] if found else distribution.version
 
