@@ -81,9 +81,9 @@ def commands() -> Mapping[str, str]:
     """``infer-raw`` -> "detector.core.commands.infer_raw": a file each. Imports none of them."""
     places = [f"detector.{wing}.commands" for wing in ("core", *names())]
     return {
-        info.name.replace("_", "-"): f"{place}.{info.name}"
+        name.replace("_", "-"): f"{place}.{name}"
         for place in places
-        for info in pkgutil.iter_modules([str(ROOT.joinpath(*place.split(".")[1:]))])
+        for name in list_files(str(ROOT.joinpath(*place.split(".")[1:])))
     }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import re
 from pathlib import Path
 from typing import Any
 
@@ -83,12 +82,9 @@ def _list_libraries() -> list[str]:
 
 def _version_of(name: str) -> str | None:
     try:
-        distribution = importlib.metadata.distribution(name)
+        return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
-    # ``distribution.version`` parses all of the file as an e-mail, for each of fifteen packages.
-    found = re.search("^Version: (.+)$", distribution.read_text("METADATA") or "", re.MULTILINE)
-    return found[1] if found else distribution.version
 
 
 def _first_line(path: str) -> str | None:

@@ -8,13 +8,13 @@ there. A rule over tables brings its own examples: ``bad`` fires it, ``clean`` d
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from detector.core import wings
 from detector.lab.session.audit import Finding, Severity
 
 FOLDER = Path(__file__).with_name("rules")
@@ -64,7 +64,7 @@ class Rule:
 def list_rules() -> tuple[Rule, ...]:
     """All of them, by file and place in it."""
     package = f"{__name__.rpartition('.')[0]}.{FOLDER.name}"
-    names = sorted(info.name for info in pkgutil.iter_modules([str(FOLDER)]))
+    names = wings.list_files(str(FOLDER))
     modules = [importlib.import_module(f"{package}.{name}") for name in names]
     return tuple(rule for module in modules for rule in module.RULES)
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import importlib
 import os
-import pkgutil
 from pathlib import Path
 from typing import TypeVar
 
+from detector.core import wings
 from detector.core.errors import SourceError, UsageError
 from detector.core.sources._contents import VIDEOS
 from detector.lab.datasets.base import (
@@ -40,8 +40,7 @@ def detection_formats() -> dict[str, DetectionFormat]:
 
 def _formats(kind: type[Kind]) -> dict[str, Kind]:
     modules = [
-        importlib.import_module(f"{__name__}.{module.name}")
-        for module in pkgutil.iter_modules(__path__)
+        importlib.import_module(f"{__name__}.{name}") for name in wings.list_files(*__path__)
     ]
     formats = [each for module in modules for each in getattr(module, "FORMATS", ())]
     named = {each.name: each for each in formats if isinstance(each, kind)}

@@ -18,7 +18,6 @@ pass, over the plain one's. A pass that does not gives the reason in ``undisturb
 from __future__ import annotations
 
 import importlib
-import pkgutil
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -27,7 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from detector.core import sources
+from detector.core import sources, wings
 from detector.core.config.schema import Config
 from detector.core.errors import DetectVideoError, UsageError
 from detector.core.errors.machine import NotHereError
@@ -74,7 +73,7 @@ def open_pass(name: str) -> Pass[Any]:
 
 
 def _list_files() -> set[str]:
-    return {info.name for info in pkgutil.iter_modules(__path__) if info.name not in BESIDE}
+    return {name for name in wings.list_files(*__path__) if name not in BESIDE}
 
 
 def _in_order(names: set[str]) -> list[str]:

@@ -6,13 +6,13 @@ Each stands in a file of ``parts/``, in its list ``PARTS``, and is found by stan
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from detector.core import wings
 from detector.core.tables import Table
 from detector.lab.report.html.drawings import section, text
 from detector.lab.session.passes import PassRecord
@@ -90,7 +90,7 @@ def stages_of(session: SavedSession) -> list[str]:
 def list_parts() -> tuple[Part, ...]:
     """All of them, in the order of the page."""
     package = f"{__name__.rpartition('.')[0]}.{FOLDER.name}"
-    names = sorted(info.name for info in pkgutil.iter_modules([str(FOLDER)]))
+    names = wings.list_files(str(FOLDER))
     modules = [importlib.import_module(f"{package}.{name}") for name in names]
     return tuple(sorted((one for each in modules for one in each.PARTS), key=lambda one: one.place))
 

@@ -32,7 +32,6 @@ def test_what_runs_as_fast_already_needs_no_change(tmp_path):
     assert not [one for one in json.loads(audit.stdout)["findings"] if "pass-" in one["rule"]]
 
 
-@pytest.mark.nightly
 @pytest.mark.slow
 def test_what_nothing_reaches_is_a_failed_gate(tmp_path):
     done = profile(tmp_path, 900000, "--target-seconds", 4)

@@ -12,11 +12,12 @@ layouts have the same shape, the graph itself is asked (formats/onnx/evidence.py
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+from detector.core import wings
 
 if TYPE_CHECKING:
     from detector.core.models.layouts.base import Decoder, Layout
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
 def layouts() -> Mapping[str, Layout]:
     """Name -> layout, in the order in which they are tried: first those that most proves."""
     modules = [
-        importlib.import_module(f"{__name__}.{info.name}")
-        for info in pkgutil.iter_modules(__path__)
+        importlib.import_module(f"{__name__}.{name}") for name in wings.list_files(*__path__)
     ]
     found: list[Layout] = [module.LAYOUT for module in modules if hasattr(module, "LAYOUT")]
     found.sort(key=lambda layout: (layout.order, layout.name))
