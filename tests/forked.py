@@ -44,6 +44,7 @@ LIBRARIES = ("click", "numpy", "yaml", "cv2", "av", "onnx", "rich.console", "nvt
 TORCH = "torch"
 NEED_TORCH = "detector.core.engines.torch."
 LENGTH = struct.Struct("!Q")
+MEASURED = "COVERAGE_PROCESS_START"  # each fork notes what it runs, for scripts/branches
 AT_START = dict(os.environ)
 # What a fork finds in its own environment, because we and the libraries read it when it is needed.
 # What differs in any other variable takes a new interpreter. PYTHONPATH: see ``become``.
@@ -106,7 +107,7 @@ class Server:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.forked", self._path, *self._libraries],
             cwd=CHECKOUT,
-            env=AT_START,
+            env={name: value for name, value in AT_START.items() if name != MEASURED},
             text=True,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -312,6 +313,8 @@ def become(request: dict[str, Any]) -> None:
     sys.path[0] = os.getcwd()
     sys.argv = ["detector", *request["argv"]]
     _run_site_customisation()
+    if MEASURED in os.environ:
+        importlib.import_module("coverage").process_startup()
     runpy.run_module("detector", run_name="__main__", alter_sys=True)
 
 
