@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -124,6 +125,13 @@ def _never_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
     if not reason.startswith("machine:"):
         report.outcome = "failed"
         report.longrepr = f"skipped, where DETECT_VIDEO_NO_SKIP says that nothing may be: {reason}"
+
+
+def pytest_sessionfinish() -> None:
+    """What a process of xdist ran is kept for scripts/branches: it may be killed before its end."""
+    coverage = sys.modules.get("coverage")
+    if coverage is not None and (running := coverage.Coverage.current()) is not None:
+        running.save()
 
 
 def pytest_runtest_setup() -> None:
