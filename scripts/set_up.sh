@@ -50,15 +50,15 @@ fetch_wheels() {
   done
 }
 
-# supervision and its trackers, for the tests of Detections.to_supervision: a folder of their own, .venv/supervision. What
-# they bring (scipy, matplotlib: 80 MB) must not be there for the other tests, and trackers asks for an opencv-python that
+# supervision and its trackers, and pandas, for the tests of Detections.to_supervision and to_df: a folder of their own,
+# .venv/supervision. What they bring (scipy, matplotlib: 80 MB) must not be there for the other tests, and trackers asks for an opencv-python that
 # would lie over our cv2.
 fetch_supervision() {
   local folder="$ROOT/.venv/supervision"
   rm -rf -- "$folder"
   pip_install --no-deps --only-binary :all: --target "$folder" -c "$ROOT/constraints.txt" supervision trackers contourpy \
-    cycler defusedxml fonttools kiwisolver matplotlib pydeprecate pyparsing scipy tqdm ||
-    say "no supervision: its tests will skip"
+    cycler defusedxml fonttools kiwisolver matplotlib pandas pydeprecate pyparsing python-dateutil scipy six tqdm ||
+    say "no supervision and no pandas: their tests will skip"
 }
 
 # fresh NAME: does .venv hold what setup.py and constraints.txt ask for now?  stamp NAME: it does.

@@ -88,6 +88,26 @@ def test_two_streams_at_once_are_refused(model, clip):
         first.close()
 
 
+def test_a_closed_detector_refuses_pictures_and_streams(model):
+    detector = Detector(model, engine="null")
+    detector.close()
+    detector.close()
+    for call in (
+        lambda: detector(np.zeros((4, 4, 3), np.uint8)),
+        lambda: next(detector.stream("in.mp4")),
+    ):
+        with pytest.raises(DetectVideoError, match="closed"):
+            call()
+
+
+def test_a_number_is_a_webcam(model):
+    with (
+        Detector(model, engine="null") as detector,
+        pytest.raises(DetectVideoError, match="/dev/video93"),
+    ):
+        next(detector.stream(93))
+
+
 @pytest.mark.parametrize(
     "image", [None, np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3), np.float32)]
 )

@@ -120,6 +120,7 @@ def test_a_notebook_gets_a_picture_of_bounded_size():
 def test_a_table_for_pandas(monkeypatch):
     rows = three().to_dict()
     tracked = replace(three(), track_ids=np.array([7, -1, 8]))
+    monkeypatch.syspath_prepend(SUPERVISION)
     pandas = pytest.importorskip("pandas", reason="machine: pandas is not installed")
     table = three().to_df()
     assert list(table.columns) == ["class", "class_id", "score", "x1", "y1", "x2", "y2"]
@@ -135,6 +136,15 @@ def test_a_library_that_is_absent_is_named(monkeypatch, convert):
     monkeypatch.setitem(sys.modules, {"to_df": "pandas"}.get(convert, "supervision"), None)
     with pytest.raises(ImportError, match="pip install"):
         getattr(three(), convert)()
+
+
+def test_a_library_that_lacks_one_of_its_own_is_not_called_absent(monkeypatch, tmp_path):
+    (tmp_path / "pandas.py").write_text("import a_library_that_nobody_has\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "pandas", raising=False)
+    with pytest.raises(ModuleNotFoundError) as raised:
+        three().to_df()
+    assert raised.value.name == "a_library_that_nobody_has"
 
 
 def none() -> Detections:

@@ -48,6 +48,18 @@ def test_a_line_says_sizes_objects_and_times() -> None:
     assert "4 persons, 1 bus" in unmeasured
 
 
+def test_lines_go_to_the_console_or_to_whoever_prints_them() -> None:
+    said: list[str] = []
+    lines = PictureLines(None, said.append)
+    for name in ("a.jpg", "b.jpg"):
+        lines(*seen(name, [1], times()))
+    assert [line.split(" ")[0] for line in said] == ["picture,", "a.jpg", "b.jpg"]
+    frame, found = seen("c.jpg", [1], times())
+    frame.path = None  # of a video
+    lines(frame, found)
+    assert len(said) == 3
+
+
 @pytest.mark.parametrize(
     ("name", "counts", "batch"),
     covering(

@@ -21,7 +21,7 @@ from detector.core.errors import EngineError, SourceError, UsageError
 from detector.core.run import plan as plans
 from detector.core.run import signals
 from detector.core.run.loading import load_model
-from detector.core.session.document import DecodingFigures
+from detector.core.session.document import DecodingFigures, LiveMemory, Summary
 from detector.core.terminal.console import SafeConsole
 from detector.core.terminal.run import print_run
 from detector.lab.analysis.next_steps import next_steps
@@ -258,6 +258,32 @@ def test_reports_show_the_cameras(feeds):
     assert f"a: {result.summary.streams[0].processed} pictures" in said
     assert "outputs: live/CAMERA/" in said
     assert "decoding" not in said.partition("ledger of")[2], "these feeds decode nothing"
+    told_again = _printed_after_a_bad_day(result.summary)
+    assert "7 reconnects, 2 stalls" in told_again[True]
+    assert "12.5 MB" in told_again[False]
+    assert "end to end" not in told_again[False], "no picture was processed: there are no rates"
+    assert "session: " not in told_again[True]
+
+
+def _printed_after_a_bad_day(summary: Summary) -> dict[bool, str]:
+    """Verbose or not -> what stands there of a run without a result or a session."""
+    figures = {"start_mb": 100.0, "end_mb": 112.5, "peak_mb": 112.5, "slope_reason": None}
+    growth = {"slope_mb_per_hour": 12.5, "slope_low": 12.0, "slope_high": 13.0, "minutes": []}
+    streams = [replace(one, reconnects=7, stalls=2) for one in summary.streams]
+    frames = replace(summary.frames, written=0)
+    bad = replace(
+        summary,
+        streams=streams,
+        frames=frames,
+        memory=LiveMemory(**figures, **growth),
+        session=None,
+    )
+    said = {}
+    for verbose in (True, False):
+        console = SafeConsole(file=io.StringIO(), width=100)
+        print_run(console, bad, verbose=verbose)
+        said[verbose] = console.file.getvalue()
+    return said
 
 
 def test_decoding_is_a_line_beside_the_ledger(feeds):

@@ -83,6 +83,16 @@ def test_a_field_that_is_noise_is_a_corrupt_frame(folder):
     assert (len(frames), source.counts.bad, source.counts.corrupt) == (count, 0, 1)
 
 
+@pytest.fixture(autouse=True)
+def own_log(monkeypatch):
+    """A source that a test of another file has left to a thread, which still ends, listens too."""
+    level = av.logging.get_level()
+    av.logging.set_level(None)
+    monkeypatch.setattr(_complaints, "_log", _complaints._Log())
+    yield
+    av.logging.set_level(level)
+
+
 @pytest.fixture(scope="module")
 def patched_up(folder):
     """H.264 in which the second half of two pictures is noise: their decoder guesses it."""
@@ -336,6 +346,15 @@ def test_two_that_sweep_at_once_put_the_log_back_once(monkeypatch):
     listener.close()
     assert log._listeners == []
     assert av.logging.get_level() is None
+
+
+def test_who_opens_a_file_hears_it_whoever_has_turned_the_log_off(patched_up):
+    """Another thread's camera or encoder sets PyAV's level back while a first file is open."""
+    with sources.open(str(patched_up), decoder="av"):
+        av.logging.set_level(None)
+        frames, source = read_all(patched_up)
+        assert len(frames) == 40
+        assert source.counts.corrupt > 0
 
 
 def test_what_others_log_is_not_ours(folder):

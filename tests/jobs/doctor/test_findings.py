@@ -140,6 +140,31 @@ def test_the_exit_code_is_that_of_the_default_job(monkeypatch, job, code):
 
 
 @pytest.mark.slow
+def test_a_gpu_its_counters_and_what_is_in_force_are_told(monkeypatch):
+    monkeypatch.setattr(doctor, "try_default_job", lambda: {"error": None, "exit_code": 0})
+    fine = {"error": None, "precisions": {"fp32": None}, "seconds": 0.1}
+    monkeypatch.setattr(doctor, "try_engine", lambda name: fine)
+    monkeypatch.setattr(doctor, "time_encoders", lambda: {"error": "none", "exit_code": 5})
+    findings = doctor.examine(Config())
+    card = {"index": "0", "name": "NVIDIA H100", "compute_cap": "9.0", "driver_version": "570.1"}
+    card |= {"memory.free": "80000 MiB", "memory.total": "81559 MiB"}
+    findings["gpu"] |= {"gpus": [card, card | {"index": "1"}], "energy_readable": True}
+    findings["counters"]["rapl"] = {"intel-rapl:0": True, "intel-rapl:1": False}
+    forced = {"model": "street", "model_input": [352, 608], "reason": "fastest", "undo": "--no-x"}
+    findings["in_force"] = [forced]
+    out = io.StringIO()
+    print_findings(Console(file=out, width=200), findings)
+    said = out.getvalue()
+    assert "0: NVIDIA H100, compute capability 9.0, driver 570.1, 80000 MiB of 81559 MiB" in said
+    assert "1: NVIDIA H100" in said
+    assert "RAPL: intel-rapl:0; NVML energy readable" in said
+    assert "in force for street 608x352: fastest; --no-x" in said
+    findings["counters"]["rapl"] = {"intel-rapl:0": False}
+    print_findings(Console(file=out, width=200), findings)
+    assert "RAPL: there, but not readable" in out.getvalue()
+
+
+@pytest.mark.slow
 def test_a_narrow_terminal_gets_lines_of_whole_words(monkeypatch):
     monkeypatch.setattr(doctor, "try_default_job", lambda: {"error": None, "exit_code": 0})
     monkeypatch.setattr(

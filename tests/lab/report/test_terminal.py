@@ -4,6 +4,7 @@ run is.
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
@@ -11,6 +12,8 @@ from rich.console import Console
 
 from detector.core.analysis.summary import stage_rows, thread_rows
 from detector.core.session.codec import from_builtins
+from detector.core.terminal.console import SafeConsole
+from detector.core.terminal.models import progress_bar
 from detector.core.terminal.progress import LiveLine, line, shorten
 from detector.core.terminal.run import DROPPED, print_run
 from detector.core.terminal.tables import print_pieces
@@ -118,6 +121,76 @@ def test_what_to_type_can_be_typed(tmp_path, monkeypatch):
     text = brief(video={**DOCUMENT["video"], "path": "a b/in.mp4"})
     assert "tune 'a b/in.mp4'" in text
     assert "tune" not in brief(video={**DOCUMENT["video"], "path": "-"})
+
+
+def source(name, **more):
+    shared = ("video", "frames", "fps", "verdict", "outputs", "partial_outputs", "detections")
+    one = {key: DOCUMENT[key] for key in (*shared, "exit")}
+    return {**one, "video": {**one["video"], "path": name}, **more}
+
+
+def test_of_many_sources_six_have_a_line():
+    lines = brief(sources=[source(f"{at}.mp4") for at in range(9)]).splitlines()
+    assert sum(".mp4: 10 frames" in line for line in lines) == 6
+    assert any("3 more sources" in line for line in lines)
+
+
+def test_of_many_zones_eight_have_a_line():
+    def zone(at):
+        counts = {"person": {"entered": at, "left": 0}, "car": {"entered": 0, "left": 0}}
+        more = {"name": f"z{at}", "kind": "zone", "camera": "", "dwell_s": None}
+        return {**more, "counts": counts, "most": {"person": 4}}
+
+    zones = [zone(at) for at in range(11)]
+    lines = brief(sources=[source("a.mp4", zones=zones), source("b.mp4", zones=[])]).splitlines()
+    assert "a.mp4: z0: nothing; at most 4 at once" in lines
+    assert "a.mp4: z7: person entered 7; at most 4 at once" in lines
+    assert not any("z8" in line for line in lines)
+    assert any("3 more lines and zones" in line for line in lines)
+
+
+def test_what_a_device_computed_stands_beside_the_rates():
+    assert "33.1 FPS device" in brief(fps={**DOCUMENT["fps"], "device": 33.125})
+    assert "FPS device" not in brief()
+
+
+def test_a_precision_that_changed_nothing_is_the_first_note():
+    told = {"precision": "bf16", "precision_executed": {}, "precision_text": "-"}
+    assert "precision: it changed nothing" in brief(**told, precision_effect="it changed nothing")
+
+
+def test_without_a_session_no_report_is_offered():
+    assert "detect-video report" in brief()
+    out = io.StringIO()
+    print_run(Console(file=out, width=80), replace(document(), session=None))
+    assert "detect-video report" not in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("one_line", "lines"), [(False, {"fetching", "building"}), (True, {"building"})]
+)
+def test_a_line_for_each_thing_that_is_done_or_one_for_all(one_line, lines):
+    out = io.StringIO()
+    console = SafeConsole(file=out, width=80, force_terminal=True)
+    with progress_bar(console, True, one_line=one_line) as step:
+        assert step("fetching", 1, 4)
+        assert step("building", 4, 4)
+        out.truncate(0)
+        console._live_stack[-1].refresh()
+        shown = out.getvalue()
+    assert {word for word in ("fetching", "building") if word in shown} == lines
+    assert "100%" in shown
+    with progress_bar(console, False) as step:
+        assert step("fetching", 1, 4)
+
+
+def test_a_thread_that_never_ran_has_no_bar():
+    threads = DOCUMENT["threads"]
+    idle = dict.fromkeys(("busy_s", "wait_input_s", "other_s", "cpu_s", "wall_s"), 0.0)
+    late = {**threads["reader"], **idle, "waits": {}}
+    text = brief(sync=True, threads={**threads, "late": late})
+    assert "reader" in text
+    assert "late" not in text
 
 
 def test_a_stage_that_nobody_called_is_no_second_thread():
@@ -258,6 +331,7 @@ def test_live_line_on_a_terminal():
     live = LiveLine(Console(file=out, force_terminal=True, width=100))
     live.start(Info, Progress, Timeline(nvtx=False), None)
     live._thread.join(0.6)
+    live.stop()
     live.stop()
     assert "3/10 frames" in out.getvalue()
     assert live._thread is None

@@ -98,6 +98,7 @@ class _Log:
         with self._lock:
             if not self._listeners:
                 self._open()
+            self._listen()  # whoever else sets PyAV's level may have done so since the first
             self._hand_out()  # what was said before is for those who listened then
             self._listeners.append(listener)
         self.sweep()
@@ -120,10 +121,13 @@ class _Log:
     def _open(self) -> None:
         self._level = av.logging.get_level()
         self._skips_repeated = av.logging.get_skip_repeated()
-        av.logging.set_level(ERROR if self._level is None else max(self._level, ERROR))
-        av.logging.set_skip_repeated(False)  # two damaged packets may cause the same message
         self._capture = av.logging.Capture(local=False)
         self.records = self._capture.__enter__()
+
+    def _listen(self) -> None:
+        level = av.logging.get_level()
+        av.logging.set_level(ERROR if level is None else max(level, ERROR))
+        av.logging.set_skip_repeated(False)  # two damaged packets may cause the same message
 
     def _close(self) -> None:
         if self._redirected is not None:
