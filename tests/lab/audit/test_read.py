@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
+from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from detector.core.errors import SourceError, UsageError
+from detector.core.terminal.console import SafeConsole
+from detector.lab.audit.case import audit
 from detector.lab.audit.gather import gather
 from detector.lab.audit.machine import Machine, read_machine
 from detector.lab.audit.read import parse_tables, read_tables, read_titles
+from detector.lab.terminal.audit import print_audit
 
 PAGE = """# Results
 
@@ -127,6 +133,33 @@ def test_paths_of_other_kinds_are_refused(tmp_path: Path) -> None:
     for path in ("x.json", "broken.json", "x.exe", "."):
         with pytest.raises(UsageError):
             gather([str(tmp_path / path)], {}, Machine())
+
+
+def test_facts_of_a_machine_are_pairs(tmp_path: Path) -> None:
+    (tmp_path / "m.yaml").write_text("- cores\n- 8\n")
+    with pytest.raises(UsageError, match=r"m\.yaml.*peak: "):
+        read_machine([str(tmp_path / "m.yaml")])
+
+
+def test_five_hundred_paths_are_audited_and_no_more(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("model,FPS\na,5\n")
+    for paths, refused in ((500, False), (501, True)):
+        with pytest.raises(UsageError, match=f"{paths} paths") if refused else nullcontext():
+            assert len(gather([str(tmp_path / "t.csv")] * paths, {}, Machine()).tables) == 1
+
+
+def test_what_is_not_read_and_more_than_six_findings_are_said(tmp_path: Path) -> None:
+    rows = "".join(f"m{at},40,100,{at}\n" for at in range(8))
+    for at in range(8):
+        (tmp_path / f"{at}.csv").write_text(f"model,latency (ms),FPS,strangeness\n{rows}")
+    document = audit(gather([str(one) for one in sorted(tmp_path.iterdir())], {}, Machine()))
+    console = SafeConsole(file=io.StringIO(), width=120)
+    print_audit(console, document)
+    said = console.file.getvalue()
+    assert "strangeness" in said
+    assert said.count("not read: ") == 8
+    counts = Counter(one.rule for one in document.findings)
+    assert said.count("and 2 more (--json has all)") == list(counts.values()).count(8) > 0
 
 
 def test_a_list_of_rows_in_json_is_a_table(tmp_path: Path) -> None:
