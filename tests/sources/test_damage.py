@@ -324,6 +324,22 @@ def test_the_garbage_collector_may_close_a_source_at_any_moment(patched_up, monk
     assert av.logging.get_level() is None
 
 
+@pytest.mark.parametrize(
+    ("decoder", "opens"), [("opencv", "opencv.name_to_open"), ("av", "av.open_container")]
+)
+def test_a_source_that_could_not_be_opened_listens_no_longer(
+    patched_up, monkeypatch, decoder, opens
+):
+    def fail(path):
+        raise OSError("too many open files")
+
+    monkeypatch.setattr(f"detector.core.sources.video.{opens}", fail)
+    with pytest.raises(OSError, match="too many"):
+        sources.open(str(patched_up), decoder=decoder)
+    gc.collect()
+    assert av.logging.get_level() is None
+
+
 def test_two_that_sweep_at_once_put_the_log_back_once(monkeypatch):
     """The other one, or the garbage collector, comes between the look and the lock."""
     log = _complaints._log

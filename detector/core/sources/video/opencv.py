@@ -56,6 +56,7 @@ class OpenCVSource(SteppingSource):
         self._scratch: Image | None = None  # stored (not yet upright) picture, [h, w, 3] u8
         self._clock = Clock(video.names_in_log[0])
         self._complaints = Complaints(*video.names_in_log)
+        weakref.finalize(self, self._complaints.close)  # also where what follows fails
         self._capture = self._open_capture()
         # Not left to the garbage collector: it would wait for cv2's threads with the interpreter's
         # lock in hand, and one that has something to complain about waits for that lock.
