@@ -50,9 +50,9 @@ fetch_wheels() {
   done
 }
 
-# supervision and its trackers, and pandas, for the tests of Detections.to_supervision and to_df: a folder of their own,
-# .venv/supervision. What they bring (scipy, matplotlib: 80 MB) must not be there for the other tests, and trackers asks for an opencv-python that
-# would lie over our cv2.
+# supervision, its trackers, and pandas, for the tests of Detections.to_supervision and to_df: a folder of their own,
+# .venv/supervision. What they bring (scipy, matplotlib, pandas: 150 MB on disk) must not be there for the other tests,
+# and trackers asks for an opencv-python that would lie over our cv2.
 fetch_supervision() {
   local folder="$ROOT/.venv/supervision"
   rm -rf -- "$folder"

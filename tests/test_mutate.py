@@ -81,6 +81,16 @@ def test_tests_that_run_these_lines_see_a_fault(
     assert (found.start, min(found.stop, 17)) == (lines.start, lines.stop)
 
 
+def test_a_command_that_no_test_imports_meets_its_namesakes(mutate: ModuleType) -> None:
+    found = mutate.nearest(CHECKOUT / "detector/core/commands/build.py")
+    assert CHECKOUT / "tests/cli/test_build.py" in found
+
+
+def test_without_tests_none_are_run(mutate: ModuleType) -> None:
+    """pytest without a name runs all that there are."""
+    assert mutate.Copy.seen(None, ["detector/core/types.py"], [], slow=True) == []
+
+
 @pytest.mark.slow
 @pytest.mark.nightly  # some 30 files are read and compiled a thousand times
 def test_every_fault_called_equivalent_can_still_be_planted(mutate: ModuleType) -> None:
