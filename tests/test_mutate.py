@@ -81,6 +81,7 @@ def test_tests_that_run_these_lines_see_a_fault(
     assert (found.start, min(found.stop, 17)) == (lines.start, lines.stop)
 
 
+@pytest.mark.slow
 def test_a_command_that_no_test_imports_meets_its_namesakes(mutate: ModuleType) -> None:
     found = mutate.nearest(CHECKOUT / "detector/core/commands/build.py")
     assert CHECKOUT / "tests/cli/test_build.py" in found
