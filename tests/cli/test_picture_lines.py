@@ -48,7 +48,7 @@ def test_a_line_says_sizes_objects_and_times() -> None:
     assert "4 persons, 1 bus" in unmeasured
 
 
-def test_lines_go_to_the_console_or_to_whoever_prints_them() -> None:
+def test_without_a_console_whoever_prints_gets_the_lines() -> None:
     said: list[str] = []
     lines = PictureLines(None, said.append)
     for name in ("a.jpg", "b.jpg"):
