@@ -88,10 +88,14 @@ def own_secrets() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def own_environment() -> Iterator[None]:
-    """Importing ray or mlflow sets variables, after which no fork is as good as an interpreter."""
+    """Importing ray or mlflow sets variables, after which no fork is as good as an interpreter.
+
+    Those that our import of cv2 sets stay: without them cv2's log counts as one that the user
+    wants, and no damage is heard in it."""
     before = dict(os.environ)
     yield
-    for name in {*before, *os.environ} - {"PYTEST_CURRENT_TEST"}:
+    set_once = {"OPENCV_FFMPEG_LOGLEVEL", "OPENCV_VIDEOIO_V4L_SELECT_TIMEOUT"}
+    for name in {*before, *os.environ} - {"PYTEST_CURRENT_TEST"} - set_once:
         if name in before:
             os.environ[name] = before[name]
         else:

@@ -57,4 +57,6 @@ def test_nothing_to_assign(shape: tuple[int, int]) -> None:
 def test_overlaps() -> None:
     first = np.array([[0, 0, 10, 10], [5, 5, 5, 5]], float)
     second = np.array([[0, 0, 10, 10], [5, 0, 15, 10], [20, 20, 30, 30], [5, 5, 5, 5]], float)
-    assert overlaps(first, second) == pytest.approx(np.array([[1, 1 / 3, 0, 0], [0, 0, 0, 0]]))
+    expected = np.array([[1, 1 / 3, 0, 0], [0, 0, 0, 0]])
+    for scale in (1, 1 / 100):  # in pixels, and in parts of the picture
+        assert overlaps(first * scale, second * scale) == pytest.approx(expected)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import cv2
@@ -104,6 +105,8 @@ def test_verbose_prints_a_line_for_each_to_standard_error(shots: Path, tmp_path:
     assert (told.returncode, quiet.returncode, quiet.stderr) == (0, 0, "")
     lines = told.stderr.splitlines()
     assert [line.split()[0] for line in lines[-5:]] == [f"{at}.png" for at in range(5)]
+    spent = re.compile(r"; [0-9.]+ \+ [0-9.]+ \+ [0-9.]+ ms$")
+    assert all(map(spent.search, lines[-5:])), lines
     assert len(lines) == 6
     for name in ("shots-null-detected.jsonl", "shots-null-detected.csv"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()

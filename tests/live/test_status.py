@@ -144,11 +144,11 @@ def test_the_rate_is_a_count_over_a_span_and_none_in_an_outage() -> None:
 
 def test_what_came_while_it_was_opened_is_no_rate() -> None:
     status = Status(0)
-    status.connect(0)
+    status.connect(100 * S)
     for at_ms in [*range(25), *range(40, 1040, 40)]:
-        status.arrive(at_ms * S // 1000)
-    status.show(1 * S, 1, 640, 360)
-    facts = status.facts(1 * S)
+        status.arrive(100 * S + at_ms * S // 1000)
+    status.show(101 * S, 1, 640, 360)
+    facts = status.facts(101 * S)
     assert facts.received == 50
     assert facts.fps == pytest.approx(25, abs=0.1)
 

@@ -15,6 +15,7 @@ from detector.core.run.looping import Loop
 from detector.core.session.outcome import SourceRun
 from detector.core.stages.still import LEVELS, Stillness
 from detector.core.timeline import OffTimeline, Timeline
+from detector.core.timeline.spans import WAIT_OUTPUT
 from tests.covering import covering
 from tests.loop.stubs import stub_parts, work_calls
 from tests.waiting import wait_for
@@ -190,3 +191,13 @@ def test_a_full_queue_waits_until_there_is_room_again():
         assert (len(put), len(queue._items)) == (taken + 1, 1)
         assert queue.get(track, taken) == taken
     thread.join(10)
+
+
+def test_only_a_full_queue_is_a_wait():
+    timeline = Timeline()
+    track = timeline.track("t")
+    queue = Queue("queue", 2)
+    queue.put(track, 0, "a")
+    queue.put(track, 1, "b")
+    assert [queue.get(track, i) for i in range(2)] == ["a", "b"]
+    assert WAIT_OUTPUT not in {kind for _, kind in track.spans}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from detector.core.errors import ModelError, UsageError
+from detector.core.models.formats.onnx.tensors import MAX_RANK, check_tensors
 from tests.known_answers import run_once
 from tests.models import exports
 from tests.models.exports import STATED, Export
@@ -474,3 +477,11 @@ def test_names(tmp_path):
     assert open_network(
         str(tmp_path / "finished-yolov10.onnx"), names=str(tmp_path / "given.txt")
     ).names == ("a", "b", "c")
+
+
+@pytest.mark.parametrize(("rank", "fits"), [(MAX_RANK, True), (MAX_RANK + 1, False)])
+def test_dimensions_have_a_limit(rank, fits):
+    one = onnx.helper.make_tensor("one", onnx.TensorProto.FLOAT, [1] * rank, [0.0])
+    model = onnx.helper.make_model(onnx.helper.make_graph([], "g", [], [], [one]))
+    with nullcontext() if fits else pytest.raises(ModelError, match="shape"):
+        check_tensors(Path("m.onnx"), model)

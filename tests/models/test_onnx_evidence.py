@@ -15,7 +15,8 @@ import pytest
 
 from detector import Detector
 from detector.core.engines import usable
-from detector.core.errors import ModelError
+from detector.core.errors import ModelError, UsageError
+from detector.core.errors.guard import guarded, refuse_kept
 from detector.core.models.formats.onnx.evidence import Inside
 from detector.core.models.formats.onnx.guess import Guess, guess_outputs
 from tests.models import exports
@@ -632,6 +633,16 @@ def test_a_wrong_description_is_refused_by_its_key(tmp_path, text):
         open_network(path, describe=described(tmp_path, text))
     assert WRONG[text] in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_describe_keeps_the_files_of_the_model(tmp_path):
+    from detector.core.models import ModelRequest, describe
+
+    path = rows_of_six("csb").save(tmp_path / "m.onnx")
+    with guarded():
+        describe(ModelRequest(path))
+        with pytest.raises(UsageError, match="is the model file itself"):
+            refuse_kept(path)
 
 
 def test_what_describe_writes_runs(tmp_path, capsys):

@@ -51,10 +51,14 @@ def options(folder: Path, **more) -> Config:
     return Config().with_options({**given, "run_dir": str(folder / "run"), **more})
 
 
-def test_tiles_smaller_than_the_input_are_refused_before_anything_is_written(tmp_path):
+@pytest.mark.parametrize("size", [None, "608x352"])  # the video decides, or the user
+def test_tiles_smaller_than_the_input_are_refused_before_anything_is_started(
+    tmp_path, monkeypatch, size
+):
     clip = write_video(tmp_path / "clip.mp4", 4)
+    monkeypatch.delattr("detector.core.engines.open")
     with pytest.raises(UsageError, match="8x8"):
-        detect([str(clip)], options(tmp_path / "out", tiles="8x8"))
+        detect([str(clip)], options(tmp_path / "out", tiles="8x8", size=size))
     assert not (tmp_path / "out").exists()
 
 

@@ -38,6 +38,24 @@ def test_a_folder_used_again_holds_one_run_and_the_users_own_files(tmp_path):
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
+def test_rows_of_which_none_fitted_leave_no_file(tmp_path):
+    """Every frame has a row, so an empty file is one whose rows were taken back."""
+    session = Session.create(str(tmp_path / "r"), "x")
+    rows = tmp_path / "a.jsonl"
+    rows.write_text("")
+    session.adopt(rows)
+    session.finish_rows()
+    assert not list((tmp_path / "r").rglob("*.jsonl*"))
+
+
+def test_a_file_whose_folder_cannot_be_made_is_said(tmp_path):
+    session = Session.create(str(tmp_path / "r"), "x")
+    session.begin()
+    (tmp_path / "r/layers").write_text("a file in the folder's place")
+    with pytest.raises(OutputError, match=r"layers/a\.json"):
+        session.claim("layers/a.json")
+
+
 def test_discard_takes_back_what_was_made_and_nothing_else(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Session.create(None, "in-ort").discard()

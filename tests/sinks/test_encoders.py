@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -151,6 +152,12 @@ def test_nvencs_refusal_says_the_true_reason(monkeypatch, said, word) -> None:
     encoders.why_not.cache_clear()
     assert reason == f"FFmpeg cannot open h264_nvenc ({said})"
     assert word in str(encoders.cure_of("nvenc", reason))
+
+
+def test_an_encoder_without_a_packet_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = SimpleNamespace(open=lambda: None, encode=lambda picture: [])
+    monkeypatch.setattr(encoders.av.CodecContext, "create", lambda *_: context)
+    assert encoders.why_not.__wrapped__("nvenc") == "h264_nvenc gave nothing"
 
 
 def test_every_encoder_has_a_file_and_a_format() -> None:

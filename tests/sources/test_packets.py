@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import av
 import pytest
 
 from detector.core.sources.video._container import probe
-from detector.core.sources.video._packets import check_packets
+from detector.core.sources.video._packets import PictureRule, check_packets
 
 from .clips import pts_of, write_video
 
@@ -33,3 +34,10 @@ def test_packets_without_a_frame(
     pts = sorted(pts_of(path))
     check = check_packets(probe(str(path)), frames, None if last is None else pts[last])
     assert (check.lost, check.behind, check.error, check.damage) == (lost, behind, "", "")
+
+
+@pytest.mark.parametrize(("first", "shown"), [(0x10, True), (0x00, False), (0xEF, False)])
+def test_a_picture_of_vp8_says_whether_it_is_shown(first: int, shown: bool) -> None:
+    """RFC 6386, 9.1: one bit of the first byte; other bytes do not matter."""
+    rule = PictureRule("vp8", None)
+    assert all(rule.must_show(av.Packet(bytes([first, other]))) is shown for other in (0, 0xFF))

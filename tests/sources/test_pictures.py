@@ -1,5 +1,7 @@
 """Folders, globs and single pictures."""
 
+from fractions import Fraction
+
 import cv2
 import numpy as np
 import pytest
@@ -42,6 +44,13 @@ def test_folder_in_natural_order(folder):
         1,
     )
     assert (info.frames_declared, source.damaged) == (4, False)
+
+
+def test_the_clock_of_pictures_begins_at_0(folder):
+    source = sources.open(str(folder))
+    source.restrict(Fraction(2), None)
+    assert names(source) == ["img2.png", "img10.png"]
+    assert not any("--start" in note for note in source.notes)
 
 
 def test_glob_and_single(folder):

@@ -48,6 +48,13 @@ def test_arabic_letters_take_their_joined_forms():
     assert bars(font.write((PERSON,), 1.0)[0].coverage) == [5, 3, 1]
 
 
+def test_a_letter_as_wide_as_its_label_is_whole():
+    ink = font_module.Text(np.full((5, 18), 255, np.uint8), 3, 0, 10)
+    font = SimpleNamespace(write=lambda *_: [ink], height=lambda _: ink)
+    picture = labels._write_in_font(font, "x", "", 1.0, 4, (0, 0, 0), (255, 255, 255))
+    assert picture.any(axis=(0, 2)).all()
+
+
 @pytest.mark.parametrize(("left", "begins"), [(0, 4), (3, 7), (-2, 2), (-9, 0), (90, 10)])
 def test_what_reaches_out_of_its_run_is_cut_at_the_border_alone(left, begins):
     ink = font_module.Text(np.full((5, 8), 255, np.uint8), left, 0, 10)

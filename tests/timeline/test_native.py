@@ -59,6 +59,17 @@ def test_a_thread_belongs_to_the_stage_that_was_being_opened_or_called_when_it_c
     assert burnt.others_ns == 8 * MS
 
 
+def test_a_thread_that_came_behind_the_first_mark_has_all_of_its_time():
+    system = System()
+    natives = system.natives()
+    first = mark(system, {READ: 0}, process=0)
+    with natives.born(READ):
+        system.threads[10**9] = Times(0, 0)
+    system.threads[10**9] = Times(6 * MS, 4 * MS)
+    read = natives.between(first, mark(system, {READ: 1}, process=6 * MS)).stages[READ]
+    assert (read.threads, read.cpu_ns, read.ready_ns) == (1, 6 * MS, 4 * MS)
+
+
 def test_a_thread_that_two_stages_could_have_made_is_unknown():
     system = System()
     natives = system.natives()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from detector.core.types import ZoneCount, ZoneEvent
-from detector.tracks.counting import HISTORY, Counter, History, Tally
+from detector.tracks.counting import HISTORY, LOST_S, Counter, History, Tally
 from detector.tracks.trackers import KINDS as TRACKERS
 from detector.tracks.zones_file import Places, Shape
 from tests.tracks.crossings import KINDS, NAMES, SIZE, Faults, count, counted, make_scene
@@ -191,6 +191,11 @@ def test_a_clock_that_begins_anew_ends_tracks_and_counts_on() -> None:
     assert all(row.to_s > row.from_s for row in rows)
 
 
+def test_a_clock_that_steps_back_by_as_long_as_a_track_may_be_lost_goes_on() -> None:
+    way = [*straight(350, 400, 5), (5.0 - LOST_S, 300.0, 400.0)]
+    assert names(walk(way, YARD)[1]).count("yard ends") == 1
+
+
 def test_a_history_stays_short() -> None:
     history = History(1.0)
     history.begin(0.0)
@@ -209,6 +214,13 @@ def test_a_box_that_trembles_on_the_edge_of_a_zone_enters_once() -> None:
         *[(6 + t, x, y) for t, x, y in straight(300, 400, 2)],
     ]
     assert names(walk(way, YARD)[1]) == ["yard enters", "yard ends"]
+
+
+def test_a_zone_narrower_than_a_box_trembles_has_an_inside() -> None:
+    """What counts as inside is a quarter of its width, 1 of 4 pixels, where that is less."""
+    strip = Shape("kerb", ((100, 300), (500, 300), (500, 304), (100, 304)), False)
+    assert names(walk([(0.0, 300, 200), (0.1, 300, 301.2)], strip)[1])[:1] == ["kerb enters"]
+    assert names(walk([(0.0, 300, 200), (0.1, 300, 300.5)], strip)[1]) == []
 
 
 def test_who_leaves_as_an_interval_begins_was_in_it() -> None:

@@ -220,6 +220,11 @@ def test_coasting_boxes_are_dashed_in_both_kinds_of_pictures() -> None:
     on_solid, on_dashes = plain.any(axis=2), dashed.any(axis=2)
     assert not (on_dashes & ~on_solid).any()
     assert 0.4 < on_dashes.sum() / on_solid.sum() < 0.8
+    wanted = np.zeros_like(on_dashes)
+    layout = lay_out(640, 360, found, style)
+    for x1, y1, x2, y2 in dashes(layout.boxes[0], layout.line):
+        wanted[y1:y2, x1:x2] = True
+    assert (on_dashes == wanted).all()
     planes: Planes = planes_of(np.zeros((360, 640, 3), np.uint8))
     before = planes.y.copy()
     annotate(planes, found, style)
@@ -251,7 +256,7 @@ def test_wrong_numbers(given: str) -> None:
 
 
 def test_they_bring_a_tracker() -> None:
-    assert (parse_every(None), parse_every("7"), parse_every("auto")) == (1, 7, None)
+    assert [parse_every(one) for one in (None, "1", "1000", "auto")] == [1, 1, MOST, None]
     for given in ({"infer_every": "2"}, {"smooth": True}):
         config = resolve_config(None, given)
         assert config.tracking.track == "bytetrack"

@@ -125,10 +125,8 @@ def _limits(leaf: dataclasses.Field[Any], text: str) -> list[str]:
     """Sentences for limits and choices that ``text`` does not say already."""
     low, high = leaf.metadata.get("at_least"), leaf.metadata.get("at_most")
     sentences = []
-    if low is not None and high is None:
-        sentences.append(f"At least {low}.")
-    elif low is not None and f"to {high}" not in text:
-        sentences.append(f"{_plain(low)} to {_plain(high or 0)}.")
+    if low is not None and high is not None and f"to {high}" not in text:
+        sentences.append(f"{_plain(low)} to {_plain(high)}.")
     missing = [choice for choice in choices_of(leaf) if choice not in text]
     if missing:
         sentences.append(f"One of {', '.join(choices_of(leaf))}.")

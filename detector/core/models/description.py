@@ -454,21 +454,22 @@ class _Binder:
             first_class=given.classes.first if given.classes else 0,
             count=count,
         )
-        known = None if listed or columns is None else columns - (reading.background != "none")
+        known = None if columns is None else columns - (reading.background != "none")
         if known is not None and known < 1:
             raise _MisfitError(f"{self._named(given.scores)} has no column for a class")
         needs_nms = given.nms == "needed"
         return Bound(reading, tuple(self.used), frozenset(self.bare), known, needs_nms)
 
     def _scores(self, given: OutputsDescription, listed: bool) -> tuple[Columns, Any, int | None]:
-        """The columns, their rows, and how many columns there are."""
+        """The columns, their rows, and how many they are; None: the network does not say, or a list
+        of classes stands beside them."""
         part = given.scores
         if not listed:
             return self._columns(part, part.columns, part.axis)
         column = None if part.columns is None else int(str(part.columns).split("-")[0])
         single = ColumnDescription(part.tensor, column)
         name = self._name(single)
-        return self._column(single, None), self._rows(name, column), 1
+        return self._column(single, None), self._rows(name, column), None
 
     def _name(self, part: Any) -> str:
         names = part.tensor

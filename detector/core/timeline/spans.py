@@ -63,9 +63,8 @@ class Meter:
     def leave(self, now: int) -> None:
         with self._lock:
             self._inside -= 1
-            if not self._inside:
-                if now > self._since:
-                    self.total_ns += now - self._since
+            if not self._inside and now > self._since:
+                self.total_ns += now - self._since
                 self._since = now
 
     def so_far(self, now: int) -> int:

@@ -6,11 +6,14 @@ import io
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from onnx import numpy_helper
 from rich.console import Console
 
 from detector.core.config.levels import resolve_config
 from detector.core.config.schema import Config
+from detector.core.errors import EngineError
 from detector.core.jobs import doctor
 from detector.core.jobs import doctor as media
 from detector.core.jobs.doctor import attempt
@@ -115,6 +118,22 @@ def engine(name="ort", usable=True, reason=None):
     }
 
 
+def test_an_engine_that_computes_something_else_is_refused(monkeypatch):
+    assert attempt._try("ort")["fp32"] is None
+    assert attempt._try("null")["fp32"] is None  # it computes nothing, and says so
+    plus_one = attempt._plus_one()
+    (bias,) = [one for one in plus_one.graph.graph.initializer if one.name == "bias"]
+    bias.CopyFrom(numpy_helper.from_array(np.full(3, 2, np.float32), "bias"))
+    monkeypatch.setattr(attempt, "_plus_one", lambda: plus_one)
+    with pytest.raises(EngineError, match="9"):
+        attempt._try("ort")
+
+
+@pytest.mark.slow
+def test_the_default_job_is_really_run():
+    assert attempt._run_default_job() == {"error": None, "exit_code": 0}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("job", "code"),
@@ -142,7 +161,8 @@ def test_the_exit_code_is_that_of_the_default_job(monkeypatch, job, code):
 @pytest.mark.slow
 def test_a_gpu_its_counters_and_what_is_in_force_are_told(monkeypatch):
     monkeypatch.setattr(doctor, "try_default_job", lambda: {"error": None, "exit_code": 0})
-    fine = {"error": None, "precisions": {"fp32": None}, "seconds": 0.1}
+    able = {"fp32": None, "bf16": None, "int8": "no int8 here"}
+    fine = {"error": None, "precisions": able, "seconds": 0.1}
     monkeypatch.setattr(doctor, "try_engine", lambda name: fine)
     monkeypatch.setattr(doctor, "time_encoders", lambda: {"error": "none", "exit_code": 5})
     findings = doctor.examine(Config())
@@ -155,6 +175,8 @@ def test_a_gpu_its_counters_and_what_is_in_force_are_told(monkeypatch):
     out = io.StringIO()
     print_findings(Console(file=out, width=200), findings)
     said = out.getvalue()
+    (row,) = [line.split() for line in said.splitlines() if line.split()[:1] == ["ort"]]
+    assert row == ["ort", "yes", "fp32", "bf16", "no", "int8", "here"]
     assert "0: NVIDIA H100, compute capability 9.0, driver 570.1, 80000 MiB of 81559 MiB" in said
     assert "1: NVIDIA H100" in said
     assert "RAPL: intel-rapl:0; NVML energy readable" in said

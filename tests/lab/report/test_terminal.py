@@ -297,6 +297,14 @@ def test_live_line():
     assert lied.bar == 0
 
 
+def test_the_bar_takes_what_the_words_leave():
+    timeline = Timeline(nvtx=False)
+    for width in (60, 61):
+        shown = line("in.mp4", 5, 10, 3.0, timeline, width)
+        assert len(str(shown)) == width
+        assert len(shown.name) + shown.bar + len(shown.figures) + 2 * len("  ") == width
+
+
 @pytest.mark.parametrize("width", [0, 1, 10, 40, 200])
 @pytest.mark.parametrize(
     "path", ["in.mp4", "/a/" + "b" * 90 + "/" + "c" * 120 + ".mp4", "视频" * 40, "x/", "\t\n"]

@@ -1,0 +1,28 @@
+"""How long at least one of several threads was inside a stage."""
+
+from detector.core.timeline.spans import Meter
+
+
+def test_it_is_the_length_of_a_union():
+    meter = Meter()
+    meter.enter(100)  # the first thread
+    meter.enter(130)  # the second
+    meter.leave(150)
+    assert (meter.total_ns, meter.so_far(160)) == (0, 60)
+    meter.leave(170)
+    assert (meter.total_ns, meter.so_far(200)) == (70, 70)
+    meter.enter(300)
+    meter.leave(305)
+    assert meter.total_ns == 75
+
+
+def test_a_thread_that_got_the_lock_late_counts_no_time_twice():
+    meter = Meter()
+    meter.enter(100)
+    meter.leave(200)
+    meter.enter(150)  # read its clock before the other one left
+    meter.leave(180)
+    assert meter.total_ns == 100
+    meter.enter(190)
+    meter.leave(220)
+    assert meter.total_ns == 120
