@@ -17,6 +17,7 @@ from detector.lab.session.profile import RecordingDocument
 from detector.lab.session.read import SavedSession
 
 MOST_NAMES = 10  # rows of the dependency table on the path, and off it
+MOST_NAMED = 50  # stages and threads of a recording; other programs number their ranges
 MOST_CALLS = 15  # of CUDA, in each phase
 FEW_CALLS = 3  # system calls of a stage
 
@@ -132,23 +133,41 @@ def _seconds_table(
     most: int | None = None,
 ) -> Table:
     """Of each, the things that took longest."""
+    longest = _longest({name: sum(each.values()) for name, each in seconds.items()})
     rows = [
         (name, what, value)
         for name, each in seconds.items()
+        if name in longest
         for what, value in sorted(each.items(), key=lambda item: -item[1])[:most]
     ]
     heads = [
         Column(name, form=".3f", value=itemgetter(at)) for at, name in enumerate((*columns, "s"))
     ]
-    return Table(columns[1], heads, rows, title)
+    return Table(columns[1], heads, rows, title, _left_out(len(seconds) - len(longest), columns[0]))
+
+
+def _longest(seconds: Mapping[str, float]) -> set[str]:
+    return set(sorted(seconds, key=lambda name: -seconds[name])[:MOST_NAMED])
+
+
+def _left_out(count: int, what: str) -> str:
+    return f"{counted(count, f'shorter {what}')} more with --json" if count else ""
+
+
+def _stage_table(document: RecordingDocument) -> Table:
+    """Those that took longest, in the order of all."""
+    longest = _longest({row.step: row.total for row in document.stages})
+    rows = [row for row in document.stages if row.step in longest]
+    more = _left_out(len(document.stages) - len(rows), "stage")
+    stages = Table("stages", STEPS, rows, "stages of the recording, ms", more)
+    return stages.pick("step", "count", "avg", "p50", "p90", "max", "share")
 
 
 def print_recorded(console: SafeConsole, document: RecordingDocument) -> None:
     """An nsys recording: stages, waits, what blocked inside the stages, the critical path."""
-    stages = Table("stages", STEPS, document.stages, "stages of the recording, ms")
     pieces: list[Table | str] = [
         *_runs_of(document),
-        stages.pick("step", "count", "avg", "p50", "p90", "max", "share"),
+        _stage_table(document),
         _seconds_table("waits, s", ("thread", "waited for"), document.waits),
     ]
     if document.blocked:

@@ -4,8 +4,10 @@ of other programs."""
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
@@ -410,6 +412,20 @@ def test_one_line_says_how_many_lie_outside_and_how_to_see_them(after_the_run, c
     assert shown.count("12 ranges of process 77") == 1
     assert "--nsys-run 2" in shown.partition("12 ranges of process 77")[2]
     assert "queues" not in shown
+
+
+def test_of_thousands_of_stages_the_longest_are_printed_and_the_rest_counted(tmp_path, capsys):
+    """Of another program, which numbers its ranges. To draw 15,000 rows took half a minute."""
+    with_singles(tmp_path / "a.sqlite", [])
+    document = recorded_facts(read_nsys(tmp_path / "a.sqlite"))
+    stages = [replace(document.stages[0], step=f"step_{at}", total=at) for at in range(60)]
+    waits = {f"thread_{at}": {"input": float(at)} for at in range(51)}
+    print_recorded(terminal(piped_width=140), replace(document, stages=stages, waits=waits))
+    printed = capsys.readouterr().out
+    assert re.findall(r"step_\d+", printed) == [f"step_{at}" for at in range(10, 60)]
+    assert re.findall(r"thread_\d+", printed) == [f"thread_{at}" for at in range(1, 51)]
+    assert "10 shorter stages more with --json" in printed
+    assert "1 shorter thread more with --json" in printed
 
 
 def test_where_no_range_lies_outside_nothing_is_said(tmp_path, capsys):
