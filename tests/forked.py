@@ -155,6 +155,15 @@ class Fork:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
+    def __del__(self) -> None:
+        # Of a test that failed before it waited. Its socket would fail the one that runs now.
+        self._connection.close()
+
+    def poll(self) -> int | None:
+        if self.returncode is None and select.select([self._connection], [], [], 0)[0]:
+            self.communicate()
+        return self.returncode
+
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """What it printed, once it has ended. Raises subprocess.TimeoutExpired."""
         if self.returncode is None:

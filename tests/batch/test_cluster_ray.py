@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from detector.batch.cluster.pool import OPENING_S
 from detector.batch.places import SCRATCH
 from tests.batch.killing import children_of
 from tests.batch.processes import command_line, descendants, listening
@@ -19,7 +20,7 @@ from tests.cli.command import detect_video, start, summary_of
 from tests.cli.small import write_network
 from tests.conftest import CHECKOUT
 from tests.sources.clips import write_video
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 pytestmark = [
     pytest.mark.cluster,
@@ -37,6 +38,7 @@ def rays_folders() -> set[Path]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_killed_worker_costs_a_try_and_nothing_else(tmp_path):
     (tmp_path / "in/sub").mkdir(parents=True)
     for name, frames in zip(NAMES, (12, 9, 1200), strict=True):
@@ -49,10 +51,10 @@ def test_a_killed_worker_costs_a_try_and_nothing_else(tmp_path):
     process = start(*words, "-o", "ray", "--on", "ray", cwd=tmp_path)
 
     def is_under_way() -> bool:
-        assert process.returncode is None, process.communicate(1)
+        assert process.poll() is None, process.communicate()
         return any((tmp_path / "ray").glob(f"{SCRATCH}*"))
 
-    wait_for(is_under_way, what="an item")
+    wait_for(is_under_way, OPENING_S + PATIENCE_S, "an item")
     started = descendants(process.pid)
     (actor,) = [pid for pid in started if command_line(pid).startswith("ray::Worker")]
     (worker,) = [pid for pid in children_of(actor) if "batch.worker" in command_line(pid)]

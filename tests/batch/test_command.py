@@ -122,7 +122,7 @@ def test_a_signal_leaves_nothing_half_and_resume_goes_on(place):
     process = start(*words, "--progress", "progress.jsonl", cwd=place)
 
     def has_begun():
-        assert process.returncode is None
+        assert process.poll() is None
         if not (place / "progress.jsonl").exists():
             return False
         rows = (place / "progress.jsonl").read_text().splitlines()

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from detector.core.cli.exits import exit_codes
-from detector.core.run.signals import Stopped
+from detector.core.run import signals
 from tests.cli.command import COMMAND, decoded, heeds_signals, interruptible
 from tests.cli.small import write_network
 from tests.conftest import night
@@ -273,13 +273,15 @@ def test_a_signal_that_was_ignored_stays_ignored(tmp_path, number):
     assert (process.returncode, stderr) == (0, "")
 
 
-def test_what_a_library_made_of_a_signal_ends_with_the_signals_code():
+def test_what_a_library_made_of_a_signal_ends_with_the_signals_code(monkeypatch):
+    monkeypatch.setattr(signals, "_seen", signals._Seen())  # others' commands have seen none
+
     def library() -> None:
         try:
             signal.raise_signal(signal.SIGTERM)
         except BaseException:
             raise RuntimeError("the library failed") from None
 
-    with pytest.raises(Stopped) as stopped, exit_codes("nothing was lost"):
+    with pytest.raises(signals.Stopped) as stopped, exit_codes("nothing was lost"):
         library()
     assert stopped.value.exit_code == CODES[signal.SIGTERM]
