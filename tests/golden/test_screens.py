@@ -50,7 +50,7 @@ MASKS = [
     (r"0(:0)+", "0"),
     (r"   <- \w+ limits this run", ""),
     (r"[ \t]+", " "),
-    (r"^ ?worker BAR", "0 workers BAR"),  # of so few frames one worker may have taken all
+    (r"^ ?worker\S* BAR", "0 workers BAR"),  # of so few frames one worker may have taken all
 ]
 
 
