@@ -17,7 +17,7 @@ from detector.lab.session.profile import RecordingDocument
 from detector.lab.session.read import SavedSession
 
 MOST_NAMES = 10  # rows of the dependency table on the path, and off it
-MOST_NAMED = 50  # stages and threads of a recording; other programs number their ranges
+MOST_ROWS = 50  # stages and threads of a recording; other programs number their ranges
 MOST_CALLS = 15  # of CUDA, in each phase
 FEW_CALLS = 3  # system calls of a stage
 
@@ -111,7 +111,7 @@ def _dependency_table(document: RecordingDocument) -> Table:
     on_path = [row for row in document.dependency if row.critical_path_s][:MOST_NAMES]
     waiting = [row for row in document.dependency if not row.critical_path_s][:MOST_NAMES]
     rows, left = [*on_path, *waiting], len(document.dependency) - len(on_path) - len(waiting)
-    more = f"{counted(left, 'shorter row')} more with --json" if left else ""
+    more = _left_out(left, "row")
     title = "dependency analysis of the whole run, as nvprof printed it"
     return Table("dependency", DEPENDENCY, rows, title, more)
 
@@ -121,7 +121,7 @@ def _call_tables(document: RecordingDocument) -> Iterator[Table]:
     for phase in dict.fromkeys(row.phase for row in document.calls):
         rows = [row for row in document.calls if row.phase == phase]
         left = len(rows) - MOST_CALLS
-        more = f"{counted(left, 'shorter row')} more with --json" if left > 0 else ""
+        more = _left_out(left, "row")
         title = f"dependency analysis by call of CUDA: {phase}"
         yield Table("calls", DEPENDENCY, rows[:MOST_CALLS], title, more)
 
@@ -147,11 +147,11 @@ def _seconds_table(
 
 
 def _longest(seconds: Mapping[str, float]) -> set[str]:
-    return set(sorted(seconds, key=lambda name: -seconds[name])[:MOST_NAMED])
+    return set(sorted(seconds, key=lambda name: -seconds[name])[:MOST_ROWS])
 
 
 def _left_out(count: int, what: str) -> str:
-    return f"{counted(count, f'shorter {what}')} more with --json" if count else ""
+    return f"{counted(count, f'shorter {what}')} more with --json" if count > 0 else ""
 
 
 def _stage_table(document: RecordingDocument) -> Table:

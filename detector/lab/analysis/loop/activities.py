@@ -413,7 +413,8 @@ def durations_ms(columns: dict[str, NDArray[Any]], stage: str) -> NDArray[np.flo
 
 
 def _durations_by_stage(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[np.float64]]:
-    """All in one pass: a recording of another program may have thousands of stages."""
+    """Stage -> [N] float64, milliseconds of its calls by start. In one pass: a recording of another
+    program may have thousands of stages."""
     work = columns["kind"] == KINDS.index(WORK)
     stages = columns["stage"][work]
     by_stage = np.argsort(stages, kind="stable")
