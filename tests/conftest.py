@@ -89,6 +89,7 @@ def own_secrets() -> Iterator[None]:
 @pytest.fixture(scope="module", autouse=True)
 def own_environment() -> Iterator[None]:
     """Importing ray or mlflow sets variables, after which no fork is as good as an interpreter.
+    Torch can turn off a thread's subnormal numbers, after which tests elsewhere fail.
 
     Those that our import of cv2 sets stay: without them cv2's log counts as one that the user
     wants, and no damage is heard in it."""
@@ -100,6 +101,7 @@ def own_environment() -> Iterator[None]:
             os.environ[name] = before[name]
         else:
             del os.environ[name]
+    assert sys.float_info.min / 2, "a test left the thread without subnormal numbers"
 
 
 @pytest.fixture(scope="session")

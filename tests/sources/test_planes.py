@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from detector.core import sources
-from detector.core.sources._planes import Easel, PlanesReader, blank_like, copy_planes
+from detector.core.sources._planes import Easel, blank_like, copy_planes
 from detector.core.sources.video import _threaded
 from detector.core.types import Frame, Planes
 from tests.conftest import night
@@ -356,15 +356,27 @@ def test_an_easel_for_bgr(plain: Path) -> None:
     assert source.planes.made == 1
 
 
-def test_a_stream_that_changes_its_size_goes_on_in_the_first() -> None:
-    reader = PlanesReader()
-    first = reader.read(av.VideoFrame.from_ndarray(np.full((48, 64, 3), 90, np.uint8), "bgr24")
-                        .reformat(format="yuv420p"))  # fmt: skip
-    later = av.VideoFrame.from_ndarray(np.full((96, 128, 3), 90, np.uint8), "bgr24")
-    for format in ("yuv420p", "yuv422p"):
-        planes = reader.read(later.reformat(format=format))
-        assert planes.y.shape == first.y.shape
-        assert abs(int(planes.y[9, 9]) - int(first.y[9, 9])) <= 1
+@pytest.mark.slow
+@pytest.mark.parametrize("start", [None, Fraction(1, 5)])
+@pytest.mark.parametrize("pixels", ["yuv420p", "yuv422p"])
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_a_stream_that_changes_its_size_goes_on_in_the_first_and_says_so(
+    decoder: str, pixels: str, start: Fraction | None, tmp_path: Path
+) -> None:
+    first, later, both = (tmp_path / name for name in ("a.ts", "b.ts", "both.ts"))
+    grey = ("-f", "lavfi", "-i", "color=gray:r=25:d=0.4:s=64x48")
+    ffmpeg(*grey, "-c:v", "libx264", "-pix_fmt", "yuv420p", first)
+    scaled = ("-vf", f"scale=128x112,format={pixels}", "-output_ts_offset", "0.4")
+    ffmpeg(*grey, *scaled, "-c:v", "libx264", later)
+    both.write_bytes(first.read_bytes() + later.read_bytes())
+    with sources.open(str(both), pixels="yuv420p", decoder=decoder) as source:
+        source.restrict(start, None)
+        frames = list(source)
+    assert {frame.size for frame in frames} == {(48, 64)}
+    assert {int(frame.picture.y[9, 9]) for frame in frames} == {126}  # type: ignore[union-attr]
+    (note,) = (note for note in source.notes if "128x112" in note)
+    assert "from 1.800 s" in note
+    assert "64x48" in note
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ sys.path.insert(0, str(ROOT / "training"))
 
 
 @pytest.fixture(autouse=True)
-def _two_threads_at_most():
+def _as_torch_was():
     try:
         import torch
     except ImportError:  # the modules that need torch skip themselves
@@ -22,3 +22,4 @@ def _two_threads_at_most():
     torch.set_num_threads(min(2, before))
     yield
     torch.set_num_threads(before)
+    torch.set_flush_denormal(False)  # training sets it for the thread

@@ -68,7 +68,7 @@ class AvSource(SteppingSource):
         self.notes += video.notes
         self.pts = video.info.start_pts - video.ticks  # of the picture grabbed last
         self._size = size
-        self._said_turned = False
+        self._said_turned = self._said_size = False
         # One for all pictures: a picture's own would make its tables anew, 2 ms each, and 1.3 s for
         # HDR's.
         self._reformatter = VideoReformatter()
@@ -125,6 +125,9 @@ class AvSource(SteppingSource):
         if self.info.counted:
             pts = None  # counted: the demuxer's are at 25 frames a second
         self.pts = self.pts + self.video.ticks if pts is None else self._clock.unwrap(pts)
+        size = self._picture.width, self._picture.height
+        if not self._said_size and size != self._stored_size():
+            self._note_size(*size)
         return True
 
     def _learn_size(self) -> None:
@@ -142,6 +145,17 @@ class AvSource(SteppingSource):
                 f"a picture says that it is turned by {degrees} degrees, the first one by "
                 f"{self.video.rotation}: all were read as the first"
             )
+
+    def _note_size(self, width: int, height: int) -> None:
+        """Of a picture of another size than the first: recordings of calls and broadcasts do so."""
+        self._said_size = True
+        since, first = float(self.pts * self.info.time_base), self._stored_size()
+        note = (
+            f"from {since:.3f} s on there are pictures of {width}x{height}, the first is "
+            f"{first[0]}x{first[1]}: all were scaled to that, and boxes are in its pixels"
+        )
+        if note not in self.notes:  # of the reader from which this one takes over
+            self.notes.append(note)
 
     def _decode(self) -> Iterator[Any]:
         """av.VideoFrame after av.VideoFrame, with what the decoder still held at the end."""
