@@ -147,7 +147,7 @@ class AvSource(SteppingSource):
             )
 
     def _note_size(self, width: int, height: int) -> None:
-        """Of a picture of another size than the first: recordings of calls and broadcasts do so."""
+        """Of a picture of another size than the first, as in recordings of calls and broadcasts."""
         self._said_size = True
         since, first = float(self.pts * self.info.time_base), self._stored_size()
         note = (
