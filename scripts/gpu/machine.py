@@ -189,6 +189,10 @@ def variant(
             f"{what}: raw outputs against ort fp32", f"{far:.2g}, at most {limit}", far <= limit
         )
         fps, times = in_loop(machine, given)
+        if engine == "torch":
+            captured = machine.engine.captured
+            asked = "graphs=0" not in options.get("engine_options", ())
+            yield row(f"{what}: CUDA graphs", captured, None if rehearsing() else captured is asked)
         if rehearsing():
             yield row(f"{what}: speed", "a stand-in's is not told", None)
         else:

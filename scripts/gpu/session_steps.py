@@ -25,7 +25,8 @@ def session() -> Iterator[Row]:
         if rehearsing():
             first = fake_nvml(Path(folder) / "nvml")
             own = {"PYTHONPATH": os.pathsep.join((first, str(ROOT)))}
-        found = profiled("fp32", "memory,energy,device", folder, **own)
+        eager = ("--engine-options", "graphs=0")
+        found = profiled("fp32, no graphs", "memory,energy,device", folder, *eager, **own)
         if isinstance(found, str):
             yield row("profile --only memory,energy,device", found, False)
             return
@@ -34,12 +35,12 @@ def session() -> Iterator[Row]:
         if rehearsing():
             yield from hand_made()
             return
-        yield from device_rows("fp32", found.get("device") or {})
-        graphs = profiled("fp32 graphs", "device", folder, "--engine-options", "graphs=1")
+        yield from device_rows("fp32, no graphs", found.get("device") or {})
+        graphs = profiled("fp32", "device", folder)
         if isinstance(graphs, str):
             yield row("profile --only device, with CUDA graphs", graphs, False)
             return
-        yield from device_rows("fp32 graphs", graphs.get("device") or {})
+        yield from device_rows("fp32", graphs.get("device") or {})
         launched = (found["device"]["idle_ms"], graphs["device"]["idle_ms"])
         sums = [sum(idle.values()) for idle in launched]
         value = f"{sums[0]:.2f} ms idle of eager mode, {sums[1]:.2f} ms with graphs"

@@ -25,7 +25,8 @@ FRAMES = 40
 
 def program(*words: str) -> list[str]:
     """detect-video on the clip, as a command line for a profiler; null stands in for a GPU."""
-    engine = ["null"] if rehearsing() else ["torch", "--device", "cuda:0"]
+    own = ["--device", "cuda:0", "--engine-options", "graphs=0"]  # each kernel by itself
+    engine = ["null"] if rehearsing() else ["torch", *own]
     line = [sys.executable, "-m", "detector", str(CLIP), "--engine", *engine]
     return [*line, "--no-video", "--quiet", *words]
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpu import machine as here
-from gpu.children import SCRIPT, left_s, run
+from gpu.children import SCRIPT, detect_video, left_s, run
 from gpu.findings import Row, rehearsing, row
+from gpu.machine import CLIP
 from gpu.stand_ins import cheap_compiler
 
 DEVICE_WIDE = (
@@ -28,13 +29,12 @@ DEVICE_WIDE = (
 )
 TORCH: tuple[tuple[str, float, dict[str, Any]], ...] = (
     ("fp32", 1e-3, {}),
-    ("fp32, 2 at once", 1e-3, {"concurrency": 2}),
-    ("fp16, 2 at once", 2e-2, {"precision": "fp16", "concurrency": 2}),
-    ("fp32 graphs, 2 at once", 1e-3, {"engine_options": ["graphs=1"], "concurrency": 2}),
-    ("fp16 graphs", 2e-2, {"precision": "fp16", "engine_options": ["graphs=1"], "concurrency": 2}),
+    ("fp32, 1 at once", 1e-3, {"concurrency": 1}),
+    ("fp32, no graphs", 1e-3, {"engine_options": ["graphs=0"]}),
+    ("fp16", 2e-2, {"precision": "fp16"}),
+    ("fp16, no graphs", 2e-2, {"precision": "fp16", "engine_options": ["graphs=0"]}),
     ("tf32", 1e-2, {"precision": "tf32"}),
     ("bf16", 2e-1, {"precision": "bf16"}),
-    ("fp32 graphs", 1e-3, {"engine_options": ["graphs=1"]}),
 )
 COMPILED: tuple[tuple[str, float, dict[str, Any]], ...] = (
     ("fp32 compiled", 1e-3, {}),
@@ -51,12 +51,27 @@ def torch() -> Iterator[Row]:
         reference = here.ort_reference(folder)
         for name, limit, options in TORCH:
             yield from here.variant("torch", name, folder, reference, limit, **options)
-        yield here.command("torch", "fp32", folder)
-        words = ["--precision", "fp16", "--engine-options", "graphs=1"]
-        if rehearsing():
-            yield row("detect-video --engine torch, fp16 graphs", "graphs need a GPU", None)
-        else:
-            yield here.command("torch", "fp16 graphs", folder, *words)
+        for name, words in (
+            ("fp32", ()),
+            ("fp32, no graphs", ("--engine-options", "graphs=0")),
+            ("fp16", ("--precision", "fp16")),
+        ):
+            if rehearsing() and "fp16" in words:
+                yield row(f"detect-video --engine torch, {name}", "fp16 needs a GPU", None)
+            else:
+                yield here.command("torch", name, folder, *words)
+        yield chosen(folder)
+
+
+def chosen(folder: str) -> Row:
+    """A user who names neither engine nor device gets one that uses the GPU."""
+    few = ("--frames", "4", "--no-video", "--json", "--run-dir", f"{folder}/chosen")
+    code, out, err = detect_video(str(CLIP), *few, cwd=folder)
+    what = "detect-video, no engine named"
+    if code != 0:
+        return row(what, f"exit {code}: {err[-300:]}", False)
+    why = json.loads(out)["engine_reason"]
+    return row(what, why, "can use the GPU" in why or rehearsing())
 
 
 def compile() -> Iterator[Row]:
@@ -115,9 +130,15 @@ def trace() -> Iterator[Row]:
         return
     from torch.profiler import ProfilerActivity, profile, record_function
 
-    for engine in ["torch", *(["trt"] if find_spec("tensorrt") and not rehearsing() else [])]:
+    runs: list[tuple[str, str, dict[str, Any]]] = [
+        ("torch", "", {}),
+        ("torch", ", no graphs", {"engine_options": ["graphs=0"]}),
+    ]
+    if find_spec("tensorrt") and not rehearsing():
+        runs.append(("trt", "", {}))
+    for engine, name, own in runs:
         with tempfile.TemporaryDirectory() as folder:
-            machine = here.opened(engine, folder, device=here.device(), concurrency=2)
+            machine = here.opened(engine, folder, device=here.device(), concurrency=2, **own)
             with machine.engine:
                 given = here.pictures(machine)
                 here.in_loop(machine, given)
@@ -127,7 +148,7 @@ def trace() -> Iterator[Row]:
         calls = cuda_calls(seen, "the loop")
         found = {name: calls[name] for name in DEVICE_WIDE if name in calls}
         waits = sum(count for name, count in calls.items() if "EventSynchronize" in name)
-        what = f"trace of {engine}"
+        what = f"trace of {engine}{name}"
         if rehearsing():
             yield row(
                 f"{what}: the loop's own range is in it, calls of CUDA", len(calls), not calls

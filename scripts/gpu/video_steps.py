@@ -12,6 +12,7 @@ from gpu.findings import Row, rehearsing, row
 from gpu.machine import CLIP
 
 COUNT = 50  # frames
+CANNOT_WRITE = 6  # exit status
 CAMERA = "cameras:\n  - {name: clip, url: %s, options: {hwaccel: cuda}}\n"
 
 
@@ -76,7 +77,8 @@ def encoded(folder: str) -> Row:
         one_line = code != 0 and len(err.strip().splitlines()) == 1
         return row(f"{what}: refused in one line without a GPU", err.strip()[-200:], one_line)
     if code != 0:
-        return row(what, f"exit {code}: {err[-300:]}", False)
+        lacks = code == CANNOT_WRITE and "this GPU has no encoder" in err
+        return row(what, f"exit {code}: {err.strip()[-300:]}", None if lacks else False)
     import av
 
     with av.open(target) as result:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from detector.core import engines
@@ -63,6 +65,62 @@ def test_auto_takes_what_is_installed_and_says_why(
         pytest.importorskip("torch", reason="machine: torch is not installed")
     installed(monkeypatch, *libraries)
     assert engines.choose_by_rank(precision, "cpu") == (name, sentence)
+
+
+@pytest.mark.parametrize(
+    ("able", "precision", "device", "name"),
+    [
+        ({"torch"}, "fp32", "auto", "torch"),
+        ({"torch"}, "fp32", "cpu", "ort"),
+        ({"ort", "torch"}, "fp32", "auto", "ort"),
+        ({"torch"}, "int8", "auto", "openvino"),  # torch has no int8
+        (set(), "fp32", "auto", "ort"),
+    ],
+)
+def test_auto_takes_what_can_use_the_gpu_of_the_machine(
+    monkeypatch, tmp_path, able, precision, device, name
+):
+    for library in ("openvino", "torch"):
+        pytest.importorskip(library, reason=f"machine: {library} is not installed")
+    installed(monkeypatch, "onnxruntime", "openvino", "torch")
+    monkeypatch.setattr(engines, "NVIDIA_DRIVER", tmp_path)
+    for one in ("ort", "torch"):
+        own = classmethod(lambda cls, precision: cls.name in able)
+        monkeypatch.setattr(engines.find(one), "runs_on_gpu", own)
+    found, why = engines.choose_by_rank(precision, device)
+    assert found == name
+    assert ("can use the GPU" in why) is (name in able)
+    monkeypatch.setattr(engines, "NVIDIA_DRIVER", tmp_path / "none")
+    assert engines.choose_by_rank(precision, device)[0] != "torch"
+
+
+@pytest.mark.parametrize(
+    ("versions", "built"),
+    [
+        ("cuda: Optional[str] = None\nhip: Optional[str] = None\n", False),
+        ("cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\n", True),
+        ("cuda = None\n", False),
+        ("another = 'way to write it'\n", True),
+        (None, True),
+    ],
+)
+def test_whether_torch_is_built_for_a_gpu_is_read_and_not_imported(
+    monkeypatch, tmp_path, versions, built
+):
+    from detector.core.engines.torch import abilities
+
+    if versions is not None:
+        (tmp_path / "version.py").write_text(versions)
+    spec = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(abilities, "find_spec", lambda name: spec)
+    assert abilities.is_built_for_cuda() is built
+
+
+def test_this_torch_is_built_for_what_it_says():
+    torch = pytest.importorskip("torch", reason="machine: torch is not installed")
+    from detector.core.engines.torch import abilities
+
+    assert abilities.is_built_for_cuda() is (torch.version.cuda is not None)
 
 
 def test_auto_says_what_is_wrong_where_no_engine_can(monkeypatch):

@@ -28,6 +28,7 @@ class Fakes:
 
     def __init__(self) -> None:
         self.log: list[str] = []
+        self.broken = ""  # what the GPU says from now on
         self.current: list[FakeStream] = []
         self.streams: list[FakeStream] = []
 
@@ -52,6 +53,11 @@ class FakeStream:
 
     def synchronize(self) -> None:
         self.fakes.log.append(f"stream {self.number} waited for")
+
+    def query(self) -> bool:
+        if self.fakes.broken:
+            raise torch.AcceleratorError(self.fakes.broken)
+        return True
 
 
 class FakeEvent:
@@ -101,6 +107,7 @@ def fakes(monkeypatch) -> Fakes:
 
     monkeypatch.setattr(torch.cuda, "Stream", fakes.stream)
     monkeypatch.setattr(torch.cuda, "Event", fakes.event)
+    monkeypatch.setattr(torch.cuda, "current_stream", fakes.stream)
     monkeypatch.setattr(torch.cuda, "stream", fakes.on)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: FakeGraph(fakes))
     monkeypatch.setattr(torch.cuda, "graph", capture)
@@ -186,6 +193,106 @@ def test_a_captured_graph_replays_over_the_requests_own_buffers(fakes):
     ]
     assert len(set(given_to)) == 1
     assert len(given_to) == cuda.WARM_UPS + 1, "a replay runs no Python"
+
+
+def opened(fakes, run, **own: str) -> OpenTorch:
+    """As far as the requests of an engine on a GPU, which runs ``run``."""
+    engine, network, options = object.__new__(OpenTorch), plus_one(), EngineOptions(own=own)
+    engine.precision, engine.concurrency, engine.notes, engine.captured = "fp32", 2, [], False
+    engine._device = torch.device("cpu")
+    wanted = read_switches(own)
+    engine.requests = engine._cuda_requests(run, network, options, wanted)
+    return engine
+
+
+RESULTS = torch.zeros(1, 3, 2, 3), torch.zeros(1, 3, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("own", "captured"),
+    [
+        ({}, True),
+        ({"graphs": "1"}, True),
+        ({"graphs": "0"}, False),
+        ({"compile": "1"}, False),
+        ({"compile": "1", "graphs": "1"}, True),
+    ],
+)
+def test_every_request_has_a_graph_unless_it_is_told_otherwise(fakes, own, captured):
+    engine = opened(fakes, lambda given: RESULTS, **own)
+    assert engine.captured is captured
+    assert engine.notes == []
+    captures = [line for line in fakes.log if line.startswith("captured")]
+    assert len(captures) == len(set(captures)) == (len(engine.requests) if captured else 0)
+    fakes.log.clear()
+    engine.requests[1].infer(1)
+    assert any("replayed" in line for line in fakes.log) is captured
+
+
+def test_a_network_that_no_graph_can_hold_runs_without_one_and_says_why(fakes, monkeypatch):
+    @contextlib.contextmanager
+    def refuse(*_, **__):
+        yield
+        raise torch.AcceleratorError("CUDA error: operation not permitted\nmore of it")
+
+    monkeypatch.setattr(torch.cuda, "graph", refuse)
+    engine = opened(fakes, lambda given: RESULTS)
+    assert engine.captured is False
+    (note,) = engine.notes
+    assert note.endswith("without CUDA graphs: CUDA error: operation not permitted")
+    engine.requests[0].infer(1)
+    assert not any("replayed" in line for line in fakes.log)
+    with pytest.raises(EngineError, match="operation not permitted"):
+        opened(fakes, lambda given: RESULTS, graphs="1")
+
+
+def test_graphs_that_take_too_much_memory_are_left_out(fakes, monkeypatch):
+    """The two that run at once fit, and all requests, each with a graph of its own, do not."""
+    monkeypatch.setattr(cuda, "fits", lambda run, network, device, at_once, batch: at_once <= 2)
+    engine = object.__new__(OpenTorch)
+    engine.precision, engine.concurrency, engine.notes = "fp32", 2, []
+    engine._device = torch.device("cpu")
+    network, options = plus_one(), EngineOptions(requests=4)
+    made = engine._cuda_requests(lambda given: RESULTS, network, options, read_switches({}))
+    assert (len(made), engine.captured) == (4, False)
+    assert "4 of them take more memory" in engine.notes[0]
+
+
+def test_the_gpus_own_error_is_told_and_not_what_a_library_makes_of_it(fakes):
+    def run(given):
+        fakes.broken = "CUDA error: device-side assert triggered\nand how to debug it"
+        raise RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR")
+
+    (one,), _ = requests(fakes, 1, run=run)
+    with pytest.raises(EngineError) as caught:
+        one.infer(1)
+    assert str(caught.value).endswith("run the network: CUDA error: device-side assert triggered")
+
+
+def test_an_error_that_is_not_the_gpus_is_told_as_it_is(fakes):
+    def run(given):
+        raise RuntimeError("shapes do not match")
+
+    (one,), _ = requests(fakes, 1, run=run)
+    with pytest.raises(EngineError, match=r"run the network: shapes do not match$"):
+        one.infer(1)
+
+
+def test_layers_are_timed_one_by_one(monkeypatch):
+    """In a graph no layer runs by itself, and the clock between them would stand still."""
+    asked = []
+
+    class StopError(Exception):
+        pass
+
+    def start(self, network, options):
+        asked.append(options.own)
+        raise StopError
+
+    monkeypatch.setattr(OpenTorch, "__init__", start)
+    with pytest.raises(StopError):
+        OpenTorch.layer_profiler(plus_one(), EngineOptions(own={"benchmark": "1"}))
+    assert asked == [{"benchmark": "1", "graphs": "0"}]
 
 
 @pytest.mark.parametrize(

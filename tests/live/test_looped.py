@@ -13,6 +13,7 @@ import pytest
 from detector.core import sources
 from detector.core.errors import SourceError
 from detector.core.errors.secrets import Address
+from detector.live.sources import looped
 from detector.live.sources.base import FILE, LIVE, Camera, Picture, Terms
 from detector.live.sources.looped import LoopedFeed
 from detector.live.sources.readers import make_feed
@@ -72,6 +73,21 @@ def test_its_pace_and_its_joints(tmp_path: Path) -> None:
     assert arrived_ms == pytest.approx([at * 40 for at in range(25)], abs=0.01)
     facts = feed.facts()
     assert facts.received == 25 == facts.taken + sum(facts.dropped.values())
+
+
+def test_a_gpu_is_asked_where_the_file_stands_for_a_camera_that_wants_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in is asked; the CPU decodes."""
+    asked: list[Any] = []
+    monkeypatch.setattr(looped, "accelerator_of", lambda options: asked.append(dict(options)))
+    clip = make_clip(tmp_path / "c.mp4", pictures=10)
+    camera = Camera("c", FILE, Address(str(clip)), options={"hwaccel": "cuda"})
+    feed = make_feed(camera, Terms(every=True))
+    feed.start()
+    wait_for(feed.waiting)
+    assert feed.stop(PATIENCE_S)
+    assert asked[0] == {"hwaccel": "cuda"}
 
 
 @pytest.mark.parametrize("b_frames", [0, 2])

@@ -132,7 +132,8 @@ def test_a_chip_that_is_not_there_is_told_before_anything_is_loaded(name, tmp_pa
     [
         ("Cannot load libcuda.so.1", "an NVIDIA GPU and its driver"),
         ("Cannot load libnvidia-encode.so.1", "NVIDIA_DRIVER_CAPABILITIES"),
-        ("OpenEncodeSessionEx failed: unsupported device (2): (no details)", "data-centre cards"),
+        ("OpenEncodeSessionEx failed: unsupported device (2): (no details)", "this GPU has no enc"),
+        ("OpenEncodeSessionEx failed: out of memory (10): (no details)", "are taken"),
         ("No capable devices found", "no GPU here has an encoder"),
     ],
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from importlib.util import find_spec
@@ -19,7 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detector.core import wings
-from detector.core.engines.base import PRECISIONS, AutoChoice, Engine, EngineOptions, translated
+from detector.core.engines.base import (
+    NVIDIA_DRIVER,
+    PRECISIONS,
+    AutoChoice,
+    Engine,
+    EngineOptions,
+    translated,
+)
 from detector.core.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
@@ -130,7 +137,8 @@ def rank_engines(precision: str = "fp32") -> list[str]:
 def choose_by_rank(precision: str = "fp32", device: str = "auto") -> tuple[str, str]:
     """The first engine that can run a precision on a device here, and a sentence that says why.
 
-    If none can, raises what ``graph_wanted`` raises for the first engine. Raises
+    Where there is an NVIDIA GPU and the device is left open, the engines that can use it come
+    first. If none can run it, raises what ``graph_wanted`` raises for the first engine. Raises
     EngineError if none is installed.
     """
     order, reasons = rank_engines(precision), usable()
@@ -138,12 +146,24 @@ def choose_by_rank(precision: str = "fp32", device: str = "auto") -> tuple[str, 
     if not there:
         cures = " or ".join(find(name).install for name in order if _is_missing(name))
         raise EngineError(f"no engine is installed; install one: {cures}")
-    name = next((name for name in there if _can_run(name, precision, device)), there[0])
+    able = (name for name in there if _can_run(name, precision, device))
+    on_gpu = next(_able_on_gpu(there, precision), None) if device == "auto" else None
+    name = on_gpu or next(able, there[0])
     graph_wanted(name, precision, device)
-    better = order[: order.index(name)]
-    missing = [str(find(other).library) for other in better if _is_missing(other)]
-    without = f" ({', '.join(missing)} not installed)" if missing else ""
-    return name, f"engine {name}: {_auto(name, precision).reason}{without}"
+    better = [other for other in order[: order.index(name)] if _is_missing(other)]
+    if on_gpu:
+        better = [other for other in better if "cuda" in find(other).devices]
+    missing = ", ".join(str(find(other).library) for other in better)
+    why = f"{find(name).library} can use the GPU" if on_gpu else _auto(name, precision).reason
+    return name, f"engine {name}: {why}" + (f" ({missing} not installed)" if missing else "")
+
+
+def _able_on_gpu(names: Sequence[str], precision: str) -> Iterator[str]:
+    """Those of the engines that run a precision on an NVIDIA GPU of this machine."""
+    if NVIDIA_DRIVER.exists():
+        for name in names:
+            if find(name).runs_on_gpu(precision) and _can_run(name, precision, "auto"):
+                yield name
 
 
 def _auto(name: str, precision: str) -> AutoChoice:

@@ -224,6 +224,12 @@ class Engine:
         return None
 
     @classmethod
+    def runs_on_gpu(cls, precision: str) -> bool:
+        """Whether ``--device auto`` means an NVIDIA GPU to it. Asked where there is one, and only
+        where the library is installed; may import it."""
+        return False
+
+    @classmethod
     def best_concurrency(cls, options: EngineOptions) -> int:
         """How many requests at once give the best throughput here, where the user does not say."""
         return 1

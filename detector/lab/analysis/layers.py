@@ -163,7 +163,7 @@ def explain_sum(
     ``sum_ms``: the sum of the layers' medians. ``run_sum_ms``: the median of the sums of single
     runs. A run's sum includes interruptions; the median of each layer does not. ``profiled_ms``: a
     pass under the profiler, of which ``outside_ms`` belong to no layer. ``on_gpu``: a forward pass
-    includes the copies to and from the device.
+    includes the copies to and from the device, and is one launch where it is a CUDA graph.
     """
     if not forward_ms:
         return 0.0, None
@@ -178,7 +178,9 @@ def explain_sum(
     elif off_in_runs > 0:
         cost = f"a pass under it takes {profiled_ms / forward_ms - 1:+.1%}"
         why = (
-            f"the profiler costs time inside the layers ({cost}), "
+            f"each layer is timed with its own launch, and the GPU is waited for behind it ({cost})"
+            if on_gpu
+            else f"the profiler costs time inside the layers ({cost}), "
             "or the computer was busy in the meantime"
         )
     elif outside_ms > ALIKE * profiled_ms:

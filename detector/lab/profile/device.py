@@ -1,7 +1,6 @@
 """How long a GPU is busy while the network runs, and what it is idle for.
 
-Kineto (torch.profiler, CUPTI) records a few batches, whichever engine runs them. This pass has not
-been run on a GPU yet.
+Kineto (torch.profiler, CUPTI) records a few batches, whichever engine runs them.
 """
 
 from __future__ import annotations

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import mean
 from typing import Any
 
 from detector.core import engines
+from detector.core.engines.base import NONE
 from detector.core.errors.machine import NotHereError
 from detector.core.run.loading import LoadedModel
 from detector.lab.analysis.layers import ALIKE
@@ -33,15 +34,30 @@ def profile_operators(occasion: Occasion) -> TorchFacts:
 
     device = machine.engine.device
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device != "cpu" else [])]
+    # In a CUDA graph no operator shows.
+    own = {"graphs": "0"} if device != "cpu" else {}
     profiler, plain, profiled = record_batches(
-        machine, batches, BATCHES, activities=activities, record_shapes=True, profile_memory=True
+        machine,
+        batches,
+        BATCHES,
+        own=own,
+        activities=activities,
+        record_shapes=True,
+        profile_memory=True,
     )
     with occasion.session.whole(TRACE) as temporary:
         profiler.export_chrome_trace(str(temporary))
     batch = machine.network.batch
+    in_graphs = getattr(machine.engine, "captured", False)
     frames, pass_ms = BATCHES * batch, mean(profiled)
     by_name = operator_rows(profiler.key_averages(), frames)
     by_shape = operator_rows(profiler.key_averages(group_by_input_shape=True), frames)
+    said = (
+        explain_operators(sum(row.self_ms for row in by_name), pass_ms / batch),
+        "the run launched CUDA graphs, in which no operator shows: here each ran by itself"
+        if in_graphs
+        else None,
+    )
     return TorchFacts(
         rows=by_name[:TOP],
         by_shape=by_shape[:TOP],
@@ -52,24 +68,30 @@ def profile_operators(occasion: Occasion) -> TorchFacts:
         device=device,
         forward_ms=mean(plain),
         profiled_ms=pass_ms,
-        flag=explain_operators(sum(row.self_ms for row in by_name), pass_ms / batch),
+        flag="; ".join(filter(None, said)) or None,
         slowdown=min(profiled) / min(plain),
     )
 
 
 def record_batches(
-    machine: LoadedModel, batches: Sequence[Batch], count: int, **what: Any
+    machine: LoadedModel,
+    batches: Sequence[Batch],
+    count: int,
+    own: Mapping[str, str] = NONE,
+    **what: Any,
 ) -> tuple[Any, list[float], list[float]]:
     """torch.profiler over ``count`` batches of one request alone, whichever engine runs them.
 
-    Returns it, and milliseconds of each pass without it and under it. ``what``: it records.
+    Returns it, and milliseconds of each pass without it and under it. ``own``: options of the
+    engine, beside those of the run. ``what``: it records.
     """
     from torch.profiler import profile
 
     # torch 2.13's profiler writes two lines to stderr each time. Errors are raised anyway.
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     assert machine.options is not None
-    alone = replace(machine.options, requests=1, concurrency=1)
+    own = {**machine.options.own, **own}
+    alone = replace(machine.options, requests=1, concurrency=1, own=own)
     with engines.open(machine.engine.name, machine.network, alone) as engine:
         request = engine.requests[0]
         list(time_batches(request, batches, WARMUP))

@@ -1,8 +1,7 @@
 """Decoding by a GPU, where a camera asks for it: ``options: {hwaccel: cuda}`` is NVDEC.
 
 FFmpeg decodes on the device and copies each picture to the host, so all that follows is as before.
-On a machine, with a build or for a codec that cannot do it, the CPU decodes. This was written and
-tested without a GPU: what was seen is that it falls back.
+On a machine, with a build or for a codec that cannot do it, the CPU decodes.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from detector.core.sources._network.meanings import NO_VIDEO, UNDECODED, Meaning
 from detector.core.sources.video._container import probe
 from detector.core.sources.video._tracks import choose_track
 from detector.live.sources.decoding import prepare
+from detector.live.sources.hardware import accelerator_of
 from detector.live.sources.packet_feed import PacketFeed
 from detector.live.sources.packets import End
 from detector.live.sources.status import SECOND
@@ -44,7 +45,7 @@ class LoopedFeed(PacketFeed):
         pace = _Pace()
         try:
             while True:
-                with _opened(self.camera.address.whole) as container:
+                with self._opened() as container:
                     if not container.streams.video:
                         return NO_VIDEO
                     video, _ = choose_track(self.camera.address.whole, container, None)
@@ -56,6 +57,12 @@ class LoopedFeed(PacketFeed):
             return Meaning("end", str(error))
         except (av.error.FFmpegError, OSError, ValueError) as error:
             return explain(error)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[Any]:
+        how = {"hwaccel": accelerator_of(self.camera.options), **bad_tags()}
+        with _held(self.camera.address.whole) as name, av.open(**how_to_open(name), **how) as found:
+            yield found
 
     def _play_once(self, container: Any, video: Any, epoch: int, pace: _Pace) -> bool:
         """False where it was stopped, or where there was nothing to play."""
@@ -135,12 +142,6 @@ def _held(path: str) -> Iterator[str]:
     with holding(open_web(WebPlace(path))) as stored:
         yield str(stored.place)
         stored.raise_error()
-
-
-@contextlib.contextmanager
-def _opened(path: str) -> Iterator[Any]:
-    with _held(path) as name, av.open(**how_to_open(name), **bad_tags()) as container:
-        yield container
 
 
 def check_file(path: str) -> None:

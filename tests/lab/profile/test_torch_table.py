@@ -35,6 +35,26 @@ def facts_of(place, batch):
     return facts, machine, batches
 
 
+@pytest.mark.slow  # it imports torch
+@pytest.mark.parametrize(("device", "own"), [("cpu", {}), ("cuda:0", {"graphs": "0"})])
+def test_on_a_gpu_the_operators_run_one_by_one(monkeypatch, device, own):
+    """In a CUDA graph none of them shows."""
+    pytest.importorskip("torch", reason="machine: torch is not installed")
+    asked = []
+
+    def record(machine, batches, count, **what):
+        asked.append(what["own"])
+        raise StopIteration
+
+    machine = SimpleNamespace(engine=SimpleNamespace(device=device))
+    monkeypatch.setattr(operators, "open_with_batches", lambda occasion: (machine, []))
+    monkeypatch.setattr(operators, "record_batches", record)
+    plain = SimpleNamespace(document=SimpleNamespace(engine="torch"))
+    with pytest.raises(StopIteration):
+        operators.profile_operators(SimpleNamespace(plain=plain))
+    assert asked == [own]
+
+
 def profiled_by_hand(machine, batches):
     """torch.profiler as its tutorial uses it, around the same network."""
     from torch.profiler import ProfilerActivity, profile

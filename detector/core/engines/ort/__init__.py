@@ -31,6 +31,12 @@ class OrtEngine(Engine):
         return abilities.refusal(precision, device)
 
     @classmethod
+    def runs_on_gpu(cls, precision: str) -> bool:
+        from detector.core.engines.ort import abilities
+
+        return precision != "int8" and abilities.has_cuda()
+
+    @classmethod
     def best_concurrency(cls, options: EngineOptions) -> int:
         from detector.core.engines.ort import abilities
 

@@ -22,7 +22,7 @@ class TorchEngine(Engine):
     own_options = {
         "channels_last": "1: weights of convolutions as NHWC (default); 0: everything as NCHW",
         "compile": "1: torch.compile; on a CPU that takes a C++ compiler, and some 20 s to load",
-        "graphs": "1: each request's kernels as one CUDA graph; GPUs only",
+        "graphs": "each request's kernels as one CUDA graph: the default on a GPU; 0: one by one",
         "benchmark": "1: cuDNN tries its algorithms at the first frames and keeps the fastest; "
         "GPUs only",
     } | BF16_OPTION
@@ -36,6 +36,12 @@ class TorchEngine(Engine):
         except EngineError as error:
             return str(error).removeprefix("engine torch: ")
         return abilities.refusal(precision, found)
+
+    @classmethod
+    def runs_on_gpu(cls, precision: str) -> bool:
+        from detector.core.engines.torch import abilities
+
+        return abilities.is_built_for_cuda() and not abilities.without_cuda()
 
     @classmethod
     def best_concurrency(cls, options: EngineOptions) -> int:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Set
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from detector.core.errors import EngineError
@@ -43,6 +46,19 @@ def device_of(asked: str) -> tuple[Any, str]:
 def best_concurrency(asked: str) -> int:
     """On a GPU the picture of one request is uploaded while another one computes."""
     return 2 if device_of(asked)[0].type == "cuda" else 1
+
+
+def is_built_for_cuda() -> bool:
+    """Read from torch's own file of versions: to import a torch for CPUs takes a second or two,
+    and where another engine runs it would be for nothing."""
+    found = find_spec("torch")
+    if found is None or found.origin is None:
+        return False
+    try:
+        versions = Path(found.origin).with_name("version.py").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return True  # torch itself will tell
+    return re.search(r"^cuda\b.*=\s*None\s*$", versions, re.MULTILINE) is None
 
 
 def without_cuda() -> str:

@@ -5,6 +5,7 @@ layers' own names.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from detector.core.engines.base import (
@@ -55,7 +56,7 @@ class OpenTorch(Engine):
                 )
         from detector.core.engines.torch.layers import TorchLayerProfiler
 
-        engine = cls(network, options)
+        engine = cls(network, replace(options, own={**options.own, "graphs": "0"}))
         return TorchLayerProfiler(engine, engine.module)
 
     def __init__(self, network: Network, options: EngineOptions) -> None:
@@ -63,6 +64,7 @@ class OpenTorch(Engine):
         self.precision = options.precision
         self.threads = cpu_threads(options)
         self.notes: list[str] = []
+        self.captured = False  # whether each request replays a CUDA graph
         self._last_ms: float | None = None
         self._executed: list[LayerExecution] | None = None
         wanted = read_switches(options.own)
@@ -163,7 +165,7 @@ class OpenTorch(Engine):
                 run = self._compile()
         if self._device.type == "cpu":
             return [TorchRequest(run, network, threads) for _ in range(options.requests)]
-        return self._cuda_requests(run, network, options.requests, wanted["graphs"], *arithmetic)
+        return self._cuda_requests(run, network, options, wanted)
 
     def _compile(self) -> Run:
         """Compiles now, not at the first run: it then fails here or not at all, and counts as
@@ -180,23 +182,38 @@ class OpenTorch(Engine):
         return run
 
     def _cuda_requests(
-        self, run: Run, network: Network, count: int, graphs: bool, tf32: bool, benchmark: bool
+        self, run: Run, network: Network, options: EngineOptions, wanted: Mapping[str, bool]
     ) -> list[CudaRequest]:
+        """Where the user does not say, each with a CUDA graph if that can be: to launch a network
+        kernel by kernel takes Python several times as long as the GPU needs to run it
+        (docs/gpu.md). What torch.compile made is launched in its own way.
+        """
         import torch
 
-        from detector.core.engines.torch.requests import CudaRequest, check_memory
+        from detector.core.engines.torch.requests import CudaRequest, check_memory, why_not_captured
+
+        arithmetic = self.precision == "tf32", self._finished, wanted["benchmark"]
+        graphs, count = wanted["graphs"], options.requests
+        by_itself = "graphs" not in options.own and not wanted["compile"]
+
+        def make() -> list[CudaRequest]:
+            return [CudaRequest(run, network, self._device, *arithmetic) for _ in range(count)]
 
         with translated("torch", "try the network on the GPU"):
             torch.cuda.current_stream(self._device).synchronize()  # the weights have arrived
             # A graph keeps its memory as long as it lives, and each request has one.
-            at_once = count if graphs else self.concurrency
-            check_memory(run, network, self._device, at_once)
-            requests = [
-                CudaRequest(run, network, self._device, tf32, self._finished, benchmark)
-                for _ in range(count)
-            ]
-            for request in requests if graphs else ():
-                request.capture()
+            check_memory(run, network, self._device, count if graphs else self.concurrency)
+            requests = make()
+            if by_itself:
+                why = why_not_captured(requests, run, network, self._device)
+                if why is not None:
+                    self.notes.append(f"engine torch: it runs without CUDA graphs: {why}")
+                    requests = make()
+                graphs = why is None
+            elif graphs:
+                for request in requests:
+                    request.capture()
+        self.captured = graphs
         return requests
 
     def _finished(self, milliseconds: float) -> None:
@@ -230,7 +247,8 @@ class OpenTorch(Engine):
 
 
 def read_switches(own: Mapping[str, str]) -> dict[str, bool]:
-    """The options that are on or off. Raises UsageError for another value."""
+    """The options that are on or off; ``graphs``: whether they were asked for. Raises UsageError
+    for another value."""
     found = {"channels_last": True, "compile": False, "graphs": False, "benchmark": False}
     for name in found.keys() & own.keys():
         value = own[name]

@@ -8,7 +8,8 @@ the device, because it happens once.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,7 @@ class CudaRequest(Request):
             raise EngineError("engine torch: infer after close")
         with (
             translated("torch", "run the network"),
+            told_by_gpu(self._stream),
             torch.inference_mode(),
             torch.cuda.stream(self._stream),
         ):
@@ -152,6 +154,36 @@ class CudaRequest(Request):
 
     def release(self) -> None:
         self._run = self._graph = None
+
+
+@contextmanager
+def told_by_gpu(stream: Any) -> Iterator[None]:
+    """A kernel that failed is the error of every later call on that GPU, and a library that meets
+    it has words of its own for it ("CUDNN_STATUS_INTERNAL_ERROR", seen on an H100). Then the GPU's
+    own error is told: its first line, since the others are the same for all.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        try:
+            stream.query()
+        except RuntimeError as first:
+            raise RuntimeError(str(first).partition("\n")[0]) from error
+        raise
+
+
+def why_not_captured(
+    requests: Sequence[CudaRequest], run: Run, network: Network, device: Any
+) -> str | None:
+    """Captures them all; why that cannot be, or None. Those that it was tried on run no more."""
+    if not fits(run, network, device, len(requests), network.batch):
+        return f"{len(requests)} of them take more memory than the GPU has left"
+    try:
+        for request in requests:
+            request.capture()
+    except RuntimeError as error:
+        return str(error).partition("\n")[0]
+    return None
 
 
 def pinned(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -93,6 +93,10 @@ class TrtEngine(Engine):
         return abilities.refusal(precision, device)
 
     @classmethod
+    def runs_on_gpu(cls, precision: str) -> bool:
+        return True
+
+    @classmethod
     def best_concurrency(cls, options: EngineOptions) -> int:
         from detector.core.engines.trt.running import IN_FLIGHT
 

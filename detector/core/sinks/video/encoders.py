@@ -32,8 +32,8 @@ CURES = {
 NVENC_CURES = {
     "libnvidia-encode": "the driver is here without its encoder; in a container, start it with "
     "NVIDIA_DRIVER_CAPABILITIES=all",
-    "OpenEncodeSession": "this GPU has no encoder, as some data-centre cards (A100, H100), or "
-    "all its sessions are taken",
+    "unsupported device": "this GPU has no encoder, as some data-centre cards (A100, H100)",
+    "OpenEncodeSession": "all sessions of this GPU's encoder are taken, or it has none",
     "No capable devices": "no GPU here has an encoder: some data-centre cards (A100, H100) have "
     "none",
 }
