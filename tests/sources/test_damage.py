@@ -13,7 +13,7 @@ from detector.core import sources
 from detector.core.sources.video import _complaints, _container
 from detector.core.sources.video._clock import Clock
 
-from .clips import cut, pts_of, write_video
+from .clips import cut, hurt, pts_of, write_video
 from .oddities import ODDITIES, PICTURES, ffmpeg
 
 DECODERS = ["auto", "opencv", "av"]
@@ -96,17 +96,7 @@ def own_log(monkeypatch):
 @pytest.fixture(scope="module")
 def patched_up(folder):
     """H.264 in which the second half of two pictures is noise: their decoder guesses it."""
-    path = write_video(folder / "hurt.mp4", 40, g="40", bf="0")
-    with av.open(str(path)) as container:
-        packets = [packet for packet in container.demux(video=0) if packet.size]
-    data = bytearray(path.read_bytes())
-    for packet in packets[20], packets[30]:
-        half = packet.size // 2
-        data[packet.pos + half : packet.pos + packet.size] = random.Random(1).randbytes(
-            packet.size - half
-        )
-    path.write_bytes(data)
-    return path
+    return hurt(write_video(folder / "hurt.mp4", 40, g="40", bf="0"), 20, 30)
 
 
 @pytest.mark.parametrize("decoder", DECODERS)

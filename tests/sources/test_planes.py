@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import random
 import struct
 from fractions import Fraction
 from pathlib import Path
@@ -20,7 +19,7 @@ from detector.core.types import Frame, Planes
 from tests.conftest import night
 
 from ..attacks.mutants import make_mutants, make_seeds
-from .clips import HEIGHT, WIDTH, cut, pts_of, write_video
+from .clips import HEIGHT, WIDTH, cut, hurt, pts_of, write_video
 from .oddities import ODDITIES, PICTURES, ffmpeg
 
 DECODERS = ["auto", "av"]
@@ -215,22 +214,9 @@ def test_a_start_gives_the_frames_of_a_whole_run(folder: Path, decoder: str, sta
     assert not source.damaged
 
 
-def hurt(path: Path, numbers: tuple[int, ...]) -> Path:
-    """The second half of these packets is noise."""
-    with av.open(str(path)) as container:
-        packets = [packet for packet in container.demux(video=0) if packet.size]
-    data = bytearray(path.read_bytes())
-    for packet in (packets[number] for number in numbers):
-        half = packet.size // 2
-        noise = random.Random(1).randbytes(packet.size - half)
-        data[packet.pos + half : packet.pos + packet.size] = noise
-    path.write_bytes(data)
-    return path
-
-
 @pytest.fixture(scope="module")
 def damaged(folder: Path) -> Path:
-    return hurt(write_video(folder / "hurt.mp4", 40, g="40", bf="0"), (20, 30))
+    return hurt(write_video(folder / "hurt.mp4", 40, g="40", bf="0"), 20, 30)
 
 
 def test_packet_by_packet_from_the_damage_on(damaged: Path) -> None:
@@ -256,7 +242,7 @@ def test_a_limit_in_front_of_the_damage_is_none(damaged: Path) -> None:
 
 
 def test_damage_in_the_first_packet(folder: Path) -> None:
-    path = hurt(write_video(folder / "first.mp4", 12, g="4", bf="0"), (0,))
+    path = hurt(write_video(folder / "first.mp4", 12, g="4", bf="0"), 0)
     frames, source = read_all(path)
     alone, exact = read_all(path, decoder="av")
     assert_equal(frames, alone)
@@ -264,7 +250,7 @@ def test_damage_in_the_first_packet(folder: Path) -> None:
 
 
 def test_damage_behind_a_start(folder: Path) -> None:
-    path = hurt(write_video(folder / "late.mp4", 60, g="12", bf="0"), (50,))
+    path = hurt(write_video(folder / "late.mp4", 60, g="12", bf="0"), 50)
     expected = {frame.index: frame for frame in read_bgr(path)}
     with sources.open(str(path), pixels="yuv420p") as source:
         source.restrict(Fraction(3, 2), None)
@@ -356,6 +342,29 @@ def test_an_easel_for_bgr(plain: Path) -> None:
     assert source.planes.made == 1
 
 
+def write_of_two_sizes(folder: Path, pixels: str = "yuv420p") -> Path:
+    """Ten grey pictures of 64x48, then ten of 128x112."""
+    first, later, both = (folder / name for name in ("a.ts", "b.ts", "both.ts"))
+    grey = ("-f", "lavfi", "-i", "color=gray:r=25:d=0.4:s=64x48")
+    ffmpeg(*grey, "-c:v", "libx264", "-pix_fmt", "yuv420p", first)
+    scaled = ("-vf", f"scale=128x112,format={pixels}", "-output_ts_offset", "0.4")
+    ffmpeg(*grey, *scaled, "-c:v", "libx264", later)
+    both.write_bytes(first.read_bytes() + later.read_bytes())
+    return both
+
+
+@pytest.mark.slow
+def test_it_is_said_once_where_another_reader_takes_over(tmp_path: Path) -> None:
+    """As at damage behind the change. That reader begins at the start, and meets it again."""
+    clip = write_of_two_sizes(tmp_path)
+    with sources.open(str(clip), pixels="yuv420p", decoder="auto") as source:
+        assert isinstance(source, _threaded.ThreadedSource)
+        seen = [source.read() for _ in range(15)]
+        assert source._take_over("it was told to", source.pts)
+        seen += source
+    assert sum("128x112" in note for note in source.notes) == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("start", [None, Fraction(1, 5)])
 @pytest.mark.parametrize("pixels", ["yuv420p", "yuv422p"])
@@ -363,13 +372,8 @@ def test_an_easel_for_bgr(plain: Path) -> None:
 def test_a_stream_that_changes_its_size_goes_on_in_the_first_and_says_so(
     decoder: str, pixels: str, start: Fraction | None, tmp_path: Path
 ) -> None:
-    first, later, both = (tmp_path / name for name in ("a.ts", "b.ts", "both.ts"))
-    grey = ("-f", "lavfi", "-i", "color=gray:r=25:d=0.4:s=64x48")
-    ffmpeg(*grey, "-c:v", "libx264", "-pix_fmt", "yuv420p", first)
-    scaled = ("-vf", f"scale=128x112,format={pixels}", "-output_ts_offset", "0.4")
-    ffmpeg(*grey, *scaled, "-c:v", "libx264", later)
-    both.write_bytes(first.read_bytes() + later.read_bytes())
-    with sources.open(str(both), pixels="yuv420p", decoder=decoder) as source:
+    clip = write_of_two_sizes(tmp_path, pixels)
+    with sources.open(str(clip), pixels="yuv420p", decoder=decoder) as source:
         source.restrict(start, None)
         frames = list(source)
     assert {frame.size for frame in frames} == {(48, 64)}
