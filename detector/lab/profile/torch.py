@@ -50,7 +50,8 @@ def profile_operators(occasion: Occasion) -> TorchFacts:
     batch = machine.network.batch
     in_graphs = getattr(machine.engine, "captured", False)
     frames, pass_ms = BATCHES * batch, mean(profiled)
-    by_name = operator_rows(profiler.key_averages(), frames)
+    averages = profiler.key_averages()
+    by_name = operator_rows(averages, frames)
     by_shape = operator_rows(profiler.key_averages(group_by_input_shape=True), frames)
     said = (
         explain_operators(sum(row.self_ms for row in by_name), pass_ms / batch),
@@ -61,7 +62,7 @@ def profile_operators(occasion: Occasion) -> TorchFacts:
     return TorchFacts(
         rows=by_name[:TOP],
         by_shape=by_shape[:TOP],
-        self_ms=sum(row.self_ms + row.device_ms for row in by_name),
+        self_ms=sum(_own_us(one) for one in averages) / 1e3 / frames,
         trace=TRACE,
         frames=frames,
         batch=batch,
@@ -106,7 +107,7 @@ def record_batches(
 def operator_rows(events: Sequence[Any], frames: int) -> list[Operator]:
     """torch's averages as rows, in ms a frame, those with the largest own time first. The operators
     that one calls have rows of their own."""
-    own_ms = [(one.self_cpu_time_total + _device_us(one)) / 1e3 / frames for one in events]
+    own_ms = [_own_us(one) / 1e3 / frames for one in events]
     total = sum(own_ms)
     rows = [
         Operator(
@@ -143,6 +144,16 @@ def explain_operators(self_ms: float, pass_ms: float) -> str | None:
         f"the operators' own times on the CPU add up to {self_ms:.3f} ms a frame, {off:+.1%} off "
         f"the {pass_ms:.3f} ms of a pass under the profiler: {why}"
     )
+
+
+def _own_us(event: Any) -> float:
+    """What it adds to the sum of all. The time on the GPU of an operator is that of its kernels,
+    which have rows of their own; torch's table counts it once, too. What somebody marked lies over
+    the kernels."""
+    if event.device_type.name == "CPU":
+        return float(event.self_cpu_time_total)
+    marked = getattr(event, "is_user_annotation", False)  # the first versions of torch lack it
+    return 0.0 if marked else _device_us(event)
 
 
 def _device_us(event: Any) -> float:

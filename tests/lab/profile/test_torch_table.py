@@ -109,15 +109,37 @@ def test_each_figure_is_the_profilers_own(tmp_path, batch):
     assert sum(row.share for row in rows) == pytest.approx(1)
 
 
-def event(**times):
+def event(on="CPU", marked=False, **times):
     """An average of a GPU's run, in torch's units: microseconds and bytes."""
     fields = defaultdict(int, times)
     names = ("self_cpu_time_total", "cpu_time_total", "self_device_time_total")
     more = ("device_time_total", "self_cpu_memory_usage", "cpu_memory_usage")
     last = ("self_device_memory_usage", "device_memory_usage")
     return SimpleNamespace(
-        key=times["key"], count=times["count"], **{one: fields[one] for one in names + more + last}
+        key=times["key"],
+        count=times["count"],
+        device_type=SimpleNamespace(name=on),
+        is_user_annotation=marked,
+        **{one: fields[one] for one in names + more + last},
     )
+
+
+def test_the_time_of_a_kernel_counts_once():
+    """torch lists it at the operator that launched it, and as a row of its own. In a first run on
+    an H100 1.1 ms of kernels counted as 2.2."""
+    times = {"self_device_time_total": 6000, "device_time_total": 6000, "count": 10}
+    rows = operator_rows(
+        [
+            event(key="aten::conv2d", self_cpu_time_total=2000, cpu_time_total=2000, **times),
+            event(key="sm80_xmma", on="CUDA", **times),
+            event(key="a range of somebody", on="CUDA", marked=True, **times),
+        ],
+        10,
+    )
+    shares = {row.name: row.share for row in rows}
+    expected = {"sm80_xmma": 0.75, "aten::conv2d": 0.25, "a range of somebody": 0}
+    assert shares == pytest.approx(expected)
+    assert [row.device_ms for row in rows] == [0.6] * 3
 
 
 def test_a_gpus_columns_stand_in_the_table():
