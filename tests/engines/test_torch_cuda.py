@@ -56,7 +56,7 @@ class FakeStream:
 
     def query(self) -> bool:
         if self.fakes.broken:
-            raise torch.AcceleratorError(self.fakes.broken)
+            raise RuntimeError(self.fakes.broken)
         return True
 
 
@@ -233,7 +233,7 @@ def test_a_network_that_no_graph_can_hold_runs_without_one_and_says_why(fakes, m
     @contextlib.contextmanager
     def refuse(*_, **__):
         yield
-        raise torch.AcceleratorError("CUDA error: operation not permitted\nmore of it")
+        raise RuntimeError("CUDA error: operation not permitted\nmore of it")
 
     monkeypatch.setattr(torch.cuda, "graph", refuse)
     engine = opened(fakes, lambda given: RESULTS)
@@ -255,7 +255,7 @@ def test_graphs_that_take_too_much_memory_are_left_out(fakes, monkeypatch):
     network, options = plus_one(), EngineOptions(requests=4)
     made = engine._cuda_requests(lambda given: RESULTS, network, options, read_switches({}))
     assert (len(made), engine.captured) == (4, False)
-    assert "4 of them take more memory" in engine.notes[0]
+    assert "4 requests take more memory" in engine.notes[0]
 
 
 def test_the_gpus_own_error_is_told_and_not_what_a_library_makes_of_it(fakes):

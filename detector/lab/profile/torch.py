@@ -147,9 +147,9 @@ def explain_operators(self_ms: float, pass_ms: float) -> str | None:
 
 
 def _own_us(event: Any) -> float:
-    """What it adds to the sum of all. The time on the GPU of an operator is that of its kernels,
-    which have rows of their own; torch's table counts it once, too. What somebody marked lies over
-    the kernels."""
+    """Microseconds that a row adds to the sum of all rows. An operator's time on the GPU is that of
+    its kernels, which have rows of their own; torch's table counts it once, too. A range that
+    somebody marked lies over kernels, and adds nothing."""
     if event.device_type.name == "CPU":
         return float(event.self_cpu_time_total)
     marked = getattr(event, "is_user_annotation", False)  # the first versions of torch lack it

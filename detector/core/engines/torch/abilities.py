@@ -49,8 +49,8 @@ def best_concurrency(asked: str) -> int:
 
 
 def is_built_for_cuda() -> bool:
-    """Read from torch's own file of versions: to import a torch for CPUs takes a second or two,
-    and where another engine runs it would be for nothing."""
+    """Whether the torch that is installed has CUDA. Reads torch's file of versions: an import takes
+    a second or two, for nothing where another engine runs."""
     found = find_spec("torch")
     if found is None or found.origin is None:
         return False

@@ -184,20 +184,23 @@ class OpenTorch(Engine):
     def _cuda_requests(
         self, run: Run, network: Network, options: EngineOptions, wanted: Mapping[str, bool]
     ) -> list[CudaRequest]:
-        """Where the user does not say, each with a CUDA graph if that can be: to launch a network
-        kernel by kernel takes Python several times as long as the GPU needs to run it
-        (docs/gpu.md). What torch.compile made is launched in its own way.
+        """Requests on a GPU. Unless the user says otherwise, each has a CUDA graph where that is
+        possible: Python takes several times as long to launch the kernels of a network as the GPU
+        takes to run them (docs/gpu.md). What torch.compile made gets no graph by itself.
         """
         import torch
 
         from detector.core.engines.torch.requests import CudaRequest, check_memory, why_not_captured
 
-        arithmetic = self.precision == "tf32", self._finished, wanted["benchmark"]
         graphs, count = wanted["graphs"], options.requests
         by_itself = "graphs" not in options.own and not wanted["compile"]
+        tf32, benchmark = self.precision == "tf32", wanted["benchmark"]
 
         def make() -> list[CudaRequest]:
-            return [CudaRequest(run, network, self._device, *arithmetic) for _ in range(count)]
+            return [
+                CudaRequest(run, network, self._device, tf32, self._finished, benchmark)
+                for _ in range(count)
+            ]
 
         with translated("torch", "try the network on the GPU"):
             torch.cuda.current_stream(self._device).synchronize()  # the weights have arrived

@@ -158,9 +158,11 @@ class CudaRequest(Request):
 
 @contextmanager
 def told_by_gpu(stream: Any) -> Iterator[None]:
-    """A kernel that failed is the error of every later call on that GPU, and a library that meets
-    it has words of its own for it ("CUDNN_STATUS_INTERNAL_ERROR", seen on an H100). Then the GPU's
-    own error is told: its first line, since the others are the same for all.
+    """Raises the GPU's own error where a kernel failed.
+
+    Every later call on that GPU then fails, and a library that meets the error gives it another
+    name (CUDNN_STATUS_INTERNAL_ERROR, seen on an H100). Of the error the first line is told: the
+    others are the same for all errors.
     """
     try:
         yield
@@ -175,9 +177,11 @@ def told_by_gpu(stream: Any) -> Iterator[None]:
 def why_not_captured(
     requests: Sequence[CudaRequest], run: Run, network: Network, device: Any
 ) -> str | None:
-    """Captures them all; why that cannot be, or None. Those that it was tried on run no more."""
+    """Captures a CUDA graph for each request. Returns None, or the reason why it failed: the
+    requests are then of no use any more.
+    """
     if not fits(run, network, device, len(requests), network.batch):
-        return f"{len(requests)} of them take more memory than the GPU has left"
+        return f"the graphs of {len(requests)} requests take more memory than the GPU has left"
     try:
         for request in requests:
             request.capture()
