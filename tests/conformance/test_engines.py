@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,6 +16,7 @@ from detector.core import engines
 from detector.core.engines.base import EngineOptions
 from detector.core.errors import EngineError, UsageError
 from tests.known_answers import plus_one, run_once
+from tests.memory import bytes_of
 from tests.networks import open_network
 from tests.waiting import PATIENCE_S, wait_for
 
@@ -274,13 +274,7 @@ def test_no_numpy_buffer_above_64_kb_is_allocated_in_steady_state(name):
         request = engine.requests[0]
         for _ in range(3):
             request.infer(1)
-        tracemalloc.start()
-        try:
-            held = [request.infer(1) for _ in range(5)]
-            _, peak = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-    assert len(held) == 5
+        _, peak = bytes_of(lambda: [request.infer(1) for _ in range(5)])
     assert peak < 64 * 1024, f"{peak} bytes at the peak"
 
 

@@ -4,7 +4,6 @@ themselves.
 
 import functools
 import time
-import tracemalloc
 
 import pytest
 
@@ -16,6 +15,7 @@ from detector.core.session.recording import record
 from detector.core.session.span_columns import span_columns
 from detector.core.timeline import STAGES, Timeline
 from tests.loop.stubs import FakeClock, Notes, stub_parts
+from tests.memory import bytes_of
 from tests.waiting import PATIENCE_S
 
 COSTS = {
@@ -285,9 +285,10 @@ def test_the_columns_of_a_long_run_take_little_memory_to_make():
                 with track.span(stage, i):
                     clock.sleep(1)
                 clock.sleep(1)
-    tracemalloc.start()
-    rows = {name: len(column) for name, column in span_columns([timeline])[0]}
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert rows["start_ns"] == 20_000 * 3 * 2  # after each span a gap
-    assert peak / rows["start_ns"] < 45
+
+    def lengths():
+        return {name: len(column) for name, column in span_columns([timeline])[0]}
+
+    rows = lengths()["start_ns"]
+    assert rows == 20_000 * 3 * 2  # after each span a gap
+    assert bytes_of(lengths)[1] / rows < 45

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ import pytest
 from detector.core.timeline import Timeline
 from detector.core.timeline.rows import BLOCK, COLUMNS, NOT_KNOWN, ROW_BYTES, Ring, Rows, Spool
 from tests.covering import covering
+from tests.memory import bytes_of
 
 
 def kept(*calls, folder: Path | None = None) -> Rows:
@@ -76,20 +76,16 @@ def test_a_row_takes_few_bytes():
     """A start and a duration of four bytes each, one off a core. The block that is written
     into takes 56 a row, whatever their number."""
     calls = KINDS["every frame"][:BLOCK] * 4
-    tracemalloc.start()
     rows = kept(*calls)
-    held = tracemalloc.get_traced_memory()[0] - rows.block.written.nbytes
-    tracemalloc.stop()
+    held = bytes_of(lambda: kept(*calls))[0] - rows.block.written.nbytes
     assert held / len(rows) < 10
 
 
 @pytest.mark.slow
 def test_on_disk_they_take_no_memory_and_leave_no_file(tmp_path):
     calls = KINDS["every frame"][:BLOCK] * 4
-    tracemalloc.start()
     rows = kept(*calls, folder=tmp_path)
-    held = tracemalloc.get_traced_memory()[0] - rows.block.written.nbytes
-    tracemalloc.stop()
+    held = bytes_of(lambda: kept(*calls, folder=tmp_path))[0] - rows.block.written.nbytes
     assert held / len(rows) < 1
     assert not list(tmp_path.iterdir())
 
