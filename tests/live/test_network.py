@@ -107,9 +107,14 @@ def take(feed: Feed, count: int) -> list[Picture]:
     return pictures
 
 
-def balanced(feed: Feed) -> bool:
+def in_hand(feed: Feed) -> int:
+    """Pictures that arrived and are neither taken nor dropped."""
     facts = feed.facts()
-    return facts.received == facts.taken + sum(facts.dropped.values())
+    return facts.received - facts.taken - sum(facts.dropped.values())
+
+
+def balanced(feed: Feed) -> bool:
+    return in_hand(feed) == 0
 
 
 def test_rtsp_with_a_login_a_kill_and_a_stall(clip: Path) -> None:
@@ -386,8 +391,11 @@ def test_latest_hands_out_the_newest(web: HttpServer) -> None:
     with started(web.url("/mjpeg"), every=False) as feed:
         wait_for(lambda: feed.facts().received >= 30)
         assert feed.waiting() <= 1
-        picture = take(feed, 1)[0]
-        assert picture.number >= 28
+        web.ended = True
+        wait_for(lambda: feed.facts().state == WAITING)  # no picture comes any more
+        wait_for(lambda: in_hand(feed) == feed.waiting() == 1)  # and none is being decoded
+        newest = feed.facts().received - 1
+        assert take(feed, 1)[0].number == newest
     assert balanced(feed)
 
 
