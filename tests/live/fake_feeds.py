@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter, deque
 from collections.abc import Callable
 from fractions import Fraction
@@ -61,6 +62,7 @@ class FakeFeed(Feed):
         self.connects, self.epoch, self.started, self.stopped = 1, 1, 0, 0
         self.pictures: deque[Picture] = deque()
         self.ends_in_time = True
+        self.lock = threading.Lock()  # a picture is taken or dropped, and counted, in one go
 
     def start(self) -> None:
         self.started += 1
@@ -74,18 +76,20 @@ class FakeFeed(Feed):
             picture = Picture(
                 self.received, self.received * 40, Fraction(1, 1000), width, height, arrival, None
             )
-            if self.latest and self.pictures:
-                self.dropped[NEWER] += len(self.pictures)
-                self.pictures.clear()
-            self.pictures.append(picture)
-            self.received += 1
+            with self.lock:
+                if self.latest and self.pictures:
+                    self.dropped[NEWER] += len(self.pictures)
+                    self.pictures.clear()
+                self.pictures.append(picture)
+                self.received += 1
         self.wake()
 
     def take(self) -> Picture | None:
-        if not self.pictures:
-            return None
-        self.taken += 1
-        return self.pictures.popleft()
+        with self.lock:
+            if not self.pictures:
+                return None
+            self.taken += 1
+            return self.pictures.popleft()
 
     def convert(self, picture, into):
         shape = (picture.height, picture.width, 3)
@@ -97,28 +101,30 @@ class FakeFeed(Feed):
         return len(self.pictures)
 
     def facts(self) -> FeedFacts:
-        return FeedFacts(
-            self.state,
-            0,
-            self.received,
-            self.taken,
-            dict(self.dropped),
-            self.connects,
-            next_try_ns=self.next_try_ns,
-            error=self.error,
-            width=self.size[0],
-            height=self.size[1],
-            fps=self.fps if self.state == LIVE else None,
-        )
+        with self.lock:
+            return FeedFacts(
+                self.state,
+                0,
+                self.received,
+                self.taken,
+                dict(self.dropped),
+                self.connects,
+                next_try_ns=self.next_try_ns,
+                error=self.error,
+                width=self.size[0],
+                height=self.size[1],
+                fps=self.fps if self.state == LIVE else None,
+            )
 
     def listen(self, listener) -> None:
         raise AssertionError("no packets here")
 
     def stop(self, timeout_s: float = 1.0) -> bool:
         self.stopped += 1
-        self.dropped[STOPPED] += len(self.pictures)
-        self.pictures.clear()
-        self.state = ENDED
+        with self.lock:
+            self.dropped[STOPPED] += len(self.pictures)
+            self.pictures.clear()
+            self.state = ENDED
         self.wake()
         return self.ends_in_time
 
