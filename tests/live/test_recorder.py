@@ -71,8 +71,8 @@ def test_pictures_and_packets_through_the_thread(tmp_path: Path) -> None:
     for number in range(20):
         drawn.write(frame_at(number, 100 + number / 25), Detections.empty())
         wait_for(lambda: not drawn._inbox._items)
-    assert copy.close()
-    assert drawn.close()
+    assert copy.close(PATIENCE_S)
+    assert drawn.close(PATIENCE_S)
     assert all_numbers([one.path for one in list_recordings(tmp_path / "a" / "video")]) == list(
         range(50)
     )
@@ -83,7 +83,7 @@ def test_pictures_and_packets_through_the_thread(tmp_path: Path) -> None:
     assert (figures.files, figures.dropped, figures.lost, figures.refused) == (1, 0, 0, 0)
     assert figures.failed == drawn.figures().failed == 0
     assert said == []
-    assert not [one for one in threading.enumerate() if one.name.startswith("record ")]
+    assert not {"record a", "record b"} & {one.name for one in threading.enumerate()}
 
 
 def test_a_slow_encoder_drops_pictures_and_never_waits(
@@ -105,7 +105,7 @@ def test_a_slow_encoder_drops_pictures_and_never_waits(
         recorder.write(frame_at(number, 100 + number / 25), Detections.empty())
     assert recorder.figures().dropped == 91  # 8 wait
     go.set()
-    assert recorder.close()
+    assert recorder.close(PATIENCE_S)
     kept = all_numbers([one.path for one in list_recordings(tmp_path / "yard" / "video")])
     assert kept == list(range(9))
     assert len(said) == 1
@@ -125,7 +125,7 @@ def test_after_a_dropped_packet_video_goes_on_with_a_key_frame(
 
     monkeypatch.setattr(recorder._inbox, "put_packet", full_at_23)
     feed(recorder, stream)
-    recorder.close()
+    recorder.close(PATIENCE_S)
     files = [one.path for one in list_recordings(tmp_path / "yard" / "video")]
     assert all_numbers(files) == [*range(23), *range(30, 50)]
     assert recorder.figures().dropped == 7
@@ -136,7 +136,7 @@ def test_a_webcam_has_nothing_to_copy(tmp_path: Path) -> None:
     recorder = CameraRecorder(tmp_path, camera(kind="webcam"), Wish(), said.append, clock=still)
     assert recorder.wants_pictures
     assert len(said) == 1
-    recorder.close()
+    recorder.close(PATIENCE_S)
 
 
 def test_clips_of_drawn_pictures_through_the_thread(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_clips_of_drawn_pictures_through_the_thread(tmp_path: Path) -> None:
         found = one_detection() if number == 30 else Detections.empty()
         recorder.write(frame_at(number, 100 + number / 25), found)
         wait_for(lambda: not recorder._inbox._items)
-    recorder.close()
+    recorder.close(PATIENCE_S)
     (one,) = list_recordings(tmp_path / "yard" / "video")
     assert numbers_of(one.path) == list(range(43))  # from the first key frame, to 0.5 s after
 
@@ -167,7 +167,7 @@ def test_an_item_that_fails_costs_itself_alone(
     for number in range(20):
         recorder.write(frame_at(number, 100 + number), Detections.empty())
         wait_for(lambda: not recorder._inbox._items)
-    recorder.close()
+    recorder.close(PATIENCE_S)
     (one,) = list_recordings(tmp_path / "yard" / "video")
     assert numbers_of(one.path) == [*range(10), *range(11, 20)]
     assert recorder.figures().failed == 1
@@ -192,8 +192,8 @@ def test_two_runs_do_not_record_into_one_folder(tmp_path: Path) -> None:
     first = CameraRecorder(tmp_path, camera(), Wish(), lambda text: None, clock=still)
     with pytest.raises(OutputError, match="another run"):
         CameraRecorder(tmp_path, camera(), Wish(), lambda text: None, clock=still)
-    first.close()
-    CameraRecorder(tmp_path, camera(), Wish(), lambda text: None, clock=still).close()
+    first.close(PATIENCE_S)
+    CameraRecorder(tmp_path, camera(), Wish(), lambda text: None, clock=still).close(PATIENCE_S)
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
@@ -344,8 +344,8 @@ def test_what_nobody_foresaw_reaches_neither_feed_nor_loop(tmp_path: Path) -> No
     recorder.listener.closed()
     drawn = CameraRecorder(tmp_path, camera("b"), Wish("annotated"), said.append, clock=still)
     drawn.write(frame_at(0, 100, image=np.zeros((0, 0, 3), np.uint8)), Detections.empty())
-    recorder.close()
-    drawn.close()
+    recorder.close(PATIENCE_S)
+    drawn.close(PATIENCE_S)
     assert recorder.figures().failed == 2
     assert drawn.figures().failed == 1
     assert len(said) == 2
@@ -656,6 +656,6 @@ def test_the_quality_is_the_users(tmp_path: Path) -> None:
         for number in range(20):
             bench.write(frame_at(number, 100 + number / 25), Detections.empty())
             wait_for(lambda: not bench._inbox._items)  # noqa: B023
-        bench.close()
+        bench.close(PATIENCE_S)
         sizes.append(bench.figures().bytes)
     assert sizes[0] > sizes[1]

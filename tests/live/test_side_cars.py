@@ -666,7 +666,7 @@ def test_through_the_thread(tmp_path: Path, name: str) -> None:
             recorder.write(frame_at(number, at_s, name=name), one(number))
             wait_for(lambda: not recorder._inbox._items)
     recorder.listener.closed()
-    assert recorder.close()
+    assert recorder.close(PATIENCE_S)
     path = tmp_path / name / "video" / "20260131T120000Z.mp4"
     lines = read_lines(beside(path))
     for at_s, number in pictures(path):
