@@ -19,6 +19,7 @@ import pytest
 from detector.core.errors import SourceError
 from detector.core.sources._web import WebPlace
 from detector.core.sources.video._listed import open_listed
+from detector.live.sources.status import Backoff, Status
 from tests.live import servers
 from tests.live.servers import HttpServer
 from tests.live.test_nested import GIVEN, LOGIN, hls, segments
@@ -72,9 +73,10 @@ def listening(*answers: bytes) -> Iterator[int]:
 
 def test_a_tcp_stream_is_no_list_of_streams(segments: dict[str, bytes]) -> None:
     """The control: without the list, ``a.ts`` is this server again, which then sends a video."""
+    one_try = Status(0, Backoff(lambda: 1000.0))  # the next one, minutes later, would get the video
     with (
         listening(CONCAT, segments["/a.ts"], CONCAT) as port,
-        started(f"tcp://127.0.0.1:{port}", terms=SOON) as feed,
+        started(f"tcp://127.0.0.1:{port}", status=one_try, terms=SOON) as feed,
     ):
         wait_for(lambda: feed.facts().error)
         assert feed.facts().received == 0
