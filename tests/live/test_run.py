@@ -190,7 +190,8 @@ def test_a_camera_that_is_not_there_is_said_once_and_when_it_is_tried_again(feed
         feeds[0].error = "a: wrong password"
         wait_for(lambda: len(lines) == 2)
 
-    result = run_during(feeds, change, "rtsp://a/dead", around=Around(state=lines.append))
+    around = Around(state=lines.append)
+    result = run_during(feeds, change, "rtsp://a/dead", around=around, wait=True)
     assert (result.exit_code, result.told) == (3, True)
     said = [re.fullmatch(r"a: (.+); trying again in (\d+) s", line) for line in lines]
     assert [one[1] for one in said] == ["rtsp://a/dead: nothing listens there", "a: wrong password"]
@@ -287,7 +288,7 @@ def _printed_after_a_bad_day(summary: Summary) -> dict[bool, str]:
 
 
 def test_decoding_is_a_line_beside_the_ledger(feeds):
-    summary = run("rtsp://a/door", duration="0.4").summary
+    summary = run_during(feeds, feeds.wait_for_pictures, "rtsp://a/door").summary
     frames = summary.frames.written
     beside = DecodingFigures(threads=2, calls=9, busy_s=frames * 0.00325, cpu_s=frames * 0.002)
     console = SafeConsole(file=io.StringIO(), width=100)
