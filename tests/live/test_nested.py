@@ -235,7 +235,7 @@ import gc, sys
 import av
 from detector.core.sources._network.nested import NestedOpener
 options = {"protocol_whitelist": "http,tcp", "http_persistent": "0"}
-opener = NestedOpener(sys.argv[1], options, 5.0)
+opener = NestedOpener(sys.argv[1], options, 90.0)
 opener.keep(av.open(sys.argv[1], format="hls", io_open=opener, options=options))
 del opener
 gc.collect()
