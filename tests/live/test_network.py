@@ -57,6 +57,8 @@ pytestmark = [pytest.mark.net, pytest.mark.slow]  # it waits for seconds
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(secrets, "_secrets", set())
     monkeypatch.setattr(secrets, "_pattern", None)
+    # Silence of a machine that stands still ends no connection (test_status.py has the real limit).
+    monkeypatch.setattr("detector.live.sources.status.LOST_S", PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
