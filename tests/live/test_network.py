@@ -89,7 +89,8 @@ def started(url: str, every: bool = True, **more: Any) -> Iterator[NetworkFeed]:
     options = more.pop("options", {})
     status = more.pop("status", None) or Status(time.perf_counter_ns(), Early())
     camera = Camera("cam", NETWORK, Address(url), options=options)
-    feed = NetworkFeed(camera, Terms(every=every, **more.pop("terms", {})), status=status, **more)
+    terms = {"max_age_s": PATIENCE_S, **more.pop("terms", {})}  # none is too old for a slow test
+    feed = NetworkFeed(camera, Terms(every=every, **terms), status=status, **more)
     feed.start()
     try:
         yield feed
