@@ -241,8 +241,8 @@ def test_silence_is_given_up_and_can_be_stopped(scheme: str) -> None:
     with servers.silent_listener() as port:
         url = f"{scheme}://127.0.0.1:{port}/live/x"
         with started(url, terms={"start_timeout_s": 0.3}) as feed:
-            wait_for(lambda: feed.facts().error)
-            assert "not answer" in (feed.facts().error or "")
+            # Another try may have looked for the host's name for so long.
+            wait_for(lambda: "not answer" in (feed.facts().error or ""))
         with started(url, terms={"start_timeout_s": 3 * PATIENCE_S}) as feed:
             wait_for(lambda: feed.facts().state == CONNECTING)
             time.sleep(0.1)  # most often it waits for an answer by now
