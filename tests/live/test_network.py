@@ -626,7 +626,7 @@ def test_rtsp_login_stays_at_its_host() -> None:
     with closing(RtspStub(lambda _: refuse)) as other, closing(RtspStub(lead_on)) as first:
         url = f"rtsp://me:S3cret99@localhost:{first.port}/x"
         with pytest.raises(av.error.FFmpegError):  # the control: this test sees the leak
-            av.open(url, timeout=(2, 2), options={"rtsp_transport": "tcp"})
+            av.open(url, timeout=(PATIENCE_S, PATIENCE_S), options={"rtsp_transport": "tcp"})
         assert any("Authorization" in request for request in other.seen)
         other.seen.clear()
         backoff = Early()
