@@ -659,7 +659,7 @@ def test_twenty_kills_leave_nothing_behind(clip: Path) -> None:
 
         def as_before() -> bool:
             threads, files = threads_and_files()
-            return threads <= most_threads and abs(files - some_files) <= 1
+            return threads <= most_threads and files <= some_files + 1  # fewer: of other tests
 
         wait_for(as_before)
 
