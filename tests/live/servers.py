@@ -223,11 +223,14 @@ def rtsp(
 ) -> Iterator[RtspServer]:
     need_rtsp()
     server = RtspServer(mounts, login)
-    server.start()
-    try:
-        yield server
-    finally:
-        server.kill()
+    with socket.socket() as held:  # else another program might get the port while it is killed
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", server.port))
+        try:
+            server.start()
+            yield server
+        finally:
+            server.kill()
 
 
 # HTTP.
