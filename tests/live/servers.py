@@ -294,6 +294,12 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self.send_error(404)
 
+    def do_POST(self) -> None:
+        """Not taken; a test sees that it came."""
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.requests.append((self.path, dict(self.headers.items())))
+        self.send_error(501)
+
     def _stream(self) -> None:
         server = self.server
         self.send_response(200)

@@ -11,6 +11,7 @@ from detector.core.errors import EXIT_INTERNAL, secrets
 from detector.core.errors.secrets import Address
 from tests.live import servers
 from tests.live.test_command import live_run
+from tests.waiting import wait_for
 
 USER, PASSWORD, WRONG = "Us3rPlanted", "Pa55Planted", "Wr0ngPlanted"
 TOKEN, KEY, HOOK, STREAM = "T0kenPlanted", "K3yPlanted", "H00kPlanted", "Str3amPlanted"
@@ -72,6 +73,8 @@ def test_a_webhook_that_no_command_line_tells(tmp_path: Path, wish: str) -> None
         (tmp_path / "hook").write_text(f"{address}\n")
         words = (camera.url("/mjpeg"), "--webhook", wish, "--run-dir", "run")
         with live_run(tmp_path, *words, env={"HOOK": address}) as run:
+            # The second try is behind the word about the first.
+            wait_for(lambda: len(receiver.requests) >= 2)
             run.wait_for_rows(20, "127-0-0-1")
             done = run.end()
     assert done.returncode == 143, done.stderr
