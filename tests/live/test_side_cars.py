@@ -683,7 +683,7 @@ def test_over_rtsp(tmp_path: Path) -> None:
     clip = servers.make_clip(tmp_path / "clip.mp4", pictures=100, b_frames=2, options=quick)
     with servers.rtsp({"c": clip}) as server:
         address = Address(server.url("c"))
-        feed = NetworkFeed(Camera("c", NETWORK, address), Terms(every=True))
+        feed = NetworkFeed(Camera("c", NETWORK, address), Terms(every=True, max_age_s=PATIENCE_S))
         recorder = CameraRecorder(tmp_path, feed.camera, Wish(), lambda text: None, style=Style())
         feed.listen(recorder.listener)
         feed.start()
