@@ -100,12 +100,20 @@ class Feeds(list[PacedFeed]):
     """All feeds that a run made, in order, and the collector that has them."""
 
     collector: Collector
+    waits = 0  # of the loop for a camera
 
     def wait_for_pictures(self, count: int = 2, feed: int = 0) -> None:
         """So many more of this feed are on their way through the loop."""
         wait_for(lambda: len(self) > feed)
         before = self[feed].taken
         wait_for(lambda: self[feed].taken >= before + count)
+
+    def wait_for_a_wait(self) -> None:
+        """A loop that is slow finds a picture each time, until the camera falls silent."""
+        self.wait_for_pictures(5)
+        self[0].over.set()
+        before = self.waits
+        wait_for(lambda: self.waits > before)
 
 
 @pytest.fixture
@@ -116,8 +124,13 @@ def feeds(monkeypatch, tmp_path, loaded) -> Feeds:
         made.append(PacedFeed(camera, wake))
         return made[-1]
 
+    class Watched(Collector):
+        def _sleep(self, ns: int) -> None:
+            made.waits += 1
+            super()._sleep(ns)
+
     def make_collector(*arguments, **more) -> Collector:
-        made.collector = Collector(*arguments, **more)
+        made.collector = Watched(*arguments, **more)
         return made.collector
 
     monkeypatch.setattr(live, "make_feed", make)
@@ -226,7 +239,7 @@ def test_two_cameras_one_of_them_dead(feeds):
 
 
 def test_the_session_is_readable_and_its_ledger_adds_up(feeds):
-    result = run_during(feeds, lambda: feeds.wait_for_pictures(5), "rtsp://a/door")
+    result = run_during(feeds, feeds.wait_for_a_wait, "rtsp://a/door")
     assert result.session is not None
     assert result.session.parent == Path("runs/live")
     session = read_session(result.session)  # which checks the sums
@@ -307,7 +320,7 @@ def test_decoding_of_a_day_begins_where_the_last_one_ended():
 
 
 def test_the_plain_loop_too(feeds):
-    result = run_during(feeds, lambda: feeds.wait_for_pictures(5), "rtsp://a/door", sync=True)
+    result = run_during(feeds, feeds.wait_for_a_wait, "rtsp://a/door", sync=True)
     assert result.exit_code == 0
     assert accounted(result.summary.streams[0])
     assert result.summary.threads["main"].waits["camera"] > 0
