@@ -15,8 +15,14 @@ from detector.core.run.plan import Asked
 from detector.live.asked import LiveAsked
 from detector.live.tracks import CameraTracks
 from tests.live.streams import camera, frame_at, one_detection
+from tests.waiting import PATIENCE_S
 
 DAY_S = 86_400
+
+
+@pytest.fixture(autouse=True)
+def time_to_write(monkeypatch):
+    monkeypatch.setattr("detector.live.tracks.CLOSE_S", PATIENCE_S)
 
 
 def tracked(track: int):
