@@ -38,7 +38,7 @@ from detector.live.sources import collect
 from detector.live.sources.base import LIVE, WAITING
 from detector.live.sources.collect import Collector
 from tests.live.fake_feeds import FakeFeed
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 PERIOD_S = 0.02
 
@@ -137,6 +137,7 @@ def feeds(monkeypatch, tmp_path, loaded) -> Feeds:
     monkeypatch.setattr(roster, "Collector", make_collector)
     monkeypatch.setattr(plans, "load_model", lambda *_, **__: replace(loaded, notes=[]))
     monkeypatch.setattr(live, "CLERK_S", 0.02)
+    monkeypatch.setattr(live, "PATIENCE_S", PATIENCE_S)  # with feeds whose last pictures count
     monkeypatch.setattr(collect, "SLICE_NS", 10_000_000)  # its end is seen soon
     monkeypatch.chdir(tmp_path)
     return made
