@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,18 +16,22 @@ from detector.core.run.plan import Asked
 from detector.live.recording import Quality
 from detector.live.sources import terms_of
 from detector.live.sources.base import Terms
+from detector.live.sources.cameras import is_camera_list
 
 FOLDER = "live"  # of outputs, and below runs/ of sessions
 # Of x264, for --quality: a recording is encoded without delay, for which balanced has no B-frames.
 PRESETS = {"fast": "ultrafast", "balanced": "superfast", "small": "veryfast"}
 CRF = 23
 
+Stamp = tuple[int, int, int] | None
+
 
 @dataclass(frozen=True, slots=True)
 class LiveAsked:
     """``specs``: cameras and lists of them. ``folder``: of the outputs; None: nothing is written.
     ``sessions``: the folder of sessions that was named, if any. ``sized``: whether the network's
-    input was given a size. ``tracks``: of --save tracks."""
+    input was given a size. ``tracks``: of --save tracks. ``lists``: those of ``specs`` that are
+    lists of cameras, with their stamps, which are older than what is read from them."""
 
     specs: tuple[str, ...]
     repeat: bool
@@ -42,6 +46,7 @@ class LiveAsked:
     encoding: Quality
     tracks: bool
     events: EventsConfig
+    lists: Mapping[str, Stamp]
 
     @classmethod
     def of(cls, specs: Sequence[str], asked: Asked) -> LiveAsked:
@@ -69,11 +74,21 @@ class LiveAsked:
             ),
             tracks="tracks" in (output.save or ()),
             events=config.events,
+            lists={spec: stamp(spec) for spec in specs if is_camera_list(spec)},
         )
 
     @property
     def records(self) -> bool:
         return keeps_video(self.record)
+
+
+def stamp(path: str) -> Stamp:
+    """What changes with a file's content; None where it is not there now."""
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
 def keeps_video(record: RecordConfig) -> bool:

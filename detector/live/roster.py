@@ -5,7 +5,6 @@ They come and go while the run lasts: as cameras.yaml changes, and as somebody a
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,11 +13,11 @@ from detector.core.errors import DetectVideoError, UsageError
 from detector.core.run.plan import Plan
 from detector.core.run.selection import class_ids
 from detector.core.types import Candidates, Detections
-from detector.live.asked import LiveAsked
+from detector.live.asked import LiveAsked, stamp
 from detector.live.camera_tiles import CameraTiles
 from detector.live.routing import Router
 from detector.live.sources.base import Camera, Feed, FeedFacts
-from detector.live.sources.cameras import compare_cameras, is_camera_list, make_cameras
+from detector.live.sources.cameras import compare_cameras, make_cameras
 from detector.live.sources.collect import Collector
 
 PATIENCE_S = 1.0  # for feeds to end
@@ -40,7 +39,7 @@ class Roster:
     ) -> None:
         self._asked, self._plan, self._say, self._tiles = asked, plan, say, tiles
         self.listed: list[Camera] = []  # of the command line and cameras.yaml
-        self.lists = {spec: _stamp(spec) for spec in asked.specs if is_camera_list(spec)}
+        self.lists = dict(asked.lists)
         self._off: set[str] = set()  # stopped by hand
         self._changing = threading.Lock()  # of the list: the clerk and the page
         self._over = False
@@ -124,11 +123,11 @@ class Roster:
         self._tiles.close(camera.name)
 
     def lists_changed(self) -> bool:
-        return any(_stamp(spec) != stamp for spec, stamp in self.lists.items())
+        return any(stamp(spec) != before for spec, before in self.lists.items())
 
     def read_lists_again(self) -> None:
         """Adds, removes and changes cameras as cameras.yaml says now. Touches no other."""
-        self.lists = {spec: _stamp(spec) for spec in self.lists}
+        self.lists = {spec: stamp(spec) for spec in self.lists}
         try:
             cameras = make_cameras(self._asked.specs, self._asked.repeat)
             for camera in cameras:
@@ -177,12 +176,3 @@ class LiveControls:
 
     def stop(self, camera: str) -> None:
         self._roster.switch(camera, on=False)
-
-
-def _stamp(path: str) -> tuple[int, int, int] | None:
-    """What changes with a file's content; None where it is not there now."""
-    try:
-        stat = os.stat(path)
-    except OSError:
-        return None
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino

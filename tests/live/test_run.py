@@ -505,6 +505,17 @@ class TestList:
         assert made == ["a", "b", "c"], "b went on with the feed that it had"
         assert [re.findall(r"\d", line) for line in said] == [["1", "1", "0"]]
 
+    def test_a_list_that_changes_while_a_model_is_loaded(self, feeds, loaded, monkeypatch):
+        self.write("a")
+
+        def load(*_, **__):
+            self.write("a", "b")
+            return replace(loaded, notes=[])
+
+        monkeypatch.setattr(plans, "load_model", load)
+        run_during(feeds, lambda: feeds.wait_for_pictures(feed=1), "cameras.yaml")
+        assert [feed.camera.name for feed in feeds] == ["a", "b"]
+
     def test_a_list_that_became_wrong_changes_nothing(self, feeds):
         self.write("a")
         said: list[str] = []
