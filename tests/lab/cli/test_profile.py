@@ -64,8 +64,11 @@ def test_every_pass_gives_its_facts(profiled):
     assert sum(s["self_s"] + s["wait_s"] for s in path["stages"]) == pytest.approx(path["wall_s"])
     assert document["schema"] == 2
     changes = {row["change"] for row in document["what_if"]["changes"]}
-    assert {"infer free", "overlap off"} <= changes
-    assert changes.isdisjoint(document["what_if"]["not_measured"])
+    small = document["what_if"]["not_measured"]
+    assert "overlap off" in changes
+    # Of twelve frames one that stands still for a second leaves 1% to each other stage.
+    assert "infer free" in changes or small["infer free"].startswith("it takes ")
+    assert changes.isdisjoint(small)
     assert set(document["overhead"]) == {"loop", "memory", "python"}
     assert document["memory"]["peak_mb"] >= document["memory"]["start_mb"]
     assert document["python"]["folded"]["detector.core.stages"] > 0
