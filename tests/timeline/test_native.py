@@ -8,6 +8,7 @@ import _thread
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -124,6 +125,14 @@ def test_a_pool_that_ends_with_its_caller_is_counted_and_numbers_are_used_again(
         system.threads[10**9 + 1] = Times(0, 0)
     again = natives.between(mark(system, {}, 0), mark(system, {}, 0))
     assert INFER not in again.stages
+
+
+@pytest.mark.parametrize(("took", "chosen"), [((1,), 0), ((9, 1), 1), ((9, 7, 5, 6), 2)])
+def test_a_mark_in_which_the_caller_lost_its_core_is_made_again(monkeypatch, took, chosen):
+    walls, cpu = iter([at * MS for look in took for at in (0, look)]), iter(range(len(took)))
+    clocks = SimpleNamespace(perf_counter_ns=walls.__next__, process_time_ns=cpu.__next__)
+    monkeypatch.setattr("detector.core.timeline.native.time", clocks)
+    assert System().natives().mark({}).process_ns == chosen
 
 
 def test_our_own_threads_are_nobodys():

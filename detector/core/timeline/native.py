@@ -21,6 +21,7 @@ from typing import NamedTuple
 from detector.core.errors.machine import usable_cores
 
 TASKS = "/proc/self/task"
+AT_ONCE_NS, LOOKS = 2_000_000, 4  # all clocks of a process: 0.3 ms where nothing else runs
 
 
 class Times(NamedTuple):
@@ -264,11 +265,22 @@ class Natives:
         return {task: times for task, times in found if times is not None}
 
     def mark(self, calls: Mapping[str, int]) -> Mark:
+        """The quickest look of several, where the caller lost its core between the clocks: what
+        others used meanwhile would be nobody's."""
+        looks = [self._look(calls)]
+        while looks[-1][0] > AT_ONCE_NS and len(looks) < LOOKS:
+            looks.append(self._look(calls))
+        return min(looks, key=lambda look: look[0])[1]
+
+    def _look(self, calls: Mapping[str, int]) -> tuple[int, Mark]:
+        """A mark, behind the nanoseconds that it took."""
+        began = time.perf_counter_ns()
         machine, process = machine_busy_ns(), time.process_time_ns()
         with self._lock:
             self._ours |= _python_threads()
             times = self._left | self._all_times()
-        return Mark(dict(calls), times, time.perf_counter_ns(), process, machine)
+        now = time.perf_counter_ns()
+        return now - began, Mark(dict(calls), times, now, process, machine)
 
     def between(self, first: Mark, last: Mark) -> Burnt:
         with self._lock:
