@@ -23,6 +23,7 @@ from detector.lab.session.passes import WhatIfFacts
 from detector.live.sources.base import REASONS
 from tests.lab.report.sessions import PASSES
 from tests.session.documents import DOCUMENT, document
+from tests.waiting import wait_for
 
 
 def printed(width=140, **more):
@@ -337,10 +338,9 @@ def test_live_line_on_a_terminal():
     out = io.StringIO()
     live = LiveLine(Console(file=out, force_terminal=True, width=100))
     live.start(Info, Progress, Timeline(nvtx=False), None)
-    live._thread.join(0.6)
+    wait_for(lambda: "3/10 frames" in out.getvalue())
     live.stop()
     live.stop()
-    assert "3/10 frames" in out.getvalue()
     assert live._thread is None
 
 
