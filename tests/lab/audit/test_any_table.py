@@ -12,6 +12,7 @@ from detector.lab.audit.case import Case, audit
 from detector.lab.audit.machine import Machine
 from detector.lab.audit.rule import MOST_HITS
 from detector.lab.audit.tables import make_table
+from tests.properties import STEADY
 
 TITLES = [
     *("model", "engine", "precision", "executed precision", "batch", "size (pixels)", "threads"),
@@ -53,7 +54,7 @@ FACTS: dict[str, Any] = {
 
 @pytest.mark.slow
 @given(st.lists(TABLE, min_size=1, max_size=3), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(STEADY, max_examples=60)
 def test_no_rule_raises(tables, with_facts) -> None:
     made = [make_table(f"t{n}", titles, rows) for n, (titles, rows) in enumerate(tables)]
     document = audit(Case(made, machine=Machine(FACTS if with_facts else {})))

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detector.lab.audit.numbers import Number, Writing, exact, total
+from tests.properties import STEADY
 
 POINT = Writing(comma=False, point=True)
 COMMA = Writing(comma=True, point=False)
@@ -53,6 +54,7 @@ def test_a_zero_with_a_huge_exponent_is_a_number() -> None:
     assert POINT.read("0e-999").value == 0
 
 
+@STEADY
 @given(st.text("0123456789.,'e+-±[]()~<%x msE…–", max_size=24), st.booleans(), st.booleans())
 def test_any_text_is_read_or_is_none(text, comma, point) -> None:
     found = Writing(comma, point).read(text)
@@ -88,6 +90,7 @@ def test_a_number_of_two_readings_is_not_read() -> None:
     assert both.read("1.234,5").value == pytest.approx(1234.5)
 
 
+@STEADY
 @given(st.floats(0.1, 1e6), st.floats(0.1, 1e6), st.integers(0, 4), st.integers(0, 4))
 def test_rounded_parts_never_contradict_their_whole(a, b, more, fewer) -> None:
     """What is computed exactly and then rounded agrees, whatever the decimals."""
