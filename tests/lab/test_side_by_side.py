@@ -186,6 +186,7 @@ def test_percentiles_are_of_the_calls_of_all_rounds():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(560)  # 47 to 109 s beside the load of a whole run
 def test_two_models_on_two_engines_with_a_data_set(tmp_path, shared):
     other = shared / "data/weights/yolov5n.pt"
     labels = json.loads((CHECKOUT / "videos/street.json").read_text())
@@ -202,7 +203,7 @@ def test_two_models_on_two_engines_with_a_data_set(tmp_path, shared):
         *("--dataset", "street.json", "--mapping", "person-vehicle"),
         *("--table", "t.md"),
         cwd=tmp_path,
-        timeout=300,
+        timeout=500,
         imports_torch=True,  # the peaks are measured with it too
     )
     assert done.returncode == 0, done.stderr
