@@ -179,17 +179,8 @@ def test_a_users_mistake_is_one_line(tmp_path, arguments, code, message):
 @pytest.mark.slow
 def test_progress_says_what_takes_how_long_and_a_sweep_is_asked_for(tmp_path):
     done = detect_video(
-        "profile",
-        STREET,
-        "--frames",
-        6,
-        "--engine",
-        "null",
-        "--run-dir",
-        "run",
-        "--only",
-        "critical_path,layers,counters",
-        "--no-video",
+        *("profile", STREET, "--frames", 6, "--engine", "null", "--no-video", "--run-dir", "run"),
+        *("--only", "critical_path,layers,counters"),
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
