@@ -28,7 +28,6 @@ HOW = {"ranges": {}, "plain": {"ranges": False}, "chunked": {"ranges": False, "l
 @pytest.fixture
 def web(monkeypatch):
     monkeypatch.setattr(_web, "PAUSES_S", (0.01, 0.01))
-    monkeypatch.setattr(_web, "stopped", bool)  # a run of an earlier test may have been stopped
     _answers._known.clear()
     with web_server() as server:
         yield server
@@ -184,11 +183,24 @@ def test_a_run_that_is_to_stop_waits_for_no_server(web, tmp_path, monkeypatch):
     monkeypatch.setattr(stored._file._answer, "cut", silent.set)
     reader = threading.Thread(target=lambda: found.append(stored.read(0, 10)), daemon=True)
     reader.start()
-    monkeypatch.setattr(_web, "stopped", lambda: True)
+    monkeypatch.setattr(stored, "stopped", lambda: True)
     wait_for(lambda: found)
     assert found == [b""]
     reader.join()
     stored.close()
+
+
+def test_a_run_that_is_over_cuts_off_nothing_of_another(web):
+    """Of two streams at once, or of one behind the other."""
+    place = _web.WebPlace(web.put("/clip.mp4", bytes(9)))
+    with _web.keeping():
+        with _web.heeding(lambda: True):
+            opened = _web.open_web(place)
+            assert opened.stopped()
+        assert _web.open_web(place) is opened
+        with _web.heeding(lambda: True):
+            assert not opened.stopped()
+    opened.end()
 
 
 # Secrets.

@@ -8,7 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, overload
@@ -244,11 +244,12 @@ class Detector:
         plan, progress = self._plan.selecting(conf, classes), Progress()
         if source == SPEC:
             standard_input().stopped = progress.stop.is_set
+        heeding: AbstractContextManager[None] = nullcontext()
         if is_web(source):
             from detector.core.sources import _web
 
-            _web.stopped = progress.stop.is_set
-        with plan.reading.open(source, as_camera=self._as_cameras) as opened:
+            heeding = _web.heeding(progress.stop.is_set)
+        with heeding, plan.reading.open(source, as_camera=self._as_cameras) as opened:
             live = opened if opened.arrives else None
             if live is not None and plan.reading.still is not None:
                 raise UsageError("skip_still is for files, not for cameras; leave it out")

@@ -11,7 +11,7 @@ import importlib
 import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -369,13 +369,13 @@ def _held(job: _Job, spec: str) -> Iterator[HeldFile | StandardInput | None]:
     """What knows the digest of the source, once it is read; None where nothing does."""
     from detector.core.sources._standard_input import SPEC, standard_input
 
-    if is_web(spec):
-        from detector.core.sources import _web
-
-        _web.stopped = job.stop.is_set
     if spec != SPEC:
-        with hold(spec) as file:
-            yield file
+        with ExitStack() as stack:
+            if is_web(spec):
+                from detector.core.sources import _web
+
+                stack.enter_context(_web.heeding(job.stop.is_set))
+            yield stack.enter_context(hold(spec))
         return
     standard_input().stopped = job.stop.is_set
     yield standard_input()

@@ -53,7 +53,7 @@ _EMPTY = re.compile(r"bytes \*/0")
 # In an address, as it is sent: a letter outside of ASCII, or a space, becomes %XX.
 _AS_SENT = "".join(chr(code) for code in range(33, 127))
 
-# Set by a run: whether it is to end now. ``bool()`` is False.
+# Whether the run that opens a file now is to end; see ``heeding``. ``bool()`` is False.
 stopped: Callable[[], bool] = bool
 
 
@@ -377,6 +377,7 @@ class WebObject(RangedObject):
         """Raises SourceError."""
         self._over = threading.Event()
         self.users = 1
+        self.stopped = stopped  # of the run that opens it: another one may begin or end meanwhile
         super().__init__(place)
         self._until = self.size  # what lies behind it does not come
         if self._file.broken is not None:
@@ -394,7 +395,7 @@ class WebObject(RangedObject):
     def _watch(self) -> None:
         """A run that is to stop waits for no server."""
         while not self._over.wait(LOOK_S):
-            if stopped():
+            if self.stopped():
                 self._file.cut()
 
     def _block(self, number: int) -> bytes:
@@ -423,9 +424,9 @@ class WebObject(RangedObject):
     def _is_stopped(self, pause_s: float) -> bool:
         """Waits. True where the run is to stop."""
         until = time.monotonic() + pause_s
-        while time.monotonic() < until and not stopped():
+        while time.monotonic() < until and not self.stopped():
             self._over.wait(LOOK_S)
-        return stopped()
+        return self.stopped()
 
     def _end(self, error: Exception, position: int) -> None:
         self._until = position
@@ -459,6 +460,7 @@ def open_web(place: WebPlace) -> WebObject:
     with _lock:
         if _kept is not None and _kept.place == place:
             _kept.users += 1
+            _kept.stopped = stopped
             return _kept
     opened = WebObject(place)
     _keep(opened)
@@ -486,3 +488,15 @@ def keeping() -> Iterator[None]:
         with _lock:
             _keepers -= 1
         _keep(None)
+
+
+@contextmanager
+def heeding(is_stopped: Callable[[], bool]) -> Iterator[None]:
+    """What is opened during the block is cut off once the run is to end. What is opened behind it
+    belongs to no run, and a run that is over must not cut it off."""
+    global stopped
+    stopped = is_stopped
+    try:
+        yield
+    finally:
+        stopped = bool
