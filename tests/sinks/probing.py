@@ -96,18 +96,8 @@ def probe(path: Path) -> dict[str, Any]:
 
 def probe_pts(path: Path) -> list[int]:
     """Stamps of the frames that ffprobe decodes, in ticks of the stream."""
-    command = [
-        "ffprobe",
-        "-v",
-        "error",
-        "-select_streams",
-        "v",
-        "-show_entries",
-        "frame=pts",
-        "-of",
-        "csv=p=0",
-        path,
-    ]
+    command = ["ffprobe", "-v", "error", "-select_streams", "v", "-show_entries", "frame=pts"]
+    command += ["-of", "csv=p=0", str(path)]
     return [int(line.strip(",")) for line in subprocess.check_output(command, text=True).split()]
 
 
