@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from detector.core.sources import _answers, find_claiming
 from detector.core.sources._answers import FILE, LIVE, PICTURE, PLAYLIST, REFUSED, take
 from detector.core.sources._web import WebPlace
-from tests.live.servers import free_port, silent_listener
+from tests.live.servers import silent_listener
 from tests.sources.clips import write_video
 from tests.sources.web_server import make_certificate, web_server
 
@@ -166,10 +167,12 @@ def test_where_nobody_answers_the_name_counts(monkeypatch):
     with silent_listener() as port:
         assert take(f"http://127.0.0.1:{port}/video").kind == LIVE
         assert "timed out" in take(f"http://127.0.0.1:{port}/clip.mp4").error
-    port = free_port()
-    assert take(f"http://127.0.0.1:{port}/video.mjpg").kind == LIVE
-    assert take(f"http://127.0.0.1:{port}/video").kind == LIVE
-    assert "refused" in take(f"http://127.0.0.1:{port}/clip.mp4").error
+    with socket.socket() as held:  # or another process may listen there meanwhile
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        assert take(f"http://127.0.0.1:{port}/video.mjpg").kind == LIVE
+        assert take(f"http://127.0.0.1:{port}/video").kind == LIVE
+        assert "refused" in take(f"http://127.0.0.1:{port}/clip.mp4").error
     assert "no-such-host.invalid" in take("http://no-such-host.invalid/clip.mp4").error
 
 
