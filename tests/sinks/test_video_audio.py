@@ -27,21 +27,8 @@ def make_clip(path: Path, *codec: str, fps: int = 25, seconds: int = 6) -> Path:
         "drawbox=c=white:t=fill:enable='between(t,2.999,3.4)'"
     )
     beep = f"aevalsrc='if(between(t,3,3.4),0.8*sin(2*PI*1000*t),0)':s=44100:d={seconds}"
-    command = [
-        "ffmpeg",
-        "-v",
-        "error",
-        "-f",
-        "lavfi",
-        "-i",
-        flash,
-        "-f",
-        "lavfi",
-        "-i",
-        beep,
-        "-c:v",
-        "libx264",
-    ]
+    command = ["ffmpeg", "-v", "error", "-f", "lavfi", "-i", flash, "-f", "lavfi", "-i", beep]
+    command += ["-c:v", "libx264"]
     subprocess.run([*command, "-preset", "ultrafast", *codec, "-y", path], check=True)
     return path
 
