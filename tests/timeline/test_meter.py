@@ -26,3 +26,8 @@ def test_a_thread_that_got_the_lock_late_counts_no_time_twice():
     meter.enter(190)
     meter.leave(220)
     assert meter.total_ns == 120
+    meter.enter(300)
+    meter.enter(310)
+    meter.leave(390)
+    meter.leave(380)  # read its clock first
+    assert meter.total_ns == 210

@@ -49,7 +49,7 @@ class Meter:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._inside = 0
-        self._since = 0
+        self._since = self._left = 0
         self.total_ns = 0
 
     def enter(self, now: int) -> None:
@@ -63,9 +63,11 @@ class Meter:
     def leave(self, now: int) -> None:
         with self._lock:
             self._inside -= 1
-            if not self._inside and now > self._since:
-                self.total_ns += now - self._since
-                self._since = now
+            # Of those that overlap, the last to get the lock need not be the last that left.
+            self._left = max(self._left, now)
+            if not self._inside and self._left > self._since:
+                self.total_ns += self._left - self._since
+                self._since = self._left
 
     def so_far(self, now: int) -> int:
         """``total_ns`` with what has been spent inside since the last time that nobody was."""
