@@ -55,16 +55,17 @@ def test_one_range_per_stage_call(shared, tmp_path, probe, more):
         )
     batches = summary["stages"]["infer"]["calls"]
     assert sorted(found.payload for found in work if found.name == "infer") == list(range(batches))
-    # By default the engine chooses its workers by the machine's cores; reader and writer come on
-    # top of them.
-    assert len({found.thread for found in work}) == (
-        1 if "--sync" in more else 2 + summary["concurrency"]
-    )
-    if "--sync" not in more:
+    if "--sync" in more:
+        assert len({found.thread for found in work}) == 1
+    else:
         place = {name: {found.thread for found in work if found.name == name} for name in STAGES}
         assert place["read"] == place["preprocess"]
         assert place["head"] == place["nms"] == place["annotate"] == place["write"]
         assert not place["infer"] & (place["read"] | place["write"])
+        assert len(place["read"]) == len(place["write"]) == len(place["read"] | place["write"]) - 1
+        # By default the engine chooses its workers by the machine's cores. One that comes late may
+        # find nothing left to do.
+        assert 1 <= len(place["infer"]) <= summary["concurrency"]
 
 
 @pytest.mark.slow
