@@ -149,7 +149,7 @@ class Fork:
             os.kill(self.pid, number)
 
     def stop_reading(self) -> None:
-        """Closes our end of its standard output, as ``| head`` does. To be called at once."""
+        """Closes our end of its standard output, as ``| head`` does: it is closed afterwards."""
         self._streams[0].leave()
 
     def kill(self) -> None:
@@ -208,6 +208,7 @@ class _Reader(threading.Thread):
 
     def leave(self) -> None:
         self._left.set()
+        self.join()
 
     def text(self) -> str:
         self.join()

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 
@@ -24,7 +25,6 @@ from detector.core.sinks.jsonl import JsonlSink
 from detector.core.types import Detections, Frame, SourceInfo
 from tests.cli.command import assert_one_line_error, detect_video, rows_of, start
 from tests.sources.clips import write_video
-from tests.sources.test_pipe import fed
 from tests.waiting import PATIENCE_S, wait_for
 
 
@@ -156,15 +156,23 @@ def test_a_file_that_is_full_holds_whole_rows(tmp_path: Path) -> None:
     assert lines[-1].endswith("\n")
 
 
+def left(clip: Path, folder: Path, *options: str) -> tuple[int | None, str]:
+    """The end of a run whose video comes once nobody reads what it prints: before, it might end."""
+    reading, writing = os.pipe()
+    fork = start("-", "--engine", "null", "-o", "-", *options, cwd=folder, stdin=reading)
+    os.close(reading)
+    fork.stop_reading()
+    with os.fdopen(writing, "wb", buffering=0) as file, suppress(BrokenPipeError):
+        file.write(clip.read_bytes())
+    _, stderr = fork.communicate(PATIENCE_S)
+    return fork.returncode, stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("beside", [(), ("--save", "jsonl,video")], ids=["alone", "beside"])
 def test_head(beside: tuple[str, ...], tmp_path: Path, clip: Path) -> None:
     """Who reads no more ends the run, quietly; files that were asked for beside are finished."""
-    with fed(clip.read_bytes()) as stdin:
-        fork = start("-", "--engine", "null", "-o", "-", *beside, cwd=tmp_path, stdin=stdin)
-        fork.stop_reading()
-        _, stderr = fork.communicate(PATIENCE_S)
-    assert (fork.returncode, stderr) == (0, "")
+    assert left(clip, tmp_path, *beside) == (0, "")
     session = json.loads((tmp_path / "runs/stdin-null/session.json").read_text())
     assert any("standard output" in note for note in session["notes"])
     video = tmp_path / "stdin-null-detected.mp4"
@@ -190,12 +198,7 @@ def test_a_video_goes_into_the_pipe(tmp_path: Path, clip: Path) -> None:
 
 @pytest.mark.slow
 def test_who_leaves_a_video_ends_the_run(tmp_path: Path, clip: Path) -> None:
-    with fed(clip.read_bytes()) as stdin:
-        options = ("--engine", "null", "--save", "video", "-o", "-")
-        fork = start("-", *options, cwd=tmp_path, stdin=stdin)
-        fork.stop_reading()
-        _, stderr = fork.communicate(PATIENCE_S)
-    assert (fork.returncode, stderr) == (0, "")
+    assert left(clip, tmp_path, "--save", "video") == (0, "")
     session = json.loads((tmp_path / "runs/stdin-null/session.json").read_text())
     assert any("standard output" in note for note in session["notes"])
 
