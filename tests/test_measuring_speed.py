@@ -71,9 +71,15 @@ def test_a_table_is_markdown():
     ]
 
 
-def test_a_command_says_what_it_used_and_what_went_wrong():
+def test_a_command_says_what_it_used_and_what_went_wrong(tmp_path):
     looks: list[int] = []
-    done = run([sys.executable, "-c", "import time; time.sleep(0.3); print(1)"], watch=looks.append)
+
+    def watch(process: int) -> None:
+        looks.append(process)
+        (tmp_path / "seen").touch()
+
+    code = "import os, time\nwhile not os.path.exists('seen'): time.sleep(0.01)\nprint(1)"
+    done = run([sys.executable, "-c", code], tmp_path, watch=watch)
     assert done.stdout == "1\n"
     assert done.cpu_s > 0
     assert done.peak_mb > 1
