@@ -292,7 +292,9 @@ def _run(argv: list[str], begins: int) -> int:
     code, interrupted = 1, False
     try:
         from detector.__main__ import main
+        from detector.core.run.signals import leave_on_signals
 
+        leave_on_signals()  # as main does at once: a signal that came before would be Python's
         os.close(begins)
         main()
         code = 0
