@@ -51,8 +51,10 @@ class Place:
 def visited(case: Case, root: Path, server: int) -> Iterator[tuple[Case, Met]]:
     """The case as it is to be run, which has a port now, and what the visitors met. ``server``: the
     process whose child runs the case."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        place = Place(free.getsockname()[1], root)
+    held = socket.socket()  # it listens nowhere: the system gives the port to nobody else meanwhile
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    place = Place(held.getsockname()[1], root)
     met, over = Met(), threading.Event()
     argv = tuple(word.replace("{port}", str(place.port)) for word in case.argv)
     thread = threading.Thread(target=_visit_all, args=(case, place, met, over, server))
@@ -62,6 +64,7 @@ def visited(case: Case, root: Path, server: int) -> Iterator[tuple[Case, Met]]:
     finally:
         over.set()
         thread.join()
+        held.close()
 
 
 def _visit_all(case: Case, place: Place, met: Met, over: threading.Event, server: int) -> None:
@@ -118,10 +121,13 @@ def judge_answer(
 
 
 def _as_ever(place: Place, locked: bool) -> Iterator[tuple[str, str]]:
+    end = time.monotonic() + PATIENCE_S
     for path, wanted in (("/healthz", b"ok\n"), ("/api/streams", CAMERA), ("/metrics", CAMERA)):
-        answer = _ask(place, path, TOKEN)
-        if b" 200 " not in answer[:20] or wanted not in answer:
-            yield "other", f"afterwards {path} answers {answer[:100]!r}"
+        while b" 200 " not in (answer := _ask(place, path, TOKEN))[:20] or wanted not in answer:
+            if time.monotonic() > end:
+                yield "other", f"afterwards {path} answers {answer[:100]!r}"
+                break
+            time.sleep(0.1)  # where the camera stood still, it is not healthy for a moment
     if re.search(rb'status="5(?!03)', answer):
         yield "other", "the page counts answers with an error of its own"
     refused = _ask(place, "/api/streams", "wrong")[:20]
