@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -253,8 +254,12 @@ def test_detector_at_addresses(web):
 
 
 def test_a_stream_of_a_camera_that_never_answers_ends_in_python_too():
-    with (
-        Detector(engine="null", nvtx=False, start_timeout=1.0) as detector,
-        pytest.raises(SourceError, match=r"nothing listens.*wait"),
-    ):
-        next(detector.stream("http://127.0.0.1:9/video"))
+    for patience_s in (1.0, 10.0, 60.0):  # a slow machine needs more to find out why
+        with (
+            Detector(engine="null", nvtx=False, start_timeout=patience_s) as detector,
+            pytest.raises(SourceError) as ended,
+        ):
+            next(detector.stream("http://127.0.0.1:9/video"))
+        if "nothing listens" in str(ended.value):
+            break
+    assert re.search(r"nothing listens.*wait", str(ended.value)), ended.value
