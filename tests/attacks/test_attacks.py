@@ -409,7 +409,8 @@ def server(tmp_path_factory):
 @pytest.mark.slow
 def test_a_run_that_takes_too_long_is_a_hang(server):
     files = {"long.mp4": content("long.mp4"), "dots.onnx": content("dots.onnx")}
-    outcome = server.run(Case(files, ("long.mp4", *NULL), limits=Limits(wall_s=0.02)))
+    endless = Case(files, ("long.mp4", "--loop", *NULL), limits=Limits(wall_s=0.02))
+    outcome = server.run(endless)
     assert [what for what, _ in outcome.failures][:1] == ["hangs"]
     assert outcome.codes == [-signal.SIGABRT]
 
