@@ -20,6 +20,7 @@ from detector.core.errors import EngineError, OutputError, UsageError
 from detector.core.run.signals import ROOT, Stop, Stopped
 from tests.batch.pools import FACTS
 from tests.batch.storage import fake_store
+from tests.waiting import PATIENCE_S
 
 TASK = Task(name="a", path="/a", version="1-1")
 LOADED = Turned(facts=FACTS, room=1)
@@ -49,7 +50,6 @@ except EOFError:
 @pytest.fixture
 def pool(tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(module, "CLOSING_S", 1.0)
     (tmp_path / "out").mkdir()
     made: list[ClusterPool] = []
 
@@ -59,6 +59,9 @@ def pool(tmp_path, monkeypatch):
             head += f"PIPE, ANSWERS = {pipe}, {pickle.dumps(answers)!r}\n"
             return [sys.executable, "-c", head + SAYS]
 
+        # What does not answer is not waited for; what leaves in order may take its time.
+        hangs = "hang" in answers
+        monkeypatch.setattr(module, "CLOSING_S", 0.2 if hangs else PATIENCE_S)
         place = place or str(tmp_path / "out")
         made.append(ClusterPool("ray", tmp_path, place, stop=stop or Stop(), command=command))
         return made[-1]
@@ -112,7 +115,8 @@ def test_what_ends_a_job_that_begins_is_an_error_of_its_code(pool, answer, error
 @pytest.mark.parametrize(("answer", "says"), [("die", "last words"), ("hang", "did not answer")])
 def test_a_connection_that_is_lost_loses_all(pool, monkeypatch, answer, says):
     one = load(pool(None, LOADED, answer))
-    monkeypatch.setattr(module, "ANSWER_S", 0.2)
+    if answer == "hang":
+        monkeypatch.setattr(module, "ANSWER_S", 0.2)
     one.submit(TASK)
     failed, gone = one.wait(0.1)
     assert isinstance(failed, Failed)
@@ -148,11 +152,11 @@ def test_nodes_are_asked_for_one_source_of_each_store(pool, tmp_path, monkeypatc
 
 
 def test_an_address_where_nobody_answers_is_refused_at_once(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    one = ClusterPool(f"ray://127.0.0.1:{port}", tmp_path, str(tmp_path))
-    with pytest.raises(EngineError, match="no Ray cluster"):
-        load(one)
+    with socket.socket() as held:  # nobody listens there, and nobody else gets the port
+        held.bind(("127.0.0.1", 0))
+        one = ClusterPool(f"ray://127.0.0.1:{held.getsockname()[1]}", tmp_path, str(tmp_path))
+        with pytest.raises(EngineError, match="no Ray cluster"):
+            load(one)
     assert one._child is None
 
 
