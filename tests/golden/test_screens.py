@@ -37,8 +37,10 @@ COMMANDS = {
 TABLES = ("live", "batch", "compare", "profile", "tune")
 # What they say depends on the moment and on what else runs: new words are as good if they are
 # whole, as they stand in the program.
-VARIED = ("live", "tune", "compare", "profile")
+VARIED = ("live", "batch", "tune", "compare", "profile")
 LETTERS = re.compile(r"[A-Za-z]+")
+# Of the stages' milliseconds: a moment's halt makes them wider, and the line folds.
+FOLD = re.compile(r"(?<=\.\d) *\n +(?=[a-z]+ \d)")
 PACKAGE = Path(__file__).parents[2] / "detector"
 LEFT_OUT = 0.2  # of the words, at most: columns for which there was no room, remarks on noise
 LEFT_OUT_VARIED = 0.4  # a run of cameras that was too short to judge says other sentences
@@ -72,7 +74,7 @@ def shape_of(text: str, name: str) -> list[str]:
     if name == "doctor":
         return sorted({line.split()[0] for line in text.splitlines() if line.split()} & {*names()})
     lines = []
-    for line in text.splitlines():
+    for line in FOLD.sub(" ", text).splitlines():
         for pattern, mask in MASKS:
             line = re.sub(pattern, mask, line)
         if line.strip() and not line.startswith(OF_THE_MACHINE):
