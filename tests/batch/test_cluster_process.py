@@ -17,6 +17,7 @@ from detector.batch.cluster.ray_process import serve
 from detector.core.errors import EngineError
 from tests.batch.clusters import Clock, FakeRay, node
 from tests.batch.pools import FACTS
+from tests.waiting import PATIENCE_S
 
 NODES = [
     {"NodeID": "n1", "NodeManagerHostname": "a", "Alive": True, "Resources": {"CPU": 2.0}},
@@ -76,12 +77,12 @@ def served(folder: Path, *turns: Turn, address: str | None = None) -> list[Any]:
     answers = []
     for message in (wanted, *turns):
         ours.send(message)
-        assert ours.poll(20)
+        assert ours.poll(PATIENCE_S)
         answers.append(ours.recv())
         if isinstance(answers[-1], Exception):
             break
     ours.close()
-    serving.join(20)
+    serving.join(PATIENCE_S)
     assert not serving.is_alive()
     return answers
 
