@@ -110,10 +110,10 @@ def _shut(one: socket.socket) -> None:
 @contextmanager
 def s3_server() -> Iterator[int]:
     """Its port."""
-    port = _free_port()
-    words = ["moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with _serving(port, words, {"MOTO_S3_CUSTOM_ENDPOINTS": ""}):
-        yield port
+    with _held_port() as port:
+        words = ["moto.server", "-H", "127.0.0.1", "-p", str(port)]
+        with _serving(port, words, {"MOTO_S3_CUSTOM_ENDPOINTS": ""}):
+            yield port
 
 
 # gcsfs would ask by gRPC first, which kind of bucket it is, and the server has no gRPC.
@@ -123,15 +123,20 @@ GOOGLE = {"GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
 @contextmanager
 def google_server(bucket: str) -> Iterator[dict[str, str]]:
     """A server of Google's kind (gcp-storage-emulator). Yields what the environment needs."""
-    port = _free_port()
-    words = ["gcp_storage_emulator", "start", "--host=127.0.0.1", f"--port={port}", "--in-memory"]
-    with _serving(port, [*words, f"--default-bucket={bucket}"], {}):
-        yield {**GOOGLE, "STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}"}
+    with _held_port() as port:
+        words = ["gcp_storage_emulator", "start", "--host=127.0.0.1", f"--port={port}"]
+        with _serving(port, [*words, "--in-memory", f"--default-bucket={bucket}"], {}):
+            yield {**GOOGLE, "STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{port}"}
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+@contextmanager
+def _held_port() -> Iterator[int]:
+    """A port for a server that reuses addresses (http.server's do). Nobody listens there before it,
+    and the system gives the port to nobody else while the server starts."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield int(held.getsockname()[1])
 
 
 @contextmanager
