@@ -11,6 +11,7 @@ from tests.batch.killing import children_of, is_worker
 from tests.cli.command import assert_one_line_error, detect_video, rows_of, start, summary_of
 from tests.cli.small import write_network
 from tests.sources.clips import write_video
+from tests.sources.oddities import ffmpeg
 from tests.waiting import wait_for
 
 
@@ -117,7 +118,9 @@ def test_other_outputs_have_plain_names(place):
 @pytest.mark.slow
 def test_a_signal_leaves_nothing_half_and_resume_goes_on(place):
     (place / "in/text.mp4").unlink()
-    write_video(place / "in/long.mp4", 500)
+    # Minutes of work: it must not be done before the signal, whenever that comes.
+    loops = ("-stream_loop", "199", "-i", write_video(place / "short.mp4", 50), "-c", "copy")
+    ffmpeg(*loops, place / "in/long.mp4")
     words = ("batch", "in", "-o", "out", "--workers", 1, "--quality", "small", "--engine", "ort")
     process = start(*words, "--progress", "progress.jsonl", cwd=place)
 
