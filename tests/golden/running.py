@@ -13,7 +13,6 @@ from tests.golden.commands import COMMANDS, Command
 from tests.golden.inputs import put
 from tests.lab.profile.budgets import with_short_budgets
 
-LIMIT_S = 120  # of one command line; the slowest takes 12
 BY_NAME = {command.name: command for command in COMMANDS}
 # In a new interpreter: one run of every command, and one on every engine, with its imports. The
 # others are forks of a process that has imported everything (tests/forked.py).
@@ -92,5 +91,5 @@ class Runner:
         if command.name in MEASURING:
             environment |= with_short_budgets(self.root)
         run = detect_video_anew if command.name in ANEW else detect_video
-        done = run(*argv, cwd=folder, env=environment, timeout=LIMIT_S)
+        done = run(*argv, cwd=folder, env=environment)
         return Ran(command, done.returncode, done.stdout, done.stderr, folder, before)
