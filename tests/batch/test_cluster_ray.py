@@ -7,6 +7,8 @@ import json
 import os
 import signal
 import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,8 @@ import yaml
 
 from detector.batch.cluster.pool import OPENING_S
 from detector.batch.places import SCRATCH
-from tests.batch.killing import children_of
-from tests.batch.processes import command_line, descendants, listening
+from tests.batch.killing import children_of, is_worker
+from tests.batch.processes import all_pids, command_line, descendants, listening
 from tests.cli.command import detect_video, start, summary_of
 from tests.cli.small import write_network
 from tests.conftest import CHECKOUT
@@ -35,34 +37,41 @@ NAMES = ("a.mp4", "sub/b.mp4", "long.mp4")
 AS_ALL_OTHERS = {"RAY_worker_niceness": "0"}
 
 
-def rays_folders() -> set[Path]:
-    places = {Path(tempfile.gettempdir()), Path("/tmp")}
-    return {path for place in places for path in place.glob("dv-ray-*")}
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """Short, as Ray needs it, and nobody else's: other tests leave folders of this kind in /tmp."""
+    with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_killed_worker_costs_a_try_and_nothing_else(tmp_path):
+def test_a_killed_worker_costs_a_try_and_nothing_else(tmp_path, temporary):
     (tmp_path / "in/sub").mkdir(parents=True)
     for name, frames in zip(NAMES, (12, 9, 1200), strict=True):
         write_video(tmp_path / "in" / name, frames)
     (tmp_path / "in/text.mp4").write_text("no video")
     write_network(tmp_path)
-    before = rays_folders()
 
     words = ("batch", "in", *MODEL, "--no-video", "--workers", 1, "--json")
-    process = start(*words, "-o", "ray", "--on", "ray", cwd=tmp_path, env=AS_ALL_OTHERS)
+    environment = {**AS_ALL_OTHERS, "TMPDIR": str(temporary)}
+    process = start(*words, "-o", "ray", "--on", "ray", cwd=tmp_path, env=environment)
 
     def is_under_way() -> bool:
         assert process.poll() is None, process.communicate()
         return any((tmp_path / "ray").glob(f"{SCRATCH}*"))
 
     wait_for(is_under_way, OPENING_S + PATIENCE_S, "an item")
+    (ours,) = temporary.glob("dv-ray-*")
+    (worker,) = [pid for pid in filter(is_worker, all_pids()) if str(ours) in command_line(pid)]
+    os.kill(worker, signal.SIGSTOP)  # its item must not be done before its actor is killed
     started = descendants(process.pid)
     (actor,) = [pid for pid in started if command_line(pid).startswith("ray::Worker")]
-    (worker,) = [pid for pid in children_of(actor) if "batch.worker" in command_line(pid)]
+    assert worker in children_of(actor)
     addresses = listening(started)
     os.kill(actor, signal.SIGKILL)
+    with suppress(ProcessLookupError):  # Ray may have ended it, too
+        os.kill(worker, signal.SIGCONT)
     stdout, stderr = process.communicate(240)
     assert process.returncode == 7, stderr
     done = json.loads(stdout)
@@ -77,7 +86,7 @@ def test_a_killed_worker_costs_a_try_and_nothing_else(tmp_path):
     wait_for(
         lambda: not any(map(command_line, [worker, *started])), what="the end of its processes"
     )
-    assert rays_folders() <= before
+    assert list(temporary.glob("dv-ray-*")) == []
     assert [path.name for path in (tmp_path / "ray").iterdir() if "cluster" in path.name] == []
 
     local = detect_video(*words, "-o", "local", cwd=tmp_path)
