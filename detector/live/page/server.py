@@ -22,6 +22,7 @@ from detector.live.page.guard import Guard
 START_S = 10.0
 END_S = 2.0  # close() is back after so long, whatever clients do
 FAREWELL_S = 0.3  # for the last words to those who watch
+FAREWELLS = 3  # waits that make it up: a program that stands still misses one of them, not all
 WORKERS = 2  # threads that encode pictures and list files
 
 
@@ -148,4 +149,11 @@ class Server:
             self.page.streams.end()
         if self._server is not None:
             self._server.should_exit = True
-        self._loop.call_later(FAREWELL_S, self.connections.cut_all)
+        self._cut_after(FAREWELLS)
+
+    def _cut_after(self, waits: int) -> None:
+        assert self._loop is not None
+        if waits:
+            self._loop.call_later(FAREWELL_S / FAREWELLS, self._cut_after, waits - 1)
+        else:
+            self.connections.cut_all()
