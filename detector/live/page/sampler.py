@@ -47,7 +47,7 @@ class Sampler:
         self.names: frozenset[str] = frozenset()  # of the streams, when the run last told
         self.error: Exception | None = None  # of the last question
         self._samples: deque[_Sample] = deque(maxlen=KEPT)
-        self._sampled = asyncio.Event()
+        self.sampled = asyncio.Event()  # set by the next sample; take it before you look
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -63,10 +63,6 @@ class Sampler:
             else:
                 self._keep(None)  # the question stands; a second one would only wait behind it
             await asyncio.sleep(max(0.05, self.every_s - (loop.time() - began)))
-
-    async def next(self) -> None:
-        """Back when there is a newer sample."""
-        await self._sampled.wait()
 
     def _question(
         self, loop: asyncio.AbstractEventLoop
@@ -107,8 +103,8 @@ class Sampler:
                     {one.name: sum(one.dropped.values()) for one in streams},
                 )
             )
-        self._sampled.set()
-        self._sampled = asyncio.Event()
+        self.sampled.set()
+        self.sampled = asyncio.Event()
 
     def history(self) -> HistoryDocument:
         """The kept samples of the cameras that are there now."""

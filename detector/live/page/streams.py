@@ -130,7 +130,7 @@ class Streams:
         try:
             yield b"retry: 1000\n\n"
             while not self.ending:
-                waited = self._changed
+                waited, sampled = self._changed, sampler.sampled  # before looking
                 waiting, lost = subscription.take()
                 if lost:
                     yield f'event: lost\ndata: {{"lost":{lost}}}\n\n'.encode()
@@ -143,7 +143,7 @@ class Streams:
                 elif sampler.at_s != told_s:
                     told_s = sampler.at_s
                     yield _message("silent", b"{}")
-                await _first(waited.wait(), sampler.next())
+                await _first(waited.wait(), sampled.wait())
             yield _message("end", b"{}")
         finally:
             self.hub.unsubscribe(subscription)
