@@ -71,7 +71,7 @@ def test_a_snapshot_is_the_next_picture(served, monkeypatch):
 def test_askers_at_once_share_one_encoding(served, monkeypatch):
     monkeypatch.setattr("detector.live.page.streams.SNAPSHOT_S", PATIENCE_S)
     answers, asked, ask = [], [], served.hub.ask
-    monkeypatch.setattr(served.hub, "ask", lambda camera: (asked.append(camera), ask(camera))[1])
+    monkeypatch.setattr(served.hub, "ask", lambda camera: (ask(camera), asked.append(camera))[0])
     askers = [
         threading.Thread(
             target=lambda: answers.append(served.client.ask("/api/streams/door/snapshot.jpg"))
