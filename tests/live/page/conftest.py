@@ -9,7 +9,7 @@ from detector.live.page import serve
 from detector.live.page.binding import LIBRARIES
 from tests.live.page.client import Client
 from tests.live.page.rehearsal import Rehearsal
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE_S, wait_for
 
 
 def skip_without_libraries() -> None:
@@ -31,7 +31,8 @@ class Served:
         return self.server.page
 
     def close(self) -> None:
-        self.server.close()
+        self.server.close()  # back after two seconds, where its thread stands still
+        self.server._thread.join(PATIENCE_S)
         assert not self.server._thread.is_alive()
 
 
