@@ -29,8 +29,8 @@ def test_a_file_is_watched_and_the_page_ends_with_the_run(tmp_path):
         wait_for(lambda: client.ask("/healthz").status == 200)
         [one] = client.ask("/api/streams").json()["streams"]
         assert (one["kind"], one["state"], one["size"]) == ("file", "live", "320x180")
-        snapshot = client.ask(f"/api/streams/{one['name']}/snapshot.jpg")
-        assert (snapshot.status, snapshot.body[:2]) == (200, b"\xff\xd8")
+        snapshot = f"/api/streams/{one['name']}/snapshot.jpg"  # 503: no picture within two seconds
+        wait_for(lambda: client.ask(snapshot).body[:2] == b"\xff\xd8")
         with client.stream("/api/events") as events:
             video.end()
             kinds = {kind for kind, _, _ in events.messages()}

@@ -347,9 +347,10 @@ def test_openapi_is_that_of_docs_and_names_every_address(served):
     assert {route.path for route in served.page.app().routes} == told | people
 
 
-def test_metrics(served):
+def test_metrics(served, monkeypatch):
     from prometheus_client.parser import text_string_to_metric_families
 
+    monkeypatch.setattr("detector.live.page.streams.SNAPSHOT_S", PATIENCE_S)
     served.run.set("door", name="door")
     with Pictures(served.run):
         served.client.ask("/api/streams/door/snapshot.jpg")
