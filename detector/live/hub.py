@@ -217,14 +217,16 @@ class Hub:
             self._set_gaps(watch.cameras)
 
     def watchers(self) -> int:
-        return len(self._watches)
+        with self._lock:  # whoever is not counted has no pictures drawn any more
+            return len(self._watches)
 
     def ask(self, camera: str) -> int:
         """Wishes for one picture. Returns the number of the last one: a later one is the answer."""
         channel = self._channel(camera)
         channel.last_wish_ns = self._clock_ns()
+        number = channel.number  # first: the picture that fulfils the wish is later
         channel.asked = True
-        return channel.number
+        return number
 
     def newest(self, camera: str) -> Shot | None:
         channel = self._channels.get(camera)
