@@ -166,7 +166,7 @@ def need_rtsp() -> None:
 
 
 class RtspServer:
-    """One process. ``kill`` and ``start`` as often as wished: the port stays.
+    """One process. ``kill`` and ``start`` as often as wished: the port of the first start stays.
 
     ``prefix``: what its command line begins with, as ``ip netns exec NAME``.
     """
@@ -178,7 +178,7 @@ class RtspServer:
         host: str = "127.0.0.1",
         prefix: Sequence[str] = (),
     ) -> None:
-        self.port, self._login = free_port(), login
+        self.port, self._login = 0, login
         self._host, self._prefix = host, prefix
         self._mounts = []
         for name, clips in mounts.items():
@@ -201,7 +201,9 @@ class RtspServer:
             text=True,
         )
         assert self._process.stdout is not None
-        assert self._process.stdout.readline().startswith("ready")
+        said, port = self._process.stdout.readline().split()
+        self.port = int(port)
+        assert (said, self.port > 0) == ("ready", True)
 
     def signal(self, number: signal.Signals) -> None:
         assert self._process is not None
