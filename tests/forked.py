@@ -148,6 +148,9 @@ class Fork:
         if self.returncode is None:
             os.kill(self.pid, number)
 
+    def errors_so_far(self) -> str:
+        return self._streams[1].data.decode(errors="replace")
+
     def stop_reading(self) -> None:
         """Closes our end of its standard output, as ``| head`` does: it is closed afterwards."""
         self._streams[0].leave()
@@ -193,7 +196,7 @@ class _Reader(threading.Thread):
     def __init__(self, descriptor: int) -> None:
         super().__init__(daemon=True)
         self._file = os.fdopen(descriptor, "rb")
-        self._data = b""
+        self.data = b""
         self._left = threading.Event()
         self.start()
 
@@ -202,7 +205,7 @@ class _Reader(threading.Thread):
             while not self._left.is_set():
                 if select.select([self._file], [], [], 0.1)[0]:
                     block = os.read(self._file.fileno(), 1 << 16)
-                    self._data += block
+                    self.data += block
                     if not block:
                         return
 
@@ -213,7 +216,7 @@ class _Reader(threading.Thread):
     def text(self) -> str:
         self.join()
         # Of what was left in the middle nobody knows where it ends, nor what it was.
-        data = self._data.decode(errors="replace" if self._left.is_set() else "strict")
+        data = self.data.decode(errors="replace" if self._left.is_set() else "strict")
         return data.replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -26,9 +27,10 @@ from detector.live.camera_tiles import (
     tiling_of_cameras,
 )
 from detector.live.sources.base import LIVE, FeedFacts
-from tests.cli.command import detect_video
+from tests.cli.command import start
 from tests.conftest import CHECKOUT
 from tests.live.fake_feeds import camera
+from tests.waiting import PATIENCE_S, wait_for
 
 STREET = str(CHECKOUT / "videos/street.mp4")
 SECOND = 1_000_000_000
@@ -230,13 +232,18 @@ def test_a_run_with_a_camera_that_is_looked_at_and_one_with_its_own(tmp_path):
         f"cameras:\n  - {{name: far, url: {STREET}}}\n"
         f"  - {{name: own, url: {STREET}, tiles: 1x2, rate: 1}}\n"
     )
-    done = detect_video(
+    process = start(
         *("cameras.yaml", "--loop", "--tiles", "auto", "--size", "448x256", "--batch", "2"),
-        *("--engine", "null", "--duration", "12", "-o", "out/", "--run-dir", "run", "--json"),
+        *("--engine", "null", "-o", "out/", "--run-dir", "run"),
         cwd=tmp_path,
     )
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    try:
+        wait_for(lambda: "far: --tiles auto: none" in process.errors_so_far())
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, stderr = process.communicate(PATIENCE_S)
+    assert process.returncode == 143, stderr
+    told = json.loads(next((tmp_path / "run").glob("*/summary.json")).read_text())
     assert {one["name"]: one["tiles"] for one in told["streams"]} == {"far": "none", "own": "1x2"}
     assert told["tiles"] == 3
     assert any(note.startswith("far: --tiles auto: none") for note in told["notes"])
