@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from detector.core.config.cameras import PageConfig
@@ -34,6 +36,14 @@ class Served:
         self.server.close()  # back after two seconds, where its thread stands still
         self.server._thread.join(PATIENCE_S)
         assert not self.server._thread.is_alive()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def patient() -> Iterator[None]:
+    """Else a run that stands still for seconds counts as one that does not answer."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("detector.live.page.sampler.ANSWER_S", PATIENCE_S)
+        yield
 
 
 @pytest.fixture

@@ -265,6 +265,8 @@ def test_a_run_that_does_not_answer_is_not_healthy(served, monkeypatch):
         hangs.wait(3 * PATIENCE_S)
         return served.run.figures()
 
+    asked = served.run.asked
+    wait_for(lambda: served.run.asked >= asked + 2)  # the second was asked on these terms
     served.hub.figures_from(figures)
     try:
         wait_for(lambda: served.client.ask("/healthz").status == 503)
