@@ -14,6 +14,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +30,7 @@ from detector.live.rows import CameraRows
 from detector.live.sources.base import Camera
 from tests.live.streams import make_stream, numbered, numbers_of, one_detection
 from tests.live.wishes import Wish
+from tests.waiting import wait_for
 
 FPS, SECONDS = 25, 14  # of the stream: longer than any process lives
 CAMERAS = ("annotated", "copy")
@@ -107,15 +110,18 @@ def make_source(folder: Path, seconds: int = SECONDS) -> Path:
     )
 
 
-def kill_once(folder: Path, stream: Path, alive_s: float) -> list[Loss]:
-    """Records for ``alive_s`` seconds, kills, and reads everything. Raises AssertionError where a
-    file does not play or a picture before the last second is missing.
+def kill_once(
+    folder: Path, stream: Path, alive_s: float, ready: Callable[[], bool] = lambda: True
+) -> list[Loss]:
+    """Records for ``alive_s`` seconds and until ``ready``, kills, and reads everything. Raises
+    AssertionError where a file does not play or a picture before the last second is missing.
     """
     command = [sys.executable, "-m", "tests.live.killing", str(folder), str(stream)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline()]  # it has begun
         time.sleep(alive_s)
+        wait_for(ready)
         killed_ns = time.perf_counter_ns()
         process.send_signal(signal.SIGKILL)
         lines += process.stdout.readlines()
@@ -130,6 +136,15 @@ def kill_once(folder: Path, stream: Path, alive_s: float) -> list[Loss]:
     return [
         measure(folder, name, arrived[name], dropped[name], killed_ns, rows) for name in CAMERAS
     ]
+
+
+def holds_pictures(folder: Path) -> bool:
+    """Whether each camera has a recording that plays, and one of them boxes beside it."""
+    videos = [folder / name / "video" for name in CAMERAS]
+    with suppress(av.FFmpegError, IndexError):  # no whole fragment yet
+        played = all(any(numbers_of(one.path) for one in list_recordings(at)) for at in videos)
+        return played and any(folder.glob("copy/video/*.ass"))
+    return False
 
 
 def measure(

@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 
 from tests.live.killed_runs import check_kills, check_stops
-from tests.live.killing import kill_once, make_source
+from tests.live.killing import holds_pictures, kill_once, make_source
 
 
 @pytest.mark.slow
 def test_every_file_that_a_kill_left_plays(tmp_path: Path) -> None:
     """``kill_once`` checks what must hold at any moment, also between two files of 3 s."""
-    stream = make_source(tmp_path, 6)
-    for loss in kill_once(tmp_path / "live", stream, 3.7):
+    stream, live = make_source(tmp_path), tmp_path / "live"
+    for loss in kill_once(live, stream, 3.7, lambda: holds_pictures(live)):
         assert loss.files >= 1
-        assert loss.partial <= 1  # none between two files
+        assert loss.partial <= 2  # one may wait for its last sound while the next has begun
         # How many depends on the machine's other work: seconds before the kill it may stand still.
         assert loss.kept + loss.dropped > 0
-    assert [*(tmp_path / "live" / "copy" / "video").glob("*.ass")]
+    assert [*(live / "copy" / "video").glob("*.ass")]
 
 
 @pytest.mark.net
