@@ -225,9 +225,10 @@ def rtsp(
 ) -> Iterator[RtspServer]:
     need_rtsp()
     server = RtspServer(mounts, login)
-    with socket.socket() as held:  # else another program might get the port while it is killed
+    with socket.socket() as held:  # bound: no other program gets the port while it is killed
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", server.port))
+        held.bind(("127.0.0.1", 0))
+        server.port = held.getsockname()[1]
         try:
             server.start()
             yield server
