@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -26,7 +26,7 @@ from detector.core.errors import SourceError, secrets
 from detector.core.errors.secrets import Address
 from detector.core.sources._network.addresses import FAST, OPENINGS, SHORT
 from detector.core.timeline import READ, WAIT_INPUT, Timeline
-from detector.live.sources import hardware
+from detector.live.sources import hardware, network
 from detector.live.sources.base import (
     CONNECTING,
     CORRUPT,
@@ -402,6 +402,30 @@ def test_latest_hands_out_the_newest(web: HttpServer) -> None:
     assert balanced(feed)
 
 
+@pytest.mark.parametrize("end", ["stop", "cut"])
+def test_half_a_picture_that_ffmpeg_hands_out_at_an_end_is_left_out(
+    web: HttpServer, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """What its parser has of the next picture when it is interrupted, as if it were whole."""
+    demux, over = network._demux, threading.Event()
+
+    def interrupted(*arguments: Any) -> Iterator[Any]:
+        try:
+            for packet in demux(*arguments):
+                yield packet
+                if feed.facts().received == 5:
+                    feed.stopping.set() if end == "stop" else feed.receiving.cut()
+                    yield packet
+        finally:
+            over.set()
+
+    monkeypatch.setattr(network, "_demux", interrupted)
+    one_try = Status(time.perf_counter_ns(), Backoff(lambda: 1000.0))
+    with started(web.url("/mjpeg"), status=one_try) as feed:
+        assert over.wait(PATIENCE_S)
+    assert feed.facts().received == 5
+
+
 @pytest.mark.parametrize("probing", [SHORT, FAST])
 def test_mpeg_ts_over_udp(
     clip: Path, probing: dict[str, str], monkeypatch: pytest.MonkeyPatch
@@ -595,7 +619,7 @@ class RtspStub(threading.Thread):
 
     def talk(self, connection: socket.socket) -> None:
         data = b""
-        with connection:
+        with connection, suppress(ConnectionError):  # who is told no more hangs up
             while block := connection.recv(4096):
                 data += block
                 while b"\r\n\r\n" in data:

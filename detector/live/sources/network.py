@@ -218,9 +218,10 @@ class NetworkFeed(PacketFeed):
         self.begin(streams, is_held_back(container.format.name, codec.name))
         try:
             for packet in _demux(container, streams):
-                self.receive(packet, codec, epoch, video.index)
                 if self.stopping.is_set():
                     break
+                if not self.receiving.is_cut():  # else it may be the first part of a picture
+                    self.receive(packet, codec, epoch, video.index)
         finally:
             for listener in self.listeners:
                 listener.closed()
