@@ -1,0 +1,45 @@
+"""Threads that stand still at random, as on a machine that others fill: it finds tests that expect
+something of the time.
+
+    PYTHONPATH=scripts/stalling scripts/test tests/live
+
+Each process of Python imports this as it starts: those of pytest, and the programs that tests
+start. Each of their threads stands still after about STALL_EVERY_S seconds (1) for up to
+STALL_LONGEST_S (0.5), at a call or a return in detector/ or tests/. 0.3 and 1.2 are hard: programs
+get a third of their speed, and what they never reach in 90 s is no fault of a test. Where nothing
+fails, nothing is proved: run it again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import threading
+import time
+from types import FrameType
+
+EVERY_S = float(os.environ.get("STALL_EVERY_S", "1"))
+LONGEST_S = float(os.environ.get("STALL_LONGEST_S", "0.5"))
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+OURS = (os.path.join(ROOT, "detector", ""), os.path.join(ROOT, "tests", ""))
+
+# Of its own: tests replace the clock and seed what is common to all.
+_chance, _now, _stand_still = random.Random(), time.perf_counter, time.sleep
+_next = threading.local()
+
+
+def stall(frame: FrameType, event: str, _: object) -> None:
+    if event not in ("call", "return"):
+        return
+    due = getattr(_next, "due", None)
+    if due is None:
+        _next.due = _now() + _chance.expovariate(1 / EVERY_S)
+    elif _now() >= due and frame.f_code.co_filename.startswith(OURS):
+        _stand_still(_chance.uniform(0.02, LONGEST_S))
+        _next.due = _now() + _chance.expovariate(1 / EVERY_S)
+
+
+os.register_at_fork(after_in_child=_chance.seed)
+threading.setprofile(stall)
+sys.setprofile(stall)
