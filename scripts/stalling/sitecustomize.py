@@ -1,7 +1,7 @@
 """Threads that stand still at random, as on a machine that others fill: it finds tests that expect
 something of the time.
 
-    PYTHONPATH=scripts/stalling scripts/test tests/live
+    PYTHONPATH=$PWD/scripts/stalling scripts/test tests/live
 
 Each process of Python imports this as it starts: those of pytest, and the programs that tests
 start. Each of their threads stands still after about STALL_EVERY_S seconds (1) for up to
