@@ -1,5 +1,5 @@
-"""Threads that stand still at random, as on a machine that others fill: it finds tests that expect
-something of the time.
+"""Makes threads stand still at random, as on a machine that others fill. Tests that rely on a
+moment then fail.
 
     PYTHONPATH=$PWD/scripts/stalling scripts/test tests/live
 

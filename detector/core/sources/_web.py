@@ -492,8 +492,8 @@ def keeping() -> Iterator[None]:
 
 @contextmanager
 def heeding(is_stopped: Callable[[], bool]) -> Iterator[None]:
-    """What is opened during the block is cut off once the run is to end. What is opened behind it
-    belongs to no run, and a run that is over must not cut it off."""
+    """A web file that is opened in the block is cut off once ``is_stopped()``. One that is opened
+    after it belongs to no run: a run that is over must not cut it off."""
     global stopped
     stopped = is_stopped
     try:

@@ -265,15 +265,15 @@ class Natives:
         return {task: times for task, times in found if times is not None}
 
     def mark(self, calls: Mapping[str, int]) -> Mark:
-        """The quickest look of several, where the caller lost its core between the clocks: what
-        others used meanwhile would be nobody's."""
+        """Reads all clocks, and again where that took long: the caller lost its core in between,
+        and the CPU time of that moment would belong to no thread. The quickest look counts."""
         looks = [self._look(calls)]
         while looks[-1][0] > AT_ONCE_NS and len(looks) < LOOKS:
             looks.append(self._look(calls))
         return min(looks, key=lambda look: look[0])[1]
 
     def _look(self, calls: Mapping[str, int]) -> tuple[int, Mark]:
-        """A mark, behind the nanoseconds that it took."""
+        """Returns the nanoseconds that reading the clocks took, and the mark."""
         began = time.perf_counter_ns()
         machine, process = machine_busy_ns(), time.process_time_ns()
         with self._lock:
