@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -227,6 +228,19 @@ def test_the_top_of_the_package_stays_small() -> None:
     names = {path.stem for path in PACKAGE.iterdir() if path.name != "py.typed"}
     assert names - {"__init__", "__main__", "__pycache__"} == TOP
     assert all(len(floors) <= 8 for floors in LEVELS.values())
+
+
+def test_every_program_in_python_is_linted() -> None:
+    """ruff knows a file by its ending; those without one stand in its settings by name."""
+    root = PACKAGE.parent
+    settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    programs = {
+        str(file.relative_to(root))
+        for folder in ("scripts", "training")
+        for file in (root / folder).iterdir()
+        if file.is_file() and not file.suffix and b"python" in file.read_bytes().partition(b"\n")[0]
+    }
+    assert programs == set(settings["tool"]["ruff"]["extend-include"])
 
 
 def test_the_landing_imports_nothing_of_ours_when_it_runs() -> None:
