@@ -65,20 +65,30 @@ def test_faults_are_changes_of_one_place(mutate: ModuleType, faults: dict[str, A
 
 
 @pytest.mark.parametrize(
-    ("fault", "lines"),
+    ("fault", "lines", "imported"),
     [
-        ("*", range(12, 14)),  # the statement up to the fault
-        ("max(", range(12, 16)),
-        ("self.is_flat", range(10, 11)),
-        ("2", range(6, 16)),  # it runs at import: whatever runs of the class
-        ("3", range(1, 17)),
+        ("*", range(12, 14), False),  # the statement up to the fault
+        ("max(", range(12, 16), False),
+        ("self.is_flat", range(10, 11), False),
+        ("2", range(6, 16), True),  # whatever runs of the class
+        ("3", range(1, 17), True),
     ],
 )
 def test_tests_that_run_these_lines_see_a_fault(
-    mutate: ModuleType, faults: dict[str, Any], fault: str, lines: range
+    mutate: ModuleType, faults: dict[str, Any], fault: str, lines: range, imported: bool
 ) -> None:
-    found = mutate.lines_of(faults[fault], SOURCE)
+    found, as_it_is_imported = mutate.lines_of(faults[fault], SOURCE)
     assert (found.start, min(found.stop, 17)) == (lines.start, lines.stop)
+    assert as_it_is_imported == imported
+
+
+def test_a_default_also_meets_tests_that_read_it_without_its_line(mutate: ModuleType) -> None:
+    file, near = "detector/core/config/schema.py", "tests/config/test_config.py"
+    default = next(one for one in mutate.planted_by_hand() if one.file == file)
+    reads, runs = (mutate.Test(f"{name}::test", 1.0) for name in (near, "tests/cli/test_help.py"))
+    seen = [(runs, frozenset((file, line) for line in range(2000))), (reads, frozenset())]
+    judge = mutate.Judge(seen, {file: [CHECKOUT / near]})
+    assert judge.tests_of(default, seen) == [reads, runs]
 
 
 @pytest.mark.slow
