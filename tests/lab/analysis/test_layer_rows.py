@@ -96,6 +96,10 @@ def test_a_sum_that_is_off_is_told_with_its_cause(sum_ms, run_sum_ms, profiled_m
     assert (said is None) if why is None else (why in said)
 
 
+def test_without_a_forward_pass_no_sum_is_off():
+    assert explain_sum(7.0, 7.5, 0.0, 10.5, 3.0) == (0.0, None)
+
+
 def test_on_a_gpu_a_forward_pass_holds_the_copies_too():
     assert "copies " in explain_sum(7.0, 7.5, 10.0, 10.5, 3.0, on_gpu=True)[1]
     assert "with its own launch" in explain_sum(7.7, 7.7, 1.6, 8.7, 0.7, on_gpu=True)[1]

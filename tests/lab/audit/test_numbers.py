@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detector.lab.audit.numbers import Number, Writing, exact, total
+from detector.lab.audit.numbers import Number, Writing, exact, shown, total
 from tests.properties import STEADY
 
 POINT = Writing(comma=False, point=True)
@@ -47,6 +47,18 @@ def test_a_number_has_the_interval_of_its_text(text, value, low, high) -> None:
 )
 def test_what_is_no_number_is_none(text) -> None:
     assert POINT.read(text) is None
+
+
+def test_two_commas_part_thousands_in_a_table_that_has_both() -> None:
+    assert Writing(comma=True, point=True).read("1,234,567").value == 1_234_567
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(12.345, "12.35"), (20_000.4, "20000"), (2e12, "2.000e+12"), (2e-5, "2.000e-05")],
+)
+def test_numbers_are_shown_with_four_figures(value, text) -> None:
+    assert shown(value) == text
 
 
 def test_a_zero_with_a_huge_exponent_is_a_number() -> None:

@@ -71,6 +71,8 @@ def test_separators_of_csv(separator) -> None:
         "| a | b |\n|---|---|\n| 1 | 2 | 3 |\n",
         "| a | b |\n|---|---|\n" * 1,
         "# only words | and bars\n",
+        f"| a | b |\n|---|---|\n| 1 | {'x' * 2_001} |\n",
+        "| a | b |\n|---|---|\n| 1 | 2 |\n\n" * 201,
     ],
 )
 def test_a_hostile_table_is_one_line_with_exit_3(text, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from detector.core import engines
 from detector.core.engines.base import EngineOptions
+from detector.core.errors import UsageError
 from detector.core.models.base import InputRules, Network
 from detector.core.models.graph.build import GraphBuilder, output_shapes
 from detector.core.models.graph.qdq import quantised_graph, tensors_to_measure
@@ -27,8 +28,9 @@ from detector.lab.compare.where import kinds
 from detector.lab.compare.where.difference import compare_tensors, tolerance_of
 from detector.lab.compare.where.graph import with_outputs
 from detector.lab.compare.where.picture import write_picture
-from detector.lab.compare.where.search import Side, search
-from detector.lab.compare.where.words import open_side, parse_words
+from detector.lab.compare.where.search import Found, Side, search
+from detector.lab.compare.where.words import describe, open_side, parse_words
+from detector.lab.session.where import StageDifference
 from tests.cli.command import assert_one_line_error, detect_video
 from tests.conftest import CHECKOUT
 
@@ -402,6 +404,18 @@ def test_a_model_that_is_not_there(tmp_path):
 )
 def test_wrong_words(words, more, tmp_path):
     assert_one_line_error(detect_video("compare", CLIP, "--where", *words, *more, cwd=tmp_path), 2)
+
+
+def test_a_file_of_options_for_one_side_and_one_for_both():
+    with pytest.raises(UsageError, match="--config"):
+        parse_words("ort a.yaml", "b.yaml", {})
+
+
+def test_what_could_not_be_compared_is_told():
+    told, untold = "boxes", "no such tensor"
+    stages = [StageDifference("nms", told), StageDifference("candidates", told, untold=untold)]
+    assert untold in describe(Found(stages))
+    assert "could" not in describe(Found(stages[:1]))
 
 
 @pytest.mark.slow
