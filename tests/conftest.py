@@ -7,7 +7,9 @@ import os
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import suppress
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -25,6 +27,8 @@ for name in ("COLUMNS", "LINES"):
 pytest_plugins = ["tests.cpu_times"]
 
 CHECKOUT = Path(__file__).parents[1]
+# Last: the parts of programs have names of their own.
+sys.path += [str(CHECKOUT / "scripts"), str(CHECKOUT / "training")]
 # Runs of the default model would take seconds at first, and another engine on another machine. The
 # tests of the timing itself turn it on.
 os.environ["DETECT_VIDEO_SELF_TIMING"] = "0"
@@ -33,6 +37,16 @@ os.environ["DETECT_VIDEO_SELF_TIMING"] = "0"
 PARTS = 5  # processes of scripts/test
 # Of the scheduler, as the tests began.
 ORDINARY = os.sched_getscheduler(0) if hasattr(os, "sched_getscheduler") else 0
+
+
+def load_program(path: str) -> ModuleType:
+    """A program of scripts/ or training/ as a module: their names have no ending."""
+    loader = SourceFileLoader(Path(path).name, str(CHECKOUT / path))
+    module = ModuleType(loader.name)
+    sys.modules[loader.name] = module  # its dataclasses look their module up
+    module.__file__ = loader.path
+    loader.exec_module(module)
+    return module
 
 
 def night(*values: object) -> Any:

@@ -3,11 +3,8 @@ tests say of each other."""
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,7 +12,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from tests.conftest import CHECKOUT
+from tests.conftest import CHECKOUT, load_program
 
 # What setup.py names and constraints.txt does not pin, with the reason.
 NOT_PINNED = {
@@ -36,17 +33,8 @@ setup(
 
 
 @pytest.fixture(scope="module")
-def script() -> Iterator[ModuleType]:
-    loader = importlib.machinery.SourceFileLoader(
-        "bounds_check", str(CHECKOUT / "scripts/bounds_check")
-    )
-    spec = importlib.util.spec_from_loader("bounds_check", loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:  # where its dataclasses look for it
-        patch.setitem(sys.modules, "bounds_check", module)
-        loader.exec_module(module)
-        yield module
+def script() -> ModuleType:
+    return load_program("scripts/bounds_check")
 
 
 @pytest.fixture(scope="module")

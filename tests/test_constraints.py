@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import re
-import sys
 from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.conftest import CHECKOUT
+from tests.conftest import CHECKOUT, load_program
 
 REPORT: dict[str, Any] = {
     "id": "PYSEC-2021-1",
@@ -39,14 +36,7 @@ REPORT: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def audit() -> ModuleType:
-    path = str(CHECKOUT / "scripts/audit_pins")
-    loader = importlib.machinery.SourceFileLoader("audit_pins", path)
-    spec = importlib.util.spec_from_loader("audit_pins", loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["audit_pins"] = module
-    loader.exec_module(module)
-    return module
+    return load_program("scripts/audit_pins")
 
 
 def test_every_pin_has_its_hashes(audit):

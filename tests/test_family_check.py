@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
-import sys
 from types import ModuleType
 
 import pytest
 
-from tests.conftest import CHECKOUT
-
-SCRIPT = CHECKOUT / "scripts/family_check"
+from tests.conftest import load_program
 
 
-@pytest.fixture
-def script(monkeypatch) -> ModuleType:
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    loader = importlib.machinery.SourceFileLoader("family_check", str(SCRIPT))
-    spec = importlib.util.spec_from_loader("family_check", loader)
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "family_check", module)  # its dataclass looks itself up
-    loader.exec_module(module)
-    return module
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    return load_program("scripts/family_check")
 
 
 def one(x: float, score: float, number: int = 0) -> dict:

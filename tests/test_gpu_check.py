@@ -15,13 +15,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-from detector.core.engines.trt import driver
-from tests.conftest import CHECKOUT, night
-from tests.waiting import PATIENCE_S, wait_for
-
-sys.path.append(str(CHECKOUT / "scripts"))  # last: its files have names of their own
-
 from gpu import (
     carry,
     children,
@@ -35,6 +28,10 @@ from gpu import (
 )
 from gpu import machine as here
 from gpu.plan import STEPS, Step
+
+from detector.core.engines.trt import driver
+from tests.conftest import CHECKOUT, night
+from tests.waiting import PATIENCE_S, wait_for
 
 SCRIPT = CHECKOUT / "scripts/gpu_check"
 NO_PACKAGES = 3  # of scripts/get_nsys: Debian's packages cannot be had

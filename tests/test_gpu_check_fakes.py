@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
-
-from detector.core.engines.trt import memory
-from tests.conftest import CHECKOUT
-from tests.fakes.install import install
-from tests.fakes.packages import PACKAGES
-
-sys.path.append(str(CHECKOUT / "scripts"))
-
 from gpu import machine as here
 from gpu import memory_steps, trt_steps
+
+from detector.core.engines.trt import memory
+from tests.fakes.install import install
+from tests.fakes.packages import PACKAGES
 
 
 @pytest.mark.slow

@@ -4,21 +4,15 @@ inferences in a turn.
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
+from measuring.agreement import crossings
+from measuring.alone import WARM_UP, Variant, turn
 
 from detector.core import engines
 from detector.core.engines.base import EngineOptions
 from detector.core.types import Detections
-from tests.conftest import CHECKOUT
 from tests.known_answers import plus_one
-
-sys.path.insert(0, str(CHECKOUT / "scripts"))
-
-from measuring.agreement import crossings
-from measuring.alone import WARM_UP, Variant, turn
 
 PLACES = {"a": [0, 0, 10, 10], "b": [20, 0, 30, 10], "a moved": [1, 0, 11, 10]}
 

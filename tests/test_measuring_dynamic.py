@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from measuring.dynamic import count_changed_by_torch, quantise_dynamically
 
-from tests.conftest import CHECKOUT
 from tests.known_answers import run_once
 from tests.networks import open_network
-
-sys.path.insert(0, str(CHECKOUT / "scripts"))
-
-from measuring.dynamic import count_changed_by_torch, quantise_dynamically
 
 
 @pytest.mark.slow

@@ -12,13 +12,6 @@ from types import SimpleNamespace
 import click
 import pytest
 from click.testing import CliRunner
-
-from detector.core.stages.nms import nms
-from tests.conftest import CHECKOUT
-from tests.session.documents import DOCUMENT
-
-sys.path.insert(0, str(CHECKOUT / "scripts"))
-
 from measuring import (
     before,
     benchmark_app,
@@ -31,6 +24,10 @@ from measuring import (
     rounds,
 )
 from measuring.rounds import against, interleave, job, markdown, rates, ratios, run
+
+from detector.core.stages.nms import nms
+from tests.conftest import CHECKOUT
+from tests.session.documents import DOCUMENT
 
 CORES = 2
 

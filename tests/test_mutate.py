@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tests.conftest import CHECKOUT
+from tests.conftest import CHECKOUT, load_program
 
 SOURCE = '''\
 """A module."""
@@ -34,13 +31,7 @@ class Box:
 
 @pytest.fixture(scope="module")
 def mutate() -> ModuleType:
-    loader = SourceFileLoader("mutate", str(CHECKOUT / "scripts/mutate"))
-    spec = importlib.util.spec_from_loader("mutate", loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["mutate"] = module  # for its dataclasses
-    loader.exec_module(module)
-    return module
+    return load_program("scripts/mutate")
 
 
 @pytest.fixture

@@ -5,15 +5,9 @@ believed.
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable
 
 import pytest
-
-from tests.conftest import CHECKOUT
-
-sys.path.insert(0, str(CHECKOUT / "scripts"))
-
 from measuring.planted import PAIRS, PLAIN, SPIN_S, Sleep, plant
 
 FRAME_S = 0.020

@@ -4,25 +4,18 @@ was wrong in them.
 
 from __future__ import annotations
 
-import sys
-from importlib.machinery import SourceFileLoader
 from types import ModuleType
 
 import pytest
 
-from tests.conftest import CHECKOUT
+from tests.conftest import CHECKOUT, load_program
 
 PAGE = (CHECKOUT / "docs/founding-studies.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def studies() -> ModuleType:
-    loader = SourceFileLoader("studies_script", str(CHECKOUT / "scripts/studies"))
-    module = ModuleType(loader.name)
-    sys.modules[loader.name] = module  # its dataclasses look their module up
-    module.__file__ = loader.path
-    loader.exec_module(module)
-    return module
+    return load_program("scripts/studies")
 
 
 def test_the_page_has_every_study_with_its_commands_and_items(studies):

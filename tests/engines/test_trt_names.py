@@ -1,8 +1,7 @@
 """Every name of a foreign library that the engine trt uses, against the real thing, without a GPU.
 
-TensorRT's real bindings (1.3 MB wheels; scripts/test puts them into .venv/wheels) are imported over
-stub libraries: they need ten C symbols to be there, and nothing behind them is called.
-cuda-python's wheel is imported as it is.
+TensorRT's real bindings are imported over stub libraries (tests/fakes/bindings.py), cuda-python's
+wheel as it is.
 """
 
 from __future__ import annotations
@@ -13,31 +12,17 @@ import os
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 
 import pytest
 
 from tests.conftest import CHECKOUT
+from tests.fakes.bindings import find_wheel, unpack_bindings
 from tests.fakes.device import Device
+from tests.fakes.install import MAJORS
 from tests.fakes.packages import fake_cuda_python
 
-WHEELS = Path(os.environ.get("DETECT_VIDEO_WHEELS", Path(sys.prefix) / "wheels"))
 PACKAGE = CHECKOUT / "detector"
 SOURCES = list((PACKAGE / "core/engines/trt").rglob("*.py"))
-# What the bindings import from libnvinfer, libnvinfer_plugin and libnvonnxparser.
-SYMBOLS = [
-    "createInferBuilder_INTERNAL",
-    "createInferRefitter_INTERNAL",
-    "createInferRuntime_INTERNAL",
-    "createNvOnnxParserRefitter_INTERNAL",
-    "createNvOnnxParser_INTERNAL",
-    "getBuilderPluginRegistry",
-    "getNvOnnxParserVersion",
-    "getPluginRegistry",
-    "initLibNvInferPlugins",
-    "getInferLibVersion",
-]
-LIBRARIES = ("nvinfer", "nvinfer_plugin", "nvonnxparser")
 OBJECTS = {  # our variables -> TensorRT's classes
     "builder": "Builder",
     "definition": "INetworkDefinition",
@@ -97,34 +82,6 @@ def test_the_names_are_found_in_the_sources():
     assert "IProfiler" in used[""]
 
 
-def wheel(pattern: str) -> Path:
-    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    found = sorted(file for file in WHEELS.glob(f"{pattern}-*.whl") if tag in file.name)
-    if not found:
-        pytest.skip(
-            f"machine: no wheel {pattern} for {tag} in {WHEELS} (scripts/test downloads it where "
-            f"pip can)"
-        )
-    return found[-1]
-
-
-def stub_libraries(folder: Path, major: int) -> None:
-    source = folder / "stub.c"
-    source.write_text("".join(f"void *{name}(void) {{ return 0; }}\n" for name in SYMBOLS))
-    for library in LIBRARIES:
-        name = f"lib{library}.so.{major}"
-        command = [
-            "gcc",
-            "-shared",
-            "-fPIC",
-            f"-Wl,-soname,{name}",
-            "-o",
-            str(folder / name),
-            str(source),
-        ]
-        subprocess.run(command, check=True)
-
-
 CHECK = """
 import json, sys
 import tensorrt_bindings as trt
@@ -171,14 +128,9 @@ print(json.dumps({"version": trt.__version__, "missing": missing, "reason": log.
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("package", "major"), [("tensorrt_cu12_bindings", 10), ("tensorrt_cu13_bindings", 11)]
-)
-def test_the_real_bindings_have_every_name(tmp_path, package, major):
-    with zipfile.ZipFile(wheel(package)) as archive:
-        archive.extractall(tmp_path)
-    stub_libraries(tmp_path, major)
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": str(tmp_path)}
+@pytest.mark.parametrize("major", MAJORS)
+def test_the_real_bindings_have_every_name(tmp_path, major):
+    environment = unpack_bindings(major, tmp_path)
     used = {owner: sorted(names) for owner, names in names_used().items()}
     done = subprocess.run(
         [sys.executable, "-c", CHECK, str(CHECKOUT)],
@@ -224,9 +176,7 @@ def test_cuda_pythons_real_calls_have_the_fakes_arguments(tmp_path):
     import inspect
 
     for package in ("cuda_bindings", "cuda_pathfinder"):
-        with zipfile.ZipFile(
-            wheel(package) if package == "cuda_bindings" else any_wheel(package)
-        ) as archive:
+        with zipfile.ZipFile(find_wheel(package)) as archive:
             archive.extractall(tmp_path)
     runtime = fake_cuda_python(Device())["cuda.bindings.runtime"]
     ours = {
@@ -250,15 +200,6 @@ def test_cuda_pythons_real_calls_have_the_fakes_arguments(tmp_path):
     assert {"cudaMemcpyHostToDevice", "cudaMemcpyDeviceToHost"} <= set(real["kinds"])
     assert (real["nonblocking"], real["blocking_sync"], real["default"]) == (1, 1, 0)
     assert real["handle"] == 1234
-
-
-def any_wheel(pattern: str) -> Path:
-    found = sorted(WHEELS.glob(f"{pattern}-*.whl"))
-    if not found:
-        pytest.skip(
-            f"machine: no wheel {pattern} in {WHEELS} (scripts/test downloads it where pip can)"
-        )
-    return found[-1]
 
 
 def test_torch_has_what_its_provider_uses():

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
-from pathlib import Path
 from types import SimpleNamespace
-
-import pytest
 
 from detector.core.engines.trt import driver
 from tests.fakes.device import Device
@@ -16,19 +12,7 @@ from tests.fakes.driver import Libcuda
 from tests.fakes.packages import PACKAGES
 from tests.fakes.tensorrt_module import make_module
 
-CHECKOUT = Path(__file__).parents[2]
 MAJORS = (10, 11)
-
-
-def api_file(major: int) -> Path:
-    """The API of a real release; absent at a user's."""
-    shared = Path(os.environ.get("DETECT_VIDEO_SHARED", CHECKOUT.parent / "shared"))
-    file = shared / "trt_api" / f"tensorrt_{major}.json"
-    if not file.is_file():
-        pytest.skip(
-            "no shared test data beside the checkout (DETECT_VIDEO_SHARED names its folder)"
-        )
-    return file
 
 
 def install(monkeypatch, major: int = 11, memory: str = "cuda-python", **gpu) -> SimpleNamespace:
@@ -39,7 +23,7 @@ def install(monkeypatch, major: int = 11, memory: str = "cuda-python", **gpu) ->
     device = Device(gpu.pop("total", 1 << 30))
     libcuda = Libcuda(device, **gpu)
     monkeypatch.setattr(driver, "library", lambda: libcuda)
-    module = make_module(api_file(major), device, libcuda.gpus)
+    module = make_module(major, device, libcuda.gpus)
     monkeypatch.setitem(sys.modules, "tensorrt", module)
     for name, package in PACKAGES[memory](device).items():
         monkeypatch.setitem(sys.modules, name, package)

@@ -1,8 +1,8 @@
-"""A module ``tensorrt`` whose names and signatures are those of a real release, read from its API
-file.
+"""A module ``tensorrt`` whose names and signatures are those of a real release, read from its
+bindings (bindings.py).
 
-Every class, enum, method and property of the file is there and nothing else is: an unknown name is
-an AttributeError, an unknown argument a TypeError. What a method does stands in
+Every class, enum, method and property of the bindings is there and nothing else is: an unknown name
+is an AttributeError, an unknown argument a TypeError. What a method does stands in
 tensorrt_building.py, tensorrt_running.py and tensorrt_inspecting.py; one that is not modelled there
 raises ``NotModelledError``, so that nothing passes by doing nothing.
 """
@@ -10,14 +10,12 @@ raises ``NotModelledError``, so that nothing passes by doing nothing.
 from __future__ import annotations
 
 import importlib.machinery
-import json
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from tests.fakes import tensorrt_building, tensorrt_inspecting, tensorrt_running
+from tests.fakes.bindings import read_api
 from tests.fakes.device import Device
 from tests.fakes.signatures import bind, parse
 from tests.fakes.tensorrt_state import Gpu, State
@@ -41,14 +39,14 @@ class EnumMember:
 
 
 def make_module(
-    api_file: Path, device: Device, gpus: Sequence[Gpu] = (("Fake L4", (8, 9)),)
+    major: int, device: Device, gpus: Sequence[Gpu] = (("Fake L4", (8, 9)),)
 ) -> ModuleType:
     """The module, on fake GPUs; what tests look at is ``module.fake``."""
-    api = _read_api(api_file)
+    api = read_api(major)
     module = ModuleType("tensorrt")
     module.__spec__ = importlib.machinery.ModuleSpec("tensorrt", None)
     module.__version__ = api["version"]
-    module.fake = State(module, device, gpus, int(api["version"].split(".")[0]))
+    module.fake = State(module, device, gpus, major)
     for name, enum in sorted(api["enums"].items()):
         _place(module, name, _enum(name, enum))
     for name in _ordered(api["classes"]):
@@ -59,13 +57,6 @@ def make_module(
     for alias, target in api["aliases"].items():
         _place(module, alias, _found(module, target))
     return module
-
-
-@cache
-def _read_api(file: Path) -> dict[str, Any]:
-    """Nobody changes it: thousands of signatures, for each of hundreds of machines."""
-    api: dict[str, Any] = json.loads(file.read_text())
-    return api
 
 
 def _ordered(classes: dict[str, Any]) -> list[str]:
@@ -159,7 +150,7 @@ def fits(module: ModuleType, kind: str, value: Any) -> bool:
     try:
         wanted = _found(module, kind)
     except AttributeError:
-        return True  # a C++ name that the API file does not resolve
+        return True  # a C++ name that the bindings do not resolve
     if isinstance(value, EnumMember):
         return any(value is member for member in vars(wanted).values())
     return isinstance(value, wanted)

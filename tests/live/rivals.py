@@ -23,11 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from measuring.environments import MissingError, environment
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
-
-from measuring.environments import MissingError, environment  # noqa: E402
-
 PACKAGES = {"ultralytics": "ultralytics", "inference": "inference"}
 TITLES = {"ultralytics": "ultralytics LoadStreams", "inference": "inference InferencePipeline"}
 # What the detector needs beside numpy and cv2, which these packages bring.

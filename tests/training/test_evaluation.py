@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
-
 import click
 import numpy as np
 import pytest
@@ -15,29 +10,13 @@ from detector.core.analysis import matching
 from detector.core.models.catalogue import canvases_of
 from detector.core.stages.preprocess import input_of_shape
 from model import evaluation, steadiness
-from tests.training.conftest import ROOT
-
-
-def load_program(name):
-    loader = SourceFileLoader(name, str(ROOT / "training" / name))
-    program = module_from_spec(spec_from_loader(name, loader))
-    sys.modules[name] = program  # dataclasses look there for their annotations
-    loader.exec_module(program)
-    return program
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("program", ["make_video", "train_default", "evaluate_default"])
-def test_programs_have_help(program):
-    command = [sys.executable, str(ROOT / "training" / program), "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
-    assert done.stdout.startswith(f"Usage: {program} ")
+from tests.conftest import load_program
 
 
 def test_a_part_of_a_mean_has_a_share(tmp_path):
     path = tmp_path / "street.f16"
     path.touch()
-    part = load_program("train_default").Part()
+    part = load_program("training/train_default").Part()
     assert part.convert(f"{path}@0.5", None, None) == (path, 0.5)
     with pytest.raises(click.BadParameter, match=r"street.f16@0.5"):
         part.convert(str(path), None, None)
@@ -73,7 +52,7 @@ def test_the_score_of_a_true_box_is_that_of_the_box_that_found_it():
 
 
 def test_candidates_are_weights_at_a_canvas():
-    listed = load_program("evaluate_default").list_candidates
+    listed = load_program("training/evaluate_default").list_candidates
     assert [(one.weights, one.size, one.label) for one in listed("street", (), ())] == [
         (None, "", "street at its own size"),
         (None, "416x416", "street 416x416"),

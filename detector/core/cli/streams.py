@@ -9,6 +9,7 @@ import io
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, TextIO
 
 from detector.core.errors import OutputError, UsageError
@@ -75,6 +76,8 @@ def take_standard_output() -> int:
 def guard_streams() -> None:
     """Puts streams in the place of ``sys.stdout`` and ``sys.stderr`` that fail as told above."""
     _open_closed()
+    with suppress(OSError):
+        sys.stdout.flush()  # a sitecustomize of the user's may have printed something
     sys.stdout = _text(_Output(1, "w", closefd=False), sys.stdout, os.isatty(1))
     sys.stderr = _text(_Errors(2, "w", closefd=False), sys.stderr, True, _ErrorText)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import sys
 from statistics import NormalDist
 
 import numpy as np
 import pytest
+from measuring.noise import alarms, simulate, simulate_diff
 
 from detector.lab.analysis import compare, statistics
 from detector.lab.analysis.statistics import (
@@ -23,11 +23,6 @@ from detector.lab.analysis.statistics import (
     student_quantile,
     student_tail,
 )
-from tests.conftest import CHECKOUT
-
-sys.path.insert(0, str(CHECKOUT / "scripts"))
-
-from measuring.noise import alarms, simulate, simulate_diff
 
 
 @pytest.mark.parametrize(
