@@ -27,8 +27,8 @@ def _is_program() -> bool:
 
 
 def _run_under_venv() -> None:
-    in_venv = Path(sys.prefix).resolve() == VENV.resolve()
     python = VENV / "bin/python"
+    in_venv = Path(sys.executable).parent.resolve() == python.parent.resolve()
     if not in_venv and find_spec("detector") is None and os.access(python, os.X_OK):
         os.execv(python, [str(python), *sys.orig_argv[1:]])
 

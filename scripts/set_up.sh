@@ -37,17 +37,19 @@ make_venv() {
 
 pip_install() { "$ROOT/.venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
 
-# Wheels whose names the tests check without a GPU (TensorRT's bindings, cuda-python): 11 MB into .venv/wheels. Where pip
-# cannot get one, the test that wants it skips and says so.
+# Wheels whose names and signatures the tests read without a GPU (TensorRT's bindings, cuda-python): 11 MB into
+# .venv/wheels. Where pip cannot get one, the tests that want it skip and say so.
 fetch_wheels() {
-  local wheels="$ROOT/.venv/wheels" wanted
+  local wheels="$ROOT/.venv/wheels" wanted fetching=()
   mkdir -p "$wheels"
   for wanted in tensorrt-cu12-bindings==10.16.1.11 tensorrt-cu13-bindings==11.4.0.106 cuda-bindings==13.5.0 \
     cuda-pathfinder==1.9.0; do
     compgen -G "$wheels/$(tr - _ <<<"${wanted/==/-}" | sed 's/_\([0-9.]*\)$/-\1/')-*.whl" >/dev/null && continue
     timeout 120 "$ROOT/.venv/bin/python" -m pip download --quiet --disable-pip-version-check --timeout 15 --retries 1 \
-      --no-deps --only-binary :all: -d "$wheels" "$wanted" 2>/dev/null || say "no wheel of $wanted: its test will skip"
+      --no-deps --only-binary :all: -d "$wheels" "$wanted" 2>/dev/null || say "no wheel of $wanted: its tests will skip" &
+    fetching+=($!)
   done
+  for wanted in "${fetching[@]}"; do wait "$wanted"; done
 }
 
 # supervision, its trackers, and pandas, for the tests of Detections.to_supervision and to_df: a folder of their own,
@@ -56,9 +58,9 @@ fetch_wheels() {
 fetch_supervision() {
   local folder="$ROOT/.venv/supervision"
   rm -rf -- "$folder"
-  pip_install --no-deps --only-binary :all: --target "$folder" -c "$ROOT/constraints.txt" supervision trackers contourpy \
-    cycler defusedxml fonttools kiwisolver matplotlib pandas pydeprecate pyparsing python-dateutil scipy six tqdm ||
-    say "no supervision and no pandas: their tests will skip"
+  pip_install --no-compile --no-deps --only-binary :all: --target "$folder" -c "$ROOT/constraints.txt" supervision \
+    trackers contourpy cycler defusedxml fonttools kiwisolver matplotlib pandas pydeprecate pyparsing python-dateutil \
+    scipy six tqdm || say "no supervision and no pandas: their tests will skip"
 }
 
 # fresh NAME: does .venv hold what setup.py and constraints.txt ask for now?  stamp NAME: it does.

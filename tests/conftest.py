@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import re
+import shutil
 import sys
+from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from importlib.machinery import SourceFileLoader
@@ -35,6 +38,9 @@ os.environ["DETECT_VIDEO_SELF_TIMING"] = "0"
 
 
 PARTS = 5  # processes of scripts/test
+# From elsewhere: a test that starts one skips where it is not installed.
+PROGRAMS = ("ffmpeg", "ffprobe", "gcc", "git", "openssl", "node")
+REASONS = 8  # of skips, in the last lines
 # Of the scheduler, as the tests began.
 ORDINARY = os.sched_getscheduler(0) if hasattr(os, "sched_getscheduler") else 0
 
@@ -123,9 +129,7 @@ def shared() -> Path:
     """The folder of real weights, photos and clips beside the checkout; absent at a user's."""
     folder = Path(os.environ.get("DETECT_VIDEO_SHARED", CHECKOUT.parent / "shared"))
     if not (folder / "data" / "weights").is_dir():
-        pytest.skip(
-            "no shared test data beside the checkout (DETECT_VIDEO_SHARED names its folder)"
-        )
+        pytest.skip("need the shared test data (DETECT_VIDEO_SHARED names its folder)")
     return folder
 
 
@@ -147,6 +151,32 @@ def _never_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
         report.longrepr = f"skipped, where DETECT_VIDEO_NO_SKIP says that nothing may be: {reason}"
 
 
+def _skipped_for_a_program(report: pytest.TestReport, error: BaseException | None) -> None:
+    """Makes a skip of a test that started a program which is not on this machine."""
+    name = Path(str(getattr(error, "filename", None) or "")).name
+    absent = isinstance(error, FileNotFoundError) and name in PROGRAMS and not shutil.which(name)
+    if report.failed and absent:
+        report.outcome = "skipped"
+        why = f"Skipped: machine: {name} is not installed (scripts/test installs it on Debian)"
+        report.longrepr = (*report.location[:2], why)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """One line: how many tests were skipped, and why."""
+    reasons: Counter[str] = Counter()
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+        for start in ("Skipped: ", "machine: "):
+            reason = reason.removeprefix(start)
+        reason = re.sub(r"^engine \w+: ", "", reason)
+        reasons[re.split(r"[;:(]", reason)[0].strip()] += 1
+    if reasons:
+        told = [f"{count} {reason}" for reason, count in reasons.most_common(REASONS)]
+        others = reasons.total() - sum(count for _, count in reasons.most_common(REASONS))
+        told += [f"{others} for other reasons (-rs lists all)"] if others else []
+        terminalreporter.write_line(f"{reasons.total()} tests were skipped: {'; '.join(told)}")
+
+
 def pytest_sessionfinish() -> None:
     """What a process of xdist ran is kept for scripts/branches: it may be killed before its end."""
     coverage = sys.modules.get("coverage")
@@ -165,8 +195,11 @@ def pytest_runtest_setup() -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    call: pytest.CallInfo[None],
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
+    _skipped_for_a_program(report, call.excinfo.value if call.excinfo else None)
     _never_skipped(report)
     return report
 

@@ -1,11 +1,16 @@
-"""Makes a font file whose letters are bars of known width: what is drawn can be read from it."""
+"""A font file whose letters are bars of known width: what is drawn can be read from it. And whether
+libass is here, which draws what we draw."""
 
 from __future__ import annotations
 
+import shutil
 import struct
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
+
+import pytest
 
 from detector.core.stages import labels
 
@@ -76,3 +81,13 @@ def opencv_4() -> Iterator[None]:
     finally:
         for cached in caches:
             cached.cache_clear()
+
+
+def _has_libass() -> bool:
+    if shutil.which("ffmpeg") is None:
+        return False
+    filters = subprocess.run(["ffmpeg", "-v", "error", "-filters"], capture_output=True, text=True)
+    return " subtitles " in filters.stdout
+
+
+needs_libass = pytest.mark.skipif(not _has_libass(), reason="machine: no ffmpeg with libass")

@@ -11,7 +11,16 @@ from typing import Any
 
 import cv2
 import torch
-from from_transformers import Family, caught, export_by_optimum, export_deployed, variant
+from from_transformers import (
+    DEPLOYED,
+    RAW,
+    Family,
+    caught,
+    export_by_optimum,
+    export_deployed,
+    small_hgnet,
+    variant,
+)
 from result import (
     Row,
     Variant,
@@ -32,36 +41,10 @@ SIDE = 640
 
 
 def family(classes: int) -> Family:
-    from transformers import (
-        DFineConfig,
-        DFineForObjectDetection,
-        HGNetV2Config,
-        RTDetrImageProcessor,
-    )
+    from transformers import DFineConfig, DFineForObjectDetection, RTDetrImageProcessor
 
     torch.manual_seed(5)
-    config = DFineConfig(
-        backbone_config=HGNetV2Config(
-            out_features=["stage2", "stage3", "stage4"],
-            stem_channels=[3, 16, 16],
-            stage_in_channels=[16, 64, 256, 512],
-            stage_mid_channels=[16, 32, 64, 128],
-            stage_out_channels=[64, 256, 512, 1024],
-            stage_num_blocks=[1, 1, 2, 1],
-            stage_numb_of_layers=[3, 3, 3, 3],
-            hidden_sizes=[64, 256, 512, 1024],
-        ),
-        encoder_in_channels=[256, 512, 1024],
-        encoder_hidden_dim=128,
-        encoder_ffn_dim=256,
-        d_model=128,
-        decoder_in_channels=[128, 128, 128],
-        decoder_layers=3,
-        decoder_ffn_dim=256,
-        hidden_expansion=0.34,
-        depth_mult=0.5,
-        num_labels=classes,
-    )
+    config = DFineConfig(**small_hgnet(), num_labels=classes)
     model = DFineForObjectDetection(config).eval()
     enliven(model)
     torch.nn.init.normal_(model.model.enc_score_head.weight)
@@ -152,7 +135,7 @@ def deployed(out: Path, pictures: list[Path]) -> Variant:
     threshold = threshold_of_each(rows)
     path = out / "dfine-deployed.onnx"
     export_deployed(Deployed(model, processor), (SIDE, SIDE), path)
-    path.with_suffix(".yaml").write_text(DEPLOYED, encoding="utf-8")
+    path.with_suffix(".yaml").write_text(INPUT + DEPLOYED, encoding="utf-8")
     return Variant(
         "deployed, by the authors",
         path.name,
@@ -171,7 +154,10 @@ def main() -> None:
     def by_optimum(path: Path) -> None:
         export_by_optimum(made, path)
 
-    variants = [variant(made, "optimum", out, pictures, by_optimum, RAW), deployed(out, pictures)]
+    variants = [
+        variant(made, "optimum", out, pictures, by_optimum, INPUT + RAW),
+        deployed(out, pictures),
+    ]
     save(out, "transformers 4.57.6 and d-fine-project 1.0.0, random weights", variants)
 
 
@@ -181,27 +167,6 @@ family: dfine
 about: D-FINE; licence Apache-2.0; source transformers, d-fine-project (PyPI)
 input: {colour: rgb, scale: 1/255, fit: stretch}
 """
-RAW = (
-    INPUT
-    + """\
-outputs:
-  boxes: {tensor: pred_boxes, form: cxcywh, unit: fraction}
-  scores: {tensor: logits, values: logits, several: true}
-  nms: none
-names: coco-80
-"""
-)
-DEPLOYED = (
-    INPUT
-    + """\
-outputs:
-  boxes: {tensor: boxes, form: xyxy, unit: pixels}
-  scores: {tensor: scores, values: probabilities}
-  classes: {tensor: labels, first: 0}
-  nms: none
-names: coco-80
-"""
-)
 
 if __name__ == "__main__":
     main()

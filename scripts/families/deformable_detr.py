@@ -5,11 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from from_transformers import Family, export_pair, variant
+from from_transformers import Family, describe, export_pair, small_resnet, variant
 from result import arguments, at_size, enliven, save
 
 REQUIREMENTS = ["-r transformers.txt"]
 LICENCE = "Apache-2.0"
+ABOUT = (
+    "deformable-detr",
+    "Deformable DETR; licence Apache-2.0; source transformers (PyPI)",
+    "values: logits, several: true",
+)
 SIZE = (640, 480)
 
 
@@ -19,23 +24,11 @@ def family(two_stage: bool) -> Family:
         DeformableDetrConfig,
         DeformableDetrForObjectDetection,
         DeformableDetrImageProcessor,
-        ResNetConfig,
     )
 
     torch.manual_seed(12)
     config = DeformableDetrConfig(
-        use_timm_backbone=False,
-        use_pretrained_backbone=False,
-        backbone=None,
-        backbone_config=ResNetConfig(
-            embedding_size=16,
-            hidden_sizes=[32, 64, 96, 128],
-            depths=[1, 1, 1, 1],
-            layer_type="basic",
-            out_features=["stage2", "stage3", "stage4"],
-        ),
-        encoder_layers=2,
-        decoder_layers=2,
+        **small_resnet("stage2", "stage3", "stage4"),
         num_queries=200,
         num_labels=91,
         two_stage=two_stage,
@@ -63,25 +56,9 @@ def main() -> None:
         def plain(path: Path, made: Family = made) -> None:
             export_pair(made, path)
 
-        variants.append(variant(made, name, out, pictures, plain, DESCRIPTION))
+        variants.append(variant(made, name, out, pictures, plain, describe(*ABOUT)))
     save(out, "transformers 4.57.6, DeformableDetrForObjectDetection, random weights", variants)
 
-
-DESCRIPTION = """\
-version: 1
-family: deformable-detr
-about: Deformable DETR; licence Apache-2.0; source transformers (PyPI)
-input:
-  scale: 1/255
-  mean: [0.485, 0.456, 0.406]
-  deviation: [0.229, 0.224, 0.225]
-  fit: stretch
-outputs:
-  boxes: {tensor: pred_boxes, form: cxcywh, unit: fraction}
-  scores: {tensor: logits, values: logits, several: true}
-  nms: none
-names: coco-91
-"""
 
 if __name__ == "__main__":
     main()

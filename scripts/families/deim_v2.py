@@ -7,7 +7,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from from_transformers import Deployed, Family, export_deployed, export_pair, variant
+from from_transformers import (
+    DEPLOYED,
+    RAW,
+    Deployed,
+    Family,
+    export_deployed,
+    export_pair,
+    small_hgnet,
+    variant,
+)
 from result import arguments, at_size, enliven, save
 
 REQUIREMENTS = [
@@ -24,37 +33,10 @@ SIDE = 320
 
 def family() -> Family:
     """200 queries of 525 places, 80 classes."""
-    from transformers import (
-        Deimv2Config,
-        Deimv2ForObjectDetection,
-        HGNetV2Config,
-        RTDetrImageProcessor,
-    )
+    from transformers import Deimv2Config, Deimv2ForObjectDetection, RTDetrImageProcessor
 
     torch.manual_seed(14)
-    config = Deimv2Config(
-        backbone_config=HGNetV2Config(
-            out_features=["stage2", "stage3", "stage4"],
-            stem_channels=[3, 16, 16],
-            stage_in_channels=[16, 64, 256, 512],
-            stage_mid_channels=[16, 32, 64, 128],
-            stage_out_channels=[64, 256, 512, 1024],
-            stage_num_blocks=[1, 1, 2, 1],
-            stage_numb_of_layers=[3, 3, 3, 3],
-            hidden_sizes=[64, 256, 512, 1024],
-        ),
-        encoder_in_channels=[256, 512, 1024],
-        encoder_hidden_dim=128,
-        encoder_ffn_dim=256,
-        d_model=128,
-        decoder_in_channels=[128, 128, 128],
-        decoder_layers=3,
-        decoder_ffn_dim=256,
-        num_queries=200,
-        hidden_expansion=0.34,
-        depth_mult=0.5,
-        num_labels=80,
-    )
+    config = Deimv2Config(**small_hgnet(), num_queries=200, num_labels=80)
     model = Deimv2ForObjectDetection(config).eval()
     enliven(model)
     torch.nn.init.normal_(model.model.enc_score_head.weight)
@@ -86,21 +68,6 @@ version: 1
 family: deimv2
 about: DEIMv2 with HGNetV2; licence Apache-2.0; source transformers (PyPI)
 input: {scale: 1/255, fit: stretch}
-"""
-RAW = """\
-outputs:
-  boxes: {tensor: pred_boxes, form: cxcywh, unit: fraction}
-  scores: {tensor: logits, values: logits, several: true}
-  nms: none
-names: coco-80
-"""
-DEPLOYED = """\
-outputs:
-  boxes: {tensor: boxes, form: xyxy, unit: pixels}
-  scores: {tensor: scores, values: probabilities}
-  classes: {tensor: labels, first: 0}
-  nms: none
-names: coco-80
 """
 
 if __name__ == "__main__":

@@ -14,6 +14,86 @@ import torch
 from result import Row, Variant, above, at_size, row, scale_logits, settle, threshold_of_each
 
 ALL = 1e-6  # a threshold that keeps all that post_process_object_detection gives
+# Parts of what --describe takes. The raw pair of RT-DETR and its kin, and their deployed form:
+RAW = """\
+outputs:
+  boxes: {tensor: pred_boxes, form: cxcywh, unit: fraction}
+  scores: {tensor: logits, values: logits, several: true}
+  nms: none
+names: coco-80
+"""
+DEPLOYED = """\
+outputs:
+  boxes: {tensor: boxes, form: xyxy, unit: pixels}
+  scores: {tensor: scores, values: probabilities}
+  classes: {tensor: labels, first: 0}
+  nms: none
+names: coco-80
+"""
+# The whole of DETR and its kin:
+DESCRIPTION = """\
+version: 1
+family: {family}
+about: {about}
+input:
+  scale: 1/255
+  mean: [0.485, 0.456, 0.406]
+  deviation: [0.229, 0.224, 0.225]
+  fit: stretch
+outputs:
+  boxes: {{tensor: pred_boxes, form: cxcywh, unit: fraction}}
+  scores: {{tensor: logits, {scores}}}
+  nms: none
+names: {names}
+"""
+
+
+def describe(family: str, about: str, scores: str, names: str = "coco-91") -> str:
+    """``scores``: what the tensor of logits holds."""
+    return DESCRIPTION.format(family=family, about=about, scores=scores, names=names)
+
+
+def small_resnet(*stages: str) -> dict[str, Any]:
+    """Options of a DETR with two layers of each kind, on a ResNet whose ``stages`` it sees."""
+    from transformers import ResNetConfig
+
+    backbone = ResNetConfig(
+        embedding_size=16,
+        hidden_sizes=[32, 64, 96, 128],
+        depths=[1, 1, 1, 1],
+        layer_type="basic",
+        out_features=list(stages),
+    )
+    own = {"use_timm_backbone": False, "use_pretrained_backbone": False, "backbone": None}
+    return own | {"backbone_config": backbone, "encoder_layers": 2, "decoder_layers": 2}
+
+
+def small_hgnet() -> dict[str, Any]:
+    """Options of a small D-FINE or DEIM."""
+    from transformers import HGNetV2Config
+
+    backbone = HGNetV2Config(
+        out_features=["stage2", "stage3", "stage4"],
+        stem_channels=[3, 16, 16],
+        stage_in_channels=[16, 64, 256, 512],
+        stage_mid_channels=[16, 32, 64, 128],
+        stage_out_channels=[64, 256, 512, 1024],
+        stage_num_blocks=[1, 1, 2, 1],
+        stage_numb_of_layers=[3, 3, 3, 3],
+        hidden_sizes=[64, 256, 512, 1024],
+    )
+    return {
+        "backbone_config": backbone,
+        "encoder_in_channels": [256, 512, 1024],
+        "encoder_hidden_dim": 128,
+        "encoder_ffn_dim": 256,
+        "d_model": 128,
+        "decoder_in_channels": [128, 128, 128],
+        "decoder_layers": 3,
+        "decoder_ffn_dim": 256,
+        "hidden_expansion": 0.34,
+        "depth_mult": 0.5,
+    }
 
 
 @dataclass

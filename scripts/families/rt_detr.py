@@ -6,6 +6,8 @@ from pathlib import Path
 
 import torch
 from from_transformers import (
+    DEPLOYED,
+    RAW,
     Deployed,
     Family,
     export_by_optimum,
@@ -71,9 +73,9 @@ def run(version: int) -> None:
 
     text = INPUT.replace("NAME", made.name)
     variants = [
-        variant(made, "optimum", out, pictures, by_optimum, text + RAW.format("coco-80")),
+        variant(made, "optimum", out, pictures, by_optimum, text + RAW),
         variant(made, "deployed", out, pictures, deployed, text + DEPLOYED),
-        variant(few, "torch-4", out, pictures, four, text + RAW.format("[a, b, c, d]")),
+        variant(few, "torch-4", out, pictures, four, text + RAW.replace("coco-80", "[a, b, c, d]")),
     ]
     save(out, f"transformers 4.57.6, {type(made.model).__name__}, random weights", variants)
 
@@ -83,21 +85,6 @@ version: 1
 family: NAME
 about: RT-DETR by Baidu; licence Apache-2.0; source transformers (PyPI), github.com/lyuwenyu/RT-DETR
 input: {colour: rgb, scale: 1/255, fit: stretch}
-"""
-RAW = """\
-outputs:
-  boxes: {{tensor: pred_boxes, form: cxcywh, unit: fraction}}
-  scores: {{tensor: logits, values: logits, several: true}}
-  nms: none
-names: {}
-"""
-DEPLOYED = """\
-outputs:
-  boxes: {tensor: boxes, form: xyxy, unit: pixels}
-  scores: {tensor: scores, values: probabilities}
-  classes: {tensor: labels, first: 0}
-  nms: none
-names: coco-80
 """
 
 if __name__ == "__main__":

@@ -5,11 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from from_transformers import Family, export_by_optimum, variant
+from from_transformers import Family, describe, export_by_optimum, variant
 from result import arguments, at_size, enliven, save
 
 REQUIREMENTS = ["-r transformers.txt"]
 LICENCE = "Apache-2.0"
+ABOUT = (
+    "yolos",
+    "YOLOS; licence Apache-2.0; source transformers (PyPI), exported by optimum",
+    "values: softmax, background: last",
+)
 SIZE = (512, 384)
 
 
@@ -45,26 +50,10 @@ def main() -> None:
         def by_optimum(path: Path, made: Family = made) -> None:
             export_by_optimum(made, path)
 
-        text = DESCRIPTION.replace("NAMES", names)
+        text = describe(*ABOUT, names)
         variants.append(variant(made, f"optimum-{classes}", out, pictures, by_optimum, text))
     save(out, "transformers 4.57.6, YolosForObjectDetection, random weights", variants)
 
-
-DESCRIPTION = """\
-version: 1
-family: yolos
-about: YOLOS; licence Apache-2.0; source transformers (PyPI), exported by optimum
-input:
-  scale: 1/255
-  mean: [0.485, 0.456, 0.406]
-  deviation: [0.229, 0.224, 0.225]
-  fit: stretch
-outputs:
-  boxes: {tensor: pred_boxes, form: cxcywh, unit: fraction}
-  scores: {tensor: logits, values: softmax, background: last}
-  nms: none
-names: NAMES
-"""
 
 if __name__ == "__main__":
     main()

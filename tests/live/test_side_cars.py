@@ -29,6 +29,7 @@ from detector.live.recording.inbox import Closed, Inbox, Opened, Seen
 from detector.live.recording.names import beside, finish_leftovers, free_name, time_name
 from detector.live.sources.base import NETWORK, Camera, Terms
 from detector.live.sources.network import NetworkFeed
+from tests.fonts import needs_libass
 from tests.live import servers
 from tests.live.streams import (
     HEIGHT,
@@ -380,13 +381,8 @@ def test_labels_are_text(tmp_path: Path) -> None:
         assert "\\" not in said
 
 
-def libass() -> bool:
-    filters = subprocess.run(["ffmpeg", "-v", "error", "-filters"], capture_output=True, text=True)
-    return " ass " in filters.stdout
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("ffmpeg") is None or not libass(), reason="needs libass")
+@needs_libass
 def test_libass_draws_them_over_their_picture(tmp_path: Path) -> None:
     """B-frames and sound: the boxes of this picture, and not those of its neighbours."""
 

@@ -24,7 +24,7 @@ from detector.core.sinks.overlay import ass, carried, fonts
 from detector.core.sinks.overlay.carried import NAME, Overlay, decode_row, encode_row
 from detector.core.stages.annotate import Layout, PlacedLabel, Style, annotate, lay_out
 from detector.core.types import Detections
-from tests.fonts import make_font
+from tests.fonts import make_font, needs_libass
 
 FRAMES = 50
 HOSTILE = (
@@ -341,11 +341,6 @@ def test_lato_is_where_its_package_puts_it(clip: Path, tmp_path: Path) -> None:
     assert b"SIL OPEN FONT LICENSE" in files["OFL.txt"].upper()
 
 
-def libass() -> bool:
-    filters = subprocess.run(["ffmpeg", "-v", "error", "-filters"], capture_output=True, text=True)
-    return " subtitles " in filters.stdout
-
-
 def rendered(path: Path, plain: Path, number: int, folder: Path) -> tuple[Any, Any]:
     """A picture as libass draws over it, and as our own annotate does."""
     import cv2
@@ -363,7 +358,7 @@ def place_of(placed: PlacedLabel) -> tuple[slice, slice]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not libass(), reason="needs an ffmpeg with libass")
+@needs_libass
 @pytest.mark.parametrize("line_width", [1, 2, 5])
 def test_libass_draws_what_we_draw(line_width: int, tmp_path: Path) -> None:
     """Boxes of several colours at the same pixels, and plates of labels where ours are."""
@@ -407,7 +402,7 @@ def test_libass_draws_what_we_draw(line_width: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not libass(), reason="needs an ffmpeg with libass")
+@needs_libass
 def test_libass_puts_text_on_its_plate(tmp_path: Path) -> None:
     """White letters lie within the labels' rows: the invisible drawings hold for any font."""
     source = tmp_path / "grey.mp4"
