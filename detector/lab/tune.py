@@ -281,6 +281,8 @@ class Search:
 
     def _remarks(self) -> Iterator[str]:
         yield from self.notes
+        if hint := engines.suggest_library(self.config.runtime.device):
+            yield hint
         if len(self.trials) == 1:
             yield f"{self.seconds:g} s left no time to try anything; give more --seconds"
         failed = {in_words(one.settings): one.error for one in self.trials if one.error}

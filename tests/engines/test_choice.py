@@ -138,6 +138,28 @@ def test_auto_without_any_library_says_what_to_install_and_never_takes_null(monk
     assert engines.usable()["null"] is None
 
 
+@pytest.mark.parametrize(
+    ("libraries", "device", "gpu", "processor", "suggested"),
+    [
+        (("onnxruntime",), "auto", False, "x86_64", True),
+        (("onnxruntime", "torch"), "cpu", True, "x86_64", True),
+        (("onnxruntime",), "auto", True, "x86_64", False),  # the GPU is faster
+        (("onnxruntime",), "cuda", False, "x86_64", False),
+        (("onnxruntime",), "auto", False, "aarch64", False),  # not measured there
+        (("onnxruntime", "openvino"), "auto", False, "x86_64", False),
+    ],
+)
+def test_a_missing_library_is_suggested_where_it_was_measured_to_be_faster(
+    monkeypatch, tmp_path, libraries, device, gpu, processor, suggested
+):
+    installed(monkeypatch, *libraries)
+    monkeypatch.setattr(engines, "NVIDIA_DRIVER", tmp_path if gpu else tmp_path / "none")
+    monkeypatch.setattr(engines.platform, "machine", lambda: processor)
+    line = engines.suggest_library(device)
+    assert (line is not None) == suggested
+    assert not line or engines.find("openvino").install in line
+
+
 def test_threads_are_shared_out_among_the_requests_that_run_at_once(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     assert cpu_threads(EngineOptions()) == 8

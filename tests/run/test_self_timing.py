@@ -20,6 +20,7 @@ from detector.core.run.detect import Hooks, detect
 from detector.core.run.quantize.calibrate import FLOAT_IN_BF16, NARROW, packaged
 from detector.core.run.self_timing import LIMIT_S, MOST_ROUNDS, OPENING_S, ROUNDS, SWITCH, Timing
 from detector.core.session.measured import Interval, MeasuredMachine
+from detector.core.types import Background
 
 STREET = str(Path(__file__).parents[2] / "videos/street.mp4")
 SPEEDS = {
@@ -109,6 +110,16 @@ def timed(network, config, **more) -> Timing | None:
 
 def taken(network, config):
     return choose.choose(network, config, timed=True)
+
+
+def test_a_faster_library_is_suggested_once_and_later_with_v_alone(
+    street, ticks, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(engines, "suggest_library", lambda device: "install it")
+    for is_first in (True, False):
+        [hint] = [note for note in taken(street, settings(tmp_path)).notes if note == "install it"]
+        assert isinstance(hint, Background) != is_first
+    assert "install it" not in taken(street, settings(tmp_path, engine="ort")).notes
 
 
 def test_the_fastest_is_taken_with_the_calibration_of_the_package(street, ticks, tmp_path):

@@ -166,6 +166,8 @@ class Engine:
     """The module that must be importable; None for an engine that needs nothing."""
     install: ClassVar[str] = ""
     """The command that installs the library."""
+    gain: ClassVar[str] = ""
+    """What it brings to a CPU that runs without it, as measured; "" for nothing to speak of."""
     auto: ClassVar[AutoChoice] = AutoChoice(0, "")
     auto_in: ClassVar[Mapping[str, AutoChoice]] = NONE
     """Precision -> what stands in place of ``auto`` there."""

@@ -25,6 +25,7 @@ from detector.core.errors import EngineError, UsageError
 from detector.core.run import measurements
 from detector.core.run.prepare import silent
 from detector.core.session.measured import Interval, Kind, MeasuredRow, Measurement
+from detector.core.types import Background
 
 if TYPE_CHECKING:
     from detector.core.engines.base import BuildProgress
@@ -81,7 +82,7 @@ def choose(
     by_rank = _by_rank(config)
     comparisons = [record for record in kept if record.kind == "compare"]
     judged = (_judge(record, config, by_rank) for record in comparisons)
-    choice, timed_s = next(filter(None, judged), None), 0.0
+    choice, timed_s, now = next(filter(None, judged), None), 0.0, False
     if choice is None and timed:
         from detector.core.run import self_timing
 
@@ -90,7 +91,10 @@ def choose(
         timed_s = time.perf_counter() - start
         if timing is not None:
             notes += filter(None, [timing.note])
+            now = timing.note is not None
             choice = _judge(timing.measurement, config, by_rank)
+    if (hint := engines.suggest_library(config.runtime.device)) and config.runtime.engine == "auto":
+        notes.append(hint if now else Background(hint))
     choice = choice or by_rank
     reason = choice.reason if search is None else f"{describe(search)}; {UNDO} undoes it"
     return Choice(choice.config, reason, tuned, tuple(notes), timed_s)

@@ -11,7 +11,6 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from detector.core.errors import SourceError, UsageError
@@ -141,12 +140,7 @@ class Source:
     def __enter__(self) -> Source:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> Any:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

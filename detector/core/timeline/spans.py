@@ -261,12 +261,7 @@ class OffSpan:
     def __enter__(self) -> None:
         return None
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> Any:
+    def __exit__(self, *_: object) -> None:
         return None
 
 
@@ -473,12 +468,7 @@ class OffTrack:
     def __enter__(self) -> OffTrack:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> Any:
+    def __exit__(self, *_: object) -> None:
         return None
 
     def span(self, stage: str, index: int, kind: str = WORK) -> OffSpan:

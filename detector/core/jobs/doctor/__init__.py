@@ -150,6 +150,7 @@ def examine(config: Config, quick: bool = False) -> dict[str, Any]:
     }
     document["default"] = _default_job(found, folders, quick)
     doubts = [store.why_elsewhere(given), *why_not_read(config)]
+    doubts.append(engines.suggest_library(config.runtime.device))
     document["warnings"] = [*_warnings(document), *filter(None, doubts)]
     code, reason = document["default"]["exit_code"], document["default"]["reason"]
     document["exit"] = {"code": code, "reason": reason}
