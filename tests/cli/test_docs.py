@@ -83,6 +83,7 @@ def material(tmp_path_factory) -> Path:
     write_network(folder)
     (folder / "x.names").write_text("person\nvehicle\n")
     labels = json.loads((CHECKOUT / "videos/street.json").read_text(encoding="utf-8"))
+    labels["categories"][1]["name"] = "car"  # as in COCO
     labels["images"] = labels["images"][:PICTURES]
     kept = {one["id"] for one in labels["images"]}
     labels["annotations"] = [one for one in labels["annotations"] if one["image_id"] in kept]
