@@ -295,7 +295,7 @@ def test_infer_raw_is_not_in_the_main_help(tmp_path):
 
 
 def test_a_description_and_the_families_are_printed(tmp_path):
-    put("dots.onnx", tmp_path, None)
+    put("dots.onnx", tmp_path)
     done = detect_video("models", "describe", "dots.onnx", "-o", "-", cwd=tmp_path)
     assert yaml.safe_load(done.stdout)["outputs"]
     written = detect_video("models", "describe", "dots.onnx", cwd=tmp_path)
