@@ -14,6 +14,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from detector.core.models import catalogue
+from detector.core.models.formats.yolo.blocks import Design
+from detector.core.models.formats.yolo.description import read_description
+from tests.models.plain_yolo import random_tensors
+
 STORAGES = {
     "float16": "HalfStorage",
     "float32": "FloatStorage",
@@ -147,6 +152,26 @@ def module(name: str, parts: Mapping[str, Any] | None = None, **values: Any) -> 
         **{key: value for key, value in values.items() if key not in arrays},
     }
     return made
+
+
+def whole_model(tensors: Mapping[str, Any], description: Any, **more: Any) -> Any:
+    """A pickled network of one ``Conv`` and one ``Detect``, as YOLOv5 saves its own."""
+    layers = "torch.nn.modules"
+    conv = {"conv": module(f"{layers}.conv.Conv2d", weight=tensors["model.0.conv.weight"])}
+    norm = {name.rsplit(".", 1)[1]: array for name, array in tensors.items() if ".bn." in name}
+    conv["bn"] = module(f"{layers}.batchnorm.BatchNorm2d", **norm, eps=1e-3)
+    weight, bias = tensors["model.1.m.0.weight"], tensors["model.1.m.0.bias"]
+    heads = {"0": module(f"{layers}.conv.Conv2d", weight=weight, bias=bias)}
+    detect = module("models.yolo.Detect", {"m": module(f"{layers}.container.ModuleList", heads)})
+    rows = {"0": module("models.common.Conv", conv), "1": detect}
+    inner = module(f"{layers}.container.Sequential", rows)
+    return module("models.yolo.Model", {"model": inner}, yaml=description, **more)
+
+
+def random_checkpoint(path: Path) -> Path:
+    """A state dict of the packaged network that ``path`` is named after, with random numbers."""
+    description, _ = read_description(catalogue.folder() / "yolo" / f"{path.stem}.yaml")
+    return saved(path, random_tensors(Design(description).architecture(2048, 2048)))
 
 
 def call(module_name: str, name: str, *arguments: Any) -> bytes:

@@ -333,7 +333,7 @@ BY_DAY = ("video", "gil", "lean", "no_driver")
         if one.name not in NO_TOOLS
     ],
 )
-def test_a_step_is_rehearsed(name, tmp_path, shared):
+def test_a_step_is_rehearsed(name, tmp_path):
     """A row that says ``pass`` there is of something that needs no GPU."""
     least, piece = REHEARSED[name]
     done = called("--rehearse", "--only", name, "--out", str(tmp_path), "--minutes", "28")

@@ -182,27 +182,9 @@ def _state_dict(path: Path) -> None:
 
 
 def _whole_model(path: Path) -> None:
-    from tests.checkpoints import module, saved
+    from tests.checkpoints import saved, whole_model
 
-    tensors = yolo_tensors()
-    layers = "torch.nn.modules"
-    conv = {"conv": module(f"{layers}.conv.Conv2d", weight=tensors["model.0.conv.weight"])}
-    norm = {name.rsplit(".", 1)[1]: array for name, array in tensors.items() if ".bn." in name}
-    conv["bn"] = module(f"{layers}.batchnorm.BatchNorm2d", **norm, eps=1e-3)
-    head = module(
-        f"{layers}.conv.Conv2d",
-        weight=tensors["model.1.m.0.weight"],
-        bias=tensors["model.1.m.0.bias"],
-    )
-    rows = {
-        "0": module("models.common.Conv", conv),
-        "1": module(
-            "models.yolo.Detect", {"m": module(f"{layers}.container.ModuleList", {"0": head})}
-        ),
-    }
-    inner = module(f"{layers}.container.Sequential", rows)
-    model = module("models.yolo.Model", {"model": inner}, yaml=YOLO, names=["a", "b"])
-    saved(path, {"model": model, "epoch": 1})
+    saved(path, {"model": whole_model(yolo_tensors(), YOLO, names=["a", "b"]), "epoch": 1})
 
 
 def _openvino(path: Path) -> None:

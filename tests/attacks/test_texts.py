@@ -101,9 +101,9 @@ def test_random_damage(tmp_path, monkeypatch, count):
 
 
 @pytest.mark.parametrize("kind", ["config", "mapping", "description", "yolo"])
-def test_the_bomb_that_was_found(shared, tmp_path, monkeypatch, kind):
+def test_the_bomb_that_was_found(tmp_path, monkeypatch, kind):
     """Nine times nine times ... aliases under ``names:``. It gave no answer in 40 seconds."""
-    data = (shared / "data/attacks/bomb.yaml").read_bytes()
+    data = texts.TEXTS["aliases under names"].encode()
     (tmp_path / "data.yaml").write_bytes(data)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ERRORS.get(kind, SourceError), match=r"data\.yaml") as caught:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -34,6 +34,7 @@ PATIENCE_S = 1800.0
 MOMENT_S = (0.05, 1.5)  # between two kills
 MOST_RUNS = 40
 LAST_KILL = 0.7  # of the items
+NAMES = ("people.mp4", "traffic.mp4")
 
 # Given the job's process. False where no worker is there yet.
 KillWorker = Callable[[subprocess.Popen[str], random.Random], bool]
@@ -42,12 +43,14 @@ KillWorker = Callable[[subprocess.Popen[str], random.Random], bool]
 # ---- clips
 
 
-def make_clips(videos: Path, folder: Path, count: int, width: int = 320) -> list[Path]:
-    """``count`` clips of 8 to 24 frames, cut out of real ones and encoded anew, in three folders;
-    and the nasty ones, but those of 8192 pixels and more. All paths, sorted."""
+def make_clips(
+    videos: Path, folder: Path, count: int, width: int = 320, names: Sequence[str] = NAMES
+) -> list[Path]:
+    """Cut ``count`` clips of 8 to 24 frames out of the videos ``names``, in three folders; and copy
+    the nasty ones, but those of 8192 pixels and more. Return all paths, sorted."""
     made: list[Path] = []
     moments = random.Random(0)
-    sources = [_pictures(videos / name, width) for name in ("people.mp4", "traffic.mp4")]
+    sources = [_pictures(videos / name, width) for name in names]
     for number in range(count):
         pictures = sources[number % len(sources)]
         length = moments.randint(8, 24)
@@ -70,7 +73,7 @@ def clips_of_three_seconds(videos: Path, folder: Path, count: int) -> list[Path]
     folder.mkdir()
     made = []
     for number in range(count):
-        name = ("people.mp4", "traffic.mp4")[number % 2]
+        name = NAMES[number % 2]
         pictures = _pictures(videos / name, 640, 75 + number)
         _encode(folder / f"clip{number:02d}.mp4", pictures[-75:])
         made.append(folder / f"clip{number:02d}.mp4")

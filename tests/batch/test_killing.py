@@ -16,15 +16,19 @@ from tests.batch.killing import (
     read_dataset,
     run_with_kills,
 )
+from tests.conftest import CHECKOUT
+from tests.sources.clips import write_sound, write_video
 
 
 @pytest.mark.slow
-def test_kills_cost_nothing(shared, tmp_path):
-    clips = make_clips(shared / "data/videos", tmp_path / "in", 6)
-    for path in clips[-26:]:  # three of the nasty ones
-        if path.parent.name == "nasty" and path.name[:2] not in ("01", "07", "12"):
-            path.unlink()
-    clips = [path for path in clips if path.exists()]
+def test_kills_cost_nothing(tmp_path):
+    videos = tmp_path / "videos"
+    (videos / "nasty").mkdir(parents=True)
+    (videos / "street.mp4").symlink_to(CHECKOUT / "videos/street.mp4")
+    (videos / "nasty/01_empty.mp4").touch()
+    write_video(videos / "nasty/07_vfr.mp4", [0, 40, 200, 210, 900, 1000, 1700])
+    write_sound(videos / "nasty/12_audio_only.mp4")
+    clips = make_clips(videos, tmp_path / "in", 6, names=["street.mp4"])
     killed = run_with_kills(
         tmp_path / "in",
         tmp_path / "out",

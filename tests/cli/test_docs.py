@@ -14,13 +14,16 @@ import re
 import shlex
 from pathlib import Path
 
+import cv2
 import pytest
 
 from detector.core import errors, sinks, wings
 from detector.core.cli.group import command_names
 from detector.core.cli.habits import HABITS, WORDS
 from detector.lab.profile import list_passes
+from tests.checkpoints import random_checkpoint
 from tests.cli.command import detect_video
+from tests.cli.small import write_network
 from tests.conftest import CHECKOUT, night
 from tests.lab.profile.budgets import with_short_budgets
 from tests.live.servers import http
@@ -42,7 +45,7 @@ SHORTER = {
 }
 
 
-PICTURES = 12  # of a data set
+PICTURES = 8  # of a data set
 
 OF_COMMANDS = ("README.md", "docs/usage.md", "docs/compare.md", "docs/reading.md")
 
@@ -70,23 +73,39 @@ def test_there_are_some():
     assert len(OF_CAMERAS) >= 5
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("line", [night(line) if line in LONG else line for line in LINES])
-def test_command_line(shared, tmp_path, line):
-    (tmp_path / "in.mp4").symlink_to(shared / "data/videos/people.mp4")
-    (tmp_path / "shots").symlink_to(shared / "data/photos")
+@pytest.fixture(scope="module")
+def material(tmp_path_factory) -> Path:
+    """What the lines name: a video, a folder of pictures, labelled ones, a network of darknet."""
+    folder = tmp_path_factory.mktemp("material")
+    (folder / "in.mp4").symlink_to(CHECKOUT / "videos/street.mp4")
     for name in ("videos", "archive"):
-        (tmp_path / name).symlink_to(CHECKOUT / "videos")
-    (tmp_path / "val").symlink_to(shared / "data/labelled/coco/val")
-    labels = json.loads((shared / "data/labelled/coco/val.json").read_text(encoding="utf-8"))
+        (folder / name).symlink_to(CHECKOUT / "videos")
+    write_network(folder)
+    (folder / "x.names").write_text("person\nvehicle\n")
+    labels = json.loads((CHECKOUT / "videos/street.json").read_text(encoding="utf-8"))
+    labels["categories"][1]["name"] = "car"  # as in COCO
     labels["images"] = labels["images"][:PICTURES]
     kept = {one["id"] for one in labels["images"]}
     labels["annotations"] = [one for one in labels["annotations"] if one["image_id"] in kept]
-    (tmp_path / "val.json").write_text(json.dumps(labels), encoding="utf-8")
-    for name in ("x.cfg", "x.weights", "yolov5n.pt"):
-        (tmp_path / name).symlink_to(
-            shared / "data/weights" / name.replace("x.", "yolo-fastest-1.1.")
-        )
+    capture = cv2.VideoCapture(str(folder / "in.mp4"))
+    for name in ("shots", "val"):
+        (folder / name).mkdir()
+    for number, image in enumerate(labels["images"]):
+        image["file_name"] = f"{number:03d}.jpg"
+        picture = capture.read()[1]
+        for name in ("shots", "val"):
+            cv2.imwrite(f"{folder}/{name}/{image['file_name']}", picture)
+    (folder / "val.json").write_text(json.dumps(labels), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", [night(line) if line in LONG else line for line in LINES])
+def test_command_line(material, tmp_path, line):
+    for path in material.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    for name in re.findall(r"\w+\.pt\b", line):
+        random_checkpoint(tmp_path / name)
     words = shlex.split(line)[1:]
     others = set(command_names()) - {"detect", *SHORTER}  # of those that take none of this
     short = [] if words[0] in others else SHORTER.get(words[0], ["--frames", 2])

@@ -14,10 +14,13 @@ from detector.core.jobs.models import facts, family_listing, listing
 from detector.core.models import ModelRequest, known
 from detector.core.models.catalogue import known_model
 from tests.cli.command import assert_one_line_error, detect_video
+from tests.conftest import CHECKOUT
 from tests.golden.inputs import put
 from tests.models import exports
 from tests.models.exports import STATED
 from tests.networks import open_network
+
+STREET = CHECKOUT / "videos/street.mp4"
 
 
 @pytest.fixture(autouse=True)
@@ -96,17 +99,17 @@ def test_show_json(tmp_path, model):
 
 
 @pytest.mark.slow
-def test_show_of_a_file(shared, tmp_path):
-    path = shared / "data/weights/yolox_nano.onnx"
+def test_show_of_a_file(tmp_path):
+    path = exports.yolox().save(tmp_path / "nano.onnx")
     document = json.loads(
         detect_video("models", "show", path, "--json", "--size", "256x192", cwd=tmp_path).stdout
     )
     assert (document["family"], document["input"], document["parameters"]) == (
         "yolox",
         [192, 256],
-        904463,
+        sum(8 * 3 * stride**2 + 8 for stride in (8, 16, 32)),
     )
-    assert document["outputs"] == [[1, 1008, 85]]
+    assert document["outputs"] == [[1, 1008, 8]]
     assert "nano.onnx is yolox" in document["notes"][0]
 
 
@@ -139,40 +142,39 @@ def test_bad_input(tmp_path, arguments, code, parts):
 
 
 @pytest.mark.slow
-def test_a_run_says_what_it_took_the_file_for(shared, tmp_path):
+def test_a_run_says_what_it_took_the_file_for(tmp_path):
     """Through the command on a clip: the family is in the summary and in a line.
 
     Batch 4 of a file that is fixed at 1.
     """
-    clip, model = shared / "data/videos/traffic.mp4", shared / "data/weights/yolox_nano.onnx"
+    model = exports.yolox().save(tmp_path / "nano.onnx", STATED)
     process = detect_video(
-        clip, "--model", model, "--frames", 6, "--batch", 4, "--engine", "ort", cwd=tmp_path
+        STREET, "--model", model, "--frames", 6, "--batch", 4, "--engine", "ort", cwd=tmp_path
     )
     assert process.returncode == 0, process.stderr
     assert "nano.onnx is yolox" in process.stdout
-    summary = json.loads((tmp_path / "runs/traffic-ort/summary.json").read_text())
-    assert (summary["family"], summary["batch"], summary["model_input"]) == ("yolox", 4, [416, 416])
-    assert summary["detections"]["by_class"]["car"] >= 4
+    summary = json.loads((tmp_path / "runs/street-ort/summary.json").read_text())
+    assert (summary["family"], summary["batch"], summary["model_input"]) == ("yolox", 4, [64, 64])
+    assert summary["detections"]["by_class"]["red"] >= 4
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "model", "wanted"),
     [
-        ("320", "street", [192, 320]),  # 640x360 in the middle of 320x192
+        ("320", "street", [192, 320]),  # 960x540 in the middle of 320x192
         ("320x320", "street", [320, 320]),  # exactly that
-        ("320", "yolox_nano.onnx", [320, 320]),  # at the top left: no such rule
+        ("320", "yolox.onnx", [320, 320]),  # at the top left: no such rule
         ("128", "fixed.onnx", [128, 128]),  # cannot be another: stays, and says so
     ],
 )
-def test_the_longest_side(shared, tmp_path, size, model, wanted):
+def test_the_longest_side(tmp_path, size, model, wanted):
     if model == "fixed.onnx":
         model = exports.finished(side=128).save(tmp_path / model, STATED)
     elif model.endswith(".onnx"):
-        model = shared / "data/weights" / model
-    clip = shared / "data/videos/traffic.mp4"
+        model = exports.yolox().save(tmp_path / model)
     process = detect_video(
-        clip,
+        STREET,
         "--model",
         model,
         "--size",
@@ -293,7 +295,7 @@ def test_infer_raw_is_not_in_the_main_help(tmp_path):
 
 
 def test_a_description_and_the_families_are_printed(tmp_path):
-    put("dots.onnx", tmp_path, None)
+    put("dots.onnx", tmp_path)
     done = detect_video("models", "describe", "dots.onnx", "-o", "-", cwd=tmp_path)
     assert yaml.safe_load(done.stdout)["outputs"]
     written = detect_video("models", "describe", "dots.onnx", cwd=tmp_path)

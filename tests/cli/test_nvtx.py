@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from tests.cli.command import detect_video, summary_of
+from tests.conftest import CHECKOUT
 from tests.nvtx_log import build_probe, probe_env, read_log
 
 STAGES = ("read", "preprocess", "infer", "head", "nms", "annotate", "write")
@@ -15,16 +16,11 @@ def probe(tmp_path_factory):
     return build_probe(tmp_path_factory.mktemp("probe"))
 
 
-def run(shared, tmp_path, probe, *more):
+def run(tmp_path, probe, *more):
     log = tmp_path / "nvtx.log"
     process = detect_video(
-        shared / "data/videos/people.mp4",
-        "--model",
-        shared / "data/weights/yolo-fastest-1.1.cfg",
-        "--frames",
-        25,
-        "--json",
-        *more,
+        CHECKOUT / "videos/street.mp4",
+        *("--size", "160x96", "--frames", 25, "--json", *more),
         cwd=tmp_path,
         env=probe_env(probe, log),
     )
@@ -37,8 +33,8 @@ def run(shared, tmp_path, probe, *more):
     [[], ["--batch", 4], ["--concurrency", 1], ["--concurrency", 2], ["--sync"]],
     ids=lambda more: str(more),
 )
-def test_one_range_per_stage_call(shared, tmp_path, probe, more):
-    process, log = run(shared, tmp_path, probe, *more)
+def test_one_range_per_stage_call(tmp_path, probe, more):
+    process, log = run(tmp_path, probe, *more)
     assert process.returncode == 0, process.stderr
     summary, ranges = (
         summary_of(process),
@@ -69,7 +65,7 @@ def test_one_range_per_stage_call(shared, tmp_path, probe, more):
 
 
 @pytest.mark.slow
-def test_ranges_are_closed_when_a_stage_raises(shared, tmp_path, probe):
+def test_ranges_are_closed_when_a_stage_raises(tmp_path, probe):
     """An engine whose infer fails on the tenth call of the run, in a real process."""
     log = tmp_path / "nvtx.log"
     (tmp_path / "sitecustomize.py").write_text(
@@ -85,11 +81,8 @@ def test_ranges_are_closed_when_a_stage_raises(shared, tmp_path, probe):
         "null.NullRequest.infer = infer\n"
     )
     process = detect_video(
-        shared / "data/videos/people.mp4",
-        "--model",
-        shared / "data/weights/yolo-fastest-1.1.cfg",
-        "--engine",
-        "null",
+        CHECKOUT / "videos/street.mp4",
+        *("--engine", "null"),
         cwd=tmp_path,
         env={**probe_env(probe, log), "PYTHONPATH": str(tmp_path)},
     )
@@ -102,8 +95,8 @@ def test_ranges_are_closed_when_a_stage_raises(shared, tmp_path, probe):
 
 
 @pytest.mark.slow
-def test_switched_off_by_configuration(shared, tmp_path, probe):
+def test_switched_off_by_configuration(tmp_path, probe):
     (tmp_path / "off.yaml").write_text("loop: {nvtx: false}\n")
-    process, log = run(shared, tmp_path, probe, "--config", "off.yaml")
+    process, log = run(tmp_path, probe, "--config", "off.yaml")
     assert process.returncode == 0
     assert not log.exists() or read_log(log) == []

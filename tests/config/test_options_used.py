@@ -105,7 +105,7 @@ def test_a_command_ignores_no_option_that_it_offers(tmp_path: Path, name: str) -
     (tmp_path / "small.cfg").write_text(CFG)
     (tmp_path / "two.names").write_text("red\ngreen\n")
     for other in ("dots.onnx", "arrays.npz", "labels.json"):
-        put(other, tmp_path, None)
+        put(other, tmp_path)
     labels = json.loads((tmp_path / "labels.json").read_text())
     for image in labels["images"]:
         image |= {"frame_index": image["id"], "width": 64, "height": 48}

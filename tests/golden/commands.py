@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 DOTS = ("--model", "dots.onnx", "--engine", "ort")
 STREET = ("videos/street.mp4",)
-WEIGHTS = "shared:data/weights/"
-TRAFFIC = "shared:data/videos/traffic.mp4"
 OWN = "{engines}"  # the folder of built engine files of this test run, so that the checkout's stays out
 RUN = "runs/clip-ort"
 
@@ -28,26 +26,9 @@ def _detect(name: str, *argv: str, inputs: tuple[str, ...] = ("clip.mkv",), **mo
     return Command(name, (*argv, "--json", "--engines-dir", OWN), (*inputs, "dots.onnx"), **more)
 
 
-def _street(name: str, *argv: str, needs: tuple[str, ...] = (), **more) -> Command:
+def _street(name: str, *argv: str, inputs: tuple[str, ...] = (), **more) -> Command:
     whole = ("street.mp4", *argv, "--json", "--engines-dir", OWN, "--no-video")
-    return Command(name, whole, STREET, ("*.jsonl",), near=True, needs=needs, **more)
-
-
-def _shared(name: str, *argv: str, inputs: tuple[str, ...]) -> Command:
-    files = tuple(f"{WEIGHTS}{path}" for path in inputs)
-    whole = (
-        "traffic.mp4",
-        *argv,
-        "--json",
-        "--engines-dir",
-        OWN,
-        "--no-video",
-        "--frames",
-        "3",
-        "--engine",
-        "ort",
-    )
-    return Command(name, whole, (TRAFFIC, *files), ("*.jsonl",), near=True)
+    return Command(name, whole, (*STREET, *inputs), ("*.jsonl",), near=True, **more)
 
 
 def _broken(name: str, *argv: str, inputs: tuple[str, ...] = ("clip.mkv", "dots.onnx")) -> Command:
@@ -105,10 +86,11 @@ DETECT = [
     _street("engine-auto", "--engine", "auto", "--device", "cpu", "--frames", "2"),
     _street("engine-openvino", "--engine", "openvino", "--frames", "3", needs=("openvino",)),
     _street("size", "--engine", "ort", "--size", "256x160", "--frames", "3"),
-    _shared("darknet", "--model", "yolo-fastest-1.1.cfg",
-            inputs=("yolo-fastest-1.1.cfg", "yolo-fastest-1.1.weights", "coco.names")),
-    _shared("yolox", "--model", "yolox_nano.onnx", inputs=("yolox_nano.onnx",)),
-    _shared("checkpoint", "--model", "yolov5n.pt", inputs=("yolov5n.pt",)),
+    _street("darknet", "--model", "street.cfg", "--size", "320x192", "--engine", "ort", "--frames", "3",
+            inputs=("cfg/darknet/street.cfg", "street.weights", "street.names")),
+    _street("yolox", "--model", "yolox.onnx", "--engine", "ort", "--frames", "3", inputs=("yolox.onnx",)),
+    _street("checkpoint", "--model", "cells.pt", "--size", "64", "--engine", "ort", "--frames", "3",
+            inputs=("cells.pt",)),
     _detect("random-weights", "clip.mkv", "--model", "good.cfg", "--random-weights", "1", "--names", "two.names",
             "--engine", "ort", "--frames", "2", "--no-video", inputs=("clip.mkv", "good.cfg", "two.names"), near=True),
 ]  # fmt: skip

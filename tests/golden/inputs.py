@@ -19,22 +19,17 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.models import exports
+
 CHECKOUT = Path(__file__).parents[2]
-SHARED = "shared:"
 SIDE, CELLS = 64, 84  # pixels of the network's input; its cells at strides 8, 16 and 32
 BOXES = ((20, 30, 10, 20), (21, 30, 10, 20), (44, 20, 16, 8))  # cx, cy, w, h; the first two overlap
 WEIGHTS = ((1.0, 0.5, 0.25), (0.25, 0.9, 0.25), (0.1, 0.1, 0.8))  # of red, green, blue
 
 
-def put(name: str, folder: Path, shared: Path | None) -> None:
-    """The input NAME in FOLDER: made, or copied from the checkout or (``shared:PATH``) the shared
-    data.
-    """
-    if name.startswith(SHARED):
-        assert shared is not None, f"{name}: no shared test data"
-        source = shared / name.removeprefix(SHARED)
-        shutil.copy(source, folder / source.name)
-    elif name.startswith("videos/"):
+def put(name: str, folder: Path) -> None:
+    """The input NAME in FOLDER: made, or, of a path, copied from the checkout."""
+    if "/" in name:
         shutil.copy(CHECKOUT / name, folder)
     else:
         MAKERS[name](folder / name)
@@ -141,6 +136,30 @@ def half_of_dots(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+def street_weights(path: Path) -> None:
+    """The packaged weights of ``street`` as darknet stores its own: floats, not half floats."""
+    data = (CHECKOUT / "cfg/weights/street.f16").read_bytes()
+    path.write_bytes(data[:20] + np.frombuffer(data, "<f2", offset=20).astype("<f4").tobytes())
+
+
+def cells(path: Path) -> None:
+    """A checkpoint of YOLOv5's form: one convolution, 8x8 cells, scores far from each other."""
+    from detector.core.models.formats.yolo.blocks import Design
+    from detector.core.models.formats.yolo.description import parse_description
+    from tests.checkpoints import saved, whole_model
+    from tests.models.plain_yolo import random_tensors
+
+    rows = {
+        "backbone": [[-1, 1, "Conv", [8, 7, 8]]],
+        "head": [[[-1], 1, "Detect", ["nc", "anchors"]]],
+    }
+    description = {"nc": 3, "anchors": [[12, 18]], **rows}
+    tensors = random_tensors(Design(parse_description(description, "t")).architecture(64, 64))
+    tensors["model.1.m.0.weight"] *= 20
+    model = whole_model(tensors, description, names=["red", "green", "blue"])
+    saved(path, {"model": model, "epoch": 1})
+
+
 def labels(path: Path) -> None:
     """COCO json of ``pictures``: the box that is found, one that is not, one beside its place."""
     images = [
@@ -217,13 +236,17 @@ classes=2
 num=3
 """
 
-MAKERS: dict[str, Callable[[Path], None]] = {
+MAKERS: dict[str, Callable[[Path], object]] = {
     "clip.mkv": clip,
     "second.mkv": lambda path: clip(path, frames=5),
     "one.png": picture,
     "pictures": pictures,
     "dots.onnx": dots,
     "half.onnx": half_of_dots,
+    "yolox.onnx": lambda path: exports.yolox().save(path, exports.STATED),
+    "cells.pt": cells,
+    "street.weights": street_weights,
+    "street.names": lambda path: path.write_text("person\nvehicle\n"),
     "labels.json": labels,
     "found.json": found,
     "arrays.npz": arrays,

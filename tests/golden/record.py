@@ -1,19 +1,17 @@
 """Writes the recordings anew: ``python -m tests.golden.record [NAME...]``.
 
 Only for a deliberate change of behaviour: a recording says what users get, so a commit that changes
-one also has a line in CHANGELOG.md. Every engine and the shared test data must be there.
+one also has a line in CHANGELOG.md. Every engine must be there.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import tempfile
 from pathlib import Path
 
 from tests.golden.commands import COMMANDS
-from tests.golden.inputs import CHECKOUT
 from tests.golden.observing import observe
 from tests.golden.running import Runner
 
@@ -21,13 +19,12 @@ RECORDED = Path(__file__).parent / "recorded"
 
 
 def main(names: list[str]) -> None:
-    shared = Path(os.environ.get("DETECT_VIDEO_SHARED", CHECKOUT.parent / "shared"))
     chosen = [command for command in COMMANDS if not names or command.name in names]
     RECORDED.mkdir(exist_ok=True)
     if not names:
         for path in RECORDED.glob("*.json"):
             path.unlink()
-    with tempfile.TemporaryDirectory() as folder, Runner(Path(folder) / "golden", shared) as runner:
+    with tempfile.TemporaryDirectory() as folder, Runner(Path(folder) / "golden") as runner:
         runner.start(chosen)
         for command in chosen:
             document = observe(runner.result(command))

@@ -46,8 +46,8 @@ class Runner:
     A context: waits for what runs.
     """
 
-    def __init__(self, root: Path, shared: Path | None, at_once: int = 2) -> None:
-        self.root, self.shared = root, shared
+    def __init__(self, root: Path, at_once: int = 2) -> None:
+        self.root = root
         self._futures: dict[str, Future[Ran]] = {}
         self._pool = ThreadPoolExecutor(at_once)
         # The cache of its own holds no model that somebody pulled.
@@ -84,7 +84,7 @@ class Runner:
         for name in (
             command.inputs if command.after is None else ()
         ):  # a clip made anew has another sha256
-            put(name, folder, self.shared)
+            put(name, folder)
         before = files_in(folder)
         argv = [word.replace("{engines}", str(self.root / "engines")) for word in command.argv]
         environment = dict(self._environment)

@@ -16,16 +16,11 @@ import pytest
 
 from tests.golden.commands import COMMANDS, Command
 from tests.golden.differing import differences
-from tests.golden.inputs import SHARED
 from tests.golden.observing import observe
 from tests.golden.record import RECORDED
 from tests.golden.running import Runner
 
 pytestmark = pytest.mark.slow
-
-
-def needs_shared(command: Command) -> bool:
-    return any(name.startswith(SHARED) for name in command.inputs)
 
 
 def lacks(command: Command) -> list[str]:
@@ -46,24 +41,14 @@ def runner(
         if item.fspath.purebasename == "test_golden"
     ]
     asked = [spec.params["command"] for spec in callspecs if spec is not None]
-    try:
-        shared = request.getfixturevalue("shared")
-    except pytest.skip.Exception:
-        shared = None
-    with Runner(tmp_path_factory.mktemp("golden") / "runs", shared) as running:
+    with Runner(tmp_path_factory.mktemp("golden") / "runs") as running:
         if "PYTEST_XDIST_WORKER" not in os.environ:
-            running.start(
-                command
-                for command in asked
-                if not lacks(command) and (shared is not None or not needs_shared(command))
-            )
+            running.start(command for command in asked if not lacks(command))
         yield running
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_does_what_it_did(command: Command, runner: Runner, request: pytest.FixtureRequest) -> None:
-    if needs_shared(command):
-        request.getfixturevalue("shared")
+def test_does_what_it_did(command: Command, runner: Runner) -> None:
     if missing := lacks(command):
         pytest.skip(f"machine: {', '.join(missing)} is not installed")
     was = json.loads((RECORDED / f"{command.name}.json").read_text(encoding="utf-8"))

@@ -60,7 +60,7 @@ def run(name: str, folder: Path) -> str:
     """What the last of its command lines prints."""
     (folder / "videos").mkdir()
     for one in ("clip.mkv", "dots.onnx"):
-        put(one, folder, None)
+        put(one, folder)
     (folder / "videos/clip.mkv").write_bytes((folder / "clip.mkv").read_bytes())
     environment = {"COLUMNS": str(WIDTH), "XDG_CACHE_HOME": str(folder / "cache")}
     for argv in COMMANDS[name]:

@@ -25,6 +25,7 @@ from detector.lab.session.comparison import (
     VariantFacts,
 )
 from detector.lab.session.network import Peaks
+from tests.checkpoints import random_checkpoint
 from tests.cli.command import detect_video, summary_of
 from tests.conftest import CHECKOUT
 
@@ -187,8 +188,8 @@ def test_percentiles_are_of_the_calls_of_all_rounds():
 
 @pytest.mark.slow
 @pytest.mark.timeout(560)  # 47 to 109 s beside the load of a whole run
-def test_two_models_on_two_engines_with_a_data_set(tmp_path, shared):
-    other = shared / "data/weights/yolov5n.pt"
+def test_two_models_on_two_engines_with_a_data_set(tmp_path):
+    other = random_checkpoint(tmp_path / "yolov5n.pt")
     labels = json.loads((CHECKOUT / "videos/street.json").read_text())
     labels["images"] = labels["images"][:6]
     first = {image["id"] for image in labels["images"]}

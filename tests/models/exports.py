@@ -128,6 +128,14 @@ class Export:
         )
         return name
 
+    def every_second(self, top: str, left: str) -> str:
+        """The picture's pixels of every second row and column, as YOLOX's Focus takes them."""
+        part = self.picture
+        for axis, start in ((2, int(top)), (3, int(left))):
+            bounds = (self.const([value], np.int64) for value in (start, 2**31 - 1, axis, 2))
+            part = self.add("Slice", part, *bounds)
+        return part
+
     # ---- what the families have in common
 
     def colours(self) -> str:
@@ -378,21 +386,26 @@ def corners(**more) -> Export:
     return export.out("confs", export.scores(colours, 2, rows))
 
 
-def yolox(decode: bool = False, **more) -> Export:
+def yolox(decode: bool = False, focus: bool = False, **more) -> Export:
     """Convolutions, a logistic, joins: raw rows [B, 84, 5 + 3] of offsets .5 and sizes of 2 cells.
 
     Class scores: logistic of (mean of a channel - 127.5) / 8; objectness .88 in the first map's
-    cells, next to nothing elsewhere.
+    cells, next to nothing elsewhere. ``focus``: every second pixel becomes a channel first, and the
+    objectness depends on each.
     """
     export = Export(**more)
-    maps = []
+    fold, picture, maps = 1, "images", []
+    if focus:
+        fold, picture = 2, export.add("Concat", *map(export.every_second, "0101", "0011"), axis=1)
     for stride in (8, 16, 32):
-        weights = np.zeros((8, 3, stride, stride))
+        weights = np.zeros((8, 3 * fold * fold, stride // fold, stride // fold))
         for channel in range(3):
-            weights[5 + channel, channel] = 1 / (8 * stride * stride)
+            weights[5 + channel, channel::3] = 1 / (8 * stride * stride)
+        if focus:
+            weights[4] = np.linspace(-1e-3, 1e-3, weights[4].size).reshape(weights[4].shape)
         bias = [0.5, 0.5, np.log(2), np.log(2), 2.0 if stride == 8 else -9.0, *[-127.5 / 8] * 3]
         raw = export.add(
-            "Conv", "images", export.const(weights), export.const(bias), strides=[stride] * 2
+            "Conv", picture, export.const(weights), export.const(bias), strides=[stride // fold] * 2
         )
         box, rest = export.add("Split", raw, export.const([4, 4], np.int64), outputs=2, axis=1)
         whole = export.add("Concat", box, export.add("Sigmoid", rest), axis=1)

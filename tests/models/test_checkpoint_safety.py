@@ -19,7 +19,19 @@ from detector.core.models.formats.checkpoint import unpickle
 from detector.core.models.formats.checkpoint import unpickle as allowed
 from detector.core.models.formats.checkpoint.archive import Archive
 from detector.core.models.formats.checkpoint.contents import contents_of
-from tests.checkpoints import Reduced, Stored, call, foreign, module, pickled, saved, zipped
+from tests.attacks import inputs
+from tests.checkpoints import (
+    Reduced,
+    Stored,
+    call,
+    foreign,
+    module,
+    pickled,
+    random_checkpoint,
+    saved,
+    whole_model,
+    zipped,
+)
 from tests.memory import bytes_of
 from tests.networks import open_network
 
@@ -323,18 +335,18 @@ def test_layers_that_only_a_newer_family_has_do_not_make_it_a_damaged_file(tmp_p
     assert "torch.nn.modules.normalization.LocalResponseNorm" in alone
 
 
-def test_a_file_cut_anywhere_is_refused(tmp_path, shared):
-    whole = (shared / "data/weights/yolov5n.pt").read_bytes()
-    path = tmp_path / "cut.pt"
+def test_a_file_cut_anywhere_is_refused(tmp_path):
+    path = random_checkpoint(tmp_path / "yolov5n.pt")
+    whole = path.read_bytes()
     for part in (1, 3, 100, 1000, len(whole) // 2, len(whole) - 5000, len(whole) - 1):
         path.write_bytes(whole[:part])
         refusal(path)
 
 
-def test_a_byte_changed_in_a_storage_is_found_by_the_zips_checksum(tmp_path, shared):
-    data = bytearray((shared / "data/weights/yolov5n.pt").read_bytes())
+def test_a_byte_changed_in_a_storage_is_found_by_the_zips_checksum(tmp_path):
+    path = random_checkpoint(tmp_path / "yolov5n.pt")
+    data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0xFF
-    path = tmp_path / "x.pt"
     path.write_bytes(data)
     assert "truncated or damaged" in refusal(path)
 
@@ -380,10 +392,8 @@ def test_a_thousand_damaged_pickles_end_in_our_error_or_in_records(tmp_path):
     } == set()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["yolov5n", "yolov7-tiny-random"])
-def test_nothing_that_the_file_names_is_imported(shared, name):
-    path = shared / "data/weights" / f"{name}.pt"
+def imported_for(path: Path) -> str:
+    """The modules of the names in a checkpoint that an interpreter has after opening the file."""
     code = (
         "import sys; from detector.core.models import ModelRequest, open_network; "
         f"print(open_network(ModelRequest({str(path)!r})).parameters, "
@@ -391,4 +401,15 @@ def test_nothing_that_the_file_names_is_imported(shared, name):
         "if m.split('.')[0] in ('models', 'torch', 'utils', 'ultralytics')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split(maxsplit=1)[1] == "[]\n"
+    return done.stdout.split(maxsplit=1)[1]
+
+
+@pytest.mark.slow
+def test_nothing_that_a_pickled_network_names_is_imported(tmp_path):
+    model = whole_model(inputs.yolo_tensors(), inputs.YOLO, names=["a", "b"])
+    assert imported_for(saved(tmp_path / "x.pt", {"model": model})) == "[]\n"
+
+
+@pytest.mark.slow
+def test_nothing_that_the_published_file_names_is_imported(shared):
+    assert imported_for(shared / "data/weights/yolov5n.pt") == "[]\n"

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from detector.core.models import catalogue
 from detector.core.models.formats.darknet.cfg import parse_cfg
 from detector.core.models.formats.darknet.layers import read_architecture
 from detector.core.models.formats.darknet.weights import random_weights
@@ -349,20 +350,19 @@ def test_yolov3_tiny_has_its_published_size(tmp_path):
 
 
 @pytest.mark.slow
-def test_yolov4_tiny_has_its_published_size(shared):
-    network = open_network(str(shared / "data/weights/yolov4-tiny.cfg"), random_seed=0)
+def test_yolov4_tiny_has_its_published_size():
+    network = open_network("yolov4-tiny", random_seed=0)
     assert network.parameters == (24_251_276 - 20) // 4
     assert 2 * network.macs / 1e9 == pytest.approx(6.91, abs=0.01)
 
 
-@pytest.mark.parametrize("name", ["yolo-fastest-1.1", "yolo-fastest-1.1-xl"])
-def test_all_floats_of_real_weights_are_used(shared, name):
-    network = open_network(str(shared / "data/weights" / f"{name}.cfg"))
-    assert (
-        network.parameters * 4 + 20 == (shared / "data/weights" / f"{name}.weights").stat().st_size
-    )
+@pytest.mark.parametrize("name", ["street", "street-1"])
+def test_all_numbers_of_packaged_weights_are_used(name):
+    network = open_network(name)
+    weights = catalogue.folder() / "weights" / f"{name}.f16"
+    assert network.parameters * 2 + 20 == weights.stat().st_size
     assert network.warnings == []
-    assert (network.family, len(network.names), network.random_seed) == ("darknet", 80, None)
+    assert (network.family, len(network.names), network.random_seed) == ("darknet", 2, None)
 
 
 @pytest.mark.slow
@@ -378,8 +378,8 @@ def test_our_person_vehicle_cfg_is_the_labs_network(shared):
 
 
 @pytest.mark.slow
-def test_names_follow_the_rule_of_the_house(shared):
-    graph = open_network(str(shared / "data/weights/yolov4-tiny.cfg"), random_seed=0).graph.graph
+def test_names_follow_the_rule_of_the_house():
+    graph = open_network("yolov4-tiny", random_seed=0).graph.graph
     for node in graph.node:
         assert list(node.output) == [node.name]
         assert good_name(node.name), node.name

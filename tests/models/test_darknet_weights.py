@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from detector.core.errors import DetectVideoError, ModelError, UsageError
+from detector.core.models import catalogue
 from detector.core.models.formats.darknet.cfg import parse_cfg
 from detector.core.models.formats.darknet.layers import read_architecture
 from detector.core.models.formats.darknet.weights import random_weights, read_weights
@@ -49,9 +50,9 @@ def write(cfg: Path, numbers: bytes, header: bytes = struct.pack("<3iq", 0, 2, 5
 
 
 @pytest.mark.slow
-def test_random_weights_are_the_recipes_file(shared):
+def test_random_weights_are_the_recipes_file():
     """The sha256 of the file that the recipe of the reference gives for seed 7."""
-    text = (shared / "data/weights/yolov4-tiny-person-vehicle.cfg").read_text()
+    text = (catalogue.folder() / "darknet/yolov4-tiny-person-vehicle.cfg").read_text()
     data = struct.pack("<3iq", 0, 2, 5, 0) + stored(random_weights(plan(text), 7))
     assert len(data) == 23_530_556
     assert (

@@ -121,32 +121,36 @@ def test_a_grid_laid_out_at_export_is_refused_also_where_it_would_fit(tmp_path):
         open_network(path, size=(128, 128))
 
 
-# ---- the real one
+# ---- channels that the first convolution takes
 
 
-@pytest.mark.slow
-def test_yolox_nano_in_batches(shared):
-    path = str(shared / "data/weights/yolox_nano.onnx")
-    given = pictures(3, 416, 416)
-    one = open_network(path)
-    [together] = run_once(open_network(path, batch=3), given)
-    for at in range(3):
-        [alone] = run_once(one, given[at : at + 1])
-        np.testing.assert_allclose(together[at], alone[0], atol=2e-4)
-    assert one.parameters == 904463  # of 904,481 values in the file 18 are sizes and bounds
-    assert 2 * one.macs == 1045106816
-
-
-@pytest.mark.slow
-def test_yolox_nano_folded_equals_the_file_as_it_is(shared):
+def test_focus_folded_equals_the_file_as_it_is(tmp_path):
     """With channel order in the first convolution and Focus resolved: like the file fed BGR."""
     import onnxruntime
 
-    path = str(shared / "data/weights/yolox_nano.onnx")
-    given = pictures(1, 416, 416)
+    path = exports.yolox(focus=True).save(tmp_path / "yolox.onnx")
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    [theirs] = session.run(
-        None, {"images": given[..., ::-1].transpose(0, 3, 1, 2).astype(np.float32)}
-    )
-    [ours] = run_once(open_network(path), given)
-    np.testing.assert_allclose(ours, theirs, atol=2e-4)
+    given = pictures(3)
+    fed = given[..., ::-1].transpose(0, 3, 1, 2).astype(np.float32)
+    theirs = np.concatenate([session.run(None, {"images": one[None]})[0] for one in fed])
+    assert len(np.unique(theirs[:, :, 4])) > 200, "each pixel counts"
+    network = open_network(path, batch=3)
+    np.testing.assert_allclose(run_once(network, given)[0], theirs, atol=2e-4)
+    maps = [(stride, (64 // stride) ** 2) for stride in (8, 16, 32)]
+    assert network.macs == sum(cells * 8 * 3 * stride**2 for stride, cells in maps)
+    assert network.parameters == sum(8 * 3 * stride**2 + 8 for stride, _ in maps)
+
+
+@pytest.mark.slow
+def test_published_yolox_nano_equals_the_file_as_it_is(shared):
+    import onnxruntime
+
+    path = str(shared / "data/weights/yolox_nano.onnx")
+    given = pictures(3, 416, 416)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    fed = given[..., ::-1].transpose(0, 3, 1, 2).astype(np.float32)
+    theirs = np.concatenate([session.run(None, {"images": one[None]})[0] for one in fed])
+    network = open_network(path, batch=3)
+    np.testing.assert_allclose(run_once(network, given)[0], theirs, atol=2e-4)
+    assert network.parameters == 904463  # of 904,481 values in the file 18 are sizes and bounds
+    assert 2 * network.macs == 1045106816

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 from pathlib import Path
@@ -61,9 +62,9 @@ def test_a_names_file_that_does_not_fit_is_refused(tmp_path, content, message):
     assert message in str(caught.value)
 
 
-def test_the_packaged_coco_list_is_darknets(shared):
-    ours = (catalogue.folder() / "names/coco.names").read_text().split("\n")
-    assert ours == (shared / "data/weights/coco.names").read_text().split("\n")
+def test_the_packaged_coco_list_is_darknets():
+    digest = hashlib.sha256((catalogue.folder() / "names/coco.names").read_bytes()).hexdigest()
+    assert digest == "634a1132eb33f8091d60f2c346ababe8b905ae08387037aed883953b7329af84"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,17 @@ from detector.core.errors import ModelError, UsageError
 from detector.core.models.formats.checkpoint import open_checkpoint
 from detector.core.models.formats.yolo.blocks import Design
 from detector.core.models.formats.yolo.description import parse_description
-from tests.checkpoints import Reduced, Stored, foreign, module, pickled, saved, zipped
+from tests.checkpoints import (
+    Reduced,
+    Stored,
+    foreign,
+    module,
+    pickled,
+    random_checkpoint,
+    saved,
+    whole_model,
+    zipped,
+)
 from tests.models.plain_yolo import random_tensors
 from tests.networks import open_network
 
@@ -123,16 +133,14 @@ def test_safetensors_hold_the_same_network(tmp_path, described):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
-def test_tensors_alone_are_recognised_among_the_packaged_networks(tmp_path, shared, suffix):
-    """yolov5n's own tensors, without its description; and with classes of another number."""
-    with open_checkpoint(shared / "data/weights/yolov5n.pt") as (contents, _):
+def test_tensors_alone_are_recognised_among_the_packaged_networks(tmp_path, suffix):
+    """yolov5n's tensors without its description; and with classes of another number."""
+    path = random_checkpoint(tmp_path / "yolov5n.pt")
+    whole = open_network("yolov5n.yaml", weights=str(path), size=(64, 64))
+    with open_checkpoint(path) as (contents, _):
         tensors = {name: tensor.array() for name, tensor in contents.tensors.items()}
-    whole = open_network(str(shared / "data/weights/yolov5n.pt"), size=(64, 64))
-    path = tmp_path / f"yolov5n{suffix}"
-    if suffix == ".pt":
-        saved(path, tensors)
-    else:
-        write_safetensors(path, tensors)
+    if suffix == ".safetensors":
+        path = write_safetensors(path.with_suffix(suffix), tensors)
     network = open_network(str(path), size=(64, 64))
     assert graph_bytes(network) == graph_bytes(whole)
     assert (network.family, network.parameters) == ("yolov5", 1_872_157)
@@ -215,21 +223,7 @@ def test_a_checkpoint_without_a_network_is_refused(tmp_path, content):
 
 
 def whole(**more):
-    tensors = tensors_of()
-    conv = {"conv": module("torch.nn.modules.conv.Conv2d", weight=tensors["model.0.conv.weight"])}
-    norm = {name.rsplit(".", 1)[1]: array for name, array in tensors.items() if ".bn." in name}
-    conv["bn"] = module("torch.nn.modules.batchnorm.BatchNorm2d", **norm, eps=1e-3)
-    weight, bias = tensors["model.1.m.0.weight"], tensors["model.1.m.0.bias"]
-    heads = module(
-        "torch.nn.modules.container.ModuleList",
-        {"0": module("torch.nn.modules.conv.Conv2d", weight=weight, bias=bias)},
-    )
-    rows = {
-        "0": module("models.common.Conv", conv),
-        "1": module("models.yolo.Detect", {"m": heads}),
-    }
-    inner = module("torch.nn.modules.container.Sequential", rows)
-    return module("models.yolo.Model", {"model": inner}, yaml=SMALL, **more)
+    return whole_model(tensors_of(), SMALL, **more)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from detector.core.run.shapes import ShapedRequest, Shapes
 from detector.core.stages.preprocess import smallest_input
 from detector.lab.compare import compare_command
 from detector.lab.tune import tune
+from tests.checkpoints import random_checkpoint
 from tests.conftest import CHECKOUT
 from tests.models import exports
 
@@ -91,10 +92,14 @@ def test_detections_are_those_of_the_picture_alone(
 
 
 @pytest.mark.slow
-def test_real_photos_with_a_head_of_maps(shared: Path, tmp_path: Path) -> None:
-    model = str(shared / "data/weights/yolov5n.pt")
+def test_pictures_of_five_shapes_with_a_head_of_maps(tmp_path: Path) -> None:
+    model = str(random_checkpoint(tmp_path / "yolov5n.pt"))
     options = {"model": model, "engine": "ort", "size": "320", "threads": 1}
-    photos = sorted((shared / "data/photos").glob("*.jpg"))
+    (tmp_path / "cut").mkdir()
+    frame = cv2.VideoCapture(str(STREET)).read()[1]
+    for width in (960, 300, 720, 540, 380, 900):
+        cv2.imwrite(f"{tmp_path}/cut/{width}.png", frame[:, :width])
+    photos = sorted((tmp_path / "cut").iterdir())
     with Detector(rect=True, **options) as together:
         found = together(photos)
         streamed = [each for _, each in together.stream(photos[0].parent)]

@@ -12,6 +12,7 @@ from detector.core.config.levels import resolve_config
 from detector.core.errors import UsageError
 from detector.core.run.reading import Reading
 from detector.core.sources.base import Choice
+from tests.conftest import CHECKOUT
 
 from .oddities import ffmpeg
 
@@ -127,9 +128,10 @@ def test_pictures_take_neither(tmp_path: Path) -> None:
             sources.open(str(path), choice=choice)
 
 
-@pytest.mark.parametrize(
-    ("name", "rate", "frames"), [("h264_10.h264", 10, 25), ("m2v_30.m2v", 30, 20)]
-)
-def test_reported_files(name: str, rate: int, frames: int, shared: Path) -> None:
-    path = shared / "data/reports" / name
+@pytest.mark.slow
+@pytest.mark.parametrize(("suffix", "rate", "frames"), [("h264", 10, 25), ("m2v", 30, 20)])
+def test_raw_streams_of_a_real_scene(suffix: str, rate: int, frames: int, tmp_path: Path) -> None:
+    """As in two reports: encoders' own presets, and not 25 frames a second."""
+    path, street = tmp_path / f"a.{suffix}", CHECKOUT / "videos/street.mp4"
+    ffmpeg("-r", f"{rate}", "-i", street, "-s", "320x180", "-frames:v", f"{frames}", path)
     assert times(path) == [Fraction(number, rate) for number in range(frames)]

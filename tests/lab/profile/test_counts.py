@@ -20,9 +20,9 @@ from detector.lab.session.passes import PassRecord
 from detector.lab.session.read import read_session
 from tests.lab.report.sessions import CLIP, ran
 
-SIDE = {"street": "128x128", "yolov5n.pt": "64x64"}
+SIDE = {"street": "128x128", "yolov5n.yaml": "64x64"}
 # What its authors publish, less the batch norms that are folded into the convolutions.
-PARAMETERS = {"yolov5n.pt": 1_867_405}
+PARAMETERS = {"yolov5n.yaml": 1_867_405}
 
 
 @pytest.fixture(autouse=True)
@@ -33,11 +33,12 @@ def short(monkeypatch):
     monkeypatch.setattr(caches, "LARGEST", 1 << 20)
 
 
-def occasion_of(place, shared, model, batch, engine="torch", sheet=None):
+def occasion_of(place, model, batch, engine="torch", sheet=None):
     if reason := engines.usable()[engine]:
         pytest.skip(f"machine: engine {engine}: {reason}")
-    file = str(shared / "data/weights" / model) if model.endswith(".pt") else model
-    flags = {"engine": engine, "model": file, "size": SIDE[model], "frames": 4, "threads": 1}
+    flags = {"engine": engine, "model": model, "size": SIDE[model], "frames": 4, "threads": 1}
+    if model.endswith(".yaml"):
+        flags["random_weights"] = 0
     session = ran(place, **flags, batch=batch)
     config = resolve_config(None, {**flags, "batch": batch})
     return Occasion(str(CLIP), config, Session(session), read_session(session), sheet=sheet)
@@ -60,8 +61,8 @@ def counted_by_torch(occasion):
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("model", SIDE)
-def test_flops_are_those_of_torchs_counter(tmp_path, shared, model, batch):
-    occasion = occasion_of(tmp_path, shared, model, batch)
+def test_flops_are_those_of_torchs_counter(tmp_path, model, batch):
+    occasion = occasion_of(tmp_path, model, batch)
     facts, theirs = pass_layers.measure_layers(occasion), counted_by_torch(occasion)
     assert sum(row.flops for row in facts.rows) == theirs
     assert 2 * facts.macs * batch == theirs  # a picture's
@@ -78,8 +79,8 @@ def test_flops_are_those_of_torchs_counter(tmp_path, shared, model, batch):
 
 
 @pytest.mark.slow
-def test_the_csv_names_units_and_has_the_counts(tmp_path, shared):
-    occasion = occasion_of(tmp_path, shared, "street", 1, "ort", (8100.0, 320.0))
+def test_the_csv_names_units_and_has_the_counts(tmp_path):
+    occasion = occasion_of(tmp_path, "street", 1, "ort", (8100.0, 320.0))
     facts = pass_layers.measure_layers(occasion)
     record = PassRecord(available=True, facts=facts)
     occasion.session.write_pass("layers", record.as_builtins())
