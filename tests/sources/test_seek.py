@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -14,8 +15,10 @@ import pytest
 from detector.core import sources
 from detector.core.errors import SourceError
 from detector.core.sources.video import _seek, av, opencv
+from tests.conftest import CHECKOUT
 
 from .clips import write_video
+from .nasty import DAMAGED, HUGE, WHOLE, make
 
 Frames = list[tuple[int, int, bytes]]
 
@@ -127,14 +130,10 @@ def test_in_doubt_the_file_is_decoded(
     assert len(one[0]) > 10
 
 
-@pytest.mark.slow
-def test_every_shared_clip(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Healthy and damaged, whether there is a key frame to take or not."""
+def sought_in(paths: Iterable[Path], monkeypatch: pytest.MonkeyPatch) -> int:
+    """Read healthy and damaged clips both ways. Return how many had a key frame to take."""
     sought = 0
-    clips = [*(shared / "data/videos/nasty").iterdir(), *(shared / "data/attacks").iterdir()]
-    for path in sorted(clips):
-        if path.suffix in (".md", ".yaml", "") or path.name.startswith("28_"):
-            continue
+    for path in paths:
         try:
             starts = times_in(path, "0.55", "0.9")
         except SourceError:
@@ -145,22 +144,36 @@ def test_every_shared_clip(shared: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             one, other = both_ways(path, decoder, start, monkeypatch)
             assert one == other, (path.name, decoder, start)
             sought += seeks(path, decoder, start)
-    assert sought == 2  # most have one key frame
+    return sought
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["bench_720p", "people", "person-bicycle-car-detection", "traffic"]
-)
-def test_shared_videos(name: str, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their last frames."""
-    path = shared / f"data/videos/{name}.mp4"
+def test_every_nasty_clip(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = [number for number in (*DAMAGED, *WHOLE) if number != HUGE]
+    assert sought_in((make(folder, number) for number in numbers), monkeypatch) == 2  # of 26
+
+
+def last_frames_agree(path: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
     with sources.open(str(path)) as source:
         assert source.info.duration_s is not None
         start = Fraction(int(source.info.duration_s * 10) - 5, 10)
     one, other = both_ways(path, "auto", start, monkeypatch, 5)
-    assert one == other
-    assert len(one[0]) == 5
+    return bool(one == other and len(one[0]) == 5)
+
+
+@pytest.mark.slow
+def test_the_last_frames_of_a_long_video(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert last_frames_agree(CHECKOUT / "videos" / "street.mp4", monkeypatch)
+
+
+@pytest.mark.slow
+def test_real_clips(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = shared / "data/videos"
+    clips = [*(folder / "nasty").glob("[012]*"), *(shared / "data/attacks").glob("*.[ma]*")]
+    found = sought_in((path for path in clips if not path.name.startswith(HUGE)), monkeypatch)
+    assert found == 2  # most have one key frame
+    for path in folder.glob("*.mp4"):
+        assert last_frames_agree(path, monkeypatch), path
 
 
 def test_what_lies_before_is_not_decoded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
