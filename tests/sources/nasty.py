@@ -8,29 +8,28 @@ from collections.abc import Callable
 from pathlib import Path
 
 import av
+import pytest
 
 from .clips import complaints, encode_once, pts_of, write_sound, write_video
-from .oddities import ffmpeg, lie_about_frames
+from .oddities import ffmpeg
 
 # Of the real clips and of those made here.
 REFUSED = {  # by number: a word that the message must hold
     "01": "empty",
     "02": "text",
     "03": "no moov atom",
-    "12": "no video stream",
+    "12": "(found: audio)",
     "27": "no frame can be decoded",
 }
-WHOLE = dict.fromkeys([f"{number:02}" for number in range(7, 30)], 60) | {  # number: frames
-    **{"09": 40, "10": 40, "11": 1, "16": 40, "19": 30, "24": 48, "25": 30, "28": 3, "29": 15}
-}
-for number in REFUSED:
-    WHOLE.pop(number, None)
 DAMAGED = ("04", "05", "06")
+WHOLE = {  # by number: frames
+    **{f"{one:02}": 60 for one in range(7, 27) if one != 12},
+    **{"09": 40, "10": 40, "11": 1, "16": 40, "19": 30, "24": 48, "25": 30, "28": 3, "29": 15},
+}
 HUGE, AV1 = "28", "16"
-# Milliseconds: 24 frames a second, then 5, then 62.5.
-VARIABLE = [1000 * n // 24 for n in range(20)]
-VARIABLE += [VARIABLE[-1] + 200 * n for n in range(1, 16)]
-VARIABLE += [VARIABLE[-1] + 16 * n for n in range(1, 26)]
+KINDS = ["made", "real"]
+# Milliseconds: 25 frames a second, then 5, then 62.5.
+VARIABLE = [*range(0, 800, 40), *range(960, 3960, 200), *range(3776, 4176, 16)]
 
 
 def encode(path: Path, *options: str, size: str = "160x90", frames: int = 60) -> Path:
@@ -45,14 +44,9 @@ def encoded(*options: str, size: str = "160x90", frames: int = 60) -> Callable[[
     return lambda path: encode(path, *options, size=size, frames=frames)
 
 
-def truncated(share: float, *options: str) -> Callable[[Path], object]:
-    """The first ``share`` of the file's bytes."""
-
-    def write(path: Path) -> None:
-        data = encode(path, *options).read_bytes()
-        path.write_bytes(data[: int(len(data) * share)])
-
-    return write
+def truncated(path: Path, share: float, *options: str) -> None:
+    data = encode(path, *options).read_bytes()
+    path.write_bytes(data[: int(len(data) * share)])
 
 
 def corrupt_midstream(path: Path) -> None:
@@ -65,27 +59,25 @@ def corrupt_midstream(path: Path) -> None:
         for at in range(len(data) * 40 // 100 + shift, len(data) * 55 // 100, 37):
             data[at] ^= 0x5A
         path.write_bytes(data)
-        if _refuses(path) and _complains(path):
+        if _is_noticed(path):
             return
     raise AssertionError(f"no damage of {path.name} is heard")
 
 
-def _refuses(path: Path) -> bool:
+def _is_noticed(path: Path) -> bool:
     try:
-        return not pts_of(path)
-    except (av.error.InvalidDataError, IndexError) as error:  # a stream of noise: IndexError
-        return not isinstance(error, IndexError)
-
-
-def _complains(path: Path) -> bool:
-    said = "\n".join(complaints(path))
-    return "decoding MB" in said and ("[matroska" in said or path.suffix == ".ts")
+        pts_of(path)
+    except av.error.InvalidDataError:
+        said = "\n".join(complaints(path))
+        return "decoding MB" in said and ("[matroska" in said or path.suffix == ".ts")
+    except IndexError:  # a stream made of noise
+        pass
+    return False
 
 
 def audio_first(path: Path) -> None:
-    video = encode(path.with_name("video.mp4"))
-    sound = ("-f", "lavfi", "-i", "sine=duration=2.5")
-    ffmpeg(*sound, "-i", video, "-map", "0", "-map", "1", "-c:v", "copy", path)
+    video, maps = encode(path.with_name("video.mp4")), ("-map", "0", "-map", "1")
+    ffmpeg("-f", "lavfi", "-i", "sine=duration=2.5", "-i", video, *maps, "-c:v", "copy", path)
 
 
 def change_of_size(path: Path) -> None:
@@ -103,7 +95,11 @@ def hidden_start(path: Path) -> None:
 
 
 def lying_count(path: Path) -> None:
-    lie_about_frames(encode(path, "-c:v", "mpeg4", frames=30))
+    """State 100,000 frames in the header of an AVI."""
+    data = bytearray(encode(path, "-c:v", "mpeg4", frames=30).read_bytes())
+    for at in (data.index(b"avih") + 24, data.index(b"strh") + 40):
+        data[at : at + 4] = (100_000).to_bytes(4, "little")
+    path.write_bytes(data)
 
 
 def huge_declared_size(path: Path) -> None:
@@ -132,8 +128,8 @@ ODD = ("-vf", "scale=107:61")
 CLIPS: dict[str, Callable[[Path], object]] = {  # by file name: what writes it
     "01_empty.mp4": lambda path: path.write_bytes(b""),
     "02_text.mp4": lambda path: path.write_text("a text, which has the name of a video by mistake"),
-    "03_truncated_no_moov.mp4": truncated(0.6),
-    "04_truncated_faststart.mp4": truncated(0.55, "-movflags", "+faststart"),
+    "03_truncated_no_moov.mp4": lambda path: truncated(path, 0.6),
+    "04_truncated_faststart.mp4": lambda path: truncated(path, 0.55, "-movflags", "+faststart"),
     "05_corrupt_midstream.mkv": corrupt_midstream,
     "06_corrupt_midstream.ts": corrupt_midstream,
     "07_vfr.mp4": lambda path: write_video(path, VARIABLE),
@@ -160,6 +156,15 @@ CLIPS: dict[str, Callable[[Path], object]] = {  # by file name: what writes it
     "28_real_8192x8192.mp4": real_8192,
     "29_gray_ffv1.mkv": encoded("-c:v", "ffv1", "-pix_fmt", "gray", frames=15),
 }
+
+
+def clips(kind: str, request: pytest.FixtureRequest) -> list[Path]:
+    """All that can be read, but for the huge one: "made" here, or "real" ones of shared data."""
+    numbers = [number for number in (*DAMAGED, *WHOLE) if number != HUGE]
+    if kind == "made":
+        return [make(request.getfixturevalue("tmp_path"), number) for number in numbers]
+    folder = request.getfixturevalue("shared") / "data/videos/nasty"
+    return [next(folder.glob(f"{number}_*")) for number in numbers]
 
 
 def make(folder: Path, number: str) -> Path:

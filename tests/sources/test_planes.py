@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import struct
-from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from tests.conftest import night
 
 from ..attacks.mutants import make_mutants, make_seeds
 from .clips import HEIGHT, WIDTH, cut, hurt, pts_of, write_video
-from .nasty import DAMAGED, HUGE, WHOLE, make
+from .nasty import KINDS, clips
 from .oddities import ODDITIES, PICTURES, ffmpeg
 
 DECODERS = ["auto", "av"]
@@ -415,9 +414,12 @@ def test_mutants_give_the_frames_and_counts_of_the_careful_reader(folder: Path) 
     assert taken_over > 5
 
 
-def count_planes(paths: Iterable[Path]) -> int:
-    """Compare with the careful reader. Return how many clips were read as planes."""
-    as_planes = 0
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_nasty_clips_give_the_same_frames(request: pytest.FixtureRequest, kind: str) -> None:
+    as_planes, paths = 0, clips(kind, request)
+    if kind == "real":  # three in which frames were lost in silence
+        paths += sorted((request.getfixturevalue("shared") / "data/attacks").glob("*[0-9].mkv"))
     for path in paths:
         exact_frames, exact = read_all(path, decoder="av", pixels="bgr")
         frames, source = read_all(path)
@@ -432,21 +434,4 @@ def count_planes(paths: Iterable[Path]) -> int:
                 continue
             for one, other in zip(frames, exact_frames, strict=True):  # it changes its size
                 assert np.abs(one.image.astype(int) - other.image).mean() < 2
-    return as_planes
-
-
-USUAL = [number for number in (*DAMAGED, *WHOLE) if number != HUGE]
-
-
-@pytest.mark.slow
-def test_nasty_clips_give_the_same_frames(folder: Path) -> None:
-    assert count_planes(make(folder, number) for number in USUAL) == 18
-
-
-@pytest.mark.slow
-def test_real_clips_give_the_same_frames(shared: Path) -> None:
-    """Also three in which frames were lost in silence."""
-    real = [next((shared / "data/videos/nasty").glob(f"{number}_*")) for number in USUAL]
-    attacks = shared / "data/attacks"
-    assert count_planes(real) > 10
-    assert count_planes(attacks / f"{name}.mkv" for name in ("h2", "k12", "k15")) == 0
+    assert as_planes > 10

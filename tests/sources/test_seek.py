@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -18,7 +17,7 @@ from detector.core.sources.video import _seek, av, opencv
 from tests.conftest import CHECKOUT
 
 from .clips import write_video
-from .nasty import DAMAGED, HUGE, WHOLE, make
+from .nasty import KINDS, clips
 
 Frames = list[tuple[int, int, bytes]]
 
@@ -130,50 +129,41 @@ def test_in_doubt_the_file_is_decoded(
     assert len(one[0]) > 10
 
 
-def sought_in(paths: Iterable[Path], monkeypatch: pytest.MonkeyPatch) -> int:
-    """Read healthy and damaged clips both ways. Return how many had a key frame to take."""
-    sought = 0
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_nasty_clips(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Healthy and damaged, whether there is a key frame to take or not."""
+    sought, paths = 0, clips(kind, request)
+    if kind == "real":
+        paths += (request.getfixturevalue("shared") / "data/attacks").glob("*.[ma]*")
     for path in paths:
-        try:
-            starts = times_in(path, "0.55", "0.9")
-        except SourceError:
-            continue
+        starts = times_in(path, "0.55", "0.9")
         # Of damage, cv2's threads patch up something else each time.
         first = "av" if path.name == "h2.mkv" else "auto"
         for decoder, start in zip((first, "av"), starts, strict=True):
             one, other = both_ways(path, decoder, start, monkeypatch)
             assert one == other, (path.name, decoder, start)
             sought += seeks(path, decoder, start)
-    return sought
+    assert sought == 2  # most have one key frame
 
 
 @pytest.mark.slow
-def test_every_nasty_clip(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = [number for number in (*DAMAGED, *WHOLE) if number != HUGE]
-    assert sought_in((make(folder, number) for number in numbers), monkeypatch) == 2  # of 26
-
-
-def last_frames_agree(path: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
-    with sources.open(str(path)) as source:
-        assert source.info.duration_s is not None
-        start = Fraction(int(source.info.duration_s * 10) - 5, 10)
-    one, other = both_ways(path, "auto", start, monkeypatch, 5)
-    return bool(one == other and len(one[0]) == 5)
-
-
-@pytest.mark.slow
-def test_the_last_frames_of_a_long_video(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert last_frames_agree(CHECKOUT / "videos" / "street.mp4", monkeypatch)
-
-
-@pytest.mark.slow
-def test_real_clips(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = shared / "data/videos"
-    clips = [*(folder / "nasty").glob("[012]*"), *(shared / "data/attacks").glob("*.[ma]*")]
-    found = sought_in((path for path in clips if not path.name.startswith(HUGE)), monkeypatch)
-    assert found == 2  # most have one key frame
+@pytest.mark.parametrize("kind", KINDS)
+def test_last_frames_of_long_videos(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    folder = CHECKOUT / "videos"
+    if kind == "real":
+        folder = request.getfixturevalue("shared") / "data/videos"
     for path in folder.glob("*.mp4"):
-        assert last_frames_agree(path, monkeypatch), path
+        with sources.open(str(path)) as source:
+            assert source.info.duration_s is not None
+            start = Fraction(int(source.info.duration_s * 10) - 5, 10)
+        one, other = both_ways(path, "auto", start, monkeypatch, 5)
+        assert one == other
+        assert len(one[0]) == 5
 
 
 def test_what_lies_before_is_not_decoded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
