@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.command import COMMAND, assert_one_line_error, detect_video
 from tests.sources.clips import write_video
+from tests.sources.nasty import make
 
 
 def shell(
@@ -124,8 +125,8 @@ def test_a_document_is_alone_on_standard_output(tmp_path):
 
 
 @pytest.mark.slow
-def test_quiet_still_says_what_is_wrong_with_a_damaged_source(shared, tmp_path):
-    clip = shared / "data/videos/nasty/05_corrupt_midstream.mkv"
+def test_quiet_still_says_what_is_wrong_with_a_damaged_source(tmp_path):
+    clip = make(tmp_path, "05")
     process = detect_video(clip, "--engine", "null", "--quiet", "--save", "jsonl", cwd=tmp_path)
     assert process.stdout == ""
     assert_one_line_error(process, 7, clip.name)

@@ -288,9 +288,11 @@ def both_ways(
     "name", ["street", "traffic", *(night(one) for one in CLIPS if one != "traffic")]
 )
 def test_detections_and_colours_of_both_ways(
-    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    path = STREET if name == "street" else shared / f"data/videos/{name}.mp4"
+    path = STREET
+    if name != "street":
+        path = request.getfixturevalue("shared") / f"data/videos/{name}.mp4"
     planes, bgr = both_ways(
         path, tmp_path, monkeypatch, engine="ort", frames=FRAMES, conf=CONF - EDGE
     )

@@ -84,10 +84,10 @@ def hurt(path: Path, *numbers: int) -> Path:
     """
     with av.open(str(path)) as container:
         packets = [packet for packet in container.demux(video=0) if packet.size]
-    told = _complaints(path)
+    told = complaints(path)
     for packet in (packets[number] for number in numbers):
         whole, half, seed = path.read_bytes(), packet.size // 2, 0
-        while len(heard := _complaints(path)) <= len(told):
+        while len(heard := complaints(path)) <= len(told):
             seed += 1
             noise = random.Random(seed).randbytes(packet.size - half)
             end = packet.pos + packet.size
@@ -96,9 +96,16 @@ def hurt(path: Path, *numbers: int) -> Path:
     return path
 
 
-def _complaints(path: Path) -> list[str]:
+def complaints(path: Path) -> list[str]:
     line = ["ffmpeg", "-v", "error", "-i", str(path), "-f", "null", "-"]
     return subprocess.run(line, capture_output=True, text=True, check=False).stderr.splitlines()
+
+
+def count_by_ffmpeg(path: Path) -> int:
+    line = ["ffmpeg", "-v", "quiet", "-nostdin", "-i", str(path), "-map", "0:v:0"]
+    line += ["-fps_mode", "passthrough", "-f", "framecrc", "-"]
+    lines = subprocess.run(line, capture_output=True, text=True, check=True).stdout.splitlines()
+    return sum(not line.startswith("#") for line in lines)
 
 
 def cut(path: Path, share: float) -> Path:

@@ -55,28 +55,10 @@ def open_gop(path: Path, *options: str) -> int:
     return len(packets) - second_key - len(leading)
 
 
-def edit_list(path: Path) -> int:
-    """An edit list hides the first six of the stored frames."""
-    whole = path.with_name(f"whole-{path.name}")
-    encode(whole, "-c:v", "libx264", "-bf", "2", "-g", "50")
-    ffmpeg("-ss", "0.24", "-i", whole, "-c", "copy", path)
-    return FRAMES - 6
-
-
 def longer_sound(path: Path) -> int:
     """The duration of the container is that of its sound."""
     sound = ["-f", "lavfi", "-i", "sine=duration=3", "-c:a", "aac"]
     ffmpeg(*PICTURES, *sound, "-pix_fmt", "yuv420p", "-c:v", "libx264", path)
-    return FRAMES
-
-
-def lying_count(path: Path) -> int:
-    """The header states 100,000 frames."""
-    encode(path, "-c:v", "mpeg4")
-    data = bytearray(path.read_bytes())
-    for at in (data.index(b"avih") + 24, data.index(b"strh") + 40):
-        data[at : at + 4] = (100_000).to_bytes(4, "little")
-    path.write_bytes(data)
     return FRAMES
 
 
@@ -244,10 +226,8 @@ ODDITIES: dict[str, Callable[[Path], int]] = {
     "h264-fields.mp4": h264_fields,
     "h264-mbaff.ts": _encoded("-c:v", "libx264", "-flags", "+ilme+ildct"),
     "mpeg2-fields.mpg": mpeg2_fields,
-    "edit-list.mp4": edit_list,
     "longer-sound.mp4": longer_sound,
     "longer-sound.mkv": longer_sound,
-    "lying-count.avi": lying_count,
     "open-gop-h264.ts": _open_gop(*X264_OPEN),
     "open-gop-h264.mkv": _open_gop(*X264_OPEN),
     "open-gop-hevc.ts": _open_gop(*X265_OPEN),

@@ -40,6 +40,7 @@ from tests.conftest import CHECKOUT
 from tests.waiting import PATIENCE_S, wait_for
 
 from .clips import cut, write_sound, write_video
+from .nasty import make
 
 STREET = CHECKOUT / "videos" / "street.mp4"
 
@@ -177,21 +178,14 @@ def test_stride_and_limit(clip: Path, pipe: Any) -> None:
 
 
 @pytest.mark.slow
-def test_damage_counts_as_in_files(shared: Path, pipe: Any) -> None:
+def test_damage_counts_as_in_files(tmp_path: Path, pipe: Any) -> None:
     """Every clip that can be read from front to back, healthy or not."""
-    seen = 0
-    for path in sorted((shared / "data/videos/nasty").iterdir()):
-        if not path.suffix.startswith((".m", ".a", ".t", ".w")) or path.name.startswith("28_"):
-            continue
-        try:
-            wanted, of_file = read(path, decoder="av")
-            with pipe(path.read_bytes()):
-                frames, source = read("-")
-        except SourceError:
-            continue
+    for number in ("04", "05", "06", "07", "08", "10", "15", "19", "22", "23", "25", "29"):
+        path = make(tmp_path, number)
+        wanted, of_file = read(path, decoder="av")
+        with pipe(path.read_bytes()):
+            frames, source = read("-")
         assert (frames, source.counts) == (wanted, of_file.counts), path.name
-        seen += 1
-    assert seen == 11
 
 
 def test_what_cannot_be_checked_is_said(clip: Path, pipe: Any) -> None:

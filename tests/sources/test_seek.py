@@ -14,8 +14,10 @@ import pytest
 from detector.core import sources
 from detector.core.errors import SourceError
 from detector.core.sources.video import _seek, av, opencv
+from tests.conftest import CHECKOUT
 
 from .clips import write_video
+from .nasty import KINDS, clips
 
 Frames = list[tuple[int, int, bytes]]
 
@@ -128,17 +130,16 @@ def test_in_doubt_the_file_is_decoded(
 
 
 @pytest.mark.slow
-def test_every_shared_clip(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_nasty_clips(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     """Healthy and damaged, whether there is a key frame to take or not."""
-    sought = 0
-    clips = [*(shared / "data/videos/nasty").iterdir(), *(shared / "data/attacks").iterdir()]
-    for path in sorted(clips):
-        if path.suffix in (".md", ".yaml", "") or path.name.startswith("28_"):
-            continue
-        try:
-            starts = times_in(path, "0.55", "0.9")
-        except SourceError:
-            continue
+    sought, paths = 0, clips(kind, request)
+    if kind == "real":
+        paths += (request.getfixturevalue("shared") / "data/attacks").glob("*.[ma]*")
+    for path in paths:
+        starts = times_in(path, "0.55", "0.9")
         # Of damage, cv2's threads patch up something else each time.
         first = "av" if path.name == "h2.mkv" else "auto"
         for decoder, start in zip((first, "av"), starts, strict=True):
@@ -149,18 +150,20 @@ def test_every_shared_clip(shared: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["bench_720p", "people", "person-bicycle-car-detection", "traffic"]
-)
-def test_shared_videos(name: str, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their last frames."""
-    path = shared / f"data/videos/{name}.mp4"
-    with sources.open(str(path)) as source:
-        assert source.info.duration_s is not None
-        start = Fraction(int(source.info.duration_s * 10) - 5, 10)
-    one, other = both_ways(path, "auto", start, monkeypatch, 5)
-    assert one == other
-    assert len(one[0]) == 5
+@pytest.mark.parametrize("kind", KINDS)
+def test_last_frames_of_long_videos(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    folder = CHECKOUT / "videos"
+    if kind == "real":
+        folder = request.getfixturevalue("shared") / "data/videos"
+    for path in folder.glob("*.mp4"):
+        with sources.open(str(path)) as source:
+            assert source.info.duration_s is not None
+            start = Fraction(int(source.info.duration_s * 10) - 5, 10)
+        one, other = both_ways(path, "auto", start, monkeypatch, 5)
+        assert one == other
+        assert len(one[0]) == 5
 
 
 def test_what_lies_before_is_not_decoded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

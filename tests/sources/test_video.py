@@ -90,9 +90,7 @@ def test_variable_frame_rate(folder, decoder, suffix):
     ("name", "codec", "options"),
     [
         ("b.avi", "libx264", {"bf": "2"}),  # AVI has no pts; the last ones are nobody's
-        ("b.ts", "libx264", {"bf": "2"}),
         ("raw.h264", "libx264", {"bf": "2"}),  # no timestamp at all
-        ("m.avi", "mjpeg", {"strict": "unofficial"}),
         (
             "pq.mp4",
             "libx264",
