@@ -480,6 +480,7 @@ def test_the_survey_counts_what_is_shown(folder: Path) -> None:
 @pytest.mark.slow
 def test_two_processes() -> None:
     """Six seconds of what ``scripts/split_check`` does with twenty minutes."""
+    subprocess.run(["ffmpeg", "-version"], capture_output=True, check=True)  # else it skips
     clip, model = (
         "--minutes 0.1 --gop 30 --width 160",
         "--engine ort --precision fp32 --size 256x160",

@@ -29,6 +29,7 @@ TASK = Task(name="sub/a.mp4", path="/in/sub/a.mp4", version="10-1")
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
+    pytest.importorskip("pyarrow", reason="machine: pyarrow is not installed")
     return tampering.make_job(tmp_path_factory.mktemp("tampered") / "job")
 
 
@@ -158,7 +159,7 @@ def test_results_do_not_go_through_a_link(outputs, tmp_path):
 
 
 def test_a_partition_does_not_go_through_a_link(outputs, record, tmp_path):
-    pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow", reason="machine: pyarrow is not installed")
     (tmp_path / "elsewhere/detections.parquet").write_text("mine")
     place = dataset.partition(outputs.place, TASK.name)
     place.parent.mkdir()

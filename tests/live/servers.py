@@ -367,9 +367,11 @@ def lossy_relay(to_port: int, lost: float, seed: int = 1) -> Iterator[int]:
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
-        yield relay.getsockname()[1]
-        ended.set()
-        thread.join()
+        try:
+            yield relay.getsockname()[1]
+        finally:
+            ended.set()
+            thread.join()
 
 
 @contextmanager
@@ -378,7 +380,7 @@ def mpeg_ts(clip: Path, url: str) -> Iterator[subprocess.Popen[bytes]]:
     ``http://127.0.0.1:P/x``."""
     program = shutil.which("ffmpeg")
     if program is None:
-        pytest.skip("no ffmpeg: apt install ffmpeg")
+        pytest.skip("machine: ffmpeg is not installed")
     listen = ["-listen", "1"] if url.startswith("http") else []
     process = subprocess.Popen(
         [
