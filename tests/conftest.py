@@ -39,7 +39,7 @@ os.environ["DETECT_VIDEO_SELF_TIMING"] = "0"
 
 PARTS = 5  # processes of scripts/test
 # From elsewhere: a test that starts one skips where it is not installed.
-PROGRAMS = ("ffmpeg", "ffprobe", "gcc", "git", "openssl", "node")
+PROGRAMS = ("ffmpeg", "ffprobe", "gcc", "git", "openssl", "node", "systemd-analyze", "zsh", "fish")
 REASONS = 8  # of skips, in the last lines
 # Of the scheduler, as the tests began.
 ORDINARY = os.sched_getscheduler(0) if hasattr(os, "sched_getscheduler") else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import ssl
 import subprocess
@@ -126,8 +125,6 @@ def test_absent_libraries(monkeypatch, name):
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
-    if shutil.which("openssl") is None:
-        pytest.skip("machine: no openssl to make a certificate with")
     folder = tmp_path_factory.mktemp("tls")
     for name in ("one", "other"):
         words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2".split()

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 
 import click
-import pytest
 import yaml
 
 from detector.core.commands.detect import command
@@ -44,8 +42,6 @@ def test_every_option_is_one():
 def test_the_unit(tmp_path):
     assert "SuccessExitStatus=143\n" in UNIT
     assert "ExecReload=/bin/kill -USR1 $MAINPID\n" in UNIT
-    if shutil.which("systemd-analyze") is None:
-        pytest.skip("machine: no systemd-analyze")
     file = tmp_path / "detect-video.service"
     file.write_text(re.sub(r"/opt/\S+/detect-video\b", "/bin/true", UNIT))
     words = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", file]
