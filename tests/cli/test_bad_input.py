@@ -251,27 +251,6 @@ def test_an_existing_file_is_replaced_only_by_a_whole_one(folder, model, clip, t
     assert len(decoded(target)) == 3
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 300 kB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", folder], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("machine: mounting a tmpfs is not allowed here")
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True)
-
-
-@pytest.mark.slow
-def test_full_disk(model, small_disk, tmp_path):
-    process = detect_video(STREET, "--model", model, "-o", f"{small_disk}/", cwd=tmp_path)
-    assert_one_line_error(process, 6, "disk")
-    assert final_files(small_disk) == []
-
-
 def started(arguments, cwd):
     """A running command that has written some frames."""
     process = start(*arguments, cwd=cwd)
@@ -318,26 +297,3 @@ def test_kill_9_leaves_no_file_under_a_final_name(model, long_clip, tmp_path):
     [rows] = tmp_path.glob("*.partial.jsonl")
     assert rows.read_bytes().endswith(b"\n")
     assert len(rows_of(rows)) > 20
-
-
-@pytest.mark.slow
-def test_a_session_that_cannot_be_written_hides_nothing(model, clip, small_disk, tmp_path):
-    """The session's files do not fit: the outputs are whole, the tables are printed, exit 6."""
-    (small_disk / "ballast").write_bytes(bytes(296 * 1024))
-    process = detect_video(
-        clip,
-        "--model",
-        model,
-        "--frames",
-        60,
-        "--save",
-        "jsonl",
-        "--run-dir",
-        small_disk / "run",
-        cwd=tmp_path,
-    )
-    assert process.returncode == 6
-    assert "end to end" in process.stdout
-    assert "Traceback" not in process.stderr
-    assert str(small_disk / "run") in process.stderr
-    assert len(rows_of(tmp_path / "clip-detected.jsonl")) == 60

@@ -22,8 +22,9 @@ import numpy as np
 import pytest
 
 from detector.core.cli.group import cli
-from tests.cli.command import cli_runner
+from tests.cli.command import assert_one_line_error, cli_runner, detect_video, rows_of
 from tests.cli.small import CFG
+from tests.conftest import CHECKOUT
 from tests.sources.clips import write_video
 
 PAGE = 4096
@@ -233,3 +234,27 @@ def test_other_commands_on_a_full_disk(
             assert {one.name for one in disk.iterdir()} == {path.name, "ballast"}
         assert 0 < failed < 6, suffix
         path.unlink()
+
+
+@pytest.mark.slow
+def test_a_session_that_cannot_be_written_hides_nothing(
+    inputs: Path, disk: Path, tmp_path: Path
+) -> None:
+    """The session's files do not fit: the outputs are whole, the tables are printed, exit 6."""
+    leave(disk, PAGE)
+    line = (inputs / "in.mp4", "--model", inputs / "x.cfg", "--save", "jsonl")
+    process = detect_video(*line, "--run-dir", disk / "run", cwd=tmp_path)
+    assert process.returncode == 6
+    assert "end to end" in process.stdout
+    assert "Traceback" not in process.stderr
+    assert str(disk / "run") in process.stderr
+    assert len(rows_of(tmp_path / "in-detected.jsonl")) == FRAMES
+
+
+@pytest.mark.slow
+def test_an_output_that_does_not_fit(disk: Path, tmp_path: Path) -> None:
+    leave(disk, 75 * PAGE)
+    street = CHECKOUT / "videos" / "street.mp4"
+    process = detect_video(street, "--engine", "null", "-o", f"{disk}/", cwd=tmp_path)
+    assert_one_line_error(process, 6, "disk")
+    assert [path for path in disk.glob("street*") if "partial" not in path.name] == []

@@ -120,6 +120,7 @@ def test_damaged(clip, number):
         assert [frame.index for frame in again] == list(range(len(frames)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", SMALL)
 def test_whole(clip, number):
     """Rotation, odd sizes, 10 bit, grey, the change of size in 22: PyAV's pictures are cv2's, to
@@ -173,6 +174,7 @@ def test_rotation_is_applied_and_pixel_aspect_kept(clip):
     assert (wide.width, wide.height, wide.sample_aspect_ratio) == (120, 90, Fraction(16, 9))
 
 
+@pytest.mark.slow
 def test_stride_over_the_take_over(clip):
     last = count_by_ffmpeg(clip("04")) - 1
     source = sources.open(str(clip("04")), stride=9)
