@@ -192,15 +192,7 @@ def test_a_plain_loop_is_without_what_others_did_to_it(others_s, ready_s, ms):
 @pytest.mark.slow
 def test_the_limit_of_the_null_engine_end_to_end():
     street = str(CHECKOUT / "videos/street.mp4")
-    options = [
-        "--network",
-        "street@608x352",
-        "--engines",
-        "null",
-        "--precisions",
-        "fp32",
-        "--quick",
-    ]
+    options = [*"--network street@608x352 --engines null --precisions fp32 --quick".split()]
     done = CliRunner().invoke(limit.limit, ["--clip", street, *options], catch_exceptions=False)
     assert done.exit_code == 0
     row = next(line for line in done.output.splitlines() if line.startswith("| street@"))

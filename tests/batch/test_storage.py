@@ -280,16 +280,7 @@ def test_a_job_of_the_command_line(store, wire, tmp_path):
     for name in ("in/a.mp4", "in/sub/b.mp4"):
         upload(store, tmp_path, name)
     store.pipe_file("videos/in/text.mp4", b"no video")
-    words = (
-        "batch",
-        "s3://videos/in/",
-        "-o",
-        "s3://videos/out",
-        "--model",
-        "x.cfg",
-        "--engine",
-        "null",
-    )
+    words = (*"batch s3://videos/in/ -o s3://videos/out --model x.cfg --engine null".split(),)
     environment = {
         **ENVIRONMENT,
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{wire.port}",

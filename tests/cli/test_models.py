@@ -210,14 +210,7 @@ def test_infer_raw_writes_every_decoded_row(tmp_path):
     process = detect_video(
         "infer-raw",
         path,
-        "--engine",
-        "ort",
-        "--batch",
-        2,
-        "--input",
-        "x.npz",
-        "--output",
-        "y.npz",
+        *"--engine ort --batch 2 --input x.npz --output y.npz".split(),
         cwd=tmp_path,
     )
     assert process.returncode == 0, process.stderr

@@ -165,18 +165,7 @@ def test_a_run_of_an_odd_name_can_be_reported(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copy(CHECKOUT / "videos/street.mp4", name)
     code, said = run(
-        [
-            name,
-            "--engine",
-            "null",
-            "--frames",
-            "8",
-            "--no-video",
-            "--save",
-            "csv,jsonl",
-            "--run-dir",
-            "run",
-        ]
+        [name, *"--engine null --frames 8 --no-video --save csv,jsonl --run-dir run".split()]
     )
     assert (code, said) == (0, "")
     for kind in ("html", "table", "json", "csv", "trace"):

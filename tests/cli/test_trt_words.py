@@ -69,34 +69,14 @@ def reference(tmp_path_factory) -> list[list[dict]]:
 def test_detections_are_onnx_runtimes(monkeypatch, reference, major, memory):
     machine = install(monkeypatch, major, memory)
     summary = run(
-        STREET,
-        "--engine",
-        "trt",
-        "--frames",
-        8,
-        "--no-video",
-        "--device-memory",
-        memory,
-        "--batch",
-        2,
+        STREET, *"--engine trt --frames 8 --no-video --batch 2 --device-memory".split(), memory
     )
     assert_same(rows(summary["outputs"]["jsonl"]), reference)
     assert machine.device.allocations == {}
     assert len(machine.fake.builds) == 1
     assert f"device memory by {memory}" in " ".join(summary["notes"])
     assert summary["fps"]["device"] > 0
-    run(
-        STREET,
-        "--engine",
-        "trt",
-        "--frames",
-        1,
-        "--no-video",
-        "--device-memory",
-        memory,
-        "--batch",
-        2,
-    )
+    run(STREET, *"--engine trt --frames 1 --no-video --batch 2 --device-memory".split(), memory)
     assert len(machine.fake.builds) == 1  # the plan was kept
 
 

@@ -167,7 +167,7 @@ class Engine:
     install: ClassVar[str] = ""
     """The command that installs the library."""
     gain: ClassVar[str] = ""
-    """What it brings to a CPU that runs without it, as measured; "" for nothing to speak of."""
+    """What it was measured to bring to runs on a CPU (docs/performance.md); "" for nothing."""
     auto: ClassVar[AutoChoice] = AutoChoice(0, "")
     auto_in: ClassVar[Mapping[str, AutoChoice]] = NONE
     """Precision -> what stands in place of ``auto`` there."""

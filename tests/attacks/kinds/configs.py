@@ -46,17 +46,7 @@ def make(random: Random) -> Case:
         files["n.names"] = damage_text(random, NAMES, ("person",))
     else:
         return _described(random)
-    argv = (
-        "in.mp4",
-        "--config",
-        "o.yaml",
-        "--engine",
-        "null",
-        "--model",
-        "dots.onnx",
-        "--save",
-        "jsonl",
-    )
+    argv = (*"in.mp4 --config o.yaml --engine null --model dots.onnx --save jsonl".split(),)
     if random.random() < 0.3:
         argv = (*argv, "--names", "n.names", "--json")
     return Case(files, (*argv, *ENGINES), frozenset({0, 2, 4}))

@@ -197,13 +197,7 @@ def profiled(*arguments) -> dict:
     asked = [
         "profile",
         STREET,
-        "--engine",
-        "trt",
-        "--frames",
-        4,
-        "--only",
-        "layers,roofline",
-        "--json",
+        *"--engine trt --frames 4 --only layers,roofline --json".split(),
         *arguments,
     ]
     result = CliRunner().invoke(cli, [str(argument) for argument in asked])

@@ -224,15 +224,7 @@ def test_labels_give_evals_own_figures(tmp_path):
     process = detect_video(
         "eval",
         LABELS,
-        "--frames",
-        6,
-        "--stride",
-        2,
-        "--size",
-        "128x64",
-        "--engine",
-        "ort",
-        "--json",
+        *"--frames 6 --stride 2 --size 128x64 --engine ort --json".split(),
         cwd=tmp_path,
     )
     (wanted,) = json.loads(process.stdout)["results"]
@@ -267,13 +259,7 @@ def test_labels_of_pictures_and_a_mapping(tmp_path):
         "pictures",
         "--labels",
         labels,
-        "--mapping",
-        "map.yaml",
-        "--engine",
-        "null",
-        "--rounds",
-        1,
-        "--json",
+        *"--mapping map.yaml --engine null --rounds 1 --json".split(),
         cwd=tmp_path,
     )
     labels, ap, _ = ap_of(process)

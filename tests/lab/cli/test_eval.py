@@ -80,16 +80,7 @@ def test_a_session_holds_ledger_figures_and_plots(tmp_path):
 def test_several_engines_and_what_they_differ(tmp_path):
     pytest.importorskip("torch", reason="machine: torch is not installed")
     process = detect_video(
-        "eval",
-        LABELS,
-        "--frames",
-        4,
-        "--engine",
-        "ort,torch",
-        "--json",
-        "--run-dir",
-        "r",
-        cwd=tmp_path,
+        "eval", LABELS, *"--frames 4 --engine ort,torch --json --run-dir r".split(), cwd=tmp_path
     )
     first, second = figures(process)
     assert (first["engine"], second["engine"]) == ("ort", "torch")
@@ -152,13 +143,7 @@ def test_the_gate(tmp_path):
     arguments = (
         "eval",
         LABELS,
-        "--frames",
-        3,
-        "--stride",
-        8,
-        "--engine",
-        "ort",
-        "-q",
+        *"--frames 3 --stride 8 --engine ort -q".split(),
     )  # the first three are all found
     assert detect_video(*arguments, "--min-ap50", 0.5, cwd=tmp_path).returncode == 0
     process = detect_video(*arguments, "--min-ap50", 0.999, cwd=tmp_path)

@@ -39,15 +39,7 @@ def test_an_engine_without_layers_says_so(tmp_path):
     done = detect_video(
         "profile",
         STREET,
-        "--frames",
-        4,
-        "--engine",
-        "null",
-        "--run-dir",
-        "run",
-        "--only",
-        "layers,roofline",
-        "--json",
+        *"--frames 4 --engine null --run-dir run --only layers,roofline --json".split(),
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
