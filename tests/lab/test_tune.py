@@ -75,6 +75,7 @@ def machine(monkeypatch):
     monkeypatch.setattr(module, "usable_cores", lambda: 2)
     monkeypatch.setattr(engines, "usable", lambda: {"ort": None, "torch": None, "trt": "is absent"})
     monkeypatch.setattr(engines, "graph_wanted", graph_wanted)
+    monkeypatch.setattr(engines, "suggest_library", lambda device: None)
 
 
 def search(job: Job, config: Config = DEFAULT, floor: float = 0.97, seconds: float = 60.0):
@@ -165,6 +166,11 @@ def test_it_says_that_it_had_no_time():
     found = search(Job(by_rules), seconds=1)
     assert found.settings == {}
     assert ["--seconds" in note for note in found.notes] == [True]
+
+
+def test_an_absent_library_that_would_be_faster_is_named(monkeypatch):
+    monkeypatch.setattr(engines, "suggest_library", lambda device: f"install it for {device}")
+    assert "install it for auto" in search(Job(by_rules)).notes
 
 
 def test_where_nothing_is_found_only_fp32_is_taken():

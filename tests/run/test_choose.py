@@ -43,6 +43,7 @@ FOUND = {
 def machine(monkeypatch):
     """Engines in known versions on a known machine; ort is what auto takes by rank."""
     monkeypatch.setattr(engines, "choose_by_rank", lambda *_: ("ort", "engine ort: by rank"))
+    monkeypatch.setattr(engines, "suggest_library", lambda device: None)
     monkeypatch.setattr(engines, "usable", lambda: dict.fromkeys(HERE))
     monkeypatch.setattr(measurements, "library_version", HERE.get)
     set_machine(monkeypatch, "C")

@@ -90,6 +90,7 @@ def ticks(monkeypatch) -> Ticks:
     monkeypatch.setattr(self_timing, "NVIDIA_DRIVER", Path("/no/driver"))
     set_flags(monkeypatch, "avx_vnni", "amx_bf16")
     monkeypatch.setattr(engines, "choose_by_rank", lambda *_: ("ort", "engine ort: by rank"))
+    monkeypatch.setattr(engines, "suggest_library", lambda device: None)
     monkeypatch.setattr(engines, "usable", lambda: dict.fromkeys(measurements.TIMED))
     monkeypatch.setattr(measurements, "library_version", lambda name: f"{name} 1.0")
     monkeypatch.setattr(measurements, "this_machine", lambda: MeasuredMachine("C", "f", 2, None))
