@@ -11,8 +11,8 @@ stands where the types meet. These stay float32:
 - For bfloat16 the conversion from u8, which goes through float32 first, and ``sensitive_nodes``.
 
 ``sensitive_nodes`` are those that bfloat16, with its eight bits, hurts most. Engines that convert a
-graph to bfloat16 themselves keep the same ones. Measured in docs/quantisation.md, "bf16, and what
-its mismatches are":
+graph to bfloat16 themselves keep the same ones. Measured in docs/quantisation.md, "bf16 and its
+mismatches":
 
 - Thin convolutions (depthwise ones, and the first one) with their activations: matrix units gain
   nothing on them.

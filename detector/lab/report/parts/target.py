@@ -86,7 +86,7 @@ HOW = How(
     "what reaches so many FPS",
     "Each set ran in a process of its own with all that it writes; the one that is named ran in "
     "turns with the defaults, and reached the target in each round.",
-    "What reaches so many FPS",
+    "Reach a target FPS",
 )
 PARTS = (
     Part(
