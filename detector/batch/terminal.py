@@ -110,7 +110,7 @@ def print_result(console: SafeConsole, result: BatchResult) -> None:
     if items.retried:
         parts.append(f"{items.retried} tried again")
     if items.damaged:
-        parts.append(f"{items.damaged} of damaged sources")
+        parts.append(f"{items.damaged} from damaged sources")
     if items.left:
         parts.append(f"{items.left} left")
     console.print(Text(f"{result.output}: {', '.join(parts)}", style="bold"))
@@ -121,8 +121,8 @@ def print_result(console: SafeConsole, result: BatchResult) -> None:
     if result.failures:
         console.print(draw_table(console, _failures(result)))
         if (more := len(result.failures) - MOST_FAILURES) > 0:
-            console.print(Text(f"... and {more} more: {result.output}/failures.jsonl has all"))
-        console.print(Text("Nothing else was hindered by these. --resume tries them again."))
+            console.print(Text(f"... and {more} more: see {result.output}/failures.jsonl"))
+        console.print(Text("All other items were unaffected. --resume tries these again."))
     if result.report is not None:
         print_report(console, result.report)
     if not result.running and result.frames:
@@ -147,7 +147,7 @@ def _settings(settings: JobSettings) -> str:
         canvas = f"about {canvas} in the shape of each source"
     return (
         f"{settings.model} {canvas}, {runtime['engine']} {runtime['precision']}, batch "
-        f"{runtime['batch']}, {counted(runtime['threads'], 'thread')} a request"
+        f"{runtime['batch']}, {counted(runtime['threads'], 'thread')} per request"
     )
 
 
