@@ -48,7 +48,7 @@ STEPS = (
         20,
     ),
     Step("asserted", "failing", "a device-side assert keeps the session", 40, 15),
-    Step("limited", "failing", "too little memory is refused at opening, in one line", 30, 10),
+    Step("limited", "failing", "too little memory is reported at opening, in one line", 30, 10),
     Step("nsys", "tool_steps", "a recording of nsys read by profile --nsys, kernels too", 80, 25),
     Step("gil", "memory_steps", "Python runs while a thread waits for an event", 30, 8),
     Step("memory", "memory_steps", "bytes to the device and back by each provider", 20, 5),
@@ -86,7 +86,7 @@ def sections(steps: Sequence[Step]) -> list[Section]:
 def table(steps: Sequence[Step], seconds: float) -> Iterator[str]:
     """The plan in words: what is certain to run even if every step takes its whole budget, and
     what only runs as far as steps before it end early."""
-    yield f"{seconds:.0f} s; a step that exceeds its budget is ended, and the next one starts"
+    yield f"{seconds:.0f} s; a step that exceeds its budget is stopped, and the next one starts"
     yield "  order  budget  starts by  step"
     sum_s = 0
     for number, step in enumerate(steps, 1):
@@ -94,7 +94,7 @@ def table(steps: Sequence[Step], seconds: float) -> Iterator[str]:
         when = f"{sum_s} s" if sure else "-"
         yield f"  {number:5}  {step.budget_s:4} s  {when:>9}  {step.name}: {step.what}"
         sum_s += step.budget_s
-    yield "  -: it runs if steps before it end early, which most of them do"
+    yield "  -: runs if earlier steps finish early, which most do"
 
 
 Start = Callable[[Step, float, Tell], bool]
@@ -128,7 +128,7 @@ def go_through(
         in_time = start(step, limit, keep)
         took = clock() - begun
         if not in_time:
-            why = "its budget" if limit == step.budget_s else "all that was left"
+            why = "its budget" if limit == step.budget_s else "all the time that was left"
             ended = row(step.what, f"ended after {took:.0f} s, {why}", False)
             keep({**ended, "state": FAIL})
         findings.set_state(step.name, DONE if in_time else ENDED, round(took, 1))
