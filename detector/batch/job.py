@@ -168,8 +168,8 @@ class Job:
             )
         if counts.vanished:
             self.notes.append(
-                f"{counted(counts.vanished, 'result', 'is')} of sources that are gone; --prune "
-                "removes what is"
+                f"{counted(counts.vanished, 'result')} of sources that no longer exist; --prune "
+                "removes them"
             )
         self.notes += self.listing.notes()
         for spec in self.listing.silent:

@@ -167,11 +167,9 @@ def print_report(console: SafeConsole, report: BatchReport) -> None:
         if found:
             console.print(draw_table(console, _files(title, found)))
     if report.stragglers:
-        console.print(
-            Text(f"For the last {report.straggling_s:.1f} s some workers had nothing left to do.")
-        )
+        console.print(Text(f"For the last {report.straggling_s:.1f} s some workers were idle."))
     if report.cpu_share is not None:
-        console.print(Text(f"Items used {report.cpu_share:.0%} of the time of the job's cores."))
+        console.print(Text(f"Items used {report.cpu_share:.0%} of the job's CPU time."))
     if report.forecasts:
         console.print(draw_table(console, Table("forecasts", FORECASTS, report.forecasts)))
     console.print(Text(f"More workers: {report.limit}."))
@@ -236,6 +234,6 @@ def print_dry_run(console: SafeConsole, plan: DryRun) -> None:
         )
     )
     if counts.vanished:
-        console.print(Text(f"{counted(counts.vanished, 'result', 'is')} of sources that are gone"))
+        console.print(Text(f"{counted(counts.vanished, 'result')} of sources that no longer exist"))
     for note in plan.notes:
         console.print(Text(f"note: {note}"))

@@ -92,7 +92,7 @@ PROGRESS_EVERY_S = 1.0
     "progress_to",
     metavar="FILE|-",
     type=Files(),
-    help="Append the progress to FILE every second as a JSON line; - is standard error.",
+    help="Append a JSON line to FILE every second; - is standard error.",
 )
 @click.option("--status", is_flag=True, help="Show the progress of the job in OUT.")
 @click.option("--prune", is_flag=True, help="Delete results whose source no longer exists.")
@@ -115,15 +115,15 @@ def command(
     quiet: bool,
     **flags: Any,
 ) -> int:
-    """Detect objects in many videos, by processes or a cluster.
+    """Detect objects in many videos, with several processes or a cluster.
 
     SOURCES are folders, quoted globs, list files, single files, and the same at s3://, gs:// and
     https://.
 
-    Each video gets a folder OUT/files/PATH with its detections and its annotated video; a marker in
-    it says that it is whole. The job can be killed at any moment and goes on with --resume. A video
-    that crashes or hangs its worker is tried twice and set aside in OUT/failures.jsonl. The exit
-    code is 7 where some failed, and that of the first where none succeeded.
+    Each video gets a folder OUT/files/PATH with its detections, its annotated video and, once these
+    are complete, a marker. A job that was killed continues with --resume. A video that crashes or
+    hangs its worker is tried twice and then listed in OUT/failures.jsonl. The exit code is 7 if
+    some videos failed; if all did, it is that of the first.
     """
     from detector.batch.job import Request
     from detector.batch.listing import parse_shard
