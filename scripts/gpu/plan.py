@@ -52,9 +52,9 @@ STEPS = (
     Step("nsys", "tool_steps", "a recording of nsys read by profile --nsys, kernels too", 80, 25),
     Step("gil", "memory_steps", "Python runs while a thread waits for an event", 30, 8),
     Step("memory", "memory_steps", "bytes to the device and back by each provider", 20, 5),
-    Step("leaks", "memory_steps", "50 times opened and closed: memory and handles", 60, 15),
+    Step("leaks", "memory_steps", "opened and closed 50 times: memory and handles", 60, 15),
     Step("compile", "torch_steps", "torch.compile: agreement, nothing compiled after load", 90, 30),
-    Step("tensorrt", "trt_steps", "build, run, kept plans, layers, refusals", 200, 60),
+    Step("tensorrt", "trt_steps", "build, run, cached plans, layers, refusals", 200, 60),
     Step("trace", "torch_steps", "no wait for the whole device", 30, 10),
     Step("video", "video_steps", "decoding by NVDEC, encoding by NVENC", 40, 10),
     Step(
@@ -128,7 +128,7 @@ def go_through(
         in_time = start(step, limit, keep)
         took = clock() - begun
         if not in_time:
-            why = "its budget" if limit == step.budget_s else "all the time that was left"
+            why = "its budget" if limit == step.budget_s else "all that was left"
             ended = row(step.what, f"ended after {took:.0f} s, {why}", False)
             keep({**ended, "state": FAIL})
         findings.set_state(step.name, DONE if in_time else ENDED, round(took, 1))

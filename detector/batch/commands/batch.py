@@ -115,7 +115,7 @@ def command(
     quiet: bool,
     **flags: Any,
 ) -> int:
-    """Detect objects in many videos, with several processes or a cluster.
+    """Detect objects in many videos, locally or on a cluster.
 
     SOURCES are folders, quoted globs, list files, single files, and the same at s3://, gs:// and
     https://.

@@ -96,7 +96,7 @@ class Tile {
     this.size = make("span", { class: "dim" });
     this.facts = {};
     const list = make("dl", { class: "facts" });
-    for (const [key, label] of [["fps", "FPS / camera FPS"], ["age", "age / p99"], ["dropped", "dropped"], ["outages", "outages"]]) {
+    for (const [key, label] of [["fps", "FPS / camera FPS"], ["age", "age p50 / p99"], ["dropped", "dropped"], ["outages", "outages"]]) {
       this.facts[key] = make("dd", {}, "–");
       list.append(make("div", {}, make("dt", {}, label), this.facts[key]));
     }
