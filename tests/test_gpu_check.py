@@ -311,7 +311,7 @@ REHEARSED = {  # the fewest rows that say rehearsed, and a piece of one that mus
     "memory": (3, "torch: 2 threads x 20 x 1 MB there and back: the same bytes"),
     "leaks": (7, "trt: opened and closed 50 times, GPU memory: +0.0 MB"),
     "compile": (3, "graphs compiled after it, 2 threads: 0"),
-    "tensorrt": (15, "the kept plan is taken: 3 plans, then 3, the same files"),
+    "tensorrt": (15, "the cached plan is used: 3 plans, then 3, the same files"),
     "trace": (1, "the loop's own range is in it"),
     "video": (4, "--encoder nvenc: refused in one line without a GPU"),
     "settings": (3, "torch fp32: settings beside the default"),

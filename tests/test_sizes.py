@@ -68,5 +68,5 @@ def test_a_new_room_has_no_budget_yet(tree: Path) -> None:
     budgets(tree)
     (tree / "detector/lab/new.py").write_text("x = 1\n")
     done = check("--root", str(tree), "--no-run")
-    assert "no budget" in done.stderr
+    assert "without a budget" in done.stderr
     assert done.returncode == 1

@@ -51,9 +51,7 @@ class BucketOutputs:
         """Raises UsageError for what cannot be written."""
         parsed = parse_address(place)
         if parsed.scheme not in STORES:
-            raise UsageError(
-                f"{place}: web servers are read only; give a folder, or s3:// or gs://"
-            )
+            raise UsageError(f"{place}: web servers are read-only; give a folder, s3:// or gs://")
         self._base = parsed._replace(key=parsed.key.strip("/"))
         self.place = str(self._base).rstrip("/")
         self.home = str(_state_folder(self.place))
@@ -243,8 +241,8 @@ class BucketOutputs:
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise OutputError(
-                f"{home}: cannot be made: {error.strerror}; set XDG_STATE_HOME to a folder for the "
-                "manifests of jobs"
+                f"{home}: cannot be created: {error.strerror}; set XDG_STATE_HOME to a folder for "
+                "the manifests of jobs"
             ) from error
         if is_running(self.home):
             return self.home  # nobody has newer ones

@@ -74,8 +74,8 @@ def gather(place: str, name: str, rows: Path) -> None:
             put_in_place(temporary, folder / FILE)
     except (ValueError, KeyError, TypeError) as error:
         raise OutputError(
-            f"{rows}: damaged: no rows of detections; remove its folder, and --resume does the "
-            "item again"
+            f"{rows}: damaged, not rows of detections; remove its folder and use --resume to "
+            "repeat the item"
         ) from error
     finally:
         with suppress(OSError):

@@ -23,7 +23,7 @@ class StageSeconds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """Where the seconds of some items went. ``infer_s``: in which at least one inference ran.
+    """Where the time of some items went. ``infer_s``: seconds in which any inference ran.
     ``waits``: what threads waited for -> seconds."""
 
     infer_s: Duration = 0.0
@@ -34,14 +34,14 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemRecord:
-    """done.json: the marker of an item. Where it stands, the item's results are whole.
+    """done.json: the marker of an item. If it exists, the item's results are complete.
 
-    ``key``: a digest of ``path``, ``version`` and ``settings``. ``version``: size and time of
-    change of the source. ``settings``: a digest of all options that decide what is detected and
-    written, and of the model. ``outputs``: kind -> name in the item's folder. ``exit``: as of a
-    single run; 7 where a part of the source was lost. ``parts``: of which the results were joined,
-    0 for one run; ``seconds`` and ``ledger`` are then those of all parts together. ``sizes``: kind
-    -> bytes, of the outputs that are files.
+    ``key``: a digest of ``path``, ``version`` and ``settings``. ``version``: size and modification
+    time of the source. ``settings``: a digest of the model and of all options that decide what is
+    detected and written. ``outputs``: kind -> name in the item's folder. ``exit``: as of a single
+    run; 7 if a part of the source was lost. ``parts``: number of parts that were joined, 0 for a
+    single run; ``seconds`` and ``ledger`` are sums over all parts. ``sizes``: kind -> bytes, of the
+    outputs that are files.
     """
 
     schema: int = SCHEMA
@@ -77,12 +77,12 @@ class Seal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSettings:
-    """job.json: what every worker obeys, resolved once.
+    """job.json: the settings of every worker, resolved once.
 
-    ``flags`` and ``config_file``: as they were typed. ``asked``: the configuration that they make.
-    ``config``: the same without any ``auto``. ``digest``: see ``ItemRecord.settings``. ``canvas``:
-    "source" where each item's network input has the shape of its source, at about the area of
-    ``model_input``; None where all items have ``model_input``.
+    ``flags`` and ``config_file``: as given by the user. ``asked``: the resulting configuration.
+    ``config``: the same with every ``auto`` resolved. ``digest``: see ``ItemRecord.settings``.
+    ``canvas``: "source" if each item's network input has the shape of its source, at about the area
+    of ``model_input``; None if all items use ``model_input``.
     """
 
     schema: int = SCHEMA
@@ -103,7 +103,7 @@ class JobSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """An item that was set aside. ``tries``: 0 where it was refused before any."""
+    """An item that failed. ``tries``: 0 if it was refused before the first."""
 
     source: str
     error: str
@@ -114,9 +114,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerState:
-    """One worker, now. ``item``: its name, and which part of it the worker has, if not all.
-    ``done``: items, and steps of those that are done in parts. ``busy_share``: of its life, the
-    share in which it had an item."""
+    """The state of one worker. ``item``: its name, and the part of it if the worker has only one.
+    ``done``: items, and steps of items that are split into parts. ``busy_share``: share of its
+    lifetime in which it had an item."""
 
     worker: Count
     state: str  # "loading", "idle", "working", "gone"
@@ -129,12 +129,12 @@ class WorkerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchProgress:
-    """One line of --progress, and what --status shows of a job that runs.
+    """One line of --progress, and what --status shows of a running job.
 
-    ``fps``: end to end, over the last minute. ``eta_s``: by the bytes that are left; None where
-    nothing tells yet. ``core_hours``: cores that the job holds, times its hours; ``cpu_hours``:
-    what the items used of them. ``parts``: of the items that are being done in parts now, and
-    ``parts_done`` of these.
+    ``fps``: end to end, over the last minute. ``eta_s``: estimated from the bytes left; None while
+    it is unknown. ``core_hours``: cores that the job holds, times its hours; ``cpu_hours``: the CPU
+    time that the items used. ``parts``: parts of the items being processed in parts now;
+    ``parts_done``: how many of them are done.
     """
 
     schema: int = SCHEMA
@@ -158,9 +158,9 @@ class BatchProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemCounts:
-    """``done``: in this run of the job; ``skipped``: by an earlier one. ``retried``: tried again
-    after a worker was lost. ``damaged``: of those done, where a part of the source was lost.
-    ``left``: where the job ended before its last item."""
+    """``done``: in this run of the job; ``skipped``: done by an earlier one. ``retried``: tried
+    again after a worker was lost. ``damaged``: done, but a part of the source was lost.
+    ``left``: not reached, because the job ended early."""
 
     done: Count = 0
     skipped: Count = 0
@@ -181,8 +181,8 @@ class SlowItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """One place in the pool, over the whole run: load + busy + idle = its life. ``starts``:
-    processes that it took. ``items``: whole ones, and steps of those that are done in parts."""
+    """One slot of the pool, over the whole run: load + busy + idle = its lifetime. ``starts``:
+    processes started in it. ``items``: items, and steps of items that are split into parts."""
 
     worker: Count
     starts: Count
@@ -201,7 +201,7 @@ class WorkerReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """The items of this run replayed on so many workers, each with as many cores as one has now."""
+    """The items of this run replayed on more workers, with as many cores per worker as now."""
 
     workers: Count
     seconds: Duration
@@ -211,12 +211,12 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReport:
-    """A run of the job, looked at as a whole.
+    """A report on a whole run of the job.
 
-    ``ledger``: of all items. ``between_s``: seconds of workers on an item outside of its run
-    (placing results, messages). ``stragglers``: the last items, or parts of items, that ran while
-    other workers had nothing left. ``forecasts``: what more workers would bring; ``limit``: where
-    it stops growing, in words. ``cpu_share``: of the cores that workers hold, what items used.
+    ``ledger``: of all items. ``between_s``: seconds of workers on an item outside its run (placing
+    results, messages). ``stragglers``: the last items, or parts of items, that ran while other
+    workers were idle. ``forecasts``: the effect of more workers; ``limit``: where scaling stops, in
+    words. ``cpu_share``: share of the workers' cores that the items used.
     """
 
     ledger: Ledger

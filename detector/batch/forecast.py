@@ -64,7 +64,7 @@ def forecast(facts: RunFacts) -> tuple[list[Forecast], str]:
     """
     walls, now = list(facts.walls), len(facts.workers)
     if not walls or not now:
-        return [], "no item was done, so there is nothing to say about more workers"
+        return [], "no item was done, so there is no forecast"
     loads = [worker.load_s / worker.starts for worker in facts.workers if worker.starts]
     load_s = sum(loads) / len(loads) if loads else 0.0
     base = makespan(walls, now, load_s, facts.chain_s)
@@ -99,21 +99,21 @@ def makespan(walls: Sequence[float], workers: int, load_s: float, least_s: float
 
 def _limit(facts: RunFacts, walls: Sequence[float], load_s: float, stops: Forecast | None) -> str:
     if stops is None:
-        return f"it grows up to {MOST_WORKERS} workers, where this stops counting"
+        return f"it scales to at least {MOST_WORKERS} workers, the most that we consider"
     longest, spent_s = max(walls), stops.seconds - load_s
     if facts.chain_s > longest and spent_s < 1.5 * facts.chain_s:
         why = (
-            f"{facts.chain_of} takes {facts.chain_s:.1f} s to plan, for its longest part, and to "
-            "join its parts"
+            f"{facts.chain_of} takes {facts.chain_s:.1f} s for planning, its longest part, and "
+            "joining"
         )
     elif spent_s < 1.5 * longest and len(walls) > stops.workers:
         name = facts.longest or (facts.slowest[0].name if facts.slowest else "the longest file")
         why = f"{name} alone takes {longest:.1f} s"
     elif load_s > stops.seconds / 2:
-        why = f"loading the model takes {load_s:.1f} s of each worker"
+        why = f"loading the model takes {load_s:.1f} s in each worker"
     else:
         why = "there are not enough files for more"
     return (
-        f"it stops growing at about {counted(stops.workers, 'worker')} ({stops.read_mb_s:,.1f} "
+        f"it stops scaling at about {counted(stops.workers, 'worker')} ({stops.read_mb_s:,.1f} "
         f"MB/s read): {why}"
     )

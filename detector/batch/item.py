@@ -223,7 +223,7 @@ def process_item(
         if run.error is not None:
             raise run.error
         if look_at(task.path).version != before.version:
-            raise SourceError(f"{task.path}: changed while it was read; run the job again")
+            raise SourceError(f"{task.path}: changed while being read; run the job again")
         facts = _facts_of(run) | _outputs(run.outputs, scratch)
         if why_whole:
             facts["notes"].append(f"{NOT_SPLIT}{why_whole}")
@@ -249,7 +249,7 @@ def _refuse_sinks_of_files(task: Task, config: Config) -> None:
     unfit = [name for name in config.output.save or () if sinks.find(name).untouched]
     if unfit and is_address(task.path):
         raise UsageError(
-            f"{task.path}: --save {unfit[0]} needs a file of this machine; use --save video"
+            f"{task.path}: --save {unfit[0]} needs a file on this machine; use --save video"
         )
 
 
@@ -341,7 +341,7 @@ def _do_step(
     key = key_of(task.path, task.version, model.digest)
     folder = pieces.folder_of(outputs.place, task.name, key)
     if folder is None:
-        return "its parts need a folder that all workers can write"
+        return "its parts need a folder that all workers can write to"
     step = _Step(task, model, folder, key, lambda: watch(0))
     if piece.do == "plan":
         return step.plan(piece)
@@ -387,7 +387,7 @@ class _Step:
 
         parts = self._read_plan()
         if number >= len(parts):
-            raise SourceError(f"{self._task.path}: the plan of its parts is gone")
+            raise SourceError(f"{self._task.path}: the plan of its parts is missing")
         if pieces.read_record(self._folder, number) is not None:
             return self._record(len(parts), ledger=Ledger())
         self._refuse_changed()
@@ -402,7 +402,7 @@ class _Step:
                 watch,
             )
             if result.damaged:
-                raise SourceError(f"{self._task.path}: is damaged, which one run has to count")
+                raise SourceError(f"{self._task.path}: is damaged, so it needs a single run")
             self._refuse_changed()
             record = self._record(len(parts), **_facts_of(run))
             with output_errors(self._folder):
@@ -420,7 +420,7 @@ class _Step:
         records = [pieces.read_record(self._folder, part.number) for part in parts]
         done = [record for record in records if record is not None]
         if not parts or len(done) < len(parts):
-            return "some of its parts are gone"
+            return "some of its parts are missing"
         folders = pieces.part_folders(self._folder, len(parts))
         scratch = outputs.begin(name)
         try:
@@ -462,7 +462,7 @@ class _Step:
     def _refuse_changed(self) -> None:
         """All parts must be of one version: that which the plan is of."""
         if look_at(self._task.path).version != self._task.version:
-            raise SourceError(f"{self._task.path}: changed while its parts were read")
+            raise SourceError(f"{self._task.path}: changed while its parts were being read")
 
     def _paths(self, scratch: Path) -> dict[str, Path]:
         """The outputs of the item, as one run names them."""

@@ -159,27 +159,28 @@ class Job:
         counts = self.plan.counts()
         if self.request.resume:
             self.watch.say(
-                f"going on: {counts.skipped} done before are skipped, {counts.changed} changed "
-                f"since and are redone, {counts.again} failed before and are tried again, "
-                f"{counts.new} are new"
+                f"continuing: {counts.skipped} done before (skipped), {counts.changed} changed "
+                f"since (redone), {counts.again} failed before (tried again), {counts.new} new"
             )
         if kept := len(self._long.kept):
-            self.watch.say(f"{counted(kept, 'long file')} will go on in parts; those done are kept")
+            self.watch.say(
+                f"{counted(kept, 'long file')} will continue in parts; parts already done are kept"
+            )
         if counts.vanished:
             self.notes.append(
-                f"{counted(counts.vanished, 'result', 'is')} of sources that are gone; --prune "
-                "removes what is"
+                f"{counted(counts.vanished, 'result')} of sources that no longer exist; --prune "
+                "removes them"
             )
         self.notes += self.listing.notes()
         for spec in self.listing.silent:
             self.notes.append(
-                f"{spec}: gave the job no item: no video and no picture is in it, or another "
-                "SOURCE named them all"
+                f"{spec}: nothing to process: no video or picture in it, or another SOURCE "
+                "already lists them"
             )
         if not dataset.is_installed():
             self.notes.append(
-                "no dataset of all detections is made: pyarrow is not installed "
-                "(pip install 'detect-video[batch]'); --resume makes it later"
+                "skipped the dataset of all detections: pyarrow is not installed (pip install "
+                "'detect-video[batch]'); add it later with --resume"
             )
 
     def _gather_missing(self, stop: Stop) -> None:
@@ -242,7 +243,7 @@ class Job:
         assert stop.exit_code is not None
         self._ends = Exit(
             code=stop.exit_code,
-            reason="stopped by a signal; items under way were dropped; --resume goes on",
+            reason="stopped by a signal; unfinished items were dropped; continue with --resume",
         )
 
     def _longest(self) -> str:
@@ -281,7 +282,7 @@ class Job:
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Gone):
-            self.notes.append(f"worker {event.worker} was given up: {event.error}")
+            self.notes.append(f"gave up on worker {event.worker}: {event.error}")
             if not self.pool.is_alive():
                 self._ends = Exit(code=event.exit_code, reason=event.error)
             return
@@ -357,7 +358,9 @@ class Job:
         record = self._placed(task)
         if record is None:  # somebody removed it
             self._take_back_parts(task)
-            self._todo.appendleft(do_whole(task, "its results were gone when they were joined"))
+            self._todo.appendleft(
+                do_whole(task, "its results were missing when the parts were joined")
+            )
             return
         rest = self._long.finish_joined(task, wall_s)
         self.tally.finish_joined(_slow(record), record.exit.code != EXIT_DONE, rest)
@@ -420,7 +423,7 @@ class Job:
             tries=task.tries,
         )
         self._append_failure(failure)
-        self.watch.say(f"{task.name}: set aside after {counted(task.tries, 'try')}: {error}")
+        self.watch.say(f"{task.name}: gave up after {counted(task.tries, 'try')}: {error}")
         most = self.request.most_failures
         if most is not None and self.tally.failed > most and self._ends is None:
             self._ends = Exit(
@@ -435,7 +438,7 @@ class Job:
         self._output_errors.append(event)
         if len({one.task.name for one in self._output_errors}) < OUTPUT_ERRORS:
             return False
-        self._ends = Exit(code=EXIT_OUTPUT, reason=f"{event.error}; --resume goes on")
+        self._ends = Exit(code=EXIT_OUTPUT, reason=f"{event.error}; continue with --resume")
         return True
 
     def _any_done(self) -> bool:
@@ -467,7 +470,9 @@ class Job:
         tally = self.tally
         seconds = self._total_s
         if (more := self._not_split - MOST_NOTES) > 0:
-            self.notes.append(f"{more} more long files were not split; each done.json says why")
+            self.notes.append(
+                f"{more} more long files were not split; see each done.json for the reason"
+            )
         return BatchResult(
             output=self.request.output,
             items=ItemCounts(

@@ -121,23 +121,23 @@ def _remove(left: Path | None) -> None:
 def _check(parts: Sequence[Part], results: Sequence[PartResult]) -> None:
     """Raises NotExactError where two parts do not fit together, or one is not whole."""
     if not parts or len(parts) != parts[0].of or len(results) != len(parts):
-        raise NotExactError(f"{len(results)} parts of {parts[0].of if parts else 0} are there")
+        raise NotExactError(f"{len(results)} parts of {parts[0].of if parts else 0} exist")
     for part, result in zip(parts, results, strict=True):
         where = f"part {part.number + 1} of {part.of}"
         if (result.number, result.of) != (part.number, part.of):
-            raise NotExactError(f"{where} is another one")
+            raise NotExactError(f"{where} is a different one")
         if result.damaged:
-            raise NotExactError(f"{where} met damage, which one run has to count")
+            raise NotExactError(f"{where} is damaged, so the item needs a single run")
         if result.frames != part.frames:
             raise NotExactError(f"{where} gave {counted(result.frames, 'frame')} of {part.frames}")
         same = ("names", "remark", "blurred", "width", "height")
         if any(getattr(result, name) != getattr(results[0], name) for name in same):
-            raise NotExactError(f"{where} has another model, or pictures of another size")
+            raise NotExactError(f"{where} has another model, or another frame size")
     for before, after in pairwise(results):
         if not before.behind_digest or before.behind_digest != after.first_digest:
             raise NotExactError(
-                f"parts {before.number + 1} and {after.number + 1} decoded the picture between "
-                "them differently"
+                f"parts {before.number + 1} and {after.number + 1} decoded the frame between them "
+                "differently"
             )
 
 
@@ -176,7 +176,7 @@ def _replay(
         try:
             for number, pts, detections in read_rows(folder / ROWS, result.names):
                 if number != expected or (frames and pts <= frames[-1]):
-                    raise NotExactError(f"{where} has frame {number} where {expected} belongs")
+                    raise NotExactError(f"{where} has frame {number} instead of {expected}")
                 watch()
                 expected += stride
                 frames.extend((number, pts))
@@ -184,7 +184,7 @@ def _replay(
                 for sink in writing:
                     sink.write(frame, detections)
         except CutOffError as error:
-            raise NotExactError(f"the rows of {where} are cut off") from error
+            raise NotExactError(f"the rows of {where} are truncated") from error
         if expected != part.first + part.frames * stride:
-            raise NotExactError(f"{where} has not all of its rows")
+            raise NotExactError(f"{where} lacks some of its rows")
     return np.frombuffer(frames, np.int64).reshape(-1, 2)

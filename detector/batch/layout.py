@@ -58,7 +58,7 @@ def _refuse_links(place: str) -> None:
         for entry in entries:
             if OWN.fullmatch(entry.name) and entry.is_symlink():
                 raise OutputError(
-                    f"{entry.path}: is a link, and what a job writes stays in its folder; remove "
+                    f"{entry.path}: is a link, but a job writes only inside its folder; remove "
                     f"it, or {CURE}"
                 )
 
@@ -77,18 +77,16 @@ def locked(place: str, shard: Shard) -> Iterator[None]:
         whole = _open_lock(place, LOCK)
         held.append(whole)
         if not _take(whole, shared=shard != WHOLE):
-            raise OutputError(
-                f"{place}: another batch job is running there; wait for it, or {CURE}"
-            )
+            raise OutputError(f"{place}: another batch job is running here; wait for it, or {CURE}")
         if shard != WHOLE:
             own = _open_lock(place, f"{LOCK}-{shard}")
             held.append(own)
             if not _take(own):
-                raise OutputError(f"{place}: --shard {shard.number}/{shard.of} is running already")
+                raise OutputError(f"{place}: --shard {shard.number}/{shard.of} is already running")
             if other := _other_division(place, shard):
                 raise OutputError(
-                    f"{place}: a shard of another division ({other}) is running there; all shards "
-                    "that run at once need one N"
+                    f"{place}: a shard with another N ({other}) is running here; all shards that "
+                    "run at once need the same N"
                 )
         yield
     finally:

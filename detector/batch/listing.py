@@ -68,7 +68,7 @@ class Listing:
     def notes(self) -> list[str]:
         """What was left out, in words."""
         left_out = name_suffixes(+self.left_out)
-        return [f"{left_out} (a file is read when it is given by name)"] if left_out else []
+        return [f"{left_out} (to include a file, give it by name)"] if left_out else []
 
     def refuse(self, source: str, error: str, exit_code: int) -> None:
         self.refused.append(Failure(source=source, error=error, tries=0, exit_code=exit_code))
@@ -122,8 +122,8 @@ def list_sources(specs: Sequence[str], output: str, known: dict[str, str] | None
     if not listing.items and not listing.refused:
         left_out = f" ({left_out})" if (left_out := name_suffixes(+listing.left_out)) else ""
         raise SourceError(
-            f"{', '.join(specs)}: no video and no picture{left_out}; check the path, or give files "
-            "by name"
+            f"{', '.join(specs)}: no video or picture{left_out}; check the path, or give files by "
+            "name"
         )
     return listing
 
@@ -196,11 +196,11 @@ def _why_refused(name: str) -> str | None:
         try:
             name.encode()
         except UnicodeEncodeError:
-            return "its name is no UTF-8; rename it"
+            return "its name is not UTF-8; rename it"
         if printable(name) != name:
-            return "its name holds control characters, or what looks like a password; rename it"
+            return "its name contains control characters, or what looks like a password; rename it"
     if leads_out(name):
-        return "its name would lead out of the output folder; give the folder that holds it"
+        return "its name would lead outside the output folder; give its parent folder instead"
     if len(name) * 4 > LONGEST_PART and any(
         len(part.encode()) > LONGEST_PART for part in name.split("/")
     ):

@@ -183,7 +183,7 @@ class LocalPool(Places[_Place]):
     def _take_loaded(self, place: _Place, answer: Answer) -> None:
         facts = codec.from_builtins(answer.facts, LoadedFacts, "a worker of batch")
         if self._digest is not None and digest_of(facts) != self._digest:
-            text = f"{facts.model}: the model's file is another one now than when the job began"
+            text = f"{facts.model}: the model file has changed since the job started"
             self._fail_load(place, text, EXIT_ENGINE, final=True)
             return
         place.facts, place.failed_loads = facts, 0
@@ -206,20 +206,18 @@ class LocalPool(Places[_Place]):
             return None
         limits = self.limits
         if place.state == "loading" and now - place.since > limits.loading:
-            return f"it did not load in {limits.loading:g} s"
+            return f"it did not load within {limits.loading:g} s"
         if place.state != "working":
             return None
         if limits.item is not None and now - place.since > limits.item:
             return f"it took longer than --item-timeout {limits.item:g}"
         if now - place.moved > limits.stall:
-            return f"it gave no frame for {limits.stall:g} s"
+            return f"it produced no frame for {limits.stall:g} s"
         return None
 
     def _describe_death(self, place: _Place) -> str:
         assert place.child is not None
-        doing = (
-            "while it loaded" if place.task is None else f"after {counted(place.frames, 'frame')}"
-        )
+        doing = "while loading" if place.task is None else f"after {counted(place.frames, 'frame')}"
         return place.child.describe_death("its worker", doing)
 
     def _bury(self, place: _Place, why: str) -> None:

@@ -33,7 +33,7 @@ def look(place: str) -> BatchResult:
     home = open_home(place)
     settings, paths = read_settings(home), manifests(home)
     if settings is None:
-        raise UsageError(f"{place}: holds no batch job; check -o")
+        raise UsageError(f"{place}: contains no batch job; check -o")
     states: dict[str, str] = {}
     failures: dict[str, Failure] = {}
     progress: list[BatchProgress] = []
@@ -87,7 +87,7 @@ def _exit(running: bool, left: int, done: int, failures: Sequence[Failure], dama
         return Exit(code=EXIT_DONE, reason="running")
     if left:
         are_left = f"{counted(left, 'item', 'is')} left"
-        return Exit(code=EXIT_DONE, reason=f"not finished: {are_left}; --resume goes on")
+        return Exit(code=EXIT_DONE, reason=f"not finished: {are_left}; continue with --resume")
     return exit_of(done, failures, damaged)
 
 
@@ -101,7 +101,7 @@ def dry_run(request: Request) -> DryRun:
     settings = read_settings(home)
     sources, flags, config_file = given_or_kept(request, settings)
     if not sources:
-        raise UsageError("no SOURCE is given; give folders or files")
+        raise UsageError("no SOURCE given; give folders or files")
     asked, _ = ask(sources, flags, config_file)
     listing = list_sources(sources, request.output, known_names(home))
     same = settings is not None and settings.asked == as_plain(asked)

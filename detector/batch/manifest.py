@@ -153,14 +153,14 @@ class Manifest:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version != VERSION:
             raise UsageError(
-                f"{path}: no manifest of this version ({version or 'none'}, not {VERSION}); move "
-                "it away and use --resume, which makes a new one of the results that are there"
+                f"{path}: not a manifest of this version ({version or 'none'}, not {VERSION}); "
+                "move it away and use --resume to rebuild it from the results"
             )
 
         if connection.execute(_SCHEMA_OF).fetchall() != _own_schema():
             raise sqlite3.DatabaseError("its tables are not those of a manifest")
         if (odd := connection.execute(_ODD).fetchone()) is not None:
-            raise sqlite3.DatabaseError(f"it holds what no job writes, in table {odd[0]}")
+            raise sqlite3.DatabaseError(f"it holds invalid values in table {odd[0]}")
 
     def commit(self) -> None:
         with self._errors():
@@ -362,7 +362,7 @@ def _refuse_foreign(path: Path) -> None:
         except FileNotFoundError:
             continue
         if not stat.S_ISREG(about.st_mode):
-            raise OSError(errno.EINVAL, f"{path.name}{suffix} is a link, or no ordinary file")
+            raise OSError(errno.EINVAL, f"{path.name}{suffix} is a link, or not a regular file")
     with suppress(FileNotFoundError), open(f"{path}-journal", "rb") as journal:
         journal.seek(max(0, journal.seek(0, os.SEEK_END) - len(SUPER_JOURNAL)))
         if journal.tell() and journal.read() == SUPER_JOURNAL:
@@ -377,6 +377,6 @@ def _is_empty(connection: sqlite3.Connection) -> bool:
 def _unusable(path: Path, error: Exception) -> OutputError:
     reason = getattr(error, "strerror", None) or str(error)
     return OutputError(
-        f"{path}: cannot be used ({reason}); where it is damaged, move it away and use --resume, "
-        "which makes a new one of the results that are there"
+        f"{path}: cannot be used ({reason}); if it is damaged, move it away and use --resume to "
+        "rebuild it from the results"
     )

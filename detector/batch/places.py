@@ -165,7 +165,7 @@ class LocalOutputs:
     def _refuse_links(self, name: str) -> None:
         if (link := self._link_above(name)) is not None:
             raise OutputError(
-                f"{link}: is a link, and results stay below {self.place}; remove it: rm {link}"
+                f"{link}: is a link, but results stay in {self.place}; remove it: rm {link}"
             )
 
     def _set_aside(self, name: str, target: Path) -> None:
@@ -285,6 +285,6 @@ def make_output_folder(place: str) -> None:
         os.makedirs(os.path.join(place, FILES), exist_ok=True)
     except OSError as error:
         why = "a file is in the way" if isinstance(error, FileExistsError) else error.strerror
-        raise OutputError(f"{place}: the output folder cannot be made: {why}; {CURE}") from error
+        raise OutputError(f"{place}: cannot create the output folder: {why}; {CURE}") from error
     if not has_permission(place):
         raise OutputError(f"{place}: no permission to write there; {CURE}")

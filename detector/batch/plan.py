@@ -81,8 +81,8 @@ def prune(listing: Listing, outputs: Outputs) -> int:
     """
     if listing.silent:
         raise UsageError(
-            f"{', '.join(listing.silent)}: names nothing now, so nothing is pruned; is a disk not "
-            "mounted? Leave that SOURCE out if it is gone for good"
+            f"{', '.join(listing.silent)}: matches nothing now, so nothing is pruned; is a disk "
+            "unmounted? Remove that SOURCE if it is gone for good"
         )
     listed = {item.name for item in listing.items}
     removed: set[str] = set()

@@ -200,13 +200,13 @@ def _as_yaml(settings: JobSettings) -> str:
     import yaml
 
     head = (
-        f"# What every worker of this job obeys ({settings.model}). A single run with\n"
-        "# detect-video IN --config settings.yaml has the same detections.\n"
+        f"# The settings of every worker of this job ({settings.model}). A single run with\n"
+        "# detect-video IN --config settings.yaml gives the same detections.\n"
     )
     if settings.canvas == OF_SOURCE:
         height, width = settings.model_input
         head += (
-            "# size: null is a rule: the canvas of each source has its shape, and about the area\n"
+            "# size: null means: the canvas of each source has its shape, and about the area\n"
             f"# of {width}x{height}.\n"
         )
     return head + str(yaml.safe_dump(settings.config, sort_keys=False, allow_unicode=False))

@@ -93,7 +93,7 @@ def plan_parts(
         for sink in chosen_sinks(config):
             sink.check_source(spec)
     except UsageError as error:
-        return Plan((), f"it is refused anyway: {error}")
+        return Plan((), f"it cannot be processed: {error}")
     video = probe(spec, Reading.of(config).choice)
     if shorter_than(video.info, config, 2 * least_s):
         return _too_short(least_s)
@@ -102,7 +102,7 @@ def plan_parts(
     except DoubtError as doubt:
         return Plan((), str(doubt))
     except av.error.FFmpegError as error:
-        return Plan((), f"it cannot be read to its end ({error.strerror})")
+        return Plan((), f"it cannot be read to the end ({error.strerror})")
     return divide(survey, video.info, config, most, least_s)
 
 
@@ -123,15 +123,15 @@ def why_whole(spec: str, config: Config) -> str:
     from detector.core.sources.video import VideoSource
 
     if config.live.repeat or sources.find_claiming(spec) is not VideoSource:
-        return "only video files have parts"
+        return "only video files can be split"
     if config.input.skip_still is not None:
-        return "--skip-still compares each frame with the last one that was inferred"
+        return "--skip-still compares each frame with the last inferred one"
     if config.tracking.track is not None:
-        return "--track gives ids from the first frame to the last"
+        return "--track needs all frames in order"
     if config.output.output == "-":
         return "rows go to standard output"
     if config.output.save_times:
-        return "--save-times is of frames that one run inferred"
+        return "--save-times needs a single run"
     for sink in chosen_sinks(config):
         if reason := _why_not_joined(sink, config):
             return reason
@@ -153,14 +153,14 @@ def _why_not_joined(sink: type[Sink], config: Config) -> str:
     if sink.pictures == "none":
         return ""  # made anew of all detections, by the same code
     if sink.name != "video":
-        return f"--save {sink.name} writes pictures into one folder, in one run"
+        return f"--save {sink.name} writes pictures into one folder, in a single run"
     if config.output.only_detections:
-        return "--only-detections cuts the video by what is found before and after"
+        return "--only-detections cuts the video depending on what is found before and after"
     if config.output.encoder not in JOINED_ENCODERS:
-        return f"--encoder {config.output.encoder}: its parts have never been joined"
+        return f"--encoder {config.output.encoder}: joining its parts is untested"
     suffix = os.path.splitext(config.output.output or "")[1].lower()
     if suffix and suffix not in SUFFIXES:
-        return f"a {suffix} is not joined of parts; write a .mp4"
+        return f"parts of a {suffix} cannot be joined; write a .mp4"
     return ""
 
 
@@ -188,10 +188,10 @@ def divide(
 ) -> Plan:
     """``plan_parts``, of what the packets of a file say."""
     if not survey.shown:
-        return Plan((), "it shows no picture")
+        return Plan((), "it contains no frame")
     wanted = _find_wanted(survey, info, config)
     if wanted is None:
-        return Plan((), "no frame of it is asked for")
+        return Plan((), "none of its frames are requested")
     least = max(1, round(least_s * float(info.fps) / wanted.stride))
     if wanted.count < 2 * least or most < 2:
         return _too_short(least_s)
@@ -274,10 +274,10 @@ def _why_no_joint(survey: Survey) -> str:
     usable = [key for key in survey.keys if key.promise is not Promise.NONE]
     if len(usable) < len(survey.keys):
         return (
-            f"of its {counted(len(survey.keys), 'key frame')} {len(usable)} let a decoder begin "
-            "there (the others refresh the picture bit by bit, or promise nothing)"
+            f"of its {counted(len(survey.keys), 'key frame')} {len(usable)} allow a decoder to "
+            "start (the others refresh the picture gradually, or promise nothing)"
         )
-    return f"it has {counted(len(usable), 'key frame')}, and none lies where a part could begin"
+    return f"it has {counted(len(usable), 'key frame')}, and none where a part could start"
 
 
 # A plan that is kept, so that workers, and a job that goes on later, have the same parts.

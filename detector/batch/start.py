@@ -98,7 +98,7 @@ def prune_batch(request: Request) -> int:
     home = open_home(request.output)
     settings = read_settings(home)
     if settings is None:
-        raise UsageError(f"{request.output}: holds no batch job; check -o")
+        raise UsageError(f"{request.output}: contains no batch job; check -o")
     with locked(home, WHOLE):
         outputs = open_outputs(request.output)
         sources = list(request.sources) or settings.sources
@@ -122,8 +122,8 @@ def _agree(
 
 def _other_settings(place: str) -> UsageError:
     return UsageError(
-        f"{place}: shards obey the settings and the model that the job began with, and these are "
-        "others; give them to a run without --shard, or choose another folder with -o"
+        f"{place}: shards must use the settings and the model that the job started with, and "
+        "these differ; change them in a run without --shard, or choose another folder with -o"
     )
 
 
@@ -188,16 +188,16 @@ def check_begin(request: Request, home: str) -> JobSettings | None:
     if settings is None:
         if request.resume and not request.sources:
             raise UsageError(
-                f"{request.output}: holds no batch job to go on with; give SOURCES, or check -o"
+                f"{request.output}: contains no batch job to continue; give SOURCES, or check -o"
             )
         return None
     if request.prune and request.shard != WHOLE:
-        raise UsageError("--prune looks at all results; use it without --shard")
+        raise UsageError("--prune checks all results; use it without --shard")
     joins = request.shard != WHOLE and not own.exists() and _has_division(request, home)
     if not (request.resume or joins):
         raise UsageError(
-            f"{request.output}: holds a batch job already; add --resume to go on with it (what is "
-            "done is skipped), or choose another folder with -o"
+            f"{request.output}: already contains a batch job; add --resume to continue it (what "
+            "is done is skipped), or choose another folder with -o"
         )
     return settings
 

@@ -123,7 +123,7 @@ def _match(place: Place, own: str, left_out: Counter[str]) -> Iterator[Named]:
     try:
         wanted = re.compile(glob_translate(place.key))
     except (ValueError, re.error) as error:
-        raise UsageError(f"{place}: is no pattern: {error}") from error
+        raise UsageError(f"{place}: invalid pattern: {error}") from error
     for key, about in walk(prefix):
         if _is_own(place, key, own) or not any(map(wanted.match, (key, *_folders(key)))):
             continue
@@ -164,14 +164,14 @@ def _read_list(place: Place, own: str, limit: int, left_out: Counter[str]) -> It
     stored = open_place(place)
     try:
         if stored.size > limit:
-            raise UsageError(f"{place}: a list of {stored.size} bytes; at most {limit} are read")
+            raise UsageError(f"{place}: the list has {stored.size} bytes; the limit is {limit}")
         data = stored.open().pread(stored.size, 0)
     finally:
         stored.close()
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{place}: a list of sources is UTF-8 text, and this is none") from error
+        raise UsageError(f"{place}: the list of sources is not UTF-8 text") from error
     yield from find_listed(lines_of(text), own, left_out)
 
 

@@ -110,7 +110,7 @@ def print_result(console: SafeConsole, result: BatchResult) -> None:
     if items.retried:
         parts.append(f"{items.retried} tried again")
     if items.damaged:
-        parts.append(f"{items.damaged} of damaged sources")
+        parts.append(f"{items.damaged} from damaged sources")
     if items.left:
         parts.append(f"{items.left} left")
     console.print(Text(f"{result.output}: {', '.join(parts)}", style="bold"))
@@ -121,8 +121,8 @@ def print_result(console: SafeConsole, result: BatchResult) -> None:
     if result.failures:
         console.print(draw_table(console, _failures(result)))
         if (more := len(result.failures) - MOST_FAILURES) > 0:
-            console.print(Text(f"... and {more} more: {result.output}/failures.jsonl has all"))
-        console.print(Text("Nothing else was hindered by these. --resume tries them again."))
+            console.print(Text(f"... and {more} more: see {result.output}/failures.jsonl"))
+        console.print(Text("All other items were unaffected. --resume tries these again."))
     if result.report is not None:
         print_report(console, result.report)
     if not result.running and result.frames:
@@ -147,7 +147,7 @@ def _settings(settings: JobSettings) -> str:
         canvas = f"about {canvas} in the shape of each source"
     return (
         f"{settings.model} {canvas}, {runtime['engine']} {runtime['precision']}, batch "
-        f"{runtime['batch']}, {counted(runtime['threads'], 'thread')} a request"
+        f"{runtime['batch']}, {counted(runtime['threads'], 'thread')} per request"
     )
 
 
@@ -167,11 +167,9 @@ def print_report(console: SafeConsole, report: BatchReport) -> None:
         if found:
             console.print(draw_table(console, _files(title, found)))
     if report.stragglers:
-        console.print(
-            Text(f"For the last {report.straggling_s:.1f} s some workers had nothing left to do.")
-        )
+        console.print(Text(f"For the last {report.straggling_s:.1f} s some workers were idle."))
     if report.cpu_share is not None:
-        console.print(Text(f"Items used {report.cpu_share:.0%} of the time of the job's cores."))
+        console.print(Text(f"Items used {report.cpu_share:.0%} of the job's CPU time."))
     if report.forecasts:
         console.print(draw_table(console, Table("forecasts", FORECASTS, report.forecasts)))
     console.print(Text(f"More workers: {report.limit}."))
@@ -236,6 +234,6 @@ def print_dry_run(console: SafeConsole, plan: DryRun) -> None:
         )
     )
     if counts.vanished:
-        console.print(Text(f"{counted(counts.vanished, 'result', 'is')} of sources that are gone"))
+        console.print(Text(f"{counted(counts.vanished, 'result')} of sources that no longer exist"))
     for note in plan.notes:
         console.print(Text(f"note: {note}"))

@@ -100,23 +100,23 @@ def _refuse_options_of_files(config: Config, asked: Asked) -> None:
     wrong = {
         "--save": (
             bool({*(output.save or ())} - {"tracks"}),
-            "rows are written always, --record writes video; only --save tracks is for both",
+            "rows are always written, --record writes video; cameras know only --save tracks",
         ),
         "--no-video": (output.no_video, "no video is written without --record"),
-        "--only-detections": (output.only_detections, "rows of cameras hold every frame"),
-        "--rect": (config.runtime.rect, "all cameras share one input"),
-        "--save-times": (output.save_times, "their rows have ages"),
-        "--lead": (output.lead, "it is for --only-detections"),
-        "--start": (asked.reading.start_s, "cameras have no beginning"),
-        "--skip-still": (given.skip_still, "their figures count what is inferred"),
-        "--stride": (given.stride != 1, "give the camera a rate: in cameras.yaml"),
-        "--video-track": (given.video_track, "the first video of a stream is read"),
-        "--rate": (given.rate, "their pictures have times"),
-        "--decoder": (given.decoder != "auto", "PyAV reads streams, OpenCV webcams"),
+        "--only-detections": (output.only_detections, "rows of cameras cover every frame"),
+        "--rect": (config.runtime.rect, "all cameras share one network input"),
+        "--save-times": (output.save_times, "their rows already hold ages"),
+        "--lead": (output.lead, "it only applies to --only-detections"),
+        "--start": (asked.reading.start_s, "a camera has no start"),
+        "--skip-still": (given.skip_still, "every frame that is taken is inferred"),
+        "--stride": (given.stride != 1, "set rate: for the camera in cameras.yaml"),
+        "--video-track": (given.video_track, "the first video track of a stream is read"),
+        "--rate": (given.rate, "their frames carry timestamps"),
+        "--decoder": (given.decoder != "auto", "PyAV reads streams, and OpenCV reads webcams"),
     }
     for flag, (is_given, why) in wrong.items():
         if is_given not in (None, False):
-            raise UsageError(f"{flag} is for files, not for cameras: {why}; leave it out")
+            raise UsageError(f"{flag} is for files, not for cameras: {why}; remove it")
     target = output.output
     if target == "-" or (
         target is not None
@@ -136,13 +136,13 @@ def _refuse_recording(config: Config) -> None:
     output, record = config.output, config.record
     if output.encoder not in (None, "x264"):
         raise UsageError(
-            f"--encoder {output.encoder} is for files, not for cameras: recordings are "
-            "encoded by x264; leave it out"
+            f"--encoder {output.encoder} is for files, not for cameras: recordings are encoded by "
+            "x264; remove it"
         )
     sinks.find("video").check_options(".mp4", config.as_dict()["output"])
     if keeps_video(record) and config.drawing.blur and record.record != "annotated":
         flag = f"--record {record.record}" if record.record != "none" else "--clips"
         raise UsageError(
-            f"--blur and {flag} contradict each other: it keeps the camera's own video as it is; "
-            "use --record annotated"
+            f"--blur and {flag} contradict each other: the recording keeps the camera's own "
+            "video; use --record annotated"
         )

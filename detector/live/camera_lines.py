@@ -51,9 +51,9 @@ class CameraLines:
         self._lag[name] = (dropped, now_ns)
         if last_ns is None or now_ns - last_ns > CAUGHT_UP_S * SECOND:
             self._say(
-                f"{name}: there is no time for all of its pictures: groups of them that are older "
-                f"than --max-age {self._max_age_s:g} s are left out; give it a rate in "
-                "cameras.yaml, or take --live latest"
+                f"{name}: detection cannot keep up: groups of pictures older than --max-age "
+                f"{self._max_age_s:g} s are dropped; set its rate: in cameras.yaml, or use --live "
+                "latest"
             )
 
 
@@ -61,4 +61,4 @@ def _again(facts: FeedFacts, now_ns: int) -> str:
     """When a camera that waits is tried again, to be added to what is wrong with it."""
     if facts.state != WAITING or facts.next_try_ns is None:
         return ""
-    return f"; trying again in {max(1, round((facts.next_try_ns - now_ns) / SECOND))} s"
+    return f"; retrying in {max(1, round((facts.next_try_ns - now_ns) / SECOND))} s"

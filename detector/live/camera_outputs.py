@@ -47,8 +47,7 @@ class MadeFolder:
             self._there = set(os.listdir(path))
         except OSError as error:
             raise OutputError(
-                f"{path}: the output folder cannot be made: {error.strerror}; choose another with "
-                "-o"
+                f"{path}: cannot create the output folder: {error.strerror}; choose another with -o"
             ) from error
 
     def take_back(self, cameras: Iterable[str]) -> None:

@@ -118,8 +118,8 @@ class CameraTiles:
             return
         if max(2, Tiling.parse(camera.tiles).inputs) > self._tiling.most:
             raise UsageError(
-                f"camera {camera.name}: tiles: {camera.tiles}: the run began without room for "
-                "them; start it again"
+                f"camera {camera.name}: tiles: {camera.tiles}: this run was started without room "
+                "for tiles; restart it"
             )
 
     def open(self, camera: Camera, class_ids: frozenset[int] | None) -> None:
@@ -221,9 +221,7 @@ class CameraTiles:
         if not look.sides:
             place.useful, place.side, place.no_finer = [], 0.0, ""
             minutes = EMPTY_AGAIN_S / 60
-            place.why = (
-                f"nothing was found in {FRAMES} pictures; looking again in {minutes:.0f} min"
-            )
+            place.why = f"found nothing in {FRAMES} frames; checking again in {minutes:.0f} min"
         else:
             place.side = small_side(look.sides)
             found = useful_grids(place.side, (width, height), self._plan.network)
@@ -254,8 +252,8 @@ class CameraTiles:
                 more = used - needed(place, got[key]) + needed(place, finer)
                 if more > room:
                     refused[key] = (
-                        f"; {finer.text} would make {more:.0f} inputs a second of all cameras, and "
-                        f"there is time for {room:.0f}"
+                        f"; {finer.text} would need {more:.0f} inputs per second for all cameras, "
+                        f"and {room:.0f} are possible"
                     )
                     continue
                 got[key], used = finer, more

@@ -32,11 +32,11 @@ def picture_of_cameras(cameras: Sequence[Camera], config: Config) -> tuple[Size 
         return picture, None
     height, width = chosen or declared[0]
     line = (
-        f"the input of all cameras is {width}x{height}, which fits {votes[chosen]} of "
-        f"{len(cameras)}; pictures of another shape get grey borders"
+        f"the network input for all cameras is {width}x{height}, which fits {votes[chosen]} of "
+        f"{len(cameras)}; frames of another shape get grey borders"
     )
     if unknown := pictures.count(None):
-        line += f"; {unknown} told no size before the start and counted for the model's own"
+        line += f"; {unknown} reported no size before the start, so the model's own was assumed"
     return picture, line
 
 

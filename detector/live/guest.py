@@ -101,7 +101,7 @@ def _keep_quiet(text: str) -> None:
 def _no_picture(error: Exception) -> str:
     from detector.live.sources.collect import GAVE_UP
 
-    return "no camera sent a picture" + (GAVE_UP if str(error).endswith(GAVE_UP) else "")
+    return "no camera sent a frame" + (GAVE_UP if str(error).endswith(GAVE_UP) else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,16 +148,16 @@ def reads_cameras(specs: Sequence[str], config: Config, given: Container[str] = 
     if live and len(live) < len(specs):
         file = next(spec for spec in specs if spec not in live)
         if file == STDIN:
-            raise UsageError(f"{file}: is standard input among cameras; run it by itself")
+            raise UsageError(f"{file}: standard input and cameras do not mix; run it on its own")
         if is_web(file):
             sources.check(file)  # a web page is refused as such
             raise UsageError(
-                f"{Address(file)}: is a file among cameras; --live latest takes all of them for "
-                "cameras, or run it by itself"
+                f"{Address(file)}: files cannot be mixed with cameras; --live latest treats all "
+                "of them as cameras, or run it on its own"
             )
         raise UsageError(
-            f"{file}: is a file among cameras; --loop plays it again and again as if it were one, "
-            "or run it by itself"
+            f"{file}: files cannot be mixed with cameras; add --loop to play it as a camera, or "
+            "run it on its own"
         )
     return bool(live)
 
@@ -171,9 +171,9 @@ def refuse_camera_options(specs: Sequence[str], config: Config, given: Container
     """
     for flag in _camera_flags(config, given):
         if all(os.path.isfile(spec) for spec in specs):
-            files = "the file as one" if len(specs) == 1 else "the files as some"
-            raise UsageError(f"{flag} is for cameras; add --loop to play {files}, or leave it out")
-        raise UsageError(f"{flag} is for cameras, not for files; leave it out")
+            files = "the file as a camera" if len(specs) == 1 else "the files as cameras"
+            raise UsageError(f"{flag} is for cameras; add --loop to play {files}, or remove it")
+        raise UsageError(f"{flag} is for cameras, not for files; remove it")
 
 
 def _camera_flags(config: Config, given: Container[str]) -> Iterator[str]:

@@ -305,5 +305,5 @@ def _encode(image: Image, width: int) -> bytes:
         image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
     done, coded = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])
     if not done:
-        raise ValueError(f"a picture of {image.shape[1]}x{image.shape[0]} cannot be a JPEG")
+        raise ValueError(f"a JPEG cannot hold {image.shape[1]}x{image.shape[0]} pixels")
     return coded.tobytes()

@@ -81,7 +81,7 @@ class MemoryWatch:
         settled = [one for one in self._minutes if one.number >= SETTLED_MINUTES]
         slope = low = high = reason = None
         if len(settled) < FEWEST_MINUTES:
-            reason = f"{FEWEST_MINUTES} minutes after the run's first {SETTLED_MINUTES} are needed"
+            reason = f"it needs {FEWEST_MINUTES} minutes after the run's first {SETTLED_MINUTES}"
         else:
             hours = [one.number / 60 for one in settled]
             slope, half = fit_slope(hours, [one.mean_mb for one in settled])

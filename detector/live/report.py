@@ -37,10 +37,10 @@ def cameras(document: SessionDocument) -> Section | None:
     aged = [row for stream in streams for row in _ages(stream)]
     errors = [f"{stream.name}: {stream.error}" for stream in streams if stream.error]
     pieces: list[str | Rows | Curve] = [
-        "Rates are of the time in which the camera was live: an outage is in no average.",
+        "Rates cover only the time in which the camera was live: averages exclude outages.",
         Rows("cameras", columns, came, most=SHOWN, rest="cameras"),
         *errors,
-        "Age of the pictures, milliseconds since their arrival:",
+        "Age of frames, in milliseconds since arrival:",
         Rows("ages", ("camera", "until", "p50", "p90", "p99", "max"), aged),
         *_memory(document),
     ]
@@ -53,7 +53,7 @@ def _memory(document: SessionDocument) -> list[Curve]:
         return []
     points = [(one.minute / 60, one.rss_mb) for one in memory.minutes]
     said = f"Resident memory: {live_memory_text(memory)}."
-    return [Curve(points, "hours since the run began", "MB", said)]
+    return [Curve(points, "hours since the run started", "MB", said)]
 
 
 def _ages(stream: StreamSummary) -> list[list[object]]:

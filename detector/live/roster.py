@@ -134,7 +134,7 @@ class Roster:
                 self._class_ids(camera)
                 self._tiles.check(camera)
         except DetectVideoError as error:
-            self._say(f"{error}; the cameras stay as they were")
+            self._say(f"{error}; keeping the current cameras")
             return
         with self._changing:
             changes = compare_cameras(self.listed, cameras)
@@ -152,7 +152,7 @@ class Roster:
                 self.collector.add(camera)
         if changes:
             self._say(
-                f"cameras: {len(changes.added)} added, {len(changes.removed)} taken out, "
+                f"cameras: {len(changes.added)} added, {len(changes.removed)} removed, "
                 f"{len(changes.changed)} changed"
             )
 

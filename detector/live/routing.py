@@ -103,7 +103,7 @@ class Router:
             paths = self.paths.setdefault(camera.name, {})
             paths.update({output.name: str(output.path) for output in outputs})
 
-    def close_camera(self, name: str, why: str = "the camera was taken out") -> None:
+    def close_camera(self, name: str, why: str = "the camera was removed") -> None:
         """Its pictures that are still on their way are dropped: nobody wants them any more."""
         with self._lock:
             outputs = self._outputs.pop(name, ())
@@ -183,7 +183,7 @@ class Router:
         assert frame.arrival is not None
         name, moments = frame.arrival.camera, {}
         with self._lock:
-            outputs = self._outputs.get(name)  # None: the camera was taken out meanwhile
+            outputs = self._outputs.get(name)  # None: the camera was removed meanwhile
             for output in outputs or ():
                 output.sink.write(frame, detections)
                 moments[output.name] = self._clock()

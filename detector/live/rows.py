@@ -93,7 +93,7 @@ class DayRows:
         if self._paused:
             self._paused = False
             self._notice(
-                f"{self._camera.name}: rows go on in {self._path}; {self._lost_now} were lost"
+                f"{self._camera.name}: rows resume in {self._path}; {self._lost_now} were lost"
             )
             self._lost_now = 0
 
@@ -147,9 +147,7 @@ class DayRows:
             os.write(fd, b"\n")
             return
         os.ftruncate(fd, whole)
-        self._notice(
-            f"{path}: the last row was cut short by a kill; {counted(len(rest), 'byte', 'is')} gone"
-        )
+        self._notice(f"{path}: a kill cut the last row short; {counted(len(rest), 'byte')} removed")
 
     def _pause(self, error: OSError) -> None:
         self._close_file()
@@ -158,8 +156,8 @@ class DayRows:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             what = "disk full" if full else (error.strerror or str(error))
             self._notice(
-                f"{self._camera.name}: {what}: rows in {self._folder} pause until they can be "
-                "written, detection goes on"
+                f"{self._camera.name}: {what}: writing rows to {self._folder} is paused, "
+                "detection continues"
             )
         self._lose()
 
@@ -217,7 +215,7 @@ class CameraRows(DayRows):
             ) from error
         if not writable or not take_lock(lock):
             os.close(lock)
-            why = "another run does; wait for it" if writable else "no permission"
+            why = "another run is using it; wait for it" if writable else "no permission"
             raise OutputError(
                 f"cannot write into {self._folder}: {why}, or choose another folder with -o"
             )

@@ -292,7 +292,7 @@ class _LiveRun:
         )
         with self._timer.phase("close"):
             late = self._collector.stop(PATIENCE_S)
-            self._notes += [f"{name}: its connection did not end in time" for name in late]
+            self._notes += [f"{name}: the connection did not close in time" for name in late]
             self._status.sample()
             self._close_outputs()
             if isinstance(day.run.error, SourceError) and not was_live():
@@ -368,7 +368,7 @@ class _LiveRun:
             self._day.session.log_error(traceback.format_exc())
         if (text := f"{type(error).__name__}: {error}") not in self._faults:
             self._faults.add(text)
-            self._around.say(f"internal error, please report it: {text}; the run goes on")
+            self._around.say(f"internal error, please report it: {text}; the run continues")
 
     def close(self) -> None:
         """Ends what still runs, after whatever happened. May be called twice."""

@@ -63,7 +63,7 @@ class CameraTracks:
             try:
                 self._waiting.put_nowait((self._day, track))
             except queue.Full:
-                self._lose("too many tracks end at once")
+                self._lose("too many tracks ended at once")
 
     def counts(self) -> Mapping[str, int]:
         return {"written": self._written, "lost": self._lost}
@@ -109,7 +109,7 @@ class CameraTracks:
         self._lost += 1
         if not self._failing:
             self._failing = True
-            self._notice(f"{self._camera.name}: pictures of tracks are lost: {why}")
+            self._notice(f"{self._camera.name}: pictures of tracks were lost: {why}")
 
 
 def _free(folder: Path, stem: str, suffix: str) -> str:
@@ -118,4 +118,4 @@ def _free(folder: Path, stem: str, suffix: str) -> str:
         name = f"{stem}{suffix}" if number == 1 else f"{stem}-{number}{suffix}"
         if not os.path.lexists(folder / name):
             return name
-    raise OSError(f"{folder / stem}: {MOST_NAMES} files of that name are there")
+    raise OSError(f"{folder / stem}: {MOST_NAMES} files with that name already exist")

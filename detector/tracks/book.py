@@ -39,7 +39,7 @@ class Book:
                 return Scene(tuple(outlines(self.counter, (width, height))), (), (), self)
             ended = self.counter.end() if cut else []
             ids = detections.track_ids
-            assert ids is not None, "zones come behind track"
+            assert ids is not None, "zones run after track"
             events, counts = self.counter.update(
                 ids, detections.class_ids, detections.boxes, time_s, (width, height)
             )
@@ -116,8 +116,8 @@ def class_ids_of(
         unseen = [names[one] for one in ids or () if seen is not None and one not in seen]
         if unseen:
             raise UsageError(
-                f"{path}: {shape.name}: --classes leaves out {', '.join(unseen)}, which it is to "
-                "count; add it there, or leave --classes out"
+                f"{path}: {shape.name}: --classes excludes {', '.join(unseen)}, which it has to "
+                "count; add it there, or remove --classes"
             )
         found.append(None if ids is None else frozenset(ids))
     return found

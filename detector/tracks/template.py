@@ -30,19 +30,19 @@ TEMPLATE = """\
 # Lines and zones of {name}. Count with:
 #   detect-video {name} --zones {file}
 # {page} draws them with the mouse; {still} shows the coordinates.
-size: [{width}, {height}]    # of the picture that the points below are of
-every: 60              # seconds of a row of the counts
-point: bottom          # what counts of a box: the middle of its lower edge; or centre
-# classes: [person]    # what is counted; without it, every class
+size: [{width}, {height}]    # of the picture that the points below refer to
+every: 60              # seconds per row of counts
+point: bottom          # which point of a box counts: the middle of its lower edge, or centre
+# classes: [person]    # what to count; default: every class
 lines:
   line:                # "in" is from the left hand to the right, seen from the first point to the
-                       # second: an arrow in the video shows it. Change the points to turn it.
+                       # second: an arrow in the video shows it. Swap the points to reverse it.
     points: [[{x1}, {y2}], [{x2}, {y2}]]
 zones:
   zone:
     points: [[{x1}, {y1}], [{x2}, {y1}], [{x2}, {y3}], [{x1}, {y3}]]
     # classes: [person]
-    # stays: 30        # an event when an object is there for so many seconds
+    # stays: 30        # an event when an object stays for this many seconds
 # cameras: {{front: {{lines: ..., zones: ...}}}}    # instead of the above, for one camera
 # clips: {{"entrance*.mp4": {{lines: ...}}}}          # and for files of this name
 """
@@ -77,18 +77,18 @@ def _choose_paths(spec: str, output: str | None) -> list[Path]:
     if output is not None:
         target = Path(output)
         if target.suffix not in (".yaml", ".yml"):
-            raise UsageError(f"--output {output}: is a YAML file: -o zones.yaml")
+            raise UsageError(f"--output {output}: not a YAML file; give -o zones.yaml")
         paths = [target, *(target.with_suffix(ending) for ending in ENDINGS[1:])]
         for path in paths:
             if os.path.lexists(path):
-                raise OutputError(f"{path}: exists, and is kept; name another file with -o")
+                raise OutputError(f"{path}: already exists; choose another file with -o")
         return paths
     for number in range(1, MOST_NAMES):
         added = "" if number == 1 else f"-{number}"
         paths = [Path(f"{stem_of(spec)}-zones{added}{ending}") for ending in ENDINGS]
         if not any(os.path.lexists(path) for path in paths):
             return paths
-    raise OutputError(f"too many files are called {stem_of(spec)}-zones; use -o")
+    raise OutputError(f"too many files named {stem_of(spec)}-zones; use -o")
 
 
 def _first_picture(spec: str, config: Config) -> Image:
@@ -131,7 +131,7 @@ def _write(image: Image, text: str, x: int, y: int, scale: float) -> None:
 def _encode(picture: Image, suffix: str) -> bytes:
     done, data = cv2.imencode(suffix, picture)
     if not done:
-        raise OutputError("the still cannot be encoded; take another moment with --start")
+        raise OutputError("the still cannot be encoded; choose another moment with --start")
     return bytes(data.tobytes())
 
 

@@ -41,7 +41,7 @@ MOST_SHAPES, MOST_POINTS = 100, 200
 LONGEST_NAME = 60
 INTERVAL_S = 60.0
 MARGIN = 0.15  # of the mean side of a box: errors of a detector's boxes grow with them
-EXAMPLE = "detect-video zones in.mp4 writes a file to begin with"
+EXAMPLE = "detect-video zones in.mp4 writes one to start from"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +97,8 @@ class ZonesFile:
         found = next(fitting, self.default)
         if not found.shapes:
             raise UsageError(
-                f"{self.path}: has neither lines nor zones for {name}; put some at the top of the "
-                f"file, or below clips: {name}:"
+                f"{self.path}: has no lines or zones for {name}; add some at the top level, or "
+                f"below clips: {name}:"
             )
         return found
 
@@ -110,7 +110,7 @@ def read_zones(path: str) -> ZonesFile:
     """Raises UsageError with the place of what is wrong, and what is right there."""
     content = parse_yaml(read_text(path, "a file of lines and zones"), path)
     if not isinstance(content, dict):
-        raise UsageError(f"{path}: is no mapping with lines: and zones:; {EXAMPLE}")
+        raise UsageError(f"{path}: is not a mapping with lines: and zones:; {EXAMPLE}")
     _check_keys(path, content, (*OPTIONS, "cameras", "clips"))
     default = _places(path, content, {})
     own = {
@@ -122,13 +122,13 @@ def read_zones(path: str) -> ZonesFile:
     }
     file = ZonesFile(path, default, own["cameras"], own["clips"])
     if not any(places.shapes for places in file.each()):
-        raise UsageError(f"{path}: has neither lines nor zones; {EXAMPLE}")
+        raise UsageError(f"{path}: has no lines or zones; {EXAMPLE}")
     return file
 
 
 def _mapping(path: str, where: str, value: Any) -> dict[Any, Any]:
     if not isinstance(value, dict):
-        raise UsageError(f"{path}: {where}: {quote(value)} is no mapping of names; {EXAMPLE}")
+        raise UsageError(f"{path}: {where}: {quote(value)} is not a mapping of names; {EXAMPLE}")
     return value
 
 
@@ -153,7 +153,7 @@ def _places(where: str, section: dict[Any, Any], above: Mapping[Any, Any]) -> Pl
         raise UsageError(f"{where}: point: {quote(point)} is neither {BOTTOM} nor {CENTRE}")
     margin = section.get("margin", MARGIN)
     if not _is_number(margin) or not 0 <= margin <= 1:
-        raise UsageError(f"{where}: margin: {quote(margin)} is no share of a box: 0 to 1")
+        raise UsageError(f"{where}: margin: {quote(margin)} is not a fraction of a box, 0 to 1")
     every_s = _seconds(f"{where}: every", section.get("every", INTERVAL_S))
     size = _size(where, section.get("size"))
     classes = _classes(where, section.get("classes"))
@@ -164,9 +164,9 @@ def _places(where: str, section: dict[Any, Any], above: Mapping[Any, Any]) -> Pl
     ]
     names = [shape.name for shape in shapes]
     if twice := {name for name in names if names.count(name) > 1}:
-        raise UsageError(f"{where}: two are called {min(twice)}; give each its own name")
+        raise UsageError(f"{where}: the name {min(twice)} is used twice; names must be unique")
     if len(shapes) > MOST_SHAPES:
-        raise UsageError(f"{where}: more than {MOST_SHAPES} lines and zones; leave some out")
+        raise UsageError(f"{where}: more than {MOST_SHAPES} lines and zones; remove some")
     points = [point for shape in shapes for point in shape.points]
     if size is None and points and all(0 <= one <= 1 for point in points for one in point):
         size = (1.0, 1.0)
@@ -181,7 +181,7 @@ def _shape(
 ) -> Shape:
     text = str(name)
     if not text.strip() or len(text) > LONGEST_NAME or not text.isprintable():
-        raise UsageError(f"{where}: {quote(text)} is no name of 1 to {LONGEST_NAME} letters")
+        raise UsageError(f"{where}: {quote(text)} is not a name of 1 to {LONGEST_NAME} characters")
     where = f"{where}.{text}"
     if isinstance(given, list):
         given = {"points": given}
@@ -190,7 +190,7 @@ def _shape(
     points = _points(f"{where}.points", given.get("points"))
     if is_line:
         if len(points) != 2:
-            raise UsageError(f"{where}.points: a line has 2 points, this has {len(points)}")
+            raise UsageError(f"{where}.points: a line needs 2 points, this one has {len(points)}")
         if points[0] == points[1]:
             raise UsageError(f"{where}.points: the line has no length: both points are the same")
     else:
@@ -207,12 +207,12 @@ def _shape(
 
 def _points(where: str, given: Any) -> tuple[Point, ...]:
     if not isinstance(given, list):
-        raise UsageError(f"{where}: is no list of points: [[x, y], [x, y]]")
+        raise UsageError(f"{where}: is not a list of points: [[x, y], [x, y]]")
     if len(given) > MOST_POINTS:
-        raise UsageError(f"{where}: more than {MOST_POINTS} points; leave some out")
+        raise UsageError(f"{where}: more than {MOST_POINTS} points; remove some")
     for point in given:
         if not isinstance(point, list) or len(point) != 2 or not all(map(_is_number, point)):
-            raise UsageError(f"{where}: {quote(point)} is no point: [x, y], two numbers")
+            raise UsageError(f"{where}: {quote(point)} is not a point: [x, y], two numbers")
     return tuple((float(x), float(y)) for x, y in given)
 
 
@@ -229,7 +229,7 @@ def _seconds(where: str, value: Any) -> float:
     except ValueError:
         seconds = 0.0
     if not 1 <= seconds <= 86400:
-        raise UsageError(f"{where}: {quote(value)} is no time from 1 second to a day: 30, 5m or 1h")
+        raise UsageError(f"{where}: {quote(value)} is not a time of 1 s to a day: 30, 5m or 1h")
     return seconds
 
 
@@ -241,7 +241,7 @@ def _size(where: str, value: Any) -> tuple[float, float] | None:
         or len(value) != 2
         or not all(_is_number(one) and one >= 1 for one in value)
     ):
-        raise UsageError(f"{where}: size: {quote(value)} is no width and height: [1280, 720]")
+        raise UsageError(f"{where}: size: {quote(value)} is not a width and height: [1280, 720]")
     return float(value[0]), float(value[1])
 
 
@@ -250,7 +250,7 @@ def _classes(where: str, value: Any) -> tuple[str, ...] | None:
         return None
     given = value if isinstance(value, list) else [value]
     if not given or not all(isinstance(one, (str, int)) for one in given):
-        raise UsageError(f"{where}: classes: {quote(value)} is no list of classes: [person, car]")
+        raise UsageError(f"{where}: classes: {quote(value)} is not a list of names: [person, car]")
     return tuple(str(one) for one in given)
 
 
@@ -260,20 +260,20 @@ def _check_inside(where: str, points: Sequence[Point], size: tuple[float, float]
         if not (0 <= x <= width and 0 <= y <= height):
             raise UsageError(
                 f"{where}: the point [{x:g}, {y:g}] lies outside the picture of {width:g} x "
-                f"{height:g}; size: says of which picture the points are"
+                f"{height:g}; size: is the size that the points refer to"
             )
 
 
 def _check_polygon(where: str, points: Sequence[Point]) -> None:
     count = len(points)
     if count > 1 and points[0] == points[-1]:
-        raise UsageError(f"{where}: the last point repeats the first; leave it out")
+        raise UsageError(f"{where}: the last point repeats the first; remove it")
     if count < 3:
-        raise UsageError(f"{where}: a zone has at least 3 points, this has {count}")
+        raise UsageError(f"{where}: a zone needs at least 3 points, this one has {count}")
     edges = list(zip(points, [*points[1:], points[0]], strict=True))
     for i, (a, b) in enumerate(edges):
         if a == b:
-            raise UsageError(f"{where}: the point {i + 1} stands twice in a row")
+            raise UsageError(f"{where}: point {i + 1} is repeated")
         for j in range(i + 1, count):
             beside = j == i + 1 or (i == 0 and j == count - 1)
             if not beside and _meet(*edges[i], *edges[j]):

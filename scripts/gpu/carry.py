@@ -16,7 +16,7 @@ STEPS_OF = {  # packages that only some steps need; the others are detect-video'
     "psutil": "session",
     "cuda-python": "gil, memory, tensorrt: carry cuda-bindings and cuda-pathfinder, its parts",
     "tensorrt": "tensorrt: the wheel of its libraries is over 1 GB and not on PyPI",
-    "tensorrt_lean_cu13": "lean: 45 MB, where tensorrt cannot be carried",
+    "tensorrt_lean_cu13": "lean: 45 MB, if tensorrt cannot be carried",
 }
 
 
@@ -38,9 +38,9 @@ def what_to_carry() -> Iterator[str]:
     """Lines for the user: what lies in wheels/ already, and how to get the rest."""
     found = {re.split(r"-\d", file.name)[0].lower().replace("_", "-"): file for file in _wheels()}
     total = sum(file.stat().st_size for file in found.values())
-    yield "beside the tracked files (videos/ and engines/ among them):"
+    yield "in addition to the tracked files (including videos/ and engines/):"
     yield f"  wheels/  {len(found)} wheels, {total / 1e6:.1f} MB"
-    yield "packages, and the steps that need them; leave out what the machine has:"
+    yield "packages, and the steps that need them; skip what the machine has:"
     missing = []
     for name in needed():
         file = found.get(name.lower().replace("_", "-"))

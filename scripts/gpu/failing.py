@@ -35,11 +35,11 @@ def limited() -> Iterator[Row]:
         yield row(f"torch: {what} is refused in one line", f"exit {code}: {lines[-1:]}", refused)
         found = lines[-1].rpartition("--batch ")[2] if refused and "--batch" in lines[-1] else ""
         if not found.isdigit():
-            yield row("torch: the batch that is said to fit", "none was named", None)
+            yield row("torch: the suggested batch fits", "none was suggested", None)
             return
         code, lines = _batch_of(int(found), lent, folder)
         value = f"batch {found}: exit {code} {lines[-1:] if code else ''}"
-        yield row("torch: the batch that is said to fit", value, code == 0)
+        yield row("torch: the suggested batch fits", value, code == 0)
 
 
 def _batch_of(batch: int, lent: int, folder: str) -> tuple[int, list[str]]:
@@ -69,10 +69,10 @@ def asserted() -> Iterator[Row]:
         said = [line for line in err.splitlines() if line.startswith("detect-video:")]
         yield row("asserted: exit status", code, code == ENGINE_FAILED)
         clean = len(said) == 1 and "Traceback" not in err
-        yield row("asserted: what is said", said or err[-300:], clean)
+        yield row("asserted: the message", said or err[-300:], clean)
         known = ("assert", "out of bounds")
         yield row(
-            "asserted: the first error is told, not what closing met",
+            "asserted: the first error is reported, not one from closing",
             said[0] if said else "nothing",
             bool(said) and any(word in said[0] for word in known),
         )

@@ -194,14 +194,14 @@ def variant(
             asked = "graphs=0" not in options.get("engine_options", ())
             yield row(f"{what}: CUDA graphs", captured, None if rehearsing() else captured is asked)
         if rehearsing():
-            yield row(f"{what}: speed", "a stand-in's is not told", None)
+            yield row(f"{what}: speed", "not reported for a stand-in", None)
         else:
             ms = f"{statistics.median(times):.3f} ms device" if times else "no device time"
             yield row(f"{what}: speed, 200 calls", f"{fps:.0f} FPS, {ms}", bool(times))
         executed = Counter(layer.precision for layer in machine.engine.execution())
         yield row(
             f"{what}: layers",
-            dict(executed.most_common()) or "not told",
+            dict(executed.most_common()) or "not reported",
             None if not executed else True,
         )
 

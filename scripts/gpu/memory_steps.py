@@ -61,7 +61,7 @@ def memory() -> Iterator[Row]:
             f"{name}: 2 threads x 20 x 1 MB there and back", wrong or "the same bytes", not wrong
         )
         rate = upload_rate(provider)
-        value = "a stand-in's is not told" if rehearsing() else f"{rate:.1f} GB/s"
+        value = "not reported for a stand-in" if rehearsing() else f"{rate:.1f} GB/s"
         yield row(
             f"{name}: 64 MB to the device, page-locked", value, None if rehearsing() else True
         )
@@ -85,7 +85,7 @@ def there_and_back(provider: Any, seed: int, wrong: list[str]) -> None:
                 event.record(stream)
                 event.wait()
                 if not np.array_equal(buffer.host, given + np.uint8(turn)):
-                    wrong.append(f"turn {turn}: other bytes came back")
+                    wrong.append(f"turn {turn}: different bytes came back")
             buffer.free()
     except Exception as error:
         wrong.append(f"{type(error).__name__}: {error}")
@@ -124,7 +124,7 @@ def gil() -> Iterator[Row]:
         told = runs_meanwhile(lambda sleep=sleep: sleep(int(WAIT_S * 1e6)))
         word = "lets Python run" if released else "stops Python"
         found = {True: "lets Python run", False: "stops Python", None: "too short to tell"}
-        what = f"the judge: usleep by ctypes.{name}, which {word}"
+        what = f"the control: usleep by ctypes.{name}, which {word}"
         yield row(what, found[told[0]], told[0] is released, real=True)
     for name, provider in each_provider(slow_copies=True):
         if isinstance(provider, dict):
@@ -132,7 +132,7 @@ def gil() -> Iterator[Row]:
             continue
         released, wait_s, gap_s = wait_for_copies(provider)
         value = (
-            f"a wait of {wait_s * 1e3:.0f} ms, Python stood still for {gap_s * 1e3:.0f} ms of it"
+            f"a wait of {wait_s * 1e3:.0f} ms, with Python blocked for {gap_s * 1e3:.0f} ms of it"
         )
         yield row(f"{name}: Python runs while an event is waited for", value, released)
 
@@ -236,7 +236,7 @@ def leaks() -> Iterator[Row]:
         with fake_gpu() as machine:
             yield from opened_again("trt", "cuda:0", TURNS, lambda: machine.device.used)
             left = len(machine.device.allocations)
-            yield row("trt: allocations that are left", left, left == 0)
+            yield row("trt: leaked allocations", left, left == 0)
     except AbsentError as error:
         yield row("trt", error, None)
 

@@ -48,13 +48,13 @@ STEPS = (
         20,
     ),
     Step("asserted", "failing", "a device-side assert keeps the session", 40, 15),
-    Step("limited", "failing", "too little memory is refused at opening, in one line", 30, 10),
+    Step("limited", "failing", "too little memory is reported at opening, in one line", 30, 10),
     Step("nsys", "tool_steps", "a recording of nsys read by profile --nsys, kernels too", 80, 25),
     Step("gil", "memory_steps", "Python runs while a thread waits for an event", 30, 8),
     Step("memory", "memory_steps", "bytes to the device and back by each provider", 20, 5),
-    Step("leaks", "memory_steps", "50 times opened and closed: memory and handles", 60, 15),
+    Step("leaks", "memory_steps", "opened and closed 50 times: memory and handles", 60, 15),
     Step("compile", "torch_steps", "torch.compile: agreement, nothing compiled after load", 90, 30),
-    Step("tensorrt", "trt_steps", "build, run, kept plans, layers, refusals", 200, 60),
+    Step("tensorrt", "trt_steps", "build, run, cached plans, layers, refusals", 200, 60),
     Step("trace", "torch_steps", "no wait for the whole device", 30, 10),
     Step("video", "video_steps", "decoding by NVDEC, encoding by NVENC", 40, 10),
     Step(
@@ -86,7 +86,7 @@ def sections(steps: Sequence[Step]) -> list[Section]:
 def table(steps: Sequence[Step], seconds: float) -> Iterator[str]:
     """The plan in words: what is certain to run even if every step takes its whole budget, and
     what only runs as far as steps before it end early."""
-    yield f"{seconds:.0f} s; a step that exceeds its budget is ended, and the next one starts"
+    yield f"{seconds:.0f} s; a step that exceeds its budget is stopped, and the next one starts"
     yield "  order  budget  starts by  step"
     sum_s = 0
     for number, step in enumerate(steps, 1):
@@ -94,7 +94,7 @@ def table(steps: Sequence[Step], seconds: float) -> Iterator[str]:
         when = f"{sum_s} s" if sure else "-"
         yield f"  {number:5}  {step.budget_s:4} s  {when:>9}  {step.name}: {step.what}"
         sum_s += step.budget_s
-    yield "  -: it runs if steps before it end early, which most of them do"
+    yield "  -: runs if earlier steps finish early, which most do"
 
 
 Start = Callable[[Step, float, Tell], bool]

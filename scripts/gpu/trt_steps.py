@@ -96,7 +96,7 @@ def kept_plans(folder: str) -> Row:
         after = plans()
     same = bool(before) and before == after
     value = f"{len(before)} plans, then {len(after)}" + (", the same files" if same else "")
-    return row("trt fp16: opened again, the kept plan is taken", value, same)
+    return row("trt fp16: reopened, the cached plan is used", value, same)
 
 
 def layers(folder: str) -> Iterator[Row]:
@@ -141,7 +141,7 @@ def lean() -> Iterator[Row]:
     """
     if rehearsing():
         yield row(
-            "tensorrt_lean", "without a driver it ends the process: nothing to rehearse", None
+            "tensorrt_lean", "without a driver it kills the process: nothing to rehearse", None
         )
         return
     if find_spec("tensorrt_lean") is None:
@@ -152,12 +152,12 @@ def lean() -> Iterator[Row]:
         import torch
 
         held = torch.ones(1 << 20, device="cuda")
-        yield _sum(held, "torch's context is there before")
+        yield _sum(held, "torch's context exists before")
     import tensorrt_lean as trt
 
     yield from refusals(trt, b"ftrt" + bytes(4096))
     if held is not None:
-        yield _sum(held, "torch goes on after it")
+        yield _sum(held, "torch continues after it")
 
 
 def _sum(held: Any, what: str) -> Row:
@@ -172,21 +172,21 @@ def refusals(trt: Any, plan: bytes) -> Iterator[Row]:
 
     with driver.current(0):
         for what, data in (
-            ("zeros behind the magic", b"ftrt" + bytes(4096)),
-            ("cut short", plan[: len(plan) // 2]),
+            ("zeros after the magic", b"ftrt" + bytes(4096)),
+            ("truncated", plan[: len(plan) // 2]),
             (
                 "one byte changed in the middle",
                 plan[: len(plan) // 2] + b"\xff" + plan[len(plan) // 2 + 1 :],
             ),
             ("another version in its header", plan[:8] + b"\x7f" + plan[9:]),
-            ("no plan", b"PK\3\4" + bytes(100)),
+            ("not a plan", b"PK\3\4" + bytes(100)),
         ):
             try:
                 _, body = split(data)
                 deserialize(trt, body, kept_log(trt))
                 yield row(
                     f"{trt.__name__}: plan, {what}",
-                    "was taken",
+                    "was accepted",
                     None if "changed" in what else False,
                 )
             except PlanError as error:

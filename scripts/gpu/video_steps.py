@@ -46,8 +46,8 @@ def decoded() -> Iterator[Row]:
         yield row("NVDEC: without it the CPU decodes", names[0], names[0] == "h264")
     same = len(pictures[0]) == len(pictures[1]) == COUNT
     far = max(int(np.abs(a.astype(int) - b).max()) for a, b in zip(*pictures, strict=False))
-    value = f"{len(pictures[0])} pictures, they differ by at most {far}"
-    yield row("NVDEC's pictures against the CPU's", value, same and far == 0)
+    value = f"{len(pictures[0])} frames, which differ by at most {far}"
+    yield row("NVDEC's frames against the CPU's", value, same and far == 0)
 
 
 def camera(folder: str) -> Row:

@@ -134,9 +134,9 @@ def picture_rows(height: int, before: Row, now: Row) -> list[list[str]]:
 
 
 @click.command()
-@click.option("--commit", default=COMMIT, show_default=True, help="What is compared with.")
+@click.option("--commit", default=COMMIT, show_default=True, help="The commit to compare with.")
 @click.option("--heights", default="720,1080,2160", show_default=True)
-@click.option("--jobs", help="Some of them, with semicolons.  [default: all]")
+@click.option("--jobs", help="Only these, separated by semicolons.  [default: all]")
 @click.option("--frames", default=300, show_default=True)
 @click.option("--rounds", default=5, show_default=True)
 @quick_option
@@ -182,7 +182,7 @@ def _names(jobs: str) -> list[str]:
     """The jobs that were asked for, behind those that they are compared with."""
     asked = [name.strip() for name in jobs.split(";")]
     if wrong := [name for name in asked if name not in JOBS]:
-        raise click.BadParameter(f"no job {wrong[0]!r}; there are: {'; '.join(JOBS)}")
+        raise click.BadParameter(f"no job {wrong[0]!r}; known jobs: {'; '.join(JOBS)}")
     return [name for name in JOBS if name in asked or JOBS[name].old]
 
 

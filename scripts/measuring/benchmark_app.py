@@ -55,7 +55,7 @@ def read_fps(told: str) -> float:
     """Raises ClickException where it gives no throughput."""
     found = re.search(r"Throughput:\s*([\d.]+) FPS", told)
     if found is None:
-        raise click.ClickException(f"benchmark_app gave no throughput: {told[-300:]}")
+        raise click.ClickException(f"benchmark_app reported no throughput: {told[-300:]}")
     return float(found[1])
 
 
@@ -67,7 +67,7 @@ def others_share(summary: Mapping[str, Any]) -> float:
     cpu = summary["cpu"]
     libraries = cpu["libraries"]
     if libraries is None:
-        raise click.ClickException("this system does not tell the CPU time of library threads")
+        raise click.ClickException("this system does not report the CPU time of library threads")
     of_infer = libraries["stages"].get("infer", {"cpu_s": 0.0})["cpu_s"]
     steady = of_infer / libraries["process_s"] * cpu["process_s"]
     return max(0.0, 1 - (summary["stages"]["infer"]["cpu_s"] + steady) / cpu["process_s"])
@@ -108,10 +108,10 @@ def cells(found: Mapping[str, Sequence[Row]]) -> list[str]:
 @click.command("benchmark_app")
 @click.option("--network", "networks", multiple=True, type=click.Choice(list(NETWORKS)))
 @click.option("--precisions", default="fp32,int8", show_default=True)
-@click.option("--requests", type=int, help="At once.  [default: the cores]")
-@click.option("--threads", default=1, show_default=True, help="Of one request.")
-@click.option("--frames", default=300, show_default=True, help="Of the runs with the loop.")
-@click.option("--seconds", default=10, show_default=True, help="Of each turn from memory.")
+@click.option("--requests", type=int, help="Requests in flight.  [default: the cores]")
+@click.option("--threads", default=1, show_default=True, help="Per request.")
+@click.option("--frames", default=300, show_default=True, help="Frames of runs with the loop.")
+@click.option("--seconds", default=10, show_default=True, help="Per run from memory.")
 @click.option("--rounds", default=5, show_default=True)
 @quick_option
 def benchmark_app(
@@ -137,7 +137,7 @@ def benchmark_app(
     for name in networks or NETWORKS:
         missing = [one for one in NETWORKS[name] if isinstance(one, Path) and not one.is_file()]
         if missing:
-            click.echo(f"{name}: left out: {missing[0]} is not there")
+            click.echo(f"{name}: skipped: {missing[0]} does not exist")
             continue
         for precision in precisions.split(","):
             with tempfile.TemporaryDirectory() as folder:

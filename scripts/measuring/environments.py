@@ -37,7 +37,7 @@ def environment(name: str, *steps: Sequence[str], check: Sequence[str] = ()) -> 
         _succeed([sys.executable, "-m", "venv", "--clear", str(folder)], f"{name}: no environment")
         for step in steps:
             install = [str(python), "-m", "pip", "install", "--quiet", *step]
-            _succeed(install, f"{' '.join(step)} does not install")
+            _succeed(install, f"{' '.join(step)} cannot be installed")
         if check:
             try:
                 _succeed([str(python), *check], f"{name} does not run")
@@ -82,7 +82,7 @@ def checkout(root: Path, commit: str) -> Path:
         check=False,
     )
     if found.returncode:
-        raise MissingError(f"{root} has no commit {commit}: name another, or fetch it")
+        raise MissingError(f"{root} has no commit {commit}: give another, or fetch it")
     digest = found.stdout.strip()
     folder = CACHE / f"commit-{digest[:12]}"
     if not (folder / COMPLETE).exists():

@@ -115,7 +115,7 @@ PARTS = ("size", "batch", "candidates", "classes", "frames")
 
 @click.command()
 @click.option("--only", type=click.Choice(PARTS), multiple=True, help="[default: all]")
-@click.option("--frames", default=300, show_default=True, help="Of the runs by size and batch.")
+@click.option("--frames", default=300, show_default=True, help="Frames of the other runs.")
 @click.option("--longest", default=LENGTHS[-1], show_default=True, help="Frames of the long run.")
 @click.option("--rounds", default=3, show_default=True)
 @quick_option

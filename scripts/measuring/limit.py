@@ -162,7 +162,7 @@ def limit(
     source, table = path or clip(720, frames), []
     for name in networks or NETWORKS:
         if (missing := _missing(NETWORKS[name])) is not None:
-            click.echo(f"{name}: left out: {missing} is not there")
+            click.echo(f"{name}: skipped: {missing} does not exist")
             continue
         for engine in engines.split(","):
             for precision in precisions.split(","):

@@ -105,14 +105,14 @@ class Asked:
 
 @click.command()
 @click.option("--only", type=click.Choice(PARTS), multiple=True, help="[default: all]")
-@click.option("--heights", default="360,720,1080", show_default=True, help="Of the clips.")
+@click.option("--heights", default="360,720,1080", show_default=True, help="Heights of the clips.")
 @click.option(
     "--network",
     "networks",
     multiple=True,
     default=("yolov8n",),
     show_default=True,
-    help="Of ultralytics; may be repeated.",
+    help="Model of ultralytics; may be repeated.",
 )
 @click.option("--frames", default=300, show_default=True)
 @click.option("--rounds", default=5, show_default=True)
@@ -140,7 +140,7 @@ def peers(
         try:
             table += parts[name](asked)
         except MissingError as error:
-            click.echo(f"{name}: left out: {error}")
+            click.echo(f"{name}: skipped: {error}")
     click.echo("\n" + markdown(HEAD, table))
 
 
@@ -304,7 +304,7 @@ def beside_ffmpeg(asked: Asked) -> list[list[str]]:
 
     click.echo(f"{ffmpeg_version()}; {_our_ffmpegs()}")
     if not any(height in FFMPEG_HEIGHTS for height in asked.heights):
-        raise MissingError(f"it compares clips of {FFMPEG_HEIGHTS} only")
+        raise MissingError(f"only clips of {FFMPEG_HEIGHTS} can be compared")
     table = []
     superfast = {"preset": "superfast", "crf": "23"}
     for height in (height for height in asked.heights if height in FFMPEG_HEIGHTS):
@@ -369,7 +369,7 @@ def read_benchmark(told: str, frames: int) -> Row:
     times = re.search(r"bench: utime=([\d.]+)s stime=([\d.]+)s rtime=([\d.]+)s", told)
     counted = re.findall(r"frame=\s*(\d+)", told)
     if times is None or not counted:
-        raise click.ClickException(f"ffmpeg told no times: {told[-300:]}")
+        raise click.ClickException(f"ffmpeg reported no times: {told[-300:]}")
     if int(counted[-1]) != frames:
         raise click.ClickException(f"ffmpeg took {counted[-1]} frames, not {frames}")
     user, system, real = map(float, times.groups())

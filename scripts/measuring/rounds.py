@@ -29,14 +29,14 @@ QUICK_FRAMES = 40
 quick_option = click.option(
     "--quick",
     is_flag=True,
-    help="Few frames, one round, no warm-up: to see that it works. Its figures say nothing.",
+    help="Smoke test: few frames, one round, no warm-up. Its figures are meaningless.",
 )
 
 
 def say_machine(quick: bool = False) -> None:
     click.echo(machine())
     if quick:
-        click.echo("--quick: few frames and one round. These figures say nothing.")
+        click.echo("--quick: few frames and one round. These figures are meaningless.")
 
 
 def machine() -> str:
@@ -147,7 +147,7 @@ def run(
         )
     if done.code:
         said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        last = "\n  ".join(said[-5:]) if said else "it said nothing"
+        last = "\n  ".join(said[-5:]) if said else "no output"
         raise click.ClickException(
             f"{' '.join(map(str, command))}: exit code {done.code}\n  {last}"
         )

@@ -112,7 +112,7 @@ def test_what_ends_a_job_that_begins_is_an_error_of_its_code(pool, answer, error
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("answer", "says"), [("die", "last words"), ("hang", "did not answer")])
+@pytest.mark.parametrize(("answer", "says"), [("die", "last words"), ("hang", "did not respond")])
 def test_a_connection_that_is_lost_loses_all(pool, monkeypatch, answer, says):
     one = load(pool(None, LOADED, answer))
     if answer == "hang":
@@ -123,7 +123,7 @@ def test_a_connection_that_is_lost_loses_all(pool, monkeypatch, answer, says):
     assert (failed.task, failed.lost, failed.exit_code) == (TASK, True, 5)
     assert says in failed.error
     assert isinstance(gone, Gone)
-    assert gone.error.endswith("; --resume goes on")
+    assert gone.error.endswith("; continue with --resume")
     assert not one.is_alive()
     assert not one.has_room()
     assert one.wait(0.1) == []

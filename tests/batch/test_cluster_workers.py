@@ -213,7 +213,7 @@ def test_an_actor_that_does_not_answer_is_killed(out):
     made.hand("silent")
     (event,) = made.next()
     assert event.lost
-    assert "did not answer" in event.error
+    assert "did not respond" in event.error
     made.hand("x")
     assert isinstance(made.next()[0], Finished)
     assert list(made.ray.actors) == [1]
@@ -280,7 +280,7 @@ def test_a_worker_that_gives_up_is_gone(out):
     ("change", "code", "says"),
     [
         ({"version": "0.0.1"}, 5, "detect-video 0.0.1"),
-        ({"sees": False}, 6, "does not see"),
+        ({"sees": False}, 6, "cannot see"),
         ({"gathers": False}, 5, "pyarrow"),
         ({"unseen": [__file__]}, 5, __file__),
         ({"unseen": ["/not/here/either"]}, None, ""),

@@ -109,7 +109,7 @@ def test_resume_redoes_what_changed_and_says_so(job, tmp_path):
     assert sorted(pool.tried) == ["a.mp4", "e.mp4"]
     assert result.items == ItemCounts(done=2, skipped=2)
     assert "1 changed" in said[0]
-    assert "1 are new" in said[0]
+    assert "1 new" in said[0]
     assert any("--prune" in note for note in result.notes)
 
 

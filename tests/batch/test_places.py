@@ -104,7 +104,7 @@ def test_removing_takes_empty_folders_along(outputs):
 def test_a_place_that_cannot_be_written_is_refused():
     for place, why in (
         ("ftp://host/out", "mount"),
-        ("https://host/out", "read only"),
+        ("https://host/out", "read-only"),
         ("s3://out/a::b", "chained"),
     ):
         with pytest.raises(UsageError, match=why):

@@ -59,7 +59,7 @@ CLIPS = {
 }
 VARIABLE = [40 * n + (n * n * 7) % 23 + 900 * (n > 30) for n in range(60)]  # ms, with a pause
 NOT_SPLIT = {
-    "refresh.mp4": ("libx264", {"x264-params": REFRESH}, "let a decoder begin there"),
+    "refresh.mp4": ("libx264", {"x264-params": REFRESH}, "allow a decoder to start"),
     "one.mp4": ("libx264", {"g": "1000"}, "it has 1 key frame,"),
     "plain.ts": ("libx264", {"bf": "2"}, "cannot be found by time (mpegts)"),
     "plain.avi": ("libx264", {"bf": "0"}, "cannot be found by time (avi)"),
@@ -266,7 +266,7 @@ def test_damage_that_a_decoder_finds(decoder: str, folder: Path, tmp_path: Path)
     folders = [tmp_path / f"{part.number}" for part in parts]
     for part, place in zip(parts, folders, strict=True):
         detect_part(str(broken), config, loaded, part, place)
-    with pytest.raises(NotExactError, match="met damage"):
+    with pytest.raises(NotExactError, match="is damaged"):
         join_parts(str(broken), config, parts, folders, {"jsonl": tmp_path / "out.jsonl"})
 
 
@@ -381,11 +381,11 @@ def join_changed(detected, tmp_path: Path, which: int = 1, **changes) -> list[st
     ("changes", "reason"),
     [
         ({}, None),
-        ({"first_digest": "0"}, "decoded the picture between them differently"),
-        ({"corrupt": 1}, "met damage"),
+        ({"first_digest": "0"}, "decoded the frame between them differently"),
+        ({"corrupt": 1}, "is damaged"),
         ({"frames": 11}, "gave 11 frames"),
-        ({"width": 98}, "pictures of another size"),
-        ({"number": 0}, "is another one"),
+        ({"width": 98}, "another frame size"),
+        ({"number": 0}, "is a different one"),
     ],
 )
 def test_parts_that_do_not_fit(changes: dict, reason: str | None, detected, tmp_path) -> None:

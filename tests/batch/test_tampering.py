@@ -248,6 +248,6 @@ def test_a_manifest_that_is_no_file_is_refused(manifest, tmp_path, suffix, what)
     path = manifest.with_name(f"manifest.sqlite{suffix}")
     path.unlink(missing_ok=True)
     os.mkfifo(path) if what == "pipe" else path.symlink_to(tmp_path / "nowhere")
-    with pytest.raises(OutputError, match="no ordinary file"):
+    with pytest.raises(OutputError, match="not a regular file"):
         Manifest.open(manifest)
     assert not (tmp_path / "nowhere").exists()

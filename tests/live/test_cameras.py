@@ -89,41 +89,38 @@ cameras:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a: 1", "begins with the key cameras"),
-        ("cameras: 5", "cameras: is no list"),
-        ("cameras: []", "there is none"),
-        ("cameras:", "there is none"),
+        ("a: 1", "key cameras:"),
+        ("cameras: 5", "cameras: is not a list"),
+        ("cameras: []", "cameras: is empty"),
+        ("cameras:", "cameras: is empty"),
         ("cameras: [{url: 'rtsp://h/1'}]\ncamera: 1", "did you mean cameras?"),
         ("cameras: [{name: a}]", "cameras[0].url: is missing"),
-        ("cameras: [{name: a b, url: 'rtsp://h/1'}]", "cameras[0].name: 'a b' is no name"),
-        ("cameras: [{name: ../x, url: 'rtsp://h/1'}]", "is no name"),
-        (f"cameras: [{{name: {'a' * 41}, url: 'rtsp://h/1'}}]", "is no name"),
+        ("cameras: [{name: a b, url: 'rtsp://h/1'}]", "cameras[0].name: 'a b' is not"),
+        ("cameras: [{name: ../x, url: 'rtsp://h/1'}]", "is not a name"),
+        (f"cameras: [{{name: {'a' * 41}, url: 'rtsp://h/1'}}]", "is not a name"),
         ("cameras: [{nam: a, url: 'rtsp://h/1'}]", "unknown key 'nam'; did you mean name?"),
-        ("cameras: {a: 'rtsp://h/1', A: 'rtsp://h/2'}", "A: the name A stands twice"),
-        ("cameras: {a: 'rtsp://h/${NOT_SET}'}", "cameras.a.url: the variable NOT_SET is not set"),
-        ("cameras: {a: 'rtsp://h/${no name}'}", "is no variable"),
-        ("cameras: {a: {url: 'rtsp://h/1', classes: ['${X}']}}", "variables are expanded in url"),
-        ("cameras: {a: {url: 'rtsp://u:p@h/1', user: x}}", "has a login already"),
+        ("cameras: {a: 'rtsp://h/1', A: 'rtsp://h/2'}", "A: the name A is used twice"),
+        ("cameras: {a: 'rtsp://h/${NOT_SET}'}", "a.url: the environment variable NOT_SET"),
+        ("cameras: {a: 'rtsp://h/${no name}'}", "is not a variable"),
+        ("cameras: {a: {url: 'rtsp://h/1', classes: ['${X}']}}", "expanded only in url"),
+        ("cameras: {a: {url: 'rtsp://u:p@h/1', user: x}}", "contains a login"),
         ("cameras: {a: {url: '0', user: x}}", "has no login"),
         ("cameras: {a: 'concat:x|y'}", "add --loop"),
         ("cameras: {a: street.mp4}", "add --loop"),
-        ("cameras: {a: '-'}", "a.url: - standard input comes once"),
-        ("cameras: {a: {url: 'rtsp://h/1', record_url: 'x.mp4'}}", "a.record_url: x.mp4 is no"),
-        ("cameras: {a: {url: 'rtsp://h/1', rate: 0}}", "cameras.a.rate: 0 is not above 0"),
-        ("cameras: {a: {url: 'rtsp://h/1', rate: fast}}", "rate: 'fast' is no number"),
+        ("cameras: {a: '-'}", "a.url: - standard input is not"),
+        ("cameras: {a: {url: 'rtsp://h/1', record_url: 'x.mp4'}}", "a.record_url: x.mp4 is not"),
+        ("cameras: {a: {url: 'rtsp://h/1', rate: 0}}", "cameras.a.rate: 0 must be above 0"),
+        ("cameras: {a: {url: 'rtsp://h/1', rate: fast}}", "rate: 'fast' is not a number"),
         ("cameras: {a: {url: 'rtsp://h/1', rate: 1/0}}", "rate: '1/0'"),
-        ("cameras: {a: {url: 'rtsp://h/1', size: 0x0}}", "is no size"),
-        ("cameras: {a: {url: 'rtsp://h/1', classes: 5}}", "is no list of classes"),
+        ("cameras: {a: {url: 'rtsp://h/1', size: 0x0}}", "is not a size"),
+        ("cameras: {a: {url: 'rtsp://h/1', classes: 5}}", "is not a list of classes"),
         ("cameras: {a: {url: 'rtsp://h/1', tiles: 2}}", "number of tiles"),
         ("cameras: {a: {url: 'rtsp://h/1', tiles: 99x99}}", "number of tiles"),
         ("cameras: {a: {url: 'rtsp://h/1', masks: [[[0, 0], [1, 1]]]}}", "list of 3 to 256"),
         ("cameras: {a: {url: 'rtsp://h/1', masks: [[[0, 0], [1, 1], [1, 2]]]}}", "outside 0 to 1"),
-        ("cameras: {a: {url: 'rtsp://h/1', options: [udp]}}", "is no mapping of FFmpeg's"),
-        (
-            "cameras: {a: {url: 'http://h/1', options: {headers: '${NO}'}}}",
-            "variable NO is not set",
-        ),
-        ("cameras: {a: {url: true}}", "a.url: is no address"),
+        ("cameras: {a: {url: 'rtsp://h/1', options: [udp]}}", "is not a mapping of FFmpeg"),
+        ("cameras: {a: {url: 'http://h/1', options: {headers: '${NO}'}}}", "variable NO is not"),
+        ("cameras: {a: {url: true}}", "a.url: is not an address"),
         ("cameras: [" + "'rtsp://h/1', " * 257 + "]", "257, more than 256"),
     ],
 )
@@ -136,15 +133,15 @@ def test_what_is_refused(tmp_path: Path, text: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("{headers: ['X-Api-Key: S3cretKey']}", "options: headers is no text or number"),
-        ("{headers: {X-Api-Key: S3cretKey}}", 'one text (headers: "NAME: VALUE\\r\\n")'),
-        ("{cookies: [S3cretKey]}", "options: cookies is no text or number; write one text"),
-        ("'headers: S3cretKey'", "options: is no mapping of FFmpeg's options"),
-        ("[S3cretKey]", "options: is no mapping of FFmpeg's options"),
-        ("{rtsp_transport: tcp, 'headers: S3cretKey': }", "options: entry 2 is no text"),
-        ("{S3cretKey}", "options: entry 1 is no text"),
-        ("{headers: 'X: S3cretKey${NOT_SET}'}", "the variable NOT_SET is not set"),
-        ("{headers: 'X: S3cretKey${no name}'}", "'${no name}' is no variable"),
+        ("{headers: ['X-Api-Key: S3cretKey']}", "options: headers is neither text"),
+        ("{headers: {X-Api-Key: S3cretKey}}", 'text (headers: "NAME: VALUE\\r\\n")'),
+        ("{cookies: [S3cretKey]}", "options: cookies is neither text"),
+        ("'headers: S3cretKey'", "options: is not a mapping"),
+        ("[S3cretKey]", "options: is not a mapping"),
+        ("{rtsp_transport: tcp, 'headers: S3cretKey': }", "options: entry 2 is neither"),
+        ("{S3cretKey}", "options: entry 1 is neither"),
+        ("{headers: 'X: S3cretKey${NOT_SET}'}", "variable NOT_SET is not set"),
+        ("{headers: 'X: S3cretKey${no name}'}", "'${no name}' is not a variable"),
     ],
 )
 def test_options_that_are_refused_tell_no_secret(tmp_path: Path, options: str, said: str) -> None:
@@ -226,7 +223,7 @@ def test_lists_and_addresses_together(tmp_path: Path) -> None:
     path = written(tmp_path, "cameras: {h: 'rtsp://h/1'}")
     assert is_camera_list(path)
     assert [camera.name for camera in make_cameras([path, "rtsp://h/2"])] == ["h", "h-2"]
-    with pytest.raises(UsageError, match="stands twice"):
+    with pytest.raises(UsageError, match="used twice"):
         make_cameras([path, path])
 
 

@@ -307,7 +307,7 @@ class TestGivingUp:
         assert self.ends_at_s(bench) == pytest.approx(20.0, abs=0.5)
         failures = bench.collector.failures()
         assert failures.count("nothing listens") == len(names)
-        assert failures.endswith("; --wait goes on trying")
+        assert failures.endswith("; use --wait to keep trying")
 
     def test_one_of_several_is_live(self):
         bench = self.bench("a", "b")

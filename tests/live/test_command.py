@@ -175,7 +175,7 @@ def test_a_webcam_that_is_not_there_is_told_once(tmp_path):
     assert process.returncode == 3
     state, end = process.stderr.splitlines()
     assert "/dev/video99" in state
-    assert state.endswith("; trying again in 1 s")
+    assert state.endswith("; retrying in 1 s")
     assert end.startswith("detect-video: no camera")
     process = detect_video(
         *("/dev/video99", "--duration", 3, "--engine", "null", "--quiet"), cwd=tmp_path

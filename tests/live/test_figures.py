@@ -102,7 +102,7 @@ class TestCapacity:
 
     def test_the_busiest_group_limits(self):
         assert capacity(self.load()) == pytest.approx(4.0)
-        assert "Inference is used most: 50%" in sentence(self.load())
+        assert "Inference is the busiest: 50%" in sentence(self.load())
         assert "4.0 such cameras" in sentence(self.load())
 
     def test_the_stage_to_change_first(self):
@@ -117,7 +117,7 @@ class TestCapacity:
     def test_with_half_of_the_pictures_dropped_there_is_room_for_half(self):
         load = self.load(stages={"infer": 1.0}, processed=0.5, dropped=0.5)
         assert capacity(load) == pytest.approx(1.0)
-        assert "50% of the pictures" in sentence(load)
+        assert "50% of the frames" in sentence(load)
 
     @pytest.mark.parametrize("busy", [0.0, 0.3, 0.59, 1.0])
     def test_a_machine_that_drops_has_no_room_for_more(self, busy):
@@ -126,8 +126,8 @@ class TestCapacity:
             cameras=1, stages={"infer": busy}, cpu=0.1, decoding=0.05, processed=0.65, dropped=0.35
         )
         assert capacity(load) <= 0.65
-        assert "35% of the pictures" in sentence(load)
-        said = float(re.search(r"could take ([\d.]+) such", sentence(load))[1])
+        assert "35% of the frames" in sentence(load)
+        said = float(re.search(r"could handle ([\d.]+) such", sentence(load))[1])
         assert said == pytest.approx(capacity(load), abs=0.051)
         assert said < load.cameras
 
@@ -256,7 +256,7 @@ class TestStatus:
             bench.clock.now += 500 * MS
             status.sample()
         figures = status.figures()
-        assert "50% of the pictures" in figures.bottleneck
+        assert "50% of the frames" in figures.bottleneck
         assert figures.capacity == pytest.approx(0.5)
 
     def test_pictures_that_were_not_decoded_are_dropped_for_want_of_time(self):
@@ -274,7 +274,7 @@ class TestStatus:
             bench.clock.now += 500 * MS
             status.sample()
         figures = status.figures()
-        assert "75% of the pictures" in figures.bottleneck
+        assert "75% of the frames" in figures.bottleneck
         load = status.load_of_day()
         assert (load.decoded, load.dropped) == (pytest.approx(0.25), pytest.approx(0.75))
         assert shares_needed(load)[CPU] == pytest.approx(0.125 * 4 + 0.125 * 4)

@@ -109,7 +109,7 @@ def test_a_slow_encoder_drops_pictures_and_never_waits(
     kept = all_numbers([one.path for one in list_recordings(tmp_path / "yard" / "video")])
     assert kept == list(range(9))
     assert len(said) == 1
-    assert "91 pictures" in said[0]
+    assert "91 frames" in said[0]
 
 
 def test_after_a_dropped_packet_video_goes_on_with_a_key_frame(

@@ -207,7 +207,7 @@ def test_a_camera_that_is_not_there_is_said_once_and_when_it_is_tried_again(feed
     around = Around(state=lines.append)
     result = run_during(feeds, change, "rtsp://a/dead", around=around, wait=True)
     assert (result.exit_code, result.told) == (3, True)
-    said = [re.fullmatch(r"a: (.+); trying again in (\d+) s", line) for line in lines]
+    said = [re.fullmatch(r"a: (.+); retrying in (\d+) s", line) for line in lines]
     assert [one[1] for one in said] == ["rtsp://a/dead: nothing listens there", "a: wrong password"]
     first, second = (int(one[2]) for one in said)
     assert 1 <= first <= 5 < 400 < second <= 605  # on a machine that stands still for a while, too
@@ -529,7 +529,7 @@ class TestList:
         result = run_during(feeds, change, "cameras.yaml", around=Around(say=said.append))
         assert result.exit_code == 0
         assert len(feeds) == 1
-        assert any("cameras stay" in line for line in said)
+        assert any("current cameras" in line for line in said)
 
     def test_the_page_starts_and_stops_cameras(self, feeds):
         self.write("a", "b")
@@ -650,5 +650,5 @@ class TestWhatIsLive:
     def test_a_file_among_cameras_is_refused(self):
         with pytest.raises(UsageError, match=r"in\.mp4.*--loop"):
             reads_cameras(["rtsp://a/b", "in.mp4"], config())
-        with pytest.raises(UsageError, match="standard input among"):
+        with pytest.raises(UsageError, match="standard input and cameras"):
             reads_cameras(["-", "rtsp://a/b"], config())

@@ -167,5 +167,5 @@ def test_a_frozen_picture_is_no_stall() -> None:
 
 
 def test_a_reason_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="no reason"):
+    with pytest.raises(ValueError, match="unknown reason"):
         Status(0).drop("weather")

@@ -298,7 +298,7 @@ def test_cameras_share_the_canvas_of_most(
     if line is not None:
         height, width = canvas.find_canvas(configured(), found) or OWN
         assert f"{width}x{height}" in line
-        assert ("told no size" in line) == (None in sizes)
+        assert ("reported no size" in line) == (None in sizes)
     assert picture_of_cameras(cameras, configured(size="320")) == (None, None)
     assert picture_of_cameras(cameras, configured(model="yolov4-tiny")) == (None, None)
 

@@ -23,7 +23,7 @@ WRONG = {  # file -> a word of what is said, which names the place
     "": "mapping",
     "- 1": "mapping",
     "lines: 3": "lines",
-    "lines: {}": "neither",
+    "lines: {}": "no lines or zones",
     "lines: {a: [[0, 0]]}": r"a\.points",
     "lines: {a: [[0, 0], [0, 0]]}": r"a\.points",
     "lines: {a: [[0, 0], [1, 1], [1, 0]]}": r"a\.points",

@@ -199,9 +199,9 @@ class ClusterPool:
             self._turn(turn)
         except ConnectionLostError as error:
             self._lost = True
-            why = f"the connection to Ray is lost: {error}"
+            why = f"lost the connection to Ray: {error}"
             lost = [Failed(task, 0, why, EXIT_ENGINE, True, 0.0) for task in self._running]
-            return [*lost, Gone(0, f"{why}; --resume goes on", EXIT_ENGINE)]
+            return [*lost, Gone(0, f"{why}; continue with --resume", EXIT_ENGINE)]
         return list(self._known.events)
 
     def states(self) -> list[WorkerState]:
@@ -247,7 +247,7 @@ class ClusterPool:
                         raise Stopped(self.stop.exit_code)
                     until = min(until, time.monotonic() + patience_s)
                 if time.monotonic() > until:
-                    raise ConnectionLostError(f"Ray did not answer for {seconds:.0f} s")
+                    raise ConnectionLostError(f"Ray did not respond for {seconds:.0f} s")
             answer = pipe.recv()
         except (EOFError, OSError):
             raise ConnectionLostError(self._describe_death()) from None
@@ -260,9 +260,9 @@ class ClusterPool:
         process = self._child.process
         with suppress(subprocess.TimeoutExpired):
             process.wait(GRACE_S)
-        text = f"the process that speaks to Ray ended with status {process.returncode}"
+        text = f"the process that talks to Ray exited with status {process.returncode}"
         words = last_words(self._child.read_said())
-        return f"{text}; the last that it printed: {words}" if words else text
+        return f"{text}; its last output: {words}" if words else text
 
     def close(self) -> None:
         if self._child is not None:
@@ -321,5 +321,5 @@ def _reach(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), REACHING_S).close()
     except OSError as error:
         raise EngineError(
-            f"{address}: no Ray cluster answers there ({error}); check the address, or start one"
+            f"{address}: no Ray cluster responds there ({error}); check the address, or start one"
         ) from error

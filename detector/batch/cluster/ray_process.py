@@ -71,7 +71,7 @@ def _open(wanted: Open) -> Workers:
         import ray
     except ImportError as error:
         raise EngineError(
-            f"--on ray: ray cannot be imported ({error}); pip install 'detect-video[ray]'"
+            f"--on ray: cannot import ray ({error}); pip install 'detect-video[ray]'"
         ) from error
     address = wanted.address
     options: dict[str, Any] = {"address": address, "log_to_driver": False}

@@ -41,8 +41,8 @@ MEMORY_S = 5.0  # for that of a worker that Ray ended to be free: its process ma
 CLOSING_S = 10.0
 LIMITS = {"load": LOADING_S + SILENT_S, "work": SILENT_S, "look": SILENT_S}
 
-NO_MEMORY = "Ray ended it because the memory of its node ran low"
-NOT_INSTALLED = "detect-video is not installed on the node, or is an older one"
+NO_MEMORY = "Ray killed it because its node ran low on memory"
+NOT_INSTALLED = "detect-video is not installed on the node, or is too old"
 NOT_THERE = "No module named 'detector"
 RAN_LOW = "running low on memory"
 USED = re.compile(r"[\d.]+ ?\w?B used / [\d.]+ ?\w?B limit")
@@ -174,13 +174,13 @@ class Workers(Places[_Place]):
             self._hear(place)
         if self.nodes.silent_s() > HEAD_S:
             silent = f"{self.nodes.silent_s():.0f} s"
-            self._collapse(f"the head of the Ray cluster has not answered for {silent}")
+            self._collapse(f"the head of the Ray cluster has not responded for {silent}")
             return
         now = self.clock()
         for place in self._standing():
             limit = LIMITS.get(place.doing)  # for "hello" it may wait for a node
             if limit is not None and now - place.called > limit:
-                self._lose(place, f"its worker on {place.where()} did not answer for {limit:g} s")
+                self._lose(place, f"its worker on {place.where()} did not respond for {limit:g} s")
         if now - self._balanced >= BALANCE_S:
             self._balance(now)
 
@@ -235,19 +235,19 @@ class Workers(Places[_Place]):
         out = self.wanted.hello.place
         unseen = [path for path in welcome.unseen if os.path.exists(path)]
         if welcome.version != __version__:
-            why = f"has detect-video {welcome.version}, and the job {__version__}: install that"
+            why = f"has detect-video {welcome.version}, but the job needs {__version__}"
         elif not welcome.sees:
             error = OutputError
-            why = f"does not see {out}: put -o where all nodes can write"
+            why = f"cannot see {out}: put -o where all nodes can write"
         elif unseen:
-            why = f"does not see {unseen[0]}: sources and models need one path on all nodes"
+            why = f"cannot see {unseen[0]}: sources and models need the same path on all nodes"
         elif barred := [
             one for one in welcome.barred if one == self.wanted.hello.place or _is_open(one)
         ]:
             error = OutputError if barred[0] == out else EngineError
-            why = f"is of no use: {welcome.barred[barred[0]]}, in the environment of that node"
+            why = f"cannot be used: {welcome.barred[barred[0]]}, in the environment of that node"
         elif self._load.gathers and not welcome.gathers:
-            why = "has no pyarrow, as this machine has: pip install 'detect-video[batch]' there"
+            why = "has no pyarrow, unlike this machine: pip install 'detect-video[batch]' there"
         else:
             return
         self._avoid.add(welcome.node)
@@ -309,7 +309,7 @@ class Workers(Places[_Place]):
         for place in self._standing():
             self._fail_task(place, why)
             place.enter("gone", self.clock())
-        self._events.append(Gone(0, f"{why}; --resume goes on", EXIT_ENGINE))
+        self._events.append(Gone(0, f"{why}; continue with --resume", EXIT_ENGINE))
 
     # ---- how many there should be
 
@@ -324,7 +324,7 @@ class Workers(Places[_Place]):
             self._without = now
         elif now - self._without > NO_WORKER_S:
             self._collapse(
-                f"no node gave a worker {_words(self.need)} for {NO_WORKER_S:.0f} s "
+                f"no node offered a worker {_words(self.need)} for {NO_WORKER_S:.0f} s "
                 f"({len(self.nodes.found)} nodes)"
             )
             return
@@ -403,8 +403,8 @@ def describe(error: Exception) -> str:
     if RAN_LOW in text:
         used = USED.search(text)
         return (
-            f"{NO_MEMORY}{f' ({used[0]})' if used else ''}; give fewer --workers, or nodes with "
-            "more memory (RAY_memory_usage_threshold is the share at which Ray does so)"
+            f"{NO_MEMORY}{f' ({used[0]})' if used else ''}; use fewer --workers, or nodes with "
+            "more memory (RAY_memory_usage_threshold sets the share at which Ray kills)"
         )
     cause = getattr(error, "cause", None)  # what was raised in an actor
     if isinstance(cause, Exception):

@@ -29,12 +29,12 @@ PROGRESS_EVERY_S = 1.0
     config_file=True,
     json="the result",
     quiet="Print nothing but errors.",
-    interrupted="the batch job stopped; --resume goes on",
+    interrupted="the batch job stopped; continue with --resume",
     examples=(
-        "detect-video batch videos -o out           # every video and picture below",
-        "detect-video batch videos -o out --resume  # go on: what is done is skipped",
+        "detect-video batch videos -o out           # every video and picture in it",
+        "detect-video batch videos -o out --resume  # continue: skip what is done",
         "detect-video batch 'cam*/2026-11-*' list.txt -o out --workers 4 --no-video",
-        "detect-video batch -o out --status         # while it runs, or after it",
+        "detect-video batch -o out --status         # during or after the job",
         "detect-video batch /nas/videos -o /nas/out --on ray",
     ),
 )
@@ -45,57 +45,57 @@ PROGRESS_EVERY_S = 1.0
     metavar="OUT",
     type=Files(),
     required=True,
-    help="Folder of the results, or s3://.",
+    help="Folder for the results, or s3://.",
 )
 @click.option(
     "--on",
     metavar="WHERE",
     default="local",
     show_default=True,
-    help="local: this machine; ray: the cluster of RAY_ADDRESS, else Ray started here; "
-    "ray://HOST:PORT: a cluster by its client port.",
+    help="Where to run. local: this machine; ray: the cluster of RAY_ADDRESS, or a new one here; "
+    "ray://HOST:PORT: a cluster, by its client port.",
 )
 @click.option(
     "--workers",
     metavar="N",
     type=click.IntRange(1, 1024),
-    help="Processes, each with its share of the cores; default: one for two cores, in a cluster "
-    "as many as it has room for.",
+    help="Number of processes, which share the cores; default: one per two cores, or as many as "
+    "fit into the cluster.",
 )
-@click.option("--resume", is_flag=True, help="Go on with the job in OUT: skip what is done.")
-@click.option("--dry-run", is_flag=True, help="List what would be done, and do nothing.")
+@click.option("--resume", is_flag=True, help="Continue the job in OUT; skip what is done.")
+@click.option("--dry-run", is_flag=True, help="List what would be done, without doing it.")
 @click.option(
     "--shard",
     metavar="I/N",
-    help="Do the Ith of N parts, beside the others: here or on other machines.",
+    help="Do the Ith of N parts, while other runs do the rest, here or on other machines.",
 )
 @click.option(
     "--split",
     metavar="auto|off|S",
-    help="Cut long files into parts for several workers: those that would keep others waiting "
-    "(auto, the default), none (off), or all, into parts of about S seconds.",
+    help="Split long files into parts for several workers: only those that would keep others "
+    "waiting (auto, the default), none (off), or all, into parts of about S seconds.",
 )
 @click.option(
     "--max-failures",
     metavar="N",
     type=click.IntRange(0),
-    help="Stop once more than N items have failed.",
+    help="Stop after more than N failed items.",
 )
 @click.option(
     "--item-timeout",
     metavar="S",
     type=click.FloatRange(0.1),
-    help="Give an item so many seconds; default: as long as it gives a frame in 300 s.",
+    help="Time limit of an item in seconds; default: none while it yields a frame every 300 s.",
 )
 @click.option(
     "--progress",
     "progress_to",
     metavar="FILE|-",
     type=Files(),
-    help="Add a JSON line on the progress to FILE each second; - is standard error.",
+    help="Append a JSON line to FILE every second; - is standard error.",
 )
-@click.option("--status", is_flag=True, help="Say how far the job in OUT is.")
-@click.option("--prune", is_flag=True, help="Remove results whose source is gone.")
+@click.option("--status", is_flag=True, help="Show the progress of the job in OUT.")
+@click.option("--prune", is_flag=True, help="Delete results whose source no longer exists.")
 def command(
     sources: tuple[str, ...],
     output: str,
@@ -115,15 +115,15 @@ def command(
     quiet: bool,
     **flags: Any,
 ) -> int:
-    """Detect objects in many videos, by processes or a cluster.
+    """Detect objects in many videos, locally or on a cluster.
 
     SOURCES are folders, quoted globs, list files, single files, and the same at s3://, gs:// and
     https://.
 
-    Each video gets a folder OUT/files/PATH with its detections and its annotated video; a marker in
-    it says that it is whole. The job can be killed at any moment and goes on with --resume. A video
-    that crashes or hangs its worker is tried twice and set aside in OUT/failures.jsonl. The exit
-    code is 7 where some failed, and that of the first where none succeeded.
+    Each video gets a folder OUT/files/PATH with its detections, its annotated video and, once these
+    are complete, a marker. A job that was killed continues with --resume. A video that crashes or
+    hangs its worker is tried twice and then listed in OUT/failures.jsonl. The exit code is 7 if
+    some videos failed; if all did, it is that of the first.
     """
     from detector.batch.job import Request
     from detector.batch.listing import parse_shard
@@ -156,10 +156,12 @@ def command(
             if as_json:
                 print_json({"schema": 1, "output": output, "pruned": removed})
             else:
-                echo(f"{output}: {counted(removed, 'result')} removed, whose source is gone")
+                echo(
+                    f"{output}: removed {counted(removed, 'result')} whose source no longer exists"
+                )
             return 0
         if not sources and not resume:
-            raise UsageError("no SOURCE is given; give folders or files, or --resume")
+            raise UsageError("no SOURCE given; give folders or files, or --resume")
         return _run(request, as_json, quiet, progress_to)
 
 

@@ -14,49 +14,49 @@ GATHERING = ("auto", "every", "freshest")
 class LiveConfig:
     policy: str = option(
         "latest",
-        "What to do with pictures of cameras that come faster than they are detected. latest: "
-        "detect the newest, drop older ones. every: drop none until they are --max-age old.",
+        "What to do if cameras send frames faster than they can be detected. latest: detect the "
+        "newest and drop older ones. every: drop none until they are --max-age old.",
         "P",
         choices=POLICIES,
         flags=("--live",),
-        short="Pictures that come too fast: latest or every",
+        short="Frames that come too fast: latest or every",
     )
     max_age: float = option(
         5.0,
-        "With --live every: how old a picture may get, in seconds. Beyond that, whole groups of "
-        "pictures are dropped up to the newest key frame.",
+        "With --live every: the highest age of a frame, in seconds. Beyond that, whole groups of "
+        "pictures are dropped, up to the newest key frame.",
         "S",
         at_least=0.1,
         at_most=3600.0,
-        short="Seconds that a picture may wait, of --live every",
+        short="Seconds that a frame may wait, with --live every",
     )
     gather: str = option(
         "auto",
-        "How pictures of several cameras come together in a batch: every and freshest fill it, "
-        "each camera once, and never wait for a silent one; auto waits only where that pays.",
+        "How frames of several cameras form a batch. every and freshest fill it with at most one "
+        "frame of each camera and never wait for a silent one; auto waits only if that pays off.",
         "G",
         choices=GATHERING,
         short="How cameras share a batch: auto, every, freshest",
     )
     repeat: bool = option(
         False,
-        "Play files again and again at their own pace, as if they were cameras.",
+        "Play files in a loop at their own frame rate, as if they were cameras.",
         flags=("--loop",),
-        short="Play files again and again, as if cameras",
+        short="Play files in a loop, as if they were cameras",
     )
     start_timeout: float = option(
         20.0,
-        "Seconds in which a camera must send its first picture, before it is tried again. Where no "
-        "camera ever sent one in that time, the run ends with exit code 3.",
+        "Seconds to wait for a camera's first frame before connecting again. If no camera sends "
+        "one in that time, the run ends with exit code 3.",
         "S",
         at_least=1.0,
         at_most=600.0,
-        short="Seconds to wait for a camera's first picture",
+        short="Seconds to wait for a camera's first frame",
     )
     wait: bool = option(
         False,
-        "Never give up cameras that have not sent a picture yet: go on trying until they do.",
-        short="Never give up cameras that send nothing yet",
+        "Never give up on cameras that have not sent a frame yet; keep trying until they do.",
+        short="Keep trying cameras that have sent nothing yet",
     )
 
 
@@ -68,40 +68,36 @@ class RecordConfig:
     record: str = option(
         "none",
         "What to record of cameras: none, annotated (boxes drawn), or copy (the camera's own "
-        "video and sound, untouched, with the boxes in a file of subtitles beside it).",
+        "video and sound, unchanged, with the boxes in a subtitle file next to it).",
         "R",
         choices=RECORDINGS,
         short="Record cameras: none, annotated or copy",
     )
     no_overlay: bool = option(
         False,
-        "Write no boxes (ASS subtitles) beside copies of the camera's own video.",
-        short="No subtitles with boxes beside copies",
+        "Do not write boxes (ASS subtitles) next to copies of the camera's own video.",
+        short="No subtitles with boxes next to copies",
     )
     segment: float = option(
-        10.0, "Minutes of one file of a recording.", "MIN", at_least=0.05, at_most=1440.0
+        10.0, "Length of a recording's files, in minutes.", "MIN", at_least=0.05, at_most=1440.0
     )
     clips: bool = option(False, "Record only around detections.")
     clip_before: float = option(
-        5.0, "Seconds of a clip before the first detection.", "S", at_least=0.0, at_most=300.0
+        5.0, "Seconds to record before a clip's first detection.", "S", at_least=0.0, at_most=300.0
     )
     clip_after: float = option(
-        5.0, "Seconds of a clip after the last detection.", "S", at_least=0.0, at_most=300.0
+        5.0, "Seconds to record after a clip's last detection.", "S", at_least=0.0, at_most=300.0
     )
     keep_days: float | None = option(
-        None,
-        "Remove recordings that are older than so many days.",
-        "DAYS",
-        at_least=0.01,
-        at_most=36500.0,
+        None, "Delete recordings older than this many days.", "DAYS", at_least=0.01, at_most=36500.0
     )
     keep_gb: float | None = option(
         None,
-        "Remove the oldest recordings where all of them together exceed so many GB (10^9 bytes).",
+        "Delete the oldest recordings once all of them together exceed this many GB (10^9 bytes).",
         "GB",
         at_least=0.001,
         at_most=1e6,
-        short="Remove the oldest recordings above so many GB",
+        short="Delete the oldest recordings above this many GB",
     )
 
 
@@ -109,22 +105,22 @@ class RecordConfig:
 class EventsConfig:
     events: str | None = option(
         None,
-        "Also write all events (a class appears or leaves, a camera comes or goes) to this file, "
-        "one JSON document a line; - is standard output.",
+        "Also write all events (a class appears or leaves, a camera connects or is lost) to this "
+        "file, one JSON document per line; - is standard output.",
         "FILE",
-        short="Events to this file, JSON lines; - is stdout",
+        short="Write events to this file (JSON Lines; - stdout)",
     )
     webhook: str | None = option(
         None,
-        "POST each event to this http or https address. @FILE or env:NAME read it from a file or "
-        "a variable, which no list of processes shows. DETECT_VIDEO_WEBHOOK_KEY in the "
-        "environment signs them (HMAC-SHA256).",
+        "POST each event to this http or https URL. @FILE or env:NAME read it from a file or an "
+        "environment variable, so that process lists do not show it. Set DETECT_VIDEO_WEBHOOK_KEY "
+        "to sign requests (HMAC-SHA256).",
         "URL",
     )
     mqtt: str | None = option(
         None,
-        "Publish events to mqtt://HOST[:PORT]/TOPIC (mqtts:// with TLS). User and password come "
-        "from DETECT_VIDEO_MQTT_USER and DETECT_VIDEO_MQTT_PASSWORD.",
+        "Publish events to mqtt://HOST[:PORT]/TOPIC (mqtts:// with TLS). The user and password "
+        "come from DETECT_VIDEO_MQTT_USER and DETECT_VIDEO_MQTT_PASSWORD.",
         "URL",
         short="Publish events to mqtt://HOST[:PORT]/TOPIC",
     )
@@ -134,24 +130,23 @@ class EventsConfig:
 class PageConfig:
     serve: str | None = option(
         None,
-        "Show the run on a page at this port of 127.0.0.1, or at HOST:PORT; port 0 takes a free "
-        "one and prints it. Another host than loopback needs a token.",
+        "Serve a page that shows the run at this port of 127.0.0.1, or at HOST:PORT; port 0 picks "
+        "a free one and prints it. Hosts other than loopback need a token.",
         "[HOST:]PORT",
-        short="A page to watch the run, at this port",
+        short="Serve a page to watch the run, at this port",
         common=True,
     )
     token_file: str | None = option(
         None,
-        "File that holds the page's token. Without it DETECT_VIDEO_TOKEN in the environment is "
-        "the token.",
+        "File that holds the page's token. Default: the environment variable DETECT_VIDEO_TOKEN.",
         "FILE",
     )
     page_hosts: tuple[str, ...] | None = option(
         None,
-        "Names, with commas, that browsers reach the page by besides its own address: those of a "
-        "proxy in front of it. They need a token.",
+        "Comma-separated host names under which browsers may also reach the page, such as a proxy "
+        "in front of it. They need a token.",
         "A,B",
-        short="Names of a proxy in front of the page",
+        short="Host names of a proxy in front of the page",
     )
-    tls_cert: str | None = option(None, "Certificate (PEM) of the page, for https.", "FILE")
+    tls_cert: str | None = option(None, "TLS certificate (PEM) of the page, for https.", "FILE")
     tls_key: str | None = option(None, "Private key (PEM) of the certificate.", "FILE")

@@ -235,39 +235,38 @@ class TrackingConfig:
 
     track: str | None = option(
         None,
-        "Give each object an id that it keeps from frame to frame, by this tracker: {choices}; "
-        "--track alone is bytetrack.",
+        "Give each object a lasting id, by this tracker: {choices}; --track alone uses bytetrack.",
         "T",
         choices=TRACKERS,
         bare="bytetrack",
-        short="Ids that objects keep: bytetrack, ocsort or sort",
+        short="Lasting object ids: bytetrack, ocsort or sort",
         common=True,
     )
     infer_every: str | None = option(
         None,
-        "Infer every Nth frame only, or as many as the tracks need (auto); tracks move the boxes "
-        "in between, which are drawn dashed and marked in rows. Brings --track with it.",
+        "Infer only every Nth frame, or as many as the tracks need (auto). In between, tracks "
+        "move the boxes, which are drawn dashed and marked in rows. Turns on --track.",
         "N",
         short="Infer every Nth frame; tracks move the boxes.",
     )
     smooth: bool = option(
         False,
-        "Draw steady boxes: filtered along their tracks, dashed where one is missed for up to "
-        "half a second. Rows stay as detected. Brings --track with it.",
+        "Draw steady boxes, filtered along their tracks; a missed box is drawn dashed for up to "
+        "half a second. Rows stay as detected. Turns on --track.",
         short="Draw steady boxes; rows stay as detected.",
     )
     trails: str | None = option(
         None,
-        "Draw the way that each track took in the last seconds: 2s, or 2.",
+        "Draw the path of each track over the last seconds: 2s, or 2.",
         "S",
-        short="Draw each track's way of the last seconds: 2s",
+        short="Draw each track's path of the last seconds: 2s",
     )
     zones: str | None = option(
         None,
-        "Count what crosses the lines and is in the zones of this YAML; turns --track on. "
-        "`detect-video zones in.mp4` writes one to begin with.",
+        "Count what crosses the lines or is inside the zones of this YAML file. Turns on --track. "
+        "`detect-video zones in.mp4` writes one to start from.",
         "FILE",
-        short="Count at the lines and zones of a YAML.",
+        short="Count at the lines and zones of a YAML file.",
     )
 
     def __post_init__(self) -> None:

@@ -31,7 +31,7 @@ def explain(error: BaseException) -> str:
     """Why a connection did not come about, without secrets."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
-            f"its certificate is not to be trusted ({error.verify_message}); name the authority "
+            f"its certificate could not be verified ({error.verify_message}); name the authority "
             "that signed it: SSL_CERT_FILE=ca.pem"
         )
     return redact(str(error) or type(error).__name__)

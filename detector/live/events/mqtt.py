@@ -82,7 +82,7 @@ class MqttTarget:
     def _connected(self, client: Any, data: Any, flags: Any, code: Any, more: Any) -> None:
         if code.is_failure:
             self._refused = True
-            self._tell_once(f"the broker refused us: {code}", REFUSAL)
+            self._tell_once(f"the broker refused the connection: {code}", REFUSAL)
             return
         self._refused, self._since_s = False, time.monotonic()
         client.publish(f"{self._topic}/available", "online", qos=1, retain=True)
@@ -93,7 +93,7 @@ class MqttTarget:
         why = "the broker cannot be reached"
         if isinstance(error, ssl.SSLCertVerificationError):
             why = explain(error)
-        self._tell_once(f"{why}; trying on")
+        self._tell_once(f"{why}; retrying")
 
     def _left(self, client: Any, data: Any, flags: Any, code: Any, more: Any) -> None:
         """One that leaves again and again is said once: until it has stayed for a minute."""
@@ -101,7 +101,7 @@ class MqttTarget:
             self._told = NOTHING
         self._since_s = 0.0
         if code.is_failure and not self._closing:
-            self._tell_once("the broker broke off, or said what no broker says; trying on")
+            self._tell_once("connection lost, or an invalid packet received; retrying")
 
     def _tell_once(self, why: str, weight: int = TROUBLE) -> None:
         """A refusal is said even where trouble was said before: it tells what to mend."""
@@ -181,15 +181,15 @@ def _parse(
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise UsageError("--mqtt: not an address; write mqtt://HOST[:PORT]/TOPIC") from error
+        raise UsageError("--mqtt: invalid address; write mqtt://HOST[:PORT]/TOPIC") from error
     topic = unquote(parts.path).strip("/")
     if parts.scheme not in PORTS or not host:
         raise UsageError(f"--mqtt {address}: write mqtt://HOST[:PORT]/TOPIC, or mqtts:// for TLS")
     if not topic:
-        raise UsageError(f"--mqtt {address}: names no topic; add one: {address}/detect-video")
+        raise UsageError(f"--mqtt {address}: has no topic; add one: {address}/detect-video")
     cut = "?" in url or "#" in url  # what follows is no part of the path
     if cut or any(sign in "+#\0" for sign in topic) or topic.startswith("$"):
-        raise UsageError(f"--mqtt {address}: a topic to publish has no + # ? and no $ in front")
+        raise UsageError(f"--mqtt {address}: the topic must not contain + # ? or start with $")
     if parts.username is not None:
         user, password = unquote(parts.username), unquote(parts.password or "") or password
     if password:

@@ -116,7 +116,7 @@ class EventRules:
         return events
 
     def forget(
-        self, camera: str, now_ns: int, now_s: float, why: str = "the camera was taken out"
+        self, camera: str, now_ns: int, now_s: float, why: str = "the camera was removed"
     ) -> list[Event]:
         """Events of a camera that is taken out of the run, or of one that ends with it."""
         place, now = self._places.pop(camera, None), Moment(now_ns, now_s)

@@ -37,9 +37,9 @@ class EventStream(Courier):
             descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
             os.set_blocking(descriptor, True)
         except OSError as error:
-            why = "nobody reads this pipe" if error.errno == errno.ENXIO else error.strerror
+            why = "nothing reads this pipe" if error.errno == errno.ENXIO else error.strerror
             raise OutputError(
-                f"--events {spec}: cannot be written: {why}; name another file, or - for standard "
+                f"--events {spec}: cannot be written: {why}; give another file, or - for standard "
                 "output"
             ) from error
         return cls(str(path), descriptor, complain=complain)

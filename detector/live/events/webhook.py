@@ -38,10 +38,10 @@ def find_address(wish: str, environment: Mapping[str, str] = os.environ) -> str:
         address = read_text(
             wish[1:], "the address of a webhook", cure="check the path after --webhook @"
         ).strip()
-        empty = f"--webhook {wish}: the file holds no address; write https://HOST/PATH into it"
+        empty = f"--webhook {wish}: the file is empty; write https://HOST/PATH into it"
     elif wish.startswith("env:"):
         address = environment.get(wish.removeprefix("env:"), "").strip()
-        empty = f"--webhook {wish}: this variable is not set in the environment; set it"
+        empty = f"--webhook {wish}: this environment variable is not set; set it"
     else:
         return wish
     if not address:
@@ -81,7 +81,7 @@ class Webhook(Courier):
             ) from error
         if parts.scheme not in ("http", "https") or not self._host:
             raise UsageError(
-                f"--webhook {self._address}: only http and https addresses are called; write "
+                f"--webhook {self._address}: only http and https addresses are supported; write "
                 "https://HOST/PATH"
             )
         if any(ord(sign) <= 32 for sign in url):
@@ -124,17 +124,17 @@ class Webhook(Courier):
             status = connection.getresponse().status
         except (OSError, http.client.HTTPException) as error:
             if late.is_set():
-                raise TryAgainError(f"no answer within {self._deadline_s:g} s") from error
+                raise TryAgainError(f"no response within {self._deadline_s:g} s") from error
             raise TryAgainError(explain(error)) from error
         finally:
             alarm.cancel()
             connection.close()
         if status in PASSING or status >= 500:
-            raise TryAgainError(f"it answered {status}")
+            raise TryAgainError(f"the server returned {status}")
         if 300 <= status < 400:
-            raise RefusedError(f"it answered {status}, a redirect, which is not followed")
+            raise RefusedError(f"the server returned {status}, a redirect, which we do not follow")
         if status >= 400:
-            raise RefusedError(f"it answered {status}")
+            raise RefusedError(f"the server returned {status}")
 
 
 def _hang_up(connection: http.client.HTTPConnection, late: threading.Event) -> None:

@@ -110,13 +110,13 @@ class Page:
         try:
             form = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=4)
         except ValueError:
-            raise RefusedError(400, "the form has one field, the token") from None
+            raise RefusedError(400, "the form needs exactly one field, token") from None
         try:
             right = self._guard.is_token(form.get("token", [""])[0], request.scope)
         except RefusedError as refusal:
-            return _login_page(f"Too many tries: {refusal.error}.", 429, refusal.headers)
+            return _login_page(f"Too many attempts: {refusal.error}.", 429, refusal.headers)
         if not right:
-            return _login_page("This is not the token of this run.", 403)
+            return _login_page("Wrong token.", 403)
         answer = RedirectResponse("/", 303)
         answer.set_cookie(
             COOKIE,
@@ -181,7 +181,7 @@ class Page:
     def _live(self) -> documents.LiveDocument:
         if self.sampler.newest is None:
             raise RefusedError(
-                503, "the run has not begun, or does not answer", {"retry-after": "2"}
+                503, "the run has not started, or is not responding", {"retry-after": "2"}
             )
         return documents.live(self.sampler.newest, self.sampler.at_s, list(self._controllable()))
 
@@ -192,7 +192,7 @@ class Page:
         camera = str(request.path_params["camera"])
         # It goes into header fields: a name of another shape than cameras have is none.
         if camera not in self.sampler.names or not re.fullmatch(NAME, camera):
-            raise RefusedError(404, "there is no such camera")
+            raise RefusedError(404, "no such camera")
         return camera
 
     async def history(self, request: Request) -> Response:
@@ -202,7 +202,7 @@ class Page:
         camera, width = self._camera(request), _width(request)
         found = await self.streams.snapshot(camera, width)
         if found is None:
-            raise RefusedError(503, "no picture arrived in time", {"retry-after": "2"})
+            raise RefusedError(503, "no frame arrived in time", {"retry-after": "2"})
         shot, coded = found
         name = f"{camera}-{utc_text(shot.utc_s).replace(':', '').replace('-', '')}.jpg"
         headers = {
@@ -223,7 +223,7 @@ class Page:
         known = {one for one in self.sampler.names if re.fullmatch(NAME, one)}
         cameras = sorted(known) if named is None else named.split(",")
         if unknown := [one for one in cameras if one not in known]:
-            raise RefusedError(404, f"{len(unknown)} of these cameras are not there")
+            raise RefusedError(404, f"{len(unknown)} of these cameras do not exist")
         return self._endless(request, list(dict.fromkeys(cameras)))
 
     def _endless(self, request: Request, cameras: list[str]) -> Any:
@@ -245,27 +245,27 @@ class Page:
     def _need_room(self) -> None:
         if self.streams.open >= MOST_STREAMS:
             raise RefusedError(
-                503, f"{MOST_STREAMS} streams are being watched already", {"retry-after": "10"}
+                503, f"{MOST_STREAMS} streams are already being watched", {"retry-after": "10"}
             )
 
     async def change(self, request: Request) -> Response:
         """Starts or stops a camera of cameras.yaml: its name is all that a request can say."""
         asked = request.scope["path"].rpartition("/")[2]
         if _media_type(request) != "application/json":
-            raise RefusedError(415, "send application/json; the body is {}")
+            raise RefusedError(415, "send application/json with the body {}")
         if (await request.body()).strip() not in (b"", b"{}"):
-            raise RefusedError(422, "the body is {}: a camera's name is all that can be said")
+            raise RefusedError(422, "the body must be {}: only the camera's name can be given")
         camera = str(request.path_params["camera"])
         if self.controls is None:
             raise RefusedError(409, "this run has no cameras that can be started or stopped")
         if camera not in self.controls.cameras():
-            raise RefusedError(404, "there is no such camera in cameras.yaml")
+            raise RefusedError(404, "no such camera in cameras.yaml")
         act = self.controls.start if asked == "start" else self.controls.stop
         try:
             async with asyncio.timeout(CHANGE_S):
                 await self._in_thread(act, camera)
         except TimeoutError:
-            raise RefusedError(504, "the run did not answer") from None
+            raise RefusedError(504, "the run did not respond") from None
         except DetectVideoError as error:
             raise RefusedError(409, redact(str(error))) from error
         return _json(documents.ChangeDocument(1, camera, asked), 202)
@@ -283,7 +283,7 @@ class Page:
         said = (request.path_params[part] for part in ("camera", "kind", "name"))
         found = await self._in_thread(find_recording, self.recordings, *said)
         if found is None:
-            raise RefusedError(404, "there is no such recording")
+            raise RefusedError(404, "no such recording")
         filename = f"{found.camera}-{found.path.name}"
         if not found.finished:
             return await self._so_far(found, filename)
@@ -301,7 +301,9 @@ class Page:
         except OSError:
             size = 0
         if not size:
-            raise RefusedError(404, "nothing of this recording plays yet", {"retry-after": "2"})
+            raise RefusedError(
+                404, "no part of this recording can be played yet", {"retry-after": "2"}
+            )
         headers = {
             "content-length": str(size),
             "content-disposition": f'attachment; filename="{filename}"',
@@ -352,7 +354,7 @@ def _number(request: Request, name: str, default: float, least: float, most: flo
     except ValueError:
         value = float("nan")
     if not least <= value <= most:
-        raise RefusedError(422, f"{name} is a number from {least:g} to {most:g}")
+        raise RefusedError(422, f"{name} must be a number from {least:g} to {most:g}")
     return value
 
 
@@ -361,9 +363,7 @@ async def _refused(request: Request, error: Exception) -> Response:
         status, text, headers = error.status, error.error, error.headers
     elif isinstance(error, HTTPException):
         status, headers = error.status_code, dict(error.headers or {})
-        text = {404: "there is nothing at this address", 405: "not by this method"}.get(
-            status, error.detail
-        )
+        text = {404: "not found", 405: "method not allowed"}.get(status, error.detail)
     else:
         raise error
     body = documents.encode(documents.ErrorDocument(1, text))

@@ -60,10 +60,10 @@ def bind(config: PageConfig) -> Binding:
     names = frozenset(name.lower().rstrip(".") for name in config.page_hosts or ())
     for name in names:
         if not HOST_NAME.fullmatch(name):
-            raise UsageError(f"--page-hosts {name}: not a host's name; write cam.example.org")
+            raise UsageError(f"--page-hosts {name}: not a host name; write cam.example.org")
     if token is None and (names or not is_loopback(host)):
         asked = f"--serve {config.serve}" if not names else f"--page-hosts {','.join(names)}"
-        raise UsageError(f"{asked}: others than this machine need a token; {CURE}")
+        raise UsageError(f"{asked}: access from other machines needs a token; {CURE}")
     certificate = _certificate(config)
     if not _is_address(host):
         names |= {host.lower()}
@@ -78,12 +78,12 @@ def parse_address(text: str) -> tuple[str, int]:
     found = re.fullmatch(r"(?:(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:/@\s]+)):)?([0-9]{1,5})", text)
     if found is None or int(found[3]) > 65535:
         raise UsageError(
-            f"--serve {text}: not a place to serve; write 8080, 0 for a free port, or "
+            f"--serve {text}: not an address to serve at; write 8080, 0 for a free port, or "
             "HOST:8080 ([::1]:8080 for IPv6)"
         )
     host = found[1] or found[2] or "127.0.0.1"
     if not (_is_address(host) or HOST_NAME.fullmatch(host)):
-        raise UsageError(f"--serve {text}: {host} is neither an address nor a host's name")
+        raise UsageError(f"--serve {text}: {host} is neither an address nor a host name")
     return host, int(found[3])
 
 
@@ -110,7 +110,7 @@ def read_token(config: PageConfig) -> str | None:
         return None
     if len(token) < SHORTEST_TOKEN or not re.fullmatch(r"[!-~]+", token):
         raise UsageError(
-            f"{where}: a token has at least {SHORTEST_TOKEN} characters (ASCII, no space); {CURE}"
+            f"{where}: a token needs {SHORTEST_TOKEN} or more characters (ASCII, no space); {CURE}"
         )
     keep_secret(token)
     return token
@@ -137,10 +137,10 @@ def _certificate(config: PageConfig) -> tuple[str, str] | None:
     if config.tls_cert is None and config.tls_key is None:
         return None
     if config.tls_cert is None or config.tls_key is None:
-        raise UsageError("--tls-cert and --tls-key belong together: give both")
+        raise UsageError("--tls-cert and --tls-key go together; give both")
     for flag, path in (("--tls-cert", config.tls_cert), ("--tls-key", config.tls_key)):
         if not Path(path).is_file():
-            raise UsageError(f"{flag} {path}: there is no such file")
+            raise UsageError(f"{flag} {path}: no such file")
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         # A key with a passphrase would ask on the terminal: an empty one is refused at once.
@@ -159,7 +159,7 @@ def _listen(host: str, port: int, asked: str) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except OSError as error:
-        raise UsageError(f"--serve {asked}: {host} is not known here ({error.strerror})") from error
+        raise UsageError(f"--serve {asked}: unknown host {host} ({error.strerror})") from error
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -176,14 +176,14 @@ def _listen(host: str, port: int, asked: str) -> socket.socket:
 def _refusal(error: OSError, host: str, port: int, asked: str) -> OutputError | UsageError:
     if error.errno == errno.EADDRINUSE:
         return OutputError(
-            f"--serve {asked}: port {port} of {host} is taken; choose another, or 0 for a free one"
+            f"--serve {asked}: port {port} of {host} is in use; choose another, or 0 for a free one"
         )
     if error.errno in (errno.EACCES, errno.EPERM):
         return OutputError(
-            f"--serve {asked}: this user may not take port {port}; choose one above 1023"
+            f"--serve {asked}: this user may not use port {port}; choose one above 1023"
         )
     if error.errno == errno.EADDRNOTAVAIL:
         return UsageError(
-            f"--serve {asked}: {host} is no address of this machine; 0.0.0.0 takes all of them"
+            f"--serve {asked}: {host} is not an address of this machine; 0.0.0.0 means all of them"
         )
     return OutputError(f"--serve {asked}: {error.strerror}")

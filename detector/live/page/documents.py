@@ -19,7 +19,7 @@ LIVE = "live"
 
 
 class AgesDocument(msgspec.Struct, frozen=True):
-    """How old pictures were when they were detected, milliseconds; null before the first."""
+    """Age of frames when they were detected, in milliseconds; null before the first."""
 
     p50: float | None
     p90: float | None
@@ -28,7 +28,7 @@ class AgesDocument(msgspec.Struct, frozen=True):
 
 
 class StreamDocument(msgspec.Struct, frozen=True):
-    """One camera, or one file. Counts are of the whole run, rates of the last seconds."""
+    """One camera or file. Counts cover the whole run, rates the last few seconds."""
 
     name: str
     kind: Literal["camera", "file"]
@@ -54,9 +54,9 @@ class StreamDocument(msgspec.Struct, frozen=True):
 
 
 class LiveDocument(msgspec.Struct, frozen=True):
-    """A run at one moment. ``cpu_share``: of all cores, by this program; ``computer_share``: by all
-    programs, null where the system does not tell. ``stopped``: cameras of cameras.yaml that were
-    stopped by hand."""
+    """The state of a run. ``cpu_share``: share of all cores used by this program;
+    ``computer_share``: by all programs, null if the system does not report it. ``stopped``: cameras
+    of cameras.yaml that a user stopped."""
 
     schema: int
     time_utc: str
@@ -75,8 +75,8 @@ class LiveDocument(msgspec.Struct, frozen=True):
 
 
 class HistoryDocument(msgspec.Struct, frozen=True):
-    """The last minutes, one value a sample. ``age_ms``: the median of the last seconds; rates are
-    pictures a second; null where the camera was not live or nothing is known."""
+    """The last minutes, one value per sample. ``age_ms``: the median of the last few seconds; rates
+    are frames per second; null if the camera was not live or the value is unknown."""
 
     schema: int
     every_s: float
@@ -87,7 +87,7 @@ class HistoryDocument(msgspec.Struct, frozen=True):
 
 
 class EventDocument(msgspec.Struct, frozen=True):
-    """A class or an object appears or leaves, a camera comes or goes. ``track``: of the object
+    """A class or object appears or leaves, a camera connects or is lost. ``track``: the object's id
     (--track); ``zone`` and ``direction``: of a line or zone (--zones)."""
 
     event: str
@@ -104,9 +104,9 @@ class EventDocument(msgspec.Struct, frozen=True):
 
 
 class RecordingDocument(msgspec.Struct, frozen=True):
-    """One file that can be downloaded at ``url``. ``boxes_url``: its boxes as ASS subtitles, which
-    players load where they lie beside it under its name; None: there are none. ``finished``: false
-    for the one in the making, of which ``url`` has what plays so far.
+    """A file to download from ``url``. ``boxes_url``: its boxes as ASS subtitles, which players
+    load if saved next to it under the same name; null if there are none. ``finished``: false while
+    it is still being written; ``url`` then returns the part that can be played.
     """
 
     camera: str
@@ -120,7 +120,7 @@ class RecordingDocument(msgspec.Struct, frozen=True):
 
 
 class RecordingsDocument(msgspec.Struct, frozen=True):
-    """The newest first. ``more``: there are older ones."""
+    """The newest first. ``more``: true if there are older ones."""
 
     schema: int
     recordings: list[RecordingDocument]
@@ -128,7 +128,7 @@ class RecordingsDocument(msgspec.Struct, frozen=True):
 
 
 class ChangeDocument(msgspec.Struct, frozen=True):
-    """A camera was told to start or stop; its state follows."""
+    """A camera was asked to start or stop; its state changes asynchronously."""
 
     schema: int
     camera: str
@@ -136,7 +136,7 @@ class ChangeDocument(msgspec.Struct, frozen=True):
 
 
 class ErrorDocument(msgspec.Struct, frozen=True):
-    """Why there is no other answer."""
+    """An error, with its reason."""
 
     schema: int
     error: str

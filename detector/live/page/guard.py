@@ -97,11 +97,11 @@ class Guard:
             if not send.begun:
                 await _refuse(refusal, send)
         except (TimeoutError, OSError):
-            self._connections.cut_off(scope.get("client"))  # the other end has gone, or stands
+            self._connections.cut_off(scope.get("client"))  # the client is gone, or stalls
         except Exception as error:
             self._report(error)
             if not send.begun:
-                await _refuse(RefusedError(500, "an error in the page; stderr names it"), send)
+                await _refuse(RefusedError(500, "internal error; see stderr of the run"), send)
             else:
                 self._connections.cut_off(scope.get("client"))
 
@@ -120,30 +120,30 @@ class Guard:
 
     def _check_request(self, scope: Mapping[str, Any], headers: Mapping[str, str]) -> None:
         if scope["method"] not in METHODS:
-            raise RefusedError(405, "GET, HEAD and POST only", {"allow": ", ".join(METHODS)})
+            raise RefusedError(405, "use GET, HEAD or POST", {"allow": ", ".join(METHODS)})
         if len(scope["raw_path"]) + len(scope["query_string"]) > TARGET_BYTES:
             raise RefusedError(414, "the address is too long")
         # uvicorn bounds a head that comes in pieces; this one came whole.
         if sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD_BYTES:
-            raise RefusedError(431, f"a head has at most {HEAD_BYTES} bytes")
+            raise RefusedError(431, f"the headers may have at most {HEAD_BYTES} bytes")
         if len(headers.get("range", "")) > RANGE_BYTES:
             raise RefusedError(400, "the Range header is too long")
         host = headers.get("host", "")
         if not self._is_our_host(host):
             raise RefusedError(
                 421,
-                "this Host is not ours; use the address that --serve printed, or name it with "
+                "unknown Host; use the address that --serve printed, or allow this one with "
                 "--page-hosts",
             )
         origin = headers.get("origin")
         if origin is not None and not _is_same(origin, host):
-            raise RefusedError(403, "requests of other sites are refused (Origin)")
+            raise RefusedError(403, "requests from other sites are refused (Origin)")
         # Browsers say where a request comes from. A link to the page may stand anywhere; whatever
         # else another site asks for is refused.
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             navigates = headers.get("sec-fetch-mode") == "navigate"
             if not (navigates and scope["method"] == "GET" and scope["path"] in ("/", "/login")):
-                raise RefusedError(403, "requests of other sites are refused (Sec-Fetch-Site)")
+                raise RefusedError(403, "requests from other sites are refused (Sec-Fetch-Site)")
 
     def _is_our_host(self, host: str) -> bool:
         """A name can be pointed at any address by its owner; an address cannot. So names must be
@@ -216,7 +216,7 @@ class Guard:
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise OSError("the other end has gone")
+                        raise OSError("the client has disconnected")
                     body += message.get("body", b"")
                     if len(body) > BODY_BYTES:
                         raise RefusedError(
@@ -225,7 +225,7 @@ class Guard:
                     if not message.get("more_body"):
                         break
         except TimeoutError:
-            raise RefusedError(408, "the body came too slowly", {"connection": "close"}) from None
+            raise RefusedError(408, "the body is too slow", {"connection": "close"}) from None
         whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def again() -> Message:
@@ -278,7 +278,7 @@ def _headers(scope: Mapping[str, Any]) -> dict[str, str]:
     for raw_name, raw_value in scope["headers"]:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
         if name in headers and name in ("host", "origin", "authorization", "content-length"):
-            raise RefusedError(400, f"{name} is given twice")
+            raise RefusedError(400, f"{name} is given more than once")
         headers[name] = f"{headers[name]}; {value}" if name in headers else value
     return headers
 

@@ -57,7 +57,7 @@ class RunCollector(Collector):
         yield info
         figures = self._figures()
         yield _gauge(
-            "healthy", "1 where a camera is live and the engine answers.", is_healthy(figures)
+            "healthy", "1 if a camera is live and the engine responds.", is_healthy(figures)
         )
         if figures is not None:
             yield from _of_run(figures)
@@ -80,20 +80,20 @@ def registry_of(
 
 
 def _of_run(figures: LiveFigures) -> Iterator[Metric]:
-    yield _gauge("uptime_seconds", "Time since the run began.", figures.uptime_s)
+    yield _gauge("uptime_seconds", "Time since the run started.", figures.uptime_s)
     yield _gauge(
         "inference_pictures_per_second",
-        "Pictures for each second in which the engine worked, over the last seconds.",
+        "Frames per second of engine time, over the last few seconds.",
         figures.inference_fps,
     )
     yield _gauge(
         "processed_pictures_per_second",
-        "Pictures of all cameras that were detected, over the last seconds.",
+        "Frames per second detected from all cameras, over the last few seconds.",
         figures.end_to_end_fps,
     )
-    yield _gauge("cpu_busy_ratio", "Share of all cores that this program uses.", figures.cpu_share)
+    yield _gauge("cpu_busy_ratio", "Share of all cores used by this program.", figures.cpu_share)
     yield _gauge(
-        "capacity_cameras", "How many such cameras this machine could take.", figures.capacity
+        "capacity_cameras", "Such cameras that this machine could handle.", figures.capacity
     )
     yield _gauge(
         "engine_idle_seconds",
@@ -102,7 +102,7 @@ def _of_run(figures: LiveFigures) -> Iterator[Metric]:
     )
     busy = GaugeMetricFamily(
         "detect_video_stage_busy_ratio",
-        "Share of the last seconds that a stage was at work.",
+        "Share of the last few seconds in which the stage was busy.",
         labels=("stage",),
     )
     for stage, share in figures.busy.items():
@@ -112,10 +112,10 @@ def _of_run(figures: LiveFigures) -> Iterator[Metric]:
 
 def _of_streams(streams: tuple[StreamFigures, ...]) -> Iterator[Metric]:
     for name, text, value in (
-        ("received", "Pictures that arrived.", lambda one: one.received),
-        ("processed", "Pictures that were detected.", lambda one: one.processed),
-        ("reconnects", "Times that a camera came back.", lambda one: one.reconnects),
-        ("stalls", "Times that a connected camera sent nothing.", lambda one: one.stalls),
+        ("received", "Frames received.", lambda one: one.received),
+        ("processed", "Frames detected.", lambda one: one.processed),
+        ("reconnects", "Number of reconnects.", lambda one: one.reconnects),
+        ("stalls", "Number of times a connected camera stopped sending.", lambda one: one.stalls),
     ):
         unit = f"{name}_pictures" if name in ("received", "processed") else name
         counter = CounterMetricFamily(f"detect_video_stream_{unit}", text, labels=("camera",))
@@ -124,28 +124,28 @@ def _of_streams(streams: tuple[StreamFigures, ...]) -> Iterator[Metric]:
         yield counter
     dropped = CounterMetricFamily(
         "detect_video_stream_dropped_pictures",
-        "Pictures that arrived and were not detected, by reason.",
+        "Frames received but not detected, by reason.",
         labels=("camera", "reason"),
     )
     state = GaugeMetricFamily(
         "detect_video_stream_state",
-        "1 for the state that a camera is in.",
+        "1 for the current state of the camera, else 0.",
         labels=("camera", "state"),
     )
-    up = GaugeMetricFamily("detect_video_stream_up", "1 where pictures arrive.", labels=("camera",))
+    up = GaugeMetricFamily("detect_video_stream_up", "1 if frames arrive.", labels=("camera",))
     frozen = GaugeMetricFamily(
         "detect_video_stream_frozen",
-        "1 where the same picture arrives again and again.",
+        "1 if the camera keeps sending the same picture.",
         labels=("camera",),
     )
     # SummaryMetricFamily of prometheus-client knows no quantiles.
     age_name = "detect_video_stream_age_seconds"
     age = Metric(
-        age_name, "How old pictures were when they were detected, over the last seconds.", "summary"
+        age_name, "Age of frames when they were detected, over the last few seconds.", "summary"
     )
     rates = GaugeMetricFamily(
         "detect_video_stream_pictures_per_second",
-        "Pictures of the last seconds: received from a camera, and processed.",
+        "Frames per second received and processed, over the last few seconds.",
         labels=("camera", "what"),
     )
     for one in streams:
@@ -168,16 +168,16 @@ def _of_streams(streams: tuple[StreamFigures, ...]) -> Iterator[Metric]:
 
 
 def _of_page(page: PageFigures) -> Iterator[Metric]:
-    yield _gauge("page_watchers", "Streams of pictures that are being watched.", page.watchers)
+    yield _gauge("page_watchers", "Picture streams being watched.", page.watchers)
     yield _gauge("page_connections", "Open connections.", page.connections)
     for name, text, count in (
-        ("page_encoded_pictures", "Pictures that were encoded for watchers.", page.encoded),
-        ("page_encoded_bytes", "Bytes of these pictures.", page.encoded_bytes),
-        ("page_skipped_pictures", "Pictures that slow watchers left out.", page.skipped),
-        ("page_lost_events", "Events that slow watchers did not get.", page.events_lost),
+        ("page_encoded_pictures", "Pictures encoded for viewers.", page.encoded),
+        ("page_encoded_bytes", "Bytes of pictures encoded for viewers.", page.encoded_bytes),
+        ("page_skipped_pictures", "Pictures skipped for slow viewers.", page.skipped),
+        ("page_lost_events", "Events lost to slow viewers.", page.events_lost),
         (
             "page_refused_logins",
-            "Wrong tokens, and tries that came too often.",
+            "Logins refused for a wrong token or too many attempts.",
             page.logins_refused,
         ),
     ):
@@ -185,7 +185,7 @@ def _of_page(page: PageFigures) -> Iterator[Metric]:
         counter.add_metric((), count)
         yield counter
     requests = CounterMetricFamily(
-        "detect_video_page_requests", "Answers, by status.", labels=("status",)
+        "detect_video_page_requests", "HTTP responses, by status.", labels=("status",)
     )
     for status, count in sorted(page.requests.items()):
         requests.add_metric((str(status),), count)

@@ -38,13 +38,13 @@ WIDTH = {
     "name": "width",
     "in": "query",
     "schema": {"type": "integer", "minimum": 16, "maximum": 8192},
-    "description": "At most about so many pixels wide; default: as the camera sends it.",
+    "description": "Width limit in pixels, approximate; default: as the camera sends it.",
 }
 RATE = {
     "name": "rate",
     "in": "query",
     "schema": {"type": "number", "minimum": 0.1, "maximum": 25},
-    "description": "At most so many pictures a second of each camera.",
+    "description": "Limit of pictures per second for each camera.",
 }
 
 
@@ -53,22 +53,22 @@ def description() -> dict[str, Any]:
     _, schemas = msgspec.json.schema_components(DOCUMENTS, ref_template=PLACE + "{name}")
     dedent_descriptions(schemas)
     camera = "/api/streams/{camera}"
-    change = "The camera is told; its state follows."
+    change = "Accepted; the camera's state changes asynchronously."
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "detect-video, a run's page",
             "version": "1",
-            "description": "Served by --serve. Where the run has a token, send Authorization: "
-            "Bearer TOKEN. GET changes nothing.",
+            "description": "Served by --serve. If the run has a token, send Authorization: Bearer "
+            "TOKEN. GET changes nothing.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "security": [{"token": []}, {"session": []}],
         "paths": {
-            "/": _get("The page, for people.", "text/html", TEXT),
+            "/": _get("The web page.", "text/html", TEXT),
             "/healthz": {
                 "get": {
-                    "summary": "ok where a camera is live and the engine answers.",
+                    "summary": "Returns 200 if a camera is live and the engine responds.",
                     "security": [],
                     "responses": {
                         "200": _answer("ok", "text/plain", TEXT),
@@ -76,32 +76,32 @@ def description() -> dict[str, Any]:
                     },
                 }
             },
-            "/metrics": _get("Figures for Prometheus.", "text/plain", TEXT),
+            "/metrics": _get("Metrics for Prometheus.", "text/plain", TEXT),
             "/openapi.json": _get("This description.", "application/json", {"type": "object"}),
             "/api/streams": _document("All streams and the run as a whole.", "LiveDocument"),
             camera: _document("One stream.", "StreamDocument", CAMERA),
             f"{camera}/snapshot.jpg": _get(
-                "The camera's next picture, drawn.", "image/jpeg", PICTURE, CAMERA, WIDTH
+                "The camera's next frame, with boxes drawn.", "image/jpeg", PICTURE, CAMERA, WIDTH
             ),
             f"{camera}/stream.mjpg": _get(
-                "Pictures as they come, drawn; a slow reader leaves some out.",
+                "Frames as they arrive, with boxes drawn; a slow client skips some.",
                 "multipart/x-mixed-replace",
                 TEXT,
                 CAMERA,
                 WIDTH,
                 RATE,
             ),
-            f"{camera}/start": _post("Starts a camera of cameras.yaml.", change),
-            f"{camera}/stop": _post("Stops a camera of cameras.yaml.", change),
+            f"{camera}/start": _post("Start a camera of cameras.yaml.", change),
+            f"{camera}/stop": _post("Stop a camera of cameras.yaml.", change),
             "/api/pictures": _get(
-                "Pictures of several cameras in one answer; X-Camera in each part names its own.",
+                "Frames of several cameras in one response; X-Camera names the camera of a part.",
                 "multipart/x-mixed-replace",
                 TEXT,
                 {
                     "name": "cameras",
                     "in": "query",
                     "schema": TEXT,
-                    "description": "Names with commas; default: all.",
+                    "description": "Comma-separated names; default: all.",
                 },
                 WIDTH,
                 RATE,
@@ -109,18 +109,18 @@ def description() -> dict[str, Any]:
             "/api/history": _document("Ages and rates of the last minutes.", "HistoryDocument"),
             "/api/events": _get(
                 "Server-sent events: figures (LiveDocument) once a second, event (EventDocument), "
-                "lost (how many this reader missed), silent (the run does not answer), end.",
+                "lost (how many this client missed), silent (the run does not respond), end.",
                 "text/event-stream",
                 TEXT,
                 {
                     "name": "Last-Event-ID",
                     "in": "header",
                     "schema": {"type": "integer"},
-                    "description": "Events after this one; default: all that are kept.",
+                    "description": "Return events after this one; default: all that are kept.",
                 },
             ),
             "/api/recordings": _document(
-                "Files that can be downloaded, the newest first; also the one in the making.",
+                "Files to download, newest first, including the one being written.",
                 "RecordingsDocument",
                 {**CAMERA, "in": "query", "required": False},
                 {"name": "kind", "in": "query", "schema": {"enum": ["video", "snapshots"]}},
@@ -131,7 +131,7 @@ def description() -> dict[str, Any]:
                 },
             ),
             "/api/recordings/{camera}/{kind}/{name}": _get(
-                "One file; Range is understood.",
+                "One file; Range requests are supported.",
                 "video/mp4",
                 {"type": "string", "contentMediaType": "video/mp4"},
                 CAMERA,
@@ -194,9 +194,7 @@ def _answer(text: str, media_type: str, schema: dict[str, Any]) -> dict[str, Any
 
 
 def _refusal() -> dict[str, Any]:
-    return _answer(
-        "Why there is no other answer.", "application/json", {"$ref": PLACE + "ErrorDocument"}
-    )
+    return _answer("Error, with its reason.", "application/json", {"$ref": PLACE + "ErrorDocument"})
 
 
 def text() -> str:

@@ -58,7 +58,7 @@ class Server:
         self._up.wait(START_S)
         if self._failed is not None or self.page is None:
             self._thread.join(END_S)
-            raise RuntimeError("the page's server did not start") from self._failed
+            raise RuntimeError("the web server of the page did not start") from self._failed
 
     @property
     def controls(self) -> Controls | None:

@@ -89,7 +89,7 @@ class Connection:
         self._video_index = stream.index
         codec = _codec_name(stream)
         if codec not in PLAYED:
-            self.notes.append(f"its video ({codec or 'unknown'}) does not fit into MP4")
+            self.notes.append(f"its video ({codec or 'unknown'}) cannot be stored in MP4")
             return
         self.video = Track(stream)
         self._clockless = stream.container.format.name in CLOCKLESS

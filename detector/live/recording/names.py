@@ -110,7 +110,7 @@ def finish_leftovers(folder: Path) -> list[str]:
             if is_regular(car):
                 car.unlink()
             recorded.path.unlink()
-            said.append(f"{recorded.path}, left by a killed run, held no picture: removed")
+            said.append(f"{recorded.path}: removed; a killed run left it without a single frame")
             continue
         # Its own partial name stands in the way of ``free_name``: look at the final one first.
         final = recorded.path.with_name(recorded.path.name.replace(".partial", ""))
@@ -119,7 +119,7 @@ def finish_leftovers(folder: Path) -> list[str]:
         os.rename(recorded.path, final)
         if is_regular(car):
             os.rename(car, beside(final))
-        said.append(f"{final}: a killed run left it; it plays up to the last half second or so")
+        said.append(f"{final}: kept from a killed run; the last half second may be missing")
     _finish_side_cars(folder)
     return said
 

@@ -112,14 +112,14 @@ class CameraRecorder:
         if not take_lock(lock):
             os.close(lock)
             raise OutputError(
-                f"cannot record into {self._folder}: another run does; wait for it, or choose "
-                "another folder with -o"
+                f"cannot record into {self._folder}: another run is using it; wait for it, or "
+                "choose another folder with -o"
             )
         try:
             for note in finish_leftovers(self._folder):
                 self._notice(note)
         except OSError as error:
-            self._notice(f"{self._folder}: a recording left by a killed run stays: {error}")
+            self._notice(f"{self._folder}: could not finish a killed run's recording: {error}")
         return lock
 
     @property
@@ -170,7 +170,7 @@ class CameraRecorder:
             self._told = True
             what, why = "packets", "the disk was too slow"
             if self.wants_pictures:
-                what, why = "pictures", "encoding was too slow; try --preset ultrafast"
+                what, why = "frames", "encoding was too slow; try --preset ultrafast"
             self._notice(f"{self._name}: {self._dropped} {what} were not recorded: {why}")
         if ended and self._lock >= 0:
             os.close(self._lock)
@@ -225,7 +225,7 @@ class CameraRecorder:
     def _fail(self, error: Exception) -> None:
         self._failed += 1
         if self._failed == 1:
-            self._notice(f"{self._folder}: something could not be recorded: {error!r}")
+            self._notice(f"{self._folder}: recording failed: {error!r}")
 
 
 class _Listener:

@@ -109,8 +109,8 @@ class Recording:
             self._clips.seen(seen.arrived_ns, seen.found)
             if self._clips.short:
                 self._say(
-                    f"its video fills {RING_BYTES // 10**6} MB in less than --clip-before: "
-                    "clips begin later"
+                    f"its video fills the {RING_BYTES // 10**6} MB buffer in less than "
+                    "--clip-before, so clips start later"
                 )
         # After the clip has its pictures.
         if self._side_cars is not None and seen.detections is not None:
@@ -124,7 +124,7 @@ class Recording:
     def use_annotated(self, why: str) -> None:
         """Records what is drawn, because there is nothing to copy."""
         self.mode = ANNOTATED
-        self._say(f"{why}; annotated pictures are recorded instead")
+        self._say(f"{why}; recording annotated video instead")
 
     def _say(self, text: str) -> None:
         """Once for each text: a camera may connect again every minute."""
@@ -139,7 +139,7 @@ class Recording:
         for note in connection.notes:
             self._say(note)
         if self.mode == COPY and connection.video is None:
-            self.use_annotated("no video that could be copied")
+            self.use_annotated("its video cannot be copied")
         if self.mode == COPY:
             self._begin(connection.tracks)
 
@@ -194,7 +194,7 @@ class Recording:
                 crf=self._quality.crf,
             )
         except (av.FFmpegError, ValueError) as error:
-            self._say(f"pictures of {width}x{height} cannot be encoded: {error}")
+            self._say(f"frames of {width}x{height} cannot be encoded: {error}")
             return False
         tracks: list[Track] = [self._encoder.track]
         self._sound_of = connection = self._connection

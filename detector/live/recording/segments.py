@@ -140,7 +140,7 @@ class Segments:
         if self._paused_ns is not None and file.path is not None and file is self._file:
             out_s = (sample.arrived_ns - self._paused_ns) / NS
             self._paused_ns = None
-            self._notice(f"{self._camera}: recording goes on after a pause of {out_s:.0f} s")
+            self._notice(f"{self._camera}: recording resumed after a pause of {out_s:.0f} s")
 
     def _has_room(self) -> bool:
         try:
@@ -214,10 +214,10 @@ class Segments:
 def _why(error: OSError, folder: Path) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return (
-            f"disk full: recording in {folder} pauses until there is room, detection goes on; "
-            "free some, or limit recordings with --keep-gb"
+            f"disk full: recording in {folder} is paused until there is space, detection "
+            "continues; free some, or limit recordings with --keep-gb"
         )
     return (
-        f"recording in {folder} pauses, detection goes on: {error.strerror or error}; "
-        f"it is tried again every {RETRY_NS // NS} s"
+        f"recording in {folder} is paused, detection continues: {error.strerror or error}; "
+        f"retrying every {RETRY_NS // NS} s"
     )

@@ -100,7 +100,7 @@ class LiveSource(Source):
         from detector.live.sources.readers import make_feed
 
         if stride != 1:
-            raise UsageError("stride is for files; give the camera a rate in cameras.yaml")
+            raise UsageError("stride is for files; set rate: for the camera in cameras.yaml")
         cameras = make_cameras([spec], loop)
         if own := [camera.name for camera in cameras if camera.tiles is not None]:
             raise UsageError(
@@ -122,7 +122,7 @@ class LiveSource(Source):
     def restrict(self, start_s: Fraction | None, duration_s: Fraction | None) -> None:
         """``duration_s`` is wall time from now on."""
         if start_s is not None:
-            raise UsageError(f"{self.info.path}: --start is for files; a camera has no beginning")
+            raise UsageError(f"{self.info.path}: --start is for files; a camera has no start")
         if duration_s is not None:
             self.collector.end_after(float(duration_s))
 

@@ -125,8 +125,8 @@ def _is_file_of_server(spec: str) -> bool:
 
 def _no_camera(spec: str) -> str:
     if spec == STDIN:
-        return "standard input comes once, and is no camera; run it by itself, without --loop"
-    return "is no camera; add --loop to play a file as one"
+        return "standard input is not a camera; run it on its own, without --loop"
+    return "is not a camera; add --loop to play a file as one"
 
 
 def _check_address(kind: str, address: Address) -> None:
@@ -167,13 +167,13 @@ def read_cameras(
     SourceError for an address that can never be read."""
     content = parse_yaml(read_text(path, "a list of cameras"), path)
     if not isinstance(content, dict) or "cameras" not in content:
-        raise UsageError(f"{path}: a list of cameras begins with the key cameras:")
+        raise UsageError(f"{path}: a list of cameras needs the top-level key cameras:")
     for key in content:
         if key != "cameras":
             _refuse_key(str(path), str(key), ["cameras"])
     entries = list(_entries(f"{path}: cameras", content["cameras"]))
     if not entries:
-        raise UsageError(f"{path}: cameras: there is none; give one a name and a url")
+        raise UsageError(f"{path}: cameras: is empty; add a camera with a name and a url")
     if len(entries) > MOST_CAMERAS:
         raise UsageError(f"{path}: cameras: {len(entries)}, more than {MOST_CAMERAS}")
     cameras: list[Camera] = []
@@ -193,7 +193,7 @@ def _entries(where: str, content: Any) -> Iterable[tuple[str, Mapping[str, Any]]
             if not isinstance(fields, dict):
                 raise UsageError(f"{here}: needs a url")
             if "name" in fields:
-                raise UsageError(f"{here}.name: its key is its name already")
+                raise UsageError(f"{here}.name: the key is already the name")
             yield here, {"name": name, **fields}
     elif isinstance(content, list):
         for place, fields in enumerate(content):
@@ -202,7 +202,7 @@ def _entries(where: str, content: Any) -> Iterable[tuple[str, Mapping[str, Any]]
                 raise UsageError(f"{where}[{place}]: needs a name and a url")
             yield f"{where}[{place}]", fields
     elif content is not None:
-        raise UsageError(f"{where}: is no list; write - name: ... and url: ... below it")
+        raise UsageError(f"{where}: is not a list; write - name: ... and url: ... below it")
 
 
 def _refuse_key(where: str, key: str, known: Sequence[str]) -> NoReturn:
@@ -214,8 +214,8 @@ def _refuse_key(where: str, key: str, known: Sequence[str]) -> NoReturn:
 def _refuse_twice(where: str, name: str, cameras: Iterable[Camera]) -> None:
     if any(camera.name.lower() == name.lower() for camera in cameras):
         raise UsageError(
-            f"{where}: the name {name} stands twice (large and small letters are the same, "
-            "because names become folders); give it another one"
+            f"{where}: the name {name} is used twice (case is ignored, because names become "
+            "folders); choose another one"
         )
 
 
@@ -233,7 +233,7 @@ class _Reader:
             if key not in FIELDS:
                 _refuse_key(self._where, str(key), sorted(FIELDS))
             if key not in EXPANDED and "${" in str(value):
-                self._refuse(key, f"variables are expanded in {', '.join(EXPANDED)} alone")
+                self._refuse(key, f"variables are expanded only in {', '.join(EXPANDED)}")
         url = self._address("url")
         if url is None:
             self._refuse("url", "is missing: give the address of the camera")
@@ -243,7 +243,7 @@ class _Reader:
         self._check("url", kind, url)
         record = self._address("record_url")
         if record is not None and _kind_of(record.whole, False) != NETWORK:
-            self._refuse("record_url", f"{record} is no address of a stream (rtsp://...)")
+            self._refuse("record_url", f"{record} is not the address of a stream (rtsp://...)")
         if record is not None:
             self._check("record_url", NETWORK, record)
         read = {key: self._read(key, reader) for key, reader in _READERS.items()}
@@ -275,7 +275,7 @@ class _Reader:
             return None
         if isinstance(name, bool) or not re.fullmatch(NAME, str(name)):
             self._refuse(
-                "name", f"{quote(name)} is no name: 1 to 40 of A-Z, a-z, 0-9, _ and - (no space)"
+                "name", f"{quote(name)} is not a name: 1 to 40 of A-Z, a-z, 0-9, _ and - (no space)"
             )
         return str(name)
 
@@ -284,7 +284,7 @@ class _Reader:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, str | int) or not str(value):
-            self._refuse(key, "is no address")
+            self._refuse(key, "is not an address")
         whole = self._expand(key, str(value))
         user, password = self._fields.get("user"), self._fields.get("password")
         if user is not None or password is not None:
@@ -311,7 +311,7 @@ class _Reader:
         if not mark:
             self._refuse("user", "a webcam or file has no login")
         if "@" in re.split(r"[/?#]", rest)[0]:
-            self._refuse(key, "has a login already; give it there, or as user and password")
+            self._refuse(key, "already contains a login; give it there, or as user and password")
         return f"{scheme}://{percent(user, safe='')}:{percent(password, safe='')}@{rest}"
 
     def _expand(self, key: str, text: str) -> str:
@@ -322,9 +322,9 @@ class _Reader:
         def value_of(match: re.Match[str]) -> str:
             name = match[1]
             if not _VARIABLE_NAME.fullmatch(name):
-                self._refuse(key, f"{quote(match[0])} is no variable; write ${{NAME}}")
+                self._refuse(key, f"{quote(match[0])} is not a variable; write ${{NAME}}")
             if not (value := self._environment.get(name)):
-                self._refuse(key, f"the variable {name} is not set in the environment; set it")
+                self._refuse(key, f"the environment variable {name} is not set; set it")
             keep_secret(value)
             return percent(value, safe="") if match.start() < end_of_login else value
 
@@ -333,13 +333,13 @@ class _Reader:
 
 def _read_options(value: Any) -> dict[str, str]:
     if not isinstance(value, dict) or len(value) > MOST_OPTIONS:
-        raise ValueError("is no mapping of FFmpeg's options (rtsp_transport: udp)")
+        raise ValueError("is not a mapping of FFmpeg options (rtsp_transport: udp)")
     options = {}
     for place, (name, setting) in enumerate(value.items(), 1):
         if not isinstance(setting, str | int | float):
             shown = name if name in PERSONAL | HANDED_ON else f"entry {place}"
             cure = ' (headers: "NAME: VALUE\\r\\n")' if name == "headers" else ""
-            raise ValueError(f"{shown} is no text or number; write one text{cure}")
+            raise ValueError(f"{shown} is neither text nor a number; write a single text{cure}")
         options[str(name)] = str(int(setting)) if isinstance(setting, bool) else str(setting)
     return options
 
@@ -347,9 +347,9 @@ def _read_options(value: Any) -> dict[str, str]:
 def _read_classes(value: Any) -> tuple[str, ...]:
     items = split_list(value) if isinstance(value, str) else value
     if not isinstance(items, list) or not items:
-        raise ValueError("is no list of classes")
+        raise ValueError("is not a list of classes")
     if not all(isinstance(item, str | int) for item in items):
-        raise ValueError("has what is no name of a class")
+        raise ValueError("contains an invalid class name")
     return tuple(str(item).strip() for item in items)
 
 
@@ -357,18 +357,18 @@ def _read_size(value: Any) -> tuple[int, int]:
     match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", str(value))
     size = (int(match[1]), int(match[2])) if match else (0, 0)
     if not all(0 < side <= LARGEST_SIDE for side in size):
-        raise ValueError("is no size in pixels (1280x720)")
+        raise ValueError("is not a size in pixels (1280x720)")
     return size
 
 
 def _read_rate(value: Any) -> Fraction:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError("is no number of pictures a second")
+        raise ValueError("is not a number of frames per second")
     if not re.fullmatch(r"\d{1,9}(\.\d{1,17}|/\d{1,9})?", text := str(value)):
-        raise ValueError("is no number of pictures a second (5, 12.5, 30000/1001)")
+        raise ValueError("is not a number of frames per second (5, 12.5, 30000/1001)")
     rate = Fraction(text)
     if not 0 < rate <= FASTEST:
-        raise ValueError(f"is not above 0 and at most {FASTEST}")
+        raise ValueError(f"must be above 0 and at most {FASTEST}")
     return rate
 
 
@@ -376,23 +376,23 @@ def _read_tiles(value: Any) -> str:
     try:
         return Tiling.parse(str(value)).text
     except UsageError:
-        raise ValueError("is no number of tiles (none, auto, 2x2, 3x2)") from None
+        raise ValueError("is not a number of tiles (none, auto, 2x2, 3x2)") from None
 
 
 def _read_masks(value: Any) -> tuple[tuple[tuple[float, float], ...], ...]:
     if not isinstance(value, list) or len(value) > MOST_POLYGONS:
-        raise ValueError(f"is no list of at most {MOST_POLYGONS} polygons")
+        raise ValueError(f"is not a list of at most {MOST_POLYGONS} polygons")
     return tuple(_read_polygon(polygon) for polygon in value)
 
 
 def _read_polygon(value: Any) -> tuple[tuple[float, float], ...]:
     if not isinstance(value, list) or not 3 <= len(value) <= MOST_POINTS:
-        raise ValueError(f"has a polygon that is no list of 3 to {MOST_POINTS} points")
+        raise ValueError(f"has a polygon that is not a list of 3 to {MOST_POINTS} points")
     for point in value:
         if not isinstance(point, list) or len(point) != 2:
-            raise ValueError("has a point that is no [x, y]")
+            raise ValueError("has a point that is not [x, y]")
         if not all(type(part) in (int, float) and 0 <= part <= 1 for part in point):
-            raise ValueError("has a point outside 0 to 1; points are parts of width and height")
+            raise ValueError("has a point outside 0 to 1; give fractions of width and height")
     return tuple((float(x), float(y)) for x, y in value)
 
 

@@ -46,7 +46,7 @@ LOOK_NS = SECOND // 4  # between two looks at the state of all feeds
 # Share of the time in which inference runs, above which a fuller batch pays for its wait.
 BUSY = 0.8
 SMOOTHING = 0.1  # of the mean execution time: the weight of the latest batch
-GAVE_UP = "; --wait goes on trying"
+GAVE_UP = "; use --wait to keep trying"
 SPARE_PICTURES = 32  # buffers of other sizes that are kept for reuse
 
 
@@ -257,7 +257,7 @@ class Collector:
         lines = []
         for member in self.members():
             facts = member.facts()
-            lines.append(facts.error or f"{member.camera.address}: {facts.state}, no picture came")
+            lines.append(facts.error or f"{member.camera.address}: {facts.state}, no frame arrived")
         return "; ".join(lines) + (GAVE_UP if self._gave_up else "")
 
     def end_after(self, seconds: float) -> None:

@@ -52,7 +52,7 @@ class LoopedFeed(PacketFeed):
                     if video.codec_context is None:
                         return UNDECODED
                     if not self._play_once(container, video, epoch, pace):
-                        return Meaning("end", "it is stopped, or holds no picture")
+                        return Meaning("end", "it was stopped, or contains no frame")
         except SourceError as error:  # of a server
             return Meaning("end", str(error))
         except (av.error.FFmpegError, OSError, ValueError) as error:

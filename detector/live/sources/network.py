@@ -232,8 +232,8 @@ class NetworkFeed(PacketFeed):
         if self._led_to is not None:
             return Meaning(
                 OTHER,
-                f"the camera leads to another host, {self._led_to}, which does not get its "
-                "password; give the address at that host",
+                f"the camera redirects to another host, {self._led_to}, to which we do not send "
+                "its password; give the address at that host",
             )
         if (denied := self._denied()) is not None:
             return denied
@@ -247,9 +247,9 @@ class NetworkFeed(PacketFeed):
             return None
         return Meaning(
             OTHER,
-            f"its playlist leads to another host, {self._nested.denied}, which refuses us: it does "
-            "not get login, headers and cookies of this one; give the playlist at that host, with "
-            "options of its own",
+            f"its playlist points to another host, {self._nested.denied}, which refused access: "
+            "we do not send it the login, headers and cookies of this one; give the playlist at "
+            "that host, with its own options",
         )
 
     def _resolve(self) -> Meaning | None:
@@ -268,9 +268,9 @@ class NetworkFeed(PacketFeed):
         while self._look_up.is_alive() and self.clock() < until_ns and not self.stopping.is_set():
             self._look_up.join(LOOK_UP_S)
         if self._look_up.is_alive():
-            return Meaning(NAME, f"the name {host} is not found in time; check the name server")
+            return Meaning(NAME, f"looking up {host} timed out; check the name server")
         if not self._look_up.found:
-            return Meaning(NAME, f"no machine is known by the name {host}; check the name")
+            return Meaning(NAME, f"host {host} not found; check the name")
         return None
 
 

@@ -33,4 +33,4 @@ def make_feed(
 
         check_file(camera.address.whole)
         return LoopedFeed(camera, terms, timeline, wake)
-    raise ValueError(f"{camera.kind!r} is no kind of camera")
+    raise ValueError(f"{camera.kind!r} is not a kind of camera")

@@ -185,7 +185,7 @@ class Status:
 
     def drop(self, reason: str, pictures: int = 1) -> None:
         if reason not in REASONS:
-            raise ValueError(f"{reason!r} is no reason; the reasons are {', '.join(REASONS)}")
+            raise ValueError(f"unknown reason {reason!r}; known reasons: {', '.join(REASONS)}")
         if pictures:
             with self._lock:
                 self._dropped[reason] = self._dropped.get(reason, 0) + pictures

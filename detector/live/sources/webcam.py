@@ -57,8 +57,7 @@ class WebcamFeed(ThreadedFeed):
 
     def listen(self, listener: PacketListener) -> None:
         raise UsageError(
-            f"{self.camera.name}: a webcam sends no packets that could be copied; "
-            "record it with --record annotated"
+            f"{self.camera.name}: a webcam's video cannot be copied; use --record annotated"
         )
 
     def convert(self, picture: Picture, into: Image | None) -> Image:
@@ -81,7 +80,7 @@ class WebcamFeed(ThreadedFeed):
                         self._read_all(capture, epoch, track)
                     finally:
                         capture.release()
-                    why = "it gives no pictures any more; check its cable"
+                    why = "it stopped sending frames; check its cable"
                 if self.stopping.is_set():
                     return
                 next_try_ns = self.status.fail(self.clock(), f"{self.camera.address}: {why}")
@@ -109,10 +108,10 @@ class WebcamFeed(ThreadedFeed):
         number = re.search(r"\d+$", self.camera.address.whole)
         path = f"/dev/video{number[0]}" if number else self.camera.address.whole
         if not os.path.exists(path):
-            return f"there is no webcam {path}; check its cable, or ls /dev/video*"
+            return f"no webcam at {path}; check its cable, or see ls /dev/video*"
         if not has_permission(path, os.R_OK | os.W_OK):
-            return f"{path} may not be read; join its group: sudo usermod -aG video $USER"
-        return f"{path} cannot be opened; another program may hold it (fuser {path})"
+            return f"no permission to read {path}; join its group: sudo usermod -aG video $USER"
+        return f"{path} cannot be opened; another program may be using it (fuser {path})"
 
     def _read_all(self, capture: Capture, epoch: int, track: Any) -> None:
         """Until it is stopped, or silent for too long."""

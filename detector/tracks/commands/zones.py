@@ -17,7 +17,7 @@ from detector.core.errors import EXIT_DONE
     options=config_options("input", only=("start", "decoder", "video_track")),
     examples=(
         "detect-video zones in.mp4                   # in-zones.yaml, .png and .html",
-        "detect-video zones in.mp4 --start 1:30      # the picture of that moment",
+        "detect-video zones in.mp4 --start 1:30      # a still of that moment",
         "detect-video in.mp4 --zones in-zones.yaml   # count",
     ),
 )
@@ -26,7 +26,8 @@ from detector.core.errors import EXIT_DONE
     "-o",
     "--output",
     metavar="FILE.yaml",
-    help="The template; .png and .html lie beside it. Default: IN-zones.yaml, here.",
+    help="Where to write the template; .png and .html go next to it. Default: IN-zones.yaml in "
+    "the current folder.",
 )
 def command(source: str, output: str | None, **flags: Any) -> int:
     """Write a template for --zones, a still, and a page to draw on."""
@@ -38,5 +39,5 @@ def command(source: str, output: str | None, **flags: Any) -> int:
         written = write_template(source, resolve_config(None, flags), output)
     for path in written:
         echo(f"-> {path}")
-    echo(f"draw in {written[-1]}, or edit {written[0]}; then: --zones {written[0]}")
+    echo(f"draw in {written[-1]} or edit {written[0]}, then run with --zones {written[0]}")
     return EXIT_DONE

@@ -29,7 +29,7 @@ class TrackStage(Stage):
     """Each camera has its own tracks, with ids from 1. A cut ends all of them. In a frame that the
     network does not see, tracks give their boxes (--infer-every)."""
 
-    what = "Following the objects"
+    what = "Tracking"
     advice = "a higher `--conf`"
 
     @classmethod

@@ -57,8 +57,8 @@ class ZonesStage(Stage):
         asked = (self._file.default, *self._file.cameras.values())
         if any(places.shapes and places.size is None for places in asked):
             raise UsageError(
-                f"{self._file.path}: points of cameras are of 0 to 1, or of a size:, since the "
-                "picture of a camera may change its own; add size: [WIDTH, HEIGHT]"
+                f"{self._file.path}: for cameras, give points as fractions (0 to 1), or add size: "
+                "[WIDTH, HEIGHT], because the size of a camera's frames may change"
             )
 
     def __call__(self, frame: Frame, detections: Detections) -> Detections:

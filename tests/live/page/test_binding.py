@@ -105,7 +105,7 @@ def test_a_port_that_is_taken(tmp_path):
         port = other.getsockname()[1]
         said = refused(OutputError, serve=str(port))
     assert str(port) in said
-    assert "taken" in said
+    assert "in use" in said
 
 
 def test_an_address_of_another_machine(monkeypatch):

@@ -96,7 +96,7 @@ class Tile {
     this.size = make("span", { class: "dim" });
     this.facts = {};
     const list = make("dl", { class: "facts" });
-    for (const [key, label] of [["fps", "FPS / camera’s"], ["age", "age / p99"], ["dropped", "dropped"], ["outages", "outages"]]) {
+    for (const [key, label] of [["fps", "FPS / camera FPS"], ["age", "age p50 / p99"], ["dropped", "dropped"], ["outages", "outages"]]) {
       this.facts[key] = make("dd", {}, "–");
       list.append(make("div", {}, make("dt", {}, label), this.facts[key]));
     }
@@ -119,7 +119,7 @@ class Tile {
     const file = one.kind === "file";
     this.one = one;
     this.state.className = `pill ${one.frozen && one.state === "live" ? "wait" : kind}`;
-    say(this.state, one.frozen && one.state === "live" ? "frozen picture" : file && one.state === "live" ? "running" : word);
+    say(this.state, one.frozen && one.state === "live" ? "frozen" : file && one.state === "live" ? "running" : word);
     say(this.size, one.size ? one.size.replace("x", "×") : "");
     const total = Object.values(one.dropped).reduce((sum, n) => sum + n, 0);
     const reasons = Object.entries(one.dropped).filter(([, n]) => n).map(([reason, n]) => `${reason}: ${count(n)}`).join(", ");
@@ -131,7 +131,7 @@ class Tile {
     this.facts.outages.title = `${one.reconnects} reconnects, ${one.stalls} stalls`;
     this.list.hidden = file && !known(one.processed_fps) && one.state === "ended";
     for (const key of ["age", "dropped", "outages"]) this.facts[key].parentElement.hidden = file;
-    say(this.facts.fps.previousSibling, file ? "FPS" : "FPS / camera’s");
+    say(this.facts.fps.previousSibling, file ? "FPS" : "FPS / camera FPS");
     this.why.hidden = !one.error || one.state === "live";
     say(this.why, one.error ?? "");
     this.way.hidden = !file;
@@ -154,11 +154,11 @@ class Tile {
     let out = over || one.state !== "live";
     if (over) lines.push(finished ? "the run has ended" : "connection lost");
     else if (one.state === "waiting") lines.push("no connection", known(one.next_try_s) ? `next try in ${Math.max(0, Math.ceil(one.next_try_s))} s` : `for ${span(one.since_s)}`);
-    else if (one.state === "stalled") lines.push("no pictures", `for ${span(one.since_s)}`);
+    else if (one.state === "stalled") lines.push("no frames", `for ${span(one.since_s)}`);
     else if (one.state === "connecting") lines.push("connecting", `for ${span(one.since_s)}`);
     else if (one.state === "ended") lines.push(one.kind === "file" ? "finished" : "stopped");
-    else if (!this.shown) lines.push(this.seen ? "waiting for a picture" : "");
-    else if (this.seen && !document.hidden && still > STILL_MS + this.patience()) { lines.push("picture stands", `for ${span(still / 1000)}`); out = true; }
+    else if (!this.shown) lines.push(this.seen ? "waiting for a frame" : "");
+    else if (this.seen && !document.hidden && still > STILL_MS + this.patience()) { lines.push("no new frame", `for ${span(still / 1000)}`); out = true; }
     this.element.classList.toggle("out", out);
     const text = lines.join("|");
     if (this.said !== text) {
@@ -201,7 +201,7 @@ class Tile {
         method: "POST", headers: { "Content-Type": "application/json" }, body: "{}",
       });
       if (!answer.ok) toast((await answer.json()).error);
-    } catch { toast("The run did not answer."); }
+    } catch { toast("The run did not respond."); }
     setTimeout(() => { this.change.disabled = false; }, 1000);
   }
 }
@@ -305,7 +305,7 @@ function show(now) {
   over = false;
   const lost = now.streams.filter((one) => one.state !== "live");
   const file = now.streams.length > 0 && now.streams.every((one) => one.kind === "file");
-  health(now.healthy ? lost.length && !file ? "wait" : "good" : "bad", now.healthy ? lost.length && !file ? `${lost.length} of ${now.streams.length} out` : "healthy" : "not healthy");
+  health(now.healthy ? lost.length && !file ? "wait" : "good" : "bad", now.healthy ? lost.length && !file ? `${lost.length} of ${now.streams.length} down` : "healthy" : "not healthy");
   say($("uptime"), `up ${span(now.uptime_s)}`);
   const live = now.streams.filter((one) => one.state === "live");
   number("live", file ? `${now.streams.length}` : `${live.length} of ${now.streams.length}`, file ? (now.streams.length === 1 ? "file" : "files") : "cameras live");
@@ -523,8 +523,8 @@ async function recordings() {
     $("recordings").querySelector("tbody").replaceChildren(...found.map((one) => make("tr", {},
       make("td", { title: one.name }, new Date(one.start_utc).toLocaleString([], { month: "short", day: "numeric", ...CLOCK })),
       make("td", {}, one.camera), make("td", { class: "right" }, bytes(one.bytes)),
-      make("td", { class: "right" }, make("a", { href: one.url, download: "", title: `Download ${one.name}` }, one.finished ? "Download" : "So far"),
-        ...(one.boxes_url ? [" ", make("a", { href: one.boxes_url, download: "", title: "Its boxes, as subtitles: put them beside it" }, "Boxes")] : [])))));
+      make("td", { class: "right" }, make("a", { href: one.url, download: "", title: `Download ${one.name}` }, one.finished ? "Download" : "In progress"),
+        ...(one.boxes_url ? [" ", make("a", { href: one.boxes_url, download: "", title: "Boxes as subtitles: save them next to the video" }, "Boxes")] : [])))));
   } catch { /* asked again later */ }
 }
 
@@ -555,8 +555,8 @@ function listen() {
   const source = new EventSource("/api/events");
   source.addEventListener("figures", (event) => { finished = false; const was = over; show(JSON.parse(event.data)); if (was) watch(); });
   source.addEventListener("event", (event) => { if (event.lastEventId) { if (Number(event.lastEventId) <= listen.last) return; listen.last = Number(event.lastEventId); } happened(JSON.parse(event.data)); });
-  source.addEventListener("lost", (event) => toast(`${JSON.parse(event.data).lost} events came too fast to be shown.`));
-  source.addEventListener("silent", () => { if (figures) gone("the run does not answer"); });
+  source.addEventListener("lost", (event) => toast(`${JSON.parse(event.data).lost} events arrived too fast to show.`));
+  source.addEventListener("silent", () => { if (figures) gone("the run is not responding"); });
   source.addEventListener("end", () => { finished = true; gone("the run has ended"); });
   source.onerror = async () => {
     if (!finished) gone("connection lost");
