@@ -93,8 +93,8 @@ def find(name: str) -> type[Engine]:
         if isinstance(each, type) and issubclass(each, Engine) and vars(each).get("name") == name:
             return each
     raise EngineError(
-        f"{module.__file__}: no subclass of Engine with name = {name!r} is in it; begin the name "
-        'of a file that is no engine with "_"'
+        f"{module.__file__}: it has no subclass of Engine with name = {name!r}; begin the name of "
+        'a file that is not an engine with "_"'
     )
 
 

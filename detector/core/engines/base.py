@@ -332,8 +332,8 @@ def best_streams(options: EngineOptions) -> int:
 
 # An option of the engines that convert a graph to bf16 by themselves, and what it does.
 BF16_OPTION = {
-    "bf16": "mixed (default): layers that bf16 hurts most stay fp32; all: every layer in bf16, faster "
-    "but less exact"
+    "bf16": "mixed (default): layers that bf16 hurts most stay fp32; all: every layer in bf16, "
+    "faster but less exact"
 }
 
 

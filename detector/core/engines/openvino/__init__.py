@@ -37,8 +37,8 @@ class OpenvinoEngine(Engine):
     own_options = {
         "mode": "throughput (default): several requests at once, few threads each; latency: one "
         "request on all threads",
-        "float": "type of the layers that int8 leaves in float: fp32, bf16, or auto (default): bf16 if "
-        "the CPU has it and the calibration measured its loss, else fp32",
+        "float": "what int8 leaves in float runs in fp32, bf16, or auto (default): bf16 if the CPU "
+        "has it and the calibration measured its loss, else fp32",
     } | BF16_OPTION
     model_suffixes = (".xml",)
     model_kind = "an OpenVINO IR"

@@ -21,9 +21,9 @@ class TorchEngine(Engine):
     devices = ("cpu", "cuda")
     own_options = {
         "channels_last": "1 (default): convolution weights as NHWC; 0: everything as NCHW",
-        "compile": "1: torch.compile; on a CPU it needs a C++ compiler and adds some 20 s to loading",
+        "compile": "1: torch.compile; on a CPU it needs a C++ compiler and loads some 20 s longer",
         "graphs": "1 (default on a GPU): each request's kernels as one CUDA graph; 0: one by one",
-        "benchmark": "1: cuDNN tries its algorithms on the first frames and keeps the fastest; GPUs only",
+        "benchmark": "1: cuDNN tries its algorithms on the first frames, keeps the best; GPUs only",
     } | BF16_OPTION
 
     @classmethod

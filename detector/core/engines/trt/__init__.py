@@ -63,10 +63,10 @@ class TrtEngine(Engine):
         "opt_batch": "batch that the plan is tuned for; default: the largest",
         "workspace_mb": "GPU memory that a layer may use while it runs; default: all",
         "level": "how long TensorRT searches, 0 to 5; default: its own (3)",
-        "version_compatible": "1: the plan also runs with later versions of the same TensorRT major version",
+        "version_compatible": "1: the plan also runs with later versions of this TensorRT major",
         "hardware_compatible": "same: any GPU of this compute capability; ampere: any from 8.0 on",
         "detailed": "0: omit the types of layers; the executed precision is then unknown",
-        "host_code": "1: let a plan start the runtime that it contains; only for files that you trust",
+        "host_code": "1: let a plan start the runtime inside it; only for files that you trust",
     }
     artefact = PlanBuilder()
     model_suffixes = (".trt", ".engine", ".plan")

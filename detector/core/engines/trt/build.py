@@ -171,8 +171,8 @@ def _culprit(graph: onnx.GraphProto, open_ended: set[str]) -> str:
     for node in graph.node:
         if any(name in open_ended for name in node.input) and node.output[0] not in open_ended:
             return (
-                f"node {node.name} ({node.op_type}) holds the batch in its constants, "
-                "so no range of batches fits"
+                f"node {node.name} ({node.op_type}) holds the batch in its constants, so it cannot "
+                "take a range of batches"
             )
     return "the batch is held in constants, so it cannot take a range of batches"
 

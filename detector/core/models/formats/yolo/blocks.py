@@ -427,8 +427,8 @@ class Design:
             if network.height % cells.height or network.width % cells.width:
                 raise ModelError(
                     f"{self.description.origin}: its head has {cells.size} cells for an input of "
-                    f"{size[1]}x{size[0]}, so a cell is not a whole number of pixels; check kernel, "
-                    "stride and padding (kernel 8 and stride 8 need padding 0)"
+                    f"{size[1]}x{size[0]}, so a cell is not a whole number of pixels; check "
+                    "kernel, stride and padding (kernel 8 and stride 8 need padding 0)"
                 )
         return network
 
