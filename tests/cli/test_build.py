@@ -102,7 +102,7 @@ def test_a_range_of_batches_goes_to_the_engine_that_can(tmp_path):
             ("--engine-options", "alloy=tin"),
             "does not fit: own {} is now {'alloy': 'tin'}; built again",
         ),
-        (None, "its content is not what its manifest says, not used; built again"),
+        (None, "its content does not match its manifest, not used; built again"),
     ],
 )
 def test_what_is_stale_or_corrupt_is_named_and_built_again(tmp_path, change, line):

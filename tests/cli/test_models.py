@@ -130,7 +130,7 @@ def test_torch_is_not_imported(tmp_path):
     [
         (["show", "yolov5x9"], 4, ["unknown model 'yolov5x9'", "did you mean yolov5x?"]),
         (["show", "absent.onnx"], 4, ["absent.onnx: no such file"]),
-        (["pull", "yolox_l"], 4, ["yolox_l: its checksum is not known", "yolox_l.onnx at"]),
+        (["pull", "yolox_l"], 4, ["yolox_l: its checksum is unknown", "yolox_l.onnx at"]),
         (["pull", "street"], 4, ["street: nothing to pull"]),
         (["show", "street", "--family", "yolov8"], 2, ["--family yolov8: not for street.cfg"]),
     ],

@@ -131,7 +131,7 @@ def test_a_connection_that_breaks_ends_with_7_and_keeps_what_came(web, out):
     assert process.returncode == 7, process.stderr
     document = summary(process)
     assert 0 < document["frames"]["written"] < 50
-    assert any("ends at byte" in note for note in document["notes"])
+    assert any("beyond byte" in note for note in document["notes"])
     with av.open(str(out / document["outputs"]["video"])) as container:
         assert len(list(container.decode(video=0))) == document["frames"]["written"]
 

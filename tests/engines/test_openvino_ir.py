@@ -236,7 +236,7 @@ def _two(folder: Path) -> None:
     [
         (_no_weights, "yolov8n.bin"),
         (_other_weights, "damaged"),
-        (_text, "no OpenVINO IR"),
+        (_text, "not an OpenVINO IR"),
         (_half_an_xml, "damaged"),
         (_another_task, "segment"),
         (_no_yaml, "metadata.yaml"),

@@ -124,16 +124,19 @@ def without_cuda(monkeypatch):
         (
             "fp16",
             "auto",
-            "this build of onnxruntime has no CUDA provider; one that has it: pip install "
-            "onnxruntime-gpu",
+            "this build of onnxruntime has no CUDA provider; to get one: pip uninstall",
         ),
         (
             "tf32",
             "auto",
-            "it is a GPU's arithmetic, and this build of onnxruntime has no CUDA provider",
+            "it needs a GPU; use --precision fp32 .this build of onnxruntime has no CUDA",
         ),
         ("fp32", "cuda:1", "--device cuda:1: this build of onnxruntime has no CUDA provider"),
-        ("bf16", "auto", "engine ort cannot run bf16; it can fp32, tf32, fp16, int8; bf16: "),
+        (
+            "bf16",
+            "auto",
+            "engine ort cannot run bf16; it runs fp32, tf32, fp16, int8; for bf16 use --engine ",
+        ),
     ],
 )
 def test_a_precision_that_would_be_another_is_refused(without_cuda, precision, device, reason):
@@ -192,7 +195,7 @@ def raising(names):
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (lambda names: names[-1:], "no driver, no such GPU"),
+        (lambda names: names[-1:], "the driver or the GPU is missing"),
         (raising, "CUDA failure 35: driver is insufficient"),
     ],
 )

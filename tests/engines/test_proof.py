@@ -25,7 +25,7 @@ from tests.models import exports
 from tests.networks import open_network
 
 NOBODY = 65534
-UNPROVED = "does not prove that a run of this account wrote it"
+UNPROVED = "lacks proof that this account wrote it"
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="machine: only root gives files away")
 
 
@@ -120,15 +120,15 @@ def manifest_of_everybody(path: Path) -> None:
 
 # Harm, and words of the line that says why.
 HARM: dict[Callable[[Path], None], str] = {
-    tamper_file: "its content is not what its manifest says",
+    tamper_file: "its content does not match its manifest",
     tamper_both: UNPROVED,
     tamper_both_without_a_proof: UNPROVED,
     proof_of_another_kind: UNPROVED,
-    cut_short: "its content is not what its manifest says",
+    cut_short: "its content does not match its manifest",
     link: "it is a link",
-    link_manifest: "is a link|no manifest that can be read",
+    link_manifest: "is a link|no readable manifest",
     pipe: "it is no plain file",
-    pipe_for_manifest: "it has no manifest that can be read",
+    pipe_for_manifest: "it has no readable manifest",
     of_everybody: "everybody may write there",
     manifest_of_everybody: "everybody may write there",
 }
@@ -493,7 +493,7 @@ def test_what_root_put_into_a_folder_of_roots_needs_no_proof(folder, tmp_path, m
     monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
     assert proof.why_not(path, manifest) is None
     tamper_both(path)  # root made a mistake: the name still holds the digest
-    assert "of another file" in str(proof.why_not(path, store.read_manifest(path)))
+    assert "to another file" in str(proof.why_not(path, store.read_manifest(path)))
     os.chown(folder, NOBODY, NOBODY)
     assert UNPROVED in str(proof.why_not(path, manifest))
 

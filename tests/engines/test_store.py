@@ -92,10 +92,10 @@ def test_the_same_graph_of_another_family_is_not_called_damaged(tmp_path):
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (damage_truncate, "its content is not what its manifest says"),
-        (damage_flip, "its content is not what its manifest says"),
-        (damage_manifest, "it has no manifest that can be read"),
-        (damage_no_manifest, "it has no manifest that can be read"),
+        (damage_truncate, "its content does not match its manifest"),
+        (damage_flip, "its content does not match its manifest"),
+        (damage_manifest, "it has no readable manifest"),
+        (damage_no_manifest, "it has no readable manifest"),
     ],
 )
 def test_a_damaged_one_is_built_again_and_said(tmp_path, damage, reason):

@@ -502,7 +502,7 @@ def test_fp16_is_for_every_gpu(gpu):
         ),
         (
             "13.0",
-            r"--device cuda: torch finds no GPU, or no driver for it \(nvidia-smi shows both\); "
+            r"--device cuda: torch finds no GPU, or no driver for it \(check with nvidia-smi\); "
             r"use --device cpu",
         ),
     ],

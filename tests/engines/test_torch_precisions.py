@@ -107,7 +107,7 @@ def test_a_file_that_is_quantised_already_has_no_halves(monkeypatch, tmp_path, p
     monkeypatch.setattr(abilities, "has_fp16", lambda: True)
     network = replace(quantised(small_network(tmp_path), tmp_path), precision="fp32")
     said = (
-        f"small cannot become {precision}: its file is quantised already; --precision fp32 runs it"
+        f"small cannot become {precision}: the file is already quantised; --precision fp32 runs it"
     )
     with pytest.raises(EngineError, match=f"engine torch: {said}"):
         engines.open("torch", network, EngineOptions(precision=precision, device="cpu"))
@@ -247,9 +247,9 @@ def test_channels_last_leaves_constants_of_other_dimensions_alone():
         (
             {"stream": "1"},
             "fp32",
-            "engine torch has no such option; it has channels_last, compile, graphs, benchmark,",
+            "engine torch has no such option; its options: channels_last, compile, graphs",
         ),
-        ({"bf16": "some"}, "bf16", "--engine-options bf16=some: what runs in bf16 is mixed or all"),
+        ({"bf16": "some"}, "bf16", "--engine-options bf16=some: give mixed or all"),
     ],
 )
 def test_own_options_that_cannot_be_are_usage_errors(own, precision, message):

@@ -65,7 +65,7 @@ def test_its_nodes_are_computed_as_they_say(network):
 
 
 def test_in_bf16_it_is_refused(network):
-    message = "small cannot become bf16: its file is quantised already; --precision fp32 runs it"
+    message = "small cannot become bf16: the file is already quantised; --precision fp32 runs it"
     with pytest.raises(EngineError, match=message):
         engines.open("torch", network, EngineOptions(precision="bf16", **CPU))
 

@@ -101,7 +101,7 @@ def test_what_it_refuses(made: Path, tmp_path: Path) -> None:
     overlay = made / "x.mkv"
     before = overlay.read_bytes()
     assert_one_line_error(burn("nothing.mkv"), 3, "nothing.mkv")
-    assert_one_line_error(burn(made / "in.mp4"), 3, "no overlay", "--save overlay")
+    assert_one_line_error(burn(made / "in.mp4"), 3, "not an overlay", "--save overlay")
     assert_one_line_error(burn(overlay, "-o", overlay), 2, "would be lost")
     assert_one_line_error(burn(overlay, "-o", "-"), 2, "burn writes a video")
     assert_one_line_error(burn(overlay, "-o", "x.jsonl"), 2, ".mp4")
@@ -139,7 +139,7 @@ def test_a_run_refuses_what_an_overlay_cannot_do(made: Path, tmp_path: Path) -> 
     raw = tmp_path / "raw.h264"
     command = ["ffmpeg", "-v", "error", "-i", source, "-an", "-c", "copy", raw]
     subprocess.run(list(map(str, command)), check=True)
-    assert_one_line_error(run(raw, *both), 2, "carry no times", "--save video")
+    assert_one_line_error(run(raw, *both), 2, "have no time stamps", "--save video")
 
 
 @pytest.mark.slow

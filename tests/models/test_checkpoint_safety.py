@@ -106,8 +106,8 @@ def test_names_are_found_in_every_protocol(tmp_path, protocol):
     ("code", "reason"),
     [
         (b"\x80\x04\x8c\x02os0\x8c\x06system\x8c\x02os\x93.", "names system.os"),
-        (b"\x80\x04\x8c\x02os\x8c\x06system2\x93.", "a name that is computed"),  # doubled by DUP
-        (b"\x80\x04\x8c\x02os\x8c\x06system(]0\x93.", "a name that is computed"),
+        (b"\x80\x04\x8c\x02os\x8c\x06system2\x93.", "a computed name"),  # doubled by DUP
+        (b"\x80\x04\x8c\x02os\x8c\x06system(]0\x93.", "a computed name"),
         (b"\x80\x02(ios\nsystem\n.", "pickle code INST"),
         (b"\x80\x02\x82\x01.", "pickle code EXT1"),
         (b"\x80\x02Pabc\n.", "pickle code PERSID"),
@@ -219,7 +219,7 @@ def test_one_number_stretched_over_many_is_never_made(tmp_path):
 def test_a_storage_that_is_shorter_than_promised_is_refused(tmp_path, held, promised):
     data, _ = pickled({"model": {"model.0.conv.weight": Stored("0", "float16", promised)}})
     storages = {} if held is None else {"0": bytes(held)}
-    assert "were promised" in refusal(zipped(tmp_path / "x.pt", data, storages))
+    assert "bytes, not" in refusal(zipped(tmp_path / "x.pt", data, storages))
 
 
 @pytest.mark.slow
@@ -262,9 +262,9 @@ def test_a_pickle_larger_than_any_networks_is_refused(tmp_path):
     [
         (b"", "is empty; download it again"),
         (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "old format (before 1.6)"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "is a pointer of git LFS"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "is a Git LFS pointer"),
         (b"\n<!DOCTYPE html>", "is a web page"),
-        (bytes(1000), "is no checkpoint: not a zip file"),
+        (bytes(1000), "is not a checkpoint"),
         (b"PK\x03\x04", "truncated or damaged"),
     ],
 )

@@ -50,7 +50,7 @@ def test_of_a_key_given_twice_the_first_counts_as_in_darknet():
     ("text", "message"),
     [
         ("", "x.cfg:1: no [section]"),
-        ("width=8\n" + GOOD, "x.cfg:1: width= stands before the first [section]"),
+        ("width=8\n" + GOOD, "x.cfg:1: width= comes before the first [section]"),
         (NET + "[conv\n", "x.cfg:4: [conv is not a section"),
         (NET + "filters 7\n", "x.cfg:4: filters7 is neither"),
         (
@@ -93,7 +93,7 @@ def test_of_a_key_given_twice_the_first_counts_as_in_darknet():
         (GOOD.replace("filters=7", "filters=7\ngroups=2"), "x.cfg:6: groups=2 "),
         (
             GOOD.replace("filters=7", "filters=7\nsize=9"),
-            "x.cfg:4: [convolutional] leaves nothing of its 8x8",
+            "x.cfg:4: [convolutional] makes an empty map from its 8x8",
         ),
         (
             GOOD.replace("filters=7", "filters=7\nsize=3\nstride=0"),
@@ -154,9 +154,9 @@ def test_of_a_key_given_twice_the_first_counts_as_in_darknet():
         (GOOD.replace("anchors=4,4, 8,8", "anchors=4,nan"), "x.cfg:9: anchors=nan is not a number"),
         (
             GOOD.replace("anchors=4,4, 8,8", "anchors=4,-4"),
-            "x.cfg:9: anchors must lie between 0 and",
+            "x.cfg:9: anchors must be between 0 and",
         ),
-        (GOOD.replace("num=2", "num=3"), "x.cfg:11: num=3, but anchors= holds 2 pairs"),
+        (GOOD.replace("num=2", "num=3"), "x.cfg:11: num=3, but anchors= has 2 pairs"),
         (
             GOOD.replace("filters=7", "filters=7\nstride=16"),
             "x.cfg:3: input height 8 is not a multiple",

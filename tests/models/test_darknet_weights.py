@@ -81,11 +81,11 @@ def test_header_of_both_lengths(cfg, major, minor, seen):
 @pytest.mark.parametrize(
     ("cut", "message"),
     [
-        (-4, f"wants {FLOATS} floats, found {FLOATS - 1}: truncated, or weights of another cfg?"),
-        (-1, f"wants {FLOATS} floats, found {FLOATS - 1} and 3 stray bytes: truncated"),
-        (-4 * FLOATS, f"wants {FLOATS} floats, found 0: truncated"),
-        (4, f"wants {FLOATS} floats, found {FLOATS + 1}: weights of another cfg?"),
-        (40_000, f"wants {FLOATS} floats, found {FLOATS + 10_000}: weights of another cfg?"),
+        (-4, f"needs {FLOATS} floats, this file has {FLOATS - 1}: truncated, or are these"),
+        (-1, f"needs {FLOATS} floats, this file has {FLOATS - 1} and 3 stray bytes: truncated"),
+        (-4 * FLOATS, f"needs {FLOATS} floats, this file has 0: truncated"),
+        (4, f"needs {FLOATS} floats, this file has {FLOATS + 1}: are these"),
+        (40_000, f"needs {FLOATS} floats, this file has {FLOATS + 10_000}: are these"),
     ],
 )
 def test_too_few_and_too_many_floats_are_counted(cfg, cut, message):
@@ -105,7 +105,7 @@ def test_too_few_and_too_many_floats_are_counted(cfg, cut, message):
         (b"not weights", "11 bytes"),
         (
             b"version https://git-lfs.github.com/spec/v1\noid",
-            "is a pointer of git LFS, not the file itself; download",
+            "is a Git LFS pointer, not the file itself; download",
         ),
         (b"<!DOCTYPE html>\n<title>404</title>", "is a web page, not a model; download it again"),
     ],
@@ -147,7 +147,7 @@ def test_weights_missing_given_elsewhere_random_and_both(cfg, tmp_path):
     assert not any("meaningless" in line for line in given.warnings)
     assert any("(seed 3)" in line for line in drawn.warnings)
     assert drawn.graph.graph != open_network(str(cfg), random_seed=4).graph.graph
-    with pytest.raises(UsageError, match="exclude each other"):
+    with pytest.raises(UsageError, match="cannot be combined"):
         open_network(str(cfg), weights=str(elsewhere), random_seed=3)
     with pytest.raises(ModelError, match=r"absent.*No such file"):
         open_network(str(cfg), weights=str(tmp_path / "absent"))

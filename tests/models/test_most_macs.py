@@ -165,11 +165,11 @@ def where_there_are_none(export: Export, count: str) -> str:
 HOSTILE = {
     "n^3": (cube, r"takes 7\.6e\+15 multiply-accumulates"),
     "n x 10^8": (millions, r"takes 5\.0e\+15 multiply-accumulates"),
-    "by values": (by_values, "nothing in the file bounds how many rows"),
-    "N - n": (the_dark_ones, "nothing in the file bounds how many rows"),
-    "behind n": (behind_the_bright, "nothing in the file bounds how many rows"),
-    "1 / n": (through_a_float, "nothing in the file bounds how many rows"),
-    "if n = 0": (where_there_are_none, "nothing in the file bounds how many rows"),
+    "by values": (by_values, "nothing in the file limits how many rows"),
+    "N - n": (the_dark_ones, "nothing in the file limits how many rows"),
+    "behind n": (behind_the_bright, "nothing in the file limits how many rows"),
+    "1 / n": (through_a_float, "nothing in the file limits how many rows"),
+    "if n = 0": (where_there_are_none, "nothing in the file limits how many rows"),
 }
 
 

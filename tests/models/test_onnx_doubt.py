@@ -42,8 +42,8 @@ GUARD = [
     ([[0.1, 0.1, 0.5, 0.6], [10, 10, 50, 60]], [0.9, 0.9], [1, 1], None),
     ([[20, 30, 20.5, 30.5]], [0.9], [1], None),  # a single one may be
     ([[20, 30, 20.5, 30.5]] * 8, [0.9] * 8, [1] * 8, "all 8 boxes"),
-    ([[10, 10, 50, 60]] * 2, [0.9] * 2, [3, -1], "is 1 below the first name's number"),
-    ([[10, 10, 50, 60]], [0.9], [NOT_WHOLE], "no whole number"),
+    ([[10, 10, 50, 60]] * 2, [0.9] * 2, [3, -1], "is 1 below the number of the first name"),
+    ([[10, 10, 50, 60]], [0.9], [NOT_WHOLE], "not a whole number"),
 ]
 
 
@@ -101,8 +101,8 @@ def test_a_run_ends_at_a_class_below_the_first_name(tmp_path):
     cv2.imwrite(str(tmp_path / "red.png"), picture(RED_ALONE))
     ended = detect_video("red.png", "--model", path, "--engine", "ort", cwd=tmp_path)
     assert ended.returncode == 4
-    [line] = [line for line in ended.stderr.splitlines() if "read wrongly" in line]
-    assert "1 below the first" in line
+    [line] = [line for line in ended.stderr.splitlines() if "misread" in line]
+    assert "1 below the number" in line
     assert "models describe ssd.onnx" in line
 
 

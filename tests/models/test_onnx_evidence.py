@@ -314,7 +314,7 @@ REFUSED = {
     "boxes beside scores": (
         "model",
         boxes_and_scores,
-        ("nothing says for sure", "boxes in output0 (xyxy, in pixels)", "scores in output1"),
+        ("not certain", "boxes in output0 (xyxy, in pixels)", "scores in output1"),
     ),
     # case: file, graph, words of the message
     "class first, as PaddleDetection": (
@@ -335,7 +335,7 @@ REFUSED = {
     "rows that nothing explains": (
         "model",
         lambda: rows_of_six("bsc"),
-        ("nothing says for sure", "columns 0-3", "models describe model.onnx"),
+        ("not certain", "columns 0-3", "models describe model.onnx"),
     ),
     "MMDeploy": (
         "end2end",
@@ -620,7 +620,7 @@ WRONG = {
     WHOLE.replace("scale: 1", "scale: 1/0"): "input.scale: '1/0'",
     WHOLE.replace("columns: 2-5", "columns: 2-9"): "has no columns 2-9",
     WHOLE.replace("columns: 2-5", "columns: x"): "columns: x: write 0-3",
-    WHOLE.replace("tensor: output0, columns: 2-5", "tensor: boxes"): "there is no output boxes",
+    WHOLE.replace("tensor: output0, columns: 2-5", "tensor: boxes"): "has no output boxes",
     WHOLE.replace("pad: [1, 2, 3]", "pad: 256"): "input.pad: 256 is not 0 to 255",
     WHOLE.replace("scale: 1,", "scale: 1, deviation: [0, 1, 1],"): "would divide by zero",
 }

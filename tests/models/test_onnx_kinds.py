@@ -84,15 +84,15 @@ REFUSED = {
     # case: file, graph, what is said
     "YOLOv5 as it trains": ("yolov5s", yolov5_maps, "raw maps of YOLOv3 to YOLOv7.*eval mode"),
     "YOLOv7 without --grid": ("best", lambda: maps(255), "raw maps of YOLOv3 to YOLOv7.*--grid"),
-    "YOLOv8 for NPUs": ("yolov8n", lambda: maps(144), "maps of YOLOv8 and later.*format=onnx"),
+    "YOLOv8 for NPUs": ("yolov8n", lambda: maps(144), "maps of YOLOv8 or later.*format=onnx"),
     "EfficientDet": ("d0", levels, "raw levels of EfficientDet or RetinaNet.*DetBenchPredict"),
     "SSD of Caffe": (
         "mobilenet",
         lambda: flat({"mbox_loc": 4 * 30, "mbox_conf_flatten": 21 * 30}),
         "raw offsets and scores of an SSD.*with its detections",
     ),
-    "turned boxes": ("yolov8n-obb", turned, "turned boxes.*whose task is detect"),
-    "maps of no kind": ("net", lambda: maps(7, 2), "raw maps, and what their boxes"),
+    "rotated boxes": ("yolov8n-obb", turned, "rotated boxes.*whose task is detect"),
+    "maps of no kind": ("net", lambda: maps(7, 2), "raw maps, and nothing says what their boxes"),
 }
 
 

@@ -216,8 +216,8 @@ def test_a_bare_plan_of_known_shape_is_called_by_numbers_or_cocos_names(machine,
 @pytest.mark.parametrize(
     ("factors", "said"),
     [
-        ((1.0, 20.0), "class 1 has scores of 15, and probabilities lie in 0..1"),
-        ((1 / SIDE, 1.0), "all boxes lie within one pixel"),
+        ((1.0, 20.0), "class 1 has scores of 15, outside 0..1"),
+        ((1 / SIDE, 1.0), "all boxes are within one pixel"),
         ((1.0, 1.0), None),
     ],
 )
@@ -270,13 +270,13 @@ def test_stride(machine, tmp_path, header, stride):
         ({"task": "pose"}, "is a model for the task 'pose'"),
         (
             {"imgsz": [640, 320]},
-            "its header says 320x640, its input is 64x64: the header is another plan's",
+            "its header says 320x640, but its input is 64x64; the header belongs to another plan",
         ),
         ({"imgsz": 640}, "its header says 640x640"),
-        ({"names": {"0": "ant", "1": "bee"}}, "2 class names are given, its head has 3 classes"),
+        ({"names": {"0": "ant", "1": "bee"}}, "2 class names are given, but its head has 3"),
         (
             {"args": {"nms": True}},
-            r"what its outputs mean is not known \(output output0 float32 1x7x84\)",
+            r"does not say what its outputs mean \(output output0 float32 1x7x84\)",
         ),
     ],
 )

@@ -223,7 +223,7 @@ def test_what_cannot_be_fetched_says_where_to_put_it(describe, server, reason):
         describe(url="http://127.0.0.1:9/m.onnx")  # the discard port: nobody listens
     with pytest.raises(ModelError) as caught:
         pull("m")
-    assert f"{target} by hand (sha256 {DIGEST})" in str(caught.value)
+    assert f"{target} yourself (sha256 {DIGEST})" in str(caught.value)
     assert reason in str(caught.value)
     assert "try again" in str(caught.value)
 
@@ -231,9 +231,9 @@ def test_what_cannot_be_fetched_says_where_to_put_it(describe, server, reason):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"sha256": None}, r"m: .* checksum .* needs m.onnx, which is not here: put "),
+        ({"sha256": None}, r"m: .* checksum .* needs m.onnx, which is missing: put "),
         ({"url": "file:///etc/passwd"}, "file:///etc/passwd: only http and https"),
-        ({"url": None}, "m: nothing to pull: it comes with the package"),
+        ({"url": None}, "m: nothing to pull: it is part of the package"),
     ],
 )
 def test_what_is_not_fetched(describe, more, message):

@@ -278,7 +278,7 @@ def test_the_checkpoints_own_modules_state_activation_and_epsilon(tmp_path):
         ({"conv": {"dilation": (3, 3)}}, "model.0.conv has dilation (3, 3)"),
         ({"conv": {"groups": 2}}, "model.0.conv has groups 2"),
         ({"act": "GELU"}, "its activation torch.nn.modules.activation.GELU is not supported"),
-        ({"eps": -1.0}, "eps of model.0.bn is no number between 0 and 1"),
+        ({"eps": -1.0}, "eps of model.0.bn is not a number between 0 and 1"),
     ],
 )
 def test_a_changed_block_is_refused(tmp_path, changed, message):

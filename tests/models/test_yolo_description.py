@@ -27,7 +27,7 @@ DETECT = [[-1], 1, "Detect", ["nc", "anchors"]]
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ([], "describes no network: wanted the keys nc, depth_multiple"),
+        ([], "describes no network; it needs the keys nc, depth_multiple"),
         ({}, "describes no network"),
         ({**GOOD, "nc": 0}, "nc must be a whole number from 1 to 10000, not 0"),
         ({**GOOD, "nc": "80"}, "nc must be"),
@@ -45,7 +45,7 @@ DETECT = [[-1], 1, "Detect", ["nc", "anchors"]]
             {**GOOD, "anchors": [[4, 4], [5, 5]]},
             "layer 2 (Detect): has 1 detection layers, but anchors: has lists of 1, 1",
         ),
-        ({**GOOD, "anchors": None}, "layer 2 (Detect): the description has no anchors"),
+        ({**GOOD, "anchors": None}, "layer 2 (Detect): neither the description nor the weights"),
         ({**GOOD, "backbone": "x"}, "backbone and head must be lists"),
         ({**GOOD, "backbone": [], "head": []}, "0 layers"),
         (
@@ -65,9 +65,9 @@ DETECT = [[-1], 1, "Detect", ["nc", "anchors"]]
             with_row(-1, 1, "C3TR", [8]),
             "layer 1 (C3TR): this block is not supported; supported: Conv, ",
         ),
-        (with_row(-1, 1, "__import__('os')", []), "is no name of a block"),
-        (with_row(-3, 1, "Conv", [8]), "layer 1 (Conv): from -3 means no layer before it"),
-        (with_row(1, 1, "Conv", [8]), "layer 1 (Conv): from 1 means no layer before it"),
+        (with_row(-1, 1, "__import__('os')", []), "is not the name of a block"),
+        (with_row(-3, 1, "Conv", [8]), "layer 1 (Conv): from -3: there is no such layer before it"),
+        (with_row(1, 1, "Conv", [8]), "layer 1 (Conv): from 1: there is no such layer before it"),
         (with_row([], 1, "Conv", [8]), "layer 1 (Conv): from names no layer"),
         (
             with_row(-1, 0, "Conv", [8]),
@@ -92,7 +92,7 @@ DETECT = [[-1], 1, "Detect", ["nc", "anchors"]]
         (with_row(-1, 1, "SPPF", [8, 4]), "kernel 4 must be odd"),
         (with_row(-1, 1, "RepConv", [8, 5]), "only kernel 3 with padding 1 is supported"),
         (with_row(-1, 1, "SPPCSPC", [8, 1, True]), "only the argument for channels is supported"),
-        (with_row([-1], 1, "Shortcut", [1]), "adds two layers, 1 are given"),
+        (with_row([-1], 1, "Shortcut", [1]), "adds two layers, but 1 are given"),
         (with_row(-1, 1, "Concat", [2]), "only joining along the channels (1) is supported"),
         (
             with_row(-1, 1, "nn.Upsample", [None, 2, "bilinear"]),
@@ -119,7 +119,7 @@ DETECT = [[-1], 1, "Detect", ["nc", "anchors"]]
             with_row(-1, 100, "Conv", [65536, 3]),
             "gives 65536 channels of 1024x1024; check channels, or use a smaller",
         ),
-        ({**GOOD, "backbone": [[-1, 1, "Conv", [8, 31, 8, 0]]] * 5}, "nothing is left of an input"),
+        ({**GOOD, "backbone": [[-1, 1, "Conv", [8, 31, 8, 0]]] * 5}, "makes an empty map"),
         (
             {
                 **GOOD,
@@ -127,7 +127,7 @@ DETECT = [[-1], 1, "Detect", ["nc", "anchors"]]
                 "backbone": [[-1, 1, "Conv", [8, 2]]],
                 "head": [[[-1], 1, "Detect", ["nc", "anchors"]]],
             },
-            "finer than the picture",
+            "more cells than the picture",
         ),
     ],
 )

@@ -214,7 +214,7 @@ def test_a_record_that_was_changed_is_not_taken_and_is_said(tmp_path):
     path.write_text(json.dumps(document))
     assert chosen(tmp_path)[0] == "ort"
     (line,) = take(tmp_path).notes
-    assert re.match(f"{path}: .* not prove ", line)
+    assert re.match(f"{path}: .* lacks proof ", line)
 
 
 def test_a_file_of_another_version_is_said_and_kept(tmp_path):

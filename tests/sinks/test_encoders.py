@@ -162,7 +162,7 @@ def test_nvencs_refusal_says_the_true_reason(monkeypatch, said, word) -> None:
 def test_an_encoder_without_a_packet_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     context = SimpleNamespace(open=lambda: None, encode=lambda picture: [])
     monkeypatch.setattr(encoders.av.CodecContext, "create", lambda *_: context)
-    assert encoders.why_not.__wrapped__("nvenc") == "h264_nvenc gave nothing"
+    assert encoders.why_not.__wrapped__("nvenc") == "h264_nvenc wrote nothing"
 
 
 def test_every_encoder_has_a_file_and_a_format() -> None:

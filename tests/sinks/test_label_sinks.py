@@ -65,7 +65,7 @@ def test_yolo(scores: bool, tmp_path: Path) -> None:
     }
     assert files == {
         "classes.txt": 'person\na "quoted", name\n',
-        "data.yaml": "# Written by detect-video: the names of the classes. Pictures are not "
+        "data.yaml": "# Written by detect-video: the class names. Pictures are not "
         'written.\nnc: 2\nnames:\n  0: "person"\n  1: "a \\"quoted\\", name"\n',
         "frame_000000.txt": f"0 0.247922 0.447906 0.457281 0.812479{first}\n"
         f"1 0.500000 0.500000 1.000000 1.000000{second}\n",

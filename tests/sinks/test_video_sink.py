@@ -331,7 +331,7 @@ def test_abort_leaves_a_playable_file(tmp_path: Path) -> None:
 def test_no_frame_no_video(tmp_path: Path) -> None:
     sink = sinks.open("video", tmp_path / "x.mp4")
     sink.open(make_info())
-    with pytest.raises(OutputError, match="no frame came"):
+    with pytest.raises(OutputError, match="gave no frame"):
         sink.close()
     assert sink.abort() is None
     assert list(tmp_path.iterdir()) == []

@@ -147,8 +147,8 @@ def test_what_might_be_something_else_is_said(web, kind, data, path, words):
         (403, "user or password"),
         (404, "no such file"),
         (410, "no such file"),
-        (500, "an error of its own (HTTP 500)"),
-        (503, "an error of its own (HTTP 503)"),
+        (500, "the server failed (HTTP 500)"),
+        (503, "the server failed (HTTP 503)"),
     ],
 )
 def test_an_error_is_told_of_a_file_and_left_to_the_feed_of_a_camera(web, status, words):

@@ -180,7 +180,7 @@ def test_samples_that_are_no_numbers_are_black(tmp_path: Path) -> None:
     assert "; 15 samples" in notes[0]
     image, notes = read(tmp_path / "b.tif", tiff(np.full_like(stored, np.nan)))
     assert not image.any()
-    assert "none of its samples" in notes[0]
+    assert "all NaN or infinite" in notes[0]
 
 
 @pytest.mark.parametrize("dtype", [np.int16, np.float32])

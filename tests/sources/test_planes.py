@@ -173,7 +173,7 @@ def test_mirrored_videos_are_read_as_bgr(folder: Path, plain: Path) -> None:
 
 def test_opencv_gives_bgr(plain: Path) -> None:
     frames, source = read_all(plain, decoder="opencv")
-    assert (source.pixels, source.no_planes) == ("bgr", "opencv gives nothing else")
+    assert (source.pixels, source.no_planes) == ("bgr", "opencv returns nothing else")
     assert isinstance(frames[0].picture, np.ndarray)
 
 

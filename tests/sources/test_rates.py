@@ -84,7 +84,7 @@ def test_where_none_is_stated_the_guess_is_said_and_the_rate_can_be_given(
     path = make(tmp_path / name, Fraction(10), *options)
     with sources.open(str(path)) as source:
         assert source.info.fps == 25
-        assert "a guess; --rate N" in source.notes[0]
+        assert "give the right rate with --rate N" in source.notes[0]
     for rate in (Fraction(10), NTSC, Fraction(7, 3)):
         assert times(path, rate=rate) == [number / rate for number in range(FRAMES)]
         with sources.open(str(path), choice=Choice(rate=rate)) as source:

@@ -148,7 +148,7 @@ def test_a_server_that_sends_little_at_a_time_is_asked_on_and_on(web, tmp_path):
 def test_nothing_of_a_video_is_an_error(web, tmp_path):
     data = write_video(tmp_path / "clip.mp4", 50).read_bytes()
     url = web.put("/clip.mp4", data, cut=100)
-    with pytest.raises(SourceError, match="ends at byte 100"):
+    with pytest.raises(SourceError, match="beyond byte 100"):
         sources.open(url)
     data = (tmp_path / "clip.mp4").read_bytes()
     url = web.put("/lie.mp4", bytes(range(256)) * 20)
@@ -280,7 +280,7 @@ def test_a_note_on_a_picture_names_its_address(web, tmp_path):
 
 def test_a_picture_that_does_not_come_whole_is_an_error(web):
     data = cv2.imencode(".png", np.zeros((40, 60, 3), np.uint8))[1].tobytes()
-    with pytest.raises(SourceError, match="ends at byte 50"):
+    with pytest.raises(SourceError, match="beyond byte 50"):
         sources.open(web.put("/a.png", data, cut=50))
     with pytest.raises(SourceError, match=r"/b\.png"):
         sources.open(web.put("/b.png", data[:30] + bytes(90), kind="image/png"))

@@ -93,8 +93,8 @@ def find(name: str) -> type[Engine]:
         if isinstance(each, type) and issubclass(each, Engine) and vars(each).get("name") == name:
             return each
     raise EngineError(
-        f"{module.__file__}: no subclass of Engine with name = {name!r} is in it; begin the name "
-        'of a file that is no engine with "_"'
+        f"{module.__file__}: it has no subclass of Engine with name = {name!r}; begin the name of "
+        'a file that is not an engine with "_"'
     )
 
 
@@ -192,7 +192,7 @@ def suggest_library(device: str = "auto") -> str | None:
     on_cpu = device == "cpu" or (device == "auto" and not NVIDIA_DRIVER.exists())
     for engine in _all().values():
         if engine.gain and on_cpu and platform.machine() == "x86_64" and _is_missing(engine.name):
-            return f"{engine.library} is not installed: {engine.gain}. Type: {engine.install}"
+            return f"{engine.library} is not installed: {engine.gain}; {engine.install}"
     return None
 
 
@@ -212,7 +212,7 @@ def load_library(name: str) -> None:
     """
     check_installed(name)
     engine = find(name)
-    with translated(name, f"import {engine.library} (install it anew with: {engine.install})"):
+    with translated(name, f"import {engine.library} (reinstall it with: {engine.install})"):
         engine.import_library()
 
 
@@ -237,8 +237,8 @@ def graph_wanted(name: str, precision: str, device: str = "auto") -> str:
     if precision not in engine.precisions:
         able = [other for other, each in _all().items() if precision in each.precisions]
         raise EngineError(
-            f"engine {name} cannot run {precision}; it can {', '.join(engine.precisions)}; "
-            f"{precision}: {', '.join(able) or 'none here'}"
+            f"engine {name} cannot run {precision}; it runs {', '.join(engine.precisions)}; for "
+            f"{precision} use --engine {' or '.join(able)}"
         )
     if _absence(engine) is None and (reason := engine.refusal(precision, device)):
         raise EngineError(f"engine {name}: {precision} cannot run here: {reason}")
@@ -255,20 +255,20 @@ def open(name: str, network: Network, options: EngineOptions | None = None) -> E
     options = options or EngineOptions(batch=network.batch)
     if options.batch != network.batch:
         raise EngineError(
-            f"the graph of {network.name} was built for batch {network.batch}, "
-            f"the engine was asked for {options.batch}"
+            f"the graph of {network.name} was built for batch {network.batch}, but the engine is "
+            f"opened for {options.batch}"
         )
     if network.plan is not None and not _runs(engine, network.plan):
         raise EngineError(plan_refusal(name, network.plan))
     if options.requests < 1 or options.threads < 0 or options.concurrency < 0:
         raise EngineError(
-            "an engine needs at least one request, and no negative threads or concurrency: "
+            "an engine needs at least one request; threads and concurrency cannot be negative: "
             f"{options}"
         )
     for key in options.own.keys() - engine.own_options.keys():
         there = ", ".join(engine.own_options) or "none"
         raise UsageError(
-            f"--engine-options {key}: engine {name} has no such option; it has {there}"
+            f"--engine-options {key}: engine {name} has no such option; its options: {there}"
         )
     return engine.start(network, options)
 
@@ -333,6 +333,6 @@ def plan_refusal(name: str, plan: str) -> str:
     able = only_engine(plan)
     assert able is not None
     return (
-        f"engine {name}: {plan} is {find(able).model_kind}, and no graph is left in it; "
-        f"use --engine {able}, or give --model the file that it was built from"
+        f"engine {name}: {plan} is {find(able).model_kind}, which no longer holds the graph; use "
+        f"--engine {able}, or give --model the file that it was built from"
     )

@@ -48,7 +48,7 @@ def read(request: ModelRequest) -> Network:
     keep("the weights file", weights)
     if not weights.is_file():
         raise ModelError(
-            f"{path}: its weights, {weights.name}, are not beside it; put that file there too"
+            f"{path}: its weights, {weights.name}, are not next to it; put that file there too"
         )
     load_library("openvino")
     import openvino
@@ -142,7 +142,7 @@ def _open(core: Any, path: Path) -> Any:
         raise ModelError(f"{path}: cannot be read: {exc.strerror}") from exc
     if b"<net" not in start:
         raise ModelError(
-            f"{path}: is no OpenVINO IR, which begins with <net>; export it again, or give the "
+            f"{path}: is not an OpenVINO IR, which begins with <net>; export it again, or give the "
             "ONNX file"
         )
     try:
@@ -150,7 +150,7 @@ def _open(core: Any, path: Path) -> Any:
     except Exception as exc:  # RuntimeError, of many kinds
         reason = " ".join(str(exc).split())[-200:]
         raise ModelError(
-            f"{path}: is no OpenVINO IR, or is damaged: {reason}; export it again"
+            f"{path}: is not an OpenVINO IR, or is damaged: {reason}; export it again"
         ) from exc
 
 
@@ -159,19 +159,19 @@ def _entry(path: Path, model: Any) -> _Entry:
     seen = ", ".join(_describe(port) for port in ports) or "none"
     if len(ports) != 1:
         raise ModelError(
-            f"{path}: has {counted(len(ports), 'input')}: {seen}; wanted is one, the picture; "
+            f"{path}: has {counted(len(ports), 'input')}: {seen}; expected one, the picture; "
             "export it with the others made constant"
         )
     kind, dims = ports[0].get_element_type().get_type_name(), _dims(ports[0])
     if len(dims) != 4 or 3 not in (dims[1], dims[3]) or kind not in (*FLOATS, "u8"):
         raise ModelError(
-            f"{path}: its input is {seen}; wanted are pictures, float or u8, [batch, 3, height, "
+            f"{path}: its input is {seen}; expected pictures, float or u8, [batch, 3, height, "
             "width] or [batch, height, width, 3]"
         )
     scales = _scales(path, ports[0])
     if kind == "u8" and not scales:
         raise ModelError(
-            f"{path}: its input is {seen}, and how it scales the bytes was not found; export it "
+            f"{path}: its input is {seen}, but its scaling of the bytes was not found; export it "
             "with a float input"
         )
     return _Entry(kind, dims, dims[1] == 3, scales)
@@ -215,14 +215,14 @@ def _size(
     if -1 not in own:
         if size not in (None, own):
             raise ModelError(
-                f"{path}: is fixed at {own[1]}x{own[0]}; leave --size out, or export it at another "
-                "size or with dynamic sizes"
+                f"{path}: is fixed at {own[1]}x{own[0]}; omit --size, or export it at another size "
+                "or with dynamic sizes"
             )
         return own[0], own[1]
     if (chosen := size or told) is None:
         raise ModelError(
-            f"{path}: its input is {entry.describe()}, and nothing says which size it was trained "
-            "at; give it: --size 640 (or WIDTHxHEIGHT)"
+            f"{path}: its input is {entry.describe()}, and the file does not say at which size it "
+            "was trained; give it: --size 640 (or WIDTHxHEIGHT)"
         )
     if any(side not in (-1, asked) for side, asked in zip(own, chosen, strict=True)):
         raise ModelError(
@@ -268,7 +268,7 @@ def _output(path: Path, at: int, port: Any) -> Tensor:
     dims = _dims(port)
     if not dims or -1 in dims:
         raise ModelError(
-            f"{path}: how long its output {_describe(port)} is depends on the picture; export it "
+            f"{path}: the length of its output {_describe(port)} depends on the picture; export it "
             "without NMS, or to ONNX"
         )
     name = min(port.get_names(), default=f"output{at}")

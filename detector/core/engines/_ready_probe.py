@@ -45,6 +45,6 @@ def refuse_wrong_reading(
             for name, shape in zip(head.bound.outputs, network.output_shapes, strict=True)
         )
         raise ModelError(
-            f"{path}: its outputs {shapes} look like {head.layout}, but cannot be: {doubt}; is it "
-            f"a detector? If so, {AS_ONNX}"
+            f"{path}: its outputs {shapes} look like {head.layout}, but are not: {doubt}; if it is "
+            f"a detector, {AS_ONNX}"
         )

@@ -332,8 +332,8 @@ def best_streams(options: EngineOptions) -> int:
 
 # An option of the engines that convert a graph to bf16 by themselves, and what it does.
 BF16_OPTION = {
-    "bf16": "mixed (default): what bf16 hurts most stays fp32; "
-    "all: every layer in bf16, faster, less exact"
+    "bf16": "mixed (default): layers that bf16 hurts most stay fp32; all: every layer in bf16, "
+    "faster but less exact"
 }
 
 
@@ -343,7 +343,7 @@ def stays_fp32(network: Network, options: EngineOptions) -> set[str]:
     """
     chosen = options.own.get("bf16", "mixed")
     if chosen not in ("mixed", "all"):
-        raise UsageError(f"--engine-options bf16={chosen}: what runs in bf16 is mixed or all")
+        raise UsageError(f"--engine-options bf16={chosen}: give mixed or all")
     if options.precision != "bf16" or chosen == "all":
         return set()
     from detector.core.models.graph.halves import sensitive_nodes

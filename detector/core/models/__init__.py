@@ -79,9 +79,7 @@ def describe(request: ModelRequest) -> str:
     check_regular(request.path, "a model file", ModelError)
     front_end = _front_end(request.path, front_ends())
     if front_end.describe is None:
-        raise UsageError(
-            f"{request.path}: needs no description; such a file says itself what it is"
-        )
+        raise UsageError(f"{request.path}: needs no description; such a file describes itself")
     with unchanged(_weights_of(request), ModelError):
         return front_end.describe(request)
 
@@ -147,7 +145,7 @@ def _only_file(folder: str, suffixes: tuple[str, ...]) -> str:
         return inside[0]
     listed = ", ".join(map(os.path.basename, inside[:5]))
     raise ModelError(
-        f"{folder}: is a folder that holds {len(inside)} models: {listed}; give one of them"
+        f"{folder}: is a folder with {len(inside)} models: {listed}; give one of them"
         if inside
         else f"{folder}: is a folder; give a model file ({', '.join(suffixes)})"
     )
@@ -157,8 +155,8 @@ def _front_end(path: Path, modules: Mapping[str, str]) -> FrontEnd:
     suffix = path.suffix.lower()
     if suffix == ".weights":
         raise ModelError(
-            f"{path}: weights alone describe no network; "
-            f"give its .cfg: --model {path.with_suffix('.cfg')}"
+            f"{path}: this file holds only weights; give the .cfg of its network: --model "
+            f"{path.with_suffix('.cfg')}"
         )
     if suffix not in modules:
         raise ModelError(
@@ -176,26 +174,28 @@ def _check_options(front_end: FrontEnd, request: ModelRequest) -> None:
         cure = (
             f"it can be {', '.join(families)}"
             if families
-            else "such a file tells its family itself; leave the option out"
+            else "such a file names its family itself; omit the option"
         )
         raise UsageError(f"--family {family}: not for {name}: {cure}")
     if request.describe is not None and front_end.describe is None:
         raise UsageError(
-            f"--describe {request.describe}: for ONNX files; {name} says itself what its outputs "
-            "mean: leave the option out"
+            f"--describe {request.describe}: only for ONNX files; {name} itself says what its "
+            "outputs mean; omit the option"
         )
     if request.describe is not None and family is not None:
-        raise UsageError(f"--family {family}: --describe says that already; leave one of them out")
+        raise UsageError(
+            f"--family {family}: --describe already names the family; omit one of them"
+        )
     if front_end.self_describing and (request.cfg is not None or request.class_names):
         given = f"--cfg {request.cfg}" if request.cfg else "a list of class names"
         raise UsageError(
-            f"{given}: only TensorRT plans need it, which do not describe themselves; "
-            f"{name} does: leave the option out"
+            f"{given}: only for TensorRT plans, which do not describe themselves; {name} does, so "
+            "omit it"
         )
     weights, seed = f"--weights {request.weights}", f"--random-weights {request.random_seed}"
     if request.weights is not None and not front_end.takes_weights:
-        raise UsageError(f"{weights}: {name} holds its own weights; leave the option out")
+        raise UsageError(f"{weights}: {name} holds its own weights; omit the option")
     if request.random_seed is not None and not front_end.takes_random_weights:
-        raise UsageError(f"{seed}: {name} holds its own weights; leave the option out")
+        raise UsageError(f"{seed}: {name} holds its own weights; omit the option")
     if request.weights is not None and request.random_seed is not None:
-        raise UsageError(f"{weights} and {seed} exclude each other; give only one of them")
+        raise UsageError(f"{weights} and {seed} cannot be combined; give one of them")

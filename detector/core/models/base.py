@@ -230,7 +230,7 @@ def mistaken_for(start: bytes) -> str | None:
     if not start:
         return "is empty"
     if start.startswith(b"version https://git-lfs"):
-        return "is a pointer of git LFS, not the file itself"
+        return "is a Git LFS pointer, not the file itself"
     if start.lstrip()[:1] == b"<":
         return "is a web page, not a model"
     return None

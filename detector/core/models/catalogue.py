@@ -80,16 +80,15 @@ class KnownModel:
         if self.needs:
             return f"needs {self.needs}"
         if download is None:
-            return f"put the file at {self.path} by hand"
+            return f"put the file at {self.path} yourself"
         if download.sha256 is None:
             return (
-                f"needs {self.path.name}, which is not here: "
-                f"put the file from {download.url} at {download.target}"
+                f"needs {self.path.name}, which is missing: put the file from {download.url} at "
+                f"{download.target}"
             )
         return (
-            f"needs {download.target.name}, which is not here: "
-            f"run detect-video models pull {self.name}, "
-            f"or put the file from {download.url} at {download.target}"
+            f"needs {download.target.name}, which is missing: run detect-video models pull "
+            f"{self.name}, or put the file from {download.url} at {download.target}"
         )
 
 
@@ -133,8 +132,10 @@ def known_model(name: str) -> KnownModel:
             else "give the path of a model file, or a known name (detect-video models)"
         )
         if "," in name:
-            cure = "one model is run at a time; compare --model A,B puts several side by side"
-        raise ModelError(f"unknown model {name!r}: there is no file of that path; {cure}")
+            cure = (
+                "only one model runs at a time; detect-video compare --model A,B compares several"
+            )
+        raise ModelError(f"unknown model {name!r}: no such file; {cure}")
     path = folder() / "models" / f"{name}.yaml"
     values = _read_yaml(path)
     cfg = _file(path, values, "darknet", "cfg")

@@ -200,7 +200,9 @@ def _check(path: Path, description: Description) -> None:
     outputs, given = description.outputs, description.input
     if outputs is None:
         if not description.layouts:
-            raise ModelError(f"{path}: lacks the key 'outputs': where boxes and scores stand")
+            raise ModelError(
+                f"{path}: lacks the key 'outputs', which says where boxes and scores are"
+            )
         return
     if any(value == 0 for value in given.deviation or ()):
         raise ModelError(f"{path}: input.deviation: a 0 would divide by zero")
@@ -213,19 +215,21 @@ def _check(path: Path, description: Description) -> None:
             )
     cells = outputs.cells
     if cells is not None and (cells.bins < 1 or not all(1 <= s <= 1024 for s in cells.strides)):
-        raise ModelError(f"{path}: outputs.cells: bins and strides are whole numbers from 1 on")
+        raise ModelError(
+            f"{path}: outputs.cells: bins and strides must be whole numbers of at least 1"
+        )
     if outputs.classes is not None and outputs.scores.background == "last":
         raise ModelError(
-            f"{path}: outputs.scores.background: last goes with a score for each class; for "
-            "finished detections write none, or first (the class below classes.first is none)"
+            f"{path}: outputs.scores.background: last needs a score for each class; for finished "
+            "detections write none, or first (the class below classes.first means background)"
         )
     if outputs.classes is not None and outputs.scores.values == "softmax":
         raise ModelError(
-            f"{path}: outputs.scores.values: softmax goes with a score for each class; finished "
-            "detections have one score each: write probabilities or logits"
+            f"{path}: outputs.scores.values: softmax needs a score for each class; finished "
+            "detections have one score each, so write probabilities or logits"
         )
     if outputs.boxes.of == "picture" and outputs.boxes.unit == "pixels":
-        raise ModelError(f"{path}: outputs.boxes.of: picture goes with unit: fraction")
+        raise ModelError(f"{path}: outputs.boxes.of: picture needs unit: fraction")
 
 
 def _channels(value: int | tuple[int, int, int]) -> tuple[int, ...]:
@@ -331,7 +335,7 @@ def listed_names(description: Description) -> tuple[str, ...] | None:
     if not isinstance(names, str):
         return names
     if names not in NAME_LISTS:
-        raise ModelError(f"names: {names!r} is no list that is known: {', '.join(NAME_LISTS)}")
+        raise ModelError(f"names: {names!r} is not a known list: {', '.join(NAME_LISTS)}")
     listed = read_names(catalogue.folder() / "names" / NAME_LISTS[names])
     return listed[1:] if names == "coco-90" else listed
 
@@ -456,7 +460,7 @@ class _Binder:
         )
         known = None if columns is None else columns - (reading.background != "none")
         if known is not None and known < 1:
-            raise _MisfitError(f"{self._named(given.scores)} has no column for a class")
+            raise _MisfitError(f"{self._named(given.scores)} has no class column")
         needs_nms = given.nms == "needed"
         return Bound(reading, tuple(self.used), frozenset(self.bare), known, needs_nms)
 
@@ -476,12 +480,12 @@ class _Binder:
         if isinstance(names, int):
             if 0 <= names < len(self.dims):
                 return list(self.dims)[names]
-            raise _MisfitError(f"there is no output number {names}")
+            raise _MisfitError(f"the model has no output number {names}")
         for name in (names,) if isinstance(names, str) else names:
             if name in self.dims:
                 return str(name)
         shown = names if isinstance(names, str) else " or ".join(names)
-        raise _MisfitError(f"there is no output {shown}")
+        raise _MisfitError(f"the model has no output {shown}")
 
     def _named(self, part: Any) -> str:
         name = self._name(part)
@@ -501,7 +505,7 @@ class _Binder:
             dims = (1, *dims)
         dims = _as_table(dims)
         if len(dims) != 3:
-            raise _MisfitError(f"{self._named(part)} is no table of rows")
+            raise _MisfitError(f"{self._named(part)} is not a table of rows")
         across = axis == "first"
         rows, sides = (dims[2], dims[1]) if across else (dims[1], dims[2])
         if columns is None:
@@ -520,11 +524,11 @@ class _Binder:
             if len(dims) == 1:
                 self.bare.add(name)
             elif not (len(dims) == 2 or (len(dims) == 3 and dims[2] == 1)):
-                raise _MisfitError(f"{self._named(part)} is not one number a row")
+                raise _MisfitError(f"{self._named(part)} does not hold one number per row")
         elif len(dims) == 2:
             self.bare.add(name)
         elif len(dims) != 3:
-            raise _MisfitError(f"{self._named(part)} is no table of rows")
+            raise _MisfitError(f"{self._named(part)} is not a table of rows")
         if column is not None and dims[-1] is not None and column >= dims[-1]:
             raise _MisfitError(f"{self._named(part)} has no column {column}")
         self._same_rows(rows, self._rows(name, column), part)
@@ -538,14 +542,14 @@ class _Binder:
 
     def _same_rows(self, rows: int | None, more: int | None, part: Any) -> None:
         if None not in (rows, more) and rows != more:
-            raise _MisfitError(f"{self._named(part)} has not the {rows} rows of the boxes")
+            raise _MisfitError(f"{self._named(part)} does not have the {rows} rows of the boxes")
 
     def _cells(self, cells: CellsDescription, rows: int | None) -> Cells:
         height, width = self.size
         count = count_cells(height, width, cells.strides)
         if rows != count:
             strides = ", ".join(map(str, cells.strides))
-            raise _MisfitError(f"strides {strides} have {count} cells, and there are {rows} rows")
+            raise _MisfitError(f"strides {strides} make {count} cells, but there are {rows} rows")
         return Cells(cells.kind, height, width, cells.strides, cells.bins, cells.centre)
 
 
@@ -564,7 +568,9 @@ def _span(columns: str, sides: int | None) -> tuple[int, int | None]:
     assert match is not None
     if match["n"] is not None:
         if sides is None or int(match["n"]) >= sides:
-            raise _MisfitError(f"columns {columns}: there are {'?' if sides is None else sides}")
+            raise _MisfitError(
+                f"columns {columns}: there are only {'?' if sides is None else sides}"
+            )
         rest = sides - int(match["n"])
         return (0, rest) if match["but"] else (rest, int(match["n"]))
     first = int(match["first"])

@@ -28,8 +28,8 @@ def find_names(
         if os.path.isfile(path) and len(names := read_names(path)) == classes:
             return names, []
     warning = (
-        f"no names for {counted(classes, 'class')} of {model.name}: "
-        "they are called class0, class1, ...; give --names FILE"
+        f"{model.name} has no names for its {counted(classes, 'class')}: they are called class0, "
+        "class1, ...; give --names FILE"
     )
     return tuple(f"class{number}" for number in range(classes)), [warning]
 
@@ -48,8 +48,7 @@ def _read_exactly(classes: int, path: Path, model: Path) -> tuple[str, ...]:
     if len(names) != classes:
         raise ModelError(
             f"{path}: holds {counted(len(names), 'name')}, but {model.name} has "
-            f"{counted(classes, 'class')}; "
-            "give --names FILE"
+            f"{counted(classes, 'class')}; write one name per class and line"
         )
     return names
 
@@ -62,5 +61,7 @@ def read_names(path: Path) -> tuple[str, ...]:
     ]
     for number, line in enumerate(lines, 1):
         if not line or not line.isprintable():
-            raise ModelError(f"{path}:{number}: no name on this line; write one class name a line")
+            raise ModelError(
+                f"{path}:{number}: no name on this line; write one class name per line"
+            )
     return tuple(lines)

@@ -196,5 +196,5 @@ def _renew(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def _damaged(origin: object, what: str) -> ModelError:
     return ModelError(
-        f"{origin}: what detect-video wrote into it is damaged: {what}; build it again"
+        f"{origin}: the metadata of detect-video in it is damaged: {what}; build it again"
     )

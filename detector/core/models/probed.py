@@ -54,8 +54,8 @@ def _doubt_rows(rows: NDArray[np.float32], size: tuple[int, int]) -> str | None:
         most = np.nanmax(np.abs(scores[:, column]))
         what = f"class {column - 1} has scores" if column else "the objectness has values"
         return (
-            f"{what} of {most:.4g}, and probabilities lie in 0..1: its "
-            "columns hold more than scores (keypoints, angles, landmarks), or logits"
+            f"{what} of {most:.4g}, outside 0..1: its columns hold logits, or more than scores "
+            "(keypoints, angles, landmarks)"
         )
     return _doubt_boxes(rows[:, :4], size)
 
@@ -66,10 +66,10 @@ def _doubt_boxes(boxes: NDArray[np.float32], size: tuple[int, int]) -> str | Non
     if not len(boxes):
         return None
     if (np.abs(boxes) <= 1.5).all() and max(size) > 3:
-        return "all boxes lie within one pixel: they are in 0..1, not in pixels"
+        return "all boxes are within one pixel: they are in 0..1, not in pixels"
     outside = (np.abs(boxes[:, :2] - np.array(size) / 2) > 1.5 * np.array(size)).any(axis=1)
     if outside.mean() > 0.5:
-        return f"most boxes lie outside the picture (one at {boxes[outside][0][:2].round()})"
+        return f"most boxes are outside the picture (one at {boxes[outside][0][:2].round()})"
     return None
 
 
@@ -84,24 +84,24 @@ def _doubt_list(
     if not used.any():
         filled = classes[: len(rows)][rows[:, :4].any(axis=1)]
         if (np.abs(filled - np.rint(filled)) > WHOLE).any():
-            return "no row has a score, and the classes are no whole numbers: another order"
+            return "no row has a score, and classes are not whole numbers: another order"
         return None
     worst = scores[np.isfinite(scores)]
     if worst.max(initial=0) > 1 + TOLERANCE or worst.min(initial=0) < -TOLERANCE:
         far = worst[np.argmax(np.abs(worst))]
-        return f"a score is {far:.4g}, and scores lie in 0..1: the columns have another order"
+        return f"a score is {far:.4g}, outside 0..1: the columns have another order"
     classes = classes[: len(used)][used]
     if (np.abs(classes - np.rint(classes)) > WHOLE).any() or (classes < -0.5).any():
-        return "the class of a detection is no whole number: the columns have another order"
+        return "the class of a detection is not a whole number: the columns have another order"
     lowest = float(classes.min()) - reading.first_class
     if lowest < -0.5 - (reading.background == "first"):
         return (
-            f"a detection has class {classes.min():.0f}, and its names would begin at "
+            f"a detection has class {classes.min():.0f}, but the first class is "
             f"{reading.first_class}"
         )
     last = float(classes.max()) - reading.first_class
     if names is not None and last >= names:
-        return f"a detection has class {last:.0f}, and the file names {names}"
+        return f"a detection has class {last:.0f}, but the file has {names} names"
     boxes = rows[used, :4]
     if (boxes[:, 2:] < -0.5).mean() > 0.3:
         return "boxes end before they begin: their columns have another order or another form"

@@ -40,10 +40,10 @@ def pull(name: str, progress: Progress | None = None) -> tuple[Path, bool]:
     model = known_model(name)
     download = model.download
     if download is None:
-        raise ModelError(f"{name}: nothing to pull: {model.needs or 'it comes with the package'}")
+        raise ModelError(f"{name}: nothing to pull: {model.needs or 'it is part of the package'}")
     if download.sha256 is None or download.size is None:
         raise ModelError(
-            f"{name}: its checksum is not known, so it is not fetched: {model.how_to_get()}"
+            f"{name}: its checksum is unknown, so it cannot be downloaded: {model.how_to_get()}"
         )
     if _is_whole(download.target, download):
         return download.target, False
@@ -56,13 +56,14 @@ def pull(name: str, progress: Progress | None = None) -> tuple[Path, bool]:
             reason = f"HTTP {exc.code} {exc.reason}"
             exc.close()
         raise ModelError(
-            f"{name}: {download.url} cannot be fetched: {reason}; try again (the download resumes "
-            f"where it stopped), or put the file at {download.target} by hand "
-            f"(sha256 {download.sha256})"
+            f"{name}: {download.url} cannot be downloaded: {reason}; try again (the download "
+            f"resumes where it stopped), or put the file at {download.target} yourself (sha256 "
+            f"{download.sha256})"
         ) from exc
     except OSError as exc:
         raise ModelError(
-            f"{download.target}: cannot be written: {exc.strerror or exc}; set XDG_CACHE_HOME"
+            f"{download.target}: cannot be written: {exc.strerror or exc}; set XDG_CACHE_HOME to a "
+            "folder that you can write"
         ) from exc
     return download.target, True
 
@@ -74,7 +75,7 @@ def _fetch_into_cache(name: str, download: Download, progress: Progress) -> None
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ModelError(
-                f"{name}: another process is pulling it; wait until that has finished"
+                f"{name}: another process is downloading it; wait until it has finished"
             ) from None
         _fetch(download, file, progress)
         file.flush()
@@ -87,8 +88,9 @@ def _fetch_into_cache(name: str, download: Download, progress: Progress) -> None
         if found != download.sha256 or size != download.size:
             partial.unlink()
             raise ModelError(
-                f"{name}: {download.url} gave another file: {size} bytes with sha256 {found} "
-                f"instead of {download.size} bytes with sha256 {download.sha256}; it was removed"
+                f"{name}: {download.url} returned another file: {size} bytes with sha256 {found} "
+                f"instead of {download.size} bytes with sha256 {download.sha256}; the download was "
+                "removed"
             )
         set_aside(download.target)
         put_in_place(partial, download.target, file.fileno())

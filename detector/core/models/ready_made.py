@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 COCO = 80  # classes that are assumed where finished detections come without names
 # What to do with such a file whose outputs are read wrongly: --describe is for ONNX files.
 AS_ONNX = (
-    "give the ONNX file that it was made from: detect-video models describe writes a file for "
-    "--describe, which says what its outputs mean"
+    "give the ONNX file that it was made from, and describe its outputs: detect-video models "
+    "describe writes a file for --describe"
 )
 
 
@@ -52,9 +52,9 @@ def head_of(seen: ReadyMade) -> PlanHead:
         given = family(layout.usual_family).input
         return PlanHead(layout.name, bound, geometry_of(given), given.pad)
     raise ModelError(
-        f"{seen.path}: what its outputs mean is not known ({seen.listed()}): give the darknet .cfg "
-        "that it was made from (cfg: x.cfg in --config, or --cfg), or the class names of a head "
-        "that decodes its rows (names: in --config, or --names)"
+        f"{seen.path}: it does not say what its outputs mean ({seen.listed()}); give the darknet "
+        ".cfg that it was made from (cfg: x.cfg in --config, or --cfg), or the class names of a "
+        "head that decodes its rows (names: in --config, or --names)"
     )
 
 
@@ -97,13 +97,14 @@ def class_names_of(
     if known:
         if bound.classes not in (None, len(known)):
             raise ModelError(
-                f"{path}: {counted(len(known), 'class name', 'is')} given, its head has "
+                f"{path}: {counted(len(known), 'class name', 'is')} given, but its head has "
                 f"{counted(bound.classes, 'class')}"
             )
         return known, []
     found, warnings = find_names(path, bound.classes or COCO)
     if bound.classes is None:
         warnings = [
-            f"{path.name} names no classes: COCO's {COCO} are assumed; --names FILE gives others"
+            f"{path.name} has no class names: COCO's {COCO} are assumed; use --names FILE for "
+            "others"
         ]
     return found, warnings

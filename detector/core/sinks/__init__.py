@@ -31,7 +31,7 @@ def names() -> list[str]:
 def find(name: str) -> type[Sink]:
     """The class of a sink: ``VideoSink`` of ``video``. Raises UsageError for an unknown name."""
     if name not in names():
-        raise UsageError(f"no output is called {name!r}; choose from {', '.join(names())}")
+        raise UsageError(f"unknown output {name!r}; choose from {', '.join(names())}")
     return _import_class(name)
 
 

@@ -76,8 +76,8 @@ class FolderSink(Sink):
             name not in self._earlier and os.path.lexists(self.target / name)
         ):
             raise OutputError(
-                f"cannot write {self.holds} into {self.path}: {name} is there already, and no run "
-                "of detect-video wrote it; move it, or choose another folder with -o"
+                f"cannot write {self.holds} into {self.path}: {name} already exists, and "
+                "detect-video did not write it; move it, or choose another folder with -o"
             )
         with output_errors(self.path):
             os.write(self._list, os.fsencode(name) + b"\n")  # first: what exists is always listed
@@ -112,8 +112,8 @@ class FolderSink(Sink):
                 sync_folder(partial.path)
                 if not self._swap(partial):
                     self.notes.append(
-                        f"{self.path} existed and could not be replaced as a whole; "
-                        f"the {self.holds} were moved into it one by one"
+                        f"{self.path} existed and could not be replaced at once, so the "
+                        f"{self.holds} were moved into it one by one"
                     )
                     self._move_into(partial.path, partial.target)
                 sync_folder(partial.target.parent)

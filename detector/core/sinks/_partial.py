@@ -73,7 +73,7 @@ class Partial:
                 os.close(fd)
                 raise
             os.close(fd)
-        raise OSError(errno.EEXIST, f"{MOST} files of that name are in the way")
+        raise OSError(errno.EEXIST, f"{MOST} files with that name already exist")
 
     def _open_folder(self) -> int:
         with suppress(FileExistsError):
@@ -144,7 +144,8 @@ def refuse_being_written(target: Path) -> None:
 
 def being_written(target: Path) -> OutputError:
     return OutputError(
-        f"cannot write {target}: another run is writing it; wait for it, or write elsewhere with -o"
+        f"cannot write {target}: another run is writing it; wait until it ends, or choose another "
+        "-o"
     )
 
 

@@ -57,7 +57,7 @@ class RowStream:
                 self._cut_back(start)
                 raise OutputError(
                     f"cannot print to standard output: {error.strerror}; check where it is "
-                    "redirected to"
+                    "redirected"
                 ) from error
             except BaseException:  # a second signal: the line is finished if that needs no waiting
                 with suppress(OSError):

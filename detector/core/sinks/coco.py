@@ -175,7 +175,7 @@ class CocoSink(RowsSink):
             self.beside = [self._results.close()]
             self._list_last()
             self._append(self._footer(len(self._images)))
-            self.notes.append(f"coco: the same as a results list: {self._results.path}")
+            self.notes.append(f"coco: the same detections as a results list: {self._results.path}")
         return super().close()
 
     def abort(self) -> Path | None:

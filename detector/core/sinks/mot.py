@@ -22,7 +22,7 @@ class MotSink(RowsSink):
         """The format has no place for ``remark``, so it becomes a note of the run."""
         super().__init__(path)
         if remark:
-            self.notes.append(f"{self.path}: {remark}; the format has no field that says so")
+            self.notes.append(f"{self.path}: {remark}; the format cannot record this")
 
     def rows(self, frame: Frame, detections: Detections) -> str:
         if detections.track_ids is not None:

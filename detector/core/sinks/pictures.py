@@ -72,7 +72,7 @@ class PicturesSink(FolderSink):
     def _write_one(self, file: Partial, image: Image) -> None:
         if self._whole:
             raise OutputError(
-                f"{self.path}: is one picture, and there are more; give a folder: -o DIR/"
+                f"{self.path}: is one picture, but the source has more; give a folder: -o DIR/"
             )
         _, data = encode(image, self.path.suffix)
         with output_errors(self.path):

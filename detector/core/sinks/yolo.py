@@ -50,7 +50,7 @@ class YoloSink(FolderSink):
         self._names = names or FrameNames()
         self._description: bytes | None = None  # of the dataset, in the folder above
         if remark:
-            self.notes.append(f"{self.path}: {remark}; the format has no field that says so")
+            self.notes.append(f"{self.path}: {remark}; the format cannot record this")
 
     def open(self, info: SourceInfo) -> None:
         super().open(info)
@@ -98,15 +98,15 @@ def _refuse_foreign(path: Path) -> None:
         ours = False
     if not ours:
         raise OutputError(
-            f"cannot write {path}: it is there already, and no run of detect-video wrote it; move "
-            "it, or choose another folder with -o"
+            f"cannot write {path}: it already exists, and detect-video did not write it; move it, "
+            "or choose another folder with -o"
         )
 
 
 def _describe(names: tuple[str, ...], pictures: str | None) -> str:
     """data.yaml, as trainers read it. ``pictures``: their folder beside it; None: not written."""
     if pictures is None:
-        lines = [f"{HEAD}: the names of the classes. Pictures are not written."]
+        lines = [f"{HEAD}: the class names. Pictures are not written."]
     else:
         lines = [
             f"{HEAD}. One set: train and val are the same pictures.",

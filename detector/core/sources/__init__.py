@@ -57,8 +57,8 @@ def refuse_pipe(spec: str, why: str) -> None:
     """Raises UsageError for standard input, for those that read a source more than once."""
     if spec == STANDARD_INPUT:
         raise UsageError(
-            f"-: {why}, and standard input comes once; save it to a file first: "
-            "ffmpeg -i IN -c copy clip.mkv"
+            f"-: {why}, but standard input can be read only once; save it to a file first: ffmpeg "
+            "-i IN -c copy clip.mkv"
         )
 
 
@@ -87,7 +87,7 @@ def open(
     and how fast. Raises SourceError, one line with the cure, and UsageError.
     """
     if decoder not in decoders():
-        raise UsageError(f"decoder {decoder!r} is not known; choose one of {', '.join(decoders())}")
+        raise UsageError(f"unknown decoder {decoder!r}; choose one of {', '.join(decoders())}")
     if stride < 1:
         raise UsageError(f"stride is {stride}; it must be 1 (every frame) or more")
     if frames is not None and frames < 1:
@@ -99,7 +99,7 @@ def open(
     if choice is not None and (choice.track is not None or choice.rate is not None):
         if not kind.has_tracks:
             flag = "--rate" if choice.track is None else "--video-track"
-            raise UsageError(f"{spec}: {flag} is for videos, and this is none; leave it out")
+            raise UsageError(f"{spec}: {flag} is for videos, and this is not one; omit it")
         wanted["choice"] = choice
     source: Source = kind.open(spec, decoder=decoder, stride=stride, frames=frames, **wanted)
     return source

@@ -80,15 +80,17 @@ def parse_address(text: str) -> Place:
     rest = match["rest"]
     host, _, key = rest.partition("/")
     if "::" in rest:
-        raise UsageError(f"{shown}: addresses are not chained with ::; give the plain address")
+        raise UsageError(
+            f"{shown}: chained addresses (::) are not supported; give the plain address"
+        )
     if "@" in host:
         raise UsageError(
-            f"{shown}: a login in an address would be kept with the results; {_cure(scheme)}"
+            f"{shown}: a login in an address would be stored with the results; {_cure(scheme)}"
         )
     if scheme in WEB and ("?" in rest or "#" in rest):
         raise UsageError(
-            f"{shown}: a query may hold a signature or a token, which would be kept with the "
-            f"results and run out; give an address without ?, and {_cure(scheme)}"
+            f"{shown}: a query may hold a signature or token, which would be stored with the "
+            f"results and expire; give an address without ?, and {_cure(scheme)}"
         )
     if not host or (scheme in STORES and MAGIC.search(host)):
         what = "server" if scheme in WEB else "bucket"
@@ -96,13 +98,13 @@ def parse_address(text: str) -> Place:
     if not rest.isprintable() or "\\" in rest:
         raise UsageError(f"{shown}: holds control characters or a backslash; rename the object")
     if "?versionId=" in key:
-        raise UsageError(f"{shown}: versions of objects are not read; leave ?versionId= out")
+        raise UsageError(f"{shown}: object versions are not supported; omit ?versionId=")
     return Place(scheme, host, key)
 
 
 def _cure(scheme: str) -> str:
     if scheme in WEB:
-        return "put the login into ~/.netrc, or use s3:// with its credentials"
+        return "put the login into ~/.netrc, or use s3:// and its credentials"
     return f"{credentials_of(scheme)}, in the environment of each worker"
 
 
@@ -111,7 +113,7 @@ def credentials_of(scheme: str) -> str:
     if scheme == "s3":
         return "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
     if scheme == "gs":
-        return "set GOOGLE_APPLICATION_CREDENTIALS to the file of the credentials"
+        return "set GOOGLE_APPLICATION_CREDENTIALS to the file with the credentials"
     return "put the login into ~/.netrc"
 
 

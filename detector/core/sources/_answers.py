@@ -34,7 +34,7 @@ KEPT_S = 60.0  # an answer counts for so long
 REFUSED_S = 10.0
 AT_ONCE = 16
 OF_CAMERAS = (".mjpg", ".mjpeg")  # what cameras call their streams
-AS_CAMERA = "--live latest takes it for a camera"
+AS_CAMERA = "use --live latest if it is a camera"
 # Some cameras state a length where there is none.
 ENDLESS = (*(2**bits - 1 for bits in (31, 32, 63, 64)), 2**31, 2**32, 2**63)
 _NINES = re.compile(r"9{9,}")
@@ -134,11 +134,11 @@ def _meaning(error: Exception, place: WebPlace) -> str:
     status = error.code if isinstance(error, HTTPError) else 0
     if status in (401, 403):
         return (
-            f"the server refuses user or password (HTTP {status}); put them into the address "
+            f"the server rejects the user or password (HTTP {status}); put them into the address "
             "(http://USER:PASSWORD@HOST/...) or into ~/.netrc"
         )
     if status >= 500:
-        return f"the server reports an error of its own (HTTP {status}); try again later"
+        return f"the server failed (HTTP {status}); try again later"
     if isinstance(error, ValueError | InvalidURL):
         return f"the address is not valid ({error}); check host and port"
     return str(explain(error, place.scheme).text)
@@ -182,7 +182,7 @@ def _judge(place: WebPlace, answer: Answer, named: bool) -> Taken:
         return _refuse_text(place, answer, head)
     length = _length(answer)
     if picture := _picture(place, answer, head, length):
-        remark = f"{place}: taken for one picture ({answer.kind}); {AS_CAMERA}, picture by picture"
+        remark = f"{place}: treated as one picture ({answer.kind}); {AS_CAMERA}"
         return Taken(PICTURE, "" if named else remark, picture)
     if length is not None:
         return Taken(FILE)
@@ -241,8 +241,8 @@ def _refuse_dash(place: WebPlace, *, is_live: bool) -> Taken:
     to = "-f matroska - | detect-video -" if is_live else "clip.mkv"
     return Taken(
         REFUSED,
-        error=f"{place}: is a manifest of DASH, which FFmpeg in PyAV's package cannot read; with a "
-        f"whole FFmpeg: ffmpeg -i ADDRESS -c copy {to}",
+        error=f"{place}: is a DASH manifest, which PyAV's FFmpeg cannot read; use a full FFmpeg: "
+        f"ffmpeg -i ADDRESS -c copy {to}",
     )
 
 
@@ -273,12 +273,12 @@ def _judge_endless(place: WebPlace, answer: Answer, head: bytes) -> Taken:
     """Of a stream without a length."""
     if _has_an_end(head):
         return Taken(
-            FILE, f"{place}: taken for a file, though its server states no length; {AS_CAMERA}"
+            FILE, f"{place}: treated as a file, although its server states no length; {AS_CAMERA}"
         )
     return Taken(
         LIVE,
-        f"{place}: taken for a live stream ({answer.kind}), since its server states no length; as "
-        f"a file: ffmpeg -i ADDRESS -c copy -f matroska - | detect-video -",
+        f"{place}: treated as a live stream ({answer.kind}), because its server states no length; "
+        "to read it as a file: ffmpeg -i ADDRESS -c copy -f matroska - | detect-video -",
     )
 
 

@@ -74,7 +74,7 @@ def list_folder(folder: str) -> Contents:
             paths = [entry.path for entry in entries if not entry.name.startswith(".")]
     except OSError as error:
         raise SourceError(
-            f"{folder}: cannot be listed ({error.strerror}); check its permissions: ls -ld"
+            f"{folder}: cannot be listed ({error.strerror}); check its permissions: ls -ld {folder}"
         ) from error
     # DirEntry.is_file would raise for a link that leads to itself; isfile says that it is none.
     files = [path for path in paths if os.path.isfile(path)]

@@ -56,7 +56,7 @@ def _decode_tiff(data: NDArray[np.uint8], tiff: Tiff) -> tuple[Image | None, str
         for at in tiff.formats_at:
             plain[at : at + 2] = plain[at : at + 2] == FLOAT
     pages = (
-        f"it has {tiff.pages} pages, of which the first is used; save the others as files"
+        f"it has {tiff.pages} pages, and only the first is used; save the others as files"
         if tiff.pages > 1
         else ""
     )
@@ -126,8 +126,7 @@ def to_8_bits(samples: Samples, *, cut: bool = False, inverted: bool = False) ->
     said = ""
     if not whole and bits < held and largest:
         said = (
-            f"only {bits} of the {held} bits of its samples are in use, and were stretched to the "
-            "whole range"
+            f"its samples use only {bits} of {held} bits, so they were stretched to the full range"
         )
     return _as_bgr(eight.astype(np.uint8)), said
 
@@ -150,7 +149,7 @@ def _scaled(samples: Samples, most: int) -> Samples:
 def _from_floats(samples: Samples) -> tuple[Image, str]:
     finite = np.isfinite(samples)
     if not finite.any():
-        return _as_bgr(np.zeros(samples.shape, np.uint8)), "none of its samples is a number"
+        return _as_bgr(np.zeros(samples.shape, np.uint8)), "its samples are all NaN or infinite"
     missing = samples.size - int(finite.sum())
     clean = np.where(finite, samples, 0).astype(np.float64)
     lowest, largest = float(samples[finite].min()), float(samples[finite].max())
@@ -159,9 +158,9 @@ def _from_floats(samples: Samples) -> tuple[Image, str]:
     else:
         most = 1.0 if largest <= OVERSHOOT else float(2 ** _depth_of(largest) - 1)
         image = _as_bgr(np.rint(np.minimum(clean * (255 / most), 255)).astype(np.uint8))
-        said = f"its samples are floats, of which 0 to {most:g} were taken for black to white"
+        said = f"its samples are floats; 0 to {most:g} were mapped to black to white"
     if missing:
-        said += f"; {missing} samples are no numbers, and black"
+        said += f"; {missing} samples are NaN or infinite, and drawn black"
     return image, said
 
 
@@ -174,7 +173,7 @@ def _stretch(samples: Samples, lowest: float, largest: float) -> tuple[Image, st
     scale = 255 / (largest - lowest) if largest > lowest else 0.0
     eight = np.rint((np.maximum(samples, lowest) - lowest) * scale).astype(np.uint8)
     return _as_bgr(eight), (
-        f"its samples, {lowest:g} to {largest:g}, were stretched from black to white"
+        f"its samples, {lowest:g} to {largest:g}, were mapped to black to white"
     )
 
 

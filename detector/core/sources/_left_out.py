@@ -27,7 +27,7 @@ def describe_left_out(spec: str, contents: Contents, *, videos: bool = False) ->
     others = [path for path in others if not is_output(path)]
     said = []
     if by_suffix := name_suffixes(Counter(map(suffix_of, others)), contents.strange):
-        said.append(f"{by_suffix} (a file is read when it is given by name)")
+        said.append(f"{by_suffix} (to read such a file, give its name)")
     if below := _describe_below(spec, contents.folders):
         said.append(below)
     return "; ".join(said)
@@ -49,8 +49,8 @@ def name_suffixes(suffixes: Counter[str], strange: int = 0) -> str:
         others = f"{sum(rest)} with {len(rest)} other suffixes"
         parts = [*parts[: MOST_SUFFIXES - 1], others]
     if strange:
-        parts.append(f"{counted(strange, 'link')} to nowhere or no regular file")
-    return f"{suffixes.total() + strange} left out: {', '.join(parts)}" if parts else ""
+        parts.append(f"{strange} neither file nor folder")
+    return f"{suffixes.total() + strange} skipped: {', '.join(parts)}" if parts else ""
 
 
 def _describe_below(spec: str, folders: Iterable[str]) -> str:
@@ -75,5 +75,5 @@ def _describe_below(spec: str, folders: Iterable[str]) -> str:
     least = "at least " if seen >= MOST_COUNTED else ""
     left = f"{counted(len(holding), 'subfolder')} with {least}{what} not entered"
     if os.path.isdir(spec):
-        return f"{left}; type {shlex.quote(os.path.join(glob.escape(spec), '**'))} for all"
-    return f"{left}; give a folder by name: {shlex.quote(holding[0])}"
+        return f"{left}; to include all: {shlex.quote(os.path.join(glob.escape(spec), '**'))}"
+    return f"{left}; give a folder: {shlex.quote(holding[0])}"

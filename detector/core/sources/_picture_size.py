@@ -40,11 +40,11 @@ def why_not_decoded(data: bytes) -> str | None:
     if (size := claimed_size(data)) is not None:
         width, height = size
         if width * height > MOST_PIXELS:
-            return f"{width}x{height} pixels, and at most {MOST_PIXELS // 10**6} million are read"
+            return f"{width}x{height} pixels, more than the {MOST_PIXELS // 10**6} million allowed"
         if (needed := too_much(width * height * PIXEL_BYTES + len(data))) is not None:
             return f"{width}x{height} pixels need {needed}"
     if data.startswith(PNG) and not _has_all_chunks(data):
-        return "the picture is cut off or damaged"
+        return "the picture is truncated or damaged"
     return None
 
 

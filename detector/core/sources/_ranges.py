@@ -132,8 +132,8 @@ class StoredObject(RangedObject):
         if file.size is None or not file.seekable():
             file.close()
             raise SourceError(
-                f"{self.place}: the server gives no ranges of files, or does not say how long it "
-                "is; copy it first"
+                f"{self.place}: the server supports no byte ranges, or states no length; copy the "
+                "file first"
             )
         return file
 

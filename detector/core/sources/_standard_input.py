@@ -50,11 +50,10 @@ class StandardInput:
         """Raises UsageError for a terminal, and SourceError for what was read before."""
         if os.isatty(self._descriptor):
             raise UsageError(
-                "-: standard input is a terminal, and a video is wanted; name a file, or send one: "
-                f"{CURE}"
+                f"-: standard input is a terminal, not a video; name a file, or pipe one in: {CURE}"
             )
         if not self._keeps:
-            raise SourceError("-: standard input was read already, and can be read once only")
+            raise SourceError("-: standard input was already read, and can be read only once")
 
     def rewind(self) -> None:
         """Goes back to the first byte. Raises what ``check`` raises, and SourceError for an MP4
@@ -92,7 +91,7 @@ class StandardInput:
             self._ended = True
             self._error = SourceError(
                 f"-: no frame in the first {MOST_KEPT >> 20} MB of standard input; send a video "
-                f"that can be read from front to back: {CURE}"
+                f"that can be streamed: {CURE}"
             )
 
     def _receive(self, length: int) -> bytes:
@@ -127,7 +126,7 @@ class StandardInput:
             name, size = head[4:8], int.from_bytes(head[:4], "big")
             if name == b"mdat":
                 raise SourceError(
-                    "-: an MP4 whose index stands at its end cannot be read from a pipe; give the "
+                    "-: an MP4 with its index at the end cannot be read from a pipe; give the "
                     f"file's name, or send another format: {CURE}"
                 )
             if name not in _BEFORE_INDEX:

@@ -122,7 +122,7 @@ def about_of(info: Mapping[str, Any]) -> About:
     """Of what a file system tells of one object. Raises SourceError where it tells no size."""
     size = info.get("size")
     if size is None:
-        raise SourceError("the server does not say how long it is, so it cannot be read by ranges")
+        raise SourceError("the server states no length, so byte ranges cannot be read")
     for name in ("generation", "ETag", "etag", "Last-Modified", "LastModified", "mtime", "created"):
         if value := info.get(name):
             return About(int(size), f"{int(size)}-{_bare(value)}")
@@ -168,7 +168,7 @@ def explain(error: BaseException, scheme: str) -> Trouble:
         return Trouble(f"no such {what}; check the address", False)
     if status == 412 or name in ("FileExpired", "ChangedError"):
         return Trouble("changed while it was read; run the job again", False)
-    cure = "check the network" + (" and AWS_ENDPOINT_URL" if scheme == "s3" else "")
+    cure = "check the address and the network" + (" and AWS_ENDPOINT_URL" if scheme == "s3" else "")
     passes = status is None or status >= 500 or status in (408, 429)
     return Trouble(f"the connection failed ({_words(error)}); {cure}", passes)
 

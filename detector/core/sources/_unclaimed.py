@@ -23,9 +23,9 @@ def is_live(spec: str) -> bool:
 def refusal(spec: str) -> SourceError:
     """The error for a spec that no source claims: what is wrong with it, and the cure."""
     if is_live(spec):  # what reads cameras was left out of this installation
-        why = "is a camera, and nothing here reads one; install detect-video anew"
+        why = "is a camera, but this installation cannot read cameras; reinstall detect-video"
     elif os.path.islink(spec):
-        why = f"a link that leads nowhere (to {os.readlink(spec)}); name the file itself"
+        why = f"a dead link (to {os.readlink(spec)}); name the file itself"
     else:
         why = _missing(spec)
     return SourceError(f"{spec}: {why}")
@@ -34,7 +34,7 @@ def refusal(spec: str) -> SourceError:
 def _missing(spec: str) -> str:
     folder, name = os.path.split(spec)
     if len(os.fsencode(name)) > LONGEST_NAME:
-        return f"no file can have such a name: it has more than {LONGEST_NAME} bytes"
+        return f"the name is too long: it has more than {LONGEST_NAME} bytes"
     if not name:
         return (
             "no such folder"

@@ -165,9 +165,8 @@ def ask(
     except URLError as error:
         if isinstance(error.reason, ssl.SSLCertVerificationError):
             raise CertificateError(
-                f"{place}: its certificate is not to be trusted "
-                f"({error.reason.verify_message}); name the authority that signed it: "
-                "SSL_CERT_FILE=ca.pem"
+                f"{place}: its certificate is not trusted ({error.reason.verify_message}); give "
+                "the certificate of its authority: SSL_CERT_FILE=ca.pem"
             ) from error
         raise (error.reason if isinstance(error.reason, OSError) else error) from None
     return _read_head(response, start)
@@ -199,7 +198,7 @@ class _Redirects(HTTPRedirectHandler):
     ) -> Any:
         Address(newurl)  # what is secret in it, such as a signature
         if urlsplit(newurl).scheme not in ("http", "https"):
-            raise ValueError("it leads to an address that is not of the web")
+            raise ValueError("it redirects to an address that is not http or https")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -244,7 +243,7 @@ def look(place: WebPlace) -> About:
     try:
         with closing(ask(place)) as answer:
             if answer.size is None:
-                raise SourceError(f"{place}: the server does not say how long it is; copy it first")
+                raise SourceError(f"{place}: the server states no length; copy the file first")
             dated = answer.headers.get("Last-Modified")
             version = (answer.tag or dated or "").removeprefix("W/").strip('"')
             return About(answer.size, f"{answer.size}-{version}")
@@ -312,7 +311,7 @@ class WebFile:
         answer = ask(self._place, position)
         if answer.size != self.size or answer.tag != self._tag:
             answer.close()
-            raise ChangedError("another file lies at this address now")
+            raise ChangedError("this address now has another file")
         self._answer, self._came = answer, answer.start
         return answer
 
@@ -433,7 +432,7 @@ class WebObject(RangedObject):
         why = redact(explain(error, self.place.scheme).text)
         if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
             why = f"no room for its copy in {tempfile.gettempdir()}; set TMPDIR"
-        self.error = SourceError(f"{self.place}: it ends at byte {position} here: {why}")
+        self.error = SourceError(f"{self.place}: cannot read beyond byte {position}: {why}")
 
     def close(self) -> None:
         """Ends one use of it."""

@@ -48,7 +48,7 @@ def parse_rate(text: str) -> Fraction:
         rate = Fraction(0)
     if not 0 < rate <= MOST_RATE:
         raise UsageError(
-            f"--rate {text!r} is no rate: frames a second, more than 0 and at most {MOST_RATE}; "
+            f"--rate {text!r} is not a frame rate above 0 and at most {MOST_RATE}; "
             "give 30, 29.97 or 30000/1001"
         )
     return rate
@@ -118,7 +118,7 @@ class Source:
         Raises SourceError where there is no such frame, and UsageError where frames have no time.
         """
         raise UsageError(
-            f"{self.info.path}: --start and --duration are for sources with a clock; leave them out"
+            f"{self.info.path}: --start and --duration are for sources with a clock; omit them"
         )
 
     def read(self, into: Image | None = None) -> Frame | None:
@@ -197,7 +197,8 @@ class SteppingSource(Source):
         if start_s is not None and begins_s:
             self.notes.append(
                 f"the source's clock begins at {float(begins_s):.3f} s: --start "
-                f"{float(start_s):.3f} s is {float(begins_s + start_s):.3f} s on it, as in time_s"
+                f"{float(start_s):.3f} s is {float(begins_s + start_s):.3f} s on that clock, as in "
+                "time_s"
             )
             start_s += begins_s
         if start_s is not None and (number := self.seek(start_s)) is not None:
@@ -214,7 +215,7 @@ class SteppingSource(Source):
             if at is not None:
                 ends = f"its last frame is at {float(at - begins_s):.3f} s"
                 ends += f" from its beginning ({float(at):.3f} s on its clock)" if begins_s else ""
-            raise SourceError(f"{self.info.path}: {ends}, before --start; use an earlier one")
+            raise SourceError(f"{self.info.path}: {ends}, before --start; use an earlier --start")
         if duration_s is not None and at is not None:
             self._end_s = (at if start_s is None else start_s) + duration_s
             if at >= self._end_s:
@@ -265,12 +266,12 @@ def check_file(spec: str) -> None:
     try:
         if not stat.S_ISREG(os.stat(spec).st_mode):
             raise SourceError(
-                f"{spec}: not a regular file (a device or a pipe); save it to a file, or send it: "
-                f"detect-video - < {spec}"
+                f"{spec}: not a regular file (a device or a pipe); save it to a file, or pipe it "
+                f"in: detect-video - < {spec}"
             )
         with open(spec, "rb"):
             pass
     except OSError as error:
         raise SourceError(
-            f"{spec}: cannot be read ({error.strerror}); check its permissions: ls -l"
+            f"{spec}: cannot be read ({error.strerror}); check its permissions: ls -l {spec}"
         ) from error

@@ -107,8 +107,8 @@ class PicturesSource(SteppingSource):
                 f"{spec}: cannot be read as a picture; replace it (does a viewer open it?)"
             )
         raise SourceError(
-            f"{spec}: none of its {counted(len(self._paths), 'picture')} can be read; does a "
-            "viewer open them?"
+            f"{spec}: none of its {counted(len(self._paths), 'picture')} can be read; check that a "
+            "viewer opens them"
         )
 
     def grab(self) -> bool:
@@ -134,8 +134,8 @@ class PicturesSource(SteppingSource):
             return None
         if _is_animated(path):
             self._note(
-                f"{path}: this is an animation and only its first picture is used; "
-                "convert it to a video to use all of them"
+                f"{path}: an animation, of which only the first picture is used; convert it to a "
+                "video to use all"
             )
         return Frame(index, index, float(index), image, path, name=self._names[index])
 
@@ -251,7 +251,7 @@ def _why_unread(path: str) -> str | None:
     """Words for a picture too large, cut off or of tiles; None where something else is wrong."""
     try:
         if _is_made_of_tiles(path):
-            return "it is made of tiles, which are not put together here"
+            return "it is made of tiles, which are not supported"
         if path.lower().endswith(FFMPEG_PICTURES):
             return None
         from detector.core.sources._picture_size import why_not_decoded

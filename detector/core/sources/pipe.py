@@ -32,7 +32,7 @@ class PipeSource(Source):
         choice: Choice = ANY,
     ) -> Source:
         if decoder == "opencv":
-            raise UsageError("-: opencv cannot read standard input; leave --decoder out")
+            raise UsageError("-: opencv cannot read standard input; omit --decoder")
         from detector.core.sources.video._pipe import PipedSource
 
         return PipedSource.open_first(stride, frames, pixels, choice)

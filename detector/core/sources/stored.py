@@ -39,7 +39,7 @@ class StoredSource(Source):
     ) -> Source:
         place = parse_address(spec)
         if decoder == "opencv":
-            raise UsageError(f"{place}: opencv reads files only; leave --decoder out")
+            raise UsageError(f"{place}: opencv reads files only; omit --decoder")
         from detector.core.sources.video._stored import open_stored
 
         return open_stored(open_place(place), decoder, stride, frames, pixels, choice)

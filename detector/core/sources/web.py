@@ -51,11 +51,10 @@ class WebSource(Source):
 
         taken, place = _find_out(spec), WebPlace(spec)
         if decoder == "opencv":
-            raise UsageError(f"{place}: opencv reads files only; leave --decoder out")
+            raise UsageError(f"{place}: opencv reads files only; omit --decoder")
         if choice != ANY and taken.kind in (PICTURE, PLAYLIST):
             raise UsageError(
-                f"{place}: is a {taken.kind}, of which --video-track and --rate choose nothing; "
-                "leave them out"
+                f"{place}: is a {taken.kind}, so --video-track and --rate do not apply; omit them"
             )
         if taken.kind == PICTURE:
             from detector.core.sources._web_picture import WebPicture

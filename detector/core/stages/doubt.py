@@ -32,7 +32,7 @@ def watched(head: Read, model: str, classes: int, cure: str) -> Read:
     def read(outputs: list[NDArray[np.float32]], conf: float) -> Candidates:
         found = head(outputs, conf)
         if len(found.scores) and (reason := impossible(found, classes)) is not None:
-            raise ModelError(f"{model}: its outputs are read wrongly: {reason}; {cure}")
+            raise ModelError(f"{model}: its outputs are misread: {reason}; {cure}")
         return found
 
     return read
@@ -43,20 +43,20 @@ def impossible(found: Candidates, classes: int) -> str | None:
     least one candidate."""
     best = float(found.scores.max())
     if best > MOST_SCORE:
-        return f"a detection has a score of {best:.4g}, and scores lie in 0..1"
+        return f"a detection has a score of {best:.4g}, outside 0..1"
     first = int(found.class_ids.min())
     if first == NOT_WHOLE:
-        return "the class of a detection is no whole number: the columns have another order"
+        return "the class of a detection is not a whole number: the columns have another order"
     if first < 0:
         return (
-            f"the class of a detection is {-first} below the first name's number: either the names "
-            "begin at another number (classes: first), or that class means that nothing is there "
+            f"the class of a detection is {-first} below the number of the first name: either the "
+            "names begin at another number (classes: first), or that class means background "
             "(scores: background: first)"
         )
     last = int(found.class_ids.max())
     if last >= classes:
         return (
-            f"a detection has class {last}, and there are names for 0 to {classes - 1} "
+            f"a detection has class {last}, but there are names only for 0 to {classes - 1} "
             "(--names FILE gives others)"
         )
     sizes = found.boxes[:, 2:] - found.boxes[:, :2]
@@ -64,7 +64,7 @@ def impossible(found: Candidates, classes: int) -> str | None:
         in_corner = bool((np.abs(found.boxes) <= CORNER).all())
         if in_corner or len(sizes) >= ENOUGH:
             return (
-                f"all {len(sizes)} boxes of a picture lie within one pixel, as boxes in 0..1 do "
-                "when they are taken for pixels"
+                f"all {len(sizes)} boxes of a picture are within one pixel, so they are probably "
+                "in 0..1, not in pixels"
             )
     return None

@@ -153,7 +153,7 @@ def _check_size(font: ImageFont.FreeTypeFont, text: str) -> tuple[int, int, int,
     x1, y1, x2, y2 = font.getbbox(text, "L", anchor="ls")
     most = LARGEST_LETTER * font.size
     if y2 - y1 > most or x2 - x1 > most * max(1, len(text)):
-        raise OSError("its letters are too large")
+        raise OSError("its glyphs are too large")
     return int(x1), int(y1), int(np.ceil(x2)), int(np.ceil(y2))
 
 

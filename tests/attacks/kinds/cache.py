@@ -29,7 +29,7 @@ RUN = (
     *("--conf", "0.01", "--no-video", "-o", ROWS, "--engines-dir", FOLDER),
 )
 NOBODY = 65534
-UNPROVED = "does not prove that a run of this account wrote it"
+UNPROVED = "lacks proof that this account wrote it"
 
 
 @cache
@@ -84,7 +84,7 @@ class Harm:
 
 def tampered_graph(harm: Harm) -> None:
     harm.poison()
-    harm.says = "its content is not what its manifest says"
+    harm.says = "its content does not match its manifest"
 
 
 def tampered_manifest(harm: Harm) -> None:

@@ -131,7 +131,7 @@ def test_a_version_that_holds_the_interpreter_is_told(eleven, monkeypatch, found
 
     monkeypatch.setattr(cuda_python, "version", lambda name: found)
     with opened() as engine:
-        assert any("holds the interpreter" in note for note in engine.notes) is told
+        assert any("holds Python's global lock" in note for note in engine.notes) is told
         assert any("cuda-python>=12.9.1" in note for note in engine.notes) is told
 
 

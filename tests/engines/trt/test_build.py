@@ -111,12 +111,12 @@ def test_own_options_reach_the_builder(eleven, tmp_path):
     ("own", "message"),
     [
         ({"max_batch": "x"}, "max_batch=x:"),
-        ({"min_batch": "2"}, "--batch 1 is outside of the plan's batches 2..1"),
-        ({"opt_batch": "3"}, "opt_batch=3: outside of the plan's batches 1..1"),
-        ({"hardware_compatible": "volta"}, "it is same or ampere"),
+        ({"min_batch": "2"}, "--batch 1 is outside the plan's batches 2..1"),
+        ({"opt_batch": "3"}, "opt_batch=3: outside the plan's batches 1..1"),
+        ({"hardware_compatible": "volta"}, "give same or ampere"),
         ({"level": "6"}, "level=6: it is 0 to 5"),
         ({"detailed": "maybe"}, "detailed=maybe:"),
-        ({"colour": "1"}, "engine trt has no such option; it has min_batch"),
+        ({"colour": "1"}, "engine trt has no such option; its options: min_batch"),
     ],
 )
 def test_own_options_that_cannot_be_are_refused(monkeypatch, own, message):
@@ -182,10 +182,10 @@ def spoiled(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (spoiled, "it is damaged, or no plan at all"),
-        (lambda data: b"PK\3\4" + data[4:], r"no TensorRT plan: it begins with b'PK"),
-        (lambda data: b"", "no TensorRT plan: it begins with b''"),
-        (lambda data: data[:9], "it is damaged, or no plan at all"),
+        (spoiled, "it is damaged, or not a plan"),
+        (lambda data: b"PK\3\4" + data[4:], r"not a TensorRT plan: it begins with b'PK"),
+        (lambda data: b"", "not a TensorRT plan: it begins with b''"),
+        (lambda data: data[:9], "it is damaged, or not a plan"),
     ],
 )
 def test_a_corrupt_plan_is_refused_by_name(eleven, tmp_path, change, message):

@@ -80,7 +80,7 @@ def test_a_driver_that_is_too_old_for_the_package_is_said(monkeypatch):
 @pytest.mark.parametrize(
     ("gpus", "precision", "device", "reason"),
     [
-        ((("L4", (8, 9)),), "fp32", "cuda:2", "there is no cuda:2: GPUs are cuda:0 L4"),
+        ((("L4", (8, 9)),), "fp32", "cuda:2", "there is no cuda:2; GPUs here: cuda:0 L4"),
         ((("T4", (7, 5)),), "bf16", "auto", r"T4 has compute capability 7\.5; bf16 needs 8\.0"),
         ((("T4", (7, 5)),), "tf32", "cuda", r"tf32 needs 8\.0 \(Ampere\) or newer"),
         ((("V100", (7, 0)),), "fp16", "auto", r"TensorRT needs 7\.5 \(Turing\) or newer"),

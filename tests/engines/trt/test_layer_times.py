@@ -121,12 +121,12 @@ def test_batches(eleven):
         ("DETAILED", None),
         (
             None,
-            "was built without its layers' details: the precision executed is not known; to see "
+            "was built without its layers' details: the executed precision is unknown; to see "
             "it, build it with",
         ),
         (
             "NONE",
-            "its layers have numbers for names, and the precision executed is not known; to see "
+            "its layers have only numbers as names, and the executed precision is unknown; to see "
             "it, build it with",
         ),
     ],
@@ -165,7 +165,7 @@ def test_own_plans_without_details_name_the_option(eleven):
     ("method", "message"),
     [
         (lambda self: False, "engine trt: no layer times: TensorRT gave no reason"),
-        (lambda self: True, "engine trt: no layer times: TensorRT's profiler was told of no layer"),
+        (lambda self: True, "engine trt: no layer times: TensorRT's profiler reported no layers"),
     ],
 )
 def test_a_profiler_that_tells_nothing_is_said(eleven, monkeypatch, method, message):

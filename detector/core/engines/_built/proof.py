@@ -50,13 +50,13 @@ def why_not(path: Path, manifest: Mapping[str, Any]) -> str | None:
     """
     beside = path.with_suffix(".json")
     if not manifest:
-        return "it has no manifest that can be read"
+        return "it has no readable manifest"
     if (reason := why_not_document(beside, manifest)) is not None:
         return reason
     digest, key = manifest.get("file_sha256"), manifest.get("key")
     named = key_digest(key) if isinstance(key, dict) else digest
     if not isinstance(named, str) or not path.stem.endswith(f"-{named[:NAMED]}"):
-        return "its manifest is of another file"
+        return "its manifest belongs to another file"
     if (reason := why_not_content(path, digest)) is not None:
         return reason
     if (apart := manifest.get("apart")) is None:
@@ -77,7 +77,7 @@ def why_not_document(path: Path, document: Mapping[str, Any]) -> str | None:
         return None
     if os.geteuid() and document and is_roots(path) and is_roots(path.parent):
         return None
-    return f"{path.name} does not prove that a run of this account wrote it"
+    return f"{path.name} lacks proof that this account wrote it"
 
 
 def why_not_content(path: Path, digest: object) -> str | None:
@@ -86,7 +86,7 @@ def why_not_content(path: Path, digest: object) -> str | None:
     if (others := who_else_may_write(path)) is not None:
         return others
     try:
-        return None if file_digest(path) == digest else "its content is not what its manifest says"
+        return None if file_digest(path) == digest else "its content does not match its manifest"
     except OSError as error:
         return in_words(error)
 

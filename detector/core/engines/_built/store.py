@@ -100,8 +100,8 @@ def why_elsewhere(given: str | None) -> str | None:
     if (others := who_else_may_write(wanted)) is None:
         return None
     return (
-        f"{wanted}: {others}, so built files are neither read nor kept there, but in "
-        f"{choose_folder(given)}; give --engines-dir a folder that only you may write to"
+        f"{wanted}: {others}, so built files are kept in {choose_folder(given)} instead; give "
+        "--engines-dir a folder that only you can write"
     )
 
 
@@ -136,7 +136,7 @@ def temporary_folder() -> Path:
         folder = tempfile.mkdtemp(prefix="detect-video-engines-")
     except OSError as exc:
         raise OutputError(
-            f"{default_folder()} cannot be written, nor can a temporary folder: {exc}; {CURE}"
+            f"neither {default_folder()} nor a temporary folder can be written: {exc}; {CURE}"
         ) from exc
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
@@ -289,8 +289,8 @@ def _why_unkept(folder: Path) -> str | None:
     if why is None or (temporary_folder.cache_info().currsize and folder == temporary_folder()):
         return None
     return (
-        f"{proof.key_path()}: the key that proves built files cannot be kept ({why}), so the next "
-        "run builds them again; set XDG_CACHE_HOME to a folder of yours"
+        f"{proof.key_path()}: the key that proves who built a file cannot be stored ({why}), so "
+        "the next run builds again; set XDG_CACHE_HOME to a folder that you can write"
     )
 
 
@@ -437,7 +437,9 @@ def _is_built(target: Path, key: Mapping[str, Any]) -> bool:
 def _why_anew(folder: Path, stem: str, target: Path, key: Mapping[str, Any]) -> tuple[str, ...]:
     """Why a file that was built before is built again: it is damaged, or the key has changed."""
     if os.path.lexists(target):
-        reason = proof.why_not(target, read_manifest(target)) or "its manifest is of another file"
+        reason = (
+            proof.why_not(target, read_manifest(target)) or "its manifest belongs to another file"
+        )
         return (f"{target}: {reason}, not used; built again",)
     known = re.compile(re.escape(stem) + "-[0-9a-f]{12}" + re.escape(target.suffix))
     others = [path for path in folder.glob(f"*{target.suffix}") if known.fullmatch(path.name)]
@@ -606,7 +608,7 @@ def _why_broken(target: Path, manifest: dict[str, Any]) -> tuple[str, ...]:
     content = proof.why_not_content(target, digest)
     if content is None and told.get("file_sha256") == digest:
         return ()
-    reason = proof.why_not(target, told) or content or "its manifest is of another file"
+    reason = proof.why_not(target, told) or content or "its manifest belongs to another file"
     return (f"{target}: {reason}, not used; built again",)
 
 

@@ -35,10 +35,10 @@ class OpenvinoEngine(Engine):
         "int8": "int8-u8",
     }
     own_options = {
-        "mode": "throughput (default): requests of few threads side by side; "
-        "latency: one request on all threads",
-        "float": "what int8 leaves in float: auto (default): bf16 where the CPU has it and the "
-        "calibration says what it loses, else fp32; fp32; bf16",
+        "mode": "throughput (default): several requests at once, few threads each; latency: one "
+        "request on all threads",
+        "float": "what int8 leaves in float runs in fp32, bf16, or auto (default): bf16 if the CPU "
+        "has it and the calibration measured its loss, else fp32",
     } | BF16_OPTION
     model_suffixes = (".xml",)
     model_kind = "an OpenVINO IR"
@@ -75,17 +75,15 @@ class OpenvinoEngine(Engine):
             return None
         instead = "--precision bf16" if "BF16" in able else "--precision int8"
         return (
-            "this CPU has no fp16 arithmetic (AVX512-FP16), and OpenVINO would run another type; "
-            f"{instead} runs here"
+            "this CPU has no fp16 arithmetic (AVX512-FP16), so OpenVINO would use another type; "
+            f"use {instead}"
         )
 
     @classmethod
     def best_concurrency(cls, options: EngineOptions) -> int:
         mode = options.own.get("mode", "throughput")
         if mode not in ("throughput", "latency"):
-            raise UsageError(
-                f"--engine-options mode={mode}: modes of openvino are throughput and latency"
-            )
+            raise UsageError(f"--engine-options mode={mode}: give throughput or latency")
         return 1 if mode == "latency" else best_streams(options)
 
     @classmethod
@@ -101,8 +99,8 @@ class OpenvinoEngine(Engine):
         """An IR is not converted: what it was quantised to stays, the rest runs in a float type."""
         if options.precision == "int8":
             raise EngineError(
-                f"engine openvino: {plan} cannot be quantised here; one that was quantised runs in "
-                "int8 as it is, without --precision; or give the ONNX file that it was made from"
+                f"engine openvino: {plan} cannot be quantised here; if it is already quantised, "
+                "omit --precision, else give the ONNX file that it was made from"
             )
         if reason := cls.refusal(options.precision, options.device):
             raise EngineError(f"engine openvino: {options.precision} cannot run here: {reason}")

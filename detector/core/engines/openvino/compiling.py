@@ -74,7 +74,7 @@ def check_contract(compiled: Any, network: Network) -> None:
     ):
         raise EngineError(
             f"engine openvino: the graph of {network.name} takes {found[0]} and gives {found[1]}; "
-            f"wanted one u8 input {network.input_shape} and f32 outputs {network.output_shapes}"
+            f"expected one u8 input {network.input_shape} and f32 outputs {network.output_shapes}"
         )
 
 
@@ -86,9 +86,7 @@ def hint_of(network: Network, options: EngineOptions) -> str:
     """
     chosen = options.own.get("float", "auto")
     if chosen not in ("auto", "fp32", "bf16"):
-        raise UsageError(
-            f"--engine-options float={chosen}: what int8 leaves in float is auto, fp32 or bf16"
-        )
+        raise UsageError(f"--engine-options float={chosen}: give auto, fp32 or bf16")
     known = _float_in_bf16(network) is not None and bool(cpu_flags() & BF16)
     if options.precision == "int8" and (chosen == "bf16" or (chosen == "auto" and known)):
         return HINTS["bf16"]
@@ -106,7 +104,7 @@ def _float_note(network: Network) -> str:
     # Rounded down, as the line on the engine's choice has it.
     told = f"; agreement with fp32 is {int(agreement * 1000) / 1000:.3f}" if agreement else ""
     return Background(
-        f"engine openvino: layers that int8 leaves in float run in bf16 on this CPU{told}; "
+        f"engine openvino: the layers that int8 leaves in float run in bf16 on this CPU{told}; "
         "--engine-options float=fp32 keeps them in fp32"
     )
 
@@ -116,6 +114,6 @@ def notes_of(compiled: Any, network: Network, precision: str, hint: str) -> list
     if runs == hint:
         return [] if hint == HINTS[precision] else [_float_note(network)]
     return [
-        f"engine openvino: {precision} was asked for; on this CPU OpenVINO runs "
+        f"engine openvino: {precision} was requested, but OpenVINO on this CPU runs "
         f"{TYPES.get(runs, runs)}"
     ]

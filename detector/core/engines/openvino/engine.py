@@ -44,7 +44,7 @@ class OpenvinoRequest(Request):
 
     def infer(self, n: int) -> list[NDArray[np.float32]]:
         if self._request is None:
-            raise EngineError("engine openvino: infer after close")
+            raise EngineError("engine openvino: infer() called after close()")
         with translated("openvino", "run the network"):
             # Not infer(): that makes a dictionary of arrays for every call.
             self._request.start_async()

@@ -75,7 +75,7 @@ class OrtRequest(Request):
 
     def infer(self, n: int) -> list[NDArray[np.float32]]:
         if self._session is None:
-            raise EngineError("engine ort: infer after close")
+            raise EngineError("engine ort: infer() called after close()")
         with translated("ort", "run the network"):
             if self._uploaded is not None:
                 self._uploaded.update_inplace(self.slot)
@@ -205,8 +205,8 @@ def _cuda_session(network: Network, threads: int, precision: str, device: str) -
         session = _session(network, _settings(threads), _providers(device, precision))
         if CUDA not in session.get_providers():
             raise RuntimeError(
-                "there is no driver, no such GPU, or CUDA or cuDNN is not the version that it was "
-                "built for"
+                "the driver or the GPU is missing, or onnxruntime was built for another CUDA or "
+                "cuDNN"
             )
     return session
 
@@ -264,8 +264,8 @@ def _check_contract(session: Any, network: Network) -> None:
     ]:
         raise EngineError(
             f"engine ort: the graph of {network.name} takes {found_inputs} and gives "
-            f"{found_outputs}; "
-            f"wanted one u8 input {network.input_shape} and float32 outputs {network.output_shapes}"
+            f"{found_outputs}; expected one u8 input {network.input_shape} and float32 outputs "
+            f"{network.output_shapes}"
         )
 
 

@@ -20,11 +20,10 @@ class TorchEngine(Engine):
     precisions = dict.fromkeys(("fp32", "tf32", "bf16", "fp16"), "fp32")
     devices = ("cpu", "cuda")
     own_options = {
-        "channels_last": "1: weights of convolutions as NHWC (default); 0: everything as NCHW",
-        "compile": "1: torch.compile; on a CPU that takes a C++ compiler, and some 20 s to load",
-        "graphs": "each request's kernels as one CUDA graph: the default on a GPU; 0: one by one",
-        "benchmark": "1: cuDNN tries its algorithms at the first frames and keeps the fastest; "
-        "GPUs only",
+        "channels_last": "1 (default): convolution weights as NHWC; 0: everything as NCHW",
+        "compile": "1: torch.compile; on a CPU it needs a C++ compiler and loads some 20 s longer",
+        "graphs": "1 (default on a GPU): each request's kernels as one CUDA graph; 0: one by one",
+        "benchmark": "1: cuDNN tries its algorithms on the first frames, keeps the best; GPUs only",
     } | BF16_OPTION
 
     @classmethod

@@ -69,7 +69,7 @@ def without_cuda() -> str:
         return f"this torch ({torch.__version__}) is built without CUDA"
     if torch.cuda.is_available():
         return ""
-    return "torch finds no GPU, or no driver for it (nvidia-smi shows both)"
+    return "torch finds no GPU, or no driver for it (check with nvidia-smi)"
 
 
 def refusal(precision: str, device: Any) -> str | None:
@@ -126,8 +126,8 @@ def check_compiler(device: Any) -> None:
     if device.type == "cpu" and not any(
         shutil.which(name) for name in ([asked] if asked else ["g++", "clang++"])
     ):
-        what = f"CXX={asked} is not there" if asked else "there is no g++ or clang++"
+        what = f"CXX={asked} is not there" if asked else "g++ and clang++ are missing"
         raise EngineError(
-            f"engine torch: compile needs a C++ compiler, and {what}; "
-            "install one (apt install g++), or leave compile out"
+            f"engine torch: compile needs a C++ compiler, and {what}; install one (apt install "
+            "g++), or omit compile"
         )

@@ -52,7 +52,8 @@ class OpenTorch(Engine):
         for name in ("compile", "graphs"):
             if read_switches(options.own)[name]:
                 raise EngineError(
-                    f"engine torch: no layer times: --engine-options {name} runs no layer by itself"
+                    f"engine torch: no layer times: --engine-options {name} does not run layers "
+                    "one by one"
                 )
         from detector.core.engines.torch.layers import TorchLayerProfiler
 
@@ -90,8 +91,7 @@ class OpenTorch(Engine):
         for name, what in (("graphs", "CUDA graphs need"), ("benchmark", "cuDNN needs")):
             if wanted[name] and device.type != "cuda":
                 raise UsageError(
-                    f"--engine-options {name}: {what} a GPU, and torch runs on the CPU; "
-                    "leave it out"
+                    f"--engine-options {name}: {what} a GPU, but torch runs on the CPU; omit it"
                 )
         if wanted["compile"]:
             abilities.check_compiler(device)
@@ -127,8 +127,7 @@ class OpenTorch(Engine):
             return {}
         self.notes.append(
             "engine torch: bf16 is not faster here: this CPU has no bf16 arithmetic (AVX512-BF16 "
-            "or AMX), so numbers "
-            "are kept in bf16 and multiplied as fp32"
+            "or AMX), so values are stored in bf16 but multiplied in fp32"
         )
         return {"bf16": "fp32"}
 
@@ -142,7 +141,7 @@ class OpenTorch(Engine):
         )
         if found != wanted:
             raise EngineError(
-                f"engine torch: the graph of {network.name} takes and gives {found}; wanted "
+                f"engine torch: the graph of {network.name} takes and gives {found}; expected "
                 f"{wanted}"
             )
 
@@ -210,7 +209,7 @@ class OpenTorch(Engine):
             if by_itself:
                 why = why_not_captured(requests, run, network, self._device)
                 if why is not None:
-                    self.notes.append(f"engine torch: it runs without CUDA graphs: {why}")
+                    self.notes.append(f"engine torch: running without CUDA graphs: {why}")
                     requests = make()
                 graphs = why is None
             elif graphs:

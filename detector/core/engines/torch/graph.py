@@ -44,7 +44,7 @@ def graph_module(model: onnx.ModelProto) -> GraphModule:
     lacking = sorted({node.op_type for node in model.graph.node} - OPERATORS.keys())
     if lacking:
         raise EngineError(
-            f"engine torch: no module for the operators {', '.join(lacking)} of this graph; "
+            f"engine torch: the operators {', '.join(lacking)} of this graph are not supported; "
             "use --engine ort"
         )
     constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}

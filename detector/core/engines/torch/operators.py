@@ -44,9 +44,7 @@ class Node:
         if at >= len(self.inputs) or not self.inputs[at]:
             return None
         if self.inputs[at] not in self._constants:
-            raise self.error(
-                f"input {self.inputs[at]} is computed; only a constant is supported there"
-            )
+            raise self.error(f"input {self.inputs[at]} is computed; only a constant is supported")
         return self._constants[self.inputs[at]]
 
     def is_constant(self, at: int) -> bool:

@@ -61,7 +61,7 @@ class TorchRequest(Request):
 
     def infer(self, n: int) -> list[NDArray[np.float32]]:
         if self._run is None:
-            raise EngineError("engine torch: infer after close")
+            raise EngineError("engine torch: infer() called after close()")
         with translated("torch", "run the network"), torch.inference_mode():
             self._threads.prepare()
             for target, result in zip(self._targets, self._run(self._input), strict=True):
@@ -109,7 +109,7 @@ class CudaRequest(Request):
 
     def infer(self, n: int) -> list[NDArray[np.float32]]:
         if self._run is None:
-            raise EngineError("engine torch: infer after close")
+            raise EngineError("engine torch: infer() called after close()")
         with (
             translated("torch", "run the network"),
             told_by_gpu(self._stream),
@@ -277,7 +277,7 @@ def out_of_memory(batch: int, fits: Callable[[int], bool]) -> str:
     said = f"engine torch: out of GPU memory at batch {batch}; "
     if not smaller:
         return (
-            f"{said}not even batch 1 fits: close other programs that use the GPU, or use a smaller "
-            "--size or --device cpu"
+            f"{said}not even batch 1 fits; close other programs on the GPU, use a smaller --size, "
+            "or --device cpu"
         )
     return said + f"batch {smaller} fits: use --batch {smaller}"

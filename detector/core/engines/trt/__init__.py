@@ -48,7 +48,7 @@ class TrtEngine(Engine):
     name = "trt"
     library = "tensorrt"
     install = "pip install 'detect-video[trt]'"
-    auto = AutoChoice(40, "tensorrt is installed and an NVIDIA GPU is there")
+    auto = AutoChoice(40, "tensorrt is installed and there is an NVIDIA GPU")
     precisions: ClassVar[Mapping[str, str]] = {
         "fp32": "fp32",
         "tf32": "fp32",
@@ -58,15 +58,15 @@ class TrtEngine(Engine):
     }
     devices = ("cuda",)
     own_options: ClassVar[Mapping[str, str]] = {
-        "min_batch": "smallest batch that the plan takes; default: --batch",
-        "max_batch": "largest batch that the plan takes; default: --batch",
+        "min_batch": "smallest batch that the plan accepts; default: --batch",
+        "max_batch": "largest batch that the plan accepts; default: --batch",
         "opt_batch": "batch that the plan is tuned for; default: the largest",
-        "workspace_mb": "most GPU memory that a layer may use while it runs; default: all",
+        "workspace_mb": "GPU memory that a layer may use while it runs; default: all",
         "level": "how long TensorRT searches, 0 to 5; default: its own (3)",
-        "version_compatible": "1: the plan runs with later versions of the same TensorRT major too",
+        "version_compatible": "1: the plan also runs with later versions of this TensorRT major",
         "hardware_compatible": "same: any GPU of this compute capability; ampere: any from 8.0 on",
-        "detailed": "0: leave out the layers' types; the precision executed is then unknown",
-        "host_code": "1: a plan may start the runtime in it; only for files that you trust",
+        "detailed": "0: omit the types of layers; the executed precision is then unknown",
+        "host_code": "1: let a plan start the runtime inside it; only for files that you trust",
     }
     artefact = PlanBuilder()
     model_suffixes = (".trt", ".engine", ".plan")

@@ -39,8 +39,7 @@ def driver_too_old() -> str | None:
         if served[0] >= major:
             return None
         return (
-            f"tensorrt {found} is made for CUDA {major}, the driver serves "
-            f"{served[0]}.{served[1]}: "
-            f"update the driver, or: pip install tensorrt-cu{served[0]}"
+            f"tensorrt {found} is made for CUDA {major}, but the driver supports only "
+            f"{served[0]}.{served[1]}; update the driver, or: pip install tensorrt-cu{served[0]}"
         )
     return None

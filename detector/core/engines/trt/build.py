@@ -53,17 +53,17 @@ def read(options: EngineOptions) -> Settings:
     high = _number(own, "max_batch", options.batch, 1)
     best = _number(own, "opt_batch", high, 1)
     if not low <= options.batch <= high:
-        raise UsageError(f"--batch {options.batch} is outside of the plan's batches {low}..{high}")
+        raise UsageError(f"--batch {options.batch} is outside the plan's batches {low}..{high}")
     if not low <= best <= high:
         raise UsageError(
-            f"--engine-options opt_batch={best}: outside of the plan's batches {low}..{high}"
+            f"--engine-options opt_batch={best}: outside the plan's batches {low}..{high}"
         )
     hardware = own.get("hardware_compatible", "")
     if hardware not in HARDWARE:
-        raise UsageError(f"--engine-options hardware_compatible={hardware}: it is same or ampere")
+        raise UsageError(f"--engine-options hardware_compatible={hardware}: give same or ampere")
     level = _number(own, "level", -1, 0) if "level" in own else None
     if level is not None and level not in LEVELS:
-        raise UsageError(f"--engine-options level={level}: it is 0 to {LEVELS[-1]}")
+        raise UsageError(f"--engine-options level={level}: give 0 to {LEVELS[-1]}")
     return Settings(
         batches=(low, best, high),
         workspace_mb=_number(own, "workspace_mb", 0, 1),
@@ -123,7 +123,7 @@ def any_batch(model: onnx.ModelProto) -> onnx.ModelProto:
         ).graph
     except shape_inference.InferenceError as exc:
         raise EngineError(
-            f"engine trt: no range of batches for this graph: {' '.join(str(exc).split())}"
+            f"engine trt: this graph cannot take a range of batches: {' '.join(str(exc).split())}"
         ) from exc
     open_ended = {
         info.name
@@ -171,10 +171,10 @@ def _culprit(graph: onnx.GraphProto, open_ended: set[str]) -> str:
     for node in graph.node:
         if any(name in open_ended for name in node.input) and node.output[0] not in open_ended:
             return (
-                f"node {node.name} ({node.op_type}) holds the batch in its constants, "
-                "so no range of batches fits"
+                f"node {node.name} ({node.op_type}) holds the batch in its constants, so it cannot "
+                "take a range of batches"
             )
-    return "the batch is held in constants, so no range of batches fits"
+    return "the batch is held in constants, so it cannot take a range of batches"
 
 
 def key_here(network: Network, options: EngineOptions) -> dict[str, Any]:
@@ -326,7 +326,9 @@ def build_plan(
     _configure(trt, config, settings, options.precision)
     for profile in _profiles(trt, builder, definition, settings):
         if config.add_optimization_profile(profile) < 0:
-            raise EngineError(f"engine trt: batches {settings.batches} are refused: {log.reason()}")
+            raise EngineError(
+                f"engine trt: TensorRT rejects batches {settings.batches}: {log.reason()}"
+            )
     cache = _cache_file(target, trt, gpu)
     _load_timings(config, cache)
     plan = builder.build_serialized_network(definition, config)

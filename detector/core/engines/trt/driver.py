@@ -45,17 +45,17 @@ def absent() -> str | None:
         cuda = library()
     except OSError:
         return (
-            f"no NVIDIA driver ({LIBRARY} cannot be opened): needs a machine with an NVIDIA GPU "
-            "and its driver; elsewhere use --engine auto"
+            f"no NVIDIA driver ({LIBRARY} cannot be opened); it needs an NVIDIA GPU and its "
+            "driver: without them use --engine auto"
         )
     code = cuda.cuInit(0)
     count = ctypes.c_int(0)
     if code == 0:
         code = cuda.cuDeviceGetCount(ctypes.byref(count))
     if code == NO_DEVICE or (code == 0 and count.value == 0):
-        return "the NVIDIA driver finds no GPU: look at nvidia-smi and CUDA_VISIBLE_DEVICES"
+        return "the NVIDIA driver finds no GPU; check nvidia-smi and CUDA_VISIBLE_DEVICES"
     if code != 0:
-        return f"the NVIDIA driver does not start ({_error_name(cuda, code)}): look at nvidia-smi"
+        return f"the NVIDIA driver does not start ({_error_name(cuda, code)}); check nvidia-smi"
     return None
 
 
@@ -78,11 +78,11 @@ def gpu_of(device: str) -> Gpu:
         raise DriverError(reason)
     found = gpus()
     if not (match := DEVICE.fullmatch(device)):
-        raise DriverError(f"--device {device} is no GPU: give cuda, or cuda:N for the Nth one")
+        raise DriverError(f"--device {device} is not a GPU; give cuda, or cuda:N for the Nth one")
     index = int(match.group(1) or 0)
     if index >= len(found):
         known = ", ".join(f"cuda:{gpu.index} {gpu.name}" for gpu in found)
-        raise DriverError(f"there is no {device}: GPUs are {known}")
+        raise DriverError(f"there is no {device}; GPUs here: {known}")
     return found[index]
 
 

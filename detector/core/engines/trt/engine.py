@@ -127,12 +127,10 @@ class OpenTrt(Engine):
         verbosity, built = self._trt.ProfilingVerbosity, self._engine.profiling_verbosity
         if built == verbosity.DETAILED:
             return []
-        unknown = "the precision executed is not known"
+        unknown = "the executed precision is unknown"
         if built == verbosity.NONE:
-            unknown = f"its layers have numbers for names, and {unknown}"
-        cure = (
-            "build it with ProfilingVerbosity DETAILED" if self._foreign else "leave detailed=0 out"
-        )
+            unknown = f"its layers have only numbers as names, and {unknown}"
+        cure = "build it with ProfilingVerbosity DETAILED" if self._foreign else "omit detailed=0"
         return [f"{file} was built without its layers' details: {unknown}; to see it, {cure}"]
 
     def _bytes_needed(self, options: EngineOptions) -> int:
@@ -197,7 +195,7 @@ def too_big(network: Network, options: EngineOptions, needed: int, free: int) ->
     )
     fits = options.batch // 2
     if needed:
-        text += f" needs more than {needed // MB} MB, {free // MB} MB are free"
+        text += f" needs more than {needed // MB} MB, but only {free // MB} MB are free"
         fits = min(fits, options.batch * free // needed)
     if fits < 1:
         return f"{text}; try --concurrency 1, a smaller --size, or a GPU with more memory"
@@ -233,7 +231,7 @@ def _check_outputs(network: Network, tensors: list[Tensor]) -> list[str]:
         wanted = ([("uint8", network.input_shape)], shapes)
     if found != wanted:
         raise EngineError(
-            f"engine trt: the graph of {network.name} takes and gives {found}; wanted {wanted}"
+            f"engine trt: the graph of {network.name} takes and gives {found}; expected {wanted}"
         )
     return list(names)
 

@@ -182,9 +182,7 @@ class TrtLayerProfiler:
         self._request.report()
         run = [(str(name), UNKNOWN, float(ms)) for name, ms in self._kept.taken()]
         if not run:
-            raise EngineError(
-                "engine trt: no layer times: TensorRT's profiler was told of no layer"
-            )
+            raise EngineError("engine trt: no layer times: TensorRT's profiler reported no layers")
         self._told.append(run)
 
     def times(self) -> list[tuple[LayerExecution, list[float]]]:

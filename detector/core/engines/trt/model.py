@@ -74,10 +74,7 @@ def read(request: ModelRequest) -> Network:
         needs_nms=bound.needs_nms,
         watched=AS_ONNX,
         plan=str(path),
-        warnings=[
-            *warnings,
-            *([f"outputs that nobody reads: {', '.join(others)}"] if others else []),
-        ],
+        warnings=[*warnings, *([f"unused outputs: {', '.join(others)}"] if others else [])],
         details={"plan_outputs": list(bound.outputs)},
     )
     refuse_wrong_reading(path, network, found, told, "trt", request.device)
@@ -109,7 +106,7 @@ def _tensors(path: Path, plan: bytes, trusted: bool, device: str) -> list[Tensor
         import tensorrt as trt
     except ImportError as exc:
         raise ModelError(
-            f"{path}: a TensorRT plan can be read by TensorRT alone ({exc}); pip install "
+            f"{path}: only TensorRT can read a TensorRT plan ({exc}); pip install "
             "'detect-video[trt]'"
         ) from exc
     try:
@@ -120,7 +117,7 @@ def _tensors(path: Path, plan: bytes, trusted: bool, device: str) -> list[Tensor
     except driver.DriverError as exc:
         raise EngineError(f"{path}: {device}: {exc}") from exc
     except PlanError as exc:
-        raise ModelError(f"{path}: {exc}; or build it anew on this machine") from exc
+        raise ModelError(f"{path}: {exc}; build it again on this machine") from exc
     return found
 
 
@@ -140,24 +137,21 @@ def _input_size(
         or given[0].dtype not in ("uint8", "float32", "float16")
     ):
         raise ModelError(
-            f"{path}: wanted one input of RGB pictures, [B, 3, H, W] or [B, H, W, 3]; the plan "
+            f"{path}: expected one input of RGB pictures, [B, 3, H, W] or [B, H, W, 3]; the plan "
             f"has {seen}"
         )
     own = (shape[2], shape[3]) if shape[1] == 3 else (shape[1], shape[2])
     if -1 in own:
-        raise ModelError(
-            f"{path}: the size of its pictures is open ({given[0]}); build it for one size"
-        )
+        raise ModelError(f"{path}: its input size is open ({given[0]}); build it for one size")
     if told.imgsz is not None and told.imgsz != own:
         height, width = told.imgsz
         raise ModelError(
-            f"{path}: its header says {width}x{height}, its input is {own[1]}x{own[0]}: the "
-            "header is another plan's"
+            f"{path}: its header says {width}x{height}, but its input is {own[1]}x{own[0]}; the "
+            "header belongs to another plan"
         )
     if size is not None and size != own:
         raise ModelError(
-            f"{path}: built for {own[1]}x{own[0]}, not for --size {size[1]}x{size[0]}; leave "
-            "--size out"
+            f"{path}: built for {own[1]}x{own[0]}, not for --size {size[1]}x{size[0]}; omit --size"
         )
     return own
 

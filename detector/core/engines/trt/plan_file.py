@@ -57,11 +57,11 @@ MEANINGS = (
     ),
     (
         ("host code", "host_code", "enginehostcodeallowed"),
-        "it carries a runtime of its own; for a file that you trust: --engine-options host_code=1",
+        "it contains its own runtime; if you trust the file: --engine-options host_code=1",
     ),
     (
         ("magic", "crc", "checksum", "truncated", "serialization assertion"),
-        "it is damaged, or no plan at all",
+        "it is damaged, or not a plan",
     ),
 )
 
@@ -78,8 +78,8 @@ def split(data: bytes) -> tuple[dict[str, Any] | None, bytes]:
     body = 4 + length
     if not (0 < length < len(data) - 4 and data[4:5] == b"{" and data[body : body + 4] == MAGIC):
         raise PlanError(
-            f"no TensorRT plan: it begins with {data[:4]!r}; a plan begins with {MAGIC!r}, "
-            "or with a JSON header"
+            f"not a TensorRT plan: it begins with {data[:4]!r}; a plan begins with {MAGIC!r}, or "
+            "with a JSON header"
         )
     try:
         header = json.loads(data[4:body])
@@ -100,7 +100,7 @@ def deserialize(trt: Any, plan: bytes, log: Any, host_code: bool = False) -> tup
     engine = runtime.deserialize_cuda_engine(plan)
     if engine is None:
         reason = log.reason()
-        raise PlanError(f"TensorRT {trt.__version__} refuses it: {_meaning(reason)}{reason}")
+        raise PlanError(f"TensorRT {trt.__version__} rejects it: {_meaning(reason)}{reason}")
     return runtime, engine
 
 

@@ -74,10 +74,10 @@ class TrtRequest(Request):
         _, at = min(fitting)
         if not self._context.set_optimization_profile_async(at, self._stream.handle):
             raise EngineError(
-                f"engine trt: optimisation profile {at} is refused: {self._log.reason()}"
+                f"engine trt: optimisation profile {at} is rejected: {self._log.reason()}"
             )
         if not self._context.set_input_shape(given.name, (batch, *given.shape[1:])):
-            raise EngineError(f"engine trt: batch {batch} is refused: {self._log.reason()}")
+            raise EngineError(f"engine trt: batch {batch} is rejected: {self._log.reason()}")
         if missing := self._context.infer_shapes():
             raise EngineError(f"engine trt: tensors without a shape: {', '.join(missing)}")
 
@@ -92,12 +92,12 @@ class TrtRequest(Request):
             self._buffers[tensor.name] = buffer
             if not self._context.set_tensor_address(tensor.name, buffer.address):
                 raise EngineError(
-                    f"engine trt: {tensor}: its address is refused: {self._log.reason()}"
+                    f"engine trt: {tensor}: its address is rejected: {self._log.reason()}"
                 )
 
     def infer(self, n: int) -> list[NDArray[np.float32]]:
         if self._context is None:
-            raise EngineError("engine trt: infer after close")
+            raise EngineError("engine trt: infer() called after close()")
         if self._planes is not None:
             _fill(self._planes, self.slot)
         with translated("trt", "run the network"), self._memory.active():
@@ -105,7 +105,7 @@ class TrtRequest(Request):
             self._given.upload(self._stream)
             if not self._context.execute_async_v3(self._stream.handle):
                 raise EngineError(
-                    f"engine trt: TensorRT does not run the network: {self._log.reason()}"
+                    f"engine trt: TensorRT failed to run the network: {self._log.reason()}"
                 )
             for output in self._outputs:
                 output.download(self._stream)

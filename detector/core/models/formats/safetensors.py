@@ -56,7 +56,7 @@ def read_safetensors(path: Path) -> tuple[Contents, bytes]:
     except (ValueError, RecursionError) as exc:
         raise _damage_error(path, "its header is not JSON") from exc
     if not isinstance(header, dict):
-        raise _damage_error(path, "its header names no tensors")
+        raise _damage_error(path, "its header lists no tensors")
     start = 8 + header_bytes
     tensors = {
         name: _tensor(path, name, entry, start, length)

@@ -150,7 +150,7 @@ class GraphBuilder:
 
     def _take(self, name: str) -> None:
         if not good_name(name) or name in self._names:
-            raise ValueError(f"node name {name!r} is taken, or is not of words joined by dots")
+            raise ValueError(f"node name {name!r} is taken, or is not words joined by dots")
         self._names.add(name)
 
     def model(self, outputs: Sequence[str]) -> onnx.ModelProto:
@@ -241,7 +241,7 @@ def infer_shapes(model: onnx.ModelProto, *, unfinished: bool = False) -> None:
         RuntimeError,
     ) as exc:
         raise ModelError(
-            f"graph {graph.name}: ONNX refuses it: {' '.join(str(exc).split())[:300]}"
+            f"graph {graph.name}: the ONNX checker rejects it: {' '.join(str(exc).split())[:300]}"
         ) from exc
     del graph.value_info[:]
     graph.value_info.extend(whole.graph.value_info)
@@ -481,7 +481,7 @@ def node_macs(node: onnx.NodeProto, shapes: dict[str, Shape]) -> int:
     except KeyError as exc:
         raise ModelError(
             f"node {node.name}: tensor {exc} has no fixed shape, so its MACs cannot be counted; "
-            "--precision fp32 does without"
+            "use --precision fp32"
         ) from exc
     if node.op_type == "Conv":
         return math.prod(out) * math.prod(right[1:])

@@ -324,7 +324,7 @@ class _Writer:
         """Whether a node must stay float32."""
         if any(attribute.HasField("g") for attribute in node.attribute):
             raise ModelError(
-                f"node {node.name} ({node.op_type}) holds a graph of its own, which cannot be "
+                f"node {node.name} ({node.op_type}) contains a subgraph, which cannot be "
                 f"{self.precision}"
             )
         reads = [name for name in node.input if name and self._is_float(name)]

@@ -32,7 +32,7 @@ INTEGER = frozenset(
     "QuantizeLinear DequantizeLinear DynamicQuantizeLinear ConvInteger MatMulInteger QLinearConv "
     "QLinearMatMul".split()
 )
-QUANTISED = "its file is quantised already; --precision fp32 runs it as it is"
+QUANTISED = "the file is already quantised; --precision fp32 runs it unchanged"
 
 
 # Activation functions by Darknet's names, as ONNX operators: adding one is one row.

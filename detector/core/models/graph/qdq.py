@@ -118,8 +118,8 @@ def why_not_int8(model: onnx.ModelProto) -> str | None:
         return QUANTISED
     if not any(map(wiring.multiplies, wiring.able)):
         return (
-            "none of its layers can be int8: they are in half precision, or their weights are "
-            "computed; export it in single precision, with its weights as constants"
+            "none of its layers can be int8: they use half precision, or compute their weights; "
+            "export it in single precision with constant weights"
         )
     return None
 

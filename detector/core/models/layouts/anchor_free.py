@@ -72,9 +72,8 @@ class AnchorFree(Layout):
             return None
         behind = sum(parts[ends.index(4) + 2 :])
         return (
-            f"its {4 + classes} columns are joined of {' + '.join(map(str, parts))}, and what "
-            f"stands behind box and scores, {behind} of them, is no class (keypoints, an angle, "
-            "masks)"
+            f"its {4 + classes} columns are {' + '.join(map(str, parts))}, so the last {behind} "
+            "are not classes (but keypoints, an angle or masks)"
         )
 
     def examples(self, height: int, width: int, classes: int) -> Iterator[Example]:
@@ -103,9 +102,8 @@ def _main_branch(evidence: Evidence, branches: list[Bound]) -> Bound:
         return branches[1]
     names = ", ".join(branch.outputs[0] for branch in branches)
     raise ModelError(
-        f"{evidence.graph.name}: has {len(branches)} branches of one shape ({names}), of which one "
-        "may only be for training, and nothing says which: --family yolov9 takes the second; "
-        f"otherwise {evidence.how_to_say()}"
+        f"{evidence.graph.name}: has {len(branches)} branches of one shape ({names}); one may be "
+        f"for training only: --family yolov9 takes the second; otherwise {evidence.how_to_say()}"
     )
 
 

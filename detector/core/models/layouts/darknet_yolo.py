@@ -47,8 +47,8 @@ class DarknetYolo(Layout):
             if len(fitting) != 1:
                 raise ModelError(
                     f"{seen.path}: {seen.cfg.name} says that one output is "
-                    f"{'x'.join(map(str, shape))} a picture, but the plan has {seen.listed()}; "
-                    "is it the cfg that the plan was made from?"
+                    f"{'x'.join(map(str, shape))} per picture, but the plan has {seen.listed()}; "
+                    "was the plan built from this cfg?"
                 )
             outputs += fitting
         geometry, pad_value = input_geometry(architecture)

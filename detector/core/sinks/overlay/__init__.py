@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 MS = Fraction(1, 1000)  # what Matroska counts time in
 CHECKED_FIRST = 250  # packets, before a model is loaded; all of them when the run begins
-CURE = "use --save video, which draws the boxes in"
+CURE = "use --save video, which draws the boxes into the picture"
 
 
 class OverlaySink(Sink):
@@ -52,8 +52,8 @@ class OverlaySink(Sink):
     def check_options(cls, suffix: str, options: Mapping[str, Any]) -> None:
         if options.get("only_detections"):
             raise UsageError(
-                "--only-detections leaves frames out, and an overlay copies the source's video as "
-                f"it is; {CURE}, or leave it out"
+                "--only-detections skips frames, but an overlay copies the whole video of the "
+                f"source; {CURE}, or omit --only-detections"
             )
 
     @classmethod
@@ -81,7 +81,7 @@ class OverlaySink(Sink):
         """``style``: how boxes and labels look; it has its own ``remark``."""
         super().__init__(path)
         if self.path.suffix.lower() not in self.suffixes:
-            raise UsageError(f"an overlay cannot be called {self.path.name}; end its name in .mkv")
+            raise UsageError(f"an overlay must be a .mkv, not {self.path.name}")
         self.check_options(self.path.suffix, {"only_detections": only_detections})
         self._style, self._remark, self._program = style, remark, program
         self._partial: Partial | None = None  # None before open, and after close or abort
@@ -92,15 +92,17 @@ class OverlaySink(Sink):
         from detector.core.sinks.overlay.packets import SourceCopy, UnfitError
 
         if info.mirrored:
-            raise _refusal(info.path, "is stored mirrored, which Matroska cannot say")
+            raise _refusal(info.path, "is stored mirrored, which Matroska cannot express")
         if info.tracks:
-            raise _refusal(info.path, "comes once, and an overlay reads the source twice")
+            raise _refusal(
+                info.path, "can be read only once, but an overlay reads the source twice"
+            )
         self._info = info
         self._partial = Partial(self.path, info.path)
         try:
             source = self._source = SourceCopy(info.path, info.stream)
             if info.counted:
-                raise UnfitError("its packets carry no times, as in all raw streams")
+                raise UnfitError("its packets have no time stamps, as in all raw streams")
             self._scan: Scan = source.scan()
         except UnfitError as error:
             self.abort()
@@ -146,7 +148,7 @@ class OverlaySink(Sink):
         if self._partial is None:
             return self.path
         if self._file is None:
-            raise OutputError(f"cannot write {self.path}: no frame came, so there is no overlay")
+            raise OutputError(f"cannot write {self.path}: the source gave no frame")
         with output_errors(self.path, REFUSED):
             self._file.finish()
             arrived = _count_packets(self._partial.path)
@@ -350,8 +352,8 @@ class _File:
         before = (self._first_pts - self._shift) * self._base
         if before > 0:
             self._notes.append(
-                f"the overlay begins {float(before):.3f} s before its first detections: "
-                "a copy can begin at a key frame only"
+                f"the overlay begins {float(before):.3f} s before its first detections, because a "
+                "copy can only begin at a key frame"
             )
         if self._copying.refused:
             self._notes.append(
@@ -360,7 +362,7 @@ class _File:
             )
         if self._copying.broken:
             self._notes.append(
-                f"the overlay ends where the source can no longer be read ({self._copying.broken})"
+                f"the overlay ends where the source became unreadable ({self._copying.broken})"
             )
 
     def stop(self) -> None:

@@ -99,14 +99,14 @@ def decode_row(line: bytes, ms: int, names: tuple[str, ...]) -> Row | None:
         raise ValueError(str(error)) from error
     count, rest = divmod(len(packed), BYTES_EACH)
     if rest:
-        raise ValueError("half a detection")
+        raise ValueError("an incomplete detection")
     ids = np.frombuffer(packed, "<i4", count).astype(np.int64)
     scores = np.frombuffer(packed, "<f4", count, 4 * count).astype(np.float32)
     boxes = np.frombuffer(packed, "<f4", 4 * count, 8 * count).astype(np.float32).reshape(-1, 4)
     if not (np.isfinite(boxes).all() and np.isfinite(scores).all() and (ids >= 0).all()):
-        raise ValueError("numbers that are none")
+        raise ValueError("invalid numbers")
     if count and not 0 <= boxes.min() <= boxes.max() <= LARGEST_SIDE:
-        raise ValueError("a box outside any picture")
+        raise ValueError("a box outside the picture")
     return Row(ms, index, pts, Detections(boxes, scores, ids, names, cut))
 
 
@@ -143,7 +143,7 @@ class Overlay:
             if stream.type == "attachment" and stream.metadata.get("filename") == NAME
         ]
         if not found:
-            raise self._refusal("is no overlay of detect-video: it carries no detections")
+            raise self._refusal("is not an overlay of detect-video: it has no detections")
         try:
             data = bytes(found[0].data or b"")
             if len(data) > LARGEST_DESCRIPTION:
@@ -156,7 +156,7 @@ class Overlay:
         for stream in self._container.streams.subtitles:
             if is_of_an_overlay(stream):
                 return stream
-        raise self._refusal("its track of detections is gone")
+        raise self._refusal("its track of detections is missing")
 
     def rows(self) -> Iterator[Row]:
         """All rows, in the order of time. Read to the end, however damaged the rest is."""
@@ -184,13 +184,13 @@ class Overlay:
 def _describe(document: Any) -> Description:
     """Raises ValueError, TypeError and KeyError for what is no description."""
     if document["schema"] != SCHEMA:
-        raise ValueError(f"schema {document['schema']}, and this program reads {SCHEMA}")
+        raise ValueError(f"schema {document['schema']}, but this version reads {SCHEMA}")
     names, drawing = document["names"], document["drawing"]
     if not all(isinstance(name, str) for name in names) or not isinstance(drawing, dict):
-        raise ValueError("names or drawing are of another type")
+        raise ValueError("the names or the drawing have a wrong type")
     size, shift = (int(document["width"]), int(document["height"])), int(document["shift"])
     if not 0 < min(size) <= max(size) <= LARGEST_SIDE or abs(shift) > LARGEST_TICKS:
-        raise ValueError("its size or its times are those of no video")
+        raise ValueError("its size or its times are invalid")
     return Description(
         source=str(document["source"]),
         time_base=_ratio(document["time_base"]),
@@ -207,5 +207,5 @@ def _describe(document: Any) -> Description:
 def _ratio(pair: Any) -> tuple[int, int]:
     above, below = (int(number) for number in pair)
     if not 0 < min(above, below) <= max(above, below) < 1 << 31:
-        raise ValueError(f"{above}/{below} is no rate")
+        raise ValueError(f"{above}/{below} is not a frame rate")
     return above, below

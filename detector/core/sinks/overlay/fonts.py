@@ -26,8 +26,8 @@ TRUETYPE, OPENTYPE, TEXT = (
 )
 LATO_LARGER = 1.17  # it is narrower than DejaVu Sans
 MISSING = (
-    "no font is attached, so players draw the labels in a font of their own: "
-    "pip install 'detect-video[overlay]', or give --font FILE"
+    "no font is attached, so players choose their own for the labels; pip install "
+    "'detect-video[overlay]', or give --font FILE"
 )
 
 

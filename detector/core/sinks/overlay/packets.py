@@ -93,7 +93,7 @@ class SourceCopy:
         stream = pictures[0] if wanted is None else self.container.streams[wanted]
         if self.videos > 1:
             others = counted(self.videos - 1, "other video track", "is")
-            self.notes.append(f"{others} not in the overlay")
+            self.notes.append(f"{others} not copied into the overlay")
         if (why := _refusal(stream)) is not None:
             raise UnfitError(f"its video cannot be copied into Matroska: {why}")
         return stream
@@ -108,7 +108,7 @@ class SourceCopy:
                 kept.append(stream)
                 continue
             what = "sound" if stream.type == "audio" else "a subtitle track"
-            self.notes.append(f"{what} cannot be copied into Matroska and was left out: {why}")
+            self.notes.append(f"{what} cannot be copied into Matroska and was omitted: {why}")
         return kept
 
     def scan(self, most: int | None = None) -> Scan:
@@ -173,9 +173,11 @@ class _Checked:
     def add(self, packet: Any) -> None:
         pts, dts = packet.pts, packet.dts
         if pts is None:
-            raise UnfitError("its packets carry no times, as in AVI with B-frames or raw streams")
+            raise UnfitError(
+                "its packets have no time stamps, as in AVI with B-frames or raw streams"
+            )
         if packet.has_sidedata("new_extradata"):
-            raise UnfitError(f"its codec changes its parameters at {self._at(pts)}")
+            raise UnfitError(f"its codec parameters change at {self._at(pts)}")
         if dts is not None:
             if self._dts is not None and dts < self._dts:
                 raise UnfitError(f"its clock is set back at {self._at(pts)}")
@@ -196,7 +198,7 @@ class _Checked:
         for pts in sorted(self._hidden):
             if self._shown is not None and self.last is not None and self._shown < pts < self.last:
                 raise UnfitError(
-                    f"its edit list cuts out pictures at {self._at(pts)}, and a copy shows them"
+                    f"its edit list hides pictures at {self._at(pts)}, which a copy would show"
                 )
 
     def _at(self, pts: int) -> str:

@@ -87,14 +87,12 @@ class VideoSink(Sink):
         worst, crf = format.worst_crf, options.get("crf")
         given = [name for name in ("quality", "preset", "crf") if options.get(name) is not None]
         if "quality" in given and len(given) > 1:
-            raise UsageError(
-                f"--quality and --{given[1]} both say how the video is encoded; leave one out"
-            )
+            raise UsageError(f"--quality and --{given[1]} both set the encoding; omit one")
         for name in given:
             if worst is None:
                 raise UsageError(
-                    f"--{name} means nothing in a {suffix} ({format.name}); leave it out, or write "
-                    "a .mp4 or .webm"
+                    f"--{name} does not apply to {suffix} ({format.name}); omit it, or write a "
+                    ".mp4 or .webm"
                 )
         _check_encoder(suffix, format, options)
         if options.get("encoder") == "svtav1":
@@ -123,7 +121,7 @@ class VideoSink(Sink):
         super().__init__(path)
         if self.path.suffix.lower() not in FORMATS:
             raise UsageError(
-                f"a video cannot be called {self.path.name}; end its name in {', '.join(FORMATS)}"
+                f"{self.path.name} is not the name of a video; end it in {', '.join(FORMATS)}"
             )
         given = {"quality": quality, "preset": preset, "crf": crf}
         self.check_options(self.path.suffix, {**given, "encoder": encoder})
@@ -181,7 +179,7 @@ class VideoSink(Sink):
         if self._clips is not None:
             if not sent:
                 self.abort()
-                self.notes.append("nothing was detected, so there is no video")
+                self.notes.append("nothing was detected, so no video was written")
                 return None
             if self._clips.shortened:
                 self.notes.append(
@@ -189,7 +187,7 @@ class VideoSink(Sink):
                     "save memory"
                 )
         if not sent:
-            raise OutputError(f"cannot write {self.path}: no frame came, so there is no video")
+            raise OutputError(f"cannot write {self.path}: the source gave no frame")
         with output_errors(self.path, self._file.errors):
             self._file.finish()
             arrived = self._file.count_packets()
@@ -227,8 +225,7 @@ def _check_encoder(suffix: str, format: Format, options: Mapping[str, Any]) -> N
     if name not in format.encoders:
         others = ", ".join(one for one, known in FORMATS.items() if name in known.encoders)
         raise UsageError(
-            f"--encoder {name}: no {suffix} ({format.name}) is written with it; leave it out, or "
-            f"write {others}"
+            f"--encoder {name} cannot write {suffix} ({format.name}); omit it, or write {others}"
         )
     if name != "x264" and options.get("preset") is not None:
         raise UsageError(
@@ -239,5 +236,5 @@ def _check_encoder(suffix: str, format: Format, options: Mapping[str, Any]) -> N
     if (reason := why_not(name)) is not None:
         cure = "" if (known := cure_of(name, reason)) is None else f"; {known}"
         raise OutputError(
-            f"--encoder {name} does not run here: {reason}{cure}; without --encoder it is x264"
+            f"--encoder {name} does not run here: {reason}{cure}; omit --encoder to use x264"
         )

@@ -79,7 +79,7 @@ class CarriedTrack:
         self.copied = source.type == "subtitle"
         if not self.copied:
             if source.codec_context is None:
-                raise ValueError("nothing here can decode it")
+                raise ValueError("there is no decoder for it")
             self.copied = source.codec_context.codec.canonical_name in rules.copied
         self._encodes = not self.copied
         self.stream = self._copy_stream(output) if self.copied else self._new_stream(output)
@@ -215,7 +215,6 @@ def count_channels(source: Any) -> int:
     # 7.1.
     if " channels (" in layout.name:
         raise ValueError(
-            f"{layout.name} cannot be mixed down here; "
-            "make a copy in stereo: ffmpeg -i IN -ac 2 COPY"
+            f"{layout.name} cannot be mixed down; make a copy in stereo: ffmpeg -i IN -ac 2 COPY"
         )
     return int(layout.nb_channels)

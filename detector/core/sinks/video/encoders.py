@@ -30,12 +30,11 @@ CURES = {
 }
 # What FFmpeg says of a driver that is there, and what that means.
 NVENC_CURES = {
-    "libnvidia-encode": "the driver is here without its encoder; in a container, start it with "
+    "libnvidia-encode": "the driver lacks its encoder; in a container, start it with "
     "NVIDIA_DRIVER_CAPABILITIES=all",
-    "unsupported device": "this GPU has no encoder, as some data-centre cards (A100, H100)",
+    "unsupported device": "this GPU has no encoder, like some data-centre cards (A100, H100)",
     "OpenEncodeSession": "all sessions of this GPU's encoder are taken, or it has none",
-    "No capable devices": "no GPU here has an encoder: some data-centre cards (A100, H100) have "
-    "none",
+    "No capable devices": "no GPU here has an encoder: data-centre cards (A100, H100) have none",
 }
 
 
@@ -166,4 +165,4 @@ def why_not(name: str) -> str | None:
         return f"FFmpeg cannot open {kind.encoder} ({why})"
     finally:
         av.logging.set_level(level)
-    return None if packets else f"{kind.encoder} gave nothing"
+    return None if packets else f"{kind.encoder} wrote nothing"

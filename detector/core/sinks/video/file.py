@@ -55,7 +55,7 @@ class VideoFile:
         if self._wants_tracks and self.sound is None:
             self._wants_tracks = False
             what = "sound" if info.has_audio else "subtitles"
-            self.notes.append(f"{path.suffix} holds no {what}: it was left out")
+            self.notes.append(f"{path.suffix} cannot hold {what}: it was omitted")
         if self._wants_tracks:
             for track in info.tracks:
                 track.want()
@@ -175,7 +175,7 @@ class VideoFile:
         if (left := [key for key in tags if key not in held]) and not self._said_tags:
             self._said_tags = True
             self.notes.append(
-                f"{self._path.suffix} has no place for {', '.join(left)} of the source: left out"
+                f"{self._path.suffix} cannot hold {', '.join(left)} of the source: omitted"
             )
 
     def _mux_tracks(self) -> None:
@@ -198,7 +198,7 @@ class VideoFile:
             self.notes += self._tracks.finish(self._container)
         if self.stamps.replaced:
             self.notes.append(
-                f"{self.stamps.replaced} time stamps stood still or jumped and were replaced"
+                f"{self.stamps.replaced} time stamps repeated or jumped and were replaced"
             )
         if self.stamps.shortened:
             self.notes.append(

@@ -59,7 +59,7 @@ class GifFile(VideoFile):
         super().finish()
         if self._left_out:
             self.notes.append(
-                f"{counted(self._left_out, 'frame', 'was')} left out: a GIF shows at most 50 a "
+                f"{counted(self._left_out, 'frame', 'was')} skipped: a GIF shows at most 50 per "
                 "second"
             )
 

@@ -127,7 +127,7 @@ def _read_orders(parts: Sequence[Path], watch: Callable[[], None]) -> list[list[
             parameters.add(bytes(stream.codec_context.extradata or b""))
         ranks = {pts: rank for rank, pts in enumerate(sorted(pts for pts, _ in packets))}
         if not packets or not packets[0][1] or len(ranks) < len(packets):
-            raise UnjoinableError("a part of the video does not begin with a key frame of its own")
+            raise UnjoinableError("a part of the video does not begin with its own key frame")
         orders.append([ranks[pts] for pts, _ in packets])
         if orders[-1][0]:
             raise UnjoinableError("a part of the video begins with an open GOP")

@@ -63,6 +63,6 @@ class PipedVideo(VideoSink):
         except self._file.errors as error:
             if getattr(error, "errno", None) not in GONE:
                 raise OutputError(
-                    f"cannot write to standard output: {error}; check where it is redirected to"
+                    f"cannot write to standard output: {error}; check where it is redirected"
                 ) from error
             self._stream.lose_reader()

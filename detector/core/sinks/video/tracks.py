@@ -70,7 +70,7 @@ class Tracks:
             kept = sorted(sound, key=_is_no_default)[: rules.most]
             left = ", ".join(describe(stream) for stream in sound if stream not in kept)
             self.notes.append(
-                f"{suffix} holds {counted(rules.most, 'track')} of sound: {left} was left out; "
+                f"{suffix} holds {counted(rules.most, 'track')} of sound: {left} was omitted; "
                 "write a .mp4 or .mkv to keep all"
             )
             sound = kept
@@ -82,7 +82,7 @@ class Tracks:
                 subtitles.append(stream)
                 continue
             self.notes.append(
-                f"{describe(stream)} was left out: {suffix} does not hold {_codec(stream)}"
+                f"{describe(stream)} was omitted: {suffix} cannot hold {_codec(stream)}"
             )
         return [*sound, *subtitles]
 

@@ -70,15 +70,15 @@ def opening_of(spec: str) -> Opening:
     scheme = scheme_of(spec)
     if scheme == "srt":
         raise SourceError(
-            "SRT cannot be read: FFmpeg in PyAV's package is built without it; "
-            "turn it into another stream (ffmpeg -i srt://... -c copy -f mpegts udp://127.0.0.1:P)"
+            "SRT cannot be read: FFmpeg in PyAV's package is built without it; convert it to "
+            "another stream (ffmpeg -i srt://... -c copy -f mpegts udp://127.0.0.1:P)"
         )
     if scheme in STORES:
-        raise SourceError(f"{scheme}:// is read by batch; type: detect-video batch ADDRESS -o OUT")
+        raise SourceError(f"only batch reads {scheme}://; use: detect-video batch ADDRESS -o OUT")
     if scheme not in OPENINGS:
         raise SourceError(
-            f"{scheme}:// is no address of a stream that can be read; "
-            f"the readable ones are {', '.join(sorted(OPENINGS))}"
+            f"{scheme}:// is not a supported kind of stream; use one of "
+            f"{', '.join(sorted(OPENINGS))}"
         )
     check_host(spec)
     return OPENINGS[scheme]
@@ -91,4 +91,4 @@ def check_host(spec: str) -> None:
     except ValueError as error:
         raise SourceError(f"the address is not valid: {error}; check host and port") from error
     if not parts.hostname and parts.scheme != "udp":
-        raise SourceError("the address names no host; give rtsp://HOST/PATH or the like")
+        raise SourceError("the address has no host; write it like rtsp://HOST/PATH")

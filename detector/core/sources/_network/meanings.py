@@ -40,23 +40,23 @@ def _meaning(error: BaseException, timed_out: bool) -> tuple[str, str]:
     if timed_out or isinstance(error, av.error.ExitError | av.error.TimeoutError):
         return SILENCE, "the camera did not answer in time; check that it is on, and the port"
     if isinstance(error, av.error.HTTPUnauthorizedError | av.error.HTTPForbiddenError):
-        return LOGIN, "the camera refuses user or password; check both in the address"
+        return LOGIN, "the camera rejects the user or password; check both in the address"
     if isinstance(error, av.error.HTTPNotFoundError):
-        return NOT_FOUND, "there is no such stream on the camera; check the path of the address"
+        return NOT_FOUND, "the camera has no such stream; check the path of the address"
     if isinstance(error, av.error.ConnectionRefusedError):
         return REFUSED, "nothing listens at this port; check that the camera is on, and the port"
     if isinstance(error, av.error.DecoderNotFoundError):
-        return CODEC, "there is no decoder for its codec; set the camera to H.264, H.265 or MJPEG"
+        return CODEC, "its codec is not supported; set the camera to H.264, H.265 or MJPEG"
     if isinstance(error, av.error.ProtocolNotFoundError | av.error.DemuxerNotFoundError):
-        return OTHER, "the stream leads to a kind of address or file that may not be opened here"
+        return OTHER, "the stream refers to a kind of address or file that may not be opened here"
     if number in _UNREACHABLE:
-        return UNREACHABLE, "no way leads to this host; check the network and the address"
+        return UNREACHABLE, "there is no route to this host; check the network and the address"
     if isinstance(error, av.error.HTTPServerError):
-        return OTHER, "the camera reports an error of its own (HTTP 5xx); restart it"
+        return OTHER, "the camera failed (HTTP 5xx); restart it"
     if isinstance(error, av.error.ConnectionResetError | av.error.BrokenPipeError):
-        return GONE, "the camera closed the connection; it is tried again"
+        return GONE, "the camera closed the connection; retrying"
     if isinstance(error, av.error.InvalidDataError):
-        return OTHER, "the answer is no stream that can be read; check port and path"
+        return OTHER, "the answer is not a readable stream; check port and path"
     if number == errno.EIO:
         return OTHER, "it cannot be opened; check host and path of the address"
     said = getattr(error, "strerror", None) or type(error).__name__
@@ -69,7 +69,7 @@ UNDECODED = Meaning(
 )
 NOT_NOW = Meaning(
     OTHER,
-    "FFmpeg's log cannot be watched now (this process reads a file too, or has logging disabled), "
-    "so its password might be sent to another host unseen",
+    "FFmpeg's log cannot be watched now (this process also reads a file, or disabled logging), so "
+    "the password might leak to another host unnoticed",
 )
-NO_VIDEO = Meaning(CODEC, "there is no video in it; check the path of the address")
+NO_VIDEO = Meaning(CODEC, "it has no video; check the path of the address")

@@ -174,11 +174,11 @@ def _not_for_opencv(path: str, container: Any, stream: Any, first: Any, sized: b
     if stream.index != container.streams.video[0].index:
         return "opencv would read another track"  # and cannot be told otherwise
     if not sized and first is not None:
-        return "its beginning does not say how large its pictures are: opencv makes none"
+        return "its beginning does not state the size of its pictures, so opencv decodes none"
     if _is_interlaced(stream, first):
         # swscale refuses them ("Cannot convert interlaced to progressive frames"), cv2 does not
         # look: it hands out what was in the buffer. Seen with OpenCV 5.0.0, FFmpeg 8.
-        return "interlaced: opencv hands out black frames"
+        return "interlaced: opencv returns black frames"
     return ""
 
 
@@ -239,8 +239,8 @@ def _why(path: str, error: Exception) -> str:
         return f"cannot be read ({problem.strerror})"
     if not head and path == STANDARD_INPUT:
         if standard_input().stopped():
-            return "nothing came from standard input before the run was stopped; run it again"
-        return "standard input is empty (0 bytes); does the program write that sends to it?"
+            return "nothing arrived on standard input before the run was stopped; run it again"
+        return "standard input is empty (0 bytes); check the program that writes to it"
     if not head:
         return "the file is empty (0 bytes); copy or record it again"
     if head[4:8] == b"ftyp":
@@ -249,19 +249,19 @@ def _why(path: str, error: Exception) -> str:
             "or rebuild it from an intact file of the same camera (untrunc)"
         )
     if head.startswith(b"#EXTM3U") and path == STANDARD_INPUT:
-        return "it holds a playlist, which opens nothing from a pipe; give the playlist as a file"
+        return "a playlist cannot be read from a pipe; give it as a file"
     if head.startswith(b"#EXTM3U"):
         return (
-            "nothing that this playlist names can be opened: the network never is, from a file; "
-            "give the address of the stream itself (http://HOST/NAME.m3u8)"
+            "nothing in this playlist can be opened (a playlist in a file may not open the "
+            "network); give the address of the stream itself (http://HOST/NAME.m3u8)"
         )
     if head.isascii() and not any(byte < 32 and byte not in b"\t\r\n\f" for byte in head):
-        return "it holds text, not video; give a video file, a picture or a folder of pictures"
+        return "it is text, not video; give a video file, a picture or a folder of pictures"
     reason = getattr(error, "strerror", None) or str(error)
     if path == STANDARD_INPUT:
         return (
-            f"FFmpeg cannot read it ({reason}); raw video (-f rawvideo) has no header that says "
-            "its size: send it with -f matroska"
+            f"FFmpeg cannot read it ({reason}); raw video (-f rawvideo) has no header with its "
+            "size; send it with -f matroska"
         )
     return (
         f"FFmpeg cannot read it ({reason}); check it with ffprobe, or convert it with ffmpeg first"
@@ -282,7 +282,8 @@ def no_frame(video: Video, refused: int) -> SourceError:
     info = video.info
     if not video.decodable:
         return SourceError(
-            f"{info.path}: no decoder for its codec here; convert it first: ffmpeg -i IN OUT.mp4"
+            f"{info.path}: there is no decoder for its codec; convert it with a full FFmpeg: "
+            "ffmpeg -i IN OUT.mp4"
         )
     what = f"{info.codec} {info.width}x{info.height}"
     return SourceError(

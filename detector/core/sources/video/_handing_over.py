@@ -39,9 +39,9 @@ class HandingOver(SteppingSource):
     def note_handing_over(self, stopped: str, found: bool, how: str = "") -> None:
         """``stopped``: why the first reader ended. ``how``: the way in which PyAV reads."""
         if found:
-            self.notes.append(f"{stopped}; PyAV reads on from there{how}")
+            self.notes.append(f"{stopped}; PyAV continues from there{how}")
         else:
-            self.notes.append(f"{stopped}; PyAV decoded it again and found no further frame")
+            self.notes.append(f"{stopped}; PyAV found no further frame either")
 
     def grabbed_pts(self) -> int:
         return super().grabbed_pts() if self._rest is None else self._rest.grabbed_pts()

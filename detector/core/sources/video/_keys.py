@@ -25,8 +25,8 @@ LONGEST_SIZE = 8  # bytes of an OBU's own size
 
 
 class Promise(Enum):
-    CLEAN = "all that is stored behind it is the same, whatever was before"
-    OPEN = "all that is shown from it on is the same; its leading pictures are not"
+    CLEAN = "everything stored after it decodes the same, whatever came before"
+    OPEN = "everything shown from it on decodes the same, but its leading pictures do not"
     NONE = "nothing"
 
 

@@ -87,7 +87,7 @@ class ListedSource(AvSource):
         end_s = float((self.pts - info.start_pts + self.video.ticks) * info.time_base)
         if end_s < stated_s - MAY_LACK_S:
             self.note_damage(
-                f"the video ends at {end_s:.1f} of {stated_s:.1f} s: its server did not send the "
+                f"the video ends at {end_s:.1f} of {stated_s:.1f} s: the server did not send the "
                 "rest"
             )
 

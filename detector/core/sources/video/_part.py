@@ -44,7 +44,7 @@ class PartSource(Source):
         """``source`` is fresh, and closed with this one. Raises SourceError where it has no such
         frames, or cannot be narrowed."""
         if not isinstance(source, OpenCVSource | AvSource):
-            raise SourceError(f"{source.info.path}: is no video file, so it has no parts")
+            raise SourceError(f"{source.info.path}: is not a video file, so it has no parts")
         self._source = source
         self.info, self.counts, self.notes = source.info, source.counts, source.notes
         self.decoder, self.pixels, self.no_planes = source.decoder, source.pixels, source.no_planes

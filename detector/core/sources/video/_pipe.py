@@ -84,8 +84,8 @@ class PipedSource(AvSource):
         self._demuxing = self._demux_all()
         self._read_on = False
         self.notes.append(
-            "standard input was read as it came: what packets and frames say was checked, the size "
-            "and the index of its container were not"
+            "standard input was read as a stream: packets and frames were checked, but not the "
+            "size and index of its container"
         )
 
     @classmethod
@@ -154,7 +154,7 @@ class PipedSource(AvSource):
     def close(self) -> None:
         if (lost := sum(track.lost for track in self._tracks)) and not self._closed:
             self.notes.append(
-                f"{counted(lost, 'packet')} of the sound did not come through: it lies too far "
-                "from its pictures"
+                f"{counted(lost, 'packet')} of the sound were lost: they are stored too far from "
+                "the pictures"
             )
         super().close()

@@ -33,8 +33,8 @@ def rate_of(
     if not is_raw(container):
         if wanted is not None:
             raise UsageError(
-                f"{path}: --rate is for raw streams, which have no clock; this file "
-                f"({container.format.name.split(',')[0]}) has one: leave --rate out"
+                f"{path}: --rate is for raw streams without a clock; this file "
+                f"({container.format.name.split(',')[0]}) has one, so omit --rate"
             )
         return _rate_by_clock(stream), ""
     if wanted is not None:
@@ -46,8 +46,8 @@ def rate_of(
     if stated and stated <= MOST_FPS:
         return Fraction(stated), ""
     return DEFAULT_FPS, (
-        f"the stream states no frame rate, so times are counted at {DEFAULT_FPS} frames a second, "
-        "which is a guess; --rate N gives the right one"
+        f"the stream states no frame rate, so {DEFAULT_FPS} frames per second are assumed; give "
+        "the right rate with --rate N"
     )
 
 

@@ -161,9 +161,9 @@ def survey_packets(
     """
     demuxer = video.names_in_log[0]
     if not any(name in demuxer for name in CONTAINERS):
-        raise DoubtError(f"a place in it cannot be found by time ({demuxer.split(',')[0]})")
+        raise DoubtError(f"its container cannot seek by time ({demuxer.split(',')[0]})")
     if not (video.dated and video.decodable):
-        raise DoubtError("its pictures have no time stamps, or nothing here decodes them")
+        raise DoubtError("its pictures have no time stamps, or there is no decoder for them")
     if video.complaint:
         raise DoubtError(f"its structure is damaged: {video.complaint}")
     if video.not_for_opencv:
@@ -187,7 +187,7 @@ def survey_packets(
             raise DoubtError(f"its structure is damaged: {heard[0][1]}")
     shown = array("q", sorted(seen.shown))
     if any(pts == following for pts, following in pairwise(shown)):
-        raise DoubtError("two of its pictures have one time stamp")
+        raise DoubtError("two of its pictures have the same time stamp")
     return Survey(shown, seen.keys, seen.shown, bytes(seen.spare), seen.packets)
 
 
@@ -202,7 +202,7 @@ class _Seen:
         extradata = context.extradata or b""
         self._codec, self._rule = codec, PictureRule(codec, extradata)
         if not self._rule.knows:
-            raise DoubtError(f"the packets of {codec} do not tell what they show")
+            raise DoubtError(f"{codec} packets do not say which picture they show")
         self._key_reader = KeyReader(codec, self._rule, extradata)
         self._latest: int | None = None
 
@@ -215,15 +215,15 @@ class _Seen:
         pts, latest = packet.pts, self._latest
         self.packets += 1
         if pts is None:
-            raise DoubtError("a packet of it has no time stamp")
+            raise DoubtError("a packet has no time stamp")
         if packet.is_corrupt or not self._rule.is_sound(packet):
-            raise DoubtError("a packet of it is damaged")
+            raise DoubtError("a packet is damaged")
         # Matroska stores no dts, and FFmpeg does not know the first ones.
         dts = min(pts, pts if latest is None else latest) if packet.dts is None else packet.dts
         if pts < dts:
             raise DoubtError("its time stamps contradict each other")
         if self._key_reader.changes_parameters(packet):
-            raise DoubtError("its codec changes its parameters on the way")
+            raise DoubtError("its codec parameters change midway")
         if not self._shows(packet):
             return
         if packet.is_keyframe:
@@ -243,7 +243,7 @@ class _Seen:
         if key.promise is Promise.CLEAN and self._codec in REORDERING:
             key.promise = Promise.OPEN
         if key.promise is Promise.CLEAN or not earlier or pts < earlier[-1].pts:
-            raise DoubtError("a picture is shown before the key frame that it is stored behind")
+            raise DoubtError("a picture stored after a key frame is shown before it")
         key.leads = min(key.leads, pts)
 
     def _shows(self, packet: Any) -> bool:
@@ -253,10 +253,10 @@ class _Seen:
         if self._codec == "hevc":
             kinds = [first >> 1 & 63 for first in self._rule.nal_units(packet)]
             if any(kind in HEVC_BREAKS for kind in kinds):
-                raise DoubtError("its stream of pictures is broken off and begun anew on the way")
+                raise DoubtError("its video stream ends and starts again midway")
             # Behind the first key frame of a file these are lost; behind a later one, shown.
             if len(self.keys) > 1 and any(kind in HEVC_SKIPPED_LEADING for kind in kinds):
                 return True
         if not must_show and self._codec not in ("vp8", "vp9"):
-            raise DoubtError("a packet of it may show a picture or none")
+            raise DoubtError("a packet may or may not show a picture")
         return must_show

@@ -44,8 +44,8 @@ class Sparse:
     @property
     def note(self) -> str:
         return (
-            f"--stride {self.stride}: {self.share:.0%} of the frames were decoded; no frame that "
-            "was asked for is made with the others"
+            f"--stride {self.stride}: {self.share:.0%} of the frames were decoded; the requested "
+            "frames do not depend on the others"
         )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from detector.core.errors.holding import open_object
 from detector.core.errors.text import counted
 
-CUT_OFF = "the file is shorter than its own structure says: its end was cut off"
+CUT_OFF = "the file is shorter than its structure says: its end is missing"
 BROKEN = "the structure of the file is damaged"
 
 READ_BYTES = 1 << 16
@@ -105,9 +105,9 @@ def find_damage(container: Any, stream: Any, demuxed: Demuxed) -> str:
     else:
         found.append(find_damaged_bytes(container, demuxed))
     if "mov" in container.format.name and _is_disordered(stream, demuxed):
-        found.append("the stored order of its pictures is impossible")
+        found.append("its pictures are stored in an impossible order")
     if demuxed.gaps:
-        found.append(f"data are missing in {counted(demuxed.gaps, 'place')}")
+        found.append(f"data is missing in {counted(demuxed.gaps, 'place')}")
     if not is_piped and (lost := _count_unread(container, stream, demuxed)):
         found.append(
             f"{counted(lost, 'picture')} of its index {'is' if lost == 1 else 'are'} missing"

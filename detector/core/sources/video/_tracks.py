@@ -48,8 +48,9 @@ def choose_track(path: str, container: Any, wanted: int | None) -> tuple[Any, st
         raise _no_video(path, container)
     if wanted is not None and wanted > len(tracks):
         raise UsageError(
-            f"{path}: --video-track {wanted}, and it has {counted(len(tracks), 'video track')}"
-            f"{_listing(tracks)}; give 1{'' if len(tracks) == 1 else f' to {len(tracks)}'}"
+            f"{path}: --video-track {wanted}: it has "
+            f"{counted(len(tracks), 'video track')}{_listing(tracks)}; give "
+            f"1{'' if len(tracks) == 1 else f' to {len(tracks)}'}"
         )
     chosen = best_track(tracks) if wanted is None else tracks[wanted - 1]
     if len(tracks) == 1:
@@ -58,9 +59,9 @@ def choose_track(path: str, container: Any, wanted: int | None) -> tuple[Any, st
     others = "; ".join(
         f"{at} is {_describe(one)}" for at, one in enumerate(tracks, 1) if one is not chosen
     )
-    how = "as --video-track says" if wanted is not None else "--video-track N takes another"
+    how = "chosen by --video-track" if wanted is not None else "use --video-track N for another"
     return chosen, (
-        f"video track {number} of {len(tracks)} is read ({_describe(chosen)}); {others}; {how}"
+        f"video track {number} of {len(tracks)} is used ({_describe(chosen)}); {others}; {how}"
     )
 
 
@@ -113,7 +114,5 @@ def _listing(tracks: list[Any]) -> str:
 
 def _no_video(path: str, container: Any) -> SourceError:
     kinds = {"a cover picture" if one.type == "video" else one.type for one in container.streams}
-    found = ", ".join(sorted(kinds)) or "no stream at all"
-    return SourceError(
-        f"{path}: no video stream in it (found: {found}); give a file that has pictures"
-    )
+    found = ", ".join(sorted(kinds)) or "nothing"
+    return SourceError(f"{path}: no video stream in it (found: {found}); give a file with video")

@@ -142,8 +142,8 @@ class AvSource(SteppingSource):
         if not self._said_turned:
             self._said_turned = True
             self.notes.append(
-                f"a picture says that it is turned by {degrees} degrees, the first one by "
-                f"{self.video.rotation}: all were read as the first"
+                f"a picture is marked as turned by {degrees} degrees, the first one by "
+                f"{self.video.rotation}: all were turned like the first"
             )
 
     def _note_size(self, width: int, height: int) -> None:
@@ -151,8 +151,8 @@ class AvSource(SteppingSource):
         self._said_size = True
         since, first = float(self.pts * self.info.time_base), self._stored_size()
         note = (
-            f"from {since:.3f} s on there are pictures of {width}x{height}, the first is "
-            f"{first[0]}x{first[1]}: all were scaled to that, and boxes are in its pixels"
+            f"from {since:.3f} s on pictures are {width}x{height}, but the first is "
+            f"{first[0]}x{first[1]}: all were scaled to that size, in whose pixels boxes are"
         )
         if note not in self.notes:  # of the reader from which this one takes over
             self.notes.append(note)
@@ -195,7 +195,7 @@ class AvSource(SteppingSource):
                     self._demuxed.add(packet)
                     yield packet
         except av.error.FFmpegError as error:
-            self.note_damage(f"the data stops before its end ({error.strerror})")
+            self.note_damage(f"the data ends early ({error.strerror})")
 
     def note_damage(self, what: str) -> None:
         """Of the file, not of a picture."""

@@ -28,11 +28,11 @@ def open(
     """cv2 alone, whatever happens. Raises SourceError when cv2 gives no frame."""
     source = OpenCVSource(probe(path, choice), stride, frames)
     if pixels != "bgr":
-        source.no_planes = "opencv gives nothing else"
+        source.no_planes = "opencv returns nothing else"
     if source.hold_first():
         return source
     source.close()
-    why = source.video.not_for_opencv or f"opencv reads no frame of it (codec {source.info.codec})"
+    why = source.video.not_for_opencv or f"opencv cannot decode it (codec {source.info.codec})"
     raise SourceError(f"{path}: {why}; use --decoder auto or --decoder av")
 
 
@@ -151,7 +151,7 @@ class OpenCVSource(SteppingSource):
         """
         heard = self._complaints.take()
         if not self.counts.damaged:
-            self.notes.append(f"opencv's FFmpeg: {heard[0][1]}; --decoder auto says more")
+            self.notes.append(f"opencv's FFmpeg: {heard[0][1]}; --decoder auto gives details")
         demuxer = self.video.names_in_log[0]
         self.counts.ended_early |= any(who == demuxer for who, _ in heard)
         self.counts.corrupt += any(who != demuxer for who, _ in heard)
@@ -167,7 +167,7 @@ class OpenCVSource(SteppingSource):
         if check.reason:
             self.notes.append(
                 f"opencv stopped after {counted(self.grabbed, 'frame')} ({check.reason}); "
-                "--decoder auto reads on"
+                "--decoder auto would continue"
             )
         return False
 

@@ -118,7 +118,7 @@ def choose_provider(asked: str) -> str:
     """
     if asked != "auto":
         if asked not in PROVIDERS:
-            raise UsageError(f"--device-memory {asked}: there are auto, {', '.join(PROVIDERS)}")
+            raise UsageError(f"--device-memory {asked}: give auto, {', '.join(PROVIDERS)}")
         if reason := why_unusable(asked):
             raise EngineError(
                 f"--device-memory {asked}: {reason}; install it with: {INSTALL[asked]}"
@@ -130,7 +130,7 @@ def choose_provider(asked: str) -> str:
         if why_unusable(name) is None:
             return name
     cures = " or ".join(INSTALL[name] for name in ("cuda-python", "pycuda", "torch"))
-    raise EngineError(f"engine trt: nothing to allocate GPU memory with; install one: {cures}")
+    raise EngineError(f"engine trt: no library to allocate GPU memory; install one: {cures}")
 
 
 def open_memory(name: str, device: int) -> DeviceMemory:

@@ -64,8 +64,8 @@ def _note() -> tuple[str, ...]:
     if numbers >= RELEASES_GIL:
         return ()
     return (
-        f"cuda-python {found} holds the interpreter while it waits for the GPU, so that requests, "
-        "reading and writing take turns; pip install -U 'cuda-python>=12.9.1'",
+        f"cuda-python {found} holds Python's global lock while it waits for the GPU, so requests, "
+        "reading and writing cannot overlap; pip install -U 'cuda-python>=12.9.1'",
     )
 
 

@@ -147,8 +147,8 @@ class Archive:
         size = self._entries[f"{self._prefix}{PICKLE}"].file_size
         if size > MAX_PICKLE:
             raise ModelError(
-                f"{self.path}: its {PICKLE} has {size >> 20} MB; no checkpoint of a network needs "
-                "that much; download it again"
+                f"{self.path}: its {PICKLE} takes {size >> 20} MB, more than any checkpoint needs; "
+                "download it again"
             )
         return self._read(PICKLE)
 
@@ -210,8 +210,8 @@ class Archive:
         ]
         if len(found) != 1:
             raise ModelError(
-                f"{self.path}: a zip file, but no checkpoint: "
-                f"it holds {len(found)} entries {PICKLE}, not 1"
+                f"{self.path}: a zip file, but not a checkpoint: it holds {len(found)} entries "
+                f"called {PICKLE}, not 1"
             )
         return found[0]
 
@@ -244,9 +244,9 @@ def _refuse_what_is_no_zip(path: Path) -> None:
         return
     if start.startswith(b"\x80") or start[257:262] == b"ustar":
         raise ModelError(
-            f"{path}: saved in torch's old format (before 1.6), which is not read; if you trust "
-            "the file, convert it with torch: "
-            f"torch.save(torch.load('{path.name}', weights_only=False), 'new.pt')"
+            f"{path}: saved in torch's old format (before 1.6), which detect-video does not read; "
+            f"if you trust the file, convert it with torch: torch.save(torch.load('{path.name}', "
+            "weights_only=False), 'new.pt')"
         )
-    what = mistaken_for(start) or "is no checkpoint: not a zip file as torch.save writes it"
+    what = mistaken_for(start) or "is not a checkpoint: torch.save writes zip files"
     raise ModelError(f"{path}: {what}; download it again")

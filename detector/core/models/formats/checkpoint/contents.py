@@ -63,7 +63,7 @@ def contents_of(loaded: Any, origin: str) -> Contents:
         if len(tensors) == len(model):
             return contents_of_tensors(tensors, origin)
     raise ModelError(
-        f"{origin}: holds no network: wanted a model or a state dict, alone or as ema, model or "
+        f"{origin}: holds no network; expected a model or a state dict, alone or as ema, model or "
         f"state_dict; found {_outline(loaded)}"
     )
 
@@ -93,9 +93,8 @@ def contents_of_tensors(tensors: Mapping[str, Tensor], origin: str) -> Contents:
     prefix = _prefix(tensors)
     if prefix is None:
         raise ModelError(
-            f"{origin}: its tensors are not those of YOLOv5 or YOLOv7, whose names begin with "
-            f"model.0; the first is {ascii(next(iter(tensors), ''))[:80]}; "
-            "export the model to ONNX instead"
+            f"{origin}: not a YOLOv5 or YOLOv7 checkpoint: their tensor names begin with model.0, "
+            f"this one with {ascii(next(iter(tensors), ''))[:80]}; export the model to ONNX instead"
         )
     named = {
         name.removeprefix(prefix): tensor

@@ -237,7 +237,7 @@ class Unpickler(pickle.Unpickler):
             and pid[0] == "storage"
             and isinstance(pid[1], StorageKind)
         ):
-            raise pickle.UnpicklingError("a persistent id that is no storage")
+            raise pickle.UnpicklingError("a persistent id that is not a storage")
         _, kind, key, _, stored = pid
         if not (
             isinstance(key, str) and KEY.fullmatch(key) and type(stored) is int and stored >= 0
@@ -245,9 +245,7 @@ class Unpickler(pickle.Unpickler):
             raise pickle.UnpicklingError("a storage without key or size")
         found, wanted = self._archive.storage_bytes(key), stored * item_bytes(kind.kind)
         if found < wanted:
-            raise pickle.UnpicklingError(
-                f"storage {key} holds {max(found, 0)} bytes, {wanted} were promised"
-            )
+            raise pickle.UnpicklingError(f"storage {key} holds {max(found, 0)} bytes, not {wanted}")
         return Storage(kind.kind, key, stored)
 
     def _tensor(self, storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> Tensor:
@@ -304,7 +302,7 @@ def refuse_other_names(archive: Archive, names: set[tuple[str, str]]) -> None:
         more = f" and {len(strangers) - SHOWN_NAMES} more" if len(strangers) > SHOWN_NAMES else ""
         listed = ", ".join(_quote(name) for name in strangers[:SHOWN_NAMES])
         raise ModelError(
-            f"{archive.path}: refused, nothing of it was run: its pickle names {listed}{more}, "
+            f"{archive.path}: refused before running any of it: its pickle names {listed}{more}, "
             "which no YOLOv5 or YOLOv7 checkpoint needs; download the file from its source again, "
             "or export the model to ONNX"
         )
@@ -355,7 +353,7 @@ def _read_names(data: bytes) -> Iterator[tuple[str, str]]:
         elif name == "STACK_GLOBAL":
             module_text, name_text = [None, None, *texts][-2:]
             if module_text is None or name_text is None:
-                raise ValueError(f"a name that is computed, at byte {at}")
+                raise ValueError(f"a computed name at byte {at}")
             yield module_text, name_text
         if name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
             place = len(memo) if name == "MEMOIZE" else int(str(argument))

@@ -99,8 +99,8 @@ def _numbers(request: ModelRequest, architecture: Architecture) -> tuple[list[Fi
     weights = request.weights or request.path.with_suffix(".weights")
     if request.weights is None and not weights.is_file():
         raise ModelError(
-            f"{request.path}: no {weights.name} beside it; "
-            "give --weights FILE or --random-weights SEED"
+            f"{request.path}: no {weights.name} next to it; give --weights FILE or "
+            "--random-weights SEED"
         )
     filters, data = read_weights(weights, architecture)
     return filters, hashlib.sha256(data).digest()

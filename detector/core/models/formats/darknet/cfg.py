@@ -116,7 +116,7 @@ def parse_cfg(text: str, path: str) -> tuple[list[Section], list[str]]:
             continue
         warnings += _key(path, number, line, sections)
     if not sections:
-        raise ModelError(f"{path}:1: no [section] in this file, so it is no darknet cfg")
+        raise ModelError(f"{path}:1: no [section] in this file, so it is not a darknet cfg")
     return sections, warnings
 
 
@@ -138,7 +138,7 @@ def _key(path: str, number: int, line: str, sections: list[Section]) -> list[str
         )
     if not sections:
         raise ModelError(
-            f"{path}:{number}: {quote(key)}= stands before the first [section]; begin with [net]"
+            f"{path}:{number}: {quote(key)}= comes before the first [section]; begin with [net]"
         )
     values = sections[-1].values
     if key not in values:
@@ -148,6 +148,6 @@ def _key(path: str, number: int, line: str, sections: list[Section]) -> list[str
     if first == value:
         return []
     return [
-        f"{path}:{number}: {key}={quote(value)} is ignored: "
-        f"{key}={quote(first)} of line {where} counts"
+        f"{path}:{number}: {key}={quote(value)} is ignored: line {where} already says "
+        f"{key}={quote(first)}"
     ]

@@ -202,7 +202,7 @@ def read_architecture(
         _warn_of_unknown_keys(section, kind, architecture)
         architecture.layers.append(layer)
     if not architecture.yolos:
-        raise net.error("no [yolo] section follows, so this network finds no boxes")
+        raise net.error("there is no [yolo] section, so this network finds no boxes")
     _check_stride(net, architecture.stride, (architecture.height, architecture.width), None)
     return architecture
 
@@ -381,8 +381,8 @@ def _strides(section: Section) -> tuple[int, int]:
 def _check_fits(section: Section, source: Layer, height: int, width: int) -> None:
     if height < 1 or width < 1:
         raise section.error(
-            f"[{section.name}] leaves nothing of its {source.size} input; "
-            "check size, stride and padding"
+            f"[{section.name}] makes an empty map from its {source.size} input; check size, stride "
+            "and padding"
         )
 
 
@@ -571,7 +571,7 @@ def _product(
         channels, height, width = wanted
         raise section.error(
             f"[{section.name}] multiplies layer {source.index}, {source.size}x{source.channels}, "
-            f"by layer {factors.index}, {factors.size}x{factors.channels}; wanted is "
+            f"by layer {factors.index}, {factors.size}x{factors.channels}; expected "
             f"{width}x{height}x{channels}",
             "from",
         )
@@ -650,11 +650,11 @@ def _anchors(section: Section) -> tuple[tuple[float, float], ...]:
             f"[yolo] needs anchors=W,H, W,H, ...; found {len(values)} numbers", "anchors"
         )
     if not all(0 < value <= MAX_SIDE for value in values):
-        raise section.error(f"anchors must lie between 0 and {MAX_SIDE} pixels", "anchors")
+        raise section.error(f"anchors must be between 0 and {MAX_SIDE} pixels", "anchors")
     pairs = list(zip(values[::2], values[1::2], strict=True))
     num = section.integer("num", len(pairs), low=1)
     if num > len(pairs):
-        raise section.error(f"num={num}, but anchors= holds {len(pairs)} pairs", "num")
+        raise section.error(f"num={num}, but anchors= has {len(pairs)} pairs", "num")
     mask = section.integers("mask") or list(range(num))
     for number in mask:
         if not 0 <= number < len(pairs):

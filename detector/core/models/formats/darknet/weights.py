@@ -60,9 +60,9 @@ def read_weights(path: Path, architecture: Architecture) -> tuple[list[Filter], 
         found, rest = divmod(size - start, number.itemsize)
         stray = f" and {counted(rest, 'stray byte')}" if rest else ""
         raise ModelError(
-            f"{path}: {architecture.path} wants {architecture.floats} floats, "
-            f"found {found}{stray}: "
-            f"{'truncated, or ' if size - start < wanted else ''}weights of another cfg?"
+            f"{path}: {architecture.path} needs {architecture.floats} floats, this file has "
+            f"{found}{stray}: {'truncated, or ' if size - start < wanted else ''}are these the "
+            "weights of another cfg?"
         )
     # A signalling NaN would warn here; it is found when the numbers are folded.
     with np.errstate(invalid="ignore"):
@@ -78,8 +78,8 @@ def _header_bytes(path: Path, data: bytes) -> int:
     """
     if len(data) < 16:
         raise ModelError(
-            f"{path}: has {len(data)} bytes, but the header alone of a .weights file has 16 or 20; "
-            "download it again"
+            f"{path}: has {len(data)} bytes, but the header of a .weights file alone takes 16 or "
+            "20; download it again"
         )
     major, minor, _ = struct.unpack_from("<3i", data)
     return 20 if major * 10 + minor >= 2 else 16
@@ -155,6 +155,6 @@ def fold(
     if not (np.isfinite(folded[0]).all() and np.isfinite(folded[1]).all()):
         raise ModelError(
             f"{architecture.path}:{layer.line}: the weights of this [convolutional] are not finite "
-            "numbers: a damaged weights file, or one of another cfg"
+            "numbers: the weights file is damaged or belongs to another cfg"
         )
     return folded

@@ -63,7 +63,7 @@ WEIGHTED = frozenset(
     "GroupNormalization PRelu QLinearConv ConvInteger MatMulInteger QLinearMatMul".split()
 )
 # The cure for a list of detections that a file of ours passes on from one that others exported.
-BUILD_AGAIN = "build it again, from the exported file and a --describe that fits"
+BUILD_AGAIN = "build it again from the exported file, with a --describe that fits it"
 SMALL_OPERANDS = frozenset("Add Mul Sub Div".split())
 
 
@@ -154,7 +154,7 @@ def describe(request: ModelRequest) -> str:
     path = request.path
     foreign, _ = read_graph(path)
     if KEY in foreign.metadata:
-        raise ModelError(f"{path}: needs no description: detect-video wrote it, and it has one")
+        raise ModelError(f"{path}: needs no description: detect-video wrote one into it")
     metadata = read_metadata(str(path), foreign.metadata)
     planar, size = settle_shapes(foreign, metadata, request.size, request.batch)
     family = ALIASES.get(request.family or "", request.family)
@@ -163,12 +163,14 @@ def describe(request: ModelRequest) -> str:
     except ModelError as exc:
         made, guessed = guess_description(Evidence(foreign, metadata, *size, planar))
         if made.outputs is None:
-            raise ModelError(f"{exc}; a probe of it shows nothing that looks like boxes") from exc
-        head = f"# {exc}\n# Check the lines with a guess against what its makers say.\n"
+            raise ModelError(
+                f"{exc}; a test run of it shows nothing that looks like boxes"
+            ) from exc
+        head = f"# {exc}\n# Check each line marked as a guess against the model's documentation.\n"
         return head + as_yaml(made, guessed)
-    head = f"# {path.name} is read as {result.description.family} ({result.why}).\n"
+    head = f"# {path.name} is recognised as {result.description.family} ({result.why}).\n"
     if result.bound.reading is None:
-        raise ModelError(f"{path}: needs no description: it is read as {result.kind}")
+        raise ModelError(f"{path}: needs no description: recognised as {result.kind}")
     outputs = explicit(result.bound, {name: foreign.dims[name] for name in foreign.outputs})
     described = msgspec.structs.replace(result.description, outputs=outputs)
     return head + as_yaml(described)
@@ -184,8 +186,8 @@ def _read_own(request: ModelRequest, graph: ForeignGraph, sha256: str) -> Networ
     own = parse_description(graph.metadata[KEY], path)
     if request.family is not None:
         raise ModelError(
-            f"{path}: --family {request.family}: detect-video wrote this file, and it says itself "
-            f"that it is {own.family}; leave the option out"
+            f"{path}: --family {request.family}: detect-video wrote this file for {own.family}; "
+            "omit the option"
         )
     _, (height, width) = settle_shapes(
         graph, Metadata(stride=own.stride), request.size, request.batch
@@ -199,7 +201,7 @@ def _read_own(request: ModelRequest, graph: ForeignGraph, sha256: str) -> Networ
     if request.names is not None:
         names, _ = find_names(path, len(own.names), request.names)
     if own.precision != "fp32":
-        warnings.append(f"{path.name} holds a graph in {own.precision}: it runs as it is")
+        warnings.append(f"{path.name} holds an {own.precision} graph, which runs unchanged")
     rules = InputRules(height, width, own.geometry, own.stride, own.pad_value, own.of_picture)
     macs, at_most = _count(path, graph, model, rules, warnings)
     head, dense = own.head(path, rules, shapes, len(names))
@@ -222,7 +224,7 @@ def _read_own(request: ModelRequest, graph: ForeignGraph, sha256: str) -> Networ
         needs_nms=own.needs_nms,
         watched=BUILD_AGAIN if own.decoder.watched else "",
         warnings=warnings,
-        details={"layout": own.kind, "recognised": "from what detect-video wrote into it"},
+        details={"layout": own.kind, "recognised": "from the metadata of detect-video"},
     )
 
 
@@ -234,8 +236,8 @@ def _fixed_outputs(path: Path, graph: ForeignGraph) -> list[tuple[int, ...]]:
     kinds = {graph.types.get(name) for name in graph.outputs}
     if kinds != {TensorProto.FLOAT} or any(shape is None for shape in shapes):
         raise ModelError(
-            f"{path}: its outputs are not float32 of fixed shape, as detect-video writes them; "
-            "build it again"
+            f"{path}: its outputs are not float32 of fixed shape, so it was changed after the "
+            "build; build it again"
         )
     return [shape for shape in shapes if shape is not None]
 
@@ -252,13 +254,13 @@ def _count(
     macs = most_macs(foreign, graph) if at_most else count_macs(graph)
     if macs > MAX_MACS:
         raise ModelError(
-            f"{path}: takes {macs:.1e} multiply-accumulates a picture at "
-            f"{rules.width}x{rules.height}, which no machine computes in time; use a smaller --size"
+            f"{path}: takes {macs:.1e} multiply-accumulates per picture at "
+            f"{rules.width}x{rules.height}, too many for any machine; use a smaller --size"
         )
     if at_most:
         notes.append(
-            f"the picture decides how many rows some layers of {path.name} compute: "
-            f"{macs / 1e9:.3g} GMACs are the most that it takes"
+            f"the picture decides how many rows some layers of {path.name} compute; it takes at "
+            f"most {macs / 1e9:.3g} GMACs"
         )
     return macs, at_most
 
@@ -320,7 +322,7 @@ def _refuse_broken_weights(path: Path, graph: ForeignGraph) -> None:
                 if np.isnan(values).any() or (weights and not np.isfinite(values).all()):
                     raise ModelError(
                         f"{path}: the weights of {node.name} are not finite numbers: the file is "
-                        "damaged, or the training diverged; download or train it again"
+                        "damaged or the training diverged; download it or train it again"
                     )
                 if quantising and at == 1 and not _scales_fit(graph, node, values):
                     raise ModelError(
@@ -379,8 +381,8 @@ def _class_names(
     if given is None and metadata.names is not None:
         if classes is not None and len(metadata.names) != classes:
             raise ModelError(
-                f"{path}: its metadata holds {counted(len(metadata.names), 'name')}, its output "
-                f"has {counted(classes, 'class')}; give --names FILE with one name a class"
+                f"{path}: its metadata has {counted(len(metadata.names), 'name')}, its output "
+                f"{counted(classes, 'class')}; give --names FILE with one name per class"
             )
         return metadata.names, []
     if given is None and described is not None and classes in (None, len(described)):
@@ -391,5 +393,7 @@ def _class_names(
     if given is not None:
         return read_names(given), []
     names, warnings = find_names(path, COCO, None)
-    assumed = f"{path.name} names no classes: COCO's {COCO} are assumed; --names FILE gives others"
+    assumed = (
+        f"{path.name} has no class names: COCO's {COCO} are assumed; use --names FILE for others"
+    )
     return names, [*warnings, assumed]

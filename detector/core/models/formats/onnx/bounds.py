@@ -74,7 +74,7 @@ def measure_bytes(path: Path, data: bytes) -> None:
         return
     if reason is not None:
         raise ModelError(
-            f"{path}: holds {reason}, more than any detector has; it is damaged, or no detector; "
+            f"{path}: holds {reason}, more than any detector; it is damaged, or not a detector; "
             f"{how_to_raise()}"
         )
 
@@ -202,8 +202,8 @@ def measure_graph(path: Path, model: onnx.ModelProto) -> None:
     total = _measure(model.graph.node, measured).nodes
     if total > (most := raised(MAX_NODES)):
         raise ModelError(
-            f"{path}: has {total:,} nodes, functions inlined; at most {most:,} are read, "
-            f"which is more than ten times the largest detector; {how_to_raise()}"
+            f"{path}: has {total:,} nodes, functions inlined, but at most {most:,} are read (ten "
+            f"times the largest detector); {how_to_raise()}"
         )
 
 
@@ -223,7 +223,8 @@ def _refuse_names(path: Path, model: onnx.ModelProto) -> None:
                 raise UnicodeError
     except UnicodeError as exc:
         raise ModelError(
-            f"{path}: has names that are not text, so it is damaged; download it or export it again"
+            f"{path}: has names that are not text; the file is damaged: download it or export it "
+            "again"
         ) from exc
 
 

@@ -49,7 +49,7 @@ class Guess:
         if given.classes is not None:
             column = given.classes.column
             parts.append(f"classes in {given.classes.tensor}{_column(column)}")
-        return f"; a probe of it suggests {', '.join(parts)}"
+        return f"; a test run suggests {', '.join(parts)}"
 
 
 def _fraction(given: OutputsDescription) -> bool:
@@ -73,19 +73,19 @@ def guess_description(evidence: Evidence) -> tuple[Description, dict[str, str]]:
     if inside.scales:
         scale = 1.0
     else:
-        guessed["input.scale"] = "1, where the network takes 0..255"
+        guessed["input.scale"] = "1 if the network takes 0..255"
     guessed["input.colour"] = "bgr"
     if not inside.normalises:
         guessed["input.mean"] = (
-            "[0.485, 0.456, 0.406], with deviation: [0.229, 0.224, 0.225], of networks that began "
-            "with ImageNet"
+            "[0.485, 0.456, 0.406], with deviation: [0.229, 0.224, 0.225], for a backbone trained "
+            "on ImageNet"
         )
-    guessed["input.fit"] = "stretch, where pictures are resized without keeping their shape"
+    guessed["input.fit"] = "stretch if pictures are resized without keeping their shape"
     guessed["input.align"] = "top-left"
     return (
         Description(
             family=evidence.graph.name,
-            about="what is here, and where it comes from",
+            about="what this model is, and where it comes from",
             input=InputDescription(scale=scale),
             outputs=made.outputs,
         ),
@@ -144,10 +144,10 @@ def _boxes(
     fraction = bool(len(table)) and bool((np.abs(table) <= FRACTION).all())
     form: Literal["xyxy", "cxcywh"] = "xyxy" if ordered else "cxcywh"
     guess.guessed["boxes.form"] = (
-        "yxyx (TensorFlow), or cxcywh, xywh" if ordered else "xywh, from the left upper corner"
+        "yxyx (TensorFlow), or cxcywh, xywh" if ordered else "xywh, from the top left corner"
     )
     if not len(table):
-        guess.guessed["boxes.unit"] = "fraction (of 0..1); no box was found in the probe"
+        guess.guessed["boxes.unit"] = "fraction (0..1); the test run found no box"
     unit: Literal["fraction", "pixels"] = "fraction" if fraction else "pixels"
     return BoxesDescription(tensor=tensor, columns=columns, form=form, unit=unit)
 
@@ -173,7 +173,7 @@ def _finished(
     name: str, rows: Floats, first: int, score: int, number: int, size: tuple[int, int]
 ) -> Guess:
     guess, box = Guess(), rows[:, first : first + 4]
-    guess.guessed["classes.first"] = "1, where the first class has the number 1"
+    guess.guessed["classes.first"] = "1 if the first class has the number 1"
     guess.outputs = OutputsDescription(
         boxes=_boxes(name, box, size, f"{first}-{first + 3}", guess),
         scores=ScoresDescription(tensor=name, columns=score),
@@ -200,7 +200,7 @@ def _list_in_parts(tables: dict[str, Floats], size: tuple[int, int]) -> Guess | 
     if len(classes) != 1 or not (inside or len(scores) == 1):
         return None
     guess = Guess()
-    guess.guessed["classes.first"] = "1, where the first class has the number 1"
+    guess.guessed["classes.first"] = "1 if the first class has the number 1"
     columns = "0-3" if boxes.shape[1] == 5 else None
     counts = [name for name, table in tables.items() if table.shape == (1, 1)]
     guess.outputs = OutputsDescription(
@@ -230,7 +230,7 @@ def _rows_in_two(tables: dict[str, Floats], size: tuple[int, int]) -> Guess | No
             boxes=_boxes(name, tables[name], size, None, guess),
             scores=_scores(scores, tables[scores], None, across, guess),
         )
-        guess.guessed["nms"] = "none, where each object has one box (DETR)"
+        guess.guessed["nms"] = "none if each object gets one box (DETR)"
         return guess
     return None
 
@@ -248,7 +248,7 @@ def _rows_in_one(tables: dict[str, Floats], size: tuple[int, int]) -> Guess | No
         if across:
             boxes = BoxesDescription(name, "0-3", boxes.form, boxes.unit, "input", "first")
         guess.guessed["scores.columns"] = (
-            "5-, with objectness: {tensor: ..., column: 4}, where the network has an objectness"
+            "5-, with objectness: {tensor: ..., column: 4} if the network has an objectness"
         )
         guess.outputs = OutputsDescription(boxes=boxes, scores=scores)
         return guess
@@ -260,14 +260,12 @@ def _scores(
 ) -> ScoresDescription:
     sums = table.sum(axis=0 if across and columns is None else 1)
     low, high = table.min(initial=0), table.max(initial=0)
-    guess.guessed["scores.background"] = (
-        "first or last, where one column means that nothing is there"
-    )
+    guess.guessed["scores.background"] = "first or last if one column means background"
     if low >= 0 and high <= 1.001:
         if np.allclose(sums, 1, atol=1e-3):
             guess.guessed["scores.background"] = "first: each row adds up to 1, so one is likely"
         values: Literal["probabilities", "logits"] = "probabilities"
     else:
         values = "logits"
-        guess.guessed["scores.values"] = "softmax, where a row adds up to 1 after it"
+        guess.guessed["scores.values"] = "softmax if that makes each row add up to 1"
     return ScoresDescription(name, columns, values, "none", "first" if across else "last")

@@ -86,9 +86,9 @@ def split_inputs(
     if len(others) != 1:
         listed = ", ".join(f"{info.name} {describe_tensor(info)}" for info in inputs) or "none"
         raise ModelError(
-            f"{path}: has {len(inputs)} inputs: {listed}; wanted is the picture, and beside it at "
-            f"most what says how large it is ({', '.join(MEANINGS)}); export it with the others "
-            "made constant"
+            f"{path}: has {len(inputs)} inputs: {listed}; expected the picture, and at most one "
+            f"more that gives its size ({', '.join(MEANINGS)}); export it with the others made "
+            "constant"
         )
     for info in sizes:
         _check_form(path, info)
@@ -134,8 +134,8 @@ def _check_form(path: Path, info: onnx.ValueInfoProto) -> None:
         fits, wanted = len(dims) == 3, "[batch, height, width]"
     if not fits or tensor.elem_type not in kinds:
         raise ModelError(
-            f"{path}: its input {info.name} is {describe_tensor(info)}; as {meaning.maker} has it, "
-            f"it is numbers {wanted}; export it with this input made constant"
+            f"{path}: its input {info.name} is {describe_tensor(info)}; expected {wanted} numbers, "
+            f"as in {meaning.maker}; export it with this input made constant"
         )
 
 

@@ -71,7 +71,7 @@ def _parse(path: Path) -> tuple[onnx.ModelProto, hashlib._Hash]:
         size = path.stat().st_size
         if size > MAX_BYTES:
             raise ModelError(
-                f"{path}: is larger than 2 GiB, which no ONNX file can be; export the network with "
+                f"{path}: is larger than 2 GiB, the limit of ONNX files; export the network with "
                 "external data"
             )
         data = path.read_bytes()
@@ -83,11 +83,11 @@ def _parse(path: Path) -> tuple[onnx.ModelProto, hashlib._Hash]:
         raise ModelError(f"{path}: cannot be read: {exc.strerror}") from exc
     except (DecodeError, ValueError) as exc:
         raise ModelError(
-            f"{path}: is no ONNX file, or is damaged; download it or export it again"
+            f"{path}: is not an ONNX file, or is damaged; download it or export it again"
         ) from exc
     if not model.graph.node or not model.graph.output:
         raise ModelError(
-            f"{path}: holds no network; it is no ONNX file, or is damaged: export it again"
+            f"{path}: holds no network: it is not an ONNX file, or is damaged; export it again"
         )
     model.ClearField("training_info")
     return model, hashlib.sha256(data)
@@ -98,8 +98,8 @@ def _refuse_our_own(path: Path, model: onnx.ModelProto) -> None:
     described = any(entry.key == KEY for entry in model.metadata_props)
     if model.producer_name == "detect-video" and not described:
         raise ModelError(
-            f"{path}: was written by an earlier detect-video, with raw outputs whose anchors it "
-            "does not hold; build it again: detect-video build MODEL --to onnx"
+            f"{path}: was written by an earlier detect-video, with raw outputs but without their "
+            "anchors; build it again: detect-video build MODEL --to onnx"
         )
 
 
@@ -116,7 +116,7 @@ def _set_aside(path: Path, model: onnx.ModelProto) -> dict[str, onnx.TensorProto
     heavy: dict[str, onnx.TensorProto] = {}
     for tensor in (tensor for tensor in graph.initializer if is_heavy(tensor)):
         if tensor.name in heavy:
-            raise ModelError(f"{path}: has two constants {tensor.name!r}; export it again")
+            raise ModelError(f"{path}: has two constants called {tensor.name!r}; export it again")
         heavy[tensor.name] = tensor
     outputs = {info.name for info in graph.output}
     nodes = []
@@ -173,15 +173,13 @@ def _refuse_unknown_operators(path: Path, model: onnx.ModelProto) -> None:
     if unknown:
         microsoft = all("com.microsoft" in name for name in unknown)
         cure = (
-            "ONNX Runtime wrote them when it optimised or quantised the file, and no other engine "
-            "has them: give the file from before, or quantise it with QuantFormat.QDQ"
+            "ONNX Runtime added them when it optimised or quantised the file, and only it has "
+            "them: give the original file, or quantise it with QuantFormat.QDQ"
             if microsoft
-            else "export it without plug-ins of one runtime (without NMS, if that is what they are)"
+            else "export it without runtime-specific operators (often its NMS)"
         )
         listed = ", ".join(unknown)
-        raise ModelError(
-            f"{path}: holds operators that are not of the ONNX standard: {listed}; {cure}"
-        )
+        raise ModelError(f"{path}: uses operators outside the ONNX standard: {listed}; {cure}")
 
 
 def _raise_opset(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
@@ -191,13 +189,15 @@ def _raise_opset(path: Path, model: onnx.ModelProto) -> onnx.ModelProto:
     opset = _opset(path, model)
     if opset > (known := defs.onnx_opset_version()):
         raise ModelError(
-            f"{path}: is of opset {opset}, but the installed onnx package knows opsets up to "
-            f"{known}: pip install -U onnx, or export it again with opset {OPSET}"
+            f"{path}: uses opset {opset}, but the installed onnx package only knows opsets up to "
+            f"{known}; pip install -U onnx, or export it again with opset {OPSET}"
         )
     try:
         check_model(model, unfinished=True)
     except Exception as exc:  # the checker's own kind, and others
-        raise ModelError(f"{path}: ONNX refuses it: {_one_line(exc)}; export it again") from exc
+        raise ModelError(
+            f"{path}: the ONNX checker rejects it: {_one_line(exc)}; export it again"
+        ) from exc
     if opset >= OPSET:
         return model
     try:
@@ -214,9 +214,7 @@ def _opset(path: Path, model: onnx.ModelProto) -> int:
     for entry in model.opset_import:
         if entry.domain in STANDARD:
             return int(entry.version)
-    raise ModelError(
-        f"{path}: does not say which version of ONNX's operators it uses; export it again"
-    )
+    raise ModelError(f"{path}: does not declare its opset; export it again")
 
 
 def _ir_version(model: onnx.ModelProto) -> int:

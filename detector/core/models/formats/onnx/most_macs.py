@@ -50,9 +50,9 @@ def most_macs(graph: ForeignGraph, model: onnx.ModelProto) -> int:
         total = sum(node_macs(node, shapes) for node in model.graph.node)
     except ModelError as exc:
         raise ModelError(
-            f"{graph.name}: nothing in the file bounds how many rows {open_ones[0]} computes; the "
-            "picture decides, and it might never end: export it with a limit on its boxes, or "
-            "without what comes behind its NMS"
+            f"{graph.name}: nothing in the file limits how many rows {open_ones[0]} computes, so "
+            "one picture could take forever: export it with a limit on its boxes, or without the "
+            "layers after its NMS"
         ) from exc
     return total // shapes[model.graph.input[0].name][0]
 

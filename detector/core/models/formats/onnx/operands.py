@@ -45,12 +45,12 @@ def _check_list(graph: ForeignGraph, node: onnx.NodeProto, at: int) -> None:
     name = node.input[at]
     dims, kind = graph.dims.get(name), graph.types.get(name)
     if dims is not None and len(dims) != 1:
-        raise _odd(graph, node, f"its input {at} is of shape {list(dims)}, and no list")
+        raise _odd(graph, node, f"its input {at} has shape {list(dims)}, but must be a list")
     whole = (TensorProto.INT32, TensorProto.INT64)
     floats = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16)
     wanted = floats if (node.op_type, at) in FACTORS else whole
     if kind and kind not in wanted:
-        raise _odd(graph, node, f"its input {at} holds no numbers of the type that it takes")
+        raise _odd(graph, node, f"its input {at} has the wrong number type")
 
 
 def _check_slice(graph: ForeignGraph, node: onnx.NodeProto) -> None:
@@ -61,7 +61,7 @@ def _check_slice(graph: ForeignGraph, node: onnx.NodeProto) -> None:
         if tensor and tensor in graph.dims
     }
     if len({length for length in given.values() if length is not None}) > 1:
-        raise _odd(graph, node, f"its lists are of the lengths {given}")
+        raise _odd(graph, node, f"the lengths of its lists do not match: {given}")
     dims = graph.dims.get(node.input[0])
     if dims is None:
         return
@@ -71,7 +71,9 @@ def _check_slice(graph: ForeignGraph, node: onnx.NodeProto) -> None:
     if any(not -rank <= axis < rank for axis in places) or len({a % rank for a in places}) < len(
         places
     ):
-        raise _odd(graph, node, f"its axes {list(places)[:9]} are not of its input of {rank}")
+        raise _odd(
+            graph, node, f"its axes {list(places)[:9]} are not axes of its input, which has {rank}"
+        )
 
 
 def _odd(graph: ForeignGraph, node: onnx.NodeProto, what: str) -> ModelError:

@@ -15,29 +15,29 @@ SIDES = 4 * ANCHORS
 BINS = 64  # channels for a box of YOLOv8's kind: 16 for each of four distances
 KINDS = {
     "levels": (
-        "the raw levels of EfficientDet or RetinaNet, classes beside boxes that are relative to "
-        "anchors, which the file does not hold: export its detections (effdet: "
-        "DetBenchPredict(model), TensorFlow: the saved model with its detections)"
+        "the raw levels of EfficientDet or RetinaNet: class scores, and boxes relative to anchors "
+        "that are not in the file; export its detections (effdet: DetBenchPredict(model), "
+        "TensorFlow: the saved model with its detections)"
     ),
     "anchors": (
-        "the raw maps of YOLOv3 to YOLOv7, whose boxes are relative to anchors that the file does "
-        "not hold: export it with its boxes decoded (YOLOv5: export.py in eval mode, YOLOv7: "
-        "export.py --grid)"
+        "the raw maps of YOLOv3 to YOLOv7, whose boxes are relative to anchors that are not in the "
+        "file; export it with its boxes decoded (YOLOv5: export.py in eval mode, YOLOv7: export.py "
+        "--grid)"
     ),
     "distances": (
-        "the maps of YOLOv8 and later before their boxes are decoded, as converters for NPUs want "
-        "them: export it with its own exporter (yolo export format=onnx)"
+        "the undecoded maps of YOLOv8 or later, as exported for NPUs; export it with its own "
+        "exporter (yolo export format=onnx)"
     ),
     "priors": (
-        "the raw offsets and scores of an SSD, whose prior boxes are not applied to them: export "
-        "it with its detections (DetectionOutput), or with decoded boxes"
+        "the raw offsets and scores of an SSD before its prior boxes are applied; export it with "
+        "its detections (DetectionOutput), or with decoded boxes"
     ),
     "turned": (
-        "turned boxes, by the file's name (obb), and an angle beside a box cannot be read: export "
-        "a model whose task is detect"
+        "rotated boxes (obb in the file's name), which are not supported; export a model whose "
+        "task is detect"
     ),
     "maps": (
-        "raw maps, and what their boxes are relative to stands nowhere: export it with its boxes "
+        "raw maps, and nothing says what their boxes are relative to; export it with its boxes "
         "decoded"
     ),
 }

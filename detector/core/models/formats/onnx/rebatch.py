@@ -96,8 +96,8 @@ def rebatch(graph: ForeignGraph, new: int) -> None:
         except _UnprovenError as why:
             raise ModelError(
                 f"{graph.name}: the file is fixed at batch {old}, and node "
-                f"{node.name or node.output[0]} ({node.op_type}) cannot be shown to treat {new} "
-                f"pictures one by one: {why}; use --batch {old}, or export it with a dynamic batch"
+                f"{node.name or node.output[0]} ({node.op_type}) may not treat {new} pictures "
+                f"separately: {why}; use --batch {old}, or export it with a dynamic batch"
             ) from None
     dims[0].dim_value = new
     graph.infer()
@@ -154,7 +154,7 @@ def _broadcast(walk: _Walk, node: onnx.NodeProto) -> int:
     rank = max(len(walk.shape(name)) for name in node.input if name)
     from_end = {len(walk.shape(name)) - walk.axes[name] for name in walk.carried(node)}
     if len(from_end) != 1:
-        raise _UnprovenError("the batch axes of its inputs do not meet")
+        raise _UnprovenError("the batch axes of its inputs differ")
     back = from_end.pop()
     for name in node.input:
         if name and name not in walk.axes:
@@ -219,7 +219,7 @@ def _concat(walk: _Walk, node: onnx.NodeProto) -> int:
         raise _UnprovenError("one of its inputs is the same for all pictures")
     axes = {walk.axes[name] for name in node.input}
     if len(axes) != 1:
-        raise _UnprovenError("the batch axes of its inputs do not meet")
+        raise _UnprovenError("the batch axes of its inputs differ")
     return _apart(axes.pop(), attributes_of(node)["axis"], len(walk.shape(node.input[0])))
 
 

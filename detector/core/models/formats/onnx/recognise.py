@@ -119,7 +119,7 @@ def _as_asked(
             return Recognition(wanted, kind, found, why)
     shapes = "; or ".join(layouts()[kind].shape for kind in wanted.layouts)
     raise ModelError(
-        f"{evidence.graph.name}: --family {wanted.family}: its exports give {shapes}; but {seen}"
+        f"{evidence.graph.name}: --family {wanted.family}: its exports give {shapes}, but {seen}"
     )
 
 
@@ -146,8 +146,8 @@ def _by_tensors(evidence: Evidence) -> Recognition | None:
     if len(fitting) > 1:
         names = ", ".join(one.description.family for one in fitting)
         raise ModelError(
-            f"{evidence.graph.name}: {evidence.output_shapes()}, which may be {names}: say which "
-            f"with --family, or {evidence.how_to_say()}"
+            f"{evidence.graph.name}: {evidence.output_shapes()}, which may be {names}; choose with "
+            f"--family, or {evidence.how_to_say()}"
         )
     return fitting[0] if fitting else None
 
@@ -226,9 +226,8 @@ def _known_classes(metadata: Metadata) -> int | None:
 def _contradiction(evidence: Evidence, found: Recognition, doubt: str) -> str:
     graph = evidence.graph
     return (
-        f"{graph.name}: looks like {found.description.family} ({found.why}), but cannot be: "
-        f"{doubt}; {evidence.output_shapes()}; is it a detector? "
-        f"If so, {evidence.how_to_say()}"
+        f"{graph.name}: looks like {found.description.family} ({found.why}), but is not: {doubt}; "
+        f"{evidence.output_shapes()}; if it is a detector, {evidence.how_to_say()}"
     )
 
 
@@ -259,7 +258,7 @@ def _families_of_that_shape(evidence: Evidence) -> str:
         and not isinstance(known.outputs.boxes.tensor, int)
         and not isinstance(bind(known.outputs, evidence.outputs(), size), str)
     ]
-    return f"; they have the names and shapes of {' or '.join(fitting)}" if fitting else ""
+    return f"; they match the names and shapes of {' or '.join(fitting)}" if fitting else ""
 
 
 def _refusal(evidence: Evidence) -> str:
@@ -270,10 +269,10 @@ def _refusal(evidence: Evidence) -> str:
         needed = f"these are {kind}"
     else:
         needed = (
-            f"which of them are boxes, and of what kind, nothing says for sure"
-            f"{_families_of_that_shape(evidence)}{seen_columns(evidence)}. Name its family with "
-            f"--family (detect-video models families lists {len(families())}), or "
+            "it is not certain which of them are boxes, and of what "
+            f"kind{_families_of_that_shape(evidence)}{seen_columns(evidence)}. Name its family "
+            f"with --family (detect-video models families lists {len(families())}), or "
             f"{evidence.how_to_say()}"
         )
-    said = f"it calls itself {named}, but " if named else "its family was not recognised: "
+    said = f"its metadata says {named}, but " if named else "its family was not recognised: "
     return f"{graph.name}: {said}{evidence.output_shapes()}; {needed}"

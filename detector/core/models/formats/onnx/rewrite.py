@@ -71,8 +71,8 @@ def settle_outputs(
         _refuse_type(graph, name)
         if batch > 1 and (name in bare or not graph.dims[name] or graph.dims[name][0] != batch):
             raise ModelError(
-                f"{graph.name}: output {name} {list(graph.dims[name])} is one list for all "
-                "pictures of a batch; use --batch 1"
+                f"{graph.name}: output {name} {list(graph.dims[name])} is one list for the whole "
+                "batch; use --batch 1"
             )
     made = [_settle_output(graph, name, name in bare) for name in names]
     graph.outputs = dict.fromkeys(made, TensorProto.FLOAT)
@@ -135,8 +135,8 @@ def _fix_length(graph: ForeignGraph, name: str, x: str) -> list[onnx.NodeProto]:
     if len(free) != 1 or len(dims) > 3 or any(side != 1 for side in rest[: free[0]]):
         shown = ["?" if side is None else side for side in dims]
         raise ModelError(
-            f"{graph.name}: the picture decides more of the shape of output {name} {shown} than "
-            "its number of detections; export it with fixed shapes"
+            f"{graph.name}: output {name} {shown} has more open sides than its number of "
+            "detections; export it with fixed shapes"
         )
     axis, rank = free[0], len(dims)
     pads = [0] * 2 * rank

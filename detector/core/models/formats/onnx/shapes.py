@@ -131,8 +131,8 @@ def _is_planar(graph: ForeignGraph) -> bool:
         if tensor.elem_type == TensorProto.UINT8 and len(dims) == 4 and all(dims) and dims[3] == 3:
             return False
         raise ModelError(
-            f"{graph.name}: its input {graph.input.name} is {describe_tensor(graph.input)}, not "
-            "the one that detect-video writes; build it again"
+            f"{graph.name}: its input {graph.input.name} is {describe_tensor(graph.input)}, so it "
+            "was changed after the build; build it again"
         )
     kinds = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.UINT8)
     sides = dims[1:] if len(dims) == 4 else dims
@@ -152,8 +152,8 @@ def _wanted_size(graph: ForeignGraph, metadata: Metadata, size: Size | None, own
     if size is None:
         if metadata.imgsz is None:
             raise ModelError(
-                f"{graph.name}: its input is {describe_tensor(graph.input)}, and nothing says "
-                "which size it was trained at; give it: --size 640 (or WIDTHxHEIGHT)"
+                f"{graph.name}: its input is {describe_tensor(graph.input)}, and the file does not "
+                "say at which size it was trained; give it: --size 640 (or WIDTHxHEIGHT)"
             )
         size = metadata.imgsz
     stride = metadata.stride or STRIDE
@@ -389,8 +389,8 @@ def refuse_costly_constants(graph: ForeignGraph) -> None:
 def _too_costly(graph: ForeignGraph, node: onnx.NodeProto, what: str) -> str:
     shapes = ", ".join(str(list(graph.dims.get(name, ()))) for name in node.output)
     return (
-        f"{graph.name}: node {node.name or node.output[0]} ({node.op_type}) makes {what} of "
-        f"constants alone, {shapes}; no detector does: export it again; {how_to_raise()}"
+        f"{graph.name}: node {node.name or node.output[0]} ({node.op_type}) makes {what} from "
+        f"constants alone, {shapes}, more than any detector; export it again; {how_to_raise()}"
     )
 
 
@@ -420,8 +420,8 @@ def _refuse_fixed_sizes(graph: ForeignGraph, size: Size, exported: Size) -> None
             height, width = (own or new for own, new in zip(exported, size, strict=True))
             raise ModelError(
                 f"{graph.name}: the file is fixed at {_fixed(exported)}, and node "
-                f"{node.name or node.output[0]} ({node.op_type}) may hold numbers laid out for "
-                f"that; use --size {width}x{height}, or export it at {size[1]}x{size[0]} or with "
+                f"{node.name or node.output[0]} ({node.op_type}) may hold values computed for that "
+                f"size; use --size {width}x{height}, or export it at {size[1]}x{size[0]} or with "
                 "dynamic sizes"
             )
 

@@ -110,14 +110,14 @@ def read_external_data(path: Path, model: onnx.ModelProto) -> list[Path]:
     for tensor, file, offset, size in places:
         if offset + size > sizes[file]:
             raise ModelError(
-                f"{path}: {file.name} has {sizes[file]:,} bytes, but {_name_of(tensor)} is said to "
-                f"take {size:,} from {offset:,} on; it is cut off or of another model: copy it "
-                "again"
+                f"{path}: {file.name} has {sizes[file]:,} bytes, but {_name_of(tensor)} needs "
+                f"{size:,} bytes from byte {offset:,} on; it is truncated or belongs to another "
+                "model: copy it again"
             )
     wanted = sum(place.size for place in places)
     if wanted > raised(SHARED) * sum(sizes.values()):
         raise ModelError(
-            f"{path}: its tensors take {wanted:,} bytes of files that have "
+            f"{path}: its tensors need {wanted:,} bytes, but its files have "
             f"{sum(sizes.values()):,}; it is damaged: export it again; {how_to_raise()}"
         )
     if (size_text := too_much(wanted)) is not None:
@@ -143,14 +143,14 @@ def _place(path: Path, tensor: onnx.TensorProto) -> _Place:
     ):
         raise ModelError(
             f"{path}: {_name_of(tensor)} claims to be stored in {location!r}, outside the model's "
-            "folder; such a path is refused"
+            "folder, which is refused"
         )
     numbers = {}
     for key in ("offset", "length"):
         text = said.get(key, "")
         if text and not (text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS):
             raise ModelError(
-                f"{path}: {_name_of(tensor)}: {key} {text[:40]!r} is no number of bytes; it is "
+                f"{path}: {_name_of(tensor)}: {key} {text[:40]!r} is not a number of bytes; it is "
                 "damaged: export it again"
             )
         numbers[key] = int(text) if text else None
@@ -158,7 +158,7 @@ def _place(path: Path, tensor: onnx.TensorProto) -> _Place:
     if numbers["length"] not in (None, size):
         raise ModelError(
             f"{path}: {_name_of(tensor)} has {numbers['length']:,} bytes in {location}, but its "
-            f"shape wants {size:,}; it is damaged: export it again"
+            f"shape needs {size:,}; it is damaged: export it again"
         )
     return _Place(tensor, file, numbers["offset"] or 0, size)
 
@@ -179,11 +179,11 @@ def _size_of(path: Path, file: Path) -> int:
         about = os.stat(file)
     except OSError as exc:
         raise ModelError(
-            f"{path}: its weights are stored in {file.name}, which is not beside it "
+            f"{path}: its weights are stored in {file.name}, which is not next to it "
             f"({exc.strerror}); put that file there too"
         ) from exc
     if not stat.S_ISREG(about.st_mode):
-        raise ModelError(f"{path}: its weights are stored in {file.name}, which is no file")
+        raise ModelError(f"{path}: its weights are stored in {file.name}, which is not a file")
     return about.st_size
 
 
@@ -221,7 +221,7 @@ def check_tensors(path: Path, model: onnx.ModelProto) -> None:
         if found != wanted:
             raise ModelError(
                 f"{path}: {_name_of(tensor)} holds {found:,} {unit}, but its shape "
-                f"{list(tensor.dims)} wants {wanted:,}; it is damaged: download it or export it "
+                f"{list(tensor.dims)} needs {wanted:,}; it is damaged: download it or export it "
                 "again"
             )
 
@@ -237,7 +237,7 @@ def _check_shape(path: Path, tensor: onnx.TensorProto) -> int:
         or tensor.HasField("segment")
     ):
         raise ModelError(
-            f"{path}: {_name_of(tensor)} has the senseless shape {sides[:MAX_RANK]}; it is "
+            f"{path}: {_name_of(tensor)} has the impossible shape {sides[:MAX_RANK]}; it is "
             "damaged: download it or export it again"
         )
     return (int(math.prod(sides)) * bits + 7) // 8
@@ -247,8 +247,8 @@ def _kind(path: Path, tensor: onnx.TensorProto) -> tuple[int, str, int]:
     name = _type_names().get(tensor.data_type, f"type {tensor.data_type}")
     if name not in BITS:
         raise ModelError(
-            f"{path}: {_name_of(tensor)} is of {name.lower()}, which is not supported; export it "
-            "in float32, or download it again"
+            f"{path}: {_name_of(tensor)} has type {name.lower()}, which is not supported; export "
+            "it in float32, or download it again"
         )
     return BITS[name]
 

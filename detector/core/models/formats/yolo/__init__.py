@@ -47,5 +47,5 @@ def _weights_beside(path: Path) -> Path:
         if (weights := path.with_suffix(suffix)).is_file():
             return weights
     raise ModelError(
-        f"{path}: no {path.stem}.pt beside it; give --weights FILE or --random-weights SEED"
+        f"{path}: no {path.stem}.pt next to it; give --weights FILE or --random-weights SEED"
     )

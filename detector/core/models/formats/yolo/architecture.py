@@ -184,7 +184,7 @@ class Architecture:
     def stride(self) -> int:
         """Both sides of the input are multiples of it: the coarsest map's."""
         outputs = self.head.outputs if self.head else ()
-        return max((self.height // value.height for value in outputs), default=1)
+        return max((round(self.height / value.height) for value in outputs), default=1)
 
 
 @dataclass(slots=True)
@@ -309,9 +309,9 @@ class ArchitectureBuilder:
         """
         assert self.row is not None
         if x.folded is not None:
-            raise self.row.error("follows another of its kind; a convolution must stand between")
+            raise self.row.error("follows another of its kind; put a convolution between them")
         if x.height % 2 or x.width % 2:
-            raise self.row.error(f"halves a map of {x.size}, whose sides must be even")
+            raise self.row.error(f"halves a {x.size} map, but both sides must be even")
         return Value(path, 4 * x.channels, x.height // 2, x.width // 2, folded=x)
 
     def _stored_activation(self, path: str) -> Activation | None:
@@ -332,8 +332,8 @@ class ArchitectureBuilder:
         assert self.row is not None
         if height < 1 or width < 1:
             raise self.row.error(
-                f"nothing is left of an input of {self.architecture.width}x"
-                f"{self.architecture.height}; use a larger --size"
+                f"makes an empty map from a {self.architecture.width}x{self.architecture.height} "
+                "input; use a larger --size"
             )
         if channels * height * width > MAX_TENSOR or channels > 65_536:
             raise self.row.error(

@@ -139,12 +139,12 @@ def anchors_a_layer(
     layers = layers or len(inputs)
     anchors = builder.architecture.anchors
     if anchors is None:
-        raise row.error("the description has no anchors, nor have the weights")
+        raise row.error("neither the description nor the weights have anchors")
     if len(anchors) != layers or len({len(pairs) for pairs in anchors}) != 1:
         counts = ", ".join(str(len(pairs)) for pairs in anchors)
         raise row.error(
-            f"has {layers} detection layers, but anchors: has lists of {counts} pairs; "
-            "give each layer a list, all of one length"
+            f"has {layers} detection layers, but anchors: has lists of {counts} pairs; give each "
+            "layer a list of the same length"
         )
     return len(anchors[0])
 
@@ -232,7 +232,7 @@ def sppf(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: W
 def _odd(wanted: Wanted, at: int, default: int) -> int:
     kernel = wanted.row.integer(at, default, high=31)
     if kernel % 2 == 0:
-        raise wanted.row.error(f"kernel {kernel} must be odd, or the pooled map has another size")
+        raise wanted.row.error(f"kernel {kernel} must be odd to keep the size of the map")
     return kernel
 
 
@@ -301,7 +301,7 @@ def down_c(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted:
 
 def shortcut(builder: ArchitectureBuilder, path: str, inputs: list[Value], wanted: Wanted) -> Value:
     if len(inputs) != 2:
-        raise wanted.row.error(f"adds two layers, {len(inputs)} are given")
+        raise wanted.row.error(f"adds two layers, but {len(inputs)} are given")
     return builder.add(path, *inputs)
 
 
@@ -320,7 +320,7 @@ def auxiliary_detect(
     layers = len(inputs) // 2
     if len(inputs) != 2 * layers:
         raise wanted.row.error(
-            f"needs as many auxiliary layers as detection layers; {len(inputs)} are given in all"
+            f"needs as many auxiliary as detection layers; {len(inputs)} are given in total"
         )
     anchors = _lead_head(builder, path, inputs[:layers], wanted)
     for at, x in enumerate(inputs[layers:]):
@@ -422,7 +422,15 @@ class Design:
             side = 640 if self.stride <= 32 else 1280
             size = (side, side)
         check_size(size, self.stride, self.description.origin)
-        return self.architecture(*size)
+        network = self.architecture(*size)
+        for cells in network.head.outputs if network.head else ():
+            if network.height % cells.height or network.width % cells.width:
+                raise ModelError(
+                    f"{self.description.origin}: its head has {cells.size} cells for an input of "
+                    f"{size[1]}x{size[0]}, so a cell is not a whole number of pixels; check "
+                    "kernel, stride and padding (kernel 8 and stride 8 need padding 0)"
+                )
+        return network
 
     @property
     def stride(self) -> int:
@@ -432,7 +440,10 @@ class Design:
 
 def check_size(size: tuple[int, int], stride: int, origin: str) -> None:
     if stride < 1:
-        raise ModelError(f"{origin}: its head is finer than the picture; it is no detector")
+        raise ModelError(
+            f"{origin}: its head has more cells than the picture has pixels, so it is not a "
+            "detector"
+        )
     for value in size:
         if value % stride or not 1 <= value <= MAX_SIDE:
             near = min(max(stride, round(value / stride) * stride), MAX_SIDE // stride * stride)

@@ -141,8 +141,8 @@ def parse_description(values: Any, origin: str) -> Description:
     """``values``: what the YAML holds, or what a checkpoint holds instead. Neither is trusted."""
     if not isinstance(values, Mapping) or not {"nc", "backbone", "head"} <= values.keys():
         raise ModelError(
-            f"{origin}: describes no network: wanted the keys {', '.join(KEYS)}; "
-            "see cfg/yolo/yolov5n.yaml"
+            f"{origin}: describes no network; it needs the keys {', '.join(KEYS)}; see "
+            "cfg/yolo/yolov5n.yaml"
         )
     if values.get("ch", 3) != 3:
         raise ModelError(
@@ -261,7 +261,7 @@ def _row(stored: Any, index: int, origin: str) -> Row:
         )
     sources, repeats, block, arguments = stored
     if not isinstance(block, str) or not re.fullmatch(r"[\w.]{1,60}", block, re.ASCII):
-        raise ModelError(f"{where}: {quote(block)} is no name of a block")
+        raise ModelError(f"{where}: {quote(block)} is not the name of a block")
     if type(repeats) is not int or not 1 <= repeats <= 100:
         raise ModelError(
             f"{where} ({block}): repeats must be a whole number from 1 to 100, not {quote(repeats)}"
@@ -282,7 +282,7 @@ def _sources(stored: Any, index: int, where: str) -> tuple[int, ...]:
             type(number) is not int
             or not -1 <= (absolute := number + index if number < 0 else number) < index
         ):
-            raise ModelError(f"{where}: from {quote(number)} means no layer before it")
+            raise ModelError(f"{where}: from {quote(number)}: there is no such layer before it")
         found.append(absolute)
     if not found:
         raise ModelError(f"{where}: from names no layer")

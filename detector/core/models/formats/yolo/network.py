@@ -129,8 +129,8 @@ def recognise(contents: Contents) -> Description:
         ):
             return description
     raise ModelError(
-        f"{contents.origin}: holds only tensors, and none of the packaged descriptions fits them; "
-        f"give the network's own: --model NAME.yaml --weights {Path(contents.origin).name}"
+        f"{contents.origin}: holds only tensors, and no packaged description fits them; give the "
+        f"network's own: --model NAME.yaml --weights {Path(contents.origin).name}"
     )
 
 
@@ -190,8 +190,8 @@ def _names(
         return stored, []
     names, warnings = find_names(request.path, classes)
     return names, [
-        f"{request.path}: holds {counted(len(stored), 'name')} for {counted(classes, 'class')}, "
-        "which cannot be used",
+        f"{request.path}: holds {counted(len(stored), 'name')} for {counted(classes, 'class')}; "
+        "train it with one name per class",
         *warnings,
     ]
 

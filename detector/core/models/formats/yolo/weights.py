@@ -42,8 +42,8 @@ class StoredNumbers:
             made = self._fold(step)
         if not (np.isfinite(made.weight).all() and np.isfinite(made.bias).all()):
             raise ModelError(
-                f"{self.contents.origin}: the weights of {step.node} are not finite numbers: "
-                "a damaged file, or a training that diverged"
+                f"{self.contents.origin}: the weights of {step.node} are not finite numbers: the "
+                "file is damaged or the training diverged"
             )
         return made
 
@@ -86,7 +86,8 @@ class StoredNumbers:
         epsilon = module.settings.get("eps", EPSILON) if module else EPSILON
         if not isinstance(epsilon, float) or not 0 < epsilon < 1:
             raise ModelError(
-                f"{self.contents.origin}: eps of {norm} is no number between 0 and 1: damaged"
+                f"{self.contents.origin}: eps of {norm} is not a number between 0 and 1; the file "
+                "is damaged: download it again"
             )
         return epsilon
 
@@ -131,13 +132,12 @@ class StoredNumbers:
         tensor = self.contents.tensors.get(name)
         if tensor is None:
             raise ModelError(
-                f"{origin}: lacks the tensor {name}: "
-                "weights of another network than the description's?"
+                f"{origin}: lacks the tensor {name}; are these the weights of another network?"
             )
         if tensor.shape != shape:
             raise ModelError(
-                f"{origin}: tensor {name} is {_by(tensor.shape)}, the description wants "
-                f"{_by(shape)}: weights of another network, or another number of classes?"
+                f"{origin}: tensor {name} is {_by(tensor.shape)}, but the description needs "
+                f"{_by(shape)}; is it another network, or another number of classes?"
             )
         self.read.add(name)
         try:
@@ -162,9 +162,9 @@ class StoredNumbers:
         for key, value in wanted.items():
             if (found := module.settings.get(key, value)) != value:
                 raise ModelError(
-                    f"{self.contents.origin}: {path} has {key} {ascii(found)[:40]}, the "
-                    f"description makes it {value}: a block that was changed; "
-                    "export the model to ONNX instead"
+                    f"{self.contents.origin}: {path} has {key} {ascii(found)[:40]}, but the "
+                    f"description makes it {value}: this block was changed; export the model to "
+                    "ONNX instead"
                 )
 
     def check_all_read(self, architecture: Architecture) -> None:
@@ -183,7 +183,7 @@ class StoredNumbers:
             ):
                 raise ModelError(
                     f"{self.contents.origin}: tensor {ascii(name)[:80]} belongs to no layer of the "
-                    "description: weights of another network?"
+                    "description; are these the weights of another network?"
                 )
 
 
@@ -211,7 +211,8 @@ def stored_anchors(contents: Contents, head: str) -> StoredAnchors | None:
         pairs = tensor.array().astype(np.float64).reshape(layers, count, 2)
         if not (np.isfinite(pairs).all() and (pairs > 0).all()):
             raise ModelError(
-                f"{contents.origin}: its anchors are no sizes: damaged; download it again"
+                f"{contents.origin}: its anchors are not sizes; the file is damaged: download it "
+                "again"
             )
         return StoredAnchors(
             [tuple((float(w), float(h)) for w, h in layer) for layer in pairs], name == "anchors"
