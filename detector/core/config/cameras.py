@@ -14,12 +14,12 @@ GATHERING = ("auto", "every", "freshest")
 class LiveConfig:
     policy: str = option(
         "latest",
-        "What to do with pictures of cameras that come faster than they are detected. latest: "
-        "detect the newest, drop older ones. every: drop none until they are --max-age old.",
+        "What to do if a camera's pictures arrive faster than they are detected. latest: detect "
+        "the newest, drop older ones. every: drop none until it is --max-age old.",
         "P",
         choices=POLICIES,
         flags=("--live",),
-        short="Pictures that come too fast: latest or every",
+        short="If pictures come too fast: latest or every",
     )
     max_age: float = option(
         5.0,
@@ -28,26 +28,26 @@ class LiveConfig:
         "S",
         at_least=0.1,
         at_most=3600.0,
-        short="Seconds that a picture may wait, of --live every",
+        short="Seconds that a picture may wait, for --live every",
     )
     gather: str = option(
         "auto",
-        "How pictures of several cameras come together in a batch: every and freshest fill it, "
-        "each camera once, and never wait for a silent one; auto waits only where that pays.",
+        "How to batch pictures of several cameras: every and freshest fill a batch with one "
+        "picture per camera and never wait for a silent one; auto waits only if that pays.",
         "G",
         choices=GATHERING,
         short="How cameras share a batch: auto, every, freshest",
     )
     repeat: bool = option(
         False,
-        "Play files again and again at their own pace, as if they were cameras.",
+        "Play files in an endless loop at their own pace, as if they were cameras.",
         flags=("--loop",),
-        short="Play files again and again, as if cameras",
+        short="Play files in a loop, as if they were cameras",
     )
     start_timeout: float = option(
         20.0,
-        "Seconds in which a camera must send its first picture, before it is tried again. Where no "
-        "camera ever sent one in that time, the run ends with exit code 3.",
+        "Seconds to wait for a camera's first picture before trying again. If no camera ever "
+        "sends one in that time, the run ends with exit code 3.",
         "S",
         at_least=1.0,
         at_most=600.0,
@@ -55,8 +55,8 @@ class LiveConfig:
     )
     wait: bool = option(
         False,
-        "Never give up cameras that have not sent a picture yet: go on trying until they do.",
-        short="Never give up cameras that send nothing yet",
+        "Never give up on cameras that have not sent a picture yet; keep trying until they do.",
+        short="Keep trying cameras that send nothing yet",
     )
 
 
@@ -68,18 +68,18 @@ class RecordConfig:
     record: str = option(
         "none",
         "What to record of cameras: none, annotated (boxes drawn), or copy (the camera's own "
-        "video and sound, untouched, with the boxes in a file of subtitles beside it).",
+        "video and sound, unchanged, with the boxes in a subtitle file next to it).",
         "R",
         choices=RECORDINGS,
         short="Record cameras: none, annotated or copy",
     )
     no_overlay: bool = option(
         False,
-        "Write no boxes (ASS subtitles) beside copies of the camera's own video.",
-        short="No subtitles with boxes beside copies",
+        "Write no boxes (ASS subtitles) next to copies of the camera's own video.",
+        short="Write no box subtitles next to copies",
     )
     segment: float = option(
-        10.0, "Minutes of one file of a recording.", "MIN", at_least=0.05, at_most=1440.0
+        10.0, "Minutes per file of a recording.", "MIN", at_least=0.05, at_most=1440.0
     )
     clips: bool = option(False, "Record only around detections.")
     clip_before: float = option(
@@ -89,19 +89,15 @@ class RecordConfig:
         5.0, "Seconds of a clip after the last detection.", "S", at_least=0.0, at_most=300.0
     )
     keep_days: float | None = option(
-        None,
-        "Remove recordings that are older than so many days.",
-        "DAYS",
-        at_least=0.01,
-        at_most=36500.0,
+        None, "Remove recordings older than this many days.", "DAYS", at_least=0.01, at_most=36500.0
     )
     keep_gb: float | None = option(
         None,
-        "Remove the oldest recordings where all of them together exceed so many GB (10^9 bytes).",
+        "Remove the oldest recordings if all of them together exceed this many GB (10^9 bytes).",
         "GB",
         at_least=0.001,
         at_most=1e6,
-        short="Remove the oldest recordings above so many GB",
+        short="Remove the oldest recordings above this many GB",
     )
 
 
@@ -110,15 +106,15 @@ class EventsConfig:
     events: str | None = option(
         None,
         "Also write all events (a class appears or leaves, a camera comes or goes) to this file, "
-        "one JSON document a line; - is standard output.",
+        "one JSON document per line; - is standard output.",
         "FILE",
-        short="Events to this file, JSON lines; - is stdout",
+        short="Write events as JSON lines here; - is stdout",
     )
     webhook: str | None = option(
         None,
-        "POST each event to this http or https address. @FILE or env:NAME read it from a file or "
-        "a variable, which no list of processes shows. DETECT_VIDEO_WEBHOOK_KEY in the "
-        "environment signs them (HMAC-SHA256).",
+        "POST each event to this http or https address. @FILE or env:NAME reads it from a file or "
+        "a variable, which keeps it out of process lists. If DETECT_VIDEO_WEBHOOK_KEY is set, it "
+        "signs the events (HMAC-SHA256).",
         "URL",
     )
     mqtt: str | None = option(
@@ -134,24 +130,23 @@ class EventsConfig:
 class PageConfig:
     serve: str | None = option(
         None,
-        "Show the run on a page at this port of 127.0.0.1, or at HOST:PORT; port 0 takes a free "
-        "one and prints it. Another host than loopback needs a token.",
+        "Serve a page that shows the run, at this port of 127.0.0.1 or at HOST:PORT; port 0 picks "
+        "a free one and prints it. A host other than loopback needs a token.",
         "[HOST:]PORT",
-        short="A page to watch the run, at this port",
+        short="Serve a page that shows the run, at this port",
         common=True,
     )
     token_file: str | None = option(
         None,
-        "File that holds the page's token. Without it DETECT_VIDEO_TOKEN in the environment is "
-        "the token.",
+        "File that holds the page's token; default: DETECT_VIDEO_TOKEN in the environment.",
         "FILE",
     )
     page_hosts: tuple[str, ...] | None = option(
         None,
-        "Names, with commas, that browsers reach the page by besides its own address: those of a "
-        "proxy in front of it. They need a token.",
+        "Host names, separated by commas, that browsers may use besides the page's own address, "
+        "such as those of a proxy. They need a token.",
         "A,B",
-        short="Names of a proxy in front of the page",
+        short="Host names of a proxy in front of the page",
     )
-    tls_cert: str | None = option(None, "Certificate (PEM) of the page, for https.", "FILE")
+    tls_cert: str | None = option(None, "Certificate (PEM) for the page, for https.", "FILE")
     tls_key: str | None = option(None, "Private key (PEM) of the certificate.", "FILE")
