@@ -46,8 +46,8 @@ def brief_lines(
             yield from _bars(console, summary)
             others, cores = summary.verdict.others_cores or 0.0, summary.cpu.cores
             if others > OTHERS_MUCH * cores:
-                said = f"Other programs took {others:.1f} of {counted(cores, 'core')}"
-                yield Text(f"{said}: the times are theirs, too.")
+                said = f"Other programs used {others:.1f} of {counted(cores, 'core')}"
+                yield Text(f"{said}, so these timings are inflated.")
             yield from map(Text, _advice(summary))
     yield from map(Text, (*_remarks(summary), *closing, *_written(summary)))
 
@@ -68,7 +68,7 @@ def _remarks(summary: Summary) -> Iterator[str]:
     shown, hidden = _notes(summary)
     yield from (f"note: {note}" for note in shown)
     if hidden:
-        yield f"{counted(hidden, 'more note')}: add -v, or see the report"
+        yield f"{counted(hidden, 'more note')}: use -v or see the report"
 
 
 def _found(summary: Summary) -> Iterator[str]:
@@ -88,7 +88,7 @@ def _found(summary: Summary) -> Iterator[str]:
             yield f"exit {each[0].exit.code}: {each[0].exit.reason}"
     yield from zone_lines(summary)
     for source in each:
-        yield from (f"kept of the failed run: {path}" for path in source.partial_outputs)
+        yield from (f"kept from the failed run: {path}" for path in source.partial_outputs)
 
 
 def zone_lines(summary: Summary) -> Iterator[str]:
@@ -107,7 +107,7 @@ def zone_lines(summary: Summary) -> Iterator[str]:
         most = f"; at most {sum(zone.most.values())} at once" if len(zone.most) == 1 else ""
         yield f"{where}{zone.name}: {'; '.join(told) or 'nothing'}{most}"
     if len(shown) > ZONES_SHOWN:
-        yield f"and {len(shown) - ZONES_SHOWN} more lines and zones: see summary.json"
+        yield f"and {len(shown) - ZONES_SHOWN} more lines and zones; see summary.json"
 
 
 def _name(source: SourceSummary) -> str:
@@ -131,7 +131,7 @@ def _detections(summary: Summary) -> str:
     shown, rest = classes[:CLASSES_SHOWN], classes[CLASSES_SHOWN:]
     text = _many(found.total, "detection")
     if len(classes) > 1:
-        more = f", {sum(count for _, count in rest):,} of {len(rest)} more" if rest else ""
+        more = f", {sum(count for _, count in rest):,} of {len(rest)} others" if rest else ""
         text += f" ({', '.join(f'{count:,} {name}' for name, count in shown)}{more})"
     elif classes:
         text = f"{text}: {classes[0][0]}"
@@ -150,7 +150,7 @@ def _rates(summary: Summary) -> Text:
     if summary.fps.device is not None:
         fps += [f"{_rate(summary.fps.device)} FPS device"]
     batch = f" · batch {summary.batch}" if summary.batch > 1 else ""
-    batch += f" · {summary.tiles} inputs a frame" if summary.tiles > 1 else ""
+    batch += f" · {summary.tiles} inputs per frame" if summary.tiles > 1 else ""
     what = f"{summary.model} · {summary.engine} {summary.precision} · {input_text(summary)}{batch}"
     return Text.assemble((", ".join(fps), "bold"), f"{BESIDE}{what}")
 
@@ -167,7 +167,7 @@ def _stages(summary: Summary, width: int) -> Iterator[Text]:
     words = [f"{row.stage} {row.busy_ms:.1f}" for row in rows if row.busy_ms is not None]
     line = " "
     for number, word in enumerate(words):
-        word += " ms a frame" if number == len(words) - 1 else ""
+        word += " ms per frame" if number == len(words) - 1 else ""
         if cell_len(line) + 2 + cell_len(word) > width and line.strip():
             yield Text(line)
             line = " "
@@ -262,4 +262,4 @@ def _session(summary: Summary) -> Iterator[str]:
     if summary.session:
         folder = Path(summary.session)
         newest = "" if folder.parent == Path("runs") else f" {shorten(summary.session, 200)}"
-        yield f"why: detect-video report{newest}"
+        yield f"to see why: detect-video report{newest}"
