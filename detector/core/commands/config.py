@@ -16,8 +16,8 @@ from detector.core.cli.printing import echo, print_json, terminal
     config_file=True,
     json="the options",
     examples=(
-        "detect-video config show --config mine.yaml --conf 0.4    # what a run would use",
-        "detect-video config show --model yolox_nano               # with the model's options",
+        "detect-video config show --config mine.yaml --conf 0.4  # options of a run",
+        "detect-video config show --model yolox_nano             # of a model",
     ),
 )
 def show(config_file: str | None, as_json: bool, **flags: Any) -> None:

@@ -8,7 +8,7 @@ from detector.core.cli.command import subcommand
 from detector.core.cli.printing import print_json, terminal
 
 
-@subcommand(json="the findings", examples=("detect-video doctor --quick    # run nothing",))
+@subcommand(json="the findings", examples=("detect-video doctor --quick    # check without a run",))
 @click.option("--engines-dir", metavar="DIR", help="Check this folder for built engine files.")
 @click.option("--quick", is_flag=True, help="Run nothing; check only what is installed.")
 def command(engines_dir: str | None, quick: bool, as_json: bool) -> int:

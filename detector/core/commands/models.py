@@ -20,7 +20,10 @@ SHOWN = ("weights", "names", "family", "describe", "random_weights", "size", "ba
 
 @subcommand(json="the list")
 def list_models(as_json: bool) -> None:
-    """List known models: family, input, parameters, MACs, FLOPs, licence, and what each needs."""
+    """List the known models.
+
+    Shows family, input, parameters, MACs, FLOPs, licence, and what each still needs.
+    """
     from detector.core.jobs.models import listing
     from detector.core.terminal.models import print_models
 
@@ -33,7 +36,7 @@ def list_models(as_json: bool) -> None:
 @subcommand(options=config_options("network", "runtime", only=SHOWN), json="what was counted")
 @click.argument("model", type=Models(), metavar="MODEL")
 def show(model: str, as_json: bool, **flags: Any) -> None:
-    """Count parameters, MACs and FLOPs of MODEL, a file or a known name."""
+    """Count a model's parameters, MACs and FLOPs."""
     from detector.core.config.levels import resolve_config
     from detector.core.jobs.models import facts
     from detector.core.run.canvas import model_request
@@ -49,9 +52,9 @@ def show(model: str, as_json: bool, **flags: Any) -> None:
 @subcommand(quiet="Print only errors.")
 @click.argument("name", type=Models(), metavar="NAME")
 def pull(name: str, quiet: bool) -> None:
-    """Download the official file of the known model NAME into the cache.
+    """Download a known model's official file.
 
-    Prints its licence first. An interrupted download resumes.
+    Prints its licence first and saves it in the cache. An interrupted download resumes.
     """
     from detector.core.models import pull as pulling
     from detector.core.models.catalogue import known_model
@@ -91,9 +94,10 @@ def _pull_with_bar(name: str, console: Console) -> tuple[Path, bool]:
     "-o", "--output", metavar="FILE", help="File instead of X.describe.yaml; - prints it."
 )
 def describe(model: str, output: str | None, **flags: Any) -> None:
-    """Describe the input and outputs of MODEL, an .onnx file, in YAML with guesses marked.
+    """Write a YAML that describes an .onnx file.
 
-    Check the guesses, then run MODEL with --describe FILE.
+    It describes the input and outputs, with guesses marked. Check those, then run MODEL with
+    --describe FILE.
     """
     from detector.core.config.levels import resolve_config
     from detector.core.jobs.models import write_description
@@ -108,7 +112,7 @@ def describe(model: str, output: str | None, **flags: Any) -> None:
 
 @subcommand(json="the list")
 def families(as_json: bool) -> None:
-    """List the supported families of .onnx files, with licences and where to get them."""
+    """List the supported families of .onnx files."""
     from detector.core.jobs.models import family_listing
     from detector.core.terminal.models import print_families
 

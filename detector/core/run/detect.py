@@ -412,7 +412,8 @@ def _run_source(job: _Job, run: SourceRun, spec: str, number: int) -> None:
                     sink.abort()
                 raise
         if replaced and settings:
-            run.notes.append(f"replaced outputs of an earlier run: {', '.join(replaced)}")
+            which = "" if len(replaced) == len(paths) else f": {', '.join(replaced)}"
+            run.notes.append(f"replaced outputs of an earlier run{which}")
         beside = [path for sink in sinks for path in sink.beside]
         for path in [*map(Path, run.outputs.values()), *beside] if settings else ():
             mark_settings(path, settings)

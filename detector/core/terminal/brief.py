@@ -150,7 +150,7 @@ def _rates(summary: Summary) -> Text:
     if summary.fps.device is not None:
         fps += [f"{_rate(summary.fps.device)} FPS device"]
     batch = f" · batch {summary.batch}" if summary.batch > 1 else ""
-    batch += f" · {summary.tiles} inputs per frame" if summary.tiles > 1 else ""
+    batch += f" · {summary.tiles} inputs a frame" if summary.tiles > 1 else ""
     what = f"{summary.model} · {summary.engine} {summary.precision} · {input_text(summary)}{batch}"
     return Text.assemble((", ".join(fps), "bold"), f"{BESIDE}{what}")
 
@@ -167,7 +167,7 @@ def _stages(summary: Summary, width: int) -> Iterator[Text]:
     words = [f"{row.stage} {row.busy_ms:.1f}" for row in rows if row.busy_ms is not None]
     line = " "
     for number, word in enumerate(words):
-        word += " ms per frame" if number == len(words) - 1 else ""
+        word += " ms a frame" if number == len(words) - 1 else ""
         if cell_len(line) + 2 + cell_len(word) > width and line.strip():
             yield Text(line)
             line = " "
