@@ -128,7 +128,7 @@ def test_a_stream_of_what_is_no_source_is_refused(source):
         ({"device": "x"}, "device=x: "),
         ({"classes": ["xx"]}, "classes=xx: "),
         ({"names": "/none"}, "/none: "),
-        ({"model": 3}, "a model is "),
+        ({"model": 3}, "a model must be "),
     ],
     ids=str,
 )

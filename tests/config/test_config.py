@@ -193,6 +193,6 @@ def test_names_of_classes_in_a_user_s_file(tmp_path, names, read):
 
 def test_keywords_of_other_programs_are_answered():
     assert answer_keyword("save_txt", True, KEYWORDS) == IN_PYTHON["save_txt"]
-    assert answer_keyword("imgsz", 640, KEYWORDS) == "here it is size=640"
+    assert answer_keyword("imgsz", 640, KEYWORDS) == "use size=640"
     assert answer_keyword("nothing_of_the_kind", 1, KEYWORDS) is None
     assert answer_keyword("imgsz", 640, ()) != answer_keyword("imgsz", 640, KEYWORDS)

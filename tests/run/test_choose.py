@@ -221,7 +221,7 @@ def test_a_file_of_another_version_is_said_and_kept(tmp_path):
     path = tmp_path / measurements.FILE
     path.write_text(json.dumps(proof.seal(path.name, {"schema": 1, "comparisons": []})))
     (line,) = take(tmp_path).notes
-    assert line.startswith(f"{path}: written by another version")
+    assert line.startswith(f"{path}: ignored; written by another version")
     compared(tmp_path, DEFAULT, FASTER)
     assert take(tmp_path).notes == ()
     assert (tmp_path / f"{measurements.FILE}.replaced").exists()
@@ -239,7 +239,7 @@ def test_doctor_lists_the_newest_of_each_model_and_kind_of_source(tmp_path):
     told = [re.findall(r"\d\S*x\d*", one["reason"])[0] for one in listed]
     assert told == ["2.1x", "2.9x", "1280x720", "640x360"]
     undo = f"delete {tmp_path / measurements.FILE} to undo it"
-    tune_undo = "undo it: detect-video tune --undo"
+    tune_undo = "detect-video tune --undo undoes it"
     assert [one["undo"] for one in listed] == [undo, undo, tune_undo, tune_undo]
     compared(tmp_path, DEFAULT, row("torch", "fp32", 9, 10, 11))  # now nothing is faster
     assert len(choose.list_in_force(config(tmp_path))) == 3
@@ -335,7 +335,7 @@ def test_a_run_of_the_same_kind_takes_what_was_found_and_says_so(tmp_path):
     assert (runtime.engine, runtime.precision, runtime.concurrency) == ("openvino", "int8", 2)
     assert choice.config.output.quality == "fast"
     assert "tuned for 1280x720 h264" in choice.reason
-    assert "1.8 times" in choice.reason
+    assert "1.8x" in choice.reason
     assert "detect-video tune --undo" in choice.reason
 
 

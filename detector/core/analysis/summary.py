@@ -436,7 +436,7 @@ def live_memory_text(memory: LiveMemory) -> str:
         f"{memory.peak_mb:.0f} MB at the peak; growth"
     )
     if memory.slope_mb_per_hour is None:
-        return f"{text} not known: {memory.slope_reason}"
+        return f"{text} unknown: {memory.slope_reason}"
     return (
         f"{text} {memory.slope_mb_per_hour:+.1f} MB an hour, "
         f"95% interval [{memory.slope_low:+.1f} .. {memory.slope_high:+.1f}]"
@@ -453,7 +453,7 @@ def seconds_text(summary: Summary) -> str:
         f"{name} {seconds:.2f}{inside if name == 'run' else ''}"
         for name, seconds in summary.seconds.items()
     )
-    return f"{phases}; together {sum(summary.seconds.values()):.2f}, the interpreter's start too"
+    return f"{phases}; total {sum(summary.seconds.values()):.2f}, including the interpreter's start"
 
 
 # ----------------------------------------------------------------------
@@ -511,7 +511,7 @@ def effect(asked: str, shares: Mapping[str, PrecisionShare] | None) -> str | Non
         return None
     if asked in shares and shares[asked]["layers"] > 0:
         return None
-    return f"{asked} was asked for and changed nothing: executed {text(shares)}"
+    return f"{asked} was requested but had no effect: executed as {text(shares)}"
 
 
 def _percent(share: float) -> str:

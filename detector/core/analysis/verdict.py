@@ -373,10 +373,14 @@ def _area_left(choices: Choices) -> float:
 def judge(times: FrameTimes | None, choices: Choices = Choices()) -> Verdict:
     """The stage to change first, a sentence for the user, and the gains on which it stands."""
     if times is None:
-        return Verdict(bottleneck=None, sentence="no frame went through: nothing to judge")
+        return Verdict(
+            bottleneck=None, sentence="no frame was processed, so there is nothing to judge"
+        )
     stage = _stage_to_change(times)
     if stage is None:
-        return Verdict(bottleneck=None, sentence="the instruments were off: nothing to judge")
+        return Verdict(
+            bottleneck=None, sentence="the instruments were off, so there is nothing to judge"
+        )
     gains = {
         name: gain_without(times, name)
         for name in dict.fromkeys((stage, INFER))
@@ -420,7 +424,7 @@ def _stage_to_change(times: FrameTimes) -> str | None:
 
 def _too_few(frames: int) -> str:
     few = f"{counted(frames, 'frame', 'is')} too few"
-    return f"{few} to tell what limits this run: use {ENOUGH} or more."
+    return f"{few} to show what limits this run; use {ENOUGH} or more."
 
 
 def _sentence(times: FrameTimes, stage: str, gains: Mapping[str, float], choices: Choices) -> str:
@@ -439,8 +443,8 @@ def _sentence(times: FrameTimes, stage: str, gains: Mapping[str, float], choices
         sentences += _next_limit(limit_without(times, stage), gains[stage])
     else:
         sentences.append(
-            "`detect-video profile` measures how much faster the run would be without it; an "
-            "estimate could be off by more than 10 points."
+            "An estimate of the gain without it could be off by more than 10 points; "
+            "`detect-video profile` measures it."
         )
     sentences += [try_it] if advice else []
     smaller = choices.smaller_input
@@ -459,7 +463,7 @@ def _sentence(times: FrameTimes, stage: str, gains: Mapping[str, float], choices
         crowded = ""
         if times.crowded is not None:
             name, share = times.crowded
-            crowded = f", and `{name}` waited {share:.0%} of its time for one that the others had"
+            crowded = f", and `{name}` waited for one {share:.0%} of its time"
         sentences.append(
             f"The CPU is full: the threads of this run keep {times.cpu_share * times.cores:.1f} of "
             f"{counted(times.cores, 'core')} busy{crowded}."
@@ -470,9 +474,9 @@ def _sentence(times: FrameTimes, stage: str, gains: Mapping[str, float], choices
 def _beside_others(times: FrameTimes) -> str:
     cores = counted(times.cores, "core")
     return (
-        f"Other programs took {times.others_cores:.1f} of {cores}: the stage is judged by what it "
-        "needs, without its waits for a core, and no gain is predicted. Measure again when the "
-        "machine has less to do."
+        f"Other programs used {times.others_cores:.1f} of {cores}, so the stage is judged without "
+        "its waits for a core, and no gain is predicted. Measure again when the machine is less "
+        "busy."
     )
 
 
@@ -511,7 +515,7 @@ def _next_limit(limit: str | None, gain: float) -> list[str]:
     if limit is None:
         return [f"Without it: {_times(gain)}."]
     if gain < LEAST:
-        return [f"{limit[0].upper()}{limit[1:]} limits it as much."]
+        return [f"{limit[0].upper()}{limit[1:]} limits it just as much."]
     return [f"The next limit is {limit}, at {_times(gain)}."]
 
 

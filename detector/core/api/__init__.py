@@ -92,8 +92,8 @@ class Detector:
         _refuse_unknown(options)
         if not isinstance(model, (str, os.PathLike)):
             raise UsageError(
-                f"a model is the path of a file or a known name, not {kind_of(model)}; "
-                'Detector("street") is the one in the package'
+                f"a model must be a file path or a known name, not {kind_of(model)}; "
+                'Detector("street") is the packaged one'
             )
         given = {"model": os.fspath(model), "engine": engine, **options}
         self._tracker = None if track is None or isinstance(track, str) else track
@@ -102,9 +102,7 @@ class Detector:
         with python_words(KEYWORDS):
             config = resolve_config(None, given)
             if self._tracker is not None and config.tracking.infer_every is not None:
-                raise UsageError(
-                    "--infer-every moves boxes by trackers of its own: give their name to --track"
-                )
+                raise UsageError("--infer-every needs a built-in tracker; give its name to --track")
             # A call waits for its picture, and one request on all threads answers soonest. With
             # concurrency=N a stream runs N requests.
             self._plan = resolve(config, spare_requests=1, one_at_a_time=True)
@@ -217,7 +215,7 @@ class Detector:
         self._refuse_closed()
         if self._streaming:
             raise UsageError(
-                "this Detector is streaming already; close that stream first, or make another one"
+                "this Detector is already streaming; close that stream first, or create another one"
             )
         listed = sources if isinstance(sources, (list, tuple)) else [sources]
         specs = _gather([_as_spec(source) for source in listed])
@@ -252,7 +250,7 @@ class Detector:
         with heeding, plan.reading.open(source, as_camera=self._as_cameras) as opened:
             live = opened if opened.arrives else None
             if live is not None and plan.reading.still is not None:
-                raise UsageError("skip_still is for files, not for cameras; leave it out")
+                raise UsageError("skip_still is for files, not for cameras; omit it")
             fresh = live is not None and self._newest
             made = plan.parts(opened)
             own = {} if self._tracker is None else {"track": _Following(self._tracker)}
@@ -290,7 +288,7 @@ class Detector:
 
     def _refuse_closed(self) -> None:
         if self._closed:
-            raise UsageError("this Detector is closed; make another")
+            raise UsageError("this Detector is closed; create another one")
 
     def close(self) -> None:
         """Releases the engine. May be called twice; after it, calls and streams are refused."""
@@ -318,8 +316,8 @@ def _refuse_unknown(options: Options) -> None:
             hint = answer_keyword(name, value, KEYWORDS)
             if hint is None:
                 near = difflib.get_close_matches(name, Options.__annotations__, 1, 0.5)
-                hint = f"did you mean {near[0]}?" if near else "help(Detector) names some"
-                hint = f"there is no such option from Python; {hint}"
+                hint = f"did you mean {near[0]}?" if near else "see help(Detector)"
+                hint = f"unknown option in Python; {hint}"
             raise UsageError(f"Detector({name}=...): {hint}")
 
 
@@ -329,10 +327,9 @@ def _as_spec(source: object) -> str:
         return str(source)
     if isinstance(source, (str, os.PathLike)):
         return str(os.fspath(source))
-    cure = "a picture in memory is detected with detector(picture), a list of them at once"
     raise UsageError(
-        "stream() reads videos, pictures, folders and cameras by their path, address or number, "
-        f"not {kind_of(source)}; {cure}"
+        "stream() takes the path, address or number of videos, pictures, folders and cameras, not "
+        f"{kind_of(source)}; for pictures in memory call detector(picture) or detector([a, b])"
     )
 
 

@@ -13,7 +13,7 @@ from typing import TypedDict
 class Options(TypedDict, total=False):
     """Options of the command line under their names; docs/usage.md says what each does.
 
-    What the command writes and how it draws is not among them: from Python you do that yourself.
+    Options for writing and drawing are not included: in Python you do that yourself.
     """
 
     weights: str | None
@@ -66,5 +66,5 @@ class Options(TypedDict, total=False):
     wait: bool
 
 
-# Who gives one of them means cameras.
+# Options that only apply to cameras.
 OF_CAMERAS = frozenset(("policy", "max_age", "gather", "start_timeout", "wait"))

@@ -46,8 +46,8 @@ def as_image(picture: Picture) -> Image:
         or not image.size
     ):
         raise UsageError(
-            f"a picture must be uint8 BGR [height, width, 3], a picture of PIL or a path, "
-            f"not {kind_of(image)}"
+            "a picture must be a uint8 BGR array [height, width, 3], a PIL image or a path, not "
+            f"{kind_of(image)}"
         )
     return image  # type: ignore[no-any-return]
 
@@ -69,14 +69,14 @@ def _from_pil(picture: Any) -> Image:
 
     if picture.mode.startswith(("I", "F")):
         raise UsageError(
-            f"a picture of PIL's mode {picture.mode} has no range of 8 bits; convert it first"
+            f"a PIL image of mode {picture.mode} does not have 8 bits; convert it to RGB first"
         )
     try:
         pixels = np.asarray(picture.convert("RGB"))
     except (OSError, ValueError) as error:  # a damaged file, or a mode that PIL cannot convert
-        raise UsageError(f"PIL cannot give the picture's pixels: {error}") from error
+        raise UsageError(f"PIL cannot read the picture's pixels: {error}") from error
     if not pixels.size:
-        raise UsageError("a picture of PIL without pixels")
+        raise UsageError("the PIL image has no pixels")
     return np.ascontiguousarray(pixels[:, :, ::-1])
 
 
@@ -91,7 +91,7 @@ def _read_picture(path: str) -> Image:
     if listed is None or len(listed) != 1:
         what = "a video" if listed is None else f"{len(listed)} pictures"
         if is_address(path):  # who guesses by the name is wrong half of the time
-            what = "no picture"
+            what = "not a picture"
         raise UsageError(
             f"{shown}: is {'a camera' if arrives else what}; use stream({shown!r}) for it"
         )

@@ -88,7 +88,7 @@ class Detections(types.Detections):
         """One by its number, or those of a slice, of a mask [M] or of a list of numbers."""
         if isinstance(key, int | np.integer):
             if not -len(self) <= key < len(self):
-                raise IndexError(f"detection {key} of {len(self)}")
+                raise IndexError(f"no detection {key}; there are {len(self)}")
             return self._one(int(key) % len(self))
         rows = key if isinstance(key, slice) else np.asarray(key)
         if not isinstance(rows, slice) and rows.size == 0 and rows.dtype != np.bool_:
@@ -106,7 +106,7 @@ class Detections(types.Detections):
         """Those of these classes, given by name or id. Raises KeyError for an unknown name."""
         unknown = [one for one in classes if isinstance(one, str) and one not in self.names]
         if unknown:
-            raise KeyError(f"{unknown[0]!r} is no class of {', '.join(self.names)}")
+            raise KeyError(f"unknown class {unknown[0]!r}; known: {', '.join(self.names)}")
         ids = [self.names.index(one) if isinstance(one, str) else one for one in classes]
         return self[np.isin(self.class_ids, ids)]
 
@@ -167,7 +167,7 @@ class Detections(types.Detections):
 
         opened = None if font is None else open_font(os.fspath(font))
         if image is None and (image := self._find_picture()) is None:
-            raise UsageError("the picture of these Detections is gone; give it: found.plot(image)")
+            raise UsageError("these Detections no longer have their picture; use found.plot(image)")
         drawn = np.ascontiguousarray(image).copy()
         annotate(drawn, self, Style(line_width, font_scale, labels, scores, font=opened))
         return drawn
@@ -186,7 +186,7 @@ class Detections(types.Detections):
 
         target = Path(path)
         if target.suffix.lower() not in ENCODED:
-            raise UsageError(f"{path}: no picture is called so; known: {', '.join(ENCODED)}")
+            raise UsageError(f"{path}: unknown suffix of a picture; known: {', '.join(ENCODED)}")
         _, content = encode(self.draw(image), target.suffix)
         write_whole(target, content, "choose another path")
 

@@ -51,7 +51,7 @@ def subcommand(
     """
     shared = list(options)
     if config_file:
-        text = "YAML file of options. Flags on the command line win over it."
+        text = "YAML file of options. Flags on the command line override it."
         shared.append(
             click.Option(["--config", "config_file"], type=Files(), metavar="FILE", help=text)
         )

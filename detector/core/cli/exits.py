@@ -28,7 +28,7 @@ from detector.core.errors.writing import write_whole
 from detector.core.run.signals import Stopped, raise_on_signals, raise_swallowed
 
 LOG = "detect-video-error.log"
-WRITING = "stopped at once; what was being written stays under *.partial.*"
+WRITING = "stopped at once; unfinished output stays under *.partial.*"
 
 
 @contextmanager
@@ -124,4 +124,4 @@ def _log_of(error: BaseException) -> str:
         with os.fdopen(file, "wb") as log:
             log.write(text)
         return path
-    return "the command line (its traceback could not be written)"
+    return "the command line (the traceback could not be written)"

@@ -160,7 +160,7 @@ def _refuse_misspelt(word: str, ctx: click.Context) -> None:
 @click.group(cls=DefaultGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="detect-video")
 def cli(**_: Any) -> None:
-    """Find objects in videos, and see where every millisecond went.
+    """Find objects in videos, and see where each millisecond goes.
 
     SOURCE: file, folder, glob, - (stdin), rtsp://..., 0 (webcam), cameras.yaml.
     """

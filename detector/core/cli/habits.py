@@ -29,8 +29,8 @@ def our_option(theirs: str, known: Collection[str]) -> str | None:
     """
     option = theirs.replace("_", "-")
     if (ours := HABITS.get(option)) is not None:
-        return f"here it is {ours}" if ours.startswith("-") else ours
-    return f"here it is {option}" if option in known else None
+        return f"use {ours}" if ours.startswith("-") else ours
+    return f"use {option}" if option in known else None
 
 
 def answer_habits(words: Sequence[str], ctx: click.Context, known: Known) -> str | None:
@@ -119,7 +119,8 @@ def refuse_split_lists(words: Sequence[str], sources: Sequence[str], ctx: click.
         if loose and (names or not all(map(_may_be_camera, others or loose))):
             joined = ",".join(item.strip(",") for item in (words[at + 1], *loose))
             given = " ".join(words[at : at + 2 + len(loose)])
-            raise click.UsageError(f"{given}: {word} takes one word; write {word} {joined}.", ctx)
+            said = f"{given}: {word} takes one value; use {word} {joined}."
+            raise click.UsageError(said, ctx)
 
 
 def _is_bare(word: str) -> bool:
@@ -142,5 +143,5 @@ def refuse_model_name(word: str, ctx: click.Context) -> None:
     close = difflib.get_close_matches(word, known(), n=1, cutoff=0.75)
     if close:
         raise click.UsageError(
-            f"'{word}' is no file. A model is given with --model {close[0]}.", ctx
+            f"'{word}' is not a file. To use the model, add --model {close[0]}.", ctx
         )

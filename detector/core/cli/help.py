@@ -18,12 +18,12 @@ from click.shell_completion import CompletionItem
 from detector.core.cli.habits import answer_option, our_option, refuse_split_lists
 
 SUMMARY = """\
-detect-video SOURCE...         find objects: writes SOURCE-detected.mp4 and .jsonl
-detect-video profile SOURCE    where every millisecond goes, and what to change first
-detect-video compare SOURCE    engines and precisions in turn, on the same frames
-detect-video eval DATASET      how right a model is, against labels
-detect-video doctor            what can run on this machine
-detect-video --help            the common options and every command, with examples"""
+detect-video SOURCE...       find objects; write SOURCE-detected.mp4 and .jsonl
+detect-video profile SOURCE  see where each millisecond goes and what to change
+detect-video compare SOURCE  compare engines and precisions on the same frames
+detect-video eval DATASET    measure a model's accuracy against labels
+detect-video doctor          check what can run on this machine
+detect-video --help          show common options, all commands and examples"""
 ALL = "all"
 OWN = "Options"  # title of those that are of no group
 FLAGS = ("--help", "-h")
@@ -135,7 +135,7 @@ class HelpfulCommand(click.Command):
                 continue
             near = get_close_matches(following, values, 1)
             if near and not os.path.lexists(following):
-                said = f"{word} {following}: no such value; did you mean {word} {near[0]}?"
+                said = f"{word} {following}: unknown value; did you mean {word} {near[0]}?"
                 raise click.UsageError(said, ctx)
             given.append(f"{word}={one.bare}")
         return given
@@ -153,7 +153,8 @@ class HelpfulCommand(click.Command):
             return args
         if self._shown_for(ctx, word) is None:
             groups = ", ".join([ALL, *map(key_of, self._grouped(ctx))])
-            raise click.UsageError(f"--help {word}: no group or option; groups: {groups}.", ctx)
+            said = f"--help {word}: unknown group or option; groups: {groups}."
+            raise click.UsageError(said, ctx)
         ctx.meta[TOPIC] = word
         return [*args[: at + 1], *args[at + 2 :]]
 
@@ -182,7 +183,7 @@ class HelpfulCommand(click.Command):
         for title, ones in groups.items():
             for one in ones:
                 names = (*one.opts, *one.secondary_opts)
-                if any(flag.removeprefix("here it is ").split(" ")[0] in names for flag in flags):
+                if any(flag.removeprefix("use ").split(" ")[0] in names for flag in flags):
                     return {title: [one]}
         return None
 

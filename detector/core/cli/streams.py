@@ -59,7 +59,7 @@ def refuse_two_owners(owners: Mapping[str, bool]) -> None:
     given = [option for option, writes in owners.items() if writes]
     if len(given) > 1:
         raise UsageError(
-            f"{' and '.join(given)} both write to standard output; leave one out, or name a file"
+            f"{' and '.join(given)} both write to standard output; omit one, or name a file"
         )
 
 

@@ -25,7 +25,7 @@ Known = Callable[[str], Mapping[str, bool]]  # command -> its options, and wheth
 def write_ours(
     words: Sequence[str], known: Known, ctx: click.Context, command: str = "detect"
 ) -> str:
-    """``here it is written detect-video in.mp4 --size 640.``, and what has no place in it.
+    """``use detect-video in.mp4 --size 640.``, and what has no place in it.
     ``words``: what follows ``command``.
 
     Raises UsageError for a task that is absent.
@@ -34,8 +34,8 @@ def write_ours(
     rest = [*words]
     while rest:
         line.take(rest.pop(0), rest)
-    left = f" Nothing here is meant by {', '.join(line.left_out)}." if line.left_out else ""
-    return f"here it is written {shlex.join(line.words())}.{left}"
+    left = f" There is no equivalent of {', '.join(line.left_out)}." if line.left_out else ""
+    return f"use {shlex.join(line.words())}.{left}"
 
 
 class _Line:

@@ -18,7 +18,7 @@ WITHOUT = ("model", "batch", "threads", "concurrency", "self_timing")
     options=config_options("network", "runtime", "calibration", without=WITHOUT),
     config_file=True,
     json="the result",
-    interrupted="build stopped; nothing of it was kept",
+    interrupted="build stopped; nothing was kept",
 )
 @click.argument("model", type=Models(), metavar="MODEL")
 @click.option(
@@ -27,16 +27,16 @@ WITHOUT = ("model", "batch", "threads", "concurrency", "self_timing")
     metavar="N",
     default="1",
     show_default=True,
-    help="Frames in one inference; 1..8 for a range, where the engine can.",
+    help="Frames per inference; 1..8 for a range, if the engine supports it.",
 )
 @click.option(
-    "--to", type=click.Choice(["onnx"]), help="Write the graph that we run, and build nothing."
+    "--to", type=click.Choice(["onnx"]), help="Only export the graph that the engine would run."
 )
 @click.option(
     "-o",
     "--output",
     metavar="FILE",
-    help="With --to: the file; default: NAME-SIZE-bN.onnx in this folder.",
+    help="With --to: the file to write; default: NAME-SIZE-bN.onnx in this folder.",
 )
 def command(
     model: str,
@@ -47,9 +47,9 @@ def command(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Build the file that an engine runs of MODEL, or export ONNX.
+    """Build MODEL's engine file before the first run, or export ONNX.
 
-    That is a graph of another precision, or the engine's own file.
+    An engine file is a graph in another precision, or a file in the engine's own format.
     """
     from detector.core.config.levels import resolve_config
     from detector.core.errors import UsageError
@@ -60,7 +60,7 @@ def command(
         raise UsageError("--output is for --to onnx; built files go to --engines-dir")
     low, high = parse_batches(batches)
     if to is not None and low != high:
-        raise UsageError(f"--batch {batches}: a graph has one batch; write --batch {high}")
+        raise UsageError(f"--batch {batches}: an exported graph has one batch; use --batch {high}")
     config = resolve_config(config_file, {**flags, "model": model, "batch": high})
     errors = error_terminal()
     with progress_bar(errors, errors.is_terminal) as progress:

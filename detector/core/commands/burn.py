@@ -21,8 +21,8 @@ OPTIONS = ("quality", "preset", "crf", "encoder", "decoder")
 @subcommand(
     options=[*config_options("input", "output", only=OPTIONS), *config_options("drawing")],
     examples=(
-        "detect-video in.mp4 --save overlay          # in-overlay.mkv, nothing encoded",
-        "detect-video burn in-overlay.mkv            # in-overlay-burnt.mp4, later",
+        "detect-video in.mp4 --save overlay          # in-overlay.mkv; encodes nothing",
+        "detect-video burn in-overlay.mkv            # later: in-overlay-burnt.mp4",
         "detect-video burn x.mkv -o x.webm --blur person",
     ),
 )
@@ -31,12 +31,12 @@ OPTIONS = ("quality", "preset", "crf", "encoder", "decoder")
     "-o",
     "--output",
     metavar="OUT",
-    help="File (of one overlay) or folder; default: X-burnt.mp4 in the current folder.",
+    help="File (for one overlay) or folder; default: X-burnt.mp4 in the current folder.",
 )
 def command(overlays: tuple[str, ...], **flags: Any) -> int:
     """Draw the boxes of an overlay (--save overlay) into a video.
 
-    Of X.mkv it is X-burnt.mp4.
+    X.mkv becomes X-burnt.mp4.
     """
     from detector.core.config.levels import resolve_config
     from detector.core.jobs.burn import burn, check_output

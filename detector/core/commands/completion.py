@@ -20,7 +20,7 @@ SHELLS = ("bash", "zsh", "fish")
 )
 @click.argument("shell", type=click.Choice(SHELLS))
 def command(shell: str) -> None:
-    """Print what makes a shell complete commands, options and values."""
+    """Print shell code that completes commands, options and values."""
     from click.shell_completion import get_completion_class
 
     from detector.core.cli.group import cli

@@ -16,14 +16,14 @@ from detector.core.cli.printing import echo, print_json, terminal
     config_file=True,
     json="the options",
     examples=(
-        "detect-video config show --config mine.yaml --conf 0.4    # what a run would take",
-        "detect-video config show --model yolox_nano               # with the model's own options",
+        "detect-video config show --config mine.yaml --conf 0.4  # options of a run",
+        "detect-video config show --model yolox_nano             # of a model",
     ),
 )
 def show(config_file: str | None, as_json: bool, **flags: Any) -> None:
-    """Show every option: its value, and the file or flag that it comes from.
+    """Show every option: its value, and the file or flag that set it.
 
-    Takes the options of a run, and runs nothing.
+    Accepts the options of a run, but runs nothing.
     """
     from detector.core.config.levels import collect_levels, list_origins, merge_levels
     from detector.core.models.catalogue import folder
@@ -78,7 +78,7 @@ class _Group(click.Group):
 
 @click.group(cls=_Group, context_settings=CONTEXT)
 def command() -> None:
-    """Show which options are in force, and where each comes from."""
+    """Show the options in force and where each comes from."""
 
 
 command.add_command(show, "show")

@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "detect-video in.mp4                          # in-detected.mp4 and .jsonl",
-    "detect-video in.mp4 -o out.mp4 --conf 0.4    # fewer, surer detections",
-    "detect-video shots/ --classes person -o out/ # pictures; one class",
+    "detect-video in.mp4 -o out.mp4 --conf 0.4    # a higher threshold",
+    "detect-video shots/ --classes person -o out/ # pictures, one class",
     "detect-video in.mp4 --model x.onnx           # a model of your own",
-    "detect-video in.mp4 --save csv --no-video    # a table, and no video",
-    "detect-video cameras.yaml --serve 8080       # cameras, and a page of them",
-    "detect-video - -o - < in.mkv                 # a pipe in, rows out",
-    "detect-video in.mp4 --only-detections        # clips around what is found",
-    "detect-video rtsp://10.0.0.5/stream          # a camera: rows by day in live/",
-    "detect-video in.mp4 --blur person            # pixelated in what is written",
+    "detect-video in.mp4 --save csv --no-video    # a table, no video",
+    "detect-video cameras.yaml --serve 8080       # cameras, on a web page",
+    "detect-video - -o - < in.mkv                 # read a pipe, print rows",
+    "detect-video in.mp4 --only-detections        # clips around detections",
+    "detect-video rtsp://10.0.0.5/stream          # a camera: daily files in live/",
+    "detect-video in.mp4 --blur person            # pixelate people",
 )
 FORCED = {"FORCE_COLOR", "TTY_COMPATIBLE"}  # make rich take a pipe for a terminal
 VERBOSE = click.Option(
     ["--verbose", "-v"],
     is_flag=True,
-    help="Say more: why this engine, percentiles of the stages, threads, phases.",
+    help="Print more details: why this engine, percentiles of the stages, threads, phases.",
 )
 
 
@@ -49,7 +49,7 @@ VERBOSE = click.Option(
     options=[*config_options(), VERBOSE],
     config_file=True,
     json="the summary",
-    quiet="Print nothing but errors, and what is wrong with a damaged source.",
+    quiet="Print only errors, and what is wrong with a damaged source.",
     examples=EXAMPLES,
 )
 @click.argument("sources", type=Files(), nargs=-1, required=True, metavar="SOURCE...")
@@ -61,7 +61,7 @@ def command(
     verbose: bool,
     **flags: Any,
 ) -> int:
-    """Detect objects in SOURCE: an annotated copy, and rows."""
+    """Detect objects in SOURCE: write an annotated copy, and rows."""
     from detector.core import wings
     from detector.core.config.levels import resolve_config
     from detector.core.run.inputs import gather_sources

@@ -8,16 +8,14 @@ from detector.core.cli.command import subcommand
 from detector.core.cli.printing import print_json, terminal
 
 
-@subcommand(
-    json="the findings", examples=("detect-video doctor --quick    # only look, try nothing",)
-)
-@click.option("--engines-dir", metavar="DIR", help="Look at this folder for built engine files.")
-@click.option("--quick", is_flag=True, help="Try nothing. Judge by what is installed.")
+@subcommand(json="the findings", examples=("detect-video doctor --quick    # check without a run",))
+@click.option("--engines-dir", metavar="DIR", help="Check this folder for built engine files.")
+@click.option("--quick", is_flag=True, help="Run nothing; check only what is installed.")
 def command(engines_dir: str | None, quick: bool, as_json: bool) -> int:
-    """Say what can run here, and what helps where something cannot.
+    """Check what can run on this machine and how to fix what cannot.
 
-    Every installed engine is really tried, and so is the default job, each in a process of its own.
-    The exit code is the default job's: 0 where it can run.
+    Runs every installed engine and the default job for real, each in its own process. The exit code
+    is that of the default job: 0 if it can run.
     """
     from detector.core.config.levels import resolve_config
     from detector.core.jobs.doctor import examine

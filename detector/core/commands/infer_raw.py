@@ -31,7 +31,7 @@ from detector.core.cli.printing import echo
     "--output", required=True, metavar="Y.npz", help="Decoded rows [N, rows, 5 + classes], float32."
 )
 def command(model: str, given: str, output: str, **flags: Any) -> None:
-    """Run MODEL on the pictures in X.npz; write every decoded row, before any threshold or NMS."""
+    """Run MODEL on the pictures in X.npz and write all decoded rows, before thresholds and NMS."""
     from detector.core.config.levels import resolve_config
     from detector.core.jobs.infer_raw import infer_raw
 

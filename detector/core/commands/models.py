@@ -20,7 +20,10 @@ SHOWN = ("weights", "names", "family", "describe", "random_weights", "size", "ba
 
 @subcommand(json="the list")
 def list_models(as_json: bool) -> None:
-    """List name, family, input, parameters, MACs, FLOPs, licence, and what each still needs."""
+    """List the known models.
+
+    Shows family, input, parameters, MACs, FLOPs, licence, and what each still needs.
+    """
     from detector.core.jobs.models import listing
     from detector.core.terminal.models import print_models
 
@@ -33,7 +36,7 @@ def list_models(as_json: bool) -> None:
 @subcommand(options=config_options("network", "runtime", only=SHOWN), json="what was counted")
 @click.argument("model", type=Models(), metavar="MODEL")
 def show(model: str, as_json: bool, **flags: Any) -> None:
-    """Count parameters, MACs and FLOPs of MODEL: a file, or a known name."""
+    """Count a model's parameters, MACs and FLOPs."""
     from detector.core.config.levels import resolve_config
     from detector.core.jobs.models import facts
     from detector.core.run.canvas import model_request
@@ -46,12 +49,12 @@ def show(model: str, as_json: bool, **flags: Any) -> None:
         print_model(terminal(piped_width=220), document)
 
 
-@subcommand(quiet="Print nothing but errors.")
+@subcommand(quiet="Print only errors.")
 @click.argument("name", type=Models(), metavar="NAME")
 def pull(name: str, quiet: bool) -> None:
-    """Download the official file of the known model NAME into the cache.
+    """Download a known model's official file.
 
-    Its licence is printed first. An interrupted download goes on where it stopped.
+    Prints its licence first and saves it in the cache. An interrupted download resumes.
     """
     from detector.core.models import pull as pulling
     from detector.core.models.catalogue import known_model
@@ -65,7 +68,7 @@ def pull(name: str, quiet: bool) -> None:
     else:
         path, fetched = _pull_with_bar(name, console)
     if not quiet:
-        state = "complete, size and sha256 checked" if fetched else "is there already, whole"
+        state = "downloaded, size and sha256 checked" if fetched else "already complete"
         echo(f"{path}: {state}")
 
 
@@ -87,11 +90,14 @@ def _pull_with_bar(name: str, console: Console) -> tuple[Path, bool]:
 
 @subcommand(options=config_options("network", "runtime", only=("family", "size")))
 @click.argument("model", type=Models(), metavar="MODEL")
-@click.option("-o", "--output", metavar="FILE", help="Instead of X.describe.yaml; - prints it.")
+@click.option(
+    "-o", "--output", metavar="FILE", help="File instead of X.describe.yaml; - prints it."
+)
 def describe(model: str, output: str | None, **flags: Any) -> None:
-    """Write what the input and outputs of MODEL, an .onnx file, mean, guesses marked.
+    """Write a YAML that describes an .onnx file.
 
-    Check the guesses, then run it with --describe FILE.
+    It describes the input and outputs, with guesses marked. Check those, then run MODEL with
+    --describe FILE.
     """
     from detector.core.config.levels import resolve_config
     from detector.core.jobs.models import write_description
@@ -101,14 +107,12 @@ def describe(model: str, output: str | None, **flags: Any) -> None:
     print_text(write_description(request, output))
     if output != "-":
         target = output or f"{request.path.stem}.describe.yaml"
-        echo(
-            f"written to {target}. Check the guesses; then add: --model {model} --describe {target}"
-        )
+        echo(f"wrote {target}; check the guesses, then use --model {model} --describe {target}")
 
 
 @subcommand(json="the list")
 def families(as_json: bool) -> None:
-    """List the families of .onnx files that are read, with licence and where to get them."""
+    """List the supported families of .onnx files."""
     from detector.core.jobs.models import family_listing
     from detector.core.terminal.models import print_families
 
@@ -122,7 +126,7 @@ def families(as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the list as one JSON document.")
 @click.pass_context
 def command(context: click.Context, as_json: bool) -> None:
-    """List the models that are known by name; show or pull one."""
+    """List known models; show or pull one."""
     if context.invoked_subcommand is None:
         context.invoke(list_models, as_json=as_json)
 

@@ -15,8 +15,8 @@ HABITS = {
     "--imgsz": "--size",
     "--img": "--size",
     "--img-size": "--size",
-    "--half": "--precision fp16, or bf16 where fp16 does not run (detect-video doctor)",
-    "--fp16": "--precision fp16, or bf16 where fp16 does not run (detect-video doctor)",
+    "--half": "--precision fp16, or bf16 if fp16 does not run here (detect-video doctor)",
+    "--fp16": "--precision fp16, or bf16 if fp16 does not run here (detect-video doctor)",
     "--int8": "--precision int8",
     "--vid-stride": "--stride",
     "--conf-thres": "--conf",
@@ -30,11 +30,11 @@ HABITS = {
     "--tracker": "--track bytetrack, ocsort or sort",
     "--project": "-o DIR/ for the outputs, --run-dir DIR for the session",
     "--name": "-o FILE or -o DIR/",
-    "--exist-ok": "not needed, a complete new file replaces the old one",
+    "--exist-ok": "not needed; a complete new file replaces the old one",
     "--hide-conf": "--hide-scores",
     "--line-thickness": "--line-width",
-    "--show": "--serve 8080, for a page of the run; or open the video that is written",
-    "--view-img": "--serve 8080, for a page of the run; or open the video that is written",
+    "--show": "--serve 8080, for a page that shows the run; or open the written video",
+    "--view-img": "--serve 8080, for a page that shows the run; or open the written video",
     "--data": "--names FILE for class names, or eval DATASET",
     "--task": "give a command: detect, eval, build, compare",
     "--cuda": "--device cuda",
@@ -42,7 +42,7 @@ HABITS = {
     "--cpu": "--device cpu",
     "--input": "name the source without an option: detect-video in.mp4",
     "-i": "name the source without an option: detect-video in.mp4",
-    "-y": "not needed, a complete new file replaces the old one",
+    "-y": "not needed; a complete new file replaces the old one",
 }
 # What people type as the first word -> our command.
 WORDS = {
@@ -58,26 +58,26 @@ WORDS = {
     "checks": "doctor",
 }
 ABSENT = {
-    "train": "models are trained elsewhere; give the result with --model",
-    "segment": "boxes only; a model with masks is not read yet",
-    "pose": "boxes only; a model with keypoints is not read yet",
-    "classify": "boxes only; a model without boxes is not read",
+    "train": "training is not supported; train elsewhere and give the result with --model",
+    "segment": "masks are not supported yet; models must give boxes",
+    "pose": "keypoints are not supported yet; models must give boxes",
+    "classify": "classification is not supported; models must give boxes",
 }
 # Of a keyword that is no option from Python: what to write instead.
 IN_PYTHON = {
-    "source": "detector(picture) and detector.stream(source) take it",
-    "input": "detector(picture) and detector.stream(source) take it",
-    "save": "found.save(path) writes the picture with its boxes",
-    "show": "found.plot() is the picture with its boxes",
-    "verbose": "nothing is printed",
-    "stream": "detector.stream(source) goes through videos and cameras",
-    "save_txt": "found.to_dict() and found.to_df() have the values",
+    "source": "pass it to detector(picture) or detector.stream(source)",
+    "input": "pass it to detector(picture) or detector.stream(source)",
+    "save": "use found.save(path), which writes the picture with its boxes",
+    "show": "use found.plot(), which returns the picture with its boxes",
+    "verbose": "not needed; Detector prints nothing",
+    "stream": "use detector.stream(source) for videos and cameras",
+    "save_txt": "use found.to_dict() or found.to_df() for the values",
 }
 _OPTION = re.compile(r"--([a-z][a-z-]*)(?: (\w+)\b)?")
 
 
 def answer_keyword(name: str, value: Any, known: Collection[str]) -> str | None:
-    """What another program's keyword is called from Python: ``here it is size=640``.
+    """What another program's keyword is called from Python: ``use size=640``.
 
     ``known``: our keywords. None where nothing means it.
     """
@@ -88,5 +88,5 @@ def answer_keyword(name: str, value: Any, known: Collection[str]) -> str | None:
         return ours
     keyword = option[1].replace("-", "_")
     if keyword not in known:
-        return "files are written by you: found.save(path), found.plot(), found.to_df()"
-    return f"here it is {keyword}={value if option[2] is None else option[2]!r}"
+        return "write files yourself: found.save(path), found.plot(), found.to_df()"
+    return f"use {keyword}={value if option[2] is None else option[2]!r}"

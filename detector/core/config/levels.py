@@ -100,7 +100,9 @@ def _names_in_order(origin: str, names: list[Any] | dict[Any, Any]) -> list[str]
         names = [by_id[str(at)] for at in range(len(names))]
     for name in names:
         if isinstance(name, (list, dict)):
-            raise UsageError(f"{origin}: names: {quote(name)} is no name; write one text a class")
+            raise UsageError(
+                f"{origin}: names: {quote(name)} is not a name; write one text per class"
+            )
     return [str(name) for name in names]
 
 
@@ -146,7 +148,7 @@ def read_level(path: str | Path) -> tuple[str, dict[str, Any]]:
     if not isinstance(content, dict):
         kind = {"str": "text"}.get(type(content).__name__, type(content).__name__)
         raise UsageError(
-            f"{path}: a configuration is a mapping of options (conf: 0.4), not a {kind}"
+            f"{path}: a configuration must be a mapping of options (conf: 0.4), not a {kind}"
         )
     return str(path), content
 
@@ -181,7 +183,7 @@ _KINDS = {
     int: "a whole number",
     float: "a number",
     bool: "true or false",
-    tuple: "a list of texts",
+    tuple: "a list of words",
 }
 
 
@@ -245,10 +247,10 @@ def _text(value: object) -> str:
 def _check_limits(where: str, value: Any, leaf: dataclasses.Field[Any]) -> None:
     low, high = leaf.metadata.get("at_least"), leaf.metadata.get("at_most")
     if low is not None and value < low:
-        raise UsageError(f"{where}: {quote(value)} is too small: at least {low}")
+        raise UsageError(f"{where}: {quote(value)} is too small; must be at least {low}")
     if high is not None and value > high:
         percent = f"; did you mean {value / 100:g}?" if high == 1.0 and 5 <= value <= 100 else ""
-        raise UsageError(f"{where}: {quote(value)} is too large: at most {high}{percent}")
+        raise UsageError(f"{where}: {quote(value)} is too large; must be at most {high}{percent}")
     # An unknown engine is refused where engines are loaded: the error then has its JSON document.
     choices = choices_of(leaf) if leaf.name != "engine" else ()
     for item in (value if isinstance(value, tuple) else (value,)) if choices else ():

@@ -24,10 +24,10 @@ NOT_IN_PYTHON = ("model", "engine", "self_timing")
 ALSO_IN_PYTHON = ("blur", "infer_every", "zones")
 
 HEAD = """\
-# Every option of `detect-video` with its default. Made from detector/core/config/schema.py by
+# Every option of `detect-video` with its default. Generated from detector/core/config/schema.py by
 # `python -m detector.core.config.reference`: change it there.
-# Levels, later ones winning: this file < cfg/models/NAME.yaml < --config FILE < flags.
-# In a file of your own an option may stand in its group, as here, or alone at the top level.
+# Precedence, lowest first: this file < cfg/models/NAME.yaml < --config FILE < flags.
+# In your own file an option may be in its group, as here, or at the top level.
 """
 PYTHON_HEAD = '''\
 """The options of ``Detector`` with their types, for type checkers and editors.
@@ -45,7 +45,7 @@ from typing import TypedDict
 class Options(TypedDict, total=False):
     """Options of the command line under their names; docs/usage.md says what each does.
 
-    What the command writes and how it draws is not among them: from Python you do that yourself.
+    Options for writing and drawing are not included: in Python you do that yourself.
     """
 
 '''
@@ -87,7 +87,7 @@ def python_types() -> str:
         lines.append(f"    {leaf.name}: {kind}\n")
     cameras = (leaf.name for group, leaf in python_options() if group == "live")
     named = ", ".join(f'"{name}"' for name in cameras if name != "repeat")
-    lines.append("\n\n# Who gives one of them means cameras.\n")
+    lines.append("\n\n# Options that only apply to cameras.\n")
     return "".join([*lines, f"OF_CAMERAS = frozenset(({named}))\n"])
 
 

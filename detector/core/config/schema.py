@@ -54,33 +54,37 @@ class NetworkConfig:
         common=True,
     )
     weights: str | None = option(
-        None, "Weights file; default: the model's own, or the one beside the model file.", "W"
+        None, "Weights file; default: the model's own, or the one next to the model file.", "W"
     )
     names: str | None = option(
-        None, "File of class names, one a line; default: the model's, or beside its file.", "N"
+        None,
+        "File of class names, one per line; default: the model's own, or the one next to its file.",
+        "N",
     )
     family: str | None = option(
         None,
         "Family of an .onnx file that is not recognised: yolov8, yolox...",
         "F",
-        short="Family of an .onnx that is not recognised",
+        short="Family of an .onnx file that is not recognised",
     )
     describe: str | None = option(
         None,
-        "YAML that says what the input and outputs of an .onnx file mean; models describe X.onnx "
-        "writes one.",
+        "YAML that describes the input and outputs of an .onnx file; detect-video models describe "
+        "X.onnx writes one.",
         "D",
         short="YAML that describes an .onnx file",
     )
     cfg: str | None = option(
-        None, "Darknet .cfg that a TensorRT plan was made of. It says what its outputs mean.", "C"
+        None,
+        "Darknet .cfg that a TensorRT plan was built from; it describes the plan's outputs.",
+        "C",
     )
     class_names: tuple[str, ...] | None = option(
-        None, "Class names as a list. In a file, names: [person, vehicle] means this.", hidden=True
+        None, "Class names as a list; in a file: names: [person, vehicle].", hidden=True
     )
     random_weights: int | None = option(
         None,
-        "Random weights from this seed, for speed work. Boxes are meaningless.",
+        "Random weights from this seed, to measure speed. The boxes are meaningless.",
         "SEED",
         at_least=0,
         at_most=2**32 - 1,
@@ -91,20 +95,20 @@ class NetworkConfig:
 class RuntimeConfig:
     engine: str = option(
         "auto",
-        "Engine: {choices}. auto takes what compare --use, tune --use or --self-timing found "
-        "fastest here, else the best one that is installed, and says why.",
+        "Engine: {choices}. auto picks the one that compare --use, tune --use or --self-timing "
+        "found fastest on this machine, else the best one installed, and says why.",
         "E",
         choices=_engines,
         short="{choices}",
         common=True,
     )
     batch: int = option(
-        1, "Frames in one inference; with --tiles, tiles of them.", "N", at_least=1, at_most=1024
+        1, "Frames per inference; with --tiles, tiles per inference.", "N", at_least=1, at_most=1024
     )
     size: str | None = option(
         None,
-        "Network input: 640x384 (width x height), or 640: its longest side; default: the "
-        "model's own; that of the default model takes the shape of the video that is run.",
+        "Network input: 640x384 (width x height), or 640 (the longest side); default: the model's "
+        "own; the default model takes the shape of the video.",
         "S",
         number="int",
         short="Network input: 640x384, or 640 (longest side)",
@@ -112,30 +116,29 @@ class RuntimeConfig:
     )
     rect: bool = option(
         False,
-        "Give each picture an input of its own shape: its longest side is --size, or that of the "
-        "model's own input; the other holds the picture.",
-        short="Each picture an input of its own shape.",
+        "Give each picture an input of its own shape: the longest side is --size, or that of the "
+        "model's own input; the other side fits the picture.",
+        short="Fit the input's shape to each picture",
     )
     threads: int = option(
-        0, "CPU threads of one request; 0: the engine's choice.", "N", at_least=0, at_most=1024
+        0, "CPU threads per request; 0: the engine's choice.", "N", at_least=0, at_most=1024
     )
     concurrency: int = option(
         0,
-        "Requests inside the engine at once; 0: the engine's choice.",
+        "Requests that the engine runs at once; 0: the engine's choice.",
         "N",
         at_least=0,
         at_most=256,
     )
     engines_dir: str | None = option(
         None,
-        "Folder of built engine files; default: engines/ of the checkout, else the user's cache.",
+        "Folder for built engine files; default: engines/ of the checkout, else the user's cache.",
         "DIR",
     )
     precision: str = option(
         "auto",
-        "Precision: {choices}. auto is fp32, unless another was "
-        "measured on this machine to be faster and close enough to fp32: by compare --use, by tune "
-        "--use, or for the default model by --self-timing.",
+        "Precision: {choices}. auto is fp32, unless compare --use, tune --use or, for the default "
+        "model, --self-timing found another one faster on this machine and close enough to fp32.",
         "P",
         choices=_precisions,
         short="{choices}",
@@ -149,20 +152,20 @@ class RuntimeConfig:
     )
     device_memory: str = option(
         "auto",
-        "Who allocates GPU memory for TensorRT: auto, pycuda, torch or cuda-python.",
+        "Allocator of GPU memory for TensorRT: auto, pycuda, torch or cuda-python.",
         "M",
         choices=("auto", "pycuda", "torch", "cuda-python"),
-        short="Who allocates GPU memory for TensorRT",
+        short="Allocator of GPU memory for TensorRT",
     )
     self_timing: bool = option(
         True,
-        "Time the engines once, at the default model's first run on this machine (up to 3 s), and "
-        "take the fastest where engine or precision is auto. DETECT_VIDEO_SELF_TIMING=0 in the "
-        "environment turns it off too.",
-        short="Time the engines at the first run here",
+        "Benchmark the engines once, in the default model's first run on this machine (up to 3 "
+        "s), and use the fastest if engine or precision is auto. DETECT_VIDEO_SELF_TIMING=0 in "
+        "the environment also turns this off.",
+        short="Benchmark the engines in the first run here",
     )
     engine_options: tuple[str, ...] | None = option(
-        None, "The engine's own options: NAME=VALUE, with commas.", "A=B,C=D"
+        None, "Engine options: NAME=VALUE, separated by commas.", "A=B,C=D"
     )
 
 
@@ -176,25 +179,25 @@ PACKAGED = "packaged"  # in place of a source to calibrate on
 class CalibrationConfig:
     calibrate: str | None = option(
         None,
-        "Video or pictures to calibrate int8 on: of the kind that you will run. packaged: the "
+        "Video or pictures to calibrate int8 on, like those that you will run. packaged: the "
         "calibration that comes with the default model.",
         "IN",
         short="Video or pictures to calibrate int8 on",
     )
     calibrate_method: str = option(
         "minmax",
-        "How int8 ranges are found: minmax, entropy or percentile.",
+        "How to find the int8 ranges: minmax, entropy or percentile.",
         "C",
         choices=CALIBRATIONS,
-        short="How int8 ranges are found",
+        short="How to find the int8 ranges",
     )
     calibrate_frames: int = option(
         64, "Frames to calibrate on, spread over the source.", "N", at_least=1, at_most=10_000
     )
     budget: float = option(
         0.95,
-        "Agreement with fp32 that int8 must keep, 2 x matched / (A + B). Layers stay float until "
-        "it does.",
+        "Agreement with fp32 that int8 must keep: 2 x matched / (A + B). Layers stay in float "
+        "until it does.",
         "A",
         at_least=0.0,
         at_most=1.0,
@@ -215,14 +218,15 @@ class SelectionConfig:
     )
     classes: tuple[str, ...] | None = option(
         None,
-        "Keep these classes only: names or ids, with commas; a name that has one in double quotes.",
+        "Keep only these classes: names or ids, separated by commas; a name that contains a comma "
+        "goes in double quotes.",
         "A,B",
-        short="Keep these classes: names or ids, with commas",
+        short="Keep only these classes: names or ids",
         common=True,
     )
-    agnostic: bool = option(False, "Boxes suppress each other across classes.")
+    agnostic: bool = option(False, "Let boxes of different classes suppress each other.")
     max_det: int = option(
-        300, "At most this many detections in a frame.", "N", at_least=1, at_most=100_000
+        300, "At most this many detections per frame.", "N", at_least=1, at_most=100_000
     )
 
 
@@ -247,13 +251,13 @@ class TrackingConfig:
         "Infer only every Nth frame, or as many as the tracks need (auto). In between, tracks "
         "move the boxes, which are drawn dashed and marked in rows. Turns on --track.",
         "N",
-        short="Infer every Nth frame; tracks move the boxes.",
+        short="Infer every Nth frame; tracks move the boxes",
     )
     smooth: bool = option(
         False,
-        "Draw steady boxes, filtered along their tracks; a missed box is drawn dashed for up to "
-        "half a second. Rows stay as detected. Turns on --track.",
-        short="Draw steady boxes; rows stay as detected.",
+        "Draw steady boxes: filtered along their tracks, and dashed for up to half a second if "
+        "one is missed. Rows stay as detected. Turns on --track.",
+        short="Draw steady boxes; rows stay as detected",
     )
     trails: str | None = option(
         None,
@@ -263,10 +267,10 @@ class TrackingConfig:
     )
     zones: str | None = option(
         None,
-        "Count what crosses the lines or is inside the zones of this YAML file. Turns on --track. "
-        "`detect-video zones in.mp4` writes one to start from.",
+        "Count objects at the lines and in the zones of this YAML file. Turns on --track. "
+        "`detect-video zones in.mp4` writes a template.",
         "FILE",
-        short="Count at the lines and zones of a YAML file.",
+        short="Count objects at the lines and zones of a YAML",
     )
 
     def __post_init__(self) -> None:
@@ -279,11 +283,11 @@ class TrackingConfig:
 class InputConfig:
     decoder: str = option(
         "auto",
-        "Decoder: opencv (cv2.VideoCapture), av (PyAV, packet by packet) or auto. auto takes PyAV "
-        "on all cores, or opencv where an output needs BGR, and goes on with av where one fails.",
+        "Decoder: opencv (cv2.VideoCapture), av (PyAV, packet by packet) or auto. auto uses PyAV "
+        "on all cores, or opencv if an output needs BGR, and continues with av if that fails.",
         "D",
         choices=_decoders,
-        short="What decodes: auto, av or opencv",
+        short="Decoder: auto, av or opencv",
     )
     frames: int | None = option(
         None, "Stop after this many frames.", "N", at_least=1, at_most=10**9, common=True
@@ -291,51 +295,51 @@ class InputConfig:
     stride: int = option(1, "Take every Nth frame.", "N", at_least=1, at_most=10**6)
     skip_still: str | None = option(
         None,
-        "Do not infer frames in which at most this share of the picture changed (0.5%) since the "
-        "last one that was inferred: they repeat its detections, and say so.",
+        "Skip inference for frames in which at most this share of the picture (0.5%) changed "
+        "since the last inferred frame. They repeat its detections and are marked.",
         "SHARE",
-        short="Do not infer where under this share moved: 0.5%",
+        short="Skip inference if at most this changed: 0.5%",
     )
     tiles: str | None = option(
         None,
-        "Cut each picture into so many tiles (columns x rows), which the network sees beside the "
-        "whole: small objects are found, for that many times the inference. auto looks at the "
-        "source, and decides.",
+        "Cut each picture into tiles (columns x rows) and run the network on them as well as on "
+        "the whole picture. This finds small objects, at that many times the inference. auto "
+        "inspects the source and decides.",
         "2x2",
-        short="Tiles beside the whole picture: 2x2 or auto.",
+        short="Also infer tiles of each picture: 2x2 or auto",
     )
     start: str | None = option(
         None,
-        "Leave out what is before this time, counted from the source's beginning: seconds, or "
+        "Skip everything before this time, counted from the start of the source: seconds, or "
         "[HH:]MM:SS.",
         "T",
         number="float",
-        short="Leave out what is before: seconds or [HH:]MM:SS",
+        short="Start at this time: seconds or [HH:]MM:SS",
     )
     duration: str | None = option(
         None,
-        "Stop after so much time of the source: seconds, or [HH:]MM:SS.",
+        "Stop after this much time of the source: seconds, or [HH:]MM:SS.",
         "T",
         number="float",
-        short="Stop after: seconds or [HH:]MM:SS",
+        short="Stop after this time: seconds or [HH:]MM:SS",
         common=True,
     )
     video_track: int | None = option(
         None,
-        "Video track to read, from 1, of a file that has several; default: the one that is marked "
-        "as the default, else the largest.",
+        "Video track to read, counted from 1, if a file has several; default: the one marked as "
+        "default, else the largest.",
         "N",
         at_least=1,
         at_most=10_000,
-        short="Video track to read, of a file with several",
+        short="Video track to read, if a file has several",
     )
     rate: str | None = option(
         None,
-        "Frames a second of a raw stream (.h264, .m2v, .mjpeg...), 30 or 30000/1001; default: what "
-        "its header states, else 25.",
+        "Frame rate of a raw stream (.h264, .m2v, .mjpeg...): 30 or 30000/1001; default: what its "
+        "header states, else 25.",
         "FPS",
         number="float",
-        short="Frames a second of a raw stream",
+        short="Frame rate of a raw stream",
     )
 
 
@@ -360,8 +364,8 @@ ENCODERS = ("x264", "svtav1", "nvenc", "qsv")
 class OutputConfig:
     output: str | None = option(
         None,
-        "File (one source), folder, or - for rows on standard output (with --save video, the "
-        "video); default: IN-detected.* in the current folder, with --engine "
+        "File (for one source), folder, or - for rows on standard output (for the video with "
+        "--save video); default: IN-detected.* in the current folder, with --engine "
         "IN-ENGINE-detected.*.",
         "OUT",
         flags=("-o", "--output"),
@@ -370,8 +374,8 @@ class OutputConfig:
     )
     save: tuple[str, ...] | None = option(
         None,
-        "What to write, with commas: {choices}; default: "
-        "video,jsonl (pictures,jsonl for pictures).",
+        "What to write, separated by commas: {choices}; default: video,jsonl (pictures,jsonl for "
+        "pictures).",
         "A,B",
         choices=_sinks,
         short="Outputs: video,jsonl,csv,coco,yolo,mot,crops...",
@@ -379,18 +383,18 @@ class OutputConfig:
     )
     save_conf: bool = option(
         False,
-        "Put the score behind each row of --save yolo, which has five numbers without it.",
-        short="Scores in the labels of --save yolo",
+        "Append the score to each row of --save yolo, which otherwise has five numbers.",
+        short="Write scores into the labels of --save yolo",
     )
     save_times: bool = option(
         False,
-        "Put the milliseconds of each stage into the rows of --save jsonl and csv; of a batch each "
-        "frame has its share of the inference.",
-        short="Milliseconds of each stage in the rows.",
+        "Write the milliseconds of each stage into the rows of --save jsonl and csv; each frame "
+        "of a batch gets its share of the inference.",
+        short="Write the milliseconds of each stage into rows",
     )
     no_video: bool = option(False, "Write no annotated video or pictures.", common=True)
     only_detections: bool = option(
-        False, "Write frames with detections only. A video has clips around them, with --lead."
+        False, "Write only frames with detections; of a video, clips around them (see --lead)."
     )
     lead: float | None = option(
         None,
@@ -398,43 +402,43 @@ class OutputConfig:
         "S",
         at_least=0.0,
         at_most=600.0,
-        short="Seconds around detections, of --only-detections",
+        short="Seconds around detections, for --only-detections",
     )
     quality: str | None = option(
         None,
-        "How a video is encoded: {choices}; default: balanced. In H.264, fast takes up to a "
-        "quarter less CPU, for files half as large again; small takes over twice as much, for "
-        "files of about half the size.",
+        "How to encode a video: {choices}; default: balanced. In H.264, fast uses up to a quarter "
+        "less CPU, and files are half as large again; small uses over twice the CPU, and files "
+        "are about half the size.",
         "Q",
         choices=QUALITIES,
     )
     preset: str | None = option(
         None,
-        "Instead of --quality: the preset of x264 (.mp4, .mkv, .mov, .ts; of libvpx in .webm), "
-        "ultrafast to veryslow.",
+        "x264 preset (.mp4, .mkv, .mov, .ts; libvpx in .webm) instead of --quality: ultrafast to "
+        "veryslow.",
         "P",
         choices=PRESETS,
-        short="Preset of x264, instead of --quality",
+        short="x264 preset, instead of --quality",
     )
     crf: int | None = option(
         None,
-        "Constant rate factor, 0 is best: to 51 in H.264 (default: 22.5, with --preset 23), to 63 "
-        "in VP9 (default: 32) and in AV1 (default: 35).",
+        "Constant rate factor; 0 is best: up to 51 in H.264 (default: 22.5, with --preset 23), up "
+        "to 63 in VP9 (default: 32) and AV1 (default: 35).",
         "N",
         at_least=0,
         at_most=63,
-        short="Constant rate factor, 0 is best",
+        short="Constant rate factor; 0 is best",
     )
     encoder: str | None = option(
         None,
-        "What encodes H.264 and AV1: {choices}; default: x264. svtav1 writes AV1 into .mp4 and "
-        ".mkv; nvenc and qsv need a GPU of NVIDIA or Intel.",
+        "Encoder of H.264 and AV1: {choices}; default: x264. svtav1 writes AV1 into .mp4 and "
+        ".mkv; nvenc needs an NVIDIA GPU, and qsv an Intel GPU.",
         "E",
         choices=ENCODERS,
         short="Encoder of the video: x264, svtav1, nvenc, qsv",
     )
     run_dir: str | None = option(
-        None, "Folder of the session; default: runs/IN, with --engine runs/IN-ENGINE.", "DIR"
+        None, "Folder for the session; default: runs/IN, with --engine runs/IN-ENGINE.", "DIR"
     )
 
 
@@ -442,41 +446,41 @@ class OutputConfig:
 class DrawingConfig:
     line_width: int | None = option(
         None,
-        "Width of the boxes' lines, pixels; default: by the picture's size.",
+        "Line width of boxes in pixels; default: scales with the picture.",
         "N",
         at_least=1,
         at_most=256,
     )
     font_scale: float = option(
-        1.0, "Size of the labels' text: 2 doubles it.", "F", at_least=0.1, at_most=20.0
+        1.0, "Size of label text: 2 doubles it.", "F", at_least=0.1, at_most=20.0
     )
     font: str | None = option(
         None,
-        "Font file of the labels (TTF, OTF, TTC), for class names in any script.",
+        "Font file for labels (TTF, OTF, TTC), for class names in any script.",
         "FILE",
-        short="Font file of the labels, for any script",
+        short="Font file for labels, for any script",
     )
     hide_labels: bool = option(False, "Draw boxes without labels.")
-    hide_scores: bool = option(False, "Leave the score out of labels.")
+    hide_scores: bool = option(False, "Omit scores from labels.")
     blur: tuple[str, ...] | None = option(
         None,
-        "Pixelate the boxes of these classes in every picture that is written: names or ids, with "
-        "commas. What is not detected stays as it is.",
+        "Pixelate the boxes of these classes in every picture that is written: names or ids, "
+        "separated by commas. Objects that are not detected stay visible.",
         "A,B",
-        short="Pixelate these classes in what is written",
+        short="Pixelate these classes in all written pictures",
         common=True,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class LoopConfig:
-    sync: bool = option(False, "One plain loop instead of threads, for comparison.")
+    sync: bool = option(False, "Run one plain loop, not threads, for comparison.")
     queue_batches: int = option(
         2, "Filled batches that may wait for the engine.", "N", at_least=1, at_most=256, hidden=True
     )
     nvtx: bool = option(True, "NVTX ranges around every stage.", hidden=True)
     instruments: bool = option(
-        True, "Timers around every stage; off to measure what they cost.", hidden=True
+        True, "Timers around every stage; turn off to measure their overhead.", hidden=True
     )
 
 

@@ -42,14 +42,14 @@ class Guard:
         real = Path(os.path.realpath(target))
         place = _identity(real.parent)
         if place is not None and (what := self._names.get((place, real.name))) is not None:
-            raise UsageError(f"{target}: is a file of {what}, and would be lost; {cure}")
+            raise UsageError(f"{target}: belongs to {what} and would be overwritten; {cure}")
         if (identity := _identity(real)) is None:
             return
         self._look()
         if (known := self._files.get(identity)) is not None:
             what, path = known
             also = "" if path == str(target) else f" ({path})"
-            raise UsageError(f"{target}: is {what} itself{also} and would be lost; {cure}")
+            raise UsageError(f"{target}: is {what} itself{also} and would be overwritten; {cure}")
 
     def refuse_folder(self, folder: Path, cure: str) -> None:
         real = os.path.realpath(folder)
@@ -58,7 +58,7 @@ class Guard:
         self._look()
         for what, path in self._files.values():
             if os.path.dirname(os.path.realpath(path)) == real:
-                raise UsageError(f"{folder}: holds {path}, which is {what}; {cure}")
+                raise UsageError(f"{folder}: contains {path}, which is {what}; {cure}")
 
     def _look(self) -> None:
         waiting, self._waiting = self._waiting, []

@@ -66,18 +66,18 @@ class HeldFile:
             did = "grew" if now.st_size > self.before.st_size else "shrank"
             said.append(
                 f"{self.path} {did} from {self.before.st_size} to {now.st_size} bytes during the "
-                "run; its sha256 is of what it holds at the end"
+                "run; its sha256 is that of its content at the end"
             )
         elif now.st_mtime_ns != self.before.st_mtime_ns:
             said.append(
-                f"{self.path} was written to during the run; its sha256 is of what it holds at the "
-                "end"
+                f"{self.path} was written to during the run; its sha256 is that of its content at "
+                "the end"
             )
         with suppress(OSError):
             if not os.path.samestat(os.stat(self.path), now):
                 said.append(
-                    f"{self.path} was replaced during the run; frames and sha256 are of the file "
-                    "that stood there at the start"
+                    f"{self.path} was replaced during the run; frames and sha256 are those of the "
+                    "file at the start"
                 )
         return said
 

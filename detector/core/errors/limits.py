@@ -24,7 +24,7 @@ def raised(limit: int) -> int:
 
 def how_to_raise() -> str:
     """What to type where a file is beyond a limit, as the end of a message."""
-    return f"for a file that you trust: {VARIABLE}={10 * _factor()} in the environment"
+    return f"if you trust the file, set {VARIABLE}={10 * _factor()} in the environment"
 
 
 def _factor() -> int:
@@ -32,5 +32,5 @@ def _factor() -> int:
     if not text:
         return 1
     if not (text.isascii() and text.isdecimal() and len(text) < 10 and 1 <= int(text) <= MOST):
-        raise UsageError(f"{VARIABLE}={quote(text)}: wanted is a factor, 1 to {MOST:,}")
+        raise UsageError(f"{VARIABLE}={quote(text)}: must be a factor from 1 to {MOST:,}")
     return int(text)

@@ -19,7 +19,7 @@ from detector.core.errors.machine import too_much
 
 MAX_DEPTH = 64  # lists in lists; COCO has 5
 LARGEST = (1 << 63) - 1
-TOO_DEEP = f"nested too deep: more than {MAX_DEPTH} lists in lists"
+TOO_DEEP = f"nested more than {MAX_DEPTH} lists deep"
 # Bytes that CPython needs at least for a list, a mapping, a number.
 LIST_BYTES, MAPPING_BYTES, ITEM_BYTES = 64, 192, 32
 SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -114,7 +114,7 @@ def _check_depth(content: Any, texts: bool) -> None:
             items = [*values, *values.values()] if isinstance(values, dict) else values
             inner += [item for item in items if type(item) is list or type(item) is dict]
             if texts and not all(is_text(item) for item in items if type(item) is str):
-                raise _RefusedError("a text holds half a character (a lone surrogate)")
+                raise _RefusedError("a text contains half a character (a lone surrogate)")
         if not inner:
             return
         level = inner

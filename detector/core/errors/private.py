@@ -54,7 +54,7 @@ def open_own(path: Path) -> int:
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
-        raise OSError(errno.EINVAL, "it is no plain file", str(path))
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     return file
 
 
@@ -70,7 +70,7 @@ def who_else_may_write(path: Path) -> str | None:
     if about.st_uid not in (0, os.geteuid()):
         return f"it belongs to {_account(about.st_uid)}"
     if about.st_mode & stat.S_IWOTH:
-        return f"everybody may write there ({mode})"
+        return f"everyone may write there ({mode})"
     if about.st_mode & stat.S_IWGRP and not _is_of_one(about.st_gid, path):
         return f"its group may write there ({mode})"
     return None

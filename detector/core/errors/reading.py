@@ -65,7 +65,7 @@ def read_bytes(
             os.close(file)
     except TimeoutError as exc:
         raise error(
-            f"{path}: nothing came out of this pipe for {SILENCE_S:.0f} s; save {what} to a file "
+            f"{path}: this pipe sent nothing for {SILENCE_S:.0f} s; save {what} to a file "
             "and give that"
         ) from exc
     except (OSError, ValueError) as exc:  # ValueError: a name with a NUL byte in it

@@ -193,9 +193,9 @@ def _refuse_special(target: Path) -> None:
     except FileNotFoundError:
         return
     if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, "it is a folder, and a file is wanted")
+        raise IsADirectoryError(errno.EISDIR, "it is a folder, not a file")
     if not stat.S_ISREG(mode):
-        raise OSError(errno.EINVAL, "it is a pipe or a device, and a file is wanted")
+        raise OSError(errno.EINVAL, "it is a pipe or a device, not a file")
 
 
 def _hidden_name(target: Path) -> Path:

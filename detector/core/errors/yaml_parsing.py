@@ -90,7 +90,7 @@ class BoundedLoader(yaml.SafeLoader):
         self._count += count
         self._deepest = max(self._deepest, depth)
         if self._count > MAX_NODES:
-            reason = f"more than {MAX_NODES} values, those behind aliases counted each time"
+            reason = f"more than {MAX_NODES} values, counting aliases each time"
             raise ComposerError(None, None, reason, mark)
         if self._deepest > MAX_DEPTH:
             reason = TOO_DEEP
@@ -104,7 +104,7 @@ class BoundedLoader(yaml.SafeLoader):
                 continue
             word = (key.tag, key.value)
             if word in lines:
-                reason = f"key {quote(key.value)} stands twice, first on line {lines[word]}"
+                reason = f"duplicate key {quote(key.value)}, first on line {lines[word]}"
                 raise ComposerError(None, None, reason, key.start_mark)
             lines[word] = key.start_mark.line + 1
         return node
@@ -115,7 +115,7 @@ class BoundedLoader(yaml.SafeLoader):
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as exc:
             kind = str(node.tag).removeprefix(PREFIX)[:40]
             said = quote(node.value) if isinstance(node, yaml.ScalarNode) else "this"
-            reason = f"{said} is no {kind}"
+            reason = f"{said} is not a valid {kind}"
             raise ConstructorError(None, None, reason, node.start_mark) from exc
 
     def construct_text(self, node: Any) -> str:

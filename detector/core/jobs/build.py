@@ -77,9 +77,7 @@ def export_onnx(config: Config, output: str | None) -> dict[str, Any]:
     target = Path(output) if output else Path(f"{store.stem(graph)}.onnx")
     refuse_kept(target)
     store.refuse_beyond_one_message(
-        graph,
-        "it would be written as one file",
-        "run it as it is: no file has to be built for that",
+        graph, "the export would have to be one file", "run it directly; it needs no built file"
     )
     write_description(graph)
     _check(graph)
@@ -105,8 +103,8 @@ def _open_with_graph(config: Config) -> Network:
     if network.plan is not None:
         only = engines.only_engine(network.plan)
         raise ModelError(
-            f"{network.plan}: engine {only} runs it as it is, and no graph is left in it to build "
-            "another file of; give the model that it was built from"
+            f"{network.plan}: already built for engine {only}, and it holds no graph to build "
+            "another file from; give the model that it was built from"
         )
     return network
 
@@ -128,8 +126,8 @@ def _with_engine(config: Config, batches: tuple[int, int]) -> Config:
         if engine not in able:
             there = " and ".join(able) or "no engine here"
             raise UsageError(
-                f"--batch {_range_text(batches)}: a range is for {there}; {engine} runs one batch "
-                "a file"
+                f"--batch {_range_text(batches)}: only {there} supports a range; {engine} builds "
+                "one batch per file"
             )
         own = (
             *(own or ()),
@@ -182,5 +180,5 @@ def _check(network: Network) -> None:
         )
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise ModelError(
-            f"the graph of {network.name}: ONNX refuses it: {' '.join(str(error).split())}"
+            f"ONNX rejects the graph of {network.name}: {' '.join(str(error).split())}"
         ) from error

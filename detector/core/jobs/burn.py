@@ -60,7 +60,7 @@ def burn(spec: str, config: Config, taken: set[Path]) -> Burnt:
     from detector.core.sinks.overlay.carried import Overlay
 
     if spec == STANDARD_INPUT:
-        sources.refuse_pipe(spec, "an overlay is read twice")
+        sources.refuse_pipe(spec, "burn reads an overlay twice")
     sources.check(spec)
     keep("the overlay", spec)
     with hold(spec), closing(Overlay(spec)) as overlay:
@@ -101,7 +101,7 @@ def _target(spec: str, config: Config, taken: set[Path]) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(
-            f"{folder}: the output folder cannot be made: {error.strerror}; choose another with -o"
+            f"{folder}: cannot create the output folder: {error.strerror}; choose another with -o"
         ) from error
     stem = f"{Path(spec).stem}{ENDING}"
     named = choose_names(
@@ -142,7 +142,7 @@ def check_output(specs: Sequence[str], config: Config) -> None:
     output = config.output.output
     options = _encoding(config)
     if output == "-" or (output is not None and is_null_device(output)):
-        raise UsageError(f"--output {output}: burn writes a video and nothing else; name a file")
+        raise UsageError(f"--output {output}: burn only writes a video; name a file")
     if output is None or not _is_file_name(output):
         VideoSink.check_options(".mp4", options)
         return
@@ -181,7 +181,9 @@ def _draw_all(spec: str, config: Config, overlay: Overlay, style: Style, target:
                 sink.write(frame, row.detections)
                 frames += 1
             if not frames:
-                raise SourceError(f"{spec}: no picture of it could be read; make it again")
+                raise SourceError(
+                    f"{spec}: no picture could be read; write it again with --save overlay"
+                )
             sink.close()
         except BaseException:
             sink.abort()
@@ -189,9 +191,9 @@ def _draw_all(spec: str, config: Config, overlay: Overlay, style: Style, target:
         damaged = bool(missing or overlay.damaged or source.damaged)
         notes = [*source.notes, *sink.notes]
     if missing:
-        notes.append(f"{counted(missing, 'picture', 'was')} detected and could not be read")
+        notes.append(f"{counted(missing, 'picture', 'was')} detected but could not be read")
     if overlay.damaged:
-        notes.append(f"of the overlay {counted(overlay.damaged, 'row', 'is')} damaged")
+        notes.append(f"{counted(overlay.damaged, 'row')} of the overlay could not be read")
     if target != Path(config.output.output or ""):
         mark_settings(target, _settings(spec, config))
     return Burnt(target, frames, missing, damaged, tuple(notes))

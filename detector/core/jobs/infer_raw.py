@@ -61,10 +61,10 @@ def read_pictures(path: Path) -> dict[str, NDArray[np.uint8]]:
                 ):
                     found[name] = _channels_last(path, name, array)
     except (OSError, ValueError, zipfile.BadZipFile, AttributeError, EOFError) as exc:
-        raise UsageError(f"{path}: is no .npz of arrays: {' '.join(str(exc).split())}") from exc
+        raise UsageError(f"{path}: not an .npz of arrays: {' '.join(str(exc).split())}") from exc
     if not found:
         raise UsageError(
-            f"{path}: holds no pictures: wanted are uint8 RGB arrays [N, H, W, 3] or [N, 3, H, W]"
+            f"{path}: contains no pictures; give uint8 RGB arrays [N, H, W, 3] or [N, 3, H, W]"
         )
     return found
 
@@ -75,7 +75,7 @@ def _channels_last(path: Path, name: str, array: NDArray[np.uint8]) -> NDArray[n
     if array.shape[1] == 3 and len(array):
         return np.ascontiguousarray(array.transpose(0, 2, 3, 1))
     raise UsageError(
-        f"{path}: {name} is {list(array.shape)}: wanted is RGB, [N, H, W, 3] or [N, 3, H, W]"
+        f"{path}: {name} is {list(array.shape)}; give RGB arrays [N, H, W, 3] or [N, 3, H, W]"
     )
 
 

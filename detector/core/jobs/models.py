@@ -55,7 +55,7 @@ def write_description(request: ModelRequest, output: str | None) -> str:
     target = Path(output or f"{request.path.stem}.describe.yaml")
     if target.exists():
         raise UsageError(
-            f"{target}: is there already, and somebody may have edited it; give -o FILE"
+            f"{target}: already exists and may have been edited; choose another file with -o FILE"
         )
     write_whole(target, text.encode())
     return text
@@ -69,7 +69,7 @@ def family_listing() -> list[dict[str, Any]]:
             "about": one.about,
             "licence": one.licence,
             "source": one.source,
-            "nms": one.outputs.nms if one.outputs else "as the export has it",
+            "nms": one.outputs.nms if one.outputs else "as exported",
         }
         for one in families().values()
     ]
@@ -102,7 +102,7 @@ def _count(network: Network, entry: KnownModel | None) -> dict[str, Any]:
         "sha256": network.sha256 if network.random_seed is None else None,
         "notes": [
             *([] if network.random_seed is not None else network.warnings),
-            *([] if counted else ["no graph is left in it, so nothing was counted"]),
+            *([] if counted else ["it contains no graph, so nothing was counted"]),
         ],
     }
 
@@ -136,5 +136,5 @@ def _needs(entry: KnownModel) -> str:
     if entry.download is None or entry.download.target.is_file():
         return ""
     if entry.download.sha256 is None:
-        return f"{entry.download.target.name}, by hand"
+        return f"{entry.download.target.name}, manually"
     return f"models pull {entry.name}"

@@ -125,7 +125,7 @@ def open_network(config: Config, picture: Size | None = None) -> Network:
     try:
         return models.open_network(replace(request, size=size), engines.front_ends())
     except ModelError as exc:
-        network.warnings.append(f"--size {asked}: the input stays {asked}x{asked}: {exc}")
+        network.warnings.append(f"--size {asked}: keeping the input at {asked}x{asked}: {exc}")
         return network
 
 
@@ -137,21 +137,21 @@ def open_rect(config: Config, picture: Size | None) -> Network:
 
     runtime = config.runtime
     if runtime.size is not None and not runtime.size.isdecimal():
-        raise UsageError(f"--rect: --size {runtime.size} is one shape; give its longest side alone")
+        raise UsageError(f"--rect: --size {runtime.size} fixes the shape; give its longest side")
     if runtime.batch > 1:
         raise UsageError(
-            "--rect: pictures of several shapes do not fit into one batch; leave --batch out"
+            "--rect: pictures of different shapes do not fit into one batch; omit --batch"
         )
     request = model_request(config)
     network = models.open_network(request, engines.front_ends())
     rules = network.input
     if network.plan is not None:
         file = Path(config.network.model).name
-        raise UsageError(f"--rect: {file} was built for one shape; leave --rect out")
+        raise UsageError(f"--rect: {file} was built for one shape; omit --rect")
     if rules.geometry != "centre":
         raise UsageError(
-            f"--rect: {network.name} takes its pictures in geometry {rules.geometry}, in which no "
-            "other shape saves work; leave --rect out"
+            f"--rect: {network.name} uses geometry {rules.geometry}, for which no "
+            "other shape saves work; omit --rect"
         )
     own = rules.height, rules.width
     shape = own if picture is None else shape_of(longest_side(network, config), network, picture)
@@ -160,22 +160,22 @@ def open_rect(config: Config, picture: Size | None) -> Network:
     try:
         other = models.open_network(replace(request, size=tried), engines.front_ends())
     except ModelError as exc:
-        raise UsageError(f"--rect: the input has one shape only: {exc}") from exc
+        raise UsageError(f"--rect: the input has a fixed shape: {exc}") from exc
     return network if shape == own else other
 
 
 def refuse_rect(config: Config) -> None:
     """For commands that measure one input. Raises UsageError."""
     if config.runtime.rect:
-        raise UsageError("--rect: this command measures one input; give its --size WxH instead")
+        raise UsageError("--rect: this command measures one input shape; use --size WxH instead")
 
 
 def _why(network: Network, config: Config, picture: Size | None) -> str:
     assert picture is not None
     own_height, own_width = declared_canvases(config)[0]
     return Background(
-        f"the input of {network.name} is {network.input.width}x{network.input.height}: it fits "
-        f"{picture[0]}x{picture[1]} at about the area of its own {own_width}x{own_height}; "
+        f"{network.name} runs at {network.input.width}x{network.input.height}, which fits "
+        f"{picture[0]}x{picture[1]} at about the area of the model's {own_width}x{own_height}; "
         f"--size {own_width}x{own_height} undoes it"
     )
 
@@ -209,5 +209,5 @@ def _height_and_width(size: str | None) -> Size | None:
         return None
     sides = size.lower().split("x")
     if len(sides) > 2 or not all(s.isdecimal() and 0 < int(s) <= LARGEST_SIDE for s in sides):
-        raise UsageError(f"--size {size}: not a size; write 416 or 640x384 (width x height)")
+        raise UsageError(f"--size {size}: not a size; use 416 or 640x384 (width x height)")
     return int(sides[-1]), int(sides[0])

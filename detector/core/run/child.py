@@ -62,9 +62,9 @@ class Child:
         how = f"was ended by {_name(-code)}" if code < 0 else f"ended with status {code}"
         text = f"{name} {how} {doing}"
         if code == -signal.SIGKILL:
-            text += "; the system may have killed it for lack of memory"
+            text += "; the system may have killed it because memory ran out"
         if words := " ".join(self.read_said().split()):
-            text += f"; the last that it printed: {words[-LAST_WORDS:]}"
+            text += f"; its last output: {words[-LAST_WORDS:]}"
         return text
 
     def signal(self, number: int) -> None:

@@ -92,7 +92,7 @@ def choose(
         if timing is not None:
             notes += filter(None, [timing.note])
             now = timing.note is not None
-            choice = _judge(timing.measurement, config, by_rank)
+            choice = _judge(timing.measurement, config, by_rank, now)
     if (hint := engines.suggest_library(config.runtime.device)) and config.runtime.engine == "auto":
         notes.append(hint if now else Background(hint))
     choice = choice or by_rank
@@ -113,8 +113,11 @@ def _by_rank(config: Config) -> Choice:
 # ---- a comparison or a timing
 
 
-def _judge(record: Measurement, config: Config, by_rank: Choice) -> Choice | None:
-    """What it says; None if it lacks the choice by rank or any row to compare."""
+def _judge(
+    record: Measurement, config: Config, by_rank: Choice, now: bool = False
+) -> Choice | None:
+    """What it says; None if it lacks the choice by rank or any row to compare. ``now``: its
+    note is printed in this run, with the way to undo it."""
     asked, runtime = config.runtime, by_rank.config.runtime
     rows = [
         row
@@ -144,17 +147,17 @@ def _judge(record: Measurement, config: Config, by_rank: Choice) -> Choice | Non
     if not better:
         return Choice(
             by_rank.config,
-            f"engine {default.engine}, {default.precision}: nothing measured on this machine was "
-            f"faster within the budget ({when})",
+            f"engine {default.engine}, {default.precision}: nothing else measured on this "
+            f"machine was faster within the budget ({when})",
         )
     best = max(better, key=lambda row: _speed(row).median)
     times = _speed(best).median / speed.median
     return Choice(
         _with(config, record, {"engine": best.engine, "precision": best.precision}),
-        f"engine {best.engine}, {best.precision}: measured {times:.1f}x of {default.engine} "
-        f"{default.precision} on this machine ({when}), agreement "
+        f"engine {best.engine}, {best.precision}: measured {times:.1f}x as fast as "
+        f"{default.engine} {default.precision} on this machine ({when}), agreement "
         f"{_round_down(best.agreement or 0.0)}"
-        + ("; --no-self-timing undoes it" if is_timing else ""),
+        + ("; --no-self-timing undoes it" if is_timing and not now else ""),
     )
 
 
@@ -224,7 +227,7 @@ def describe(search: Measurement) -> str:
     speeds = [row.fps.get("end_to_end") for row in search.rows]
     times = ""
     if len(speeds) == 2 and speeds[0] is not None and speeds[1] is not None:
-        times = f", {speeds[0].median / speeds[1].median:.1f} times the defaults"
+        times = f", {speeds[0].median / speeds[1].median:.1f}x as fast as the defaults"
     options = in_words(search.rows[0].options)
     return f"tuned for {search.input_kind} ({search.date}){times}: {options}"
 
@@ -251,9 +254,9 @@ def list_in_force(config: Config) -> list[dict[str, Any]]:
             newest[record.model_sha256, record.model_input, record.input_kind] = record
     file = measurements.path(config)
     undo: dict[Kind, str] = {
-        "self-timing": f"kept in {file}",
+        "self-timing": f"cached in {file}",
         "compare": f"delete {file} to undo it",
-        "tune": f"undo it: {UNDO}",
+        "tune": f"{UNDO} undoes it",
     }
     return [
         {

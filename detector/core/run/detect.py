@@ -165,7 +165,7 @@ def _resolve(
     outputs = OutputPlan(config.output, specs, engine=engine, streams=streams, brought=brought)
     if outputs.streamed == "video" and rows_to is not None and os.isatty(rows_to):
         raise UsageError(
-            "--output -: a terminal shows no video; end the line in | ffplay -, or in > out.mkv"
+            "--output -: a terminal cannot show a video; add | ffplay - or > out.mkv to the command"
         )
     if ours:
         outputs.check_sources(asked.drawing.blur)
@@ -261,7 +261,7 @@ def _refuse_missing(specs: Sequence[str]) -> None:
     from detector.core.sources._standard_input import SPEC
 
     if list(specs).count(SPEC) > 1:
-        raise UsageError("-: standard input can be read once; give - once")
+        raise UsageError("-: standard input can be read only once; give - once")
     missing = []
     for spec in specs:
         try:
@@ -412,12 +412,13 @@ def _run_source(job: _Job, run: SourceRun, spec: str, number: int) -> None:
                     sink.abort()
                 raise
         if replaced and settings:
-            run.notes.append(f"replaced what an earlier run wrote: {', '.join(replaced)}")
+            which = "" if len(replaced) == len(paths) else f": {', '.join(replaced)}"
+            run.notes.append(f"replaced outputs of an earlier run{which}")
         beside = [path for sink in sinks for path in sink.beside]
         for path in [*map(Path, run.outputs.values()), *beside] if settings else ():
             mark_settings(path, settings)
         if job.stream is not None and not job.stream.is_read:
-            run.notes.append("the reader of standard output left before the end")
+            run.notes.append("the reader of standard output closed it before the end")
         if own is not None and own.path.exists():
             job.session.adopt(own.path)
             own.path.unlink()
@@ -511,7 +512,7 @@ def _notes_of_spared(plan: Plan, run: SourceRun, sinks: Sequence[Sink]) -> list[
         found.append((what, kinds - {"jsonl", "csv"}))
     if run.coasted:
         every = plan.options["tracking"]["infer_every"]
-        what = f"--infer-every {every}", run.coasted, "have boxes that tracks moved"
+        what = f"--infer-every {every}", run.coasted, "have boxes moved by tracks"
         found.append((what, kinds & {"mot", "yolo"}))
     return [
         f"{option}: {count} of {run.written} frames ({count / run.written:.0%}) were not inferred "

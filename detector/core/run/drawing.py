@@ -38,7 +38,7 @@ def trail_seconds(text: str | None) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds <= LONGEST_TRAIL_S:
-        raise UsageError(f"--trails {text}: seconds, above 0 and up to {LONGEST_TRAIL_S:.0f}: 2s")
+        raise UsageError(f"--trails {text}: give more than 0 and at most {LONGEST_TRAIL_S:.0f} s")
     return seconds
 
 
@@ -62,7 +62,7 @@ class Drawing:
         """Raises UsageError for a font that cannot be read, and for trails of no tracks."""
         given, tracking = config.drawing, config.tracking
         if trail_seconds(tracking.trails) and tracking.track is None:
-            raise UsageError("--trails: there is nothing to draw without --track")
+            raise UsageError("--trails needs --track")
         return cls(
             line_width=given.line_width,
             font_scale=given.font_scale,
@@ -79,12 +79,12 @@ class Drawing:
         names = network.names
         wanted = class_ids("--blur", self.blur or None, names) or ()
         if wanted and network.random_seed is not None:
-            raise UsageError("--blur: random weights find nothing that could be pixelated")
+            raise UsageError("--blur: random weights detect nothing, so nothing would be pixelated")
         unseen = [names[i] for i in wanted if seen is not None and i not in seen]
         if unseen:
             both = join_list([*(names[i] for i in seen or ()), *unseen])
             raise UsageError(
-                f"--blur {join_list(unseen)}: --classes leaves it out, so that it would not be "
+                f"--blur {join_list(unseen)}: --classes omits it, so it would not be "
                 f"found; use --classes '{both}'"
             )
         remark = MEANINGLESS if network.random_seed is not None else ""
@@ -157,7 +157,7 @@ class Drawing:
         from detector.core.sinks.base import DRAWN
 
         if self.smooth and not any(s.pictures in DRAWN or "style" in s.options for s in sinks):
-            return ["--smooth: no output shows boxes, and rows stay as detected"]
+            return ["--smooth has no effect: no output shows boxes, and rows stay as detected"]
         if not self.labels or not any(sink.pictures in DRAWN for sink in sinks):
             return []
         return note_names(names, found, self.font)

@@ -76,7 +76,7 @@ def tell_size(sides: Sequence[float], frames: int) -> str:
     found = f"{counted(len(sides), 'object')} in {counted(frames, 'frame')}"
     side = small_side(sides)
     size = f"a quarter of {found} are below {side:.0f} pixels of the network's input"
-    return size if side < SMALL else f"{size}, which is not small ({SMALL:.0f})"
+    return size if side < SMALL else f"{size}; this is not small ({SMALL:.0f})"
 
 
 def useful_grids(
@@ -89,7 +89,7 @@ def useful_grids(
         if side >= SMALL or (grids and side * GRIDS[len(grids) - 1][0] >= SMALL):
             break
         if (tiling := Tiling(grid)).is_too_fine(picture, network):
-            return grids, f"; tiles of {tiling.text} have fewer pixels than that input"
+            return grids, f"; {tiling.text} tiles would have fewer pixels than that input"
         grids.append(tiling)
     return grids, ""
 
@@ -124,15 +124,15 @@ def choose_tiles(
     ``opens``: as of ``load_after_look``."""
     seen = look(plan, specs, opens)
     if seen is None:
-        return Tiling(), _line(NONE, "no frame could be looked at")
+        return Tiling(), _line(NONE, "no frame could be read")
     if not seen.sides:
-        return Tiling(), _line(NONE, f"nothing was found in {counted(seen.frames, 'frame')}")
+        return Tiling(), _line(NONE, f"found nothing in {counted(seen.frames, 'frame')}")
     chosen, picture = Tiling(), (seen.info.width, seen.info.height)
     grids, why = useful_grids(seen.side, picture, plan.network)
     for tiling in grids:
         needed, budget = _seconds(plan, seen, tiling), _budget(plan, seen.info)
         if needed is not None and needed > budget:
-            why = f"; {tiling.text} would take {needed:.0f} s of {budget:.0f} s allowed"
+            why = f"; {tiling.text} would take {needed:.0f} s, more than the {budget:.0f} s allowed"
             break
         chosen = tiling
     return chosen, _line(chosen.text, tell_size(seen.sides, seen.frames) + why)

@@ -21,7 +21,7 @@ def parse_every(text: str | None) -> int | None:
     if text.strip() == AUTO:
         return None
     if not (text.strip().isdecimal() and text.isascii() and 1 <= int(text) <= MOST):
-        raise UsageError(f"--infer-every {text}: a whole number from 1 to {MOST}, or auto")
+        raise UsageError(f"--infer-every {text}: must be a whole number from 1 to {MOST}, or auto")
     return int(text)
 
 
@@ -32,11 +32,10 @@ def check_following(config: Config) -> None:
         return
     if config.drawing.blur:
         raise UsageError(
-            "--blur and --infer-every contradict each other: in frames that are not inferred, a "
-            "box may miss what it is to hide; leave one out"
+            "--blur and --infer-every contradict each other: in a frame that is not inferred, a "
+            "box may miss what it should hide; omit one"
         )
     if every is None and config.runtime.batch > 1:
         raise UsageError(
-            "--infer-every auto decides from frame to frame; use --batch 1, or a number: "
-            "--infer-every 3"
+            "--infer-every auto decides frame by frame; use --batch 1, or a number: --infer-every 3"
         )

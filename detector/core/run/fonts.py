@@ -56,7 +56,7 @@ def _read_font(path: str, state: tuple[int, int, int] | None) -> Font:
     # What FreeType refuses is an OSError; a damaged table can be any of the others.
     except (OSError, ValueError, ArithmeticError, MemoryError) as error:
         raise UsageError(
-            f"{path}: not a font that can be used ({error}); give --font a TTF, OTF or TTC file"
+            f"{path}: not a usable font ({error}); give --font a TTF, OTF or TTC file"
         ) from error
 
 
@@ -71,12 +71,11 @@ def note_names(names: Sequence[str], found: Iterable[int], font: Font | None) ->
         if class_id < len(names) and (reason := reason_against(names[class_id], font)):
             behind.setdefault(reason, []).append(f"{names[class_id]} (#{class_id})")
     cures = {
-        "letters": f"give --font {'a file' if font is None else 'another file'} with their letters",
-        "order": "letters that join, or run from right to left, need FriBidi: "
-        "apt install libfribidi0",
+        "letters": f"give --font {'a file' if font is None else 'another file'} with these letters",
+        "order": "joined or right-to-left letters need FriBidi: apt install libfribidi0",
     }
     return [
-        f"labels cannot show the class names {_few(those)}; they show the numbers: {cures[reason]}"
+        f"labels show numbers, as they cannot draw the class names {_few(those)}: {cures[reason]}"
         for reason, those in behind.items()
     ]
 

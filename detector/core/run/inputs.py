@@ -47,7 +47,7 @@ def refuse_cameras(specs: Sequence[str]) -> None:
     for spec in specs:
         if is_camera(spec):
             raise UsageError(
-                f"{Address(spec)}: is a camera, and this needs a file; record one first: "
+                f"{Address(spec)}: a camera, but this needs a file; record one first: "
                 "detect-video CAMERA --record copy"
             )
 

@@ -78,14 +78,13 @@ def blame_limit(error: BaseException) -> DetectVideoError | None:
         return OutputError(f"{where}cannot be written: {os.strerror(code)}; choose another with -o")
     if isinstance(error, FileNotFoundError) and "temporary directory" in text:
         return OutputError(
-            "no folder for temporary files can be written; set TMPDIR to one that can: TMPDIR=DIR"
+            "no folder for temporary files is writable; set TMPDIR to one that is: TMPDIR=DIR"
         )
     if isinstance(error, FileNotFoundError) and folder_is_gone():
-        return UsageError("a path cannot be used")
+        return UsageError("the path cannot be used")
     if isinstance(error, RuntimeError) and says("home directory"):
         return UsageError(
-            "the home folder is unknown, and built files would go there; set HOME, or give "
-            "--engines-dir DIR"
+            "the home folder, where built files go, is unknown; set HOME, or use --engines-dir DIR"
         )
     return None
 
@@ -130,15 +129,15 @@ def check_memory(engine: str) -> None:
     space = resource.getrlimit(resource.RLIMIT_AS)[0]
     if space != resource.RLIM_INFINITY and space < least.address_mb * 1e6:
         raise EngineError(
-            f"the limit of the address space is too low: ulimit -v is {space >> 10}, and engine "
-            f"{engine} takes more than {least.address_mb * 1000} for the smallest run; raise it: "
+            f"the address space limit is too low: ulimit -v is {space >> 10}, but engine "
+            f"{engine} needs more than {least.address_mb * 1000} for the smallest run; raise it: "
             "ulimit -v unlimited"
         )
     memory = container_memory()
     if memory is not None and memory < least.anonymous_mb * 1e6:
         raise EngineError(
-            f"the container may use {memory / 1e6:.0f} MB of memory, and engine {engine} takes "
-            f"more than {least.anonymous_mb} MB for the smallest run; give it more"
+            f"the container is limited to {memory / 1e6:.0f} MB of memory, but engine {engine} "
+            f"needs more than {least.anonymous_mb} MB for the smallest run; raise the limit"
         )
 
 
@@ -216,7 +215,7 @@ def _no_files() -> EngineError:
 
 def _no_threads() -> EngineError:
     return EngineError(
-        "no more threads can be started: this account, or its container, may have no more "
+        "cannot start another thread: this account or its container has reached its limit "
         f"(ulimit -u is {_limit(resource.RLIMIT_NPROC)}{_memory_limits(', ')}); raise the limit"
     )
 

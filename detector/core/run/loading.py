@@ -88,7 +88,7 @@ class LoadedModel:
                 self.engine.close()
         except EngineError as late:
             if failed:
-                runs[-1].notes.append(f"closing it failed as well: {late}")
+                runs[-1].notes.append(f"closing it also failed: {late}")
             else:
                 runs[-1].error = runs[-1].error or late
 
@@ -246,7 +246,7 @@ def _nan_warning(network: Network, outputs: Outputs) -> list[str]:
     if not any(np.isnan(output).any() for output in outputs):
         return []
     return [
-        f"{network.name} gives NaN where numbers belong, so it misses objects: its weights are "
+        f"{network.name} outputs NaN, so it misses objects: its weights are "
         "damaged, or too large for this precision; train it again, or use --precision fp32"
     ]
 
@@ -261,7 +261,7 @@ def _with_engine_of_the_file(config: Config) -> tuple[Config, str | None]:
         return config, None
     if asked == "auto":
         runtime = replace(config.runtime, engine=only)
-        return replace(config, runtime=runtime), f"engine {only}: it alone runs {model}"
+        return replace(config, runtime=runtime), f"engine {only}: the only one that runs {model}"
     if asked in engines.names():
         raise EngineError(engines.plan_refusal(asked, model))
     return config, None  # a name that is no engine: loading it says so

@@ -177,8 +177,8 @@ def why_not_read(config: Config) -> list[str]:
     reason = store.why_not_kept(store.choose_folder(config.runtime.engines_dir), FILE)
     content = _content(config)
     if reason is None and content is not None and _entries(content) is None:
-        reason = f"{path(config)}: written by another version of detect-video, not used"
-    return [] if reason is None else [f"{reason}; compare, tune or time again, or delete it"]
+        reason = f"{path(config)}: ignored; written by another version of detect-video"
+    return [] if reason is None else [f"{reason}; delete it, or run compare --use again"]
 
 
 def _content(config: Config) -> bytes | None:

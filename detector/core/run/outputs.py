@@ -149,7 +149,7 @@ def choose_names(
         ):
             return paths
     first = next(iter(name("").values()))
-    raise OutputError(f"{first.parent}: too many files are called {first.stem}; use -o")
+    raise OutputError(f"{first.parent}: too many files are named {first.stem}; use -o")
 
 
 class OutputPlan:
@@ -205,7 +205,7 @@ class OutputPlan:
         output = self._output
         if output == "-" and not self._streams:
             raise UsageError(
-                "--output -: this command writes no rows to standard output; give a file or folder"
+                "--output -: this command does not write rows to standard output; name a file"
             )
         if (
             output is None
@@ -231,8 +231,8 @@ class OutputPlan:
         plain_text = path.suffix.lower() == ".txt" and path.suffixes[-2:] != [".mot", ".txt"]
         if plain_text and "mot" not in (self._save or ()):
             raise UsageError(
-                f"--output {output}: YOLO's labels are a .txt for each frame: --save yolo -o "
-                f"{path.with_suffix('')}{os.sep}; rows of MOT in one file: --save mot -o {output}"
+                f"--output {output}: for YOLO labels, one .txt per frame, use --save yolo -o "
+                f"{path.with_suffix('')}{os.sep}; for MOT rows in one file, --save mot -o {output}"
             )
         return path
 
@@ -240,43 +240,43 @@ class OutputPlan:
         """Refuses what would be asked for and not written."""
         save = given.save
         if given.lead is not None and not given.only_detections:
-            raise UsageError("--lead is for --only-detections; give both, or leave it out")
+            raise UsageError("--lead needs --only-detections; use both or neither")
         if given.save_conf:
             able = [sink.name for sink in sinks.find_all() if "save_conf" in sink.options]
             if not {*able} & {*(save or ())}:
                 raise UsageError(
-                    f"--save-conf is for --save {' or '.join(able)}; give both, or leave it out: "
-                    "other formats hold scores anyway"
+                    f"--save-conf needs --save {' or '.join(able)}; use both or neither: "
+                    "other formats always contain scores"
                 )
         if given.save_times:
             able = [sink.name for sink in sinks.find_all() if "save_times" in sink.options]
             asked_for = {*(save or ()), self._file_sink.name if self._file_sink else ""}
             if not {*able} & asked_for and (save is not None or self._file_sink is not None):
                 raise UsageError(
-                    f"--save-times is for --save {' or '.join(able)}; give both, or leave it out"
+                    f"--save-times needs --save {' or '.join(able)}; use both or neither"
                 )
         if save is None:
             return
         if self.streamed == "video" and len(self._specs) > 1:
             raise UsageError(
-                f"--output -: {len(self._specs)} videos do not fit into one pipe; give one source, "
+                f"--output -: {len(self._specs)} videos cannot share one pipe; give one source, "
                 "or a folder: -o DIR/"
             )
         if self.streamed is not None and {"jsonl", "csv"} <= set(save):
             raise UsageError(
-                "--output -: rows go to standard output as jsonl or csv; leave one out of --save"
+                "--output -: rows go to standard output as either jsonl or csv; omit one in --save"
             )
         asked = sinks.in_order(save)
         unwanted = [sink.name for sink in asked if sink.pictures in DRAWN or sink.untouched]
         if given.no_video and unwanted:
             raise UsageError(
-                f"--save {','.join(unwanted)} and --no-video contradict each other; leave one out"
+                f"--save {','.join(unwanted)} and --no-video contradict each other; omit one"
             )
         if self._file_sink is not None and self._file_sink.name not in save:
             both = ",".join([*save, self._file_sink.name])
             raise UsageError(
                 f"--output {self._file} is a {self._file_sink.name} file, which --save "
-                f"{','.join(save)} leaves out; use --save {both}, or a folder: -o DIR/"
+                f"{','.join(save)} omits; use --save {both}, or a folder: -o DIR/"
             )
 
     def _check_options(self, given: Mapping[str, Any]) -> None:
@@ -364,7 +364,7 @@ class OutputPlan:
             if pictures is not None:
                 what, write = f"{len(pictures)} pictures", f"{self._file.with_suffix('')}{os.sep}"
             raise UsageError(
-                f"--output {self._file}: is one picture, but {spec} is {what}; use -o {write}"
+                f"--output {self._file}: names one picture, but {spec} is {what}; use -o {write}"
             )
 
     def check(self) -> None:
@@ -378,7 +378,7 @@ class OutputPlan:
         if self._file is None:
             if os.path.lexists(output) and not output.is_dir():
                 raise OutputError(
-                    f"{output}: is no folder, and has no suffix that says what to write; give a "
+                    f"{output}: not a folder, and no suffix says what to write; give a "
                     "folder or FILE.mp4 with -o"
                 )
             return
@@ -498,7 +498,7 @@ class OutputPlan:
             return [given]
         if given is not None and kind not in given.kinds and not self._no_video:
             raise UsageError(
-                f"--output {self._file}: {kind} make no {given.name}; "
+                f"--output {self._file}: cannot write {kind} as {given.name}; "
                 f"give a folder: -o {Path(str(self._file)).with_suffix('')}{os.sep}"
             )
         return sinks.defaults(kind)
@@ -514,7 +514,7 @@ class OutputPlan:
                 folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise OutputError(
-                    f"{folder}: the output folder cannot be made: {error.strerror}; choose another"
+                    f"{folder}: cannot create the output folder: {error.strerror}; choose another"
                 ) from error
 
     def _place(self, spec: str) -> tuple[Path, str]:
@@ -547,17 +547,17 @@ def _why_unfit(sink: type[Sink], spec: str) -> UsageError | None:
     """Why no such output can be made of a source; None where it can, or cannot be read at all."""
     if spec == STANDARD_INPUT:
         return UsageError(
-            f"--save {sink.name}: standard input comes once, and this needs a file; save it first: "
-            "ffmpeg -i IN -c copy clip.mkv"
+            f"--save {sink.name}: needs a file, but standard input can be read only once; "
+            "save it first: ffmpeg -i IN -c copy clip.mkv"
         )
     if is_address(spec):
         return UsageError(
-            f"--save {sink.name}: needs a file of this machine; save the address first (curl -O), "
+            f"--save {sink.name}: needs a local file; download the address first (curl -O), "
             "or use --save video"
         )
     try:
         if sources.pictures_of(spec) is not None:
-            return UsageError(f"--save {sink.name} needs a video, but {spec} is pictures")
+            return UsageError(f"--save {sink.name} needs a video, but {spec} contains pictures")
         sink.check_source(spec)
     except UsageError as error:
         return error

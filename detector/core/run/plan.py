@@ -62,9 +62,9 @@ class Asked:
         from detector.core.stages import between
 
         if config.tracking.track is not None and "track" not in between.places():
-            raise UsageError("--track: nothing here tracks; the folder detector/tracks is missing")
+            raise UsageError("--track: no tracker here; the folder detector/tracks is missing")
         if config.output.save_times and not config.loop.instruments:
-            raise UsageError("--save-times: --no-instruments measures no times; leave one out")
+            raise UsageError("--save-times and --no-instruments contradict each other; omit one")
         check_following(config)
         keep("the lines and zones", config.tracking.zones)
         options = config.as_dict()
@@ -163,7 +163,7 @@ def _refuse_unfilled(config: Config, brought: Sequence[str]) -> None:
     for name in config.output.save or ():
         needs = sinks.find(name).needs
         if needs and name not in brought:
-            raise UsageError(f"--save {name}: there is nothing to write without {needs}")
+            raise UsageError(f"--save {name} needs {needs}")
 
 
 def resolve(config: Config, timer: PhaseTimer | None = None, **words: Any) -> Plan:
@@ -347,7 +347,7 @@ def open_sinks(
     options = {**writing, "remark": drawing.remark}
     kinds = [sinks.find(name) for name in paths]
     if drawing.blurred and any(kind.untouched for kind in kinds):  # whoever asked before or not
-        raise UsageError("--blur: an output that shows the source's own pictures would undo it")
+        raise UsageError("--blur: an output shows the source's own pictures, unblurred")
     if any("style" in kind.options for kind in kinds):
         options["style"] = drawing.style
     return sinks.open_all(paths, info, options)

@@ -86,8 +86,8 @@ def prepare_network(
     # Built files make later runs start sooner; nothing else depends on where they lie.
     ready = prepare_in(store.temporary_folder())
     note = (
-        f"{folder} cannot be written: what is built for this run lies in a temporary folder; "
-        "--engines-dir DIR keeps it"
+        f"{folder} is not writable, so this run builds in a temporary folder; choose another "
+        "with --engines-dir DIR"
     )
     return replace(ready, notes=(*said, *ready.notes, note))
 
@@ -134,7 +134,7 @@ def _refuse_what_cannot_fit(network: Network, engine: str, options: EngineOption
     each = math.prod(network.input_shape) + values
     if (size := too_much(options.requests * each)) is not None:
         raise UsageError(
-            f"the memory of {counted(options.requests, 'request')} of {each / MB:,.1f} MB is "
+            f"{counted(options.requests, 'request')} of {each / MB:,.1f} MB need "
             f"{size}; use a smaller "
             "--batch, --size or --concurrency, or fewer queue_batches"
         )

@@ -59,7 +59,7 @@ class Reading:
         """Raises UsageError."""
         given, size = config.input, config.runtime.size
         if config.runtime.rect and given.skip_still is not None:
-            raise UsageError("--rect is for pictures, --skip-still for videos; leave one out")
+            raise UsageError("--rect is for pictures, --skip-still for videos; omit one")
         rate = None if given.rate is None else parse_rate(given.rate)
         start_s, duration_s = time_window(given.start, given.duration)
         still = None
@@ -187,7 +187,7 @@ def _refuse_huge_frames(info: SourceInfo, batch: int) -> None:
     that is written (``loop.parts.places``), and what decodes them can never fit into memory."""
     size, pixels = f"{info.width}x{info.height}", info.width * info.height
     if (needed := too_much(pixels * (3 * (batch + 1) + DECODER_BYTES))) is not None:
-        cure = "use a smaller --batch" if batch > 1 else "make it smaller"
+        cure = "use a smaller --batch" if batch > 1 else "use a smaller picture"
         raise SourceError(f"{info.path}: {batch + 1} frames of {size} need {needed}; {cure}")
 
 
@@ -199,12 +199,12 @@ def time_window(start: str | None, duration: str | None) -> tuple[Fraction | Non
     start_s = None if start is None else _seconds("--start", start)
     duration_s = None if duration is None else _seconds("--duration", duration)
     if duration_s == 0:
-        raise UsageError(f"--duration {duration}: nothing would be left; give more than 0 seconds")
+        raise UsageError(f"--duration {duration}: must be more than 0 seconds")
     return start_s, duration_s
 
 
 def _seconds(flag: str, text: str) -> Fraction:
     if (parts := TIME.fullmatch(text)) is None:
-        raise UsageError(f"{flag} {text}: not a time; write seconds (10, 0.5) or 01:10, 1:00:10.5")
+        raise UsageError(f"{flag} {text}: not a time; use seconds (10, 0.5) or 01:10, 1:00:10.5")
     hours, minutes, seconds = (Fraction(part or 0) for part in parts.group(1, 2, 3))
     return hours * 3600 + minutes * 60 + seconds

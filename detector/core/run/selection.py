@@ -42,7 +42,9 @@ class Selection:
         changed = self
         if conf is not None:
             if not 0 <= conf <= 1:
-                raise UsageError(f"conf={conf}: a confidence threshold is a number from 0 to 1")
+                raise UsageError(
+                    f"conf={conf}: a confidence threshold must be a number from 0 to 1"
+                )
             changed = replace(changed, conf=conf)
         if classes is not None:
             wanted = [classes] if isinstance(classes, str) else [str(one) for one in classes]
@@ -69,14 +71,12 @@ def class_ids(
             near = difflib.get_close_matches(item, names, 3, 0.5)
             near = [name for name in names if _begins(name, item)][:3] or near
             hint = (
-                f"near: {', '.join(map(_typed, near))}"
+                f"did you mean {' or '.join(map(_typed, near))}?"
                 if near
-                else f"it has {', '.join(names[:10])}"
+                else f"the model has {len(names)}: {', '.join(names[:10])}"
             )
             more = "..." if not near and len(names) > 10 else ""
-            raise UsageError(
-                f"{flag} {item}: the model has no such class among its {len(names)}; {hint}{more}"
-            )
+            raise UsageError(f"{flag} {item}: unknown class; {hint}{more}")
     return tuple(ids)
 
 

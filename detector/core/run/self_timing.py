@@ -98,18 +98,18 @@ def find_or_make(
         ),
     )
     try:
-        where = f"kept in {measurements.keep(made, config)}"
+        where = f"cached the result in {measurements.keep(made, config)}"
     except OutputError:
-        where = "nothing can be written, so the next run times them again"
+        where = "could not cache the result, so the next run repeats this"
     speeds = ", ".join(
         f"{row.engine} {row.precision} {speed.median:.0f}"
         for row in rows
         if (speed := row.fps["inference"]) is not None
     )
     note = (
-        f"first run of {network.name} on this machine: its engines were timed in "
-        f"{clock() - start:.1f} s, no part of this run's figures (inference FPS: {speeds}); "
-        f"{where}; --no-self-timing leaves it out"
+        f"first run of {network.name} on this machine: benchmarked the engines in "
+        f"{clock() - start:.1f} s (not counted in these figures; inference FPS: {speeds}) "
+        f"and {where}; --no-self-timing turns this off"
     )
     return Timing(made, note)
 
@@ -177,7 +177,7 @@ def time_engines(
     lasts.
     """
     end = clock() + LIMIT_S
-    doing = f"timing the engines for {network.name}"
+    doing = f"benchmarking the engines for {network.name}"
     with ExitStack() as stack:
         candidates: list[_Candidate] = []
         for name, precision in _order(agreements, config.runtime.device):
@@ -187,7 +187,7 @@ def time_engines(
                 candidates.append(_open(network, config, name, precision, stack, clock))
         for done in range(MOST_ROUNDS):
             if not progress(doing, min(done, ROUNDS), ROUNDS):
-                raise EngineError("timing the engines was stopped; --no-self-timing leaves it out")
+                raise EngineError("engine benchmark was stopped; --no-self-timing skips it")
             if done >= measurements.ENOUGH_ROUNDS and clock() > end:
                 break
             if done >= ROUNDS and not _is_undecided(candidates):

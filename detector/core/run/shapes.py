@@ -158,7 +158,7 @@ class Shapes:
     def describe(self, figures: InputShapes) -> str:
         """``--rect: 3 shapes of the input, 0.4 s to prepare 2 of them; 31% fewer pixels ...``."""
         fewer = 1 - figures.mean_pixels / figures.square_pixels
-        took = f"{figures.made_s:.1f} s of the run to prepare {figures.made}; "
+        took = f"{figures.made_s:.1f} s to prepare {figures.made} during the run;  "
         return (
             f"--rect: {counted(figures.shapes, 'shape')} of the input; "
             f"{took if figures.made else ''}{fewer:.0%} fewer "

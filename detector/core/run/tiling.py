@@ -37,7 +37,7 @@ class Tiling:
         """Raises UsageError."""
         tiling = cls.parse(config.input.tiles)
         if config.runtime.rect and (tiling.auto or tiling.grid is not None):
-            raise UsageError("--rect and --tiles cut the input in two ways; leave one out")
+            raise UsageError("--rect and --tiles contradict each other; omit one")
         return tiling
 
     @classmethod
@@ -49,13 +49,13 @@ class Tiling:
             return cls(auto=True)
         found = GRID.fullmatch(text.lower())
         if found is None:
-            raise UsageError(f"--tiles {text}: not a number of tiles; write 2x2, 3x2 or auto")
+            raise UsageError(f"--tiles {text}: not a number of tiles; use 2x2, 3x2 or auto")
         columns, rows = int(found.group(1)), int(found.group(2))
         if columns * rows == 1:
-            raise UsageError(f"--tiles {text}: is the whole picture; leave it out, or write 2x2")
+            raise UsageError(f"--tiles {text}: that is the whole picture; omit it, or use 2x2")
         if columns * rows > MOST:
             raise UsageError(
-                f"--tiles {text}: {columns * rows} tiles are too many; write at most {MOST}"
+                f"--tiles {text}: {columns * rows} tiles are too many; use at most {MOST}"
             )
         return cls((columns, rows))
 
@@ -63,8 +63,8 @@ class Tiling:
         """Raises UsageError: for who has not looked at the source."""
         if self.auto and not self.most:
             raise UsageError(
-                "--tiles auto: nothing is looked at before this run; say how many: --tiles 2x2 "
-                "(detect-video FILE --tiles auto says what that file would get)"
+                "--tiles auto: the source is not inspected before this run; give a grid: 2x2 "
+                "(detect-video FILE --tiles auto shows what suits that file)"
             )
 
     @property

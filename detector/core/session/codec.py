@@ -39,7 +39,7 @@ def _plain(value: Any) -> Any:
     document holds."""
     if isinstance(value, str):
         return str(value)
-    raise TypeError(f"{type(value).__name__} is of no document")
+    raise TypeError(f"{type(value).__name__} cannot be in a document")
 
 
 def to_json(document: Any) -> str:
@@ -110,10 +110,10 @@ def read_file(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):  # reading a pipe would wait for its writer
-            raise UsageError(f"{path}: damaged: it is no ordinary file")
+            raise UsageError(f"{path}: damaged: not a regular file")
         if found.st_size > most_bytes:
             raise UsageError(
-                f"{path}: damaged: it has {found.st_size} bytes, and no run writes more than "
+                f"{path}: damaged: it has {found.st_size} bytes, but a run writes at most "
                 f"{most_bytes}"
             )
         with path.open("rb") as file:
@@ -146,7 +146,7 @@ def _impossible(content: Any) -> Iterator[tuple[str, str]]:
             if isinstance(value, dict | list):
                 places.append((_key(key, name), depth + 1, value))
             elif isinstance(value, int | float) and not -LARGEST < value < LARGEST:
-                yield _key(key, name), "is a number that no run writes"
+                yield _key(key, name), "is not a number that a run writes"
 
 
 def _key(above: str, name: str | int) -> str:

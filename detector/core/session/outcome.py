@@ -79,7 +79,7 @@ def exit_of(
 
     if stop_code is not None:
         return Exit(
-            code=stop_code, reason="interrupted: what was read so far is written and closed"
+            code=stop_code, reason="interrupted; what was read so far was written and closed"
         )
     failed = [run.error for run in runs if run.error is not None]
     for error in [*failed, *unwritten]:
@@ -98,9 +98,9 @@ def _describe_damage(run: SourceRun) -> str:
         noun = "bad picture" if pictures else "bad packet"
         what.append(f"{counted(counts.bad, noun, 'was')} skipped")
     if counts.corrupt:
-        what.append(f"{counted(counts.corrupt, 'frame')} came out damaged")
+        what.append(f"{counted(counts.corrupt, 'frame')} decoded with damage")
     if counts.ended_early:
-        what.append("the file ended early or its container is damaged")
+        what.append("the file ended early, or its container is damaged")
     return f"finished, but {' and '.join(what)}"
 
 

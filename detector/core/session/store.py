@@ -107,7 +107,7 @@ class Session:
         session._made_above = [place]
         session.notes = (
             f"{parent} cannot be written ({reason.strerror}); this run's session is in "
-            f"{session.folder}; --run-dir DIR chooses another place",
+            f"{session.folder}; choose another with --run-dir DIR",
         )
         return session
 
@@ -124,12 +124,10 @@ class Session:
             session._made_above = missing
         except OSError as error:
             reason = (
-                "a file of that name is in the way"
-                if isinstance(error, FileExistsError)
-                else error.strerror
+                "a file has that name" if isinstance(error, FileExistsError) else error.strerror
             )
             raise OutputError(
-                f"{folder}: the session's folder cannot be written: {reason}; {CURE}"
+                f"{folder}: cannot write to the session's folder: {reason}; {CURE}"
             ) from error
         try:
             session._refuse_foreign()
@@ -154,7 +152,7 @@ class Session:
                 os.close(lock)
                 who = f"process {writer.split()[0]}" if writer else "another process"
                 raise OutputError(
-                    f"{folder}: another run ({who}) is writing there; wait for it, or {CURE}"
+                    f"{folder}: another run ({who}) is writing there; wait for it to end, or {CURE}"
                 )
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.stat(folder / LIST), os.fstat(lock)):
@@ -191,8 +189,8 @@ class Session:
                 refuse_kept(path, CURE)
             elif os.path.lexists(path):
                 raise OutputError(
-                    f"{self.folder}: holds {name}, which no run of detect-video wrote; move it, or "
-                    f"{CURE}"
+                    f"{self.folder}: contains {name}, which detect-video did not write; move it, "
+                    f"or {CURE}"
                 )
 
     def _listed(self) -> set[str]:
@@ -227,8 +225,7 @@ class Session:
             os.write(self._lock, f"{PID}{_process()}\n".encode())
         except OSError as error:
             raise OutputError(
-                f"{self.folder}: the earlier run's files cannot be removed: {error.strerror}; "
-                f"{CURE}"
+                f"{self.folder}: cannot remove the earlier run's files: {error.strerror}; {CURE}"
             ) from error
 
     def claim(self, *names: str) -> Path:
@@ -244,7 +241,7 @@ class Session:
                 path = self.folder / name
                 if os.path.lexists(path):
                     raise OutputError(
-                        f"{path}: is there already, and no run of detect-video wrote it; move it, "
+                        f"{path}: already exists, and detect-video did not write it; move it, "
                         f"or {CURE}"
                     )
                 path.parent.mkdir(exist_ok=True)
@@ -332,7 +329,7 @@ class Session:
                     raise
         except OSError as error:
             raise OutputError(
-                f"{target}: cannot be written: {error.strerror}; {path} is whole"
+                f"{target}: cannot be written: {error.strerror}; {path} is complete"
             ) from error
 
     def finish_rows(self) -> None:
@@ -502,4 +499,4 @@ def _make_new_folder(folder: Path) -> Path:
                     raise
                 break
             return candidate
-    raise OutputError(f"{folder}: 9999 sessions of that name; delete some or choose --run-dir DIR")
+    raise OutputError(f"{folder}: 9999 sessions have that name; delete some, or {CURE}")

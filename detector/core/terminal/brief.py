@@ -46,8 +46,8 @@ def brief_lines(
             yield from _bars(console, summary)
             others, cores = summary.verdict.others_cores or 0.0, summary.cpu.cores
             if others > OTHERS_MUCH * cores:
-                said = f"Other programs took {others:.1f} of {counted(cores, 'core')}"
-                yield Text(f"{said}: the times are theirs, too.")
+                said = f"Other programs used {others:.1f} of {counted(cores, 'core')}"
+                yield Text(f"{said}, so these timings are inflated.")
             yield from map(Text, _advice(summary))
     yield from map(Text, (*_remarks(summary), *closing, *_written(summary)))
 
@@ -68,7 +68,7 @@ def _remarks(summary: Summary) -> Iterator[str]:
     shown, hidden = _notes(summary)
     yield from (f"note: {note}" for note in shown)
     if hidden:
-        yield f"{counted(hidden, 'more note')}: add -v, or see the report"
+        yield f"{counted(hidden, 'more note')}: use -v or see the report"
 
 
 def _found(summary: Summary) -> Iterator[str]:
@@ -88,7 +88,7 @@ def _found(summary: Summary) -> Iterator[str]:
             yield f"exit {each[0].exit.code}: {each[0].exit.reason}"
     yield from zone_lines(summary)
     for source in each:
-        yield from (f"kept of the failed run: {path}" for path in source.partial_outputs)
+        yield from (f"kept from the failed run: {path}" for path in source.partial_outputs)
 
 
 def zone_lines(summary: Summary) -> Iterator[str]:
@@ -107,7 +107,7 @@ def zone_lines(summary: Summary) -> Iterator[str]:
         most = f"; at most {sum(zone.most.values())} at once" if len(zone.most) == 1 else ""
         yield f"{where}{zone.name}: {'; '.join(told) or 'nothing'}{most}"
     if len(shown) > ZONES_SHOWN:
-        yield f"and {len(shown) - ZONES_SHOWN} more lines and zones: see summary.json"
+        yield f"and {len(shown) - ZONES_SHOWN} more lines and zones; see summary.json"
 
 
 def _name(source: SourceSummary) -> str:
@@ -131,7 +131,7 @@ def _detections(summary: Summary) -> str:
     shown, rest = classes[:CLASSES_SHOWN], classes[CLASSES_SHOWN:]
     text = _many(found.total, "detection")
     if len(classes) > 1:
-        more = f", {sum(count for _, count in rest):,} of {len(rest)} more" if rest else ""
+        more = f", {sum(count for _, count in rest):,} of {len(rest)} others" if rest else ""
         text += f" ({', '.join(f'{count:,} {name}' for name, count in shown)}{more})"
     elif classes:
         text = f"{text}: {classes[0][0]}"
@@ -262,4 +262,4 @@ def _session(summary: Summary) -> Iterator[str]:
     if summary.session:
         folder = Path(summary.session)
         newest = "" if folder.parent == Path("runs") else f" {shorten(summary.session, 200)}"
-        yield f"why: detect-video report{newest}"
+        yield f"to see why: detect-video report{newest}"

@@ -7,7 +7,6 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
-from rich.table import Table
 from rich.text import Span, Text
 
 from detector.core.errors.secrets import redact
@@ -16,12 +15,6 @@ from detector.core.errors.text import printable
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions
     from rich.segment import Segment
-
-
-def fits(console: Console, table: Table) -> bool:
-    """Whether no word is broken."""
-    unlimited = console.options.update(max_width=10_000)
-    return console.measure(table, options=unlimited).minimum <= console.width
 
 
 class SafeConsole(Console):

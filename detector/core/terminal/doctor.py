@@ -5,31 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from detector.core.errors.text import counted
-from detector.core.terminal.console import SafeConsole, fits
+from detector.core.terminal.console import SafeConsole
 
-NARROW = 60  # columns: below, tables of these findings are columns of single words
+NARROW = 60  # columns: below, a table of these findings is a column of single words
 
 
 def print_findings(console: SafeConsole, findings: dict[str, Any]) -> None:
-    engines, machine = _engines(findings), _machine(findings)
-    narrow = console.width < NARROW or not fits(console, engines)
-    parts: list[RenderableType] = [*(_in_lines(findings) if narrow else (engines, machine))]
+    machine = _in_lines(findings) if console.width < NARROW else [_machine(findings)]
+    parts: list[RenderableType] = [*_engines(findings), Text(""), *machine]
     parts += [Text(f"warning: {warning}", style="bold") for warning in findings["warnings"]]
     default, code = findings["default"], findings["exit"]["code"]
     for one in findings["in_force"]:
         height, width = one["model_input"]
         parts.append(
-            Text(f"in force for {one['model']} {width}x{height}: {one['reason']}; {one['undo']}")
+            Text(f"auto for {one['model']} {width}x{height}: {one['reason']}; {one['undo']}")
         )
     # What was measured comes before the rank, so the rank is not all that a user must know.
-    beside = "otherwise: " if findings["in_force"] and default["why"] else ""
+    beside = "auto otherwise: " if findings["in_force"] and default["why"] else ""
     parts.append(Text(beside + (default["why"] or "no engine")))
     verdict = (
         "the default job can run" if code == 0 else f"the default job cannot run (exit {code})"
@@ -39,13 +37,21 @@ def print_findings(console: SafeConsole, findings: dict[str, Any]) -> None:
 
 
 def _in_lines(findings: dict[str, Any]) -> Iterator[RenderableType]:
-    """Both tables for a narrow terminal: each row a heading, and what it says below."""
-    for name, usable, able, reasons in _engine_rows(findings):
-        yield Text(f"{name}: {usable}{', ' if able else ''}{able}", style="bold")
-        yield from (Padding(Text(reason), (0, 0, 0, 2)) for reason in reasons)
+    """The machine for a narrow terminal: each row a heading, and what it says below."""
     for what, found in _lines(findings):
         yield Text(what, style="bold")
         yield Padding(Text(found, overflow="fold"), (0, 0, 0, 2))
+
+
+def _engines(findings: dict[str, Any]) -> Iterator[RenderableType]:
+    """A line for each engine, with the reasons against it below."""
+    rows = [("engine", "usable", "precisions", list[str]()), *_engine_rows(findings)]
+    first, second = (max(len(row[at]) for row in rows) for at in (0, 1))
+    for name, usable, able, reasons in rows:
+        line = f"{name:<{first}}  {usable:<{second}}  {able}".rstrip()
+        yield Text(line, style="bold" if able == "precisions" else "")
+        for reason in reasons:
+            yield Padding(Text(reason.removeprefix(f"engine {name}: ")), (0, 0, 0, 2))
 
 
 def _engine_rows(findings: dict[str, Any]) -> Iterator[tuple[str, str, str, list[str]]]:
@@ -56,15 +62,6 @@ def _engine_rows(findings: dict[str, Any]) -> Iterator[tuple[str, str, str, list
         refused = [reason for reason in engine["precisions"].values() if reason is not None]
         reasons = [engine["reason"]] if engine["reason"] else refused
         yield engine["name"], usable, " ".join(able), reasons
-
-
-def _engines(findings: dict[str, Any]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("engine", "usable", "precisions", "reason"):
-        table.add_column(name, overflow="fold")
-    for name, usable, able, reasons in _engine_rows(findings):
-        table.add_row(*map(Text, (name, usable, able)), Group(*map(Text, reasons)))
-    return table
 
 
 def _machine(findings: dict[str, Any]) -> Table:
@@ -83,14 +80,14 @@ def _lines(findings: dict[str, Any]) -> list[tuple[str, str]]:
     lines = [
         (
             "CPU",
-            f"{cpu['model']}, {cpu['usable_cores']} of {counted(cpu['cores'], 'core')} may be "
-            f"used{quota}",
+            f"{cpu['model']}, {cpu['usable_cores']} of {counted(cpu['cores'], 'core')} "
+            f"usable{quota}",
         ),
         ("memory", " of ".join(_size(memory[name]) for name in ("available", "total")) + " free"),
         (
             "features",
             "; ".join(f"{name} ({what})" for name, what in cpu["meaning"].items())
-            or "none that we know",
+            or "none that we use",
         ),
         *(
             (f"--precision {name}", text)
@@ -100,7 +97,7 @@ def _lines(findings: dict[str, Any]) -> list[tuple[str, str]]:
         (
             "threads",
             " ".join(f"{name}={value}" for name, value in findings["threads"]["settings"].items())
-            or "no variable steers them",
+            or "no environment variable sets them",
         ),
         ("GPU", _gpu(findings["gpu"])),
         ("decoders", _decoders(media)),
@@ -122,7 +119,7 @@ def _encoders(found: dict[str, Any]) -> list[tuple[str, str]]:
     for name, one in found.items():
         text = one["reason"] or "runs here"
         if one["fps"] is not None:
-            text += f": {one['fps']:.0f} pictures of 1280x720 a second"
+            text += f": {one['fps']:.0f} FPS at 1280x720"
         lines.append((name, text))
     return lines
 
@@ -155,7 +152,7 @@ def _counters(findings: dict[str, Any]) -> str:
         cpu = (
             f"RAPL: {', '.join(readable)}"
             if readable
-            else "RAPL: there, but not readable for this user"
+            else "RAPL: present, but not readable by this user"
         )
     energy = findings["gpu"]["energy_readable"]
     nvml = (

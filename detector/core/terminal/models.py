@@ -51,13 +51,13 @@ def print_models(console: SafeConsole, models: Sequence[dict[str, Any]]) -> None
     """The known models, one line each."""
     console.print(draw_table(console, Table("models", MODELS, models), one_line=True))
     console.print(
-        "GFLOPs = 2 x GMACs of convolutions and matrix products; published: the GFLOPs that its "
-        "makers state",
+        "GFLOPs = 2 x GMACs of convolutions and matrix products; published: the GFLOPs that the "
+        "model's authors state",
         style="dim",
     )
     console.print(
-        "Files of your own: --model FILE. detect-video models families lists what .onnx files are "
-        "read as.",
+        "Your own files: --model FILE. detect-video models families lists the supported families "
+        "of .onnx files.",
         style="dim",
         highlight=False,
     )
@@ -67,7 +67,7 @@ def print_families(console: SafeConsole, families: Sequence[dict[str, Any]]) -> 
     """The families of ONNX files, one line each."""
     console.print(draw_table(console, Table("families", FAMILIES, families)))
     console.print(
-        "--family NAME says which one an .onnx file is, where the file does not tell",
+        "If an .onnx file is not recognised, name its family with --family NAME",
         style="dim",
         highlight=False,
     )
@@ -97,7 +97,7 @@ def print_model(console: SafeConsole, model: dict[str, Any]) -> None:
             console.print(f"{name:<18}{value}", highlight=False, soft_wrap=True)
     if not model["counted"]:
         console.print(
-            "These are its makers' figures: the model file is not here, so nothing was counted.",
+            "The model file is not here, so these are its authors' figures; nothing was counted.",
             style="dim",
         )
     for note in model.get("notes", []):
@@ -151,8 +151,8 @@ def lines(facts: dict[str, Any]) -> list[str]:
     if facts["built"]:
         head = f"built: {facts['path']} in {facts['seconds']:.1f} s"
     else:
-        took = f", built in {facts['build_s']:.1f} s" if facts.get("build_s") else ""
-        head = f"there already: {facts['path']}{took}"
+        took = f" in {facts['build_s']:.1f} s" if facts.get("build_s") else ""
+        head = f"already built: {facts['path']}{took}"
     found = [f"{name}: {value}" for name, value in (facts.get("facts") or {}).items()]
     origin = f"from: {facts['model_sha256'][:12] or 'no weights'} (sha256 of the model's files)"
     return [head, f"what: {what}", origin, *found, *(f"note: {note}" for note in facts["notes"])]

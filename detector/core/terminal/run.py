@@ -31,9 +31,9 @@ PICTURES = frozenset({"video", "pictures"})  # outputs that hold whole frames
 # Why a received picture was not detected (sources.live.base), in words that follow its count.
 DROPPED = {
     "newer": "replaced by newer ones",
-    "undecoded": "not decoded for want of time",
+    "undecoded": "not decoded for lack of time",
     "lag": "older than --max-age",
-    "rate": "beyond the camera's rate",
+    "rate": "above the camera's rate",
     "corrupt": "damaged",
     "no_key": "before the first key frame",
     "stopped": "at the end",
@@ -95,13 +95,13 @@ def _found_lines(summary: Summary) -> list[str]:
             lines.append(f"exit {source.exit.code}: {source.exit.reason}")
         lines += stream_lines(summary)
         lines += [f"{name}: {path}" for name, path in source.outputs.items()]
-        lines += [f"kept of the failed run: {path}" for path in source.partial_outputs]
+        lines += [f"kept from the failed run: {path}" for path in source.partial_outputs]
     return [*lines, *zone_lines(summary)]
 
 
 def _remarks(summary: Summary) -> list[str]:
-    reason = summary.engine_reason or f"engine {summary.engine}: as asked for"
-    lines = [f"{reason}; {counted(summary.engine_threads, 'thread')} a request"]
+    reason = summary.engine_reason or f"engine {summary.engine}: as requested"
+    lines = [f"{reason}; {counted(summary.engine_threads, 'thread')} per request"]
     lines += _precision(summary)
     lines += [f"note: {note}" for note in summary.notes]
     memory = summary.memory
@@ -139,11 +139,11 @@ def _detections(summary: Summary) -> str:
     shown, rest = classes[:CLASSES_SHOWN], classes[CLASSES_SHOWN:]
     text = f"detections: {found.total}"
     if shown:
-        more = f" and {sum(count for _, count in rest)} in {counted(len(rest), 'more class')}"
+        more = f" and {sum(count for _, count in rest)} in {counted(len(rest), 'other class')}"
         listed = ", ".join(f"{count} {name}" for name, count in shown)
         text += f" ({listed}{more if rest else ''})"
     if found.cut_by_max_det:
-        text += f"; {found.cut_by_max_det} more were cut by --max-det"
+        text += f"; {found.cut_by_max_det} more cut by --max-det"
     return text
 
 
@@ -153,7 +153,7 @@ def _precision(summary: Summary) -> list[str]:
     if summary.precision_effect:
         return [f"precision: {summary.precision_effect}"]
     if summary.precision_executed:
-        return [f"precision {summary.precision}: executed {summary.precision_text}"]
+        return [f"precision {summary.precision}: executed as {summary.precision_text}"]
     return []
 
 

@@ -58,7 +58,7 @@ def attach() -> Attached:
     if tool is None:  # what we hold is nvtx's stand-in, which does nothing
         return Attached(None)
     if not Path(tool).is_file():
-        return Attached(None, f"there is no file {tool}: unset {TOOL}, or attach nsys anew")
+        return Attached(None, f"{tool} does not exist: unset {TOOL}, or attach nsys again")
     return _attach_unasked(nvtx)
 
 
@@ -83,7 +83,7 @@ def _attach_unasked(nvtx: Any) -> Attached:
         return Attached(
             None,
             f"nvtx {version} does not reach it ({error}): pip install 'nvtx>=0.2.13,<0.2.18', or "
-            "take a newer nsys",
+            "use a newer nsys",
         )
     return Attached(domain)
 
@@ -92,4 +92,4 @@ def warning_of(attached: Attached) -> str | None:
     """The line for a user whose tool would see nothing."""
     if attached.lost is None:
         return None
-    return f"a profiler is attached ({TOOL}), but would record no range: {attached.lost}"
+    return f"a profiler is attached ({TOOL}) but would record no ranges: {attached.lost}"

@@ -475,4 +475,4 @@ class OffTrack:
         return _OFF_SPAN
 
     def last_ms(self, stage: str) -> float:
-        raise AssertionError("nothing is timed: Parts.timed is for a timeline that measures")
+        raise AssertionError("nothing is timed: Parts.timed needs a timeline that measures")

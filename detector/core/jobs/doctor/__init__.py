@@ -26,7 +26,7 @@ from detector.core.run.environment import environment
 from detector.core.run.measurements import why_not_read
 
 # What each is for. The default job needs both.
-ENCODERS = {"libx264": "the annotated video", "aac": "its sound, where it cannot be copied"}
+ENCODERS = {"libx264": "the annotated video", "aac": "its sound, if it cannot be copied"}
 DECODERS = ("h264", "hevc", "vp9", "av1", "mpeg4", "mjpeg")
 CV2_PACKAGES = (
     "opencv-python",
@@ -202,7 +202,7 @@ def _default_job(
     facts: dict[str, Any] = {"engine": engine, "why": why}
     if not quick:
         told = try_default_job()
-        said = told["error"] or "the default job ran, from a clip to an annotated video"
+        said = told["error"] or "tried from a clip to an annotated video"
         return {**facts, "exit_code": told.get("exit_code", EXIT_DONE), "reason": said}
     broken = next(
         (one["reason"] for one in found if one["name"] == engine and not one["usable"]), None
@@ -211,13 +211,9 @@ def _default_job(
         return {**facts, "exit_code": EXIT_ENGINE, "reason": broken}
     for name, folder in folders.items():
         if not folder["writable"] and not folder["replaceable"]:
-            reason = f"the {name} folder {folder['path']} cannot be written"
+            reason = f"cannot write to the {name} folder {folder['path']}"
             return {**facts, "exit_code": EXIT_OUTPUT, "reason": reason}
-    return {
-        **facts,
-        "exit_code": EXIT_DONE,
-        "reason": "nothing speaks against the default job (it was not tried)",
-    }
+    return {**facts, "exit_code": EXIT_DONE, "reason": "found no problem (not tried)"}
 
 
 def _folder(path: Path, replaceable: bool) -> dict[str, Any]:
@@ -246,19 +242,15 @@ def _warnings(document: dict[str, Any]) -> list[str]:
     for name, folder in document["folders"].items():
         if not folder["writable"]:
             cure = "--engines-dir DIR" if name == "engines" else "-o DIR/ and --run-dir DIR"
-            means = (
-                "every run builds anew, in a temporary folder; " if folder["replaceable"] else ""
-            )
-            found.append(
-                f"the {name} folder {folder['path']} cannot be written: {means}{cure} names another"
-            )
+            means = "every run rebuilds in a temporary one; " if folder["replaceable"] else ""
+            found.append(f"cannot write to the {name} folder {folder['path']}; {means}use {cure}")
         elif folder["free_bytes"] < LITTLE_SPACE_BYTES:
             found.append(
-                f"the {name} folder {folder['path']} has {folder['free_bytes'] / 1e6:.0f} MB left"
+                f"the {name} folder {folder['path']} has {folder['free_bytes'] / 1e6:.0f} MB free"
             )
     nvtx = document["nvtx"]
     if nvtx["tool"] and not nvtx["attached"]:
         found.append(
-            f"NVTX_INJECTION64_PATH={nvtx['tool']}: {nvtx['reason']}; no range reaches a tool"
+            f"NVTX_INJECTION64_PATH={nvtx['tool']}: {nvtx['reason']}; the tool gets no ranges"
         )
     return found

@@ -66,7 +66,7 @@ def _ask(word: str) -> dict[str, Any]:
             timeout=PATIENCE_S,
         )
     except subprocess.TimeoutExpired:
-        return {"error": f"{word}: gave no answer in {PATIENCE_S:.0f} s", "exit_code": EXIT_ENGINE}
+        return {"error": f"{word}: no response within {PATIENCE_S:.0f} s", "exit_code": EXIT_ENGINE}
     lines = done.stdout.strip().splitlines()
     try:
         told: dict[str, Any] = json.loads(lines[-1])
@@ -83,7 +83,7 @@ def _epitaph(word: str, done: subprocess.CompletedProcess[str]) -> str:
     code = done.returncode
     how = f"by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"with status {code}"
     words = " ".join(done.stderr.split())[-LAST_WORDS:]
-    return f"{word}: its process ended {how}" + (f"; its last words: {words}" if words else "")
+    return f"{word}: its process ended {how}" + (f"; its last output: {words}" if words else "")
 
 
 def main(word: str) -> None:

@@ -50,12 +50,12 @@ def nvtx_tool() -> dict[str, Any]:
         return {
             "tool": tool,
             "attached": True,
-            "reason": "a tool is attached, and was sent a range called doctor",
+            "reason": "a tool is attached; sent it a range called doctor",
         }
     return {
         "tool": tool,
         "attached": False,
-        "reason": lost or "no tool is attached; nsys profile -t nvtx attaches one",
+        "reason": lost or "no tool is attached; to attach one: nsys profile -t nvtx",
     }
 
 
@@ -98,7 +98,7 @@ def _list_gpus() -> tuple[list[dict[str, str]], str | None]:
     if program is None:
         return (
             [],
-            "there is no nvidia-smi: no NVIDIA driver is installed, so engines run on the CPU",
+            "nvidia-smi not found: no NVIDIA driver is installed, so engines run on the CPU",
         )
     command = [program, f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader"]
     try:
@@ -106,7 +106,7 @@ def _list_gpus() -> tuple[list[dict[str, str]], str | None]:
             command, capture_output=True, text=True, timeout=PATIENCE_S, errors="replace"
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return [], f"nvidia-smi gives no answer: {' '.join(str(error).split())}"
+        return [], f"nvidia-smi does not respond: {' '.join(str(error).split())}"
     if done.returncode:
         said = " ".join((done.stdout + done.stderr).split())
         return [], f"nvidia-smi ended with status {done.returncode}: {said[:200]}"
@@ -146,15 +146,12 @@ def _first_line(path: Path) -> str | None:
 FEATURES = {
     "AVX2": (("avx2",), "fp32 eight at a time"),
     "AVX-512": (("avx512f",), "fp32 sixteen at a time"),
-    "VNNI": (
-        ("avx512_vnni", "avx_vnni", "asimddp"),
-        "int8: four products and their sum in one instruction",
-    ),
-    "BF16": (("avx512_bf16", "bf16"), "bf16: twice the products of fp32"),
+    "VNNI": (("avx512_vnni", "avx_vnni", "asimddp"), "int8: four multiply-adds in one instruction"),
+    "BF16": (("avx512_bf16", "bf16"), "bf16: twice the throughput of fp32"),
     "FP16": (("avx512_fp16", "asimdhp"), "fp16 arithmetic"),
-    "AMX-BF16": (("amx_bf16",), "bf16 in tiles: several times the vector units"),
-    "AMX-INT8": (("amx_int8",), "int8 in tiles: several times the vector units"),
-    "AMX-FP16": (("amx_fp16",), "fp16 in tiles"),
+    "AMX-BF16": (("amx_bf16",), "bf16 tiles: several times the throughput of vectors"),
+    "AMX-INT8": (("amx_int8",), "int8 tiles: several times the throughput of vectors"),
+    "AMX-FP16": (("amx_fp16",), "fp16 tiles"),
 }
 THREAD_SETTINGS = (
     "OMP_NUM_THREADS",
@@ -199,13 +196,13 @@ def precision_advice(features: dict[str, bool]) -> dict[str, str]:
     elif features["VNNI"]:
         int8 = "fast: VNNI"
     else:
-        int8 = "without VNNI: less gain than with it, and weights of 7 bits"
+        int8 = "no VNNI: less gain, and 7-bit weights"
     if features["AMX-BF16"]:
         bf16 = "fast: AMX"
     elif features["BF16"]:
         bf16 = "fast: bf16 instructions"
     else:
-        bf16 = "no bf16 instructions: a request for it changes nothing, or is slower"
+        bf16 = "no bf16 instructions: has no effect, or is slower"
     fp16 = (
         "has fp16 instructions"
         if features["FP16"] or features["AMX-FP16"]
@@ -220,14 +217,14 @@ def threads() -> dict[str, Any]:
     found = []
     if given.get("OMP_WAIT_POLICY", "").lower() == "active":
         found.append(
-            "OMP_WAIT_POLICY=active: idle threads of torch keep cores busy; unset it, or set it "
+            "OMP_WAIT_POLICY=active: idle torch threads keep cores busy; unset it, or set it "
             "to passive"
         )
     number = given.get("OMP_NUM_THREADS", "").split(",")[0]
     if number.isdecimal() and int(number) > usable_cores():
         found.append(
             f"OMP_NUM_THREADS={number} is more than the {usable_cores()} cores that this process "
-            "may use: threads will wait for each other"
+            "may use, so threads will wait for each other; lower it or unset it"
         )
     return {"settings": given, "warnings": found}
 
@@ -265,7 +262,7 @@ def _quota_warning(usable: int, quota: float | None) -> list[str]:
         return []
     enough = max(1, int(quota))
     return [
-        f"the container may use the time of {quota:g} of its {usable} cores, and is throttled "
+        f"the container has a CPU quota of {quota:g} of its {usable} cores and is throttled "
         "beyond "
-        f"that: give --threads {enough}"
+        f"that; use --threads {enough}"
     ]

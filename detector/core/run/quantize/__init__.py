@@ -53,7 +53,7 @@ def quantize_network(
     """
     if network.precision != "fp32":
         raise ModelError(
-            f"{network.name}: the graph is {network.precision}; only fp32 can become int8"
+            f"{network.name}: the graph is {network.precision}; only fp32 can be quantised to int8"
         )
     if (known := _built_before(network, kind, config, folder)) is not None:
         return known
@@ -61,7 +61,7 @@ def quantize_network(
 
     store.refuse_beyond_one_message(
         network,
-        "its ranges for int8 are measured on a graph in one piece",
+        "measuring int8 ranges needs a graph in one piece",
         "use --precision fp16, or a smaller model",
     )
     if why := why_not_int8(network.graph):

@@ -83,26 +83,25 @@ class Calibration:
         measured_on = (
             f"{counted(self.held_out, 'frame')} held out"
             if self.apart
-            else "the same frames, which are too few to hold any out"
+            else "the same frames, too few to hold any out"
         )
         lines = [
             f"int8: calibrated on {counted(self.seen, 'frame')} of {self.source} ({self.method}); "
             f"{result.float_layers} of {counted(result.layers, 'layer')} ({result.float_macs:.0%} "
             "of the "
-            f"MACs) stay float; agreement with fp32 is {result.agreement:.3f} on {measured_on} "
+            f"MACs) stay in float; agreement with fp32 is {result.agreement:.3f} on {measured_on} "
             f"({result.plain:.3f} with every layer in int8)"
         ]
         if kind == NARROW:
             lines.append("int8: this CPU has no VNNI, so weights have 7 bits")
         if self.searched and not self.detections:
             lines.append(
-                "int8: fp32 detects nothing on these frames, so the loss of int8 is unknown; "
-                "calibrate on a video that shows what you look for"
+                "int8: fp32 detects nothing in these frames, so the loss of int8 is unknown; "
+                "calibrate on a video that shows the objects you look for"
             )
         if not self.searched:
             lines.append(
-                "int8: with random weights there is no search for layers to keep in float; "
-                "measure speed only, not accuracy"
+                "int8: with random weights all layers run in int8; measure speed only, not accuracy"
             )
         return lines
 
@@ -177,15 +176,15 @@ def _find_kept(
         except UNREADABLE:
             reason = "it is damaged"
         if found is None or reason is not None:
-            notes.append(f"{path}: {reason}, not used; calibrate again with --calibrate IN.mp4")
+            notes.append(f"{path}: {reason}, ignored; calibrate again with --calibrate IN.mp4")
             continue
         keep("the calibration", path, path.with_suffix(".json"))
-        return found, [*notes, f"int8: uses the calibration {path}"]
+        return found, [*notes, f"int8: using the calibration {path}"]
     if (own := packaged(network, config.network.model, by_graph=by_graph)) is not None:
         return own, notes
     size = f"{network.input.width}x{network.input.height}"
     advice = (
-        f"int8 must be calibrated on frames like yours, and {folder} holds no calibration of "
+        f"int8 must be calibrated on frames like yours, but {folder} has no calibration of "
         f"{network.name} at {size}; calibrate with: detect-video IN.mp4 "
         f"--model {config.network.model} --precision int8 --calibrate IN.mp4"
     )
@@ -213,7 +212,7 @@ def packaged(network: Network, model: str, *, by_graph: bool = True) -> Calibrat
             return None
         found = Calibration.from_document(document)
     except (OSError, *UNREADABLE) as exc:
-        raise ModelError(f"{path}: is no calibration; install detect-video again") from exc
+        raise ModelError(f"{path}: not a calibration; install detect-video again") from exc
     keep("the calibration", path)
     return found
 
@@ -226,9 +225,9 @@ def for_packaging(network: Network, calibration: Calibration) -> str:
 def _no_packaged(network: Network) -> str:
     having = [name for name in known() if known_model(name).calibration is not None]
     return (
-        f"{network.name} at {network.input.width}x{network.input.height} comes with no "
-        f"calibration; {', '.join(having)} does, for its own weights and its own size (leave "
-        "--size out); else give --calibrate a video or pictures"
+        f"{network.name} at {network.input.width}x{network.input.height} has no packaged "
+        f"calibration; {', '.join(having)} has one, for its own weights and size (omit --size); "
+        "else give --calibrate a video or pictures"
     )
 
 

@@ -50,7 +50,7 @@ def read_frames(spec: str, rules: InputRules, wanted: int) -> Frames:
         slots = sample_evenly((frame.image for frame in source), wanted, rules)
     if not slots:
         raise SourceError(
-            f"{spec}: has no frame to calibrate on; give --calibrate a video or pictures that can "
+            f"{spec}: no frame to calibrate on; give --calibrate a video or pictures that can "
             "be read"
         )
     return hold_out(np.stack(slots))

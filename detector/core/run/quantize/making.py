@@ -89,7 +89,7 @@ def _stoppable(progress: BuildProgress) -> Progress:
 
     def report(doing: str, done: int, of: int) -> None:
         if not progress(doing, done, of):
-            raise EngineError("int8: the calibration was stopped; nothing is kept")
+            raise EngineError("int8: calibration stopped; nothing was kept")
 
     return report
 
