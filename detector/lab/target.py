@@ -78,7 +78,7 @@ def parse_target(text: str) -> float:
     """60fps or 60 -> 60.0. Raises UsageError."""
     found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)\s*(?:fps)?", text.strip().lower())
     if found is None or float(found[1]) <= 0:
-        raise UsageError(f"--target {text[:40]}: write frames a second, such as 60fps")
+        raise UsageError(f"--target {text[:40]}: give a frame rate, such as 60fps")
     return float(found[1])
 
 
@@ -143,7 +143,7 @@ def profile_for_target(
     document = session.document
     pinned = pin_choices(config, document)
     start = time.perf_counter()
-    say(f"what reaches {target:g} FPS ... ", False)
+    say(f"searching for {target:g} FPS ... ", False)
     facts = reach(
         source,
         config,
@@ -160,9 +160,9 @@ def profile_for_target(
     record = PassRecord(
         available=True,
         facts=facts,
-        undisturbed="its runs are without a profiler",
+        undisturbed="its runs use no profiler",
         seconds=took,
-        ran=MeasuredOn(execution=execution, on_purpose=PINNED, text="the run, and sets of changes"),
+        ran=MeasuredOn(execution=execution, on_purpose=PINNED, text="the run and sets of changes"),
     )
     with Session.reopened(session.folder) as opened:
         opened.write_pass("target", record.as_builtins())
@@ -190,7 +190,7 @@ def _measure(source: str, config: Config, settings: Settings, frames: int) -> Ra
     [variant], [found] = run_in_turns(source, [made], 1, random.Random(0))
     rates = [turn.fps["end_to_end"] for turn in variant.rounds]
     if variant.error is not None or not rates or rates[0] is None or variant.facts is None:
-        raise EngineError(variant.error or "it read no frame")
+        raise EngineError(variant.error or "the source gave no frame")
     facts = variant.facts
     spread: list[Detections] = []
     for one in found:
@@ -241,7 +241,7 @@ class Reach:
         self.agreement = self.search.agreement(plain)
         self._keep({}, plain.fps, self.agreement, AS_ASKED, None)
         if self.agreement is None:
-            self.notes.append("nothing tells what a change loses: nothing was detected by fp32")
+            self.notes.append("fp32 detected nothing, so the accuracy lost by a change is unknown")
         if plain.fps >= NEAR * self.target and self._holds({}):
             return self._facts({}, True)
         best = self._free(plain)

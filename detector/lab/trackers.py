@@ -29,7 +29,7 @@ class LogsRuns(HelpfulCommand):
             name = value or behind
             if option == "--track" and name in TRACKERS:
                 raise click.UsageError(
-                    f"--track {name}: run trackers have an option of their own: --log-to {name}",
+                    (f"--track {name}: experiment trackers have their own option: --log-to {name}"),
                     ctx,
                 )
         return super().parse_args(ctx, args)

@@ -81,7 +81,7 @@ def tune(
 
     refuse_cameras([source])
     refuse_rect(config)
-    sources.refuse_pipe(source, "each trial reads the source anew")
+    sources.refuse_pipe(source, "each trial reads the source again")
 
     def run(settings: Settings, frames: int) -> Ran:
         return run_once(source, config.with_options(settings), frames)
@@ -178,7 +178,7 @@ class Search:
         try:
             return self.run({"engine": plain.engine, "precision": "fp32"}, self._frames).detections
         except DetectVideoError as error:
-            self.notes.append(f"fp32 does not run ({error}): agreement is with the defaults")
+            self.notes.append(f"fp32 failed to run ({error}), so agreement is with the defaults")
             return plain.detections
 
     def halve(self, candidates: Sequence[Settings], best: Settings) -> Settings:
@@ -286,11 +286,11 @@ class Search:
         if len(self.trials) == 1:
             yield f"{self.seconds:g} s left no time to try anything; give more --seconds"
         failed = {in_words(one.settings): one.error for one in self.trials if one.error}
-        yield from (f"{settings}: not tried: {error}" for settings, error in failed.items())
+        yield from (f"{settings}: skipped: {error}" for settings, error in failed.items())
         if not any(map(len, self._reference)):
             yield (
-                "nothing was detected in these frames, so only fp32 was tried: use a source that "
-                "shows what you look for"
+                "nothing was detected in these frames, so only fp32 was tried: use a source "
+                "that shows objects to detect"
             )
 
 
@@ -361,8 +361,8 @@ def as_config(tuning: Tuning, calibrate: str | None) -> str:
         grouped["calibration"] = {"calibrate": calibrate}
     head = (
         f"# detect-video tune {tuning.source}: {tuning.model}, "
-        f"{tuning.ratio.median if tuning.ratio else 1:.2f} times the defaults on this machine.\n"
-        "# Use it: detect-video IN --config FILE. Undo it: leave that out.\n"
+        f"{tuning.ratio.median if tuning.ratio else 1:.2f} times the defaults on this "
+        "machine.\n# Use it: detect-video IN --config FILE. Undo it: omit --config.\n"
     )
     return head + str(yaml.safe_dump(grouped, sort_keys=False))
 

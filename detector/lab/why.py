@@ -29,7 +29,7 @@ def explain(session: SavedSession, frame: int | None, slowest: int) -> Why:
     known, absent = gather(session)
     found = explanation_of(session, known)
     if found is None:
-        raise UsageError(f"{session.folder}: no frame of it was recorded from read to write")
+        raise UsageError(f"{session.folder}: it recorded no frame from read to write")
     recorded = found.frames
     if frame is not None and frame not in recorded:
         raise UsageError(
@@ -68,13 +68,13 @@ def gather(session: SavedSession, clip: bool = True) -> tuple[Known, dict[str, s
         if not (session.spans["ready_ns"] != NOT_KNOWN).any():
             absent["time on a core"] = NO_MOMENTS
     elif not moments.mhz:
-        absent["clock"] = "this system does not tell it"
+        absent["clock"] = "this system does not report it"
     first = session.document.each[0]
     rows = read_rows(session.folder)
     own = [row for row in rows.frames if row.source == rows.frames[0].source]
     boxes = {number: sum(row.by_class.values()) for number, row in enumerate(own)}
     if not boxes:
-        absent["boxes"] = rows.left_out or "the session holds no rows"
+        absent["boxes"] = rows.left_out or "the session contains no rows"
     keys: Collection[int] | None = None if moments is None else moments.keys
     if keys is None and clip:
         try:
@@ -89,14 +89,14 @@ def find_key_frames(document: SessionDocument) -> set[int]:
     nothing is decoded. Raises UsageError with the reason where that cannot be told."""
     taken = document.config.get("input", {})
     if taken.get("stride", 1) != 1 or taken.get("start") is not None:
-        raise UsageError("not told of a run with --stride or --start")
+        raise UsageError("unknown for a run with --stride or --start")
     path = document.each[0].video.path
     wanted = document.clip_sha256.get(path)
     if wanted is None or not Path(path).is_file():
-        raise UsageError("the file is not here")
+        raise UsageError("the video file is missing")
     with open(path, "rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != wanted:
-            raise UsageError("it is not the file of the run any more")
+            raise UsageError("the video file has changed since the run")
     return _keys_of(path, document.each[0].frames.read)
 
 

@@ -54,7 +54,7 @@ def test_a_file_with_a_comma_in_its_name_is_one_model(tmp_path):
 
 
 def test_a_model_named_twice_is_refused():
-    with pytest.raises(UsageError, match="names street twice"):
+    with pytest.raises(UsageError, match="lists street twice"):
         parse_models("street,yolov5n,street")
 
 

@@ -285,5 +285,5 @@ def test_undo_goes_alone(tmp_path, more):
 def test_undo_where_nothing_was_kept(tmp_path):
     done = detect_video("tune", "--undo", "--engines-dir", tmp_path, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "Nothing that tune" in done.stdout
+    assert "Nothing to undo" in done.stdout
     assert detect_video("tune", cwd=tmp_path).returncode == 2

@@ -349,7 +349,7 @@ def _different_frames(ran: Sequence[Variant]) -> list[str]:
     odd = [variant.name for variant in ran if variant.frames_digest != first.frames_digest]
     counts = {turn.frames for variant in ran for turn in variant.rounds}
     warnings = [
-        f"{name} was given other pictures than {first.name}: the source decodes differently"
+        f"{name} received different pictures from {first.name}: the source decodes differently"
         for name in odd
     ]
     if len(counts) > 1:
@@ -370,9 +370,8 @@ def _different_stages(base: Variant, ran: Sequence[Variant]) -> list[str]:
             if gap > noise and gap > MATERIAL * min(_frame_ms(variant), _frame_ms(base)):
                 why = _why_different(stage, variant, base)
                 warnings.append(
-                    f"{stage} costs {median(own):.2f} ms of CPU a frame beside {variant.name} and "
-                    f"{median(other):.2f} beside {base.name}: {why}, so these rows are not "
-                    "comparable"
+                    f"{stage} takes {median(own):.2f} ms of CPU per frame with {variant.name} and "
+                    f"{median(other):.2f} with {base.name}: {why}, so these rows are not comparable"
                 )
     return warnings
 
@@ -382,8 +381,8 @@ def _why_different(stage: str, variant: Variant, base: Variant) -> str:
     nothing else in these stages."""
     boxes = [one.agreement.other if one.agreement else None for one in (variant, base)]
     if stage == "read" or boxes[0] == boxes[1]:
-        return "no engine can change that"
-    return f"they found {boxes[0]} and {boxes[1]} boxes"
+        return "the engine cannot affect this"
+    return f"the rows found {boxes[0]} and {boxes[1]} boxes"
 
 
 def _busy_while_waiting(ran: Sequence[Variant]) -> list[str]:
@@ -406,9 +405,9 @@ def _different_load(base: Variant, ran: Sequence[Variant]) -> list[str]:
         if first is None or own is None or abs(own - first) <= OTHERS_MUCH * cores:
             continue
         warnings.append(
-            f"other programs took {own:.1f} of {counted(cores, 'core')} beside {variant.name} and "
-            f"{first:.1f} beside {base.name}, so these rows are not comparable: measure again when "
-            "the machine has less to do, or with more rounds"
+            f"other programs used {own:.1f} of {counted(cores, 'core')} during {variant.name} and "
+            f"{first:.1f} during {base.name}, so these rows are not comparable; measure again "
+            "when the machine is less busy, or use more rounds"
         )
     return warnings
 

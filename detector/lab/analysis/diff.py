@@ -149,10 +149,10 @@ def what_differs(before: SavedSession, after: SavedSession) -> list[str]:
     lines = [f"{name}: {_shown(a)} -> {_shown(b)}" for name, (a, b) in pairs.items() if a != b]
     old, new = before.document, after.document
     if old.model_sha256 != new.model_sha256 and old.model == new.model:
-        lines.append("the models of that name are not the same file")
+        lines.append("the model files differ, though they have the same name")
     clips = [sorted(document.clip_sha256.values(), key=str) for document in (old, new)]
     if clips[0] != clips[1]:
-        lines.append("the clips are not the same file")
+        lines.append("the clips are different files")
     return lines
 
 

@@ -172,23 +172,23 @@ def explain_sum(
         return off, None
     if sum_ms < (1 - ALIKE) * run_sum_ms:
         why = (
-            "within each run they agree: something else took the cores now and then, "
-            "which no layer's median shows"
+            "they agree within each run: other work took the cores at times, which a layer's "
+            "median does not show"
         )
     elif off_in_runs > 0:
-        cost = f"a pass under it takes {profiled_ms / forward_ms - 1:+.1%}"
+        cost = f"a profiled pass takes {profiled_ms / forward_ms - 1:+.1%}"
         why = (
-            f"each layer is timed with its own launch, and the GPU is waited for behind it ({cost})"
+            f"each layer is launched and synchronized separately ({cost})"
             if on_gpu
-            else f"the profiler costs time inside the layers ({cost}), "
-            "or the computer was busy in the meantime"
+            else f"the profiler adds time inside the layers ({cost}), or the computer was busy "
+            "during the profiled passes"
         )
     elif outside_ms > ALIKE * profiled_ms:
         copies = ", including the copies to and from the GPU" if on_gpu else ""
-        why = f"{outside_ms:.3f} ms of a pass under the profiler are in no layer{copies}"
+        why = f"{outside_ms:.3f} ms of a profiled pass belong to no layer{copies}"
     else:
-        why = "under the profiler they agree: the computer was busier during the passes without it"
-    return off, f"the sum of the layers is {off:+.1%} off the forward pass; {why}"
+        why = "they agree under the profiler: the computer was busier during the unprofiled passes"
+    return off, f"the layers sum to {off:+.1%} off the forward pass: {why}"
 
 
 def describe_outside(facts: LayersFacts) -> str | None:
@@ -198,8 +198,8 @@ def describe_outside(facts: LayersFacts) -> str | None:
         return None
     slower = facts.profiled_ms / facts.forward_ms - 1 if facts.forward_ms else 0.0
     return (
-        f"a pass under the profiler takes {facts.profiled_ms:.2f} ms ({slower:+.1%}), "
-        f"{facts.outside_ms:.2f} ms of it in no layer: before, between and after them"
+        f"a profiled pass takes {facts.profiled_ms:.2f} ms ({slower:+.1%}), "
+        f"{facts.outside_ms:.2f} ms of it outside the layers"
     )
 
 
@@ -309,7 +309,7 @@ def parse_rate(text: str, units: Sequence[str], option: str) -> float:
         if match and match[3].lower() in units and (value := float(match[1])) > 0:
             return value * FACTORS[match[2]]
     raise UsageError(
-        f"{option} {text}: give a number with its unit, as {option} {EXAMPLES[option]}"
+        f"{option} {text}: give a number with its unit, such as {option} {EXAMPLES[option]}"
     )
 
 
@@ -322,7 +322,7 @@ def parse_sheet(peak: str | None, bandwidth: str | None) -> tuple[float, float] 
     if peak is None and bandwidth is None:
         return None
     if peak is None or bandwidth is None:
-        raise UsageError("--peak and --bandwidth go together: a roof has both")
+        raise UsageError("--peak and --bandwidth go together: a roofline needs both")
     flops = ("flops", "flop/s", "flops/s", "ops", "op/s")
     return parse_rate(peak, flops, "--peak"), parse_rate(bandwidth, ("b/s",), "--bandwidth")
 
@@ -330,14 +330,14 @@ def parse_sheet(peak: str | None, bandwidth: str | None) -> tuple[float, float] 
 def describe_uncounted(nodes: int) -> str:
     """What is in no row, and in no sum of them."""
     return (
-        f"the picture decides about the rows of {counted(nodes, 'node')}: their MACs and bytes are "
-        "not counted here, so that sums are less than the whole"
+        f"the output size of {counted(nodes, 'node')} depends on the picture: their MACs and "
+        "bytes are not counted, so the sums are too low"
     )
 
 
 def describe_above_roof(layers: int) -> str:
     """Why so many layers may be faster than the measured peaks allow."""
-    return f"layers above their roof: {layers} (peak under-measured)"
+    return f"layers above their roofline: {layers} (peak measured too low)"
 
 
 def _with_rates(row: LayerRow) -> LayerRow:

@@ -127,7 +127,7 @@ def _of_loop(document: SessionDocument, changes: Changes) -> Iterator[NextStep]:
         yield NextStep(
             [word for word in base_command(document) if word != "--sync"],
             (),
-            "leaves --sync out: reading, inference and writing overlap",
+            "without --sync, reading, inference and writing overlap",
             INFER,
             _measured(changes.get("overlap on")),
             WHAT_IF,
@@ -143,7 +143,7 @@ def _of_writing(document: SessionDocument, changes: Changes) -> Iterator[NextSte
         yield _add(
             document,
             ("--no-video",),
-            "writes the rows of detections, and no annotated video",
+            "writes detections as rows, without an annotated video",
             ANNOTATE if drawing else WRITE,
             _measured(changes.get(NO_VIDEO)),
             WHAT_IF,
@@ -153,7 +153,7 @@ def _of_writing(document: SessionDocument, changes: Changes) -> Iterator[NextSte
         yield _add(
             document,
             faster,
-            "encodes faster, into a larger file; this run measures it",
+            "encodes faster into a larger file; run it to measure the gain",
             WRITE,
             _bound(free),
             THIS,
@@ -170,7 +170,7 @@ def _of_network(session: SavedSession, changes: Changes) -> Iterator[NextStep]:
         smaller = [trained[1], trained[0]]
     fewer = 1 - smaller[0] * smaller[1] / (width * height)
     if fewer > 0:
-        allowed = "if the model allows it" if trained is UNSET else "which the model is trained for"
+        allowed = "if the model allows it" if trained is UNSET else "the model's training size"
         yield _add(
             document,
             ("--size", f"{smaller[0]}x{smaller[1]}"),
@@ -186,7 +186,7 @@ def _of_network(session: SavedSession, changes: Changes) -> Iterator[NextStep]:
     yield _add(
         document,
         (*frames, "--precision", f"{document.precision},{other}"),
-        f"measures {other}, and how many boxes stay the same",
+        f"measures {other} and how many boxes stay the same",
         INFER,
         _best_swept(session) or bound,
         THIS,
@@ -195,7 +195,7 @@ def _of_network(session: SavedSession, changes: Changes) -> Iterator[NextStep]:
     yield _add(
         document,
         (),
-        f"measures every engine here beside {document.engine}; then add --engine NAME",
+        f"compares every engine here with {document.engine}; then add --engine NAME",
         INFER,
         bound,
         THIS,
@@ -219,7 +219,7 @@ def _larger_batch(session: SavedSession, changes: Changes) -> NextStep:
     return _add(
         document,
         ("--batch", str(batch), *named),
-        f"{batch} frames in one inference: a frame waits longer",
+        f"{batch} frames per inference; each frame waits longer",
         INFER,
         _measured(row) or _swept(session, swept),
         " ".join([COMPARE, "--batch", f"{document.batch},{batch}", *named]),
@@ -242,7 +242,7 @@ def _take_fewer_frames(document: SessionDocument) -> NextStep:
     return _add(
         document,
         ("--stride", str(stride)),
-        f"takes one frame of {stride}: about half of the work for the same clip",
+        f"takes one frame in {stride}: about half of the work for the same clip",
         READ,
         None,
         THIS,

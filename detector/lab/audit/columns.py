@@ -158,7 +158,7 @@ def recognise(title: str, cells: Sequence[str]) -> Meaning:
     once = words & {"per", "inference", "image", "picture", "forward"}
     if unit and unit[0] == WORK and "FLOPS" in title and not once:
         return Meaning(
-            TEXT, 1.0, shown, words, "GFLOPS is a count or a rate: name it GFLOPs or GFLOP/s"
+            TEXT, 1.0, shown, words, "GFLOPS can be a count or a rate: write GFLOPs or GFLOP/s"
         )
     if unit is not None:
         return _with_unit(shown, unit, words, accurate)
@@ -219,7 +219,7 @@ def _with_power(power: str, words: frozenset[str]) -> Meaning:
         return Meaning(PARAMS, scale, power, words)
     if re.search(r"flop|\bmacs?\b|madd", joined):
         return Meaning(WORK, scale, power, words)
-    return Meaning(TEXT, 1.0, power, words, f"({power}) of what? name params, FLOPs or MACs")
+    return Meaning(TEXT, 1.0, power, words, f"({power}) of what? write params, FLOPs or MACs")
 
 
 def _by_words(plain: str, words: frozenset[str], cells: Sequence[str]) -> Meaning:
@@ -250,7 +250,7 @@ def _by_words(plain: str, words: frozenset[str], cells: Sequence[str]) -> Meanin
 
 def _why_unread(words: Sequence[str]) -> str:
     if words == ["size"]:
-        return "a size in pixels or in MB? name the unit"
+        return "a size in pixels or in MB? add the unit"
     if NEEDS_UNIT.intersection(words):
-        return "it has no unit: write it as (ms), (s), (MB), (FPS)"
-    return "what its numbers are is not clear from its title"
+        return "it has no unit: add (ms), (s), (MB) or (FPS)"
+    return "its title does not say what its numbers are"

@@ -19,7 +19,7 @@ def gather(paths: Sequence[str], titles: Titles, machine: Machine) -> Case:
     """Raises SourceError for a table that cannot be read, UsageError for another kind of path, and
     for a title of --columns that no table has."""
     if len(paths) > MOST_PATHS:
-        raise UsageError(f"{len(paths)} paths: at most {MOST_PATHS} are audited together")
+        raise UsageError(f"{len(paths)} paths: audit at most {MOST_PATHS} at once")
     found: list[Ours] = []
     for path in dict.fromkeys(paths):
         if not Path(path).is_dir() and Path(path).suffix.lower() in SUFFIXES:
@@ -36,5 +36,5 @@ def gather(paths: Sequence[str], titles: Titles, machine: Machine) -> Case:
     case = join(found, machine)
     for title in titles:
         if not any(title in table.given for table in case.tables):
-            raise UsageError(f"--columns: no table has a column {quote(title)}")
+            raise UsageError(f"--columns: no table has the column {quote(title)}")
     return case

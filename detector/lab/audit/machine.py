@@ -69,14 +69,14 @@ def read_machine(given: Sequence[str]) -> Machine:
 def _fact(name: str, value: str, origin: str) -> float | str:
     if name not in FACTS:
         raise UsageError(
-            f"--machine {quote(origin)}: {quote(name)} is no fact; write {SPELLED}, or pictures=N"
+            f"--machine {quote(origin)}: unknown fact {quote(name)}; write {SPELLED} or pictures=N"
         )
     quantity = FACTS[name]
     if quantity is None:
         return value
     found = FORM.fullmatch(value)
     if found is None or "," in value:
-        raise UsageError(f"--machine {name}: {quote(value)} is no number; write {SPELLED}")
+        raise UsageError(f"--machine {name}: {quote(value)} is not a number; write {SPELLED}")
     number, unit = found["number"], (found["unit1"] or found["unit"] or "").lower()
     try:
         size = float(number)
@@ -85,8 +85,8 @@ def _fact(name: str, value: str, origin: str) -> float | str:
     if quantity:
         name_of = unit if unit in UNITS and UNITS[unit][0] == quantity else f"{unit}/s"
         if UNITS.get(name_of, ("", 0.0))[0] != quantity:
-            raise UsageError(f"--machine {name}={quote(value)}: its unit is missing; {SPELLED}")
+            raise UsageError(f"--machine {name}={quote(value)}: add its unit; write {SPELLED}")
         size *= UNITS[name_of][1]
     if not 0 < size < 1e30:
-        raise UsageError(f"--machine {name}={quote(value)}: it must be above zero; {SPELLED}")
+        raise UsageError(f"--machine {name}={quote(value)}: must be above zero; write {SPELLED}")
     return size

@@ -113,7 +113,7 @@ class Writing:
             digits = (part or "").lstrip("+-")
             if self.comma and self.point and ("," in digits) != ("." in digits):
                 if UNSURE.fullmatch(digits) or re.fullmatch(r"\d{1,3}\.\d{3}", digits):
-                    return f"{digits} has two readings: other cells prove decimal points and commas"
+                    return f"{digits} is ambiguous: the column mixes decimal points and commas"
             elif (
                 UNSURE.fullmatch(digits) and not self.point and not self.comma and digits[0] != "0"
             ):

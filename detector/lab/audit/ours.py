@@ -42,7 +42,7 @@ def read_ours(path: str) -> Ours:
     if isinstance(content, list):
         content = {"rows": content}
     if not isinstance(content, dict):
-        raise UsageError(f"{path}: no document of detect-video, and no list of rows")
+        raise UsageError(f"{path}: not a detect-video document or a list of rows")
     if {"rounds", "fastest", "rows"} <= content.keys():
         _add_comparison(found, from_builtins(content, Comparison, path))
     elif "measurements" in content:
@@ -62,7 +62,7 @@ def read_ours(path: str) -> Ours:
         ]
         found.tables += [_of_dicts(f"{path}: {key}", rows) for key, rows in lists + nested]
         if not found.tables:
-            raise UsageError(f"{path}: no document of detect-video, and no list of rows in it")
+            raise UsageError(f"{path}: not a detect-video document or a list of rows in it")
     return found
 
 
@@ -224,7 +224,7 @@ def _is_rows(value: Any) -> bool:
 def _of_dicts(name: str, rows: Any) -> Table:
     """A list of flat objects. What is nested is left out."""
     if not _is_rows(rows) or len(rows) > MOST_ROWS:
-        raise UsageError(f"{name}: no list of rows, or more than {MOST_ROWS}")
+        raise UsageError(f"{name}: not a list of rows, or more than {MOST_ROWS} rows")
     flat = [dict(_flat(row)) for row in rows]
     titles = list(dict.fromkeys(key for row in flat for key in row))
     return make_table(name, titles, [[row.get(key, "") for key in titles] for row in flat])

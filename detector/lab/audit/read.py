@@ -30,7 +30,7 @@ Titles = Mapping[str, str | None]
 
 def read_titles(path: str) -> dict[str, str | None]:
     """--columns: title of a column -> the title to read it as; null leaves it out."""
-    content = parse_yaml(read_text(path, "titles of columns"), path)
+    content = parse_yaml(read_text(path, "column titles"), path)
     if not isinstance(content, dict) or not all(
         isinstance(value, str | None) for value in content.values()
     ):
@@ -61,7 +61,7 @@ def parse_tables(
     if found := re.search("[\x00-\x08\x0b\x0e-\x1f\x7f]", text):
         line = text.count("\n", 0, found.start()) + 1
         code = ord(found[0])
-        raise SourceError(f"{name}:{line}: the character {code:#04x} is in no table; is it a CSV?")
+        raise SourceError(f"{name}:{line}: the character {code:#04x} cannot be in a table")
     if markdown is None:
         markdown = any(map(_is_rule, text.splitlines()[:2000]))
     grids = _markdown(text, name) if markdown else [(name, _csv(text, name))]
@@ -71,7 +71,7 @@ def parse_tables(
             raise SourceError(f"{name}: more than {MOST_TABLES} tables; split the file")
         tables.append(_table(title, grid, titles or {}))
     if not tables:
-        raise SourceError(f"{name}: no table in it; a table of Markdown has a line |---|---|")
+        raise SourceError(f"{name}: no table found; a Markdown table has a line |---|---|")
     return tables
 
 
@@ -80,7 +80,7 @@ def _table(name: str, grid: list[list[str]], titles: Titles) -> Table:
     if len(head) > MOST_COLUMNS or len(rows) > MOST_ROWS:
         raise SourceError(
             f"{name}: {len(rows)} rows of {len(head)} columns; a table has at most {MOST_ROWS} "
-            f"rows of {MOST_COLUMNS} columns: give a part of it"
+            f"rows of {MOST_COLUMNS} columns: split it"
         )
     kept = [at for at, title in enumerate(head) if titles.get(clean(title), "") is not None]
     named = [titles.get(clean(head[at])) or head[at] for at in kept]
@@ -93,7 +93,7 @@ def _csv(text: str, name: str) -> list[list[str]]:
     first = next((line for line in lines if line.strip()), "")
     delimiter = max("\t;,", key=first.count)
     if delimiter not in first:
-        raise SourceError(f"{name}: its first line has one column; a table has several")
+        raise SourceError(f"{name}: its first line has only one column; a table needs at least two")
     try:
         grid = [
             row
@@ -106,15 +106,15 @@ def _csv(text: str, name: str) -> list[list[str]]:
     for number, row in enumerate(grid[1:], 2):
         if len(row) != width:
             raise SourceError(
-                f"{name}: row {number} has {counted(len(row), 'cell')}, the heading {width}; "
-                "quote cells that hold the separator"
+                f"{name}: row {number} has {counted(len(row), 'cell')}, the heading has {width}; "
+                "quote cells that contain the separator"
             )
         if any(len(cell) > LONGEST_CELL for cell in row):
             raise SourceError(
                 f"{name}: row {number} has a cell of more than {LONGEST_CELL} letters"
             )
     if len(grid) < 2:
-        raise SourceError(f"{name}: it has a heading and no row")
+        raise SourceError(f"{name}: it has a heading but no rows")
     return grid
 
 
@@ -139,7 +139,7 @@ def _markdown(text: str, name: str) -> Iterator[tuple[str, list[list[str]]]]:
             if len(cells) > len(grid[0]) and any(cells[len(grid[0]) :]):
                 raise SourceError(
                     f"{name}:{at + 1}: {len(cells)} cells in a table of {len(grid[0])} columns; "
-                    r"write \| for a bar inside a cell"
+                    r"write \| for a | inside a cell"
                 )
             grid.append([*cells, *[""] * len(grid[0])][: len(grid[0])])
             at += 1

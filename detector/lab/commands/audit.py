@@ -14,10 +14,10 @@ NEVER = "never"
 @subcommand(
     json="the findings",
     examples=(
-        "detect-video audit runs/in                        # a run, by what it left",
-        "detect-video audit table.csv README.md            # typed-in tables",
+        "detect-video audit runs/in                        # a saved run",
+        "detect-video audit table.csv README.md            # tables in files",
         "detect-video audit t.csv --machine peak=8.1TFLOPS --machine card=T4",
-        "detect-video audit --explain fps-against-latency  # a rule, with its example",
+        "detect-video audit --explain fps-against-latency  # a rule, with examples",
     ),
 )
 @click.argument("paths", type=Files(), metavar="RUN|TABLE...", nargs=-1)
@@ -25,23 +25,23 @@ NEVER = "never"
     "--machine",
     multiple=True,
     metavar="FACT",
-    help="Of what was measured: cores=8, peak=8.1TFLOPS, bandwidth=320GB/s, clock=3.2GHz, "
-    "flops_per_cycle=32, card=T4, pictures=128, or a YAML file of them. May be repeated.",
+    help="A fact of the machine: cores=8, peak=8.1TFLOPS, bandwidth=320GB/s, clock=3.2GHz, "
+    "flops_per_cycle=32, card=T4, pictures=128, or a YAML file of them. Can be repeated.",
 )
 @click.option(
     "--columns",
     type=Files(),
     metavar="FILE",
-    help="YAML of titles: what each is to be read as ('Lat.': 'latency (ms)'; null: left out).",
+    help="YAML: how to read column titles ('Lat.': 'latency (ms)'; null skips a column).",
 )
 @click.option(
     "--fail-on",
     type=click.Choice(["error", "warning", "note", NEVER]),
     default="error",
     show_default=True,
-    help="Exit with 8 if there is a finding of this severity, or a worse one.",
+    help="Exit with 8 if there is a finding of this severity or worse.",
 )
-@click.option("--explain", metavar="RULE", help="Print a rule with its examples; all: every rule.")
+@click.option("--explain", metavar="RULE", help="Print a rule with examples; all: every rule.")
 def command(
     paths: tuple[str, ...],
     machine: tuple[str, ...],
@@ -50,7 +50,7 @@ def command(
     explain: str | None,
     as_json: bool,
 ) -> None:
-    """Find what is wrong with a benchmark, of a run or a table."""
+    """Find mistakes in a benchmark: a saved run or a table."""
     from detector.core.errors import GateError, UsageError
     from detector.core.errors.text import counted
     from detector.lab.audit.case import audit
@@ -64,7 +64,7 @@ def command(
         print_rules(terminal(piped_width=80), explain)
         return
     if not paths:
-        raise UsageError("nothing to audit: give a run's folder (runs/NAME), a .json, .csv or .md")
+        raise UsageError("nothing to audit: give a run (runs/NAME) or a .json, .csv or .md file")
     titles = read_titles(columns) if columns is not None else {}
     document = audit(gather(paths, titles, read_machine(machine)))
     if as_json:

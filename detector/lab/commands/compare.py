@@ -24,46 +24,46 @@ WITHOUT = (
     config_file=True,
     json="the result",
     quiet="Show no progress.",
-    interrupted="comparison stopped; nothing of it was kept",
+    interrupted="comparison stopped; its results are discarded",
     examples=(
-        "detect-video compare in.mp4                        # all engines usable here",
-        "detect-video compare in.mp4 --precision fp32,int8  # what int8 gains, loses",
-        "detect-video compare in.mp4 --rounds auto          # until all is decided",
-        "detect-video compare in.mp4 --use                  # auto takes the winner",
+        "detect-video compare in.mp4                        # all usable engines",
+        "detect-video compare in.mp4 --precision fp32,int8  # effect of int8",
+        "detect-video compare in.mp4 --rounds auto          # until decided",
+        "detect-video compare in.mp4 --use                  # later runs use the winner",
         "detect-video compare in.mp4 --model a.pt,b.pt --table t.md",
         'detect-video compare in.mp4 --where "ort fp32" "openvino int8"',
     ),
 )
 @click.argument("source", type=Files(), metavar="SOURCE")
-@click.option("--engine", metavar="A,B", help="Engines, with commas; default: all usable here.")
+@click.option("--engine", metavar="A,B", help="Engines, by commas; default: all usable here.")
 @click.option(
     "--table",
     "tables",
     metavar="FILE",
     multiple=True,
-    help="Also write the table: .csv, .md, .tex, or .html with a plot. May be repeated.",
+    help="Also write the table: .csv, .md, .tex, or .html with a plot. Can be repeated.",
 )
 @click.option(
     "--dataset",
     metavar="D",
-    help="Labelled pictures, as eval reads them: adds each row's average precision on them.",
+    help="Labelled pictures for average precision, in a format that eval reads.",
 )
 @click.option(
     "--precision",
     metavar="A,B",
-    help="Precisions, with commas: fp32, tf32, bf16, fp16, int8; default: fp32, and what a run "
-    "takes by itself.",
+    help="Precisions, by commas: fp32, tf32, bf16, fp16, int8; default: fp32 and what "
+    "a plain run uses.",
 )
 @click.option(
-    "--batch", metavar="A,B", default="1", show_default=True, help="Batches, with commas."
+    "--batch", metavar="A,B", default="1", show_default=True, help="Batch sizes, by commas."
 )
 @click.option(
     "--rounds",
     metavar="N|auto",
     default="8",
     show_default=True,
-    help="Rounds; in each, every variant has one turn. auto: until every row is decided, "
-    "with the first row twice.",
+    help="Rounds; every variant runs once in each. auto: until every row is decided, with "
+    "the first row twice.",
 )
 @click.option(
     "--seconds",
@@ -71,38 +71,38 @@ WITHOUT = (
     type=click.FloatRange(1, 86400),
     default=300.0,
     show_default=True,
-    help="How long the rounds of --rounds auto may take.",
+    help="Time budget of --rounds auto.",
 )
 @click.option(
     "--use/--no-use",
     "use",
     default=None,
-    help="Let later runs with --engine auto and --precision auto take the result. On a terminal "
-    "compare asks, unless one of the two is given.",
+    help="Keep the result for later runs: --engine auto and --precision auto then use it. "
+    "On a terminal, compare asks if neither is given.",
 )
 @click.option(
     "--labels",
     metavar="F",
-    help="Labels of the frames, as eval reads them: adds average precision.",
+    help="Labels of the frames for average precision, in a format that eval reads.",
 )
 @click.option(
     "--mapping",
     metavar="F",
-    help="YAML: which classes of model and labels mean the same; or person-vehicle.",
+    help="YAML that maps model classes to label classes; or person-vehicle.",
 )
 @click.option(
     "--where",
     nargs=2,
     metavar="A B",
-    help="Two configurations, each in quotes: the first stage at which they differ, from pixels to "
-    "boxes. Exit with 8 where one does.",
+    help="First stage where two configurations differ, from pixels to boxes; each in quotes. "
+    "Exit with 8 if one does.",
 )
 @click.option(
     "--picture",
     metavar="F.png",
     default="where.png",
     show_default=True,
-    help="Where --where draws the difference.",
+    help="Picture of the difference that --where finds.",
 )
 def command(
     source: str,
@@ -125,12 +125,12 @@ def command(
 ) -> int:
     """Compare engines, precisions and models on the same frames.
 
-    Every variant runs in a process of its own. They take turns, in an order that is drawn anew, in
-    several rounds of --frames frames (60). Printed are the median and the interval of the rounds,
-    and what is a difference and what is noise; no winner is named inside it. --rounds auto goes on
-    until that is decided. Beside every speed stands the agreement of the detections with those of
-    fp32, and with --labels their average precision. With --use, auto takes the fastest variant that
-    agrees from then on; eval never does.
+    Every variant runs in its own process. They take turns in several rounds of --frames frames
+    (60), in a new random order each round. The table shows the median and the interval of the
+    rounds. No winner is named if the difference is within the noise; --rounds auto continues until
+    that is decided. Each row also shows how well its detections agree with fp32 and, with --labels,
+    its average precision. With --use, later auto runs use the fastest variant that agrees; eval
+    never does.
     """
     from detector.core.config.levels import resolve_config
     from detector.core.terminal.models import progress_bar
@@ -182,13 +182,13 @@ def command(
     if not as_json:
         print_comparison(terminal(piped_width=100), document, would_take)
     if asked:
-        use = click.confirm("Let later runs of this model take it?", default=False, err=True)
+        use = click.confirm("Use it for later runs of this model?", default=False, err=True)
     if use:
         document = record_comparison(document, config)
         if not as_json:
             echo(f"recorded: {document.recorded}")
     elif would_take is not None and not (asked or as_json):
-        echo("Later runs stay as they are; `compare --use` makes auto take it.")
+        echo("Later runs do not change; `compare --use` keeps the result for them.")
     if as_json:
         print_json(document)
     for path in write_tables(document, tables):
@@ -203,7 +203,7 @@ def _refuse_beside_where(others: dict[str, Any]) -> None:
     for name, value in others.items():
         if value is not None:
             raise UsageError(
-                f"--{name} is for a comparison of speeds; with --where, say it inside of A or B"
+                f"--{name} is for a comparison of speeds; with --where, put it inside A or B"
             )
 
 

@@ -11,7 +11,7 @@ from detector.core.cli.printing import print_json, terminal
 
 @subcommand(
     json="the changes",
-    examples=("detect-video diff runs/before runs/after    # exit 8 where a limit is passed",),
+    examples=("detect-video diff runs/before runs/after --max-regression 5%  # a gate",),
 )
 @click.argument("run_a", type=Files(), metavar="RUN_A")
 @click.argument("run_b", type=Files(), metavar="RUN_B")
@@ -23,8 +23,8 @@ from detector.core.cli.printing import print_json, terminal
 def command(run_a: str, run_b: str, max_regression: str | None, as_json: bool) -> None:
     """Compare two saved sessions: RUN_A before, RUN_B after.
 
-    Where other programs took more of the cores in one of them, its times are theirs too: the gate
-    then asks for CPU time.
+    If other programs used more of the cores in one of them, its timings are inflated; the gate
+    then checks CPU time instead.
     """
     from detector.core.errors import GateError, UsageError
     from detector.lab.analysis.diff import END_TO_END, diff, what_differs

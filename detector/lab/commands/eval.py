@@ -39,15 +39,15 @@ WITHOUT = (*OUTPUTS, "classes", *DRAWING, "self_timing", "trails", "zones", "smo
 @click.option(
     "--mapping",
     metavar="F",
-    help="YAML: which classes of model and labels mean the same; or person-vehicle.",
+    help="YAML that maps model classes to label classes; or person-vehicle.",
 )
-@click.option(
-    "--images", metavar="P", help="Folder of the pictures, or the video whose frames are labelled."
-)
+@click.option("--images", metavar="P", help="Folder of the pictures, or the labelled video.")
 @click.option(
     "--format", default="auto", metavar="F", help="Format of the labels: coco, yolo, mot, or auto."
 )
-@click.option("--split", default="val", metavar="S", show_default=True, help="Of a YOLO data.yaml.")
+@click.option(
+    "--split", default="val", metavar="S", show_default=True, help="Split of a YOLO data.yaml."
+)
 @click.option(
     "--subset", metavar="S", help="Only pictures of this set (COCO json), or this MOT sequence."
 )
@@ -60,7 +60,7 @@ WITHOUT = (*OUTPUTS, "classes", *DRAWING, "self_timing", "trails", "zones", "smo
     "--min-ap50",
     type=click.FloatRange(0, 1),
     metavar="A",
-    help="Gate: exit with 8 where AP50 is below this.",
+    help="Gate: exit with 8 if AP50 is below this.",
 )
 def command(
     config_file: str | None,
@@ -70,12 +70,12 @@ def command(
     tiles: str | None,
     **given: Any,
 ) -> int:
-    """Average precision on DATASET, with the speed of the same run.
+    """Measure average precision on DATASET, and speed.
 
-    DATASET: a COCO json, a YOLO data.yaml or folder (images/, labels/), a MOT sequence; pictures,
-    or a video with its labels. --engine (ort,torch) and --tiles (none,2x2) take several and say
-    how each differs from the first. Without --engine, --precision and a gate, what a run takes by
-    itself is judged too.
+    DATASET is a COCO json, a YOLO data.yaml or folder (images/, labels/), or a MOT sequence; its
+    pictures can be frames of a video. --engine (ort,torch) and --tiles (none,2x2) accept several
+    values and show how each differs from the first. Without --engine, --precision and a gate, eval
+    also scores the engine and precision of a plain run.
     """
     from detector.core.config.levels import resolve_config
     from detector.core.terminal.progress import LiveLine

@@ -17,16 +17,16 @@ Rows = Mapping[str, Mapping[str, str | None]]
     json="the metrics and events",
     light=True,
     examples=(
-        "detect-video metrics gld                # all about global loads",
-        "detect-video metrics ipc,sm_efficiency  # as behind nvprof --metrics",
+        "detect-video metrics gld                # all metrics of global loads",
+        "detect-video metrics ipc,sm_efficiency  # a list, as for nvprof --metrics",
     ),
 )
 @click.argument("words", nargs=-1, metavar="[WORD]...")
 def command(words: tuple[str, ...], as_json: bool) -> None:
-    """Say what nvprof's metrics are called in Nsight Compute.
+    """List what nvprof's metrics are called in Nsight Compute.
 
-    A WORD that is a name picks that one, any other WORD all that have it in their name or meaning.
-    WORDs may stand with commas, as in nvprof's own command lines.
+    A WORD that is a metric's name selects that metric; any other WORD selects all metrics with it
+    in their name or meaning. Separate WORDs by commas if you like, as in nvprof's command lines.
     """
     from detector.core.config.levels import read_level
     from detector.core.models.catalogue import folder
@@ -87,11 +87,11 @@ def _refuse_unknown(words: Sequence[str], every: Mapping[str, Rows]) -> None:
     import difflib
 
     near = difflib.get_close_matches(_plain(missing[0]), sorted(_names(every)), 3, 0.4)
-    hint = f"similar names: {', '.join(near)}" if near else "give no WORD to list all"
+    hint = f"similar names: {', '.join(near)}" if near else "run without WORD to list all"
     counts = " and ".join(f"{len(rows)} {kind}" for kind, rows in every.items())
     raise UsageError(
-        f"none of the {counts} of nvprof that are known here has {' or '.join(missing)} in its "
-        f"name or meaning; {hint}"
+        f"none of the {counts} of nvprof listed here has {' or '.join(missing)} in its name "
+        f"or meaning; {hint}"
     )
 
 

@@ -26,7 +26,7 @@ class _ListsPasses(LogsRuns):
             one = open_pass(name)
             asked = f" (with {one.on_request} or --only)" if one.on_request else ""
             rows.append((name, f"{one.what}{asked}"))
-        with formatter.section("Passes, in their order"):
+        with formatter.section("Passes, in order"):
             formatter.write_dl(rows)
         super().format_epilog(ctx, formatter)
 
@@ -36,25 +36,25 @@ class _ListsPasses(LogsRuns):
     config_file=True,
     json="all facts",
     examples=(
-        "detect-video profile in.mp4 --run-dir runs/why  # the run and all passes",
-        "detect-video profile in.mp4 --only layers       # time of every layer",
-        "detect-video profile in.mp4 --target 60fps      # the cheapest changes for it",
+        "detect-video profile in.mp4 --run-dir runs/why  # a run and all passes",
+        "detect-video profile in.mp4 --only layers       # time per layer",
+        "detect-video profile in.mp4 --target 60fps      # the cheapest changes",
     ),
     cls=_ListsPasses,
 )
 @click.argument("source", type=Files(), required=False, metavar="SOURCE")
 @click.option(
-    "--only", metavar="A,B", help="Run these passes only. Default: all but those on request."
+    "--only", metavar="A,B", help="Run only these passes. Default: all except those on request."
 )
 @click.option(
     "--sweep",
     is_flag=True,
-    help="Also run batches 1 to 8 in every precision: takes 15 s, or minutes.",
+    help="Also run batches 1 to 8 in every precision; takes 15 s to minutes.",
 )
 @click.option(
     "--target",
     metavar="FPS",
-    help="Find the cheapest changes that reach so many FPS here (60fps); exit 8 where none do.",
+    help="Find the cheapest changes to reach this rate, such as 60fps; exit with 8 if none do.",
 )
 @click.option(
     "--target-seconds",
@@ -62,12 +62,12 @@ class _ListsPasses(LogsRuns):
     type=click.FloatRange(1, 86400),
     default=180.0,
     show_default=True,
-    help="How long --target may look.",
+    help="Time budget of --target.",
 )
 @click.option(
     "--moments",
     is_flag=True,
-    help="Also record what the computer did at each frame, for why. Costs some 0.2 ms a frame.",
+    help="Also record the computer's state at each frame, for why. Costs about 0.2 ms per frame.",
 )
 @click.option(
     "--nsys",
@@ -78,7 +78,7 @@ class _ListsPasses(LogsRuns):
     "--nsys-run",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Which run of the recording, where it has several; otherwise the one with most frames.",
+    help=("Which run of a recording with several to read; default: the one with most frames."),
 )
 @click.option(
     "--what-if-seconds",
@@ -86,14 +86,14 @@ class _ListsPasses(LogsRuns):
     type=click.FloatRange(1, 3600),
     default=60.0,
     show_default=True,
-    help="How long what_if measures: longer runs, and 3 to 10 rounds of them.",
+    help="Time budget of what_if; it sets the length and number (3 to 10) of the rounds.",
 )
 @click.option(
     "--peak",
     metavar="RATE",
-    help="What the data sheet promises (8.1TFLOPS): its roof beside the measured one.",
+    help="Peak of the data sheet (8.1TFLOPS), shown next to the measured one.",
 )
-@click.option("--bandwidth", metavar="RATE", help="Of its memory, with --peak (320GB/s).")
+@click.option("--bandwidth", metavar="RATE", help="Its bandwidth (320GB/s), with --peak.")
 @click.option("--prove", is_flag=True, hidden=True)
 @click.option(
     "--csv",
@@ -102,7 +102,7 @@ class _ListsPasses(LogsRuns):
     help="Also write steps_timer.csv, layer_timer.csv and energy.csv into the session.",
 )
 @click.option(
-    "--verbose", "-v", is_flag=True, help="Print all tables of all passes; the report has them too."
+    "--verbose", "-v", is_flag=True, help="Print all tables of all passes, as in the report."
 )
 def command(
     source: str | None,
@@ -124,9 +124,9 @@ def command(
     trackers: tuple[str, ...],
     **flags: Any,
 ) -> int:
-    """Say where every millisecond goes, by a run and its passes.
+    """Show where every millisecond goes.
 
-    Passes with a profiler are runs of their own: they disturb no reported FPS.
+    Passes with a profiler are separate runs and do not affect the FPS.
     """
     from detector.core.config.levels import resolve_config
     from detector.core.errors import GateError, UsageError
@@ -145,14 +145,14 @@ def command(
     from detector.lab.terminal.profile import print_profile
 
     if prove:
-        raise UsageError("--prove is gone: what_if measures every change itself; leave it out")
+        raise UsageError("--prove was removed: what_if measures every change itself; omit it")
     if nsys is not None and source is None:
         _refuse_for_recording(as_csv, target)
         return _print_recording(nsys, nsys_run, as_json)
     if source is None or nsys is not None:
         raise UsageError("profile needs a SOURCE to run, or --nsys FILE to read: one of the two")
     if nsys_run is not None:
-        raise UsageError("--nsys-run N is for --nsys FILE: the runs of a recording")
+        raise UsageError("--nsys-run N needs --nsys FILE")
     require_trackers(trackers)
     config = resolve_config(config_file, flags)
     refuse_rect(config)
@@ -209,9 +209,9 @@ def _refuse_for_recording(as_csv: bool, target: str | None) -> None:
     from detector.core.errors import UsageError
 
     if as_csv:
-        raise UsageError("--csv writes into a run's session; a recording has none: use --json")
+        raise UsageError("--csv writes into a run's session, and a recording has none; use --json")
     if target is not None:
-        raise UsageError("--target runs SOURCE in other ways; a recording cannot: leave it out")
+        raise UsageError("--target runs SOURCE again, which a recording cannot do; omit it")
 
 
 def _print_recording(path: str, number: int | None, as_json: bool) -> int:

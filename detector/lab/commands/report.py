@@ -25,7 +25,7 @@ FORMATS = ("html", "table", "json", "csv", "trace")
     options=[LOG_TO],
     cls=LogsRuns,
     examples=(
-        "detect-video report                         # of the run that ended last",
+        "detect-video report                         # the most recent run",
         "detect-video report runs/in                 # runs/in/report.html",
         "detect-video report runs/in --format trace  # for chrome://tracing, Perfetto",
     ),
@@ -36,10 +36,10 @@ FORMATS = ("html", "table", "json", "csv", "trace")
     "-o",
     "--output",
     metavar="OUT",
-    help="File, or folder for csv; default: in the session, - for stdout.",
+    help="File, or folder for csv; - for stdout. Default: in the session.",
 )
 def command(run: str | None, kind: str, output: str | None, trackers: tuple[str, ...]) -> None:
-    """Render the saved session of a run. RUN is its folder; default: the newest of runs/."""
+    """Render the report of a saved run. RUN is its folder; default: the newest in runs/."""
     from detector.core.session.store import keep_session
     from detector.lab.session.read import read_session
 
@@ -57,7 +57,7 @@ def _newest() -> str:
     """The folder in runs/ of the run that ended last. Raises UsageError where there is none."""
     documents = [path for path in Path("runs").glob("*/session.json") if path.is_file()]
     if not documents:
-        raise UsageError("runs/: holds no session of a run; name one: detect-video report RUN")
+        raise UsageError("runs/: no saved run found; give one: detect-video report RUN")
     return str(max(documents, key=lambda path: path.stat().st_mtime).parent)
 
 

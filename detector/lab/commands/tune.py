@@ -26,13 +26,13 @@ WITHOUT = ("output", "run_dir", "frames", "self_timing", "infer_every", "smooth"
     config_file=True,
     json="the result",
     quiet="Show no progress.",
-    interrupted="tuning stopped; nothing of it was kept",
+    interrupted="tuning stopped; its results are discarded",
     examples=(
-        "detect-video tune in.mp4                # what is fastest here, in a minute",
-        "detect-video tune in.mp4 --use          # later runs of such use it",
-        "detect-video tune --undo                # ... and take it no more",
-        "detect-video tune in.mp4 -o tuned.yaml  # keep it in a file, for --config",
-        "detect-video tune in.mp4 --engine ort   # what you name stays as it is",
+        "detect-video tune in.mp4                # the fastest settings, in a minute",
+        "detect-video tune in.mp4 --use          # use them for similar runs",
+        "detect-video tune --undo                # ... and stop using them",
+        "detect-video tune in.mp4 -o tuned.yaml  # save them to a file, for --config",
+        "detect-video tune in.mp4 --engine ort   # options that you give stay fixed",
     ),
 )
 @click.argument("source", type=Files(), metavar="[SOURCE]", required=False)
@@ -50,15 +50,15 @@ WITHOUT = ("output", "run_dir", "frames", "self_timing", "infer_every", "smooth"
     type=click.FloatRange(1, 3600),
     default=60.0,
     show_default=True,
-    help="How long to look.",
+    help="Time budget.",
 )
-@click.option("-o", "--output", metavar="FILE", help="Keep the settings here, for --config.")
+@click.option("-o", "--output", metavar="FILE", help="Write the settings here, for --config.")
 @click.option(
     "--use",
     is_flag=True,
-    help="Keep the settings for later runs of this model and kind of input on this machine.",
+    help="Keep the settings for later runs, on this machine, of this model and kind of input.",
 )
-@click.option("--undo", is_flag=True, help="Forget what --use kept on this machine, and end.")
+@click.option("--undo", is_flag=True, help="Forget what --use kept on this machine, then exit.")
 def command(
     source: str | None,
     floor: float,
@@ -73,13 +73,13 @@ def command(
 ) -> None:
     """Find the settings that run SOURCE fastest on this machine.
 
-    Short runs of the real job, with everything that it writes, try engines, precisions, requests,
-    threads, batches, queue and encoding. The better half runs on, until one is left; at last it and
-    the defaults take turns. Nothing is kept without --use or -o. The outputs of the runs are
-    removed.
+    Short runs of the real job, with all its outputs, try engines, precisions, requests, threads,
+    batches, queue sizes and encodings. The better half continues until one is left, which then
+    alternates with the defaults. Without --use or -o, nothing is kept. The outputs of these runs
+    are deleted.
 
-    A run takes what --use kept where the model is the same, the source has the same size and codec,
-    and none of --engine, --precision, --batch, --threads and --concurrency is given. It says so.
+    A later run uses the kept settings, and prints a note, if the model, size and codec are the same
+    and none of --engine, --precision, --batch, --threads and --concurrency is given.
     """
     from dataclasses import replace
 
@@ -97,7 +97,7 @@ def command(
         _undo(config, source, use or output is not None, as_json)
         return
     if source is None:
-        raise UsageError("SOURCE is missing: name the video that is to run faster")
+        raise UsageError("SOURCE is missing: give the video to tune for")
     if output is not None:
         keep("the source", source)
         refuse_kept(Path(output), "choose another with -o")  # before a minute has passed
@@ -133,7 +133,7 @@ def _undo(config: Config, source: str | None, more: bool, as_json: bool) -> None
     from detector.core.run.choose import describe
 
     if source is not None or more:
-        raise UsageError("--undo forgets all that --use kept; give it without SOURCE, --use and -o")
+        raise UsageError("--undo forgets all that --use kept; omit SOURCE, --use and -o")
     dropped = [
         f"{record.model}, {describe(record)}" for record in measurements.forget(config, "tune")
     ]
@@ -143,4 +143,4 @@ def _undo(config: Config, source: str | None, more: bool, as_json: bool) -> None
     for line in dropped:
         echo(f"undone: {line}")
     if not dropped:
-        echo("Nothing that tune --use kept is in force on this machine.")
+        echo("Nothing to undo: tune --use has kept no settings on this machine.")

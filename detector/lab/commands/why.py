@@ -12,24 +12,24 @@ from detector.core.cli.printing import print_json, terminal
 @subcommand(
     json="the frames and their causes",
     examples=(
-        "detect-video why runs/in-ort                 # its ten slowest frames",
+        "detect-video why runs/in-ort                 # the ten slowest frames",
         "detect-video why runs/in-ort --frame 212     # one frame, stage by stage",
     ),
 )
 @click.argument("run", type=Files(), metavar="RUN")
-@click.option("--frame", metavar="N", type=click.IntRange(min=0), help="This frame, from 0.")
+@click.option("--frame", metavar="N", type=click.IntRange(min=0), help="A frame, from 0.")
 @click.option(
     "--slowest",
     metavar="N",
     type=click.IntRange(1, 1000),
-    help="So many of the slowest frames; default: 10.",
+    help="Number of slowest frames to explain; default: 10.",
 )
 def command(run: str, frame: int | None, slowest: int | None, as_json: bool) -> None:
-    """Say what made the slow frames of a saved run slow.
+    """Explain the slow frames of a saved run.
 
-    Named are waits with what they waited for, and the call that held the frame up with its cause:
-    garbage collection, another process on the core, the disk, boxes, a key frame, the clock. What
-    the session does not tell is said; `profile --moments` records it.
+    For each frame, print its waits, what they waited for, and the call that delayed it with the
+    cause: garbage collection, another process on the core, the disk, boxes, a key frame, the clock.
+    Causes that the session did not record are listed; `profile --moments` records them.
     """
     from detector.core.errors import UsageError
     from detector.lab.session.read import read_session
@@ -37,7 +37,7 @@ def command(run: str, frame: int | None, slowest: int | None, as_json: bool) -> 
     from detector.lab.why import explain
 
     if frame is not None and slowest is not None:
-        raise UsageError("--frame shows one frame, --slowest several: give one of the two")
+        raise UsageError("--frame and --slowest exclude each other; give one of them")
     told = explain(read_session(run), frame, slowest or 10)
     if as_json:
         print_json(told)

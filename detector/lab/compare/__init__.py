@@ -62,11 +62,11 @@ def compare_command(
     refuse_rect(config)
     if mapping is not None and labels is None and dataset is None:
         raise UsageError(
-            f"--mapping {mapping}: maps the classes of labels, and there are none; add "
+            f"--mapping {mapping}: maps the classes of labels, but there are no labels; add "
             "--labels FILE or --dataset DATASET"
         )
     if labels is not None and dataset is not None:
-        raise UsageError("--labels judges the frames of SOURCE, --dataset others: give one of them")
+        raise UsageError("--labels scores frames of SOURCE, --dataset others; give one of them")
     plan = Plan(
         source,
         config,
@@ -118,9 +118,9 @@ def preview_choice(document: Comparison, config: Config) -> str | None:
 def _record_of(document: Comparison, config: Config) -> Measurement | str:
     """The record of a comparison, or why it makes none."""
     if document.models:
-        return "not kept: auto chooses for one model, and this compared several"
+        return "not kept: auto chooses for one model, but this compared several"
     if document.random_weights is not None:
-        return "not kept: with random weights there is no agreement to judge by"
+        return "not kept: with random weights the agreement is meaningless"
     rows = [
         measurements.row(
             row.engine,
@@ -134,7 +134,7 @@ def _record_of(document: Comparison, config: Config) -> Measurement | str:
         if row.error is None and row.engine in engines.rank_engines()
     ]
     if not rows:
-        return "not kept: no row has figures"
+        return "not kept: no row has results"
     return measurements.make(
         config,
         "compare",
@@ -160,7 +160,7 @@ def _inspect_source(
     """Opens source and labels once, so that a wrong file is known before a minute of loading."""
     from detector.core import sources
 
-    sources.refuse_pipe(plan.source, "each round reads the source anew")
+    sources.refuse_pipe(plan.source, "each round reads the source again")
     reading = Reading.of(plan.config)
     with sources.open(plan.source, decoder=reading.decoder, choice=reading.choice) as opened:
         info = opened.info
@@ -175,7 +175,7 @@ def _inspect_source(
 def _split(text: str, option: str) -> list[str]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words:
-        raise UsageError(f"{option} needs a value, or several with commas")
+        raise UsageError(f"{option} needs a value, or several separated by commas")
     return words
 
 
@@ -187,7 +187,7 @@ def parse_models(text: str | None) -> list[str]:
     words = _split(text, "--model")
     twice = next((word for word in words if words.count(word) > 1), None)
     if twice is not None:
-        raise UsageError(f"--model {text}: names {twice} twice")
+        raise UsageError(f"--model {text}: lists {twice} twice")
     return words if len(words) > 1 else []
 
 
@@ -228,6 +228,6 @@ def _parse_batches(text: str) -> list[int]:
     for word in words:
         if not word.isdecimal() or len(word) > 9 or not 1 <= int(word) <= LARGEST_BATCH:
             raise UsageError(
-                f"--batch {word[:40]}: a batch is a whole number from 1 to {LARGEST_BATCH}"
+                f"--batch {word[:40]}: a batch size is a whole number from 1 to {LARGEST_BATCH}"
             )
     return [int(word) for word in words]

@@ -164,14 +164,14 @@ def _refuse_other_pictures(dataset: Dataset, source: str, paths: Sequence[str]) 
     if dataset.video is not None:
         video = os.path.basename(dataset.video)
         raise SourceError(
-            f"{dataset.path}: labels frames of {video}, but {source} consists of pictures; give "
-            "the labels of these"
+            f"{dataset.path}: labels frames of {video}, but {source} consists of pictures; "
+            "give labels for those pictures"
         )
     lookup = Lookup(dataset)
     if all(lookup.by_name(path) is None for path in paths):
         raise SourceError(
-            f"{dataset.path}: labels none of {counted(len(paths), 'picture')} of {source} that a "
-            f"round reads, first {paths[0]}; give their labels, or more --frames"
+            f"{dataset.path}: labels none of {counted(len(paths), 'picture')} of {source} "
+            f"that a round reads, first {paths[0]}; give their labels, or raise --frames"
         )
 
 
@@ -181,6 +181,6 @@ def _foreign_labels(
     length = "" if frames is None else f", which has {frames}"
     return SourceError(
         f"{dataset.path}: {len(missing)} of its frames are not in "
-        f"{dataset.video or 'the pictures'}{length}, first {missing[0].name}; are these the labels "
-        "of another clip?"
+        f"{dataset.video or 'the pictures'}{length}, first {missing[0].name}; do the labels "
+        "belong to another clip?"
     )

@@ -338,7 +338,7 @@ def _check_all(
         else:
             crew.close(at)
             gave = counted(len(detections), "frame")
-            variants[at].error = f"gave {gave} where {name} gave {len(truth)}"
+            variants[at].error = f"detected {gave} and {name} detected {len(truth)}"
     return name
 
 

@@ -72,9 +72,7 @@ def open(
     reader = _choose(path, format, label_formats(), wanted)
     dataset = reader.read(path, None if images is None else Path(images), split)
     if not dataset.pictures:
-        raise SourceError(
-            f"{spec}: has no picture, so there is nothing to evaluate; check the path"
-        )
+        raise SourceError(f"{spec}: contains no pictures to evaluate; check the path")
     return dataset
 
 
@@ -88,9 +86,9 @@ def open_detections(
     path = Path(spec)
     if not os.path.exists(path):
         raise SourceError(
-            f"{spec}: no such file or folder; give what detect-video --save coco, mot or yolo wrote"
+            f"{spec}: no such file or folder; give output of detect-video --save coco, mot, yolo"
         )
-    wanted = "what --save coco, mot, yolo, jsonl or csv wrote"
+    wanted = "files written by --save coco, mot, yolo, jsonl or csv"
     reader = _choose(path, format, detection_formats(), wanted)
     return reader.read(path, Lookup(dataset), names)
 
@@ -103,7 +101,7 @@ def _choose(path: Path, format: str, known: dict[str, Kind], wanted: str) -> Kin
     for each in known.values():
         if each.claims(path):
             return each
-    raise SourceError(f"{path}: no format that eval knows; it reads {wanted}")
+    raise SourceError(f"{path}: unknown format; eval reads {wanted}")
 
 
 def _find_labels_of(video: Path) -> Path:
@@ -113,6 +111,6 @@ def _find_labels_of(video: Path) -> Path:
         if path.is_file():
             return path
     raise SourceError(
-        f"{video}: no labels beside it ({video.stem}.json or {video.stem}.txt); "
-        f"give the labels themselves (to eval: with --images {video})"
+        f"{video}: no labels next to it ({video.stem}.json or {video.stem}.txt); give the "
+        f"labels themselves (to eval: with --images {video})"
     )

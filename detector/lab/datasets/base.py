@@ -44,7 +44,7 @@ class Dataset:
         if self.video is not None:
             if not os.path.isfile(self.video):
                 raise SourceError(
-                    f"{self.path}: its video {self.video} is not there; name it with --images VIDEO"
+                    f"{self.path}: its video {self.video} is missing; give it with --images VIDEO"
                 )
             return
         missing = [
@@ -56,7 +56,7 @@ class Dataset:
             raise SourceError(
                 f"{self.path}: {len(missing)} of its {counted(len(self.pictures), 'picture')} "
                 f"{'is' if len(missing) == 1 else 'are'} missing, first "
-                f"{missing[0].path or missing[0].name}; name their folder with --images DIR"
+                f"{missing[0].path or missing[0].name}; give their folder with --images DIR"
             )
 
 
@@ -231,20 +231,20 @@ class Collector:
         if self._unknown and not self._listed:
             first = sorted(map(str, self._unknown))[0]
             raise SourceError(
-                f"{self._path}: none of its pictures is one of {dataset.path}, first {first}; is "
-                "it of another dataset?"
+                f"{self._path}: none of its pictures is in {dataset.path}, first {first}; "
+                "does it belong to another dataset?"
             )
         notes = []
         if self._unknown:
             notes.append(
-                f"{self._path}: {counted(len(self._unknown), 'picture', 'was')} left out, which "
-                f"{dataset.path} does not have"
+                f"{self._path}: {counted(len(self._unknown), 'picture', 'was')} skipped: not "
+                f"in {dataset.path}"
             )
         absent = len(dataset.pictures) - len(self._listed)
         if self._complete and absent:
             notes.append(
-                f"{self._path}: lacks {counted(absent, 'picture')} of {dataset.path}: what it "
-                "lacks counts as without detections"
+                f"{self._path}: lacks {counted(absent, 'picture')} of {dataset.path}, which "
+                "count as having no detections"
             )
         detections = [
             _detections(self._rows.get(at, []), names) for at in range(len(dataset.pictures))
@@ -288,7 +288,7 @@ def read_label_text(path: Path) -> str:
 
 def read_json(path: Path) -> Any:
     """Raises SourceError that names the line where the JSON is wrong."""
-    cure = "is the file cut off? fetch or write it again"
+    cure = "is the file truncated? download or write it again"
     return parse_json(read_label_text(path), path, SourceError, cure=cure)
 
 
@@ -327,10 +327,10 @@ def picture_size(path: str) -> tuple[int, int]:
     from detector.core.sources.pictures import read_picture
 
     if not os.path.isfile(path):  # a pipe would hold whoever opens it
-        raise SourceError(f"{path}: is no file, so its labels have no size; check the path")
+        raise SourceError(f"{path}: not a file, so its labels have no size; check the path")
     if (image := read_picture(path)) is None:
         raise SourceError(
-            f"{path}: cannot be read as a picture, so its labels have no size; replace or remove it"
+            f"{path}: not a readable picture, so its labels have no size; replace or remove it"
         )
     return image.shape[1], image.shape[0]
 

@@ -53,8 +53,8 @@ def read_mapping(spec: str, packaged: Path) -> ClassMap:
         if not os.path.isfile(path):
             known = ", ".join(sorted(file.stem for file in packaged.glob("*.yaml")))
             raise UsageError(
-                f"--mapping {spec}: no such file; give a YAML file ({EXAMPLE}), or a known one: "
-                f"{known}"
+                f"--mapping {spec}: no such file; give a YAML file ({EXAMPLE}), or a "
+                f"built-in one: {known}"
             )
     return _check(str(path), parse_yaml(read_text(path, "a mapping of classes"), path))
 
@@ -65,7 +65,7 @@ def _check(path: str, content: Any) -> ClassMap:
         or not isinstance(content.get("classes"), dict)
         or not content["classes"]
     ):
-        raise UsageError(f"{path}: a mapping has classes, each with a list of names: {EXAMPLE}")
+        raise UsageError(f"{path}: a mapping needs classes, each with a list of names: {EXAMPLE}")
     for key in content:
         if key not in ("classes", "ignore"):
             raise UsageError(f"{path}: unknown key {quote(key)}; known: classes, ignore")
@@ -75,7 +75,7 @@ def _check(path: str, content: Any) -> ClassMap:
     for target in ignore:
         if target not in classes:
             raise UsageError(
-                f"{path}: ignore.{target}: no such class; there are {', '.join(classes)}"
+                f"{path}: ignore.{target}: no such class; classes are {', '.join(classes)}"
             )
     seen: dict[str, str] = {}
     for group, table in (("classes", classes), ("ignore", ignore)):
@@ -83,7 +83,7 @@ def _check(path: str, content: Any) -> ClassMap:
             for name in dict.fromkeys((*names, target) if group == "classes" else names):
                 if name in seen:
                     raise UsageError(
-                        f"{path}: {name!r} stands in {seen[name]} and in {group}.{target}; keep one"
+                        f"{path}: {name!r} is in {seen[name]} and in {group}.{target}; keep one"
                     )
                 seen[name] = f"{group}.{target}"
     return ClassMap(path, classes, ignore, frozenset(optional))
@@ -123,7 +123,7 @@ def bind(mapping: ClassMap | None, model: Sequence[str], labels: Sequence[str]) 
             groups[target], wanted[target] = of_model, of_labels
         else:
             side = "the labels have" if of_model else "the model has"
-            notes.append(f"{target} is not scored: {side} none of it")
+            notes.append(f"{target} is not scored: {side} no such class")
     if not groups:
         raise UsageError(f"{mapping.path}: nothing to score: {'; '.join(notes)}")
     targets = tuple(groups)
@@ -153,9 +153,9 @@ def _refuse_unknown(mapping: ClassMap, known: set[str]) -> None:
                     near = difflib.get_close_matches(name, known, 1)
                     hint = f"did you mean {near[0]!r}? " if near else ""
                     raise UsageError(
-                        f"{mapping.path}: {group}.{target} names {name!r}, which neither the model "
-                        f"nor the labels have; {hint}take it out, or write ({name}) where it may "
-                        "be absent"
+                        f"{mapping.path}: {group}.{target} names {name!r}, which neither the "
+                        f"model nor the labels have; {hint}remove it, or write ({name}) if "
+                        "it may be absent"
                     )
 
 
@@ -163,8 +163,8 @@ def _by_name(model: Sequence[str], labels: Sequence[str]) -> Bound:
     targets = tuple(dict.fromkeys(name for name in labels if name in set(model)))
     if not targets:
         raise UsageError(
-            f"the model's classes ({_some(model)}) and those of the labels ({_some(labels)}) have "
-            "no name in common; say which mean the same with --mapping FILE"
+            f"the model's classes ({_some(model)}) and those of the labels ({_some(labels)}) "
+            "have no name in common; map them with --mapping FILE"
         )
     absent = [name for name in dict.fromkeys(labels) if name not in targets]
     notes = [f"not scored, since the model does not have it: {', '.join(absent)}"] if absent else []

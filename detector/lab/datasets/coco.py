@@ -65,7 +65,7 @@ class CocoLabels(LabelFormat):
             pictures.append(
                 _picture(path, number, entry, rows.get(number, []), folder, video, names, known)
             )
-        left_out = f"{counted(dropped, 'box', 'was')} left out, without an area"
+        left_out = f"{counted(dropped, 'box', 'was')} skipped: without an area"
         notes = [f"{path}: {left_out}"] if dropped else []
         return Dataset(str(path), "coco", names, pictures, video, notes)
 
@@ -73,7 +73,7 @@ class CocoLabels(LabelFormat):
 def _require_list(path: Path, document: Any, key: str) -> list[dict[str, Any]]:
     if isinstance(document, list):
         raise SourceError(
-            f"{path}: is a list, as results are; labels have images, annotations and categories"
+            f"{path}: is a list of results; labels need images, annotations and categories"
         )
     rows = document.get(key) if isinstance(document, dict) else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -134,8 +134,8 @@ def _rows(
         )
     if unknown:
         raise SourceError(
-            f"{path}: {len(unknown)} annotations are of pictures that it does not list, first "
-            f"image_id {unknown[0]}; add them to images, or take the annotations out"
+            f"{path}: {len(unknown)} annotations belong to pictures that it does not list, first "
+            f"image_id {unknown[0]}; add the pictures to images, or remove the annotations"
         )
     return rows, dropped
 
@@ -332,7 +332,7 @@ def _categories(path: Path, lookup: Lookup, names: tuple[str, ...] | None) -> di
     labels = Path(lookup.dataset.path)
     if lookup.dataset.format != "coco":
         raise SourceError(
-            f"{path}: results without names need labels in COCO's format, or --names FILE"
+            f"{path}: results without names need labels in COCO format, or --names FILE"
         )
     rows = _require_list(labels, read_json(labels), "categories")
     return {_number(labels, row, "id", "category"): at for at, row in enumerate(rows)}

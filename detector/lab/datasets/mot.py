@@ -71,17 +71,17 @@ class MotLabels(LabelFormat):
         folders = [path] if single else _sequences(path)
         if not folders:
             raise SourceError(
-                f"{path}: no gt/gt.txt in it nor in its folders; a MOT sequence has one"
+                f"{path}: no gt/gt.txt in it or in its folders; a MOT sequence needs one"
             )
         if images is not None and not single:
             raise SourceError(
-                f"--images {images}: {path} has {len(folders)} sequences; evaluate one of them "
-                "with it"
+                f"--images {images}: {path} has {len(folders)} sequences; use --images with "
+                "one of them"
             )
         video = images if images is not None and images.is_file() else None
         if video is None and path.is_file() and path.parent.name != "gt" and images is None:
             raise SourceError(
-                f"{path}: no pictures; name their folder, or the video, with --images"
+                f"{path}: no pictures; give their folder, or the video, with --images"
             )
         pictures: list[LabelledPicture] = []
         names: tuple[str, ...] = ()
@@ -90,8 +90,8 @@ class MotLabels(LabelFormat):
             own = _names(file)
             if names and own != names:
                 raise SourceError(
-                    f"{file}: its labels.txt differs from that of the first sequence; evaluate "
-                    "them apart"
+                    f"{file}: its labels.txt differs from that of the first sequence; "
+                    "evaluate them separately"
                 )
             names = own
             root = folder if folder.is_dir() else file.parent.parent
@@ -118,14 +118,14 @@ def _sequence(
     length = int(info.get("seqlength", 0)) or max((*rows, *paths), default=-1) + 1
     if length > MAX_FRAMES:
         raise SourceError(
-            f"{file}: has {length} frames, by its rows, its pictures or its seqinfo.ini; a "
-            f"sequence has at most {MAX_FRAMES}: correct the number, or cut it into parts"
+            f"{file}: has {length} frames, according to its rows, pictures or seqinfo.ini; a "
+            f"sequence has at most {MAX_FRAMES}: correct the number, or split it"
         )
     unknown = sorted(frame for frame in rows if frame >= length or (paths and frame not in paths))
     if unknown:
         raise SourceError(
-            f"{file}: there is no picture for {counted(len(unknown), 'frame')} of it, first "
-            f"frame {unknown[0] + 1} of {length}; add the pictures, or name their folder with "
+            f"{file}: {counted(len(unknown), 'frame', 'has')} no picture, first frame "
+            f"{unknown[0] + 1} of {length}; add the pictures, or give their folder with "
             "--images DIR"
         )
     size = _size(info, paths, images if video else None)
@@ -179,8 +179,8 @@ def _class(file: Path, row: list[float], names: tuple[str, ...]) -> int:
     number = 1 if row[7] == -1 else int(row[7])  # the first challenges have pedestrians only, as -1
     if not 1 <= number <= len(names):
         raise SourceError(
-            f"{file}: class {number}, but {len(names)} are known, from 1; name it in "
-            f"{file.parent}/labels.txt"
+            f"{file}: class {number}, but the known classes are 1 to {len(names)}; name it "
+            f"in {file.parent}/labels.txt"
         )
     return number - 1
 
@@ -196,7 +196,7 @@ def _info(path: Path) -> dict[str, str]:
             raise ValueError
     except (configparser.Error, KeyError, ValueError) as error:
         raise SourceError(
-            f"{path}: not a seqinfo.ini with [Sequence] and whole numbers; mend or remove it"
+            f"{path}: not a seqinfo.ini with [Sequence] and whole numbers; fix or remove it"
         ) from error
     return info
 
@@ -205,8 +205,8 @@ def _pictures(folder: Path) -> dict[int, Path]:
     """Frame from 0 -> file: 000001.jpg is frame 0."""
     if not os.path.isdir(folder):
         raise SourceError(
-            f"{folder}: the folder of the pictures is not there; name it, or the video, with "
-            "--images"
+            f"{folder}: the folder of the pictures was not found; give it, or the video, "
+            "with --images"
         )
     with translate_read_errors(folder):
         files = sorted(path for path in folder.iterdir() if path.suffix.lower() in PICTURES)
@@ -239,8 +239,8 @@ class MotDetections(DetectionFormat):
             )
         if not lookup.has_frames:
             raise SourceError(
-                f"{path}: has frame numbers, but {lookup.dataset.path} has pictures without; use "
-                "--save coco for those"
+                f"{path}: has frame numbers, but {lookup.dataset.path} has pictures without "
+                "them; use --save coco for those"
             )
         collector = Collector(path, lookup, every_picture_listed=False)
         for line, text in read_lines(path):
@@ -251,7 +251,7 @@ class MotDetections(DetectionFormat):
             if not 1 <= number <= len(names):
                 raise SourceError(
                     f"{path}:{line}: class {number}, and the last of {counted(len(names), 'name')} "
-                    f"is that of class {len(names)}; give the model's own"
+                    f"is that of class {len(names)}; give the names that the model uses"
                 )
             at = collector.place(lookup.by_frame(int(row[0]) - 1), f"frame {int(row[0])}")
             if at is not None:

@@ -27,7 +27,7 @@ from detector.lab.datasets.base import (
     read_label_text,
 )
 
-CUT_OFF = "is the file cut off?"
+CUT_OFF = "is the file truncated?"
 
 
 class DetectionRow(Struct, frozen=True):

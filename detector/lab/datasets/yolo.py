@@ -87,7 +87,7 @@ def _of_yaml(
     content = parse_yaml(read_text(path, "a YOLO data.yaml", error=SourceError), path, SourceError)
     if not isinstance(content, dict) or "names" not in content:
         raise SourceError(
-            f"{path}: a YOLO data.yaml has names, and train, val or test; this has no names"
+            f"{path}: a YOLO data.yaml needs names, and train, val or test; this has no names"
         )
     names = _yaml_names(path, content["names"])
     root = path.parent / str(content.get("path") or "")
@@ -108,7 +108,7 @@ def _yaml_names(path: Path, names: Any) -> tuple[str, ...]:
         raise SourceError(f"{path}: names must be a list, or numbers from 0 with a name each")
     for name in names:
         if isinstance(name, (list, dict)):
-            raise SourceError(f"{path}: names: {quote(name)} is no name; write one text a class")
+            raise SourceError(f"{path}: names: {quote(name)} is not a name; write one per class")
     return tuple(map(str, names))
 
 
@@ -146,7 +146,7 @@ def _files_under(folder: Path, suffixes: Collection[str]) -> list[Path]:
     Raises SourceError for the root folder, which a slip of the keys names (``val: /``) and which
     takes minutes to walk, and for a folder that cannot be listed."""
     if os.path.samefile(folder, "/"):
-        raise SourceError(f"{folder} is the root of the file system; name the pictures' folder")
+        raise SourceError(f"{folder} is the root of the file system; give the pictures' folder")
 
     def refuse(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):
@@ -182,7 +182,7 @@ def _pairs(places: Iterable[Path], origin: Path) -> tuple[Pairs, list[Path]]:
             folders.append(origin.parent / "labels")  # a video: its labels lie beside the YAML
         else:
             raise SourceError(
-                f"{origin}: {place} is not there; name the folder of the pictures with --images DIR"
+                f"{origin}: {place} was not found; give the pictures' folder with --images DIR"
             )
     return pairs, folders
 
@@ -206,8 +206,8 @@ def _refuse_strangers(pairs: Pairs, folders: list[Path]) -> None:
     strangers = [path for path in found if path not in wanted and path.name != "classes.txt"]
     if strangers:
         raise SourceError(
-            f"{counted(len(strangers), 'label file', 'has')} no picture, first {strangers[0]}; "
-            "add the picture, remove the file, or name the pictures' folder with --images DIR"
+            f"{counted(len(strangers), 'label file', 'has')} no picture, first {strangers[0]}; add "
+            "the picture, remove the file, or give the pictures' folder with --images DIR"
         )
 
 
@@ -317,15 +317,15 @@ class YoloDetections(DetectionFormat):
             one = lookup.dataset.pictures[at]
             if not one.width:
                 raise SourceError(
-                    f"{one.name}: its size is unknown, and rows of {file} are relative to it; add "
-                    "the picture"
+                    f"{one.name}: its size is unknown, but rows of {file} are relative to "
+                    "it; add the picture"
                 )
             for line, text in read_lines(file):
                 values = numbers(file, line, text.split(), 5)
                 if len(values) == 5:
                     raise SourceError(
-                        f"{file}:{line}: five numbers are a label, not a detection, which has a "
-                        "score; write them with --save yolo --save-conf"
+                        f"{file}:{line}: five numbers are a label; a detection also has a "
+                        "score: write it with --save yolo --save-conf"
                     )
                 class_id = _class(file, line, values[0], names)
                 box = _xyxy(file, line, values[1:5], (one.width, one.height))

@@ -144,7 +144,7 @@ def configs_of_rows(
     """
     for flag, names in (("--engine", engines), ("--tiles", tiles)):
         if len(set(names)) != len(names):
-            raise UsageError(f"{flag} {','.join(names)}: names one twice; name each once")
+            raise UsageError(f"{flag} {','.join(names)}: lists one twice; give each once")
     for text in tiles:
         Tiling.parse(text)
     folder, made = config.output.run_dir, []
@@ -192,7 +192,7 @@ def open_labels(options: EvalOptions) -> tuple[Dataset, ClassMap | None]:
         dataset.pictures = [one for one in dataset.pictures if one.subset == options.subset]
         if not dataset.pictures:
             raise UsageError(
-                f"--subset {options.subset}: no picture is of it; {options.dataset} has "
+                f"--subset {options.subset}: no picture is in it; {options.dataset} has "
                 f"{', '.join(known) or 'no subsets'}"
             )
     return dataset, mapping
@@ -201,7 +201,7 @@ def open_labels(options: EvalOptions) -> tuple[Dataset, ClassMap | None]:
 def refuse_window(config: Config) -> None:
     """Raises UsageError for --start and --duration: what they leave out would count as missed."""
     if config.input.start is not None or config.input.duration is not None:
-        raise UsageError("--start and --duration do not go with labels; use --frames, --stride")
+        raise UsageError("--start and --duration do not work with labels; use --frames, --stride")
 
 
 def keep_reached(dataset: Dataset, stride: int, frames: int | None) -> None:
@@ -214,7 +214,7 @@ def keep_reached(dataset: Dataset, stride: int, frames: int | None) -> None:
         if one.frame is not None and one.frame % stride == 0 and one.frame < end
     ]
     if not dataset.pictures:
-        raise UsageError("--frames and --stride leave no labelled frame of the video; change them")
+        raise UsageError("--frames and --stride select no labelled frame of the video; change them")
 
 
 def _add_differences(results: Sequence[Result]) -> list[Result]:
@@ -251,11 +251,11 @@ def _exit(results: Sequence[Result], runs: Sequence[RunResult], least: float | N
     """An interruption counts first, then a failed gate, then a damaged input."""
     for row in results:
         if isinstance(row, InterruptedResult):
-            return replace(row.exit, reason=f"{row.exit.reason}; nothing is scored")
+            return replace(row.exit, reason=f"{row.exit.reason}; nothing was scored")
     for row in results:
         if isinstance(row, EngineResult | FileResult) and _is_below(row.ap50, least):
             who = row.engine if isinstance(row, EngineResult) else row.detections
-            reached = "there is none" if row.ap50 is None else f"it is {row.ap50:.4f}"
+            reached = "there is no AP50" if row.ap50 is None else f"AP50 is {row.ap50:.4f}"
             return Exit(
                 code=EXIT_GATE,
                 reason=f"gate failed: AP50 must be at least {least}, but {reached} ({who})",

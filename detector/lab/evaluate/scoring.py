@@ -54,7 +54,7 @@ def refuse_untracked(dataset: Dataset) -> None:
     sequences = sorted({one.subset for one in dataset.pictures})
     if dataset.pictures and dataset.pictures[0].track_ids is None:
         raise UsageError(
-            f"--track: labels of {dataset.format} have no tracks; those of MOTChallenge (mot) do"
+            f"--track: labels of {dataset.format} have no tracks; use MOTChallenge labels (mot)"
         )
     if len(sequences) > 1:
         raise UsageError(
@@ -95,8 +95,8 @@ def refuse_unlabelled(dataset: Dataset, bound: Bound) -> None:
             return
     raise SourceError(
         f"{dataset.path}: no box of {', '.join(bound.targets)} in its "
-        f"{counted(len(dataset.pictures), 'picture')}, so there is nothing to score; check labels "
-        "and mapping"
+        f"{counted(len(dataset.pictures), 'picture')}, so nothing can be scored; check the "
+        "labels and the mapping"
     )
 
 
@@ -118,7 +118,7 @@ def score_file(
     notes = [*bound.notes, *stored.notes]
     if bound.merges:
         notes.append(
-            "the classes of this file were mapped after NMS; run the model to map them before NMS"
+            "the classes of this file are mapped after NMS; run the model to map them before NMS"
         )
     name = f"{Path(path).stem}-scored"
     session = Session.create(config.output.run_dir, name, or_temporary=True)

@@ -142,8 +142,8 @@ class Study:
             if missing:
                 raise SourceError(
                     f"{dataset.path}: {len(missing)} of its frames are not in "
-                    f"{dataset.video or 'the pictures'}, first {missing[0].name}; is it the right "
-                    "video? name it with --images"
+                    f"{dataset.video or 'the pictures'}, first {missing[0].name}; if it is "
+                    "the wrong video, give the right one with --images"
                 )
 
     def notes(self) -> list[str]:
@@ -178,7 +178,7 @@ def find_size_mismatch(one: LabelledPicture, width: int, height: int) -> str | N
     """A sentence where the picture's size (pixels) is not the size that its labels state."""
     far = abs(one.width - width) > TOLERANCE or abs(one.height - height) > TOLERANCE
     if one.width and far:
-        return f"{one.name} is {width}x{height}, the labels say {one.width}x{one.height}"
+        return f"{one.name} is {width}x{height}, but the labels say {one.width}x{one.height}"
     return None
 
 
@@ -187,6 +187,6 @@ def note_size_mismatches(mismatches: Sequence[str]) -> list[str]:
     if not mismatches:
         return []
     return [
-        f"{counted(len(mismatches), 'picture', 'has')} another size than the labels say, first: "
-        f"{mismatches[0]}"
+        f"{counted(len(mismatches), 'picture', 'has')} a different size from the labels, "
+        f"first: {mismatches[0]}"
     ]

@@ -99,8 +99,8 @@ def profile(
     """
     wanted = choose_passes(only, more)
     if config.output.only_detections:
-        raise UsageError("--only-detections: profile shows frames of the whole video; leave it out")
-    sources.refuse_pipe(source, "each pass reads the source anew")
+        raise UsageError("--only-detections: profile needs every frame of the video; omit it")
+    sources.refuse_pipe(source, "each pass reads the source again")
     opened: list[LoadedModel] = []
     recorder = None
     if "moments" in wanted:

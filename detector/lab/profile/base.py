@@ -128,10 +128,10 @@ class Occasion:
         for name in set(PINNED) & {*differing} - {*varies.fields}:
             found = next(getattr(one, name) for one in self.seen if name in run.differs_in(one))
             raise NotHereError(
-                f"it ran with {name} {found} where the run had {getattr(run, name)}: "
-                "its figures are not of this run"
+                f"it ran with {name} {found}, but the run used {getattr(run, name)}: its "
+                "figures do not apply to this run"
             )
-        said = [f"{what}, as the run" if self.seen else f"{what}, the run itself"]
+        said = [f"{what}, like the run" if self.seen else f"{what}, the run itself"]
         said += [varies.words] if varies.words and self.seen else []
         said += [
             f"but with {name} {getattr(one, name)}"

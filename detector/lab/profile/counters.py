@@ -56,7 +56,7 @@ def _count(perf: str, command: list[str], report: Path) -> dict[str, float]:
         )
     except subprocess.TimeoutExpired:
         raise NotHereError(
-            f"the run under perf stat took more than {TIMEOUT_S} s; take fewer --frames"
+            f"the run under perf stat took more than {TIMEOUT_S} s; use fewer --frames"
         ) from None
     if done.returncode not in (EXIT_DONE, EXIT_DAMAGED) or not report.is_file():
         said = (
@@ -111,7 +111,7 @@ def read_perf(text: str) -> dict[str, float]:
 
 def refuse_no_cycles(counts: dict[str, float]) -> None:
     if not counts.get("cycles"):
-        raise NotHereError("this machine hands out no cycle counter (virtual machines rarely do)")
+        raise NotHereError("this machine provides no cycle counter (virtual machines rarely do)")
 
 
 def compute_rates(counts: dict[str, float], frames: int, slowdown: float) -> CountersFacts:
@@ -124,9 +124,9 @@ def compute_rates(counts: dict[str, float], frames: int, slowdown: float) -> Cou
         ipc=instructions / counts["cycles"] if instructions else None,
         cache_miss_rate=misses / references if misses is not None and references else None,
         instructions_per_frame=instructions / frames if instructions and frames else None,
-        includes="start-up and loading too",
+        includes="start-up and loading included",
         slowdown=slowdown,
     )
 
 
-PASS = Pass(order=110, what="one more run under perf stat", facts=CountersFacts, run=count_events)
+PASS = Pass(order=110, what="another run under perf stat", facts=CountersFacts, run=count_events)

@@ -17,8 +17,8 @@ def find_critical_path(occasion: Occasion) -> CriticalPathFacts:
 
 PASS = Pass(
     order=1,
-    what="the chain of calls behind the wall time",
+    what="the chain of calls that sets the wall time",
     facts=CriticalPathFacts,
     run=find_critical_path,
-    undisturbed="nothing is run again",
+    undisturbed="it uses the plain run",
 )

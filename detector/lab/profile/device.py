@@ -22,17 +22,14 @@ WAITS = re.compile(r"Synchronize\b")  # cudaEventSynchronize, cuStreamSynchroniz
 def watch_gpu(occasion: Occasion) -> DeviceFacts:
     machine, batches = open_with_batches(occasion)
     if machine.engine.device == "cpu":
-        raise NotHereError("the network ran on the CPU; there is no GPU whose time could be told")
+        raise NotHereError("the network ran on the CPU, not on a GPU")
     try:
         import torch
     except ImportError:
-        raise NotHereError(
-            "kernels are recorded by torch.profiler, and torch is not installed"
-        ) from None
+        raise NotHereError("torch.profiler records kernels, but torch is not installed") from None
     if not torch.cuda.is_available():
         raise NotHereError(
-            f"kernels are recorded by torch.profiler, and torch {torch.__version__} "
-            "has no CUDA here"
+            f"torch.profiler records kernels, but torch {torch.__version__} has no CUDA here"
         )
     profiler, plain, profiled = record_batches(machine, batches, BATCHES)
     kernels: list[Interval] = []
@@ -44,7 +41,7 @@ def watch_gpu(occasion: Occasion) -> DeviceFacts:
         where.append((event.time_range.start / 1e3, event.time_range.end / 1e3))
     if not kernels:
         raise NotHereError(
-            "torch.profiler saw no kernel (CUPTI may need the right to read counters)"
+            "torch.profiler recorded no kernels (CUPTI may need permission to read counters)"
         )
     return device_facts(
         kernels,

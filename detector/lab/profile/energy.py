@@ -124,7 +124,7 @@ def explain_absence(root: Path) -> str:
             f"no RAPL counters under {root} (virtual machines rarely have them) "
             "and no GPU that NVML reports"
         )
-    return f"{domains[0] / 'energy_uj'} may not be read; as root: chmod a+r {root}/*rapl*/energy_uj"
+    return f"{domains[0] / 'energy_uj'} cannot be read; as root: chmod a+r {root}/*rapl*/energy_uj"
 
 
 def open_gpu(device: str) -> Gpu | None:
@@ -175,5 +175,5 @@ def joules_between(before_uj: int, after_uj: int, range_uj: int) -> float:
 
 
 PASS = Pass(
-    order=90, what="two idle seconds, then one more run", facts=EnergyFacts, run=meter_energy
+    order=90, what="two idle seconds, then another run", facts=EnergyFacts, run=meter_energy
 )

@@ -35,7 +35,7 @@ ALONE = Varies((), "one request alone")
 RUNS, BUDGET_S = 100, 6.0  # of each kind; seconds for both kinds together
 FEW_ABOVE = 0.02  # of the layers that have a roof: so many may be above it by chance
 MORE = 3  # measurements of the peaks at most, where more are
-NO_GRAPH = "a plan holds no graph: MACs, FLOPs and bytes of its layers are not known"
+NO_GRAPH = "a TensorRT plan contains no graph: MACs, FLOPs and bytes of its layers are unknown"
 
 
 def measure_layers(occasion: Occasion) -> LayersFacts:
@@ -152,7 +152,7 @@ def _with_costs(
 
 PASS = Pass(
     order=40,
-    what="every layer, by the engine's own profiler, beside the peaks",
+    what="every layer, timed by the engine's profiler",
     facts=LayersFacts,
     run=measure_layers,
     varies=ALONE,

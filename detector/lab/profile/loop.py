@@ -23,7 +23,7 @@ def measure_instruments(occasion: Occasion) -> LoopFacts:
         off_ms=off,
         on_ms=on,
         instruments=cost,
-        warning=f"the instruments cost {cost.median:.1%} of a frame's time" if costly else None,
+        warning=f"the instruments take {cost.median:.1%} of a frame's time" if costly else None,
         slowdown=1 + cost.median,
     )
 
@@ -34,7 +34,7 @@ def _frame_ms(session: SavedSession) -> float:
 
 PASS = Pass(
     order=0,
-    what=f"what the instruments cost: {2 * ROUNDS} more runs",
+    what=f"the overhead of the instruments: {2 * ROUNDS} more runs",
     facts=LoopFacts,
     run=measure_instruments,
 )

@@ -65,7 +65,7 @@ def fit_growth(
     """MB per 1000 frames, by least squares over the second half of the frames; or the reason why
     there is no slope. ``done`` [F]: when each frame was done."""
     if len(done) < 100:
-        return None, f"{counted(len(done), 'frame', 'is')} too few: 100 are needed"
+        return None, f"{counted(len(done), 'frame', 'is')} too few, 100 are needed"
     settled = done[int(len(done) * SETTLED)]
     inside = (times >= settled) & (times <= done[-1])
     if inside.sum() < 5:
@@ -133,4 +133,4 @@ def gpu_memory(watch: Sampler[GpuBytes | None], missing: str | None) -> GpuMemor
     )
 
 
-PASS = Pass(order=80, what="one more run, its memory sampled", facts=MemoryFacts, run=sample_memory)
+PASS = Pass(order=80, what="another run, its memory sampled", facts=MemoryFacts, run=sample_memory)

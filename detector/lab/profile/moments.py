@@ -16,9 +16,9 @@ from detector.lab.why import find_key_frames
 
 def tell_moments(occasion: Occasion) -> MomentsFacts:
     if occasion.recorder is None or not occasion.recorder.frames:
-        raise NotHereError("nothing listened to the plain run, or it wrote no frame")
+        raise NotHereError("the plain run was not recorded, or wrote no frame")
     if not os.path.exists("/proc/self/schedstat"):
-        raise NotHereError("the system does not tell the times of threads (/proc/self/schedstat)")
+        raise NotHereError("this system does not report thread times (/proc/self/schedstat)")
     document = occasion.plain.document
     found = occasion.recorder.facts(document.seconds["run"], document.sync)
     with suppress(UsageError):
@@ -28,7 +28,7 @@ def tell_moments(occasion: Occasion) -> MomentsFacts:
 
 PASS = Pass(
     order=1,
-    what="what the computer did at each frame",
+    what="the computer's state at each frame",
     facts=MomentsFacts,
     run=tell_moments,
     on_request="--moments",

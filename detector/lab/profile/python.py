@@ -102,7 +102,7 @@ def _call_tree(occasion: Occasion) -> str | None:
 
 PASS = Pass(
     order=70,
-    what="a plain loop under cProfile, and under pyinstrument",
+    what="a plain loop under cProfile and under pyinstrument",
     facts=PythonFacts,
     run=profile_python,
     varies=Varies(("sync",), "in one plain loop"),

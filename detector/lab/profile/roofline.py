@@ -18,8 +18,8 @@ def place_on_roofline(occasion: Occasion) -> RooflineFacts:
     peaks = layers.peaks or sheet
     if peaks is None:
         raise NotHereError(
-            f"peaks are measured on the CPU, and the network ran on {layers.device}; --peak and "
-            "--bandwidth take them from a data sheet"
+            f"peaks are measured on the CPU, but the network ran on {layers.device}; give "
+            "its data sheet's with --peak and --bandwidth"
         )
     facts = place_model(layers.rows, peaks, layers.forward_ms, layers.batch)
     return replace(
@@ -39,15 +39,15 @@ def _layers_of(occasion: Occasion) -> LayersFacts:
     if record.ran is not None:
         occasion.seen += record.ran.measured or [record.ran.execution]
     if not isinstance(record.facts, LayersFacts):
-        raise NotHereError(f"it is made of the layers: {record.reason}")
+        raise NotHereError(f"it needs the layers pass: {record.reason}")
     return record.facts
 
 
 PASS = Pass(
     order=41,
-    what="the whole model against the peaks of this computer",
+    what="the whole model compared with the peaks of this computer",
     facts=RooflineFacts,
     run=place_on_roofline,
-    undisturbed="it is made of the layers",
+    undisturbed="it uses the layers pass",
     varies=ALONE,
 )

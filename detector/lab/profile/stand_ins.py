@@ -30,19 +30,19 @@ KEPT = 48  # pictures, and what each stage made of them
 KEPT_BYTES = 512 << 20
 
 HOW = {
-    READ: "pictures decoded before, in turn; copying one remains where boxes are drawn into it",
-    PREPROCESS: "network inputs made before, in turn; copying one remains",
-    INFER: "outputs computed before, in turn",
-    HEAD: "candidates decoded before, in turn",
-    NMS: "detections selected before, in turn",
-    ANNOTATE: "nothing is drawn: outputs get the plain picture",
-    WRITE: "no output is opened, written or closed; what is drawn is thrown away",
+    READ: "pre-decoded pictures in rotation; each is still copied if boxes are drawn into it",
+    PREPROCESS: "prepared network inputs in rotation; each is still copied",
+    INFER: "precomputed outputs in rotation",
+    HEAD: "pre-decoded candidates in rotation",
+    NMS: "preselected detections in rotation",
+    ANNOTATE: "nothing is drawn; outputs get the plain picture",
+    WRITE: "no output is opened, written or closed; drawn pictures are discarded",
 }
 
 
 def what_replaces(stage: str) -> str:
     """What takes a stage's place, in words."""
-    return HOW.get(stage, "the detections that it gave before, in turn")
+    return HOW.get(stage, "its earlier detections in rotation")
 
 
 @dataclass(slots=True)
@@ -95,8 +95,8 @@ def why_none(parts: Parts, stage: str) -> str | None:
     if parts.source.info.kind != "pictures":
         return None
     return {
-        READ: "outputs are named by their pictures, none of which may come twice",
-        PREPROCESS: "pictures of several sizes lie in the network's input in several ways",
+        READ: "outputs are named after their pictures, so no picture can be repeated",
+        PREPROCESS: "pictures of different sizes are placed differently in the network's input",
     }.get(stage)
 
 

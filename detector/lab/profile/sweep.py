@@ -27,7 +27,7 @@ def sweep_batches(occasion: Occasion) -> SweepFacts:
     engine = occasion.plain.document.engine
     config = occasion.config
     if engines.only_engine(config.network.model) is not None:
-        raise NotHereError("a plan has the batch and the precision that it was built with")
+        raise NotHereError("a TensorRT plan has a fixed batch and precision")
     frames = min(FRAMES, occasion.frames)
     plain = replace(
         config,
@@ -87,7 +87,7 @@ PASS = Pass(
     what="batches 1 to 8 in every precision",
     facts=SweepFacts,
     run=sweep_batches,
-    undisturbed="its runs are without a profiler",
-    varies=Varies(("batch", "precision"), "also in other batches and precisions"),
+    undisturbed="its runs use no profiler",
+    varies=Varies(("batch", "precision"), "also with other batches and precisions"),
     on_request="--sweep",  # takes minutes where a precision is slow: fp16 on most CPUs
 )

@@ -28,7 +28,7 @@ TRACE = "passes/torch_trace.json.gz"
 def profile_operators(occasion: Occasion) -> TorchFacts:
     used = occasion.plain.document.engine
     if used != "torch":
-        raise NotHereError(f"the network ran on {used}; torch's profiler sees --engine torch")
+        raise NotHereError(f"the network ran on {used}; torch's profiler needs --engine torch")
     machine, batches = open_with_batches(occasion)
     from torch.profiler import ProfilerActivity
 
@@ -55,7 +55,7 @@ def profile_operators(occasion: Occasion) -> TorchFacts:
     by_shape = operator_rows(profiler.key_averages(group_by_input_shape=True), frames)
     said = (
         explain_operators(sum(row.self_ms for row in by_name), pass_ms / batch),
-        "the run launched CUDA graphs, in which no operator shows: here each ran by itself"
+        "the run launched CUDA graphs, which hide operators; here each operator ran separately"
         if in_graphs
         else None,
     )
@@ -136,13 +136,13 @@ def explain_operators(self_ms: float, pass_ms: float) -> str | None:
     if abs(off) <= ALIKE:
         return None
     why = (
-        "Python between the operators and the profiler itself took the rest"
+        "Python code between the operators and the profiler itself took the rest"
         if off < 0
-        else "operators ran side by side, in several threads"
+        else "operators ran in parallel threads"
     )
     return (
-        f"the operators' own times on the CPU add up to {self_ms:.3f} ms a frame, {off:+.1%} off "
-        f"the {pass_ms:.3f} ms of a pass under the profiler: {why}"
+        f"the operators' self times on the CPU add up to {self_ms:.3f} ms a frame, "
+        f"{off:+.1%} off the {pass_ms:.3f} ms of a profiled pass: {why}"
     )
 
 

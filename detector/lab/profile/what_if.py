@@ -83,7 +83,7 @@ def measure_changes(occasion: Occasion) -> WhatIfFacts:
     if not document.frames.written:
         raise NotHereError("the run wrote no frame")
     if document.streams is not UNSET:
-        raise NotHereError("cameras set the pace themselves, whatever a stage costs")
+        raise NotHereError("cameras set the pace, whatever a stage costs")
     not_measured = _list_small(occasion)
     outputs = document.each[0].outputs
     tried = _list_changes(occasion.config, document.stages, not_measured, outputs)
@@ -161,9 +161,9 @@ def _list_small(occasion: Occasion) -> dict[str, str]:
     document, small = occasion.plain.document, {}
     for stage, figures in document.stages.items():
         if not figures.calls:
-            small[f"{stage} free"] = "it did not run"
+            small[f"{stage} free"] = "this stage did not run"
         elif (share := stage_share(document, stage)) < LEAST:
-            small[f"{stage} free"] = f"it takes {share:.1%} of a frame's time: runs differ by more"
+            small[f"{stage} free"] = f"it takes {share:.1%} of a frame's time; runs vary by more"
     return small
 
 
@@ -191,7 +191,7 @@ def _list_changes(
             "overlap on" if sync else "overlap off",
             None,
             replace(config, loop=replace(config.loop, sync=not sync)),
-            "the overlapped loop" if sync else "one plain loop, with the same threads a request",
+            "the overlapped loop" if sync else "one plain loop with the same threads",
         ),
         Tried(
             f"batch {batch}",
@@ -312,12 +312,12 @@ def _abort(sinks: list[Sink]) -> None:
 
 PASS = Pass(
     order=2,
-    what="stages replaced by stand-ins, in turns with the run",
+    what="runs with a stage replaced by a stand-in",
     facts=WhatIfFacts,
     run=measure_changes,
-    undisturbed="its runs are without a profiler",
+    undisturbed="its runs use no profiler",
     varies=Varies(
         ("sync", "batch"),
-        "also with stages replaced, without video, in the other loop and in larger batches",
+        "also with stages replaced, without video, with the other loop and with larger batches",
     ),
 )

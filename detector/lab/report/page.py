@@ -19,9 +19,9 @@ from detector.lab.session.read import SavedSession
 FILES = Path(__file__).parent / "html/page"
 AGES = How(  # of the cameras, which a wing shows
     "ages",
-    "age of a picture",
-    "From its arrival to its detections (the end of nms), and to each output. By the camera's "
-    "clock: from the moment that the camera states (RTCP).",
+    "age of a frame",
+    "Time from a frame's arrival to its detections (the end of nms) and to each output. By "
+    "the camera's clock: from the capture time that the camera reports (RTCP).",
     "Policies and frame age",
     "docs/live.md",
 )
@@ -47,10 +47,9 @@ def html_page(title: str, body: str) -> bytes:
     style = (FILES / "style.css").read_text(encoding="utf-8")
     script = (FILES / "script.js").read_text(encoding="utf-8")
     whole = (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<link rel="icon" href="data:,"><style>{style}</style></head>'
-        f"<body><h1>{title}</h1>{body}<script>{script}</script></body></html>\n"
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title><meta '
+        'name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" '
+        f'href="data:,"><style>{style}</style></head><body><h1>{title}</h1>{body}<script>{script}</script></body></html>\n'
     )
     return printable_page(whole).encode()
 
@@ -90,4 +89,4 @@ def _how() -> str:
         f"<cite>documentation, {Path(one.file).stem}: {escape(one.heading)}</cite></dd>"
         for one in list_hows()
     )
-    return section("how", "How each number was taken", f"<dl>{rows}</dl>")
+    return section("how", "How each number is measured", f"<dl>{rows}</dl>")

@@ -66,7 +66,7 @@ class Part:
                 return ""
             inside = self.page(session, record.facts)
             if inside and record.ran is not None:  # sessions of earlier versions do not say
-                ran = f"Measured on {record.ran.text}."
+                ran = f"Measured with {record.ran.text}."
                 inside = text(ran).replace("<p>", '<p class="note">', 1) + inside
         title = self.title if isinstance(self.title, str) else self.title(session)
         how = self.how.name if self.how else ""

@@ -91,7 +91,7 @@ def confusion(title: str, matrix: ConfusionMatrix) -> str:
     cell = max(12, min(70, SIDE // len(names)))
     left, top = 130, 130
     parts = [
-        _text(10, 20, f"{title}: what was taken for what", "start", 14),
+        _text(10, 20, f"{title}: confusion matrix", "start", 14),
         _text(
             10,
             38,
@@ -123,12 +123,12 @@ def confusion(title: str, matrix: ConfusionMatrix) -> str:
                 parts.append(_text(x + cell / 2, y + cell / 2 + 4, str(count), colour=colour))
     side = cell * len(names)
     said = [
-        "A cell's shade is its share of its row, 0 to 1: of all boxes",
-        "labelled so; in the last row, of all that was detected",
-        "where nothing is labelled.",
+        "The shade of a cell is its share of its row, 0 to 1: of all boxes",
+        "with that label; in the last row, of all detections",
+        "that match no label.",
     ]
     if len(names) <= FEW + 1:
-        said.append("The numbers are counts, not normalised.")
+        said.append("The numbers are counts, not normalized.")
     parts += [
         _text(10, top + side + 20 + 18 * line, text, "start") for line, text in enumerate(said)
     ]

@@ -80,7 +80,7 @@ COLUMNS = (
     *_rates("inference", 2),
     *_rates("end_to_end", 1),
     Column(
-        "share_of_roof", "of roof", ".1%", value=lambda row: row.roof and row.roof.share, out=10
+        "share_of_roof", "of roofline", ".1%", value=lambda row: row.roof and row.roof.share, out=10
     ),
     Column("bound", value=lambda row: row.roof and row.roof.bound, out=8),
     Column(
@@ -101,8 +101,8 @@ OPTIONAL = (
 def side_by_side(document: Comparison) -> Table:
     """All rows, without the columns that none of them fills."""
     caption = (
-        f"median, lowest and highest of {counted(document.rounds, 'round')}, in turn; size: of the "
-        "graph that the engine was given; p50, p90: of one call of the network, with a whole "
+        f"median, lowest and highest of {counted(document.rounds, 'round')}, alternating; "
+        "size: the graph that the engine received; p50, p90: one network call with a whole "
         f"batch, over all rounds ({_calls(document)}); agreement: with {document.reference}"
     )
     made = Table("models", COLUMNS, document.rows, caption=caption)
@@ -147,7 +147,7 @@ def check_tables(paths: Sequence[str]) -> None:
     """Raises UsageError for a suffix that no writer has, before minutes of measuring."""
     for path in paths:
         if Path(path).suffix.lower() not in WRITERS:
-            raise UsageError(f"--table {path}: give a file that ends with {', '.join(WRITERS)}")
+            raise UsageError(f"--table {path}: the file name must end with {', '.join(WRITERS)}")
 
 
 def write_tables(document: Comparison, paths: Iterable[str]) -> Iterator[Path]:

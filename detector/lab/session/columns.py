@@ -56,10 +56,10 @@ def read_columns(path: Path, sources: int) -> Columns:
     except UsageError:
         raise
     except Exception as error:  # zipfile lets through whatever its parsing of damaged bytes raises
-        raise _damage_error(path, " ".join(str(error).split())[:120] or "no archive") from error
+        raise _damage_error(path, " ".join(str(error).split())[:120] or "not an archive") from error
     lengths = {len(columns[name]) for name in (*NUMBERS, *there)}
     if len(lengths) != 1:
-        raise UsageError(f"{path}: damaged: its columns have {sorted(lengths)} rows")
+        raise UsageError(f"{path}: damaged: its columns differ in length: {sorted(lengths)} rows")
     for name in set(TOLD) - set(there):
         columns[name] = np.full(len(columns["index"]), NOT_KNOWN)
     for name, wrong in _impossible(columns, sources):
@@ -83,11 +83,11 @@ def _check_sizes(archive: zipfile.ZipFile, path: Path) -> None:
     members += [one for one in archive.infolist() if one.filename in _TOLD_FILES]
     for member in members:
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise _damage_error(path, f"{member.filename} is packed in a way that no run packs it")
+            raise _damage_error(path, f"{member.filename} has an unknown compression")
     whole, packed = sum(one.file_size for one in members), path.stat().st_size
     if whole > MOST_BYTES or whole > max(SMALL_BYTES, SHRINKS * packed):
         raise _damage_error(
-            path, f"its {packed} bytes claim to hold {whole}, and no run writes that"
+            path, f"its {packed} bytes claim to expand to {whole}, which no run writes"
         )
 
 
@@ -109,7 +109,7 @@ def _read_array(archive: zipfile.ZipFile, name: str, path: Path) -> NDArray[Any]
     values = np.frombuffer(data, kind, shape[0], start)
     values = values if kind.isnative else values.astype(kind.newbyteorder("="))
     if kind.kind == "U" and not _are_letters(values.view(np.uint32)):
-        raise _damage_error(path, f"column {name!r} holds numbers that are no letters")
+        raise _damage_error(path, f"column {name!r} holds numbers that are not letters")
     return values
 
 
@@ -129,7 +129,7 @@ def _read_header(data: bytes, name: str, path: Path) -> tuple[int, tuple[int, ..
         }[version]
         shape, _, kind = read(file, max_header_size=1000)
     except Exception as error:  # the header is a Python expression, and anything can be in it
-        raise _damage_error(path, f"column {name!r} has no header of an array") from error
+        raise _damage_error(path, f"column {name!r} has no array header") from error
     return file.tell(), shape, kind
 
 
@@ -146,7 +146,7 @@ def _odd_names(columns: Columns) -> Iterator[tuple[str, str]]:
     for name in NAMES:
         names = columns[name].tolist()
         if len(set(names)) != len(names) or len(names) > MOST_NAMES:
-            yield name, "names that are not told apart"
+            yield name, "duplicate names"
         if max(map(len, names), default=0) > LONGEST_NAME:
             yield name, f"a name of more than {LONGEST_NAME} letters"
     if tuple(columns["kind_names"].tolist()) != KINDS:
@@ -159,32 +159,32 @@ def _odd_codes(columns: Columns, sources: int) -> Iterator[tuple[str, str]]:
         if name == "stage":  # what lies between spans has no stage
             codes = codes[columns["kind"] != KINDS.index(OTHER)]
         if len(codes) and not 0 <= codes.min() <= codes.max() < known:
-            yield name, f"a code that is none of the {known} of {name}_names"
+            yield name, f"a code outside the {known} of {name}_names"
     if columns["stage"].min() < -1 or columns["stage"].max() >= len(columns["stage_names"]):
-        yield "stage", "a code that is none of stage_names"
+        yield "stage", "a code outside stage_names"
     if not 0 <= columns["source"].min() <= columns["source"].max() < sources:
         yield "source", f"the run has {sources}, counted from 0"
     if not -1 <= columns["index"].min() <= columns["index"].max() < LATEST_NS:
-        yield "index", "a number that no frame has"
+        yield "index", "an invalid frame number"
 
 
 def _odd_times(columns: Columns) -> Iterator[tuple[str, str]]:
     for name in ("start_ns", "end_ns"):
         if not -LATEST_NS < columns[name].min() <= columns[name].max() < LATEST_NS:
-            yield name, "a time that no clock tells"
+            yield name, "an invalid time"
         columns[name] = columns[name].astype(np.int64, copy=False)
     if (columns["end_ns"] < columns["start_ns"]).any():
         yield "end_ns", "a span that ends before it starts"
     for name in TOLD:
         if not NOT_KNOWN <= columns[name].min() <= columns[name].max() < LATEST_NS:
-            yield name, "a time that no clock tells"
+            yield name, "an invalid time"
 
 
 def _odd_frames(columns: Columns) -> Iterator[tuple[str, str]]:
     """A frame that is done before it is read: its rows are not where the run put them."""
     frames = when_frames_were(columns)
     for frame in frames[frames[:, 3] < frames[:, 2], 1][:1].tolist():
-        yield "index", f"frame {frame} is done before it is read"
+        yield "index", f"frame {frame} ends before it is read"
 
 
 def when_frames_were(columns: Columns) -> NDArray[np.int64]:

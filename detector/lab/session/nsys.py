@@ -149,8 +149,8 @@ def _exported(report: Path) -> Iterator[Path]:
     by_hand = f"nsys export --type sqlite {report}"
     if nsys is None:
         raise UsageError(
-            f"{report}: nsys, which reads it, is not on the PATH; where it is, type {by_hand} and "
-            "give the .sqlite file"
+            f"{report}: needs nsys, which is not on the PATH; where it is installed, run "
+            f"{by_hand} and give the .sqlite file"
         )
     with tempfile.TemporaryDirectory() as folder:
         export = Path(folder, report.stem + ".sqlite")
@@ -161,7 +161,7 @@ def _exported(report: Path) -> Iterator[Path]:
         if run.returncode or not export.is_file():
             said = (run.stderr + b"\n" + run.stdout).decode(errors="replace").split("\n")
             why = next((line.strip() for line in said if line.strip()), f"exit {run.returncode}")
-            raise UsageError(f"{report}: nsys cannot export it ({why}); try: {by_hand}")
+            raise UsageError(f"{report}: nsys failed to export it ({why}); try: {by_hand}")
         yield export
 
 
@@ -183,8 +183,8 @@ def _read_export(path: str | Path) -> list[Recorded]:
                 "that is too long: record a shorter one"
             ) from error
         raise UsageError(
-            f"{path}: no SQLite export of nsys ({' '.join(str(error).split())}); make it with: "
-            "nsys export --type sqlite RUN.nsys-rep"
+            f"{path}: not an SQLite export of nsys ({' '.join(str(error).split())}); make it "
+            "with: nsys export --type sqlite RUN.nsys-rep"
         ) from error
 
 

@@ -467,8 +467,8 @@ is no pass: it runs what the run did not."""
 # passes/NAME.json: the facts, and how the pass went
 
 PREDICTED = (
-    "an earlier version predicted here, and this one measures: profile the source again, or read "
-    "the session with the version that wrote it"
+    "an earlier version predicted these figures and this one measures them: profile the "
+    "source again, or read the session with the version that wrote it"
 )
 
 

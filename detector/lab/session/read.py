@@ -59,10 +59,10 @@ def read_picture(folder: Path, name: str) -> bytes:
     path = folder / name
     inside = Path(os.path.realpath(folder))
     if "\0" in name or not Path(os.path.realpath(path)).is_relative_to(inside):
-        raise UsageError(f"{folder}: {name[:80]!r} is no file of this session")
+        raise UsageError(f"{folder}: {name[:80]!r} is not a file of this session")
     data = read_file(path, MOST_PICTURE_BYTES)
     if not data.startswith(b"\xff\xd8"):
-        raise UsageError(f"{path}: damaged: it is no JPEG")
+        raise UsageError(f"{path}: damaged: not a JPEG")
     return data
 
 
@@ -96,16 +96,16 @@ def _contradictions(document: SessionDocument) -> Iterator[str]:
 def _odd_stages(document: SessionDocument) -> Iterator[str]:
     for name, stage in document.stages.items():
         if not NAME.fullmatch(name):
-            yield f"'stages' holds {name[:40]!r}, which is no stage"
+            yield f"'stages' holds {name[:40]!r}, which is not a stage"
         for thread in stage.threads:
             if stage.calls and thread not in document.threads:
-                yield f"'threads' lacks {thread[:40]!r}, in which 'stages.{name}' ran"
+                yield f"'threads' lacks {thread[:40]!r}, which ran 'stages.{name}'"
 
 
 def _odd_threads(document: SessionDocument) -> Iterator[str]:
     for name, thread in document.threads.items():
         if not THREAD.fullmatch(name):
-            yield f"'threads' holds {name[:40]!r}, which is no thread of the loop"
+            yield f"'threads' holds {name[:40]!r}, which is not a thread of the loop"
         parts = thread.busy_s + thread.wait_input_s + thread.wait_output_s + thread.other_s
         if abs(parts - thread.wall_s) > ROUNDING_S * max(1.0, thread.wall_s):
             yield f"the times of 'threads.{name}' do not add up to its 'wall_s'"
@@ -114,7 +114,7 @@ def _odd_threads(document: SessionDocument) -> Iterator[str]:
 def _odd_counts(document: SessionDocument) -> Iterator[str]:
     frames = document.frames
     if frames.read != frames.written + frames.dropped:
-        yield "'frames.read' is not 'frames.written' and 'frames.dropped' together"
+        yield "'frames.read' is not the sum of 'frames.written' and 'frames.dropped'"
     for name in ("read", "written"):
         if sum(getattr(one.frames, name) for one in document.each) != getattr(frames, name):
             yield f"'frames.{name}' is not the sum of the sources'"
@@ -125,8 +125,8 @@ def _odd_counts(document: SessionDocument) -> Iterator[str]:
 def _disagreements(document: SessionDocument, spans: Columns) -> Iterator[str]:
     for name in spans["thread_names"].tolist():
         if len(spans["thread"]) and not THREAD.fullmatch(name):
-            yield f"thread_names holds {name[:40]!r}, which is no thread of the loop"
+            yield f"thread_names holds {name[:40]!r}, which is not a thread of the loop"
     recorded = int((spans["kind"] != KINDS.index(OTHER)).sum())
     kept = document.spans.kept
     if kept is not UNSET and kept != recorded:
-        yield f"'spans.kept' is {kept}, and there are {recorded}"
+        yield f"'spans.kept' is {kept}, but there are {recorded}"

@@ -61,12 +61,12 @@ def read_rows(folder: Path, most_bytes: int = MOST_BYTES) -> SessionRows:
             while line := file.readline(LONGEST_ROW):
                 read += len(line)
                 if read > most_bytes or len(rows.frames) >= MOST_ROWS:
-                    return SessionRows(rows.frames, f"{ROWS} is larger than the page reads")
+                    return SessionRows(rows.frames, f"{ROWS} is too large for the report")
                 row = decode(line)
                 counts = Counter(one.name for one in row.detections)
                 rows.frames.append(FrameCounts(row.source, row.time_s, dict(counts)))
     except FileNotFoundError:
-        return SessionRows(left_out=f"the session holds no {ROWS}")
+        return SessionRows(left_out=f"the session contains no {ROWS}")
     except OSError as error:
         return SessionRows(rows.frames, f"{ROWS} cannot be read: {error.strerror}")
     except (UsageError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

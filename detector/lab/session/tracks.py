@@ -43,7 +43,7 @@ class TrackRow:
         except (binascii.Error, ValueError):
             data = b""
         if not data.startswith(b"\xff\xd8"):
-            raise UsageError(f"track {self.track}: damaged: its picture is no JPEG")
+            raise UsageError(f"track {self.track}: damaged: its picture is not a JPEG")
         return data
 
 

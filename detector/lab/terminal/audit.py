@@ -25,7 +25,7 @@ def print_audit(console: SafeConsole, document: AuditDocument) -> None:
         _print_rule(console, rule, list(found))
     for audited in document.audited:
         for line in audited.unread:
-            console.print(Text(f"not read: {audited.name}: {line} (--columns names it)"))
+            console.print(Text(f"not read: {audited.name}: {line} (use --columns to name it)"))
     counts = [counted(count, severity) for severity, count in document.counts.items() if count]
     what = f"{len(document.audited)} tables and runs, {document.rules} rules"
     console.print(Text(f"{what}: {', '.join(counts) or 'no finding'}", style="bold"))
@@ -41,7 +41,7 @@ def _print_rule(console: SafeConsole, rule: str, found: list[Finding]) -> None:
         where = ", ".join(one.where)
         _print_under(console, f"{where}: {one.evidence}{_rows(one)}" if where else one.evidence)
     if len(found) > SHOWN:
-        _print_under(console, f"and {len(found) - SHOWN} more (--json has all)")
+        _print_under(console, f"and {len(found) - SHOWN} more (--json prints all)")
     _print_under(console, f"-> {first.cure}", "dim")
 
 
@@ -75,7 +75,7 @@ def _explained(rule: Rule) -> Iterator[str]:
     yield f"{rule.severity} {rule.id}: {rule.what}"
     yield f"-> {rule.cure}"
     if rule.machine:
-        yield f"facts of the examples: {', '.join(f'{k}={v}' for k, v in rule.machine.items())}"
+        yield (f"machine of the examples: {', '.join(f'{k}={v}' for k, v in rule.machine.items())}")
     for title, text in (("fires on", rule.bad), ("silent on", rule.clean)):
         if text:
             yield f"{title}:"

@@ -17,7 +17,7 @@ from detector.lab.session.evaluation import Figure
 
 WORDS: dict[Metric, str] = {"inference": "inference FPS", "end_to_end": "end-to-end FPS"}
 FEW_CLASSES = 4  # up to so many have a column each
-MEANINGLESS = "random weights: boxes are meaningless, and so is the agreement"
+MEANINGLESS = "random weights: boxes and agreement are meaningless"
 
 
 def print_comparison(
@@ -35,15 +35,16 @@ def print_comparison(
     console.print(Text(_title(document), style="bold"))
     print_pieces(console, pieces)
     last = [f"warning: {warning}" for warning in document.warnings]
-    last += [_sentence(document, metric) for metric in METRICS if document.baseline]
-    for line in _decisions(document):
+    decisions = _decisions(document)
+    last += _winners(document, told=bool(decisions)) if document.baseline else []
+    for line in decisions:
         console.print(Text(line))
     for line in last:
         console.print(Text(line, style="bold"))
     if document.usual is not None:
-        console.print(Text(f"a run takes by itself: {document.usual}"))
+        console.print(Text(f"a plain run uses: {document.usual}"))
     if would_take is not None:
-        console.print(Text(f"auto would take: {would_take}"))
+        console.print(Text(f"auto would use: {would_take}"))
 
 
 def _title(document: Comparison) -> str:
@@ -55,9 +56,7 @@ def _title(document: Comparison) -> str:
         video = document.video
         parts.append(f"{video.path} ({video.width}x{video.height})")
     if document.frames:
-        parts.append(
-            f"{counted(document.rounds, 'round')} of {counted(document.frames, 'frame')}, in turn"
-        )
+        parts.append(f"{counted(document.rounds, 'round')} of {counted(document.frames, 'frame')}")
     return ", ".join(parts)
 
 
@@ -87,11 +86,11 @@ def _speeds(document: Comparison, bounds: bool) -> Table:
 VARIANT = (Column("engine"), Column("precision"), Column("batch", out=4))
 COSTS = (
     *VARIANT,
-    Column("executed", value=lambda row: _executed_text(row)),
+    Column("executed", value=lambda row: _executed_text(row), whole=True),
     Column("agreement.mean_iou", "mean IoU", ".3f", out=6),
     Column("agreement.mean_score_diff", "score diff", ".4f", out=2),
     Column("memory_mb", "peak", ".0f", "MB"),
-    Column("load_s", "load", ".2f", "s", out=5),
+    Column("load_s", "load", ".2f", "s", out=3),
     Column("build_s", "build", ".2f", "s", out=1),
 )
 
@@ -122,8 +121,8 @@ def _accuracies(document: Comparison, labels: ComparedLabels) -> Table:
         columns += map(_class_column, classes)
     caption = (
         f"against {labels.path}: {counted(labels.pictures, 'frame')}, "
-        f"{counted(labels.boxes, 'box')}; in a pass of its own, with scores from {labels.conf:g} "
-        f"and NMS IoU {labels.iou:g}"
+        f"{counted(labels.boxes, 'box')}; in a separate pass, with scores from "
+        f"{labels.conf:g} and NMS IoU {labels.iou:g}"
     )
     return Table("accuracies", columns, document.rows, caption=caption)
 
@@ -172,7 +171,7 @@ def _notes(document: Comparison) -> list[str]:
     several = len(document.rows)
     for note, names in seen.items():
         lines.append(
-            f"note: {note}" if len(names) == several else f"note, {', '.join(names)}: {note}"
+            f"note: {note}" if len(names) == several else f"note ({', '.join(names)}): {note}"
         )
     return lines if document.baseline else lines[1:]
 
@@ -188,52 +187,60 @@ def _decisions(document: Comparison) -> list[str]:
         for row in document.rows
         if (verdict := row.verdict.get(metric)) is not None
     ]
-    least = fewest_rounds(len({name for _, name, _ in told}), noise.share)
-    lines = [
-        f"{WORDS[metric]}: {name} {_decision(verdict, document.baseline, least)}"
-        for metric, name, verdict in told
-    ]
-    if not lines:
+    if not told:
         return []
+    names = list(dict.fromkeys(name for _, name, _ in told))
+    least, rounds = fewest_rounds(len(names), noise.share), counted(noise.rounds, "round")
+    few = list(dict.fromkeys(name for _, name, verdict in told if verdict.low is None))
+    which = "these rows" if few == names else f"{', '.join(few)} from {document.baseline}"
+    lines = [f"{rounds} cannot separate {which}; use --rounds {least} or more"] if few else []
+    lines += [
+        f"{WORDS[metric]}: {name} {_decision(verdict, document.baseline)}"
+        for metric, name, verdict in told
+        if verdict.low is not None
+    ]
     seen = [noise.smallest[metric] for metric in METRICS if noise.smallest.get(metric) is not None]
     floors = [noise.floor[metric] for metric in METRICS]
-    how = "the first row beside itself" if noise.measured else "of any two processes"
-    sees = f"; they show a difference of {max(seen):.1%} or more" if seen else ""  # type: ignore[type-var]
+    how = "from the first row, run twice" if noise.measured else "typical of two processes"
+    sees = f"; enough to detect a difference of {max(seen):.1%} or more" if seen else ""  # type: ignore[type-var]
     why = {
         "rounds": "",
-        "decided": ", all decided",
-        "most": ", the most that auto runs",
-        "time": ", when the time was used up",
+        "decided": ", every row decided",
+        "most": ", the maximum of --rounds auto",
+        "time": ", until the time was used up",
     }[noise.stopped]
-    lines.append(
-        f"noise floor {max(floors):.1%}, {how}; {counted(noise.rounds, 'round')}{why}{sees}"
-    )
+    lines.append(f"noise floor {max(floors):.1%}, {how}; {rounds}{why}{sees}")
     return lines
 
 
-def _decision(verdict: Verdict, baseline: str, least: int) -> str:
-    if verdict.low is None or verdict.high is None or verdict.largest is None:
-        return f"is not told from {baseline} by so few rounds; use --rounds {least} or more"
+def _decision(verdict: Verdict, baseline: str) -> str:
+    assert verdict.low is not None
+    assert verdict.high is not None
+    assert verdict.largest is not None
     between = f"[{verdict.low - 1:+.1%} .. {verdict.high - 1:+.1%}]"
     if verdict.outcome in ("faster", "slower"):
         return f"is {verdict.outcome} than {baseline} by {abs(verdict.ratio - 1):.1%} {between}"
     if verdict.outcome == "same":
         return f"has no difference larger than {verdict.largest:.1%} from {baseline}"
-    return f"is not told from {baseline}: no difference larger than {verdict.largest:.1%} {between}"
+    return f"may equal {baseline}: no difference larger than {verdict.largest:.1%} {between}"
+
+
+def _winners(document: Comparison, told: bool) -> list[str]:
+    """Which row is fastest, or why none is. ``told``: a line above says that rounds are too few."""
+    if all(document.fastest[metric] is None for metric in METRICS):
+        if document.comparable is False:
+            return ["no winner, because the rows are not comparable"]
+        if len([row for row in document.rows if row.error is None]) < 2:
+            return ["only one row ran, so there is nothing to compare"]
+        if document.rounds < ROUNDS_FOR_A_WINNER:
+            return [] if told else [f"too few rounds; use --rounds {ROUNDS_FOR_A_WINNER} or more"]
+    return [_sentence(document, metric) for metric in METRICS]
 
 
 def _sentence(document: Comparison, metric: Metric) -> str:
-    """Which row is fastest, or why none is."""
     name, what = document.fastest[metric], WORDS[metric]
     if name is None:
         near = document.contenders.get(metric, ())
-        if document.comparable is False:
-            return f"{what}: no winner, because the rows are not comparable"
-        if document.rounds < ROUNDS_FOR_A_WINNER:
-            rounds = counted(document.rounds, "round")
-            return f"{what}: no winner from {rounds}; use --rounds {ROUNDS_FOR_A_WINNER} or more"
-        if len([row for row in document.rows if row.error is None]) < 2:
-            return f"{what}: there is only one row, so there is nothing to compare"
         return f"{what}: no difference beyond the noise: {', '.join(near)}"
     row = next(row for row in document.rows if row.name == name)
     text = f"{what}: {name} is fastest"

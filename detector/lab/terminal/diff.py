@@ -18,7 +18,7 @@ CHANGES = (
     Column("ratio", form=".3f"),
     Column("interval", "95% interval", value=lambda one: f"{one.low:.3f} .. {one.high:.3f}"),
     Column("verdict", "", value=lambda one: _verdict(one)),
-    Column("smallest", "sees from", ".1%", out=3),
+    Column("smallest", "detects from", ".1%", out=3),
 )
 
 
@@ -51,9 +51,9 @@ def print_diff(
         return
     cores = counted(load.cores, "core")
     said = (
-        f"Other programs took {load.after:.1f} of {cores} in the second run, and {load.before:.1f} "
-        "in the first. So its times are theirs too, and say nothing about a change: compare CPU "
-        "times."
+        f"Other programs used {load.after:.1f} of {cores} during the second run and "
+        f"{load.before:.1f} during the first, so wall times do not show the effect of a "
+        "change. Compare CPU times."
     )
     times = Table(
         "diff", [one for one in CHANGES if one.key not in ("verdict", "smallest")], changes

@@ -45,7 +45,7 @@ FIGURES = (  # of one class
     Column("boxes", out=7),
     *PRECISION,
     Column("recall", form=".3f", out=4),
-    Column("recall_conf25", "at .25: recall", ".3f", out=8),
+    Column("recall_conf25", "recall at .25", ".3f", out=8),
     Column("precision_conf25", "precision", ".3f", out=9),
 )
 
@@ -105,9 +105,7 @@ def _means(results: list[Scored]) -> Table:
             }
             ratios = {name: _ratio(rates[name], getattr(first.fps, name)) for name in FPS}
             changes.append(len(rows))
-            rows.append(
-                {"engine": "  to the first", "precision": "", "tiles": "", **texts, **ratios}
-            )
+            rows.append({"engine": "  change", "precision": "", "tiles": "", **texts, **ratios})
     columns = (
         Column("engine"),
         Column("precision", out=9),
@@ -160,12 +158,11 @@ def _lines(document: Evaluation) -> list[str]:
     settings, results = document.settings, _scored_rows(document)
     lines = []
     if isinstance(settings, Thresholds):
-        way = "over all classes" if settings.agnostic else "within a class"
+        way = "across all classes" if settings.agnostic else "within a class"
         lines.append(
             f"settings: scores from {settings.conf:g}, NMS IoU {settings.iou:g} {way}, at most "
-            f"{settings.max_det} detections a frame, of which the best {settings.max_det_class} of "
-            "each class; each class of a box is a detection of its own; classes are mapped before "
-            "NMS"
+            f"{settings.max_det} detections per frame and the best {settings.max_det_class} per "
+            "class; each class of a box is a separate detection; classes are mapped before NMS"
         )
     notes = [*document.notes, *(note for row in results for note in row.notes)]
     lines += [f"note: {note}" for note in dict.fromkeys(notes)]

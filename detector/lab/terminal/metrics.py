@@ -19,8 +19,8 @@ ANSWERS = (
     ("nvprof --query-metrics, --query-events", "ncu --query-metrics; detect-video metrics"),
     (
         "nvprof --dependency-analysis (critical path)",
-        "no tool of NVIDIA's; detect-video profile --only critical_path, "
-        "or profile --nsys FILE.sqlite from a recording",
+        "no NVIDIA tool; detect-video profile --only critical_path, or profile --nsys "
+        "FILE.sqlite from a recording",
     ),
     ("nvprof --cpu-profiling on", "nsys profile --sample=cpu; detect-video profile --only python"),
     ("nvprof --unified-memory-profiling", "nsys profile --cuda-um-gpu-page-faults=true"),
@@ -43,17 +43,17 @@ def print_metrics(
         for title, rows in (("metric of nvprof", metrics), ("event of nvprof", events))
         if rows
     ]
-    asked = Column("asked", "what nvprof was asked", value=lambda one: one[0])
-    answer = Column("answer", "what answers it today", value=lambda one: one[1])
+    asked = Column("asked", "nvprof command", value=lambda one: one[0])
+    answer = Column("answer", "replacement today", value=lambda one: one[1])
     tables.append(Table("today", (asked, answer), ANSWERS))
     said = (
-        "Source: NVIDIA, Nsight Compute CLI, nvprof Transition Guide (compute capability 7.0 and "
-        "later). What has no counterpart there names the nearest, as this program sees it. A "
-        "metric is made of counters; an event is one counter of the hardware."
+        "Source: NVIDIA, Nsight Compute CLI, nvprof Transition Guide (compute capability "
+        "7.0 and later). For a metric without a counterpart, this program names the "
+        "nearest. A metric is computed from counters; an event is one hardware counter."
     )
     support = (
-        "nvprof does not support GPUs of compute capability 8.0 and later; "
-        "Volta is the last one that it supports fully."
+        "nvprof does not support GPUs of compute capability 8.0 and later; Volta is the "
+        "last architecture that it fully supports."
     )
     print_pieces(console, [*tables, said, support])
 

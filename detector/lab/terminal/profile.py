@@ -39,7 +39,7 @@ def print_profile(console: SafeConsole, session: SavedSession, *, short: bool = 
     lines = _what_ran(session)
     if short:
         lines = [
-            f"not shown: {', '.join(left)}; -v prints them, and the report has them",
+            f"not shown: {', '.join(left)}; use -v or see the report",
             *lines,
             f"session: {session.folder}",
         ]
@@ -55,7 +55,7 @@ def _what_ran(session: SavedSession) -> list[str]:
         ran = getattr(record, "ran", None)
         if record.available and ran is not None:
             by_text.setdefault(ran.text, []).append(name)
-    return [f"{', '.join(names)}: measured on {text}" for text, names in by_text.items()]
+    return [f"{', '.join(names)}: measured with {text}" for text, names in by_text.items()]
 
 
 def _lines(session: SavedSession) -> list[str]:
@@ -66,9 +66,9 @@ def _lines(session: SavedSession) -> list[str]:
         elif record.slowdown is not None and name != "loop":
             slower = record.slowdown > 1
             took = f"took {record.slowdown:.2f} times as long" if slower else "took no longer"
-            lines.append(f"{name}: the same work {took} under it")
+            lines.append(f"{name}: the run {took} under this pass")
         elif record.undisturbed is not None:
-            lines.append(f"{name}: disturbs nothing: {record.undisturbed}")
+            lines.append(f"{name}: no overhead: {record.undisturbed}")
     return [*lines, f"session: {session.folder}"]
 
 
@@ -100,10 +100,10 @@ def _runs_of(document: RecordingDocument) -> Iterator[Table | str]:
     for at, run in runs:
         if run.outside:
             which = f"{counted(run.ranges, 'range')} of process {run.process}"
-            lie = "lie outside of every run, as those of detector(picture) do"
+            lie = "are outside every run, like calls of detector(picture)"
             yield f"note: {which} {lie}: --nsys-run {at}"
     if cut:
-        yield f"note: the recording ended within {counted(cut, 'range')}, left out here"
+        yield f"note: the recording ended within {counted(cut, 'range')}, omitted here"
 
 
 def _dependency_table(document: RecordingDocument) -> Table:
@@ -112,7 +112,7 @@ def _dependency_table(document: RecordingDocument) -> Table:
     waiting = [row for row in document.dependency if not row.critical_path_s][:MOST_NAMES]
     rows, left = [*on_path, *waiting], len(document.dependency) - len(on_path) - len(waiting)
     more = _left_out(left, "row")
-    title = "dependency analysis of the whole run, as nvprof printed it"
+    title = "dependency analysis of the whole run, in nvprof's format"
     return Table("dependency", DEPENDENCY, rows, title, more)
 
 
@@ -122,7 +122,7 @@ def _call_tables(document: RecordingDocument) -> Iterator[Table]:
         rows = [row for row in document.calls if row.phase == phase]
         left = len(rows) - MOST_CALLS
         more = _left_out(left, "row")
-        title = f"dependency analysis by call of CUDA: {phase}"
+        title = f"dependency analysis by CUDA call: {phase}"
         yield Table("calls", DEPENDENCY, rows[:MOST_CALLS], title, more)
 
 
@@ -185,6 +185,6 @@ def print_recorded(console: SafeConsole, document: RecordingDocument) -> None:
     # Outside of runs there are no queues.
     if not (document.loop_is_known or document.runs[document.run - 1].outside):
         pieces.append(
-            "note: the recording does not say how long the queues were; the defaults are taken"
+            "note: the recording does not contain the queue sizes, so the defaults are used"
         )
     print_pieces(console, pieces)

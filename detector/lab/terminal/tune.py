@@ -26,7 +26,7 @@ def verdict(found: Tuning, best: str) -> list[str]:
     """The last lines. ``best``: the settings as they are typed."""
     before = f"{found.engine}, {found.precision}: {_spread(found.before)} FPS end to end"
     if not found.settings:
-        return [f"The defaults stand ({before}): nothing beat them by more than the noise."]
+        return [f"Keep the defaults ({before}): nothing beat them by more than the noise."]
     assert found.after is not None
     assert found.ratio is not None
     lines = [
@@ -37,16 +37,16 @@ def verdict(found: Tuning, best: str) -> list[str]:
     if found.agreement is not None:
         lines.append(f"Agreement with fp32: {found.agreement:.3f} (floor {found.floor:g}).")
     if found.video_bytes_ratio is not None and abs(found.video_bytes_ratio - 1) > 0.02:
-        lines.append(f"Its video is {found.video_bytes_ratio:.2f} times as large.")
+        lines.append(f"The video is {found.video_bytes_ratio:.2f} times as large.")
     if found.file is not None:
         lines.append(f"Kept in {found.file}: detect-video IN --config {found.file}")
     if found.kept is not None:
         lines.append(
-            f"Kept for {found.input_kind} ({found.kept}): later runs take it. "
-            "Undo it: detect-video tune --undo"
+            f"Kept for {found.input_kind} ({found.kept}): later runs use it. To undo: "
+            "detect-video tune --undo"
         )
     if found.file is None and found.kept is None:
-        lines.append("--use lets later runs take it; -o FILE keeps it for --config.")
+        lines.append("Use --use to keep them for later runs, or -o FILE for --config.")
     return lines
 
 

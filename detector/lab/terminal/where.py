@@ -20,7 +20,7 @@ STAGES = (
     Column("says", "", value=_says, whole=True),
     Column("max", "largest", ".4g", out=2),
     Column("rms", form=".4g", out=4),
-    Column("relative", "of A's size", ".2%", out=1),
+    Column("relative", "relative to A", ".2%", out=1),
     Column("beyond", "beyond rounding", ".1%", out=5),
     Column("kind", value=lambda one: one.kind or "", whole=True),
 )
@@ -31,7 +31,7 @@ def print_where(console: SafeConsole, document: Where) -> None:
     rows = Table("where", STAGES, document.stages, title)
     lines = [f"note: {one.stage}: {one.untold}" for one in document.stages if one.untold]
     if document.probes:
-        lines.append(f"looked at {len(document.probes)} tensors inside the network")
+        lines.append(f"checked {len(document.probes)} tensors inside the network")
     if document.picture is not None:
         lines.append(f"picture: {document.picture}")
     print_pieces(console, [rows, *lines, document.verdict])

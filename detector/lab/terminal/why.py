@@ -30,7 +30,7 @@ def print_why(console: SafeConsole, told: Why) -> None:
         known = facts_of(one, told.median_boxes, told.median_mhz)
         pieces += [head, Table("parts", PIECES, shown_parts(one), caption=", ".join(known))]
     if several:
-        pieces.append("--frame N shows another one")
+        pieces.append("use --frame N for another frame")
     by_cure: dict[str, list[str]] = {}
     for name, cure in told.absent.items():
         by_cure.setdefault(cure, []).append(name)

@@ -81,7 +81,7 @@ def test_what_changes_a_stage_or_the_library_is_said(tmp_path):
         "onnxruntime: 1.31.1 -> 1.32.0",
         "torch: - -> 2.13.0",
     ]
-    assert "models" in models
+    assert "model files" in models
 
 
 @pytest.mark.slow

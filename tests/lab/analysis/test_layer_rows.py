@@ -76,17 +76,17 @@ def test_without_peaks_there_are_rates_and_no_bound():
     [
         (9.5, 9.8, 10.5, 0.7, None),
         (10.9, 11.0, 11.5, 0.5, None),
-        (7.0, 9.8, 10.5, 0.7, "within each run they agree"),
-        (3.0, 8.7, 10.5, 0.7, "something else took the cores"),
-        (11.2, 10.9, 11.5, 0.5, "the profiler costs time inside the layers"),
-        (7.0, 7.5, 11.0, 3.5, "3.500 ms of a pass under the profiler are in no layer"),
-        (7.0, 7.5, 8.0, 0.5, "busier during the passes without it"),
+        (7.0, 9.8, 10.5, 0.7, "they agree within each run"),
+        (3.0, 8.7, 10.5, 0.7, "other work took the cores"),
+        (11.2, 10.9, 11.5, 0.5, "the profiler adds time inside the layers"),
+        (7.0, 7.5, 11.0, 3.5, "3.500 ms of a profiled pass belong to no layer"),
+        (7.0, 7.5, 8.0, 0.5, "busier during the unprofiled passes"),
         (
             13.0,
             13.0,
             14.0,
             1.0,
-            "the profiler costs time inside the layers (a pass under it takes +40.0%)",
+            "the profiler adds time inside the layers (a profiled pass takes +40.0%)",
         ),
     ],
 )
@@ -102,7 +102,7 @@ def test_without_a_forward_pass_no_sum_is_off():
 
 def test_on_a_gpu_a_forward_pass_holds_the_copies_too():
     assert "copies " in explain_sum(7.0, 7.5, 10.0, 10.5, 3.0, on_gpu=True)[1]
-    assert "with its own launch" in explain_sum(7.7, 7.7, 1.6, 8.7, 0.7, on_gpu=True)[1]
+    assert "launched and sync" in explain_sum(7.7, 7.7, 1.6, 8.7, 0.7, on_gpu=True)[1]
     assert "copies" not in explain_sum(7.0, 7.5, 10.0, 10.5, 3.0)[1]
 
 

@@ -161,7 +161,7 @@ def test_what_is_not_read_and_more_than_six_findings_are_said(tmp_path: Path) ->
     assert "strangeness" in said
     assert said.count("not read: ") == 8
     counts = Counter(one.rule for one in document.findings)
-    assert said.count("and 2 more (--json has all)") == list(counts.values()).count(8) > 0
+    assert said.count("and 2 more (--json prints all)") == list(counts.values()).count(8) > 0
 
 
 def test_a_list_of_rows_in_json_is_a_table(tmp_path: Path) -> None:

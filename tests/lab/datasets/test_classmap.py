@@ -68,21 +68,21 @@ def test_a_class_that_one_side_lacks_is_not_scored(tmp_path):
         ),
         (
             "classes: {vehicle: [car]}\nignore: {vehicle: [zebra]}",
-            "write (zebra) where it may be absent",
+            "write (zebra) if it may be absent",
         ),
         (
             "classes: {zebra: [(zebra)]}",
-            "nothing to score: zebra is not scored: the model has none of it",
+            "nothing to score: zebra is not scored: the model has no such class",
         ),
-        ("classes: {a: [car], b: [car]}", "'car' stands in classes.a and in classes.b; keep one"),
-        ("classes: {car: [truck], b: [car]}", "'car' stands in classes.car and in classes.b"),
-        ("classes: {a: [car]}\nignore: {b: [bus]}", "ignore.b: no such class; there are a"),
+        ("classes: {a: [car], b: [car]}", "'car' is in classes.a and in classes.b; keep one"),
+        ("classes: {car: [truck], b: [car]}", "'car' is in classes.car and in classes.b"),
+        ("classes: {a: [car]}\nignore: {b: [bus]}", "ignore.b: no such class; classes are a"),
         ("classes: {a: car}", "classes.a must be a list of names: [car, truck]"),
-        ("vehicle: [car]", "a mapping has classes, each with a list of names"),
+        ("vehicle: [car]", "a mapping needs classes, each with a list of names"),
         ("classes: {a: [car]}\nextra: 1", "unknown key 'extra'; known: classes, ignore"),
         ("classes: {a: [car]}\nignore: [bus]", "ignore must hold classes"),
         ("classes: {a: [car", "map.yaml:1: not valid YAML"),
-        ("", "a mapping has classes"),
+        ("", "a mapping needs classes"),
     ],
 )
 def test_a_wrong_mapping(tmp_path, text, message):

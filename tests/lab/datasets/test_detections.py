@@ -156,13 +156,13 @@ def test_pictures_on_one_side_only_are_said(tmp_path):
         ("x.jsonl", '{"source":"a\\u0000.jpg","frame":0,"detections":[]}', "another dataset"),
         ("x.csv", f"source\n{'x' * 200_000}\n", "not a row that detect-video wrote"),
         ("x.csv", f"{CSV}\na.jpg\n", "x.csv:2: not a row that detect-video wrote"),
-        ("x.jsonl", '{"source":"q.jpg","frame":0,"detections":[]}\n', "is it of another dataset?"),
+        ("x.jsonl", '{"source":"q.jpg","frame":0,"detections":[]}\n', "belong to another dataset?"),
         ("x.csv", "source,frame\na.jpg,0\n", "x.csv:2: not a row that detect-video wrote"),
         ("x.mot.txt", "1,-1,0,0,5,5,0.5,1,1\n", "--names FILE"),
         (
             "x.avi",
             "",
-            "no format that eval knows; it reads what --save coco, mot, yolo, jsonl or csv wrote",
+            "unknown format; eval reads files written by --save coco, mot, yolo, jsonl or csv",
         ),
     ],
 )

@@ -171,11 +171,11 @@ def changed(kind, at, **values):
         ([{"image_id": 1}], "is a list"),
         (
             {**made.coco_document(), "images": [], "annotations": []},
-            "has no picture, so there is nothing to evaluate",
+            "contains no pictures to evaluate",
         ),
         (
             changed("annotations", 1, image_id=99),
-            "1 annotations are of pictures that it does not list, first image_id",
+            "1 annotations belong to pictures that it does not list, first image_id",
         ),
         (
             changed("annotations", 1, category_id=7),
@@ -253,7 +253,7 @@ def test_missing_pictures_are_counted(tmp_path):
         (
             "data.yaml",
             "names: [a, b]\nval: images/nowhere\n",
-            "images/nowhere is not there; name the folder",
+            "images/nowhere was not found; give the pictures' folder",
         ),
     ],
 )
@@ -279,17 +279,17 @@ def test_a_yolo_folder_without_names_or_labels(tmp_path):
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("gt/gt.txt", "3,1,0,0,5,5,1,1,1\n", "no picture for 1 frame of it, first frame 3 of 2"),
+        ("gt/gt.txt", "3,1,0,0,5,5,1,1,1\n", "1 frame has no picture, first frame 3 of 2"),
         ("gt/gt.txt", "0,1,0,0,5,5,1,1,1\n", "gt.txt:1: frames count from 1"),
         ("gt/gt.txt", "1,1,0,0,-5,5,1,1,1\n", "sizes are 0 or more"),
         ("gt/gt.txt", "1,1,0\n", "gt.txt:1: not a row of at least 6 numbers"),
-        ("gt/gt.txt", "1,1,0,0,5,5,1,40,1\n", "class 40, but 13 are known, from 1; name it in"),
+        ("gt/gt.txt", "1,1,0,0,5,5,1,40,1\n", "class 40, but the known classes are 1 to 13"),
         ("seqinfo.ini", "seqLength=2\n", "not a seqinfo.ini with [Sequence] and whole numbers"),
         ("seqinfo.ini", "[Sequence]\nseqLength=two\n", "not a seqinfo.ini"),
         (
             "seqinfo.ini",
             "[Sequence]\nimDir=nowhere\n",
-            "nowhere: the folder of the pictures is not there",
+            "nowhere: the folder of the pictures was not found",
         ),
     ],
 )
@@ -304,9 +304,9 @@ def test_a_wrong_sequence(tmp_path, file, content, message):
 def test_what_is_no_dataset(tmp_path):
     (tmp_path / "in.mp4").touch()
     for spec, message in (
-        (tmp_path, "no format that eval knows; it reads a COCO .json"),
+        (tmp_path, "unknown format; eval reads a COCO .json"),
         (tmp_path / "nowhere.json", "no such file or folder"),
-        (tmp_path / "in.mp4", r"no labels beside it \(in.json or in.txt\)"),
+        (tmp_path / "in.mp4", r"no labels next to it \(in.json or in.txt\)"),
     ):
         with pytest.raises(SourceError, match=message):
             datasets.open(str(spec))

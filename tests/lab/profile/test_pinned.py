@@ -302,7 +302,7 @@ def described(folder, varies, *seen):
 
 def test_what_ran_is_said(tmp_path):
     assert described(tmp_path, NOTHING).text.startswith("openvino int8, ")
-    assert described(tmp_path, NOTHING, RUN, RUN).text.endswith(", as the run")
+    assert described(tmp_path, NOTHING, RUN, RUN).text.endswith(", like the run")
     nothing = SavedSession(tmp_path, replace(PLAIN, engine="null", precision="none"), {})
     shown = Occasion("", Config(), Session(tmp_path), nothing).describe_ran(NOTHING).text
     assert shown == "null, the run itself"

@@ -171,7 +171,7 @@ def test_a_gpus_columns_stand_in_the_table():
         flag=explain_operators(1.0, 6.0),
     )
     heads = [column.head("ms") for column in operators_table(facts).columns]
-    assert {"GPU self MB", "GPU total MB", "GPU a call", "self MB", "total MB"} <= {*heads}
+    assert {"GPU self MB", "GPU total MB", "GPU per call", "self MB", "total MB"} <= {*heads}
     said = [line for line in torch_says(facts) if isinstance(line, str)]
     assert "10 steady" in operators_table(facts).title
     assert any("1.000 ms" in line for line in said)
@@ -181,7 +181,7 @@ def test_a_gpus_columns_stand_in_the_table():
 
 @pytest.mark.parametrize(
     ("self_ms", "pass_ms", "word"),
-    [(9.5, 10, None), (10.9, 10, None), (5, 10, "Python between"), (20, 10, "side by side")],
+    [(9.5, 10, None), (10.9, 10, None), (5, 10, "Python code"), (20, 10, "parallel")],
 )
 def test_times_that_do_not_add_up_are_flagged(self_ms, pass_ms, word):
     said = explain_operators(self_ms, pass_ms)

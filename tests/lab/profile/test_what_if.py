@@ -336,4 +336,4 @@ def test_a_run_too_short_for_batches_says_so(tmp_path):
 def test_prove_is_refused_in_a_line(tmp_path):
     done = detect_video("profile", STREET, "--prove", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--prove is gone" in done.stderr.splitlines()[-1]
+    assert "--prove was removed" in done.stderr.splitlines()[-1]

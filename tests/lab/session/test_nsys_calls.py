@@ -195,7 +195,7 @@ def test_an_export_with_cuda_calls(made, gpu, capsys):
         terminal(piped_width=100), from_builtins(facts, RecordingDocument, "the document")
     )
     printed = capsys.readouterr().out
-    assert all(f"by call of CUDA: {one}" in printed for one in ("start-up", "steady state"))
+    assert all(f"by CUDA call: {one}" in printed for one in ("start-up", "steady state"))
 
 
 def test_an_export_without_cuda_has_no_such_table(tmp_path, capsys):

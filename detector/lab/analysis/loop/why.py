@@ -217,12 +217,12 @@ class Explanation:
             return WhyCause(name, one.stage, frame, excess, min(explains, excess), text)
         took = self._took(one)
         if took is None:
-            text = "nothing in its spans tells; `profile --moments` records what would"
+            text = "the spans do not show it; `profile --moments` records more"
         else:
             blocked = max(0.0, _ms(one) - took.cpu - took.ready)
             text = (
                 f"{took.cpu:.1f} ms on a core, {took.ready:.1f} ms without one, {blocked:.1f} ms "
-                "blocked; nothing known is half of it"
+                "blocked; no recorded cause explains half of this delay"
             )
         return WhyCause(UNKNOWN, one.stage, frame, excess, 0.0, text)
 
@@ -240,7 +240,7 @@ class Explanation:
             usual = self._usual_boxes
             if boxes >= max(MORE_BOXES * usual, usual + MANY):
                 share = (boxes - usual) / boxes
-                text = f"{boxes} boxes, where the median frame has {usual:g}"
+                text = f"{boxes} boxes; the median frame has {usual:g}"
                 yield BOXES, share * self._own_work(one, excess), text
         if known.keys is not None and one.stage == READ and one.number in known.keys:
             others = [_ms(each) for each in self.activities if self._is_key_read(each, one)]
@@ -270,7 +270,7 @@ class Explanation:
         if one.stage in (INFER, READ, WRITE) and clock is not None:
             held_up = clock.held_up(one)
         waited = min(waited + held_up, _ms(one))
-        text = f"{waited:.1f} ms ready, while something else had the core"
+        text = f"{waited:.1f} ms ready to run while other work had the core"
         if held_up > HALF * waited:
             text = f"threads of libraries were {text}"
         yield CORE, waited, text
@@ -279,7 +279,7 @@ class Explanation:
         # Only where nothing else tells: it says what happened, not why.
         work = took.cpu + _booked_ms(one)
         if work - self._usual_work[one.stage] >= HALF * excess:
-            yield WORK, HALF * excess, f"it computed for {work:.1f} ms: more work than usual"
+            yield WORK, HALF * excess, f"computed for {work:.1f} ms: more work than usual"
 
     def _usual_wait_for_core(self, one: Activity) -> float:
         if one.spent is None and self._clock is not None:
@@ -297,12 +297,12 @@ class Explanation:
         for_it = max(0.0, library.cpu - clock.library_rate * _ms(one))
         blocked = _ms(one) - took.cpu - took.ready - for_it - pauses - clock.held_up(one)
         if one.stage in (READ, WRITE) or disk_faults:
-            text = f"{blocked:.1f} ms blocked: it waited for the disk, or another device"
+            text = f"{blocked:.1f} ms blocked, waiting for the disk or another device"
             yield DISK, blocked, text + (f"; {disk_faults} page faults from it" * bool(disk_faults))
         mhz, usual = clock.mhz(one.start_ns, one.end_ns), clock.median_mhz
         if mhz is not None and usual and mhz < SLOWER_CLOCK * usual:
             slower = _ms(one) * (1 - mhz / usual)
-            yield CLOCK, slower, f"a clock of {mhz:.0f} MHz, where the median is {usual:.0f}"
+            yield CLOCK, slower, f"core clock {mhz:.0f} MHz; the median is {usual:.0f}"
 
 
 class _Clock:

@@ -18,7 +18,7 @@ def not_comparable(document: Comparison) -> Iterator[Hit]:
 
 def few_rounds(document: Comparison) -> Iterator[Hit]:
     if document.rounds < ENOUGH_ROUNDS and len(document.rows) > 1:
-        yield Hit(f"{document.rounds} of each row; intervals of so few lie apart by chance")
+        yield Hit(f"{document.rounds} per row; so few intervals can differ by chance")
 
 
 def within_noise(document: Comparison) -> Iterator[Hit]:
@@ -32,7 +32,7 @@ def within_noise(document: Comparison) -> Iterator[Hit]:
                 for row in unsure[:4]
             )
             yield Hit(
-                f"{metric.replace('_', '-')} FPS: {said}: not told from {document.baseline}",
+                (f"{metric.replace('_', '-')} FPS: {said}: not separable from {document.baseline}"),
                 rows=tuple(row.name for row in unsure),
             )
 
@@ -49,8 +49,8 @@ def disagrees(document: Comparison) -> Iterator[Hit]:
         share = row.agreement.matched if row.agreement else None
         if row.ap is None and share is not None and share < document.budget:
             yield Hit(
-                f"{row.name}: {share:.3f} of the detections are those of "
-                f"{row.reference or document.reference}, less than {document.budget}",
+                f"{row.name}: {share:.3f} of the detections match "
+                f"{row.reference or document.reference}, below the budget of {document.budget}",
                 rows=(row.name,),
             )
 
@@ -64,28 +64,28 @@ RULES = (
         "not-comparable",
         "warning",
         "the rows of a comparison cannot be compared",
-        "compare again when the machine has nothing else to do",
+        "compare again when the machine is idle",
         not_comparable,
     ),
     _rule(
         "few-rounds",
         "warning",
-        "too few rounds to tell a difference from chance",
+        "too few rounds to separate a difference from chance",
         "--rounds 5",
         few_rounds,
     ),
     _rule(
         "difference-within-noise",
         "note",
-        "a ratio is not told from 1",
-        "claim no difference, or take more --rounds and more --frames",
+        "a ratio cannot be separated from 1",
+        "claim no difference, or use more --rounds and --frames",
         within_noise,
     ),
     _rule(
         "detections-disagree",
         "warning",
-        "a faster row finds other objects, and no labels say whether they are right",
-        "compare with --dataset, or eval, before it is called faster",
+        "a faster row finds different objects, and no labels show which are right",
+        "run compare --dataset or eval before calling it faster",
         disagrees,
     ),
 )

@@ -14,7 +14,7 @@ def another_run(session: SavedSession) -> Iterator[Hit]:
     run = Execution.of(session.document)
     for name, record in session.passes.items():
         if record.ran is not None and (said := _differences(run, record.ran.execution)):
-            yield Hit(f"passes/{name}.json is of a run with {said}")
+            yield Hit(f"passes/{name}.json comes from a run with {said}")
 
 
 def measured_another_thing(session: SavedSession) -> Iterator[Hit]:
@@ -46,23 +46,23 @@ RULES = (
     Rule(
         "pass-of-another-run",
         "error",
-        "a pass's figures are of another run",
-        "profile again; do not move files between sessions",
+        "a pass's figures come from another run",
+        "profile again, and do not move files between sessions",
         another_run,
         over="session",
     ),
     Rule(
         "pass-ran-another-thing",
         "error",
-        "a pass measured another engine, precision, thread count, batch or size than the run's",
-        "leave that pass's figures out, and report it: passes run what the run ran",
+        "a pass measured another engine, precision, thread count, batch or size than the run",
+        "ignore that pass's figures and report a bug: a pass must use the run's settings",
         measured_another_thing,
         over="session",
     ),
     Rule(
         "pass-does-not-say",
         "note",
-        "passes do not say what they ran, so nobody can check that it was the run's engine",
+        "passes do not record what they ran, so their engine and settings cannot be checked",
         "profile again with this version",
         does_not_say,
         over="session",

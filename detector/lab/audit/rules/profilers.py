@@ -58,7 +58,7 @@ def containers(table: Table) -> Iterator[Hit]:
         if len(group) > 1 and len({name for name, _ in group}) > 1 and total:
             said = ", ".join(f"{n} {ms(x)}" for n, r in group if (x := total.numbers[r]))
             yield Hit(
-                f"{said}: {shown(count)} calls each, one inside the other",
+                f"{said}: {shown(count)} calls each, nested in each other",
                 rows=tuple(name for name, _ in group),
             )
     values = [one for one in table.all(TIME, SHARE) if one.told]
@@ -72,7 +72,7 @@ def containers(table: Table) -> Iterator[Hit]:
     if inside and values:
         first = inside[0]
         yield Hit(
-            f"{first[0]} holds {first[1]}, and both are ranked; {len(inside)} such pairs",
+            f"{first[0]} contains {first[1]}, and both are ranked; {len(inside)} such pairs",
             rows=tuple(dict.fromkeys(table.labels[row] for *_, row in inside))[:6],
         )
 
@@ -99,7 +99,7 @@ def _declared(table: Table) -> Iterator[Hit]:
     leaves = sum(value for name, value in each.items() if name not in holders)
     said = (f"{name} holds {' and '.join(parts)}" for name, parts in holders.items())
     yield Hit(
-        f"all rows add up to {shown(sum(each.values()))} s, those that contain no other row to "
+        f"all rows add up to {shown(sum(each.values()))} s, rows that contain no other row to "
         f"{shown(leaves)} s: {', '.join(said)}",
         rows=tuple(holders),
     )
@@ -166,9 +166,9 @@ def profiler_inside(table: Table) -> Iterator[Hit]:
         whole_run = all_of_it and n and n.value == 1 and all_of_it.value >= 0.95 * most
         if one and all_of_it and whole_run and WRAPPER * most < one.value < all_of_it.value:
             yield Hit(
-                f"{name}: {ms(one)} of {ms(all_of_it)} are its own, "
-                f"{percent(one.value / all_of_it.value)}: what wraps the work, and the "
-                "profiler's cost for each call below it",
+                f"{name}: {ms(one)} of {ms(all_of_it)} are self time, "
+                f"{percent(one.value / all_of_it.value)}: wrapper code, and the profiler's "
+                "overhead for each nested call",
                 rows=(name,),
             )
 
@@ -191,7 +191,7 @@ def start_up_inside(table: Table) -> Iterator[Hit]:
         added = sum(one.value for _, one in rows)
         if added > 0.1 and len(rows) < table.rows:
             yield Hit(
-                f"{percent(added)} of {share.title!r} are start-up and tear-down",
+                f"{percent(added)} of {share.title!r} is start-up and teardown",
                 rows=tuple(table.labels[row] for row, _ in rows[:6]),
             )
 
@@ -219,7 +219,7 @@ def without_wait(case: Case) -> Iterator[Hit]:
             said = f"; {busy[0]}" if busy else ""
             yield Hit(
                 f"{name} {percent(after[name])}, inference {percent(infer)}{said}: the wait for "
-                "the GPU is booked where the first copy stands",
+                "the GPU is charged to the first copy",
                 (table.name, *(busy[1:] if busy else ())),
                 tuple(stages),
             )
@@ -259,7 +259,7 @@ def count_against_claim(case: Case) -> Iterator[Hit]:
             name, n_calls = odd[0]
             yield Hit(
                 f"{name}: {shown(n_calls)} calls are {shown(n_calls / pictures)} for each of "
-                f"{shown(pictures)} pictures, no whole number",
+                f"{shown(pictures)} pictures, which is not a whole number",
                 (table.name,),
                 tuple(name for name, _ in odd),
             )
@@ -286,7 +286,7 @@ def energy_without_idle(case: Case) -> Iterator[Hit]:
                     else ""
                 )
                 yield Hit(
-                    f"{shown(joules.value)} J{watts}; no row or column is of the idle machine",
+                    (f"{shown(joules.value)} J{watts}; no row or column measures the idle machine"),
                     (table.name,),
                     (table.labels[row],),
                 )
@@ -296,8 +296,8 @@ RULES = (
     Rule(
         "container-with-children",
         "warning",
-        "rows that contain others are ranked beside them: time is counted twice",
-        "rank leaves, or self time; give containers a table of their own",
+        "rows are ranked next to rows that they contain: time is counted twice",
+        "rank leaves or self time, and put containers in a separate table",
         containers,
         bad="name,CPU total (ms),calls\nconv2d,8.908,60\nconvolution,8.656,60\ncat,0.69,20\n",
         clean="name,CPU total (ms),calls\nconvolution,8.656,60\ncat,0.69,20\n",
@@ -306,7 +306,7 @@ RULES = (
         "self-above-total",
         "error",
         "a row's own time is above its total",
-        "look which column is which, and whether threads are added up in one of them",
+        "check which column is which, and whether one of them sums threads",
         self_above_total,
         bad="name,self CPU (ms),CPU total (ms),calls\nconv,9.0,8.0,60\n",
         clean="name,self CPU (ms),CPU total (ms),calls\nconv,7.0,8.0,60\n",
@@ -315,7 +315,7 @@ RULES = (
         "negative-time",
         "error",
         "a time below zero",
-        "the profiler subtracted children that overlap; say so, or leave the row out",
+        "the profiler subtracted overlapping children; say so, or omit the row",
         negative_time,
         bad="name,self CPU (ms),calls\nforward,-0.009,1\n",
         clean="name,self CPU (ms),calls\nforward,0.009,1\n",
@@ -323,8 +323,8 @@ RULES = (
     Rule(
         "negative-memory",
         "note",
-        "memory below zero is memory that was given back, not a leak",
-        "print allocated and freed bytes apart",
+        "negative memory is freed memory, not a leak",
+        "print allocated and freed bytes separately",
         negative_memory,
         bad="name,self CPU mem (MB),calls\nmax_pool2d,-113.28,300\n",
         clean="name,self CPU mem (MB),calls\nmax_pool2d,113.28,300\n",
@@ -332,8 +332,8 @@ RULES = (
     Rule(
         "profiler-inside",
         "warning",
-        "the profiler's own work is inside the time that it reports",
-        "take times from a run without it, and say by how much it slows the run",
+        "the reported time includes the profiler's own work",
+        "take times from an unprofiled run, and state the profiler's slowdown",
         profiler_inside,
         bad="function,calls,self (s),cumulative (s)\nwhole run,10,15.5,15.5\n"
         "_parse_kineto_results,1,2.4,7.7\n",
@@ -343,8 +343,8 @@ RULES = (
     Rule(
         "start-up-inside",
         "warning",
-        "loading and start-up are in one total with the work",
-        "cut start-up and tear-down off, and take shares of the steady state",
+        "loading and start-up are in the same total as the work",
+        "exclude start-up and teardown, and take shares of the steady state",
         start_up_inside,
         bad="stage,percent of time\nload model,84.0\ninference,10.0\nnms,6.0\n",
         clean="stage,percent of time\nread,14.0\ninference,80.0\nnms,6.0\n",
@@ -352,8 +352,8 @@ RULES = (
     Rule(
         "asynchronous-without-wait",
         "warning",
-        "work of the GPU is booked on the stage that waits for it",
-        "synchronise before reading the clock, or use the device's own events",
+        "GPU work is charged to the stage that waits for it",
+        "synchronize before reading the clock, or use device events",
         without_wait,
         over="all",
         machine={"card": "T4"},
@@ -363,7 +363,7 @@ RULES = (
     Rule(
         "wait-in-asynchronous-call",
         "note",
-        "a call that is named asynchronous waits",
+        "a call named asynchronous waits",
         "use pinned memory: a copy from pageable memory waits",
         wait_in_asynchronous,
         bad="name,critical path (s),waiting time (s)\ncudaMemcpyAsync,0.646,0.000053\n",
@@ -372,8 +372,8 @@ RULES = (
     Rule(
         "count-against-claim",
         "error",
-        "calls of a layer are no multiple of the pictures",
-        "count the pictures that really ran: a ragged batch, warm-up, or another data set",
+        "the calls of a layer are not a multiple of the pictures",
+        "count the pictures that ran: check for a partial batch, warm-up, or another data set",
         count_against_claim,
         over="all",
         machine={"pictures": 128.0},
@@ -383,8 +383,8 @@ RULES = (
     Rule(
         "energy-without-idle",
         "warning",
-        "energy with what the idle machine takes",
-        "measure the idle power, subtract it, and print joules a picture (1/W is no rate)",
+        "the energy includes the machine's idle power",
+        "measure the idle power, subtract it, and print joules per picture (1/W is not a rate)",
         energy_without_idle,
         over="all",
         bad="tag,duration (s),package (J)\nrun,5.21,79.85\n",

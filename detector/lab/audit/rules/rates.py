@@ -77,7 +77,7 @@ def time_of_many(table: Table) -> Iterator[Hit]:
         _, time, rate, _ = next(_pairs(table))
         yield Hit(
             f"{shown(time.value)} s x {shown(rate.value)} FPS = {shown(time.value * rate.value)}, "
-            f"and about {count:.0f} in every row: the time is that of so many pictures",
+            f"and about {count:.0f} in every row: the time covers that many pictures",
             rows=tuple(table.labels[row] for row, *_ in _pairs(table)),
         )
 
@@ -97,8 +97,8 @@ def fps_against_latency(table: Table) -> Iterator[Hit]:
             f", {ms(min(rest))} to {ms(max(rest))} in {len(rest)} rows" if len(rest) > 1 else ""
         )
         yield Hit(
-            f"{ms(time_s)} are {shown(1 / time_s)} FPS, the table says {shown(fps)} ({ms(1 / fps)} "
-            f"a picture): {ms(rest[0])} of each picture have no name{others}",
+            f"{ms(time_s)} is {shown(1 / time_s)} FPS, the table says {shown(fps)} ({ms(1 / fps)} "
+            f"per picture): {ms(rest[0])} per picture is unaccounted for{others}",
             rows=tuple(table.labels[row] for row, *_ in found),
         )
 
@@ -117,8 +117,8 @@ def fps_above_latency(table: Table) -> Iterator[Hit]:
         best = batch.value / time.value
         many = f" for a batch of {shown(batch.value)}" if batch.value > 1 else ""
         yield Hit(
-            f"{ms(time)}{many} are {shown(best)} FPS at most, the table says {shown(rate.value)}: "
-            f"{shown(rate.value / best)} at once, or two measurements",
+            f"{ms(time)}{many} is {shown(best)} FPS at most, the table says {shown(rate.value)}: "
+            f"{shown(rate.value / best)} in flight, or two measurements",
             rows=tuple(table.labels[row] for row, *_ in found),
         )
 
@@ -127,8 +127,8 @@ def units_contradict(table: Table) -> Iterator[Hit]:
     count = _times_of_many(table)
     if count is not None and 900 < count < 1100:
         yield Hit(
-            f"time x FPS is {shown(count)} in every row: the time is in ms where its heading says "
-            "s, or in us where it says ms"
+            f"time x FPS is {shown(count)} in every row: the time is in ms under a heading of s, "
+            "or in us under a heading of ms"
         )
     columns = table.all(TIME, kinds.BYTES)[:MOST_COLUMNS]
     for at, first in enumerate(columns):
@@ -154,7 +154,7 @@ def derived_column(table: Table) -> Iterator[Hit]:
     if len(pairs) < 3 or not all(rate.meets(exact(1) / time) for _, time, rate, _ in pairs):
         return
     yield Hit(
-        f"FPS is 1000 / ms in all {len(pairs)} rows: one measurement, printed twice",
+        f"FPS is 1000 / ms in all {len(pairs)} rows: one measurement printed twice",
         rows=tuple(table.labels[row] for row, *_ in pairs[:3]),
     )
 
@@ -166,7 +166,7 @@ def end_to_end_above_inference(table: Table) -> Iterator[Hit]:
     for row, (fast, slow) in enumerate(zip(inner.numbers, outer.numbers, strict=True)):
         if fast and slow and slow.low > fast.high * (1 + SLACK):
             yield Hit(
-                f"{shown(slow.value)} FPS end to end, {shown(fast.value)} FPS of inference alone",
+                f"{shown(slow.value)} FPS end to end, {shown(fast.value)} FPS for inference alone",
                 rows=(table.labels[row],),
             )
 
@@ -194,10 +194,10 @@ def outside_time_differs(table: Table) -> Iterator[Hit]:
     whole = [one[1].value + one[2].value for one in (most, least)]
     fair = (most[1].value + most[2].value) / (least[1].value + most[2].value)
     yield Hit(
-        f"outside of inference a frame takes {ms(most[2])} in one row and {ms(least[2])} in the "
+        f"outside inference a frame takes {ms(most[2])} in one row and {ms(least[2])} in the "
         "other, though reading, drawing and writing are the same work; end to end is "
-        f"{shown(whole[0] / whole[1])} times as fast, with equal time outside it would be "
-        f"{shown(fair)}",
+        f"{shown(whole[0] / whole[1])} times as fast; with equal time outside inference it would "
+        f"be {shown(fair)}",
         rows=(table.labels[most[0]], table.labels[least[0]]),
     )
 
@@ -313,10 +313,10 @@ def latency_of_a_batch(table: Table) -> Iterator[Hit]:
         (least, first, _), (most, last, _) = group[0], group[-1]
         if most >= 4 * least and last.high < first.low * 1.2:
             yield Hit(
-                f"batch {shown(least)}: {ms(first)}, batch {shown(most)}: {ms(last)}. Of a whole "
-                f"batch that would be {shown(most / last.value)} FPS against "
-                f"{shown(least / first.value)}; it is the time of a batch over its size, and a "
-                f"picture waits for all of its batch: {ms(last.value * most)}",
+                f"batch {shown(least)}: {ms(first)}, batch {shown(most)}: {ms(last)}. If these "
+                f"were times of a whole batch, that would be {shown(most / last.value)} FPS "
+                f"against {shown(least / first.value)}; they are the batch time divided by the "
+                f"batch size, and a picture waits for its whole batch: {ms(last.value * most)}",
                 rows=tuple(table.labels[row] for *_, row in group),
             )
 
@@ -325,8 +325,8 @@ RULES = (
     Rule(
         "fps-against-latency",
         "error",
-        "FPS is lower than the latency beside it allows",
-        "say which interval each covers: loading, reading and drawing belong to neither or both",
+        "FPS is lower than the latency in the same row allows",
+        "say which interval each covers: put loading, reading and drawing in both or in neither",
         fps_against_latency,
         bad="model,latency (ms),fps\na,14.1,7.99\nb,15.0,9.39\n",
         clean="model,latency (ms),fps\na,14.1,70.9\nb,15.0,66.7\n",
@@ -334,8 +334,8 @@ RULES = (
     Rule(
         "fps-above-latency",
         "warning",
-        "FPS is higher than the latency beside it allows",
-        "say how many pictures are in flight at once, and the batch",
+        "FPS is higher than the latency in the same row allows",
+        "state the batch and how many pictures are in flight",
         fps_above_latency,
         bad="model,latency (ms),fps\na,10.0,400\nb,20,150\n",
         clean="model,batch,streams,latency (ms),fps\na,4,1,10.0,400\nb,8,2,20,790\n",
@@ -343,8 +343,8 @@ RULES = (
     Rule(
         "time-of-many-pictures",
         "note",
-        "a time is that of many pictures, and no column says of how many",
-        "print the time of one picture, or how many there were",
+        "a time covers many pictures, and no column says how many",
+        "print the time per picture, or the number of pictures",
         time_of_many,
         bad="engine,time (s),FPS\npytorch,13.06,38\ntensorrt,1.46,342\n",
         clean="engine,time (ms),FPS\npytorch,26.1,38.3\ntensorrt,2.92,342\n",
@@ -352,7 +352,7 @@ RULES = (
     Rule(
         "units-contradict",
         "error",
-        "two columns are the same quantity in two units, and do not agree",
+        "two columns give the same quantity in two units and disagree",
         "correct the unit in the heading",
         units_contradict,
         bad="model,latency (s),fps\na,14.1,70.9\nb,20.0,50.0\n",
@@ -361,7 +361,7 @@ RULES = (
     Rule(
         "derived-column",
         "note",
-        "FPS is computed from the latency: it is no second measurement",
+        "FPS is computed from the latency: it is not a second measurement",
         "measure throughput with frames in flight, or print one of the two",
         derived_column,
         bad="model,latency (ms),FPS\na,10.0,100.0\nb,20.0,50.0\nc,25.0,40.0\n",
@@ -379,8 +379,8 @@ RULES = (
     Rule(
         "outside-time-differs",
         "warning",
-        "the time outside of inference differs between rows that do the same work there",
-        "measure the stages apart; compare inference, or equalise what is around it",
+        "the time outside inference differs between rows that do the same work there",
+        "measure the stages separately; compare inference alone, or make the rest equal",
         outside_time_differs,
         bad="engine,inference FPS,end-to-end FPS\npytorch,1.09,0.92\ntensorrt,10.45,4.99\n",
         clean="engine,inference FPS,end-to-end FPS\npytorch,1.09,0.92\ntensorrt,10.45,3.77\n",
@@ -389,7 +389,7 @@ RULES = (
         "speed-up-is-no-ratio",
         "error",
         "a speed-up is not the ratio of its rows",
-        "compute it again, and name the row that it is to",
+        "compute it again, and name the baseline row",
         ratio_of_rows,
         bad="engine,FPS,speed-up (x)\npytorch,40,1.00\ntensorrt,90,4.50\n",
         clean="engine,FPS,speed-up (x)\npytorch,40,1.00\ntensorrt,90,2.25\n",
@@ -397,8 +397,8 @@ RULES = (
     Rule(
         "first-row-cold",
         "warning",
-        "the first row is slower than a larger model after it: it carries a cold start",
-        "warm up before each row, and repeat the rows in another order",
+        "the first row is slower than a larger model after it: it includes a cold start",
+        "warm up before each row, and repeat the rows in a different order",
         first_row_cold,
         bad="model,fps\nnet-n,8.0\nnet-s,9.4\nnet-m,8.5\n",
         clean="model,fps\nnet-n,10.0\nnet-s,9.4\nnet-m,8.5\n",
@@ -407,7 +407,7 @@ RULES = (
         "batch-without-effect",
         "warning",
         "a larger batch changes nothing on a GPU",
-        "check that the network is given the whole batch, and that start-up is not in the time",
+        "check that the network receives the whole batch and that the time excludes start-up",
         batch_without_effect,
         over="all",
         machine={"card": "T4"},
@@ -418,7 +418,7 @@ RULES = (
         "latency-of-a-batch",
         "warning",
         "the time of a batch divided by its size is called latency",
-        "print the time of the whole batch as latency, and pictures a second as throughput",
+        "print the time of the whole batch as latency, and pictures per second as throughput",
         latency_of_a_batch,
         bad="model,batch,latency (ms)\na,1,8.96\na,16,7.75\na,100,8.12\n",
         clean="model,batch,latency (ms)\na,1,8.96\na,16,91\na,100,560\n",

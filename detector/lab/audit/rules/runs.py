@@ -30,15 +30,15 @@ def cores_taken(run: Summary) -> Iterator[Hit]:
     share = libraries.others_s / (libraries.wall_s * run.cpu.cores)
     if share > MUCH:
         yield Hit(
-            f"{libraries.others_s:.1f} CPU seconds of others in {libraries.wall_s:.1f} s on "
-            f"{run.cpu.cores} cores: {share:.0%}"
+            f"{libraries.others_s:.1f} CPU seconds of other programs in {libraries.wall_s:.1f} s "
+            f"on {run.cpu.cores} cores: {share:.0%}"
         )
 
 
 def waited_for_others(run: Summary) -> Iterator[Hit]:
     """Where nobody told whose the cores were, all of it may have been for others."""
     if said := _waits(run, lambda one: 1.0 if one.foreign_share is None else one.foreign_share):
-        yield Hit(f"{_taken(run)}ready and without a core, for others, beside work: {said}")
+        yield Hit(f"{_taken(run)}waits for a core that others had, next to work: {said}")
 
 
 def waited_for_own(run: Summary) -> Iterator[Hit]:
@@ -48,9 +48,9 @@ def waited_for_own(run: Summary) -> Iterator[Hit]:
         return
     if said := _waits(run, lambda one: 0.0 if one.foreign_share is None else 1 - one.foreign_share):
         yield Hit(
-            f"{run.engine_threads} threads x {run.concurrency} requests beside reading and writing "
-            f"on {run.cpu.cores} cores; ready and without a core, for this run's own threads, "
-            f"beside work: {said}"
+            f"{run.engine_threads} threads x {run.concurrency} requests plus reading and "
+            f"writing on {run.cpu.cores} cores; waits for a core that this run's own threads "
+            f"had, next to work: {said}"
         )
 
 
@@ -71,7 +71,7 @@ def _taken(run: Summary) -> str:
     if libraries is None or libraries.others_s is None or not libraries.wall_s:
         return ""
     taken = libraries.others_s / libraries.wall_s
-    return f"others took {taken:.1f} of {run.cpu.cores} cores; "
+    return f"other programs used {taken:.1f} of {run.cpu.cores} cores; "
 
 
 def too_many_threads(run: Summary) -> Iterator[Hit]:
@@ -95,19 +95,19 @@ def swapped(run: Summary) -> Iterator[Hit]:
 def slowed_down(run: Summary) -> Iterator[Hit]:
     found = _disturbed(run)
     if found.hot:
-        yield Hit(f"cores were slowed down by heat {found.hot} times")
+        yield Hit(f"the cores were throttled by heat {found.hot} times")
     if found.throttled_s > MUCH * run.seconds.get("run", 0.0) > 0:
         yield Hit(
             f"a CPU quota stopped the process for {found.throttled_s:.1f} of "
             f"{run.seconds['run']:.1f} s"
         )
     if found.governor:
-        yield Hit(f"the governor of the clocks is {found.governor!r}")
+        yield Hit(f"the clock governor is {found.governor!r}")
 
 
 def no_warm_up(run: Summary) -> Iterator[Hit]:
     if run.frames.written and run.engine != "null" and not run.seconds.get("warmup"):
-        yield Hit("seconds of warm-up: 0; the first inference is inside the rates")
+        yield Hit("no warm-up: the rates include the first inference")
 
 
 def cut_short(run: Summary) -> Iterator[Hit]:
@@ -126,8 +126,8 @@ def repeated_detections(run: Summary) -> Iterator[Hit]:
     if count := _not_inferred(run):
         share = count / max(1, run.frames.written)
         yield Hit(
-            f"{count} of {run.frames.written} frames ({share:.0%}) were not inferred, "
-            "and count in end-to-end FPS"
+            f"{count} of {run.frames.written} frames ({share:.0%}) were not inferred but count in "
+            "end-to-end FPS"
         )
 
 
@@ -138,7 +138,7 @@ def _not_inferred(run: Summary) -> int:
 
 def random_weights(run: Summary) -> Iterator[Hit]:
     if run.random_weights is not None:
-        yield Hit(f"seed {run.random_weights}: {run.detections.total} detections mean nothing")
+        yield Hit(f"seed {run.random_weights}: {run.detections.total} detections are meaningless")
 
 
 def lost_frames(run: Summary) -> Iterator[Hit]:
@@ -190,15 +190,15 @@ RULES = (
     _rule(
         "run-precision-not-executed",
         "error",
-        "the precision that was asked for ran in no layer",
-        "call the row by what ran, or take an engine that has kernels for it (doctor)",
+        "no layer ran in the requested precision",
+        "name the row after what ran, or choose an engine that has kernels for it (doctor)",
         precision_not_executed,
     ),
     _rule(
         "run-rate-is-no-quotient",
         "error",
-        "end-to-end FPS is not frames over seconds",
-        "take the figures of one run; do not edit a session",
+        "end-to-end FPS is not frames divided by seconds",
+        "take all figures from one run, and do not edit a session",
         rate_is_no_quotient,
     ),
     _rule(
@@ -212,98 +212,98 @@ RULES = (
         "run-percentiles-out-of-order",
         "error",
         "a higher percentile is below a lower one",
-        "take the figures of one run; do not edit a session",
+        "take all figures from one run, and do not edit a session",
         order_of_percentiles,
     ),
     _rule(
         "run-threads-do-not-add-up",
         "error",
-        "work, waits and other of a thread are not its wall time",
-        "take the figures of one run; do not edit a session",
+        "a thread's work, waits and other do not add up to its wall time",
+        "take all figures from one run, and do not edit a session",
         parts_of_threads,
     ),
     _rule(
         "cores-taken-by-others",
         "warning",
         "other processes used the cores",
-        "end them, or compare in turns (compare), which cancels a slow minute",
+        ("stop them, or run compare, which alternates the rows so that a slow minute cancels out"),
         cores_taken,
     ),
     _rule(
         "waited-for-cores",
         "warning",
-        "threads were ready, and other programs had the cores",
-        "end those programs, or compare in turns (compare)",
+        "threads were ready, but other programs had the cores",
+        "stop those programs, or run compare, which alternates the rows",
         waited_for_others,
     ),
     _rule(
         "waited-for-own-threads",
         "note",
-        "threads were ready, and threads of this run had the cores",
-        "try fewer --threads or --concurrency; where that is slower, this run fills the cores",
+        "threads were ready, but other threads of this run had the cores",
+        "try a lower --threads or --concurrency; if that is slower, this run fills the cores",
         waited_for_own,
     ),
     _rule(
         "more-threads-than-cores",
         "warning",
         "more threads than cores",
-        "--threads and --concurrency whose product is the number of cores",
+        "choose --threads and --concurrency whose product is the number of cores",
         too_many_threads,
     ),
     _rule(
         "swapped",
         "warning",
-        "a part of the process was in swap",
-        "free memory, or a smaller --batch",
+        "part of the process was in swap",
+        "free memory, or use a smaller --batch",
         swapped,
     ),
     _rule(
         "slowed-down",
         "warning",
-        "the machine slowed the run down",
-        "performance governor, cooling, no CPU quota; or say it beside the figures",
+        "the machine throttled the run",
+        "use the performance governor, more cooling, no CPU quota; or report it with the figures",
         slowed_down,
     ),
     _rule(
         "no-warm-up",
         "warning",
         "nothing was warmed up before the first frame",
-        "leave warm-up on, or leave the first frames out",
+        "keep warm-up on, or exclude the first frames",
         no_warm_up,
     ),
     _rule(
         "cut-short",
         "warning",
-        "the run did not reach its end",
-        "run it again before its rates are compared",
+        "the run did not finish",
+        "run it again before comparing its rates",
         cut_short,
     ),
     _rule(
         "few-frames",
         "note",
-        "no p99 of so few, and one slow moment moves every rate",
-        "200 frames for p99; rounds in turns (compare) for a difference",
+        "too few frames for a p99, and one slow moment shifts every rate",
+        "use 200 frames for p99; run compare to measure a difference",
         few_frames,
     ),
     _rule(
         "repeated-detections",
         "note",
-        "frames without inference are inside end-to-end FPS",
-        "compare runs without --skip-still and --infer-every",
+        "end-to-end FPS includes frames without inference",
+        "compare runs that use neither --skip-still nor --infer-every",
         repeated_detections,
     ),
     _rule(
         "random-weights",
         "note",
-        "random weights: times are real, boxes are not, and few boxes make nms and drawing cheap",
-        "give real weights before head, nms or annotate are compared",
+        "random weights: times are real, boxes are not; few boxes make nms and drawing cheap",
+        "use real weights before you compare head, nms or annotate",
         random_weights,
     ),
     _rule(
         "lost-frames",
         "note",
         "frames were lost or damaged",
-        "compare runs over the same frames only",
+        "compare only runs over the same frames",
         lost_frames,
     ),
 )

@@ -179,7 +179,7 @@ def claimed_within_spread(table: Table) -> Iterator[Hit]:
             if apart and first.spread and other.spread and first.meets(other):
                 yield Hit(
                     f"{column.title}: {column.texts[row]} and {column.texts[base]} overlap; the "
-                    f"ratio {ratios.texts[row]} is not told from 1",
+                    f"ratio {ratios.texts[row]} cannot be separated from 1",
                     rows=(table.labels[row], table.labels[base]),
                 )
 
@@ -270,7 +270,7 @@ def same_thing_differs(case: Case) -> Iterator[Hit]:
         if most > least * (1 + MATERIAL):
             yield Hit(
                 f"{group[0].setting[kinds.MODEL]} with the same settings, as far as the tables "
-                f"tell: {', '.join(map(ms, numbers))}, a spread of {most / least - 1:.0%}",
+                f"show: {', '.join(map(ms, numbers))}, a spread of {most / least - 1:.0%}",
                 tuple({one.table: 0 for one in group}),
                 tuple(one.label for one in group),
             )
@@ -293,7 +293,7 @@ def effect_below_spread(case: Case) -> Iterator[Hit]:
             if len(rows) > 1 and spread > 1 + MATERIAL and max(values) / min(values) <= spread:
                 yield Hit(
                     f"{model}: {', '.join(ms(one.number) for one in rows)} differ by "
-                    f"{max(values) / min(values) - 1:.0%}; the same thing differs by "
+                    f"{max(values) / min(values) - 1:.0%}; repeats of the same row differ by "
                     f"{spread - 1:.0%}",
                     (table.name,),
                     tuple(one.label for one in rows),
@@ -304,8 +304,8 @@ RULES = (
     Rule(
         "not-a-sample",
         "error",
-        "mean, minimum and maximum are one number: a total divided by a count",
-        "time each call by itself",
+        "mean, minimum and maximum are the same number: a total divided by a count",
+        "time each call separately",
         not_a_sample,
         bad="step,count,avg (s),min (s),max (s)\npreprocess,10,0.010174,0.010174,0.010174\n",
         clean="step,count,avg (s),min (s),max (s)\npreprocess,10,0.010174,0.009,0.013\n",
@@ -313,7 +313,7 @@ RULES = (
     Rule(
         "statistic-outside-range",
         "error",
-        "a mean or a percentile lies outside of minimum and maximum",
+        "a mean or a percentile is outside the range of minimum and maximum",
         "take all statistics from the same samples",
         mean_outside_range,
         bad="step,mean (ms),min (ms),max (ms)\ninfer,9.5,10.0,14.0\n",
@@ -323,7 +323,7 @@ RULES = (
         "percentiles-out-of-order",
         "error",
         "a higher percentile is below a lower one",
-        "sort the samples; take all percentiles from the same ones",
+        "sort the samples, and take all percentiles from the same ones",
         percentiles_out_of_order,
         bad="step,p50 (ms),p90 (ms)\ninfer,10.0,8.0\n",
         clean="step,p50 (ms),p90 (ms)\ninfer,10.0,12.0\n",
@@ -331,7 +331,7 @@ RULES = (
     Rule(
         "percentile-of-too-few",
         "warning",
-        "a percentile of too few samples: it is one of the slowest, by chance",
+        "a percentile of too few samples: it is one of the slowest by chance",
         "take more samples: 20 for p90, 40 for p95, 200 for p99",
         percentile_of_too_few,
         bad="step,count,p50 (ms),p99 (ms)\ninfer,30,10.0,12.0\n",
@@ -340,8 +340,8 @@ RULES = (
     Rule(
         "one-sample",
         "warning",
-        "one run, or one picture",
-        "repeat it, in turns with what it is compared to, and print median and range",
+        "only one run, or one picture",
+        "repeat it, alternating with what it is compared with, and print median and range",
         one_sample,
         bad="run,latency (ms),images,runs\nprofiler,18.3,1,1\nplain,17.5,1,1\n",
         clean="run,latency (ms),images,runs\nprofiler,18.3,100,5\nplain,17.5,100,5\n",
@@ -349,8 +349,8 @@ RULES = (
     Rule(
         "no-spread",
         "note",
-        "one figure a cell: nobody can tell a difference from noise",
-        "repeat each row five times in turn, and print the lowest and the highest",
+        "one figure per cell: a difference cannot be separated from noise",
+        "repeat each row five times, alternating, and print the lowest and the highest",
         no_spread,
         bad="model,FPS\na,40\nb,44\n",
         clean="model,FPS\na,40 [38..41]\nb,44 [43..46]\n",
@@ -358,8 +358,8 @@ RULES = (
     Rule(
         "claim-within-spread",
         "warning",
-        "a speed-up is claimed whose two rows overlap",
-        "say that they are not told apart, or measure more rounds",
+        "a speed-up is claimed, but its two rows overlap",
+        "say that they cannot be separated, or measure more rounds",
         claimed_within_spread,
         bad="engine,FPS,speed-up (x)\na,40.0 ± 4.0,1.00\nb,43.0 ± 3.0,1.08\n",
         clean="engine,FPS,speed-up (x)\na,40.0 ± 1.0,1.00\nb,60.0 ± 3.0,1.50\n",
@@ -367,8 +367,8 @@ RULES = (
     Rule(
         "same-thing-differs",
         "warning",
-        "the same model with the same settings has several times",
-        "name what differed between the tables; until then it is the noise of every comparison",
+        "the same model with the same settings has different times",
+        "state what differed between the tables; until then, the spread is noise in comparisons",
         same_thing_differs,
         over="all",
         bad="| model | latency (ms) |\n|---|---|\n| net | 15.0 |\n| big | 41.2 |\n\n"
@@ -379,8 +379,8 @@ RULES = (
     Rule(
         "effect-below-spread",
         "warning",
-        "an effect is smaller than what the same thing differs by",
-        "measure the variants in turns, in rounds, and claim what lies outside of the ranges",
+        "an effect is smaller than the spread of repeated measurements",
+        "measure the variants in alternating rounds, and claim only what is outside the ranges",
         effect_below_spread,
         over="all",
         bad="| model | latency (ms) |\n|---|---|\n| net | 15.0 |\n\n"

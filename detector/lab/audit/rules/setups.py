@@ -61,8 +61,8 @@ def _differs(setting: str, severity: str, bad: tuple[str, str], same: str) -> Ru
     return Rule(
         f"{setting.replace(' ', '-')}-differs",
         severity,  # type: ignore[arg-type]
-        f"rows that are compared differ in {setting} too",
-        f"add a row with the same {setting} for each, or compare no further than that",
+        f"the compared rows also differ in {setting}",
+        f"add a row with the same {setting} for each, or compare only rows that share it",
         differs_with(setting),
         bad=f"{head}pytorch,{bad[0]},10\ntensorrt,{bad[1]},40\n",
         clean=f"{head}pytorch,{same},10\ntensorrt,{same},25\n",
@@ -96,7 +96,7 @@ def accuracy_not_checked(table: Table) -> Iterator[Hit]:
     if rows or titles:
         changed = titles or [table.labels[row] for row in rows]
         yield Hit(
-            "no column of accuracy (AP, agreement) beside what computes less exactly",
+            "no accuracy column (AP, agreement) next to rows that compute less exactly",
             rows=tuple(changed[:6]),
         )
 
@@ -116,7 +116,7 @@ def several_changes(table: Table) -> Iterator[Hit]:
         alone = any(len(SPLIT.split(text)) == 1 for text in column.texts if text)
         if rows and not alone:
             yield Hit(
-                f"{column.texts[rows[0]]!r} in one row, for {len(rows)} rows; none has one alone",
+                f"{column.texts[rows[0]]!r} in one row, {len(rows)} such rows; none has one change",
                 rows=tuple(table.labels[row] for row in rows),
             )
 
@@ -147,7 +147,7 @@ def unchanged(case: Case) -> Iterator[Hit]:
             found.setdefault(key, []).append(after.labels[row])
             said[key] = f"{shown(pair[1].value / 1e6)} MB before and after {changes!r}"
     for names, rows in found.items():
-        yield Hit(f"{said[names]}: the weights were not changed", names, tuple(rows))
+        yield Hit(f"{said[names]}: the weights did not change", names, tuple(rows))
     for table in case.tables:
         yield from _same_memory(table)
 
@@ -167,8 +167,8 @@ def _same_memory(table: Table) -> Iterator[Hit]:
             one, two = (size.numbers[at] if size and at is not None else None for at in (full, row))
             if precision in LOW and one and two and one.value == two.value and size:
                 yield Hit(
-                    f"{size.title}: {size.texts[row]} in fp32 and in {precision}: what was "
-                    "measured did not change its type",
+                    f"{size.title}: {size.texts[row]} in fp32 and in {precision}: the type of "
+                    "what was measured did not change",
                     (table.name,),
                     (table.labels[row],),
                 )
@@ -212,8 +212,8 @@ def different_work(table: Table) -> Iterator[Hit]:
         if max(each) > 1.1 * min(each) and max(per) < 1.2 * min(per):
             yield Hit(
                 f"{name}: {ms(min(each))} to {ms(max(each))} for inputs of "
-                f"{shown(min(o[2] for o in rows))} to {shown(max(o[2] for o in rows))} pixels; a "
-                f"pixel takes {shown(min(per) * 1e9)} to {shown(max(per) * 1e9)} ns",
+                f"{shown(min(o[2] for o in rows))} to {shown(max(o[2] for o in rows))} pixels; "
+                f"the time per pixel is {shown(min(per) * 1e9)} to {shown(max(per) * 1e9)} ns",
                 rows=tuple(table.labels[one[0]] for one in rows),
             )
 
@@ -230,8 +230,8 @@ RULES = (
     Rule(
         "accuracy-not-checked",
         "warning",
-        "something faster is less exact, and no column says by how much",
-        "run eval on labels, or compare, which prints the agreement with fp32",
+        "faster rows are less exact, and no column says by how much",
+        "run eval on labels, or run compare, which prints the agreement with fp32",
         accuracy_not_checked,
         bad="model,precision,FPS\na,fp32,40\na,int8,90\n",
         clean="model,precision,FPS,mAP\na,fp32,40,0.374\na,int8,90,0.361\n",
@@ -239,8 +239,8 @@ RULES = (
     Rule(
         "precision-not-executed",
         "error",
-        "another precision ran than the one that was asked for",
-        "give the row the name of what ran, or an engine that has kernels for it",
+        "the precision that ran is not the requested one",
+        "name the row after what ran, or choose an engine that has kernels for it",
         precision_not_executed,
         bad="engine,precision,executed precision,FPS\nort,int8,fp32 100% of MACs,40\n",
         clean="engine,precision,executed precision,FPS\nort,int8,int8 97% of MACs,40\n",
@@ -248,8 +248,8 @@ RULES = (
     Rule(
         "several-changes-at-once",
         "warning",
-        "several changes in one row: none can be credited",
-        "add a row for each change alone",
+        "several changes in one row: the gain cannot be credited to any of them",
+        "add a row for each change by itself",
         several_changes,
         bad="model,FPS,changes\na,40,batch; onnx; int8\n",
         clean="model,FPS,changes\na,40,batch\na,45,batch; onnx\n",
@@ -257,8 +257,8 @@ RULES = (
     Rule(
         "unchanged-where-change-was-claimed",
         "error",
-        "a size is the same before and after the weights were made smaller",
-        "look which layers were converted: dynamic quantisation leaves convolutions as they are",
+        "a size is the same before and after the weights were compressed",
+        "check which layers were converted: dynamic quantization does not convert convolutions",
         unchanged,
         over="all",
         bad="| model | size (MB) | FPS |\n|---|---|---|\n| a | 27.56 | 15 |\n\n"
@@ -269,8 +269,8 @@ RULES = (
     Rule(
         "worse-not-said",
         "note",
-        "a row became slower by the changes",
-        "say so, with the noise beside it",
+        "the changes made a row slower",
+        "say so, and give the noise",
         worse_not_said,
         over="all",
         bad="| model | latency (ms) |\n|---|---|\n| a | 413.5 |\n\n"
@@ -281,8 +281,8 @@ RULES = (
     Rule(
         "different-work-compared",
         "warning",
-        "times differ because the inputs do",
-        "give every row the same input, or compare the time of a pixel",
+        "times differ because the inputs differ",
+        "give every row the same input, or compare the time per pixel",
         different_work,
         bad="name,input,CPU total (ms),calls\nforward,544x640,145.7,1\nforward,480x640,128.3,1\n"
         "forward,384x640,108.1,1\n",

@@ -120,7 +120,7 @@ def fraction_called_percent(case: Case) -> Iterator[Hit]:
                 yield Hit(
                     f"{shown(reached.value / 1e9)} of {shown(peak / 1e9)} GFLOP/s is "
                     f"{percent(reached.value / peak)}, printed {used.texts[row]} under "
-                    f"{used.title!r}; {len(wrong)} rows are too small by 100",
+                    f"{used.title!r}; {len(wrong)} rows are too small by a factor of 100",
                     (table.name,),
                     tuple(table.labels[one] for one in wrong),
                 )
@@ -129,8 +129,8 @@ def fraction_called_percent(case: Case) -> Iterator[Hit]:
             alone = _parts(column) and len(told) > 2 and not _groups(table)
             if alone and total(told).scaled(100).meets(exact(1), 0.005):
                 yield Hit(
-                    f"the rows of {column.title!r} add up to {shown(100 * total(told).value)}, "
-                    "as fractions do; as percentages they would add up to 100",
+                    f"the rows of {column.title!r} add up to {shown(100 * total(told).value)}, as "
+                    "fractions would; percentages would add up to 100",
                     (table.name,),
                 )
 
@@ -207,7 +207,7 @@ def parts_do_not_sum(case: Case) -> Iterator[Hit]:
             if other is not table and 0.005 < missing < 0.3 and not added.meets(number):
                 yield Hit(
                     f"{shown(added.value)} s of {table.name} in a window of {shown(number.value)} "
-                    f"s ({window.title}, {other.labels[row]}): {missing:.1%} have no row",
+                    f"s ({window.title}, {other.labels[row]}): {missing:.1%} has no row",
                     (table.name, other.name),
                 )
 
@@ -254,8 +254,8 @@ def layers_against_inference(table: Table) -> Iterator[Hit]:
                 )
                 yield Hit(
                     f"{other!r} is {ms(whole)}, {name!r} is {ms(part)}: "
-                    f"{shown(whole.value / part.value)} times as much{many}: a profiler, or "
-                    "several runs, are inside it"
+                    f"{shown(whole.value / part.value)} times as much{many}: it includes a "
+                    "profiler or several runs"
                 )
 
 
@@ -294,7 +294,7 @@ RULES = (
         "shares-do-not-sum",
         "warning",
         "percentages of one whole do not add up to 100",
-        "say what the rest is, and of what the shares are",
+        "say what the rest is and what the whole is",
         shares_do_not_sum,
         bad="stage,percent of time\nread,10.0\ninfer,70.0\nwrite,16.6\n",
         clean="stage,percent of time\nread,10.0\ninfer,70.0\nwrite,20.0\n",
@@ -303,7 +303,7 @@ RULES = (
         "share-above-whole",
         "error",
         "a share is above 100%",
-        "find what counts twice: a container and its children, threads; or the wrong peak",
+        ("find what is counted twice (a container and its children, or threads), or a wrong peak"),
         share_above_whole,
         bad="layer,utilization (%)\na,121\nb,40\n",
         clean="layer,utilization (%)\na,97\nb,40\n",
@@ -311,8 +311,8 @@ RULES = (
     Rule(
         "fraction-called-percent",
         "error",
-        "a fraction stands under a heading that says %",
-        "multiply by 100, or take the % away",
+        "a fraction is under a heading that says %",
+        "multiply by 100, or remove the %",
         fraction_called_percent,
         over="all",
         machine={"peak": 8.1e12},
@@ -322,8 +322,8 @@ RULES = (
     Rule(
         "shares-contradict",
         "warning",
-        "two tables of the same stages tell different shares",
-        "measure both in one run; what moved between the stages is the finding",
+        "two tables of the same stages show different shares",
+        "measure both in one run, and report what moved between the stages",
         shares_contradict,
         over="all",
         bad="| stage | percent of time |\n|---|---|\n| load | 92.1 |\n| infer | 1.4 |\n"
@@ -336,8 +336,8 @@ RULES = (
     Rule(
         "total-row-differs",
         "error",
-        "the row of the total is not the sum of the others",
-        "add the missing part as a row of its own",
+        "the total row is not the sum of the others",
+        "add a row for the missing part",
         total_row_differs,
         bad="stage,latency (ms)\ncapture,40\ninference,280\ntracking,25\ntotal,400\n",
         clean="stage,latency (ms)\ncapture,40\ninference,280\ntracking,25\ntotal,345\n",
@@ -345,8 +345,8 @@ RULES = (
     Rule(
         "parts-do-not-sum",
         "note",
-        "stages do not fill the window in which they ran",
-        "print what lies between them as a row of its own",
+        "the stages do not fill the time window that they ran in",
+        "add a row for the time between them",
         parts_do_not_sum,
         over="all",
         bad="| step | total (s) |\n|---|---|\n| read | 0.102 |\n| forward | 4.853 |\n\n"
@@ -357,8 +357,8 @@ RULES = (
     Rule(
         "totals-contradict",
         "warning",
-        "one thing has several totals",
-        "say which interval each covers, and compare only equal ones",
+        "the same quantity has several totals",
+        "say which interval each total covers, and compare only equal intervals",
         totals_contradict,
         over="all",
         bad="| image | inference (ms) |\n|---|---|\n| a | 165.0 |\n| b | 121.4 |\n| c | 151.9 |\n\n"
@@ -370,8 +370,8 @@ RULES = (
     Rule(
         "inference-above-its-layers",
         "warning",
-        "what is printed as inference is far above the sum of the layers",
-        "take the time of inference from a run without the profiler",
+        "the printed inference time is far above the sum of the layers",
+        "take the inference time from an unprofiled run",
         layers_against_inference,
         bad="quantity,value,unit\nsum of the layers,107.5,ms\nprinted as inference,2499.2,ms\n",
         clean="quantity,value,unit\nsum of the layers,107.5,ms\nprinted as inference,112.3,ms\n",
@@ -379,7 +379,7 @@ RULES = (
     Rule(
         "total-is-not-count-times-mean",
         "error",
-        "a total is not its count times its mean",
+        "a total is not count times mean",
         "compute the table again from the samples",
         count_times_mean,
         bad="step,total (s),count,avg (s)\nforward,4.85,10,0.585\n",
@@ -388,7 +388,7 @@ RULES = (
     Rule(
         "decimal-place-lost",
         "error",
-        "a quotient of two facts is wrong by a power of ten",
+        "a quotient of two figures is wrong by a power of ten",
         "compute it again",
         decimal_place_lost,
         bad="quantity,value,unit\nmemory left,14000,MB\none image,4.7,MB\nsafe batch,297,images\n",

@@ -51,8 +51,8 @@ def mac_or_flop(case: Case) -> Iterator[Hit]:
             row, count, flops = found[0]
             title = next(one.title for one in table.all(WORK))
             yield Hit(
-                f"{title} {shown(count.value / 1e9)} for {table.labels[row]}; published are "
-                f"{shown(flops / 1e9)} GFLOPs, {shown(flops / count.value)} times as many, in "
+                f"{title} {shown(count.value / 1e9)} for {table.labels[row]}; the published value "
+                f"is {shown(flops / 1e9)} GFLOPs, {shown(flops / count.value)} times as many, in "
                 f"{len(found)} of {table.rows} rows: these are MACs",
                 (table.name,),
                 tuple(table.labels[one[0]] for one in found),
@@ -83,7 +83,7 @@ def _two_counts(case: Case) -> Iterator[Hit]:
                 model = next(iter(high))
                 yield Hit(
                     f"{model}: {shown(one[model] / 1e9)} G in one, {shown(other[model] / 1e9)} G "
-                    f"in the other, {shown(high[model])} times, and so for "
+                    f"in the other, {shown(high[model])} times as many; the same holds for "
                     f"{counted(len(high), 'model')}: one counts MACs, the other FLOPs",
                     (first, second),
                     tuple(high),
@@ -197,7 +197,7 @@ def _rates_above(table: Table, peak: float, origin: str) -> Iterator[Hit]:
             reached = count * twice * frames
         if reached and reached.low > peak * 1.01:
             yield Hit(
-                f"{shown(reached.value / 1e9)} GFLOP/s, the peak ({origin}) is "
+                f"{shown(reached.value / 1e9)} GFLOP/s, but the peak ({origin}) is "
                 f"{shown(peak / 1e9)}: {percent(reached.value / peak)}",
                 (table.name,),
                 (table.labels[row],),
@@ -218,7 +218,7 @@ def above_the_bandwidth(case: Case) -> Iterator[Hit]:
                 rate = total / seconds
             if rate and roof and rate.low > roof * 1.01:
                 yield Hit(
-                    f"{shown(rate.value / 1e9)} GB/s, the memory gives {shown(roof / 1e9)}",
+                    f"{shown(rate.value / 1e9)} GB/s, but the memory has {shown(roof / 1e9)}",
                     (table.name,),
                     (table.labels[row],),
                 )
@@ -253,7 +253,7 @@ def peak_differs(case: Case) -> Iterator[Hit]:
 
 
 def peak_too_low(case: Case) -> Iterator[Hit]:
-    """A stated peak against cores x clock x FLOPs a cycle."""
+    """A stated peak against cores x clock x FLOPs per cycle."""
     for table in case.tables:
         stated = [
             (n, v) for n, (kind, v) in table.facts.items() if kind == WORK_RATE and "peak" in n
@@ -274,9 +274,9 @@ def peak_too_low(case: Case) -> Iterator[Hit]:
             if peak.high < 0.95 * best:
                 yield Hit(
                     f"{name!r} is {shown(peak.value / 1e9)} GFLOP/s; {shown(cores)} cores x "
-                    f"{shown(clock / 1e9)} GHz x {shown(flops)} FLOPs a cycle are "
-                    f"{shown(best / 1e9)}: shares of the peak are {shown(best / peak.value)} times "
-                    "too large",
+                    f"{shown(clock / 1e9)} GHz x {shown(flops)} FLOPs per cycle are "
+                    f"{shown(best / 1e9)}: the shares of the peak are {shown(best / peak.value)} "
+                    "times too large",
                     (table.name,),
                 )
 
@@ -305,14 +305,14 @@ def _untested(table: Table, rows: list[int], word: str, case: Case) -> str:
     peak, roof = case.machine.peak, case.machine.bandwidth
     reasons = [f"{word!r} in {len(rows)} rows, and no column of bytes moved"]
     if peak and roof:
-        reasons.append(f"the ridge is {shown(peak / roof)} FLOPs a byte")
+        reasons.append(f"the ridge is {shown(peak / roof)} FLOPs per byte")
         row = rows[0]
         each = [column.numbers[row] if column else None for column in (rate, work, size)]
         if all(each) and each[0] and each[1] and each[2]:
             moved_s = each[2].value * each[0].value / each[1].value
             reasons.append(
                 f"{table.labels[row]} reaches {percent(each[0].value / peak)} of the peak, and its "
-                f"weights are {percent(moved_s / roof)} of the bandwidth: neither roof is near"
+                f"weights are {percent(moved_s / roof)} of the bandwidth: it is near neither limit"
             )
     return "; ".join(reasons)
 
@@ -345,7 +345,7 @@ def maximum_below_mean(case: Case) -> Iterator[Hit]:
             model = below[0]
             yield Hit(
                 f"{model}: the best layer {percent(best[model])}, the whole model "
-                f"{percent(whole[model][1])}; so for {len(below)} of {len(best)} models",
+                f"{percent(whole[model][1])}; so do {len(below)} of {len(best)} models",
                 (table.name, whole[model][0]),
                 tuple(below),
             )
@@ -368,7 +368,7 @@ def two_models(case: Case) -> Iterator[Hit]:
             if not 0.999 < added / number.value < 1.001 and 0.5 < added / number.value < 2:
                 yield Hit(
                     f"the layers add up to {added:,.0f}, {what!r} is {number.value:,.0f} "
-                    f"({added / number.value - 1:+.1%}): another network was counted than timed",
+                    f"({added / number.value - 1:+.1%}): the counted and the timed network differ",
                     (table.name, name),
                 )
 
@@ -377,8 +377,8 @@ RULES = (
     Rule(
         "mac-or-flop",
         "error",
-        "MACs are called FLOPs, or FLOPs MACs: a factor of two",
-        "print MACs and FLOPs (2 x MACs) under their own names, and divide by a peak in FLOPs",
+        "MACs are called FLOPs or the reverse: a factor of two",
+        "label MACs and FLOPs (2 x MACs) correctly, and divide by a peak in FLOPs",
         mac_or_flop,
         over="all",
         bad="model,params (M),GFLOPs\nyolov5n,1.87,2.23\nyolov5s,7.23,8.22\n",
@@ -396,8 +396,8 @@ RULES = (
     Rule(
         "above-the-peak",
         "error",
-        "more operations a second than the machine can do",
-        "count FLOPs as the peak does, take the peak of the type that ran, check batch and time",
+        "more operations per second than the machine can do",
+        "count FLOPs as the peak does, use the peak of the type that ran, check batch and time",
         above_the_peak,
         over="all",
         machine={"peak": 4.1e11},
@@ -407,8 +407,8 @@ RULES = (
     Rule(
         "above-the-bandwidth",
         "error",
-        "more bytes a second than the memory gives",
-        "count what comes from memory, not from caches, and check the unit",
+        "more bytes per second than the memory can deliver",
+        "count bytes from memory, not from caches, and check the unit",
         above_the_bandwidth,
         over="all",
         machine={"bandwidth": 28.1e9},
@@ -418,8 +418,8 @@ RULES = (
     Rule(
         "peak-differs",
         "error",
-        "utilisation was divided by another peak than this machine's",
-        "name the peak, of which type and device it is, and use one",
+        "the utilization was computed with a peak that is not this machine's",
+        "use one peak, and state its value, data type and device",
         peak_differs,
         over="all",
         machine={"peak": 8.1e12},
@@ -429,8 +429,8 @@ RULES = (
     Rule(
         "peak-too-low",
         "warning",
-        "the peak is below what cores, clock and FLOPs a cycle give",
-        "measure the peak with a matrix product (profile does), or take the boost clock",
+        "the peak is below cores x clock x FLOPs per cycle",
+        "measure the peak with a matrix product (profile does), or use the boost clock",
         peak_too_low,
         over="all",
         machine={"flops_per_cycle": 32.0},
@@ -440,8 +440,8 @@ RULES = (
     Rule(
         "bound-without-test",
         "warning",
-        "a limit is named that no figure shows",
-        "measure bytes moved and both peaks; below half of both roofs, neither limits",
+        "a bottleneck is named that no figure supports",
+        "measure the bytes moved and both peaks; below half of both, neither is the bottleneck",
         bound_without_test,
         over="all",
         bad="model,utilization (%),bound type\na,16.96,compute\nb,30.5,compute\n",
@@ -462,8 +462,8 @@ RULES = (
     Rule(
         "two-models",
         "warning",
-        "layers of one network stand beside the times of another",
-        "count and time the same network: after fusing, if that is what runs",
+        "the layers of one network are listed with the times of another",
+        "count and time the same network, after fusing if that is what runs",
         two_models,
         over="all",
         bad="| layer | params |\n|---|---|\n| 0 | 928 |\n| 1 | 18560 |\n| 2 | 36992 |\n\n"

@@ -61,7 +61,7 @@ def kind_of_picture(
         values = [np.unique(one[outer].reshape(-1, 3), axis=0)[0].tolist() for one in (a, b)]
         return Kind(PADDING, f"values {values[0]} and {values[1]}")
     if before is not None and _near(before.astype(np.float32), right, whole):
-        return Kind(STALE, "it shows the frame before")
+        return Kind(STALE, "it shows the previous frame")
     if _near(left[..., ::-1], right, whole):
         return Kind(SWAPPED, "BGR and RGB")
     if source is not None and inner is not None:
@@ -82,7 +82,7 @@ def _moved(a: Letterbox, b: Letterbox) -> Kind | None:
         return Kind(GEOMETRY, f"scales {a.scale_x:.4g}, {a.scale_y:.4g} and {b.scale_x:.4g}, ...")
     if (a.pad_x, a.pad_y) != (b.pad_x, b.pad_y):
         places = f"{a.pad_x:g}, {a.pad_y:g} and {b.pad_x:g}, {b.pad_y:g} (x, y)"
-        return Kind(PADDING, f"the picture begins at {places}")
+        return Kind(PADDING, f"the picture starts at {places}")
     return None
 
 
@@ -135,7 +135,7 @@ def kind_of_tensor(a: Array, b: Array, tolerance: float, before: Array | None = 
         sound = left if np.isfinite(left).all() else right
         largest = float(np.abs(sound).max())
         if largest > LARGEST_HALF / 2:
-            return Kind(OVERFLOW, f"up to {largest:.3g}, and float16 ends at {LARGEST_HALF:g}")
+            return Kind(OVERFLOW, f"up to {largest:.3g}, but float16 ends at {LARGEST_HALF:g}")
         return Kind(NO_NUMBERS)
     if left.ndim == 3 and min(left.shape[1:]) > BOX:  # decoded rows
         left, right = columns_last(left), columns_last(right)
@@ -154,7 +154,7 @@ def kind_of_tensor(a: Array, b: Array, tolerance: float, before: Array | None = 
 
 def _guesses(a: Array, b: Array, before: Array | None) -> Iterator[tuple[str, str | None, Array]]:
     if before is not None and before.shape == b.shape:
-        yield STALE, "they are of the frame before", np.asarray(before, np.float64)
+        yield STALE, "they belong to the previous frame", np.asarray(before, np.float64)
     for axis in (1, -1):
         if a.ndim > 2 and a.shape[axis] == 3:
             yield SWAPPED, "BGR and RGB", np.flip(a, axis)

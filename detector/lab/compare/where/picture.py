@@ -24,7 +24,7 @@ MOST_BOXES = 500
 def check_picture(path: str) -> None:
     """Raises UsageError for a name that is no PNG, before minutes of searching."""
     if Path(path).suffix.lower() != ".png":
-        raise UsageError(f"--picture {path}: give a file that ends with .png")
+        raise UsageError(f"--picture {path}: the file name must end with .png")
 
 
 def write_picture(found: Found, path: str) -> Path | None:

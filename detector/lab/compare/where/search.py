@@ -187,7 +187,7 @@ def _compare_outputs(
     with np.errstate(all="ignore"):
         mine = _run(a, slots)
         if a.input_shape != b.input_shape:
-            why = "the inputs have two sizes, so no engine can read that of the other"
+            why = "the input sizes differ, so neither engine can read the other's input"
             found.add(StageDifference("outputs", "raw outputs", untold=why))
             return mine
         theirs = _run(b, slots)
@@ -202,7 +202,7 @@ def _compare_outputs(
         ours, other = mine[at][which], theirs[at][which]
         before = mine[at - 1][which] if at else None
         if _is_late(mine, theirs, tolerance):
-            kind = Kind(STALE, "they are of the frame before")
+            kind = Kind(STALE, "they belong to the previous frame")
         else:
             kind = kind_of_tensor(ours, other, tolerance, before)
         if kind.name != STALE:
@@ -264,10 +264,10 @@ def _open_graphs(
 ) -> tuple[Sequence[Point], _Looks] | str:
     """The tensors that both graphs have, and what compares them; else why there is nothing."""
     if a.network.plan is not None or b.network.plan is not None:
-        return "a plan holds no graph"
+        return "a TensorRT plan contains no graph"
     points = common_points(a.network.graph, b.network.graph)
     if not points:
-        return "the graphs have no tensor of one name and shape in common"
+        return "the graphs share no tensor with the same name and shape"
     return points, _Looks(found, a, b, slots, outputs, step)
 
 

@@ -55,7 +55,7 @@ def where_command(
     from detector.core import sources
 
     refuse_cameras([source])
-    sources.refuse_pipe(source, "it is read once for each side")
+    sources.refuse_pipe(source, "both sides read it")
     check_picture(picture)
     configs = [parse_words(text, config_file, flags) for text in given]
     sides: list[Side] = []
@@ -86,11 +86,11 @@ def parse_words(text: str, config_file: str | None, flags: Mapping[str, Any]) ->
     for word in _split(text):
         name, value = _meaning(word)
         if name in own:
-            raise UsageError(f"--where {text!r}: says {name} twice")
+            raise UsageError(f"--where {text!r}: gives {name} twice")
         own[name] = value
     file = own.pop("config", config_file)
     if file != config_file and config_file is not None:
-        raise UsageError(f"--where {text!r}: names a file of options; leave out --config")
+        raise UsageError(f"--where {text!r}: names a file of options; omit --config")
     lower = {"precision": "fp32"} if file is None else {}
     given = {name: value for name, value in flags.items() if value is not None}
     return resolve_config(file, {**lower, **given, **own})
@@ -120,7 +120,7 @@ def _meaning(word: str) -> tuple[str, Any]:
     name = name.removeprefix("--").replace("-", "_")
     kinds = {leaf.name: str(leaf.type) for _, leaf in options()}
     if name not in kinds:
-        raise UsageError(f"--where: {word!r} is nothing that is known here; give {WORDS}")
+        raise UsageError(f"--where: {word!r} is unknown; give {WORDS}")
     if kinds[name] == "bool":
         if value not in ("", "true", "false"):
             raise UsageError(f"--where: {word}: write {name}=true or {name}=false")
@@ -180,13 +180,13 @@ def describe(found: Found) -> str:
     if first is None:
         untold = [one for one in found.stages if one.untold is not None]
         if untold:
-            return f"nothing differs in what could be compared; {untold[0].untold}"
+            return f"no difference in the stages that could be compared; {untold[0].untold}"
         return "no stage differs by more than rounding"
     words = f"{PLACES[first.stage]} differs first ({first.what})"
     words += f": {first.kind}" if first.kind else ""
     words += f", {first.detail}" if first.detail else ""
     later = [PLACES[one.stage] for one in found.stages if one.differs and _is_own(first, one)]
-    return words + (f"; {' and '.join(later)} differs too, given the same input" if later else "")
+    return words + (f"; {' and '.join(later)} also differs, given the same input" if later else "")
 
 
 def _is_own(first: StageDifference, other: StageDifference) -> bool:

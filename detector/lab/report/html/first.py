@@ -54,7 +54,7 @@ def _rates(session: SavedSession) -> str:
     cards.append(f'<div class="card files">{_links(document)}</div>')
     spread = spread_of_run(session)
     note = (
-        f'<p class="note">The same run differed by {spread:.0%} from round to round.</p>'
+        f'<p class="note">The same run varied by {spread:.0%} between rounds.</p>'
         if spread >= 0.01
         else ""
     )
@@ -120,7 +120,7 @@ FOUND = (
     Column("name", "class"),
     Column("count", "detections"),
     Column("share", form=".1%"),
-    Column("a_frame", "a frame", ".1f"),
+    Column("a_frame", "per frame", ".1f"),
 )
 
 
@@ -138,11 +138,11 @@ def _found_section(session: SavedSession) -> str:
 
 def _over_time(session: SavedSession) -> str:
     over = count_over_time(read_rows(session.folder))
-    note = f"Not over the whole run: {over.note}." if over.note else ""
+    note = f"Covers only part of the run: {over.note}." if over.note else ""
     if not over.curves:
         return f"<p>{escape(note)}</p>"
     drawn = drawings.lines(
-        over.curves, over.unit, "detections a frame", height=150, width=drawings.HALF, dense=True
+        over.curves, over.unit, "detections per frame", height=150, width=drawings.HALF, dense=True
     )
     return legend(list(over.curves)) + figure(drawn, note)
 
@@ -159,13 +159,13 @@ def _next(session: SavedSession) -> str:
     if facts is not None:
         now = facts.fps.median
         was = (
-            f"FPS are measured end to end on {_whole(session, facts)}, in turns with the run as "
-            f'it is: <b data-value="{now!r}">{now:.{decimals_of(facts.fps)}f}</b>.'
+            f"FPS are measured end to end on {_whole(session, facts)}, alternating with the "
+            f'unchanged run: <b data-value="{now!r}">{now:.{decimals_of(facts.fps)}f}</b>.'
         )
     base = base_command(session.document)
     once = len(shlex.join(base)) > LONG_COMMAND
     if once:
-        was += f" Add each option to this command, which is … below: <code>{_words(base)}</code>"
+        was += f" Add each option to this command, shown as … below: <code>{_words(base)}</code>"
     rows = "".join(_step(step, once) for step in steps)
     heads = "".join(f'<th scope="col" class="text">{one}</th>' for one in ("type", "FPS", "does"))
     listed = (
@@ -173,12 +173,7 @@ def _next(session: SavedSession) -> str:
         f"<tbody>{rows}</tbody></table></div>"
     )
     return section(
-        "next",
-        "What to type next",
-        f"<p>{was}</p>" if was else "",
-        _doubt(facts),
-        listed,
-        how="whatif",
+        "next", "Next steps", f"<p>{was}</p>" if was else "", _doubt(facts), listed, how="whatif"
     )
 
 
@@ -210,7 +205,7 @@ def _words(words: Sequence[str]) -> str:
 def _figure(step: NextStep) -> str:
     found = step.figure
     if found is None:
-        said = escape(f"not measured: {step.measure} measures it")
+        said = escape(f"not measured; {step.measure} measures it")
         return f'<td class="text said">{said}</td>'
     shown = decimals(found.apart)
     same = found.basis.split()[0] in shlex.join(step.option)  # batch 4, of --batch 4
@@ -241,6 +236,6 @@ def _doubt(facts: WhatIfFacts | None) -> str:
         return ""
     more = f" (and {len(reasons) - 1} more, below What if)" if len(reasons) > 1 else ""
     return (
-        '<p class="warning">These figures are unreliable; use them as a ranking at most: '
+        '<p class="warning">These figures are unreliable; use them only as a ranking: '
         f"{escape(reasons[0])}{more}.</p>"
     )

@@ -20,15 +20,15 @@ def audited(session: SavedSession) -> AuditDocument:
 def findings(session: SavedSession) -> str:
     document = audited(session)
     if not document.findings:
-        return text(f"{document.rules} rules find nothing wrong.")
+        return text(f"{document.rules} rules found no problem.")
     return table(Table("audit", FINDINGS, document.findings))
 
 
 AUDIT = How(
     "audit",
     "audit",
-    "Rules over the figures of this run; nothing was measured for them.",
+    "Rules that check the figures of this run; they need no extra measurement.",
     "Every rule",
     "docs/pitfalls.md",
 )
-PARTS = (Part("audit", "What to doubt", 12, findings, how=AUDIT),)
+PARTS = (Part("audit", "Caveats", 12, findings, how=AUDIT),)

@@ -46,7 +46,7 @@ def timeline(session: SavedSession) -> str:
         for one in shown
     ]
     drawn = drawings.lanes(threads, slices, (end - start) / 1e6)
-    note = "Gaps are waits. Ctrl or Shift and the wheel zoom too, dragging moves."
+    note = "Gaps are waits. Ctrl or Shift with the mouse wheel also zooms; drag to move."
     return key(stages_of(session)) + figure(drawn) + zoom_buttons(note)
 
 
@@ -82,10 +82,7 @@ def latency(session: SavedSession) -> str:
     times = frame_times_ms(session.spans)
     infer = durations_ms(session.spans, "infer")
     parts = []
-    for name, values in (
-        ("from reading a frame to having written it", times),
-        ("one inference", infer),
-    ):
+    for name, values in (("from reading a frame to writing it", times), ("one inference", infer)):
         if len(values) >= 5:
             ordered = sorted(values.tolist())
             marks = {
@@ -98,7 +95,7 @@ def latency(session: SavedSession) -> str:
                 if value > ordered[min(len(ordered) - 1, int(len(ordered) * 0.995))]
             )
             note = (
-                f"; the last bin holds {beyond} that took longer, up to {ordered[-1]:.1f} ms"
+                f"; the last bin contains {beyond} that took longer, up to {ordered[-1]:.1f} ms"
                 if beyond
                 else ""
             )
@@ -114,16 +111,16 @@ def queues(session: SavedSession) -> str:
     drawn = []
     for one in queue_curves(activities, LoopShape.of(loop)):
         caption = (
-            f"{one.name}: {one.mean:.1f} on average, room for {one.room}; full for {one.full:.0%} "
-            f"of the time, empty for {one.empty:.0%}"
+            f"{one.name}: {one.mean:.1f} on average, capacity {one.room}; full for "
+            f"{one.full:.0%} of the time, empty for {one.empty:.0%}"
         )
         points = list(zip(one.times_s, one.means, strict=True))
         around = list(zip(one.times_s, one.least, one.most, strict=True))
-        drawn.append(figure(drawings.queue(points, around, one.room, "s", "how many"), caption))
+        drawn.append(figure(drawings.queue(points, around, one.room, "s", "depth"), caption))
     note = (
-        "<p>The line is the mean of a stretch of time, the band around it the least and the most, "
-        "and the broken line the room that there is; one more may wait at the door. "
-        "A queue that is always full waits for the stage behind it; one that is always empty, for "
+        "<p>The line is the mean over a short interval, the band its minimum and maximum, "
+        "and the dashed line the capacity; one more item can wait to enter. A queue that is "
+        "always full waits for the stage after it; a queue that is always empty waits for "
         "the stage before it.</p>"
     )
     return note + "".join(drawn) if drawn else ""
@@ -144,8 +141,7 @@ def slowest(session: SavedSession, facts: FramesFacts) -> str:
 
 def _slow_frame(session: SavedSession, row: SlowFrame, parts: Sequence[FramePart]) -> str:
     text = (
-        f"frame {row.frame}: {row.ms:.1f} ms, of which {row.stage} took the longest "
-        f"({row.stage_ms:.1f} ms)"
+        f"frame {row.frame}: {row.ms:.1f} ms; {row.stage} took the longest ({row.stage_ms:.1f} ms)"
     )
     went = ""
     if parts:
@@ -162,14 +158,14 @@ def _slow_frame(session: SavedSession, row: SlowFrame, parts: Sequence[FramePart
         source = base64.b64encode(read_picture(session.folder, row.file)).decode()
         picture = f'<img alt="{escape(text)}" src="data:image/jpeg;base64,{source}">'
     except UsageError as error:
-        picture, text = "", f"{text}; its picture is left out: {error}"
+        picture, text = "", f"{text}; its picture is omitted: {error}"
     return f"<figure>{picture}<figcaption>{escape(text)}</figcaption>{went}</figure>"
 
 
 SPANS = How(
     "spans",
     "timeline, queues",
-    "From the recorded start and end of each call; nothing is sampled. A queue's depth "
+    "From the recorded start and end of every call, without sampling. The depth of a queue "
     "follows from the calls before and after it.",
     "Spans, waits, other",
     "docs/measurement.md",
@@ -177,7 +173,7 @@ SPANS = How(
 PERCENTILES = How(
     "percentiles",
     "latency, slowest moments",
-    "Of single calls. A percentile without enough samples is left out.",
+    "Times of single calls. A percentile with too few samples is omitted.",
     "Percentiles",
     "docs/measurement.md",
 )

@@ -51,8 +51,8 @@ def path(session: SavedSession, facts: CriticalPathFacts) -> str:
     parts = [(row.name, row.name, row.self_s) for row in facts.stages]
     parts.append(("wait", "hand-overs", sum(row.wait_s for row in facts.stages)))
     note = (
-        f"{facts.wall_s:.2f} s of steady state ({counted(facts.frames, 'frame')}), without "
-        f"{facts.startup_s:.2f} s of start-up and {facts.teardown_s:.2f} s of tear-down."
+        f"{facts.wall_s:.2f} s of steady state ({counted(facts.frames, 'frame')}), excluding "
+        f"{facts.startup_s:.2f} s of start-up and {facts.teardown_s:.2f} s of teardown."
     )
     names = {kind for kind, *_ in parts}
     shown = key([name for name in (*stages_of(session), "wait") if name in names])
@@ -69,13 +69,13 @@ CHANGES = (
         "gain",
         form="+.1%",
         value=lambda row: row.fps_ratio.median - 1 if row.helps or row.fps_ratio.high < 1 else None,
-        absent="not told from none",
+        absent="no clear gain",
     ),
     Column("lowest", form="+.1%", value=lambda row: row.fps_ratio.low - 1),
     Column("highest", form="+.1%", value=lambda row: row.fps_ratio.high - 1),
     Column("fps", "FPS", value=lambda row: in_rounds(row.fps)),
-    Column("frame_ms", "ms a frame", value=lambda row: in_rounds(row.frame_ms), out=1),
-    Column("how", "instead of it"),
+    Column("frame_ms", "ms per frame", value=lambda row: in_rounds(row.frame_ms), out=1),
+    Column("how", "replaced by"),
 )
 
 
@@ -89,7 +89,7 @@ def what_if_says(facts: WhatIfFacts) -> Iterator[Table | str]:
     now = in_rounds(facts.fps)
     title = (
         f"what if, measured: {counted(facts.rounds, 'round')} of {counted(facts.frames, 'frame')}, "
-        f"in turns with the run as it is ({now:.{now.decimals}f} FPS end to end)"
+        f"alternating with the unchanged run ({now:.{now.decimals}f} FPS end to end)"
     )
     yield Table("whatif", CHANGES, facts.changes, title).without("how")
     yield from (f"unreliable: {reason}" for reason in facts.doubts)
@@ -100,11 +100,10 @@ def what_if(session: SavedSession, facts: WhatIfFacts) -> str:
     del session
     now = in_rounds(facts.fps)
     note = (
-        "<p>Each change ran in turns with the run as it is "
-        f'(<b data-value="{facts.fps.median!r}">{now:.{now.decimals}f}</b> FPS end to end), '
+        "<p>Each change alternated with the unchanged run (<b "
+        f'data-value="{facts.fps.median!r}">{now:.{now.decimals}f}</b> FPS end to end), '
         f"{counted(facts.rounds, 'round')} of {counted(facts.frames, 'frame')}. The gain is the "
-        "median of the rounds; a dash: it was not faster in every round, so that it is not told "
-        "from none.</p>"
+        "median of the rounds; there is no clear gain unless every round was faster.</p>"
     )
     if facts.doubts:
         note += f'<p class="warning">Unreliable: {escape("; ".join(facts.doubts))}.</p>'
@@ -126,9 +125,9 @@ def loop_says(facts: LoopFacts) -> Sequence[str]:
 PASSES = (
     Column("pass", value=lambda one: one[0]),
     Column("ran", "measured on", value=lambda one: one[1].ran.text if one[1].ran else ""),
-    Column("slower", "slower under it", value=lambda one: _slower(one[1])),
+    Column("slower", "slowdown", value=lambda one: _slower(one[1])),
     Column("seconds", value=lambda one: one[1].seconds),
-    Column("went", "how it went", value=lambda one: _went(one[1])),
+    Column("went", "result", value=lambda one: _went(one[1])),
 )
 
 
@@ -136,7 +135,7 @@ def passes(session: SavedSession) -> str:
     """By how much each pass slowed the run down, or why it could not run."""
     note = ""
     if (loop := session.facts(LoopFacts)) is not None:
-        note = f"<p>The instruments of the plain run: {describe_cost(loop.instruments)}.</p>"
+        note = f"<p>Overhead of the plain run's instruments: {describe_cost(loop.instruments)}.</p>"
     rows = list(session.passes.items())
     return note + table(Table("others", PASSES, rows)) if rows else ""
 
@@ -145,7 +144,7 @@ def _slower(record: PassRecord) -> Share | str | None:
     """A pass that took less time than the plain run was measured within the noise."""
     if record.slowdown is None:
         return None
-    return Share(record.slowdown - 1) if record.slowdown > 1 else "not measurable"
+    return Share(record.slowdown - 1) if record.slowdown > 1 else "too small to measure"
 
 
 def _went(record: PassRecord) -> str:
@@ -159,23 +158,23 @@ def _went(record: PassRecord) -> str:
 CRITICAL_PATH = How(
     "path",
     "critical path",
-    "The chain of calls and hand-overs that the wall time of the steady state consists of: "
-    "program order, data, bounded queues, buffers given back.",
+    "The chain of calls and hand-offs that makes up the wall time of the steady state: "
+    "program order, data, bounded queues, released buffers.",
     "Critical path",
 )
 WHAT_IF = How(
     "whatif",
     "what if",
-    "A stand-in hands out what a stage gave for the first pictures, or the loop is another. "
-    "Each such run stands between two runs as they are; their ratio is the gain, from the lowest "
-    "round to the highest. Nothing is predicted.",
+    "A stand-in replays a stage's results for the first pictures, or the loop is changed. "
+    "Each such run is placed between two unchanged runs; their ratio is the gain, given "
+    "from the lowest to the highest round. Nothing is predicted.",
     "What if",
 )
 INSTRUMENTS = How(
     "passes",
     "passes",
-    "Each pass that slows the run down is a separate run, compared with the plain one. It has "
-    "that one's engine, precision, threads, requests, batch and input, unless it says so.",
+    "Each pass that would slow the run down is a separate run, compared with the plain run. It "
+    "uses the same engine, precision, threads, requests, batch and input unless it says otherwise.",
     "Instruments and passes",
 )
 PARTS = (

@@ -73,7 +73,7 @@ LAYERS = (
     Column("gbytes_s", "GB/s", ".1f", out=5),
     Column("intensity", "FLOP/byte", ".1f", out=4),
     Column("precision", "runs in", out=7),
-    Column("utilisation", "of its roof", ".0%", out=12),
+    Column("utilisation", "of roofline", ".0%", out=12),
     Column("bound", value=lambda row: row.bound or "-", out=9),
     Column("flag", "note", value=lambda row: row.flag or ""),
     Column("calls"),
@@ -99,16 +99,14 @@ BLOCKS = (
 
 
 def blocks_table(facts: LayersFacts) -> Table:
-    title = "layers by block of the model, in its order: each layer is in one block"
+    title = "layers by block of the model, in model order"
     return Table("blocks", BLOCKS, facts.by_block, title, most=MOST_LAYERS, rest="blocks")
 
 
 def roof_table(facts: LayersFacts) -> Table:
     """The layers nearest to their roof and those farthest from it."""
     best, worst = far_from_roof(facts.rows, OF_THE_ROOF)
-    title = (
-        f"nearest to their roof, and farthest from it (layers of {WORTH:.0%} of the time and up)"
-    )
+    title = f"nearest to and farthest from their roofline (layers from {WORTH:.0%} of the time)"
     whole = Table("roof", LAYERS, [*best, *worst], title)
     return whole.pick("layer", "type", "ms", "share", "intensity", "utilisation", "bound")
 
@@ -118,8 +116,8 @@ def layers_table(facts: LayersFacts, count: int | None = None) -> Table:
     rows = sorted(facts.rows, key=lambda row: -row.ms)[:count]
     title = (
         f"the {len(rows)} longest layers of {facts.engine} {facts.precision}, "
-        f"{counted(facts.threads, 'thread')}: all {len(facts.rows)} take {facts.sum_ms:.3f} ms, a "
-        f"forward pass {facts.forward_ms:.3f} ms ({facts.off_by:+.1%})"
+        f"{counted(facts.threads, 'thread')}: all {len(facts.rows)} together take "
+        f"{facts.sum_ms:.3f} ms, a forward pass {facts.forward_ms:.3f} ms ({facts.off_by:+.1%})"
     )
     if facts.batch > 1:
         title += f"; figures of a batch of {facts.batch}"
@@ -151,8 +149,8 @@ def layers_say(facts: LayersFacts) -> Iterator[Table | str]:
 def layers(session: SavedSession, facts: LayersFacts) -> str:
     del session
     said = text(
-        f"{counted(len(facts.rows), 'layer')}: {facts.sum_ms:.2f} ms together; a forward pass took "
-        f"{facts.forward_ms:.2f} ms. The longest come first.",
+        f"{counted(len(facts.rows), 'layer')}: {facts.sum_ms:.2f} ms in total; a forward "
+        f"pass took {facts.forward_ms:.2f} ms. The longest are first.",
         *map(sentence, (describe_outside(facts), facts.flag, *facts.notes)),
     )
     types = table(Table("types", TYPES, facts.by_type)) if facts.by_type else ""
@@ -175,13 +173,13 @@ def roofline(session: SavedSession, facts: RooflineFacts) -> str:
     drawn = drawings.roofline(dots, roofs, slopes) if roofs else ""
     note = (
         f"{'At least ' if facts.uncounted else ''}{facts.macs / 1e9:.2f} GMACs = "
-        f"{facts.flops / 1e9:.2f} GFLOPs a picture. {peaks_origin(facts).capitalize()}: "
+        f"{facts.flops / 1e9:.2f} GFLOPs per picture. {peaks_origin(facts).capitalize()}: "
         f"{_peaks_text(peaks)}."
     )
     if facts.bound and facts.utilisation is not None:  # without layer times there is neither
         note += (
-            f" The model is mostly {facts.bound}-bound and reaches {facts.utilisation:.1%} of the "
-            "roof over the whole forward pass."
+            f" The model is mostly {facts.bound}-bound and reaches {facts.utilisation:.1%} "
+            "of the roofline over the whole forward pass."
         )
     under = facts.peak_under_measured
     said = text(
@@ -221,31 +219,31 @@ def _spread_text(spread: float | None) -> str:
 def sheet_text(roof: SheetRoof) -> str:
     """The forward pass below a data sheet's roof."""
     return (
-        f"by the data sheet ({roof.precision} {roof.peak_gflops_s:.1f} GFLOP/s, "
-        f"{roof.bandwidth_gbytes_s:.1f} GB/s, ridge {roof.ridge:.1f} FLOPs a byte) the forward "
-        f"pass reaches {roof.of_peak:.1%} of the peak and {roof.of_bandwidth:.1%} of the "
-        f"bandwidth: bound by {roof.bound}"
+        f"according to the data sheet ({roof.precision} {roof.peak_gflops_s:.1f} GFLOP/s, "
+        f"{roof.bandwidth_gbytes_s:.1f} GB/s, ridge {roof.ridge:.1f} FLOPs per byte), the "
+        f"forward pass reaches {roof.of_peak:.1%} of the peak and {roof.of_bandwidth:.1%} of "
+        f"the bandwidth: bound by {roof.bound}"
     )
 
 
 def roofline_says(facts: RooflineFacts) -> Iterator[str]:
     peaks, least = facts.peaks, "at least " if facts.uncounted else ""
     if not (facts.macs or facts.uncounted):
-        yield "roofline: no graph is left in the model file, so nothing was counted"
+        yield "roofline: the model file contains no graph, so nothing was counted"
     else:
         rate = "-" if facts.gflops_s is None else f"{facts.gflops_s:.1f}"
         share = "-" if facts.utilisation is None else f"{facts.utilisation:.1%}"
         yield (
-            f"roofline: {least}{facts.macs / 1e9:.3f} GMACs = {facts.flops / 1e9:.3f} GFLOPs a "
-            f"picture, {rate} GFLOP/s, {share} of the roof, bound by {facts.bound}"
+            f"roofline: {least}{facts.macs / 1e9:.3f} GMACs = {facts.flops / 1e9:.3f} GFLOPs "
+            f"per picture, {rate} GFLOP/s, {share} of the roofline, bound by {facts.bound}"
         )
         if facts.intensity is not None:
             ridges = ", ".join(
                 f"{name} {ridge:.1f}" for name, ridge in facts.ridge.items() if ridge is not None
             )
             yield (
-                f"intensity: {facts.intensity:.1f} FLOPs a byte; the ridge, below which memory is "
-                f"the limit: {ridges or '-'}"
+                f"intensity: {facts.intensity:.1f} FLOPs per byte; memory is the limit below "
+                f"the ridge: {ridges or '-'}"
             )
     yield f"{peaks_origin(facts)}: {_peaks_text(peaks)}"
     if facts.sheet is not None:
@@ -265,15 +263,15 @@ OPERATORS = (
     Column("self_ms", "self", ".3f", "ms"),
     Column("share", form=".1%"),
     Column("total_ms", "with its callees", ".3f", "ms", out=4),
-    Column("cpu_avg_ms", "a call", ".3f", "ms", out=2),
+    Column("cpu_avg_ms", "per call", ".3f", "ms", out=2),
     Column("device_ms", "GPU self", ".3f", "ms", out=5),
     Column("device_total_ms", "GPU total", ".3f", "ms", out=1),
-    Column("device_avg_ms", "GPU a call", ".3f", "ms", out=1),
+    Column("device_avg_ms", "GPU per call", ".3f", "ms", out=1),
     Column("self_cpu_mb", "self", ".2f", "MB", out=3),
     Column("cpu_mb", "total", ".2f", "MB", out=1),
     Column("self_device_mb", "GPU self", ".2f", "MB", out=3),
     Column("device_mb", "GPU total", ".2f", "MB", out=1),
-    Column("shapes", "shapes of its inputs", whole=True, longest=40),
+    Column("shapes", "input shapes", whole=True, longest=40),
 )
 
 
@@ -292,21 +290,21 @@ def _operators(facts: TorchFacts, name: str, rows: Sequence[Operator], title: st
 
 
 def operators_table(facts: TorchFacts) -> Table:
-    slow = f"{facts.slowdown:.2f} times a pass without the profiler"
-    title = f"torch's operators over {_frames_text(facts)} ({slow}), ms and MB a frame"
+    slow = f"{facts.slowdown:.2f} times as long as an unprofiled pass"
+    title = f"torch's operators over {_frames_text(facts)} ({slow}), ms and MB per frame"
     return _operators(facts, "operators", facts.rows, title).without("shapes")
 
 
 def shapes_table(facts: TorchFacts) -> Table:
-    title = "the same by shapes of their inputs, ms and MB a frame"
+    title = "the same by input shape, ms and MB per frame"
     return _operators(facts, "shapes", facts.by_shape, title)
 
 
 def _operators_sum(facts: TorchFacts) -> str:
     """Means beside means, all of a frame."""
     return (
-        f"own times of all operators: {facts.self_ms:.3f} ms a frame; a pass under the profiler: "
-        f"{facts.profiled_ms / facts.batch:.3f} ms a frame (both are means)"
+        f"self time of all operators: {facts.self_ms:.3f} ms per frame; a profiled pass: "
+        f"{facts.profiled_ms / facts.batch:.3f} ms per frame (both are means)"
     )
 
 
@@ -324,10 +322,10 @@ def torch(session: SavedSession, facts: TorchFacts) -> str:
     """Operators by their own time, and the same for every shape of their inputs."""
     del session
     note = (
-        f"Milliseconds and MB a frame, over {_frames_text(facts)}, as torch.profiler counts them: "
-        "memory below 0 was given back. The fastest pass took "
-        f"{facts.slowdown:.2f} times as long under the profiler, so trust the shares and not the "
-        f"rates. The session holds the trace: {facts.trace}."
+        f"Milliseconds and MB per frame over {_frames_text(facts)}, as counted by "
+        "torch.profiler; negative memory was freed. The fastest pass took "
+        f"{facts.slowdown:.2f} times as long under the profiler, so trust the shares but not "
+        f"the rates. The session contains the trace: {facts.trace}."
     )
     by_shape = folded(
         f"by shape: the {len(facts.by_shape)} longest",
@@ -347,10 +345,10 @@ GAPS = (
 )
 SIDES = (
     Column("name", "operator"),
-    Column("calls", "calls a batch", ".1f"),
-    Column("self_ms", "host, a batch", ".3f", "ms"),
-    Column("device_ms", "device, a batch", ".3f", "ms"),
-    Column("share", "share of both", ".1%"),
+    Column("calls", "calls per batch", ".1f"),
+    Column("self_ms", "host, per batch", ".3f", "ms"),
+    Column("device_ms", "device, per batch", ".3f", "ms"),
+    Column("share", "share of total", ".1%"),
 )
 
 
@@ -363,16 +361,15 @@ def device(session: SavedSession, facts: DeviceFacts) -> str:
     said = text(
         f"{facts.device}: busy for {facts.busy_share:.1%} of {facts.window_ms:.2f} ms, "
         f"{counted(facts.kernels, 'kernel')} in {counted(facts.batches, 'batch')}; "
-        f"{counted(facts.gaps, 'gap')}, the longest "
-        f"{facts.longest_gap_ms:.2f} ms.",
-        "Launch-bound: the GPU is idle for more than half of the time, mostly while the host "
-        "prepares and launches. Fewer or larger kernels, CUDA graphs or a larger batch help; a "
-        "faster GPU does not."
+        f"{counted(facts.gaps, 'gap')}, the longest {facts.longest_gap_ms:.2f} ms.",
+        "Launch-bound: the GPU is idle more than half of the time, mostly while the host "
+        "prepares and launches work. Fewer or larger kernels, CUDA graphs or a larger batch "
+        "help; a faster GPU does not."
         if facts.launch_bound
         else "Not launch-bound.",
     )
     drawn = key_of([(kind, name) for kind, name, _ in parts])
-    drawn += figure(drawings.bar(parts, "ms"), "the window, busy and idle") + _lanes(facts)
+    drawn += figure(drawings.bar(parts, "ms"), "busy and idle time of the window") + _lanes(facts)
     if facts.longest_gaps:
         gaps = Table("gaps", GAPS, list(enumerate(facts.longest_gaps, 1)))
         drawn += folded(f"the {len(gaps.rows)} longest gaps", table(gaps))
@@ -396,7 +393,7 @@ def _lanes(facts: DeviceFacts) -> str:
     ]
     drawn = drawings.lanes(("host", "device"), slices, shown.until_ms)
     caption = f"the first {shown.until_ms:.2f} ms of the window; gaps of the device are idle time"
-    return figure(drawn, caption) + zoom_buttons("Dragging moves.")
+    return figure(drawn, caption) + zoom_buttons("Drag to move.")
 
 
 def device_says(facts: DeviceFacts) -> Sequence[str]:
@@ -434,7 +431,7 @@ VARIANTS = (
     Column("inference", "inference FPS", value=_spread("inference", "median")),
     Column("low", "lowest", value=_spread("inference", "low"), out=4),
     Column("high", "highest", value=_spread("inference", "high"), out=3),
-    Column("batch_ms", "ms a batch", ".2f", out=6),
+    Column("batch_ms", "ms per batch", ".2f", out=6),
     Column("end_to_end", "end-to-end FPS", value=_spread("end_to_end", "median")),
     Column("memory_mb", "memory MB", ".0f", out=5),
     Column("matched", "agrees", ".1%"),
@@ -444,11 +441,11 @@ VARIANTS = (
 
 def sweep_says(facts: SweepFacts) -> Iterator[Table | str]:
     rounds = f"{counted(facts.rounds, 'round')} of {counted(facts.frames, 'frame')}"
-    title = f"batches and precisions ({rounds}, medians; agrees: with fp32)"
+    title = f"batches and precisions ({rounds}, medians; agrees: share of boxes that match fp32)"
     yield Table("sweep", VARIANTS, facts.rows, title).without("went")
     yield from (f"{row.name}: {row.error}" for row in facts.rows if row.error is not None)
     knees = "; ".join(f"{precision}: batch {batch}" for precision, batch in facts.knees.items())
-    yield f"knee (least batch within 5% of the best inference FPS): {knees or '-'}"
+    yield f"knee (smallest batch within 5% of the best inference FPS): {knees or '-'}"
 
 
 def sweep(session: SavedSession, facts: SweepFacts) -> str:
@@ -467,20 +464,20 @@ def sweep(session: SavedSession, facts: SweepFacts) -> str:
             curves[name].setdefault(precision, []).append((float(batch), value))
             if facts.knees.get(precision) == batch:
                 knees[name][precision] = (float(batch), value, f"knee of {precision}")
-    units = {"latency": "ms a batch", "throughput": "inference FPS"}
+    units = {"latency": "ms per batch", "throughput": "inference FPS"}
     drawn = "".join(
         figure(
-            drawings.lines(lines, "pictures a batch", units[name], knees[name]),
+            drawings.lines(lines, "pictures per batch", units[name], knees[name]),
             f"{name}: {units[name]}",
         )
         for name, lines in curves.items()
         if lines
     )
     note = (
-        f"Medians of {counted(facts.rounds, 'round')} of {counted(facts.frames, 'frame')}, in "
-        f"turn on {facts.engine}. "
-        f"The column agrees is the share of boxes that match those of {facts.reference}. The "
-        "knee is the smallest batch within 5% of the best inference FPS."
+        f"Medians of {counted(facts.rounds, 'round')} of {counted(facts.frames, 'frame')}, "
+        f'alternating on {facts.engine}. The column "agrees" is the share of boxes that '
+        f"match those of {facts.reference}. The knee is the smallest batch within 5% of the "
+        "best inference FPS."
     )
     keys = legend(list(curves["latency"]))
     rows = table(Table("sweep", VARIANTS, facts.rows))
@@ -490,36 +487,36 @@ def sweep(session: SavedSession, facts: SweepFacts) -> str:
 LAYERS_HOW = How(
     "layers",
     "layers",
-    "Medians of a separate run under the engine's own profiler. They tell the layers' shares, "
-    "but no rates of the whole run. FLOPs are 2 x MACs, counted on the graph.",
+    "Medians of a separate run under the engine's own profiler. They show each layer's share of "
+    "the time, but not the speed of the whole run. FLOPs are 2 x MACs, counted on the graph.",
     "Instruments and passes",
 )
 ROOFLINE = How(
     "roofline",
     "roofline",
-    "Peaks were measured on this computer with the engine's number of threads: its own "
-    "convolutions by type, and reading and copying of working sets. A layer's roof has the "
-    "bandwidth of what it touches. Above 105% the peak was measured too low; the value is not "
-    "clamped.",
+    "Peaks are measured on this computer with the engine's number of threads: its own "
+    "convolutions for each data type, and reading and copying of working sets. A layer's "
+    "roofline uses the bandwidth of the memory level that its data fits in. A value above "
+    "105% means that the peak was measured too low; it is not clamped.",
     "Instruments and passes",
 )
 TORCH = How(
     "torch",
     "torch's operators",
-    "Five batches under torch.profiler, after three to warm up.",
+    "Five batches under torch.profiler, after three warm-up batches.",
     "torch and device",
 )
 DEVICE = How(
     "device",
     "host and device",
-    "Kernels and operators of ten batches as torch.profiler (CUPTI) saw them; busy is the "
-    "union of all kernels and copies, idle the rest of the window.",
+    "Kernels and operators of ten batches as recorded by torch.profiler (CUPTI). Busy is "
+    "the union of all kernels and copies; idle is the rest of the window.",
     "torch and device",
 )
 SWEEP = How(
     "sweep",
     "batches and precisions",
-    "Runs without a profiler, in turn; medians over three rounds.",
+    "Alternating runs without a profiler; medians over three rounds.",
     "Sweep",
 )
 PARTS = (

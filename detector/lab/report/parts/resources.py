@@ -53,7 +53,7 @@ def memory_says(facts: MemoryFacts) -> Sequence[str]:
     said = f"memory: {memory_text(facts)}"
     if peaks := _peaks(facts):
         highest = ", ".join(f"{name} {mb:.0f}" for name, mb in peaks.items())
-        said += f"; highest while {highest} ran"
+        said += f"; peak by stage: {highest}"
     gpu = facts.gpu
     if gpu is not None and gpu.used_mb is not None:
         said += f"; {gpu_text(gpu)}"
@@ -70,7 +70,7 @@ def gpu_text(gpu: GpuMemory) -> str:
 
 STAGE_PEAKS = (
     Column("stage", value=lambda one: one[0]),
-    Column("mb", "highest MB while it ran", value=lambda one: one[1]),
+    Column("mb", "peak MB while it ran", value=lambda one: one[1]),
 )
 
 
@@ -101,7 +101,7 @@ def energy_tags(facts: EnergyFacts) -> list[str]:
 
 
 def energy_table(facts: EnergyFacts) -> Table:
-    title = "energy (the run without the idle power)"
+    title = "energy (of the run, without idle power)"
     whole = Table("energy", ENERGY, facts.rows, title)
     return whole.pick("tag", "duration", *energy_tags(facts), "joules_per_frame")
 
@@ -109,7 +109,7 @@ def energy_table(facts: EnergyFacts) -> Table:
 def energy_says(facts: EnergyFacts) -> Iterator[Table | str]:
     yield energy_table(facts)
     if facts.frames_per_joule:
-        yield f"{facts.frames_per_joule:.3g} frames a joule"
+        yield f"{facts.frames_per_joule:.3g} frames per joule"
 
 
 def energy(session: SavedSession, facts: EnergyFacts) -> str:
@@ -117,8 +117,8 @@ def energy(session: SavedSession, facts: EnergyFacts) -> str:
     del session
     each = facts.frames_per_joule
     note = (
-        f"{facts.joules_per_frame:.2f} J a frame{f', {each:.3g} frames a joule' if each else ''}: "
-        "package, memory and GPU, without the idle power. The cores are part of the package."
+        f"{facts.joules_per_frame:.2f} J/frame{f', {each:.3g} frames/J' if each else ''}: package, "
+        "memory and GPU, without idle power. The cores are part of the package."
     )
     return text(note) + _power(facts, energy_tags(facts)) + table(energy_table(facts))
 
@@ -139,7 +139,7 @@ def _power(facts: EnergyFacts, tags: Sequence[str]) -> str:
     begin = next((row.timestamp - first for row in samples if row.tag.startswith("run")), None)
     marks = {} if begin is None else {"loading and the run": begin}
     drawn = drawings.lines(series, "s", "W", at=marks)
-    return legend(list(series)) + figure(drawn, "power over time, with idle power and loading")
+    return legend(list(series)) + figure(drawn, "power over time, with idle and loading")
 
 
 # ----------------------------------------------------------------------
@@ -148,9 +148,9 @@ def _power(facts: EnergyFacts, tags: Sequence[str]) -> str:
 
 def _figures(facts: CountersFacts) -> Mapping[str, float | None]:
     return {
-        "instructions a cycle": facts.ipc,
+        "instructions per cycle": facts.ipc,
         "cache misses": None if facts.cache_miss_rate is None else Share(facts.cache_miss_rate),
-        "instructions a frame": facts.instructions_per_frame,
+        "instructions per frame": facts.instructions_per_frame,
     }
 
 
@@ -159,7 +159,7 @@ COUNTERS = (Column("what", value=lambda one: one[0]), Column("value", value=lamb
 
 def counters(session: SavedSession, facts: CountersFacts) -> str:
     del session
-    note = text(f"Counted over a run in a process of its own, {facts.includes}.")
+    note = text(f"Counted over a run in a separate process, {facts.includes}.")
     rows = list({**_figures(facts), **facts.counts}.items())
     return note + table(Table("counters", COUNTERS, rows))
 
@@ -171,7 +171,7 @@ def counters_say(facts: CountersFacts) -> Sequence[str]:
 
 
 OWNERS = (
-    Column("owner", "room or library", value=lambda one: one[0]),
+    Column("owner", "package or library", value=lambda one: one[0]),
     Column("self_s", "self", ".3f", "s", value=lambda one: one[1]),
     Column("share", form=".1%", value=lambda one: one[2]),
 )
@@ -205,21 +205,21 @@ def python_says(facts: PythonFacts) -> Sequence[Table]:
 def python(session: SavedSession, facts: PythonFacts) -> str:
     del session
     functions, owners = functions_table(facts), owners_table(facts)
-    title = f"{len(functions.rows)} functions of the longest self time"
+    title = f"{len(functions.rows)} functions with the longest self time"
     inside = folded(title, filter_of("python", "functions"), table(functions))
     if facts.tree:
         tree = f'<div class="scroll"><pre class="tree">{escape(facts.tree)}</pre></div>'
-        inside += folded("call tree by pyinstrument, a run of its own", tree)
+        inside += folded("call tree by pyinstrument, from a separate run", tree)
     return (table(owners) if owners.rows else "") + inside
 
 
 MEMORY = How(
-    "memory", "memory", "Resident set of the process, sampled in a separate run.", "Memory"
+    "memory", "memory", "Resident set size of the process, sampled in a separate run.", "Memory"
 )
 JOULES = How(
     "energy",
     "energy",
-    "The processor's and the GPU's own counters, read every 100 ms, less the idle power. "
+    "The processor's and the GPU's own counters, read every 100 ms, minus idle power. "
     "Nothing is estimated.",
     "Energy",
 )

@@ -56,15 +56,15 @@ def ledger(session: SavedSession) -> str:
     threads = thread_rows(document, frames)
     shapes = "".join(
         figure(
-            drawings.bar(_thread_parts(thread, stages), "ms a frame") + _where(thread),
-            f"{thread.thread}: {thread.wall_ms:.2f} ms of wall time a frame",
+            drawings.bar(_thread_parts(thread, stages), "ms per frame") + _where(thread),
+            f"{thread.thread}: {thread.wall_ms:.2f} ms of wall time per frame",
         )
         for thread in threads
     )
     if any(thread.busy is not None for thread in threads):
         shapes = drawings.key_of(WHERE) + shapes
     note = (
-        "<p>Milliseconds a frame; a thread's parts add up to its wall time. "
+        "<p>Milliseconds per frame; a thread's parts add up to its wall time. "
         f"{_outside_threads(document, frames)}</p>"
     )
     tables = table(ledger_table(document, frames)), table(threads_table(document, frames))
@@ -78,11 +78,10 @@ def _outside_threads(document: SessionDocument, frames: int) -> str:
         for seconds in (document.cpu.library_threads_s, unbooked_cpu_s(document))
     )
     used = (
-        "CPU time of libraries' threads is in the stages."
+        "The stages include the CPU time of library threads."
         if document.cpu.stages_include_libraries
-        else "Libraries' own threads used "
-        f'<b data-value="{libraries!r}">{libraries:.2f}</b> ms of CPU a frame, '
-        f"{unbooked:.2f} of it for no stage."
+        else f'Library threads used <b data-value="{libraries!r}">{libraries:.2f}</b> ms of '
+        f"CPU per frame, {unbooked:.2f} of it outside the stages."
     )
     return f"{used} Seconds: {escape(seconds_text(document))}."
 
@@ -107,11 +106,11 @@ def _thread_parts(thread: ThreadRow, stages: Sequence[StageRow]) -> list[tuple[s
 # Where a thread was, below what it did: (class, name)
 WHERE = (
     ("on-cpu", "on a core"),
-    ("no-core", "ready, its core taken by this program"),
-    ("foreign", "ready, its core taken by others"),
+    ("no-core", "ready, core taken by this program"),
+    ("foreign", "ready, core taken by other programs"),
     ("blocked", "blocked in a call"),
     ("wait", "waits"),
-    ("other", "asleep at a lock, between spans"),
+    ("other", "asleep on a lock, between spans"),
 )
 
 
@@ -130,7 +129,7 @@ def _where(thread: ThreadRow) -> str:
         other.blocked_ms,
     )
     named = [(kind, name, value) for (kind, name), value in zip(WHERE, values, strict=True)]
-    return drawings.bar(named, "ms a frame")
+    return drawings.bar(named, "ms per frame")
 
 
 def machine(session: SavedSession) -> str:
@@ -156,9 +155,9 @@ def machine(session: SavedSession) -> str:
 FPS = How(
     "fps",
     "FPS",
-    "End-to-end FPS: frames written over the seconds of the run, from opening the source to "
-    "closing the files. Inference FPS: frames over the seconds in which at least one infer was "
-    "running.",
+    "End-to-end FPS: frames written divided by the seconds of the run, from opening the "
+    "source to closing the files. Inference FPS: frames divided by the seconds when at "
+    "least one infer was running.",
     "FPS",
     "docs/measurement.md",
 )
@@ -166,14 +165,14 @@ LEDGER = How(
     "ledger",
     "ledger",
     "Each thread reads the clock around every stage call and every wait; the rest of its wall "
-    "time is other. Where such a stretch is longer than 50 us, the thread's CPU clock and the "
-    "kernel's run queue say how much of it was on a core, and how long it was ready for one. CPU "
-    "has the threads that libraries run for the stage, too.",
+    "time is other. For stretches longer than 50 us, the thread's CPU clock and the kernel's run "
+    "queue show how long it was on a core and how long it waited for one. CPU includes the threads "
+    "that libraries run for the stage.",
     "Ledger and threads",
 )
 PARTS = (
     Part("run", "The run", 10, rates, how=FPS),
     Part("ledger", "Ledger", 20, ledger, how=LEDGER),
     Part("statistics", "Statistics", 185, statistics),
-    Part("machine", "The machine and the command", 190, machine),
+    Part("machine", "Machine and command", 190, machine),
 )

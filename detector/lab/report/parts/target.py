@@ -31,8 +31,8 @@ def verdict(facts: TargetFacts) -> list[str]:
         f"[{facts.fps.low:.1f} .. {facts.fps.high:.1f}] in {counted(facts.rounds, 'round')}"
     ]
     if facts.before is not None and facts.settings:
-        lines[0] += f", where the defaults give {facts.before.median:.1f}"
-    return [*lines, f"It costs: {_costs(facts)}."] if facts.settings else lines
+        lines[0] += f"; the defaults give {facts.before.median:.1f}"
+    return [*lines, f"Cost: {_costs(facts)}."] if facts.settings else lines
 
 
 def missed(facts: TargetFacts) -> str:
@@ -46,8 +46,8 @@ def missed(facts: TargetFacts) -> str:
         )
     )
     if facts.fps is not None:
-        best += f", {facts.fps.median / facts.target_fps:.0%} of it ({_costs(facts)})"
-    return f"no set of changes reaches it in each round; {best}"
+        best += f", {facts.fps.median / facts.target_fps:.0%} of the target ({_costs(facts)})"
+    return f"no set of changes reaches it in every round; {best}"
 
 
 def _costs(facts: TargetFacts) -> str:
@@ -58,13 +58,13 @@ def _costs(facts: TargetFacts) -> str:
         costs.append(f"detections in {facts.frames_share:.0%} of the frames")
     if facts.video != "as asked":
         costs.append(f"video: {facts.video}")
-    return ", ".join(costs) or "nothing that was measured"
+    return ", ".join(costs) or "nothing measurable"
 
 
 def target_says(facts: TargetFacts) -> Iterator[Table | str]:
     rows = _ran(facts)
     rest = f"{counted(len(rows) - SHOWN, 'more set')} in the report" if len(rows) > SHOWN else ""
-    yield Table("target", SETS, rows[:SHOWN], "what was tried, one short run each", rest)
+    yield Table("target", SETS, rows[:SHOWN], "settings tried, in one short run each", rest)
     yield from (f"note: {note}" for note in facts.notes)
     yield from verdict(facts)
 
@@ -77,21 +77,21 @@ def _ran(facts: TargetFacts) -> list[TargetTrial]:
 def target(session: SavedSession, facts: TargetFacts) -> str:
     del session
     ceilings = "; ".join(f"{change}: {fps:.1f}" for change, fps in facts.ceilings.items())
-    above = f"FPS with a stage that costs nothing: {ceilings}." if ceilings else None
+    above = f"FPS if a stage cost nothing: {ceilings}." if ceilings else None
     return text(*verdict(facts), above) + table(Table("target", SETS, _ran(facts)))
 
 
 HOW = How(
     "target",
-    "what reaches so many FPS",
-    "Each set ran in a process of its own with all that it writes; the one that is named ran in "
-    "turns with the defaults, and reached the target in each round.",
+    "changes that reach the target FPS",
+    "Each set ran in its own process with all its outputs. The reported one alternated with "
+    "the defaults and reached the target in every round.",
     "Reach a target FPS",
 )
 PARTS = (
     Part(
         "target",
-        "What reaches so many FPS",
+        "Changes that reach the target",
         75,
         target,
         how=HOW,

@@ -23,17 +23,17 @@ def contact_sheet(session: SavedSession) -> str:
         try:
             rows = read_tracks(session.folder, at)
         except UsageError as error:
-            drawn.append(text(f"The pictures are left out: {error}"))
+            drawn.append(text(f"The pictures are omitted: {error}"))
             continue
         if not rows:
             continue
         figures = "".join(_figure(row, _link(row, source, whole)) for row in rows)
         video = "video" in source.outputs and whole
         note = (
-            f"{Path(source.video.path).name}: {counted(len(rows), 'track')}, those that were seen "
-            "longest. Times are from when to when each was seen, in seconds of the source. A click "
-            f"opens {'the video at the best picture' if video else 'the picture'}, where it still "
-            "lies in its place."
+            f"{Path(source.video.path).name}: {counted(len(rows), 'track')}, the ones seen "
+            "longest. The times are when each was first and last seen, in seconds of the source. "
+            f"Click to open {'the video at the best picture' if video else 'the picture'}, if it "
+            "has not been moved."
         )
         drawn.append(f'{text(note)}<div class="tracks">{figures}</div>')
     return "".join(drawn)

@@ -72,9 +72,9 @@ def facts_of(one: WhyFrame, median_boxes: float | None, median_mhz: float | None
     if one.boxes is not None:
         said.append(f"{counted(one.boxes, 'box')} (median {median_boxes:g})")
     if one.key is not None:
-        said.append("a key frame" if one.key else "no key frame")
+        said.append("a key frame" if one.key else "not a key frame")
     if one.faults is not None:
-        said.append(f"{counted(one.faults, 'page fault')}, {one.disk_faults} from a disk")
+        said.append(f"{counted(one.faults, 'page fault')}, {one.disk_faults} from disk")
     if one.mhz is not None:
         said.append(f"{one.mhz:.0f} MHz (median {median_mhz:.0f})")
     return said
@@ -106,7 +106,7 @@ def _slow_frame(one: WhyFrame, boxes: float | None, mhz: float | None) -> str:
     inside = (
         f"<p>{escape(cause_text(one))}</p><p>{escape(known)}</p>"
         if known
-        else (f"<p>{escape(cause_text(one))}</p>")
+        else f"<p>{escape(cause_text(one))}</p>"
     )
     described = Table(f"why-{one.frame}", PIECES, shown_parts(one))
     head = f"frame {one.frame}: {one.ms:.1f} ms, {one.cause.name}"
@@ -118,15 +118,15 @@ def moments_say(facts: MomentsFacts) -> list[str]:
     return [
         f"moments: {counted(len(facts.frames), 'frame')}, {facts.cost_us:.0f} us each; "
         f"{counted(len(facts.collections), 'garbage collection')} took {pauses:.1f} ms; "
-        "`detect-video why RUN` names what made frames slow"
+        "`detect-video why RUN` explains slow frames"
     ]
 
 
 HOW = How(
     "why",
     "why frames were slow",
-    "A slow frame is followed to the call that held it up; the cause accounts for at least half of "
-    "what that call took beyond its stage's median.",
+    "Each slow frame is traced to the call that delayed it. A cause explains at least half "
+    "of the time by which that call exceeded its stage's median.",
     "Why a frame was slow",
 )
 PARTS = (

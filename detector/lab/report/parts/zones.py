@@ -115,7 +115,7 @@ def _heat(scene: SceneHistory, whose: str, shape: tuple[float, float]) -> str:
         f'stroke="currentColor"/>{cells}</svg>'
     )
     of = f"{whose}: " if whose else ""
-    return figure(drawn, f"{of}where objects stood in the picture; at most {most:.1f} s in a cell")
+    return figure(drawn, f"{of}positions of objects; at most {most:.1f} s in a cell")
 
 
 def _source(document: SessionDocument, number: int) -> str:
@@ -133,8 +133,8 @@ def _shape(document: SessionDocument, number: int) -> tuple[float, float]:
 HOW = How(
     "zones",
     "lines and zones",
-    "One point of each box counts, and a side only when the point is well behind the line. Objects "
-    "that nobody saw leave end in a zone.",
+    "One point of each box counts, and it changes side only once it is well past the line. "
+    "Objects that were not seen leaving count as ending in the zone.",
     "Lines and zones",
     "docs/tracks.md",
 )

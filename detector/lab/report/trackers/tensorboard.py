@@ -51,7 +51,7 @@ def log(session: SavedSession, entries: Entries) -> str:
 
 def texts(entries: Entries) -> Iterable[tuple[str, str]]:
     """(tag, Markdown)."""
-    yield "verdict", f"{entries.verdict}\n\nThe whole report: report.html, beside this event file."
+    yield ("verdict", f"{entries.verdict}\n\nFull report: report.html, next to this event file.")
     yield "settings", _markdown([("setting", "value"), *entries.settings.items()])
     for name, text in entries.tables.items():
         rows = [[from_cell(one) for one in row] for row in csv.reader(io.StringIO(text))]
