@@ -274,8 +274,8 @@ def _why_no_joint(survey: Survey) -> str:
     usable = [key for key in survey.keys if key.promise is not Promise.NONE]
     if len(usable) < len(survey.keys):
         return (
-            f"of its {counted(len(survey.keys), 'key frame')} {len(usable)} allow a decoder to "
-            "start (the others refresh the picture gradually, or promise nothing)"
+            f"a decoder can start at {len(usable)} of its {counted(len(survey.keys), 'key frame')} "
+            "(the others refresh the picture gradually, or give no guarantee)"
         )
     return f"it has {counted(len(usable), 'key frame')}, and none where a part could start"
 

@@ -59,7 +59,7 @@ CLIPS = {
 }
 VARIABLE = [40 * n + (n * n * 7) % 23 + 900 * (n > 30) for n in range(60)]  # ms, with a pause
 NOT_SPLIT = {
-    "refresh.mp4": ("libx264", {"x264-params": REFRESH}, "allow a decoder to start"),
+    "refresh.mp4": ("libx264", {"x264-params": REFRESH}, "a decoder can start"),
     "one.mp4": ("libx264", {"g": "1000"}, "it has 1 key frame,"),
     "plain.ts": ("libx264", {"bf": "2"}, "cannot seek by time (mpegts)"),
     "plain.avi": ("libx264", {"bf": "0"}, "cannot seek by time (avi)"),
