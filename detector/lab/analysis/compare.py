@@ -398,18 +398,21 @@ def _busy_while_waiting(ran: Sequence[Variant]) -> list[str]:
 def _different_load(base: Variant, ran: Sequence[Variant]) -> list[str]:
     """Variants beside which other programs took more of the cores, or less, than beside the
     first."""
-    warnings = []
-    first = _others(base)
-    for variant in ran[1:]:
-        own, cores = _others(variant), variant.rounds[0].cores
-        if first is None or own is None or abs(own - first) <= OTHERS_MUCH * cores:
-            continue
-        warnings.append(
-            f"other programs used {own:.1f} of {counted(cores, 'core')} during {variant.name} and "
-            f"{first:.1f} during {base.name}, so these rows are not comparable; measure again "
-            "when the machine is less busy, or use more rounds"
-        )
-    return warnings
+    first, cores = _others(base), base.rounds[0].cores
+    told = [
+        f"{own:.1f} during {variant.name}"
+        for variant in ran[1:]
+        if first is not None
+        and (own := _others(variant)) is not None
+        and abs(own - first) > OTHERS_MUCH * cores
+    ]
+    if not told:
+        return []
+    return [
+        f"other programs used {first:.1f} of {counted(cores, 'core')} during {base.name} and "
+        f"{', '.join(told)}, so these rows are not comparable; measure again when the machine is "
+        "less busy, or use more rounds"
+    ]
 
 
 def _others(variant: Variant) -> float | None:

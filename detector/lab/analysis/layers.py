@@ -188,7 +188,7 @@ def explain_sum(
         why = f"{outside_ms:.3f} ms of a profiled pass belong to no layer{copies}"
     else:
         why = "they agree under the profiler: the computer was busier during the unprofiled passes"
-    return off, f"the layers sum to {off:+.1%} off the forward pass: {why}"
+    return off, f"the sum of the layers differs from the forward pass by {off:+.1%}: {why}"
 
 
 def describe_outside(facts: LayersFacts) -> str | None:

@@ -11,8 +11,8 @@ def describe_cost(cost: Interval) -> str:
     """What the instruments cost, or that the rounds do not tell it from nothing."""
     between = f"between {cost.low:+.1%} and {cost.high:+.1%} of a frame's time"
     if cost.low <= 0:
-        return f"their cost is too small to measure here ({between})"
-    return f"they add {cost.median:.1%} of a frame's time ({between})"
+        return f"too small to measure here ({between})"
+    return f"{cost.median:.1%} of a frame's time ({between})"
 
 
 def profile_document(session: SavedSession) -> ProfileDocument:

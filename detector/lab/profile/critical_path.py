@@ -20,5 +20,5 @@ PASS = Pass(
     what="the chain of calls that sets the wall time",
     facts=CriticalPathFacts,
     run=find_critical_path,
-    undisturbed="it uses the plain run",
+    undisturbed="uses the plain run",
 )

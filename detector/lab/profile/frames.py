@@ -75,5 +75,5 @@ PASS = Pass(
     what="pictures of the slowest frames",
     facts=FramesFacts,
     run=picture_slowest,
-    undisturbed="it uses the plain run",
+    undisturbed="uses the plain run",
 )

@@ -48,6 +48,6 @@ PASS = Pass(
     what="the whole model compared with the peaks of this computer",
     facts=RooflineFacts,
     run=place_on_roofline,
-    undisturbed="it uses the layers pass",
+    undisturbed="uses the layers pass",
     varies=ALONE,
 )

@@ -46,7 +46,7 @@ FIGURES = (  # of one class
     *PRECISION,
     Column("recall", form=".3f", out=4),
     Column("recall_conf25", "recall at .25", ".3f", out=8),
-    Column("precision_conf25", "precision", ".3f", out=9),
+    Column("precision_conf25", "precision at .25", ".3f", out=9),
 )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from detector.core.tables import Column, Table
 from detector.core.terminal.console import SafeConsole
-from detector.core.terminal.tables import print_pieces
+from detector.core.terminal.tables import print_pieces, table_fits
 
 # What nvprof was asked -> what answers it today, besides its metrics.
 ANSWERS = (
@@ -38,11 +38,12 @@ def print_metrics(
 ) -> None:
     """The metrics and events of nvprof in the words of Nsight Compute, and what replaces its other
     answers."""
-    tables = [
-        _names_table(title, rows)
-        for title, rows in (("metric of nvprof", metrics), ("event of nvprof", events))
-        if rows
-    ]
+    tables: list[Table | str] = []
+    for title, rows in (("nvprof metric", metrics), ("nvprof event", events)):
+        if rows and table_fits(console, made := _names_table(title, rows)):
+            tables.append(made)
+        else:  # the names of ncu are long words
+            tables += [line for one in rows.items() for line in _lines(title, *one)]
     asked = Column("asked", "nvprof command", value=lambda one: one[0])
     answer = Column("answer", "replacement today", value=lambda one: one[1])
     tables.append(Table("today", (asked, answer), ANSWERS))
@@ -65,6 +66,10 @@ def _names_table(title: str, rows: Mapping[str, Mapping[str, str | None]]) -> Ta
         Column("says", value=lambda one: one[1]["says"] or ""),
     )
     return Table("names", columns, list(rows.items()))
+
+
+def _lines(title: str, name: str, row: Mapping[str, str | None]) -> tuple[str, str, str]:
+    return f"{title}: {name}", f"  ncu: {_counterpart(row)}", f"  {row['says'] or ''}"
 
 
 def _counterpart(row: Mapping[str, str | None]) -> str:

@@ -343,7 +343,7 @@ def late(document):
         (other_classes, 2, ["have no name in common", "--mapping"]),
         (no_boxes, 3, ["no box of person, vehicle"]),
         (pictures, 3, ["has no frame_index"]),
-        (late, 2, ["leave no labelled frame of the video"]),
+        (late, 2, ["select no labelled frame of the video"]),
     ],
 )
 def test_labels_that_do_not_fit(tmp_path, own_tmp, change, code, words):

@@ -57,7 +57,7 @@ def test_a_session_holds_ledger_figures_and_plots(tmp_path):
         "person",
         "scores from 0.001",
         "NMS IoU 0.65",
-        "300 detections a frame",
+        "300 detections per frame",
     ):
         assert text in " ".join(process.stdout.split())
     run = tmp_path / "run"
@@ -196,9 +196,9 @@ def no_boxes(document):
         (
             strangers,
             ("a.jpg", "b.jpg"),
-            "1 annotations are of pictures that it does not list, first image_id 99",
+            "1 annotations belong to pictures that it does not list, first image_id 99",
         ),
-        (none_listed, (), "has no picture, so there is nothing to evaluate"),
+        (none_listed, (), "contains no pictures to evaluate"),
         (
             no_boxes,
             ("a.jpg", "b.jpg"),
@@ -268,7 +268,7 @@ def test_labels_of_another_video(tmp_path):
     process = detect_video(
         "eval", "labels.json", "--images", STREET, "--engine", "null", cwd=tmp_path
     )
-    assert_one_line_error(process, 3, "1 of its frames are not in", "is it the right video?")
+    assert_one_line_error(process, 3, "1 of its frames are not in", "the wrong video")
 
 
 # The figures are the same with any number of threads, and one uses the least CPU.

@@ -136,7 +136,7 @@ def test_a_session_is_rendered_later_without_engines_or_pictures(profiled, tmp_p
             f'id="{table}"' in page
             for table in ("layers", "shapes", "host-device", "sweep", "energy")
         )
-        assert "without the idle" in table
+        assert "without idle" in table
     assert (
         (tmp_path / "tables/steps_timer.csv")
         .read_text()

@@ -115,7 +115,7 @@ def test_the_default_model(tmp_path, engine):
     table = detect_video("report", "run", "--format", "table", cwd=tmp_path).stdout
     assert all(
         word in table
-        for word in (f"layers of {engine}", "GFLOPs a picture", "Python: self time", "memory: ")
+        for word in (f"layers of {engine}", "GFLOPs per picture", "Python: self time", "memory: ")
     )
     detect_video("report", "run", "--format", "csv", "-o", "tables", cwd=tmp_path)
     with open(tmp_path / "tables/layer_timer.csv", encoding="utf-8") as file:

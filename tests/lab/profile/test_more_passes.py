@@ -71,6 +71,6 @@ def test_sweep_and_passes_of_other_engines(tmp_path):
     assert all(row["error"] is None and row["agreement"]["matched"] == 1 for row in rows)
     assert document["sweep"]["knees"]["fp32"] in (1, 2, 4)
     assert (
-        "knee (least batch"
+        "knee (smallest batch"
         in detect_video("report", "run", "--format", "table", cwd=tmp_path).stdout
     )

@@ -213,7 +213,7 @@ def test_a_pass_measures_what_the_run_was(profiled, name):
     session, opened, shown = profiled
     record = check_pass(name, session, opened)
     lacking = {
-        "torch": "torch's profiler sees --engine torch",
+        "torch": "torch's profiler needs --engine torch",
         "device": "the network ran on the CPU",
     }
     if name in lacking:

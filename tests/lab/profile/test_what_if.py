@@ -324,7 +324,7 @@ def test_a_run_too_short_for_batches_says_so(tmp_path):
     assert done.returncode == 0, done.stderr
     facts = summary_of(done)["what_if"]
     assert facts["not_measured"]["batch 4"] == "too few frames"
-    assert facts["not_measured"]["annotate free"] == "it did not run"
+    assert facts["not_measured"]["annotate free"] == "this stage did not run"
     assert facts["frames"] == 12
     assert facts["rounds"] >= 3
     assert facts["ran"]["text"].startswith("null, as the run, ")

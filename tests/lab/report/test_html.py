@@ -108,13 +108,13 @@ def test_it_loads_in_silence_and_fits(browser, report, width, scheme):
 
 def test_every_section_is_there_in_the_order_of_the_page(browser, report, session):
     browser.open(report)
-    found = [text.replace("how it is taken", "").strip() for text in texts(browser, "h2")]
+    found = [text.replace("how it is measured", "").strip() for text in texts(browser, "h2")]
     saved = read_session(session)
     drawn = [part for part in list_parts() if part.drawn(saved)]
     titles = [one.title if isinstance(one.title, str) else one.title(saved) for one in drawn]
-    first, last = ["What was found", "What to type next"], "How each number was taken"
+    first, last = ["Detections", "Next steps"], "How each number is measured"
     assert found == [*first, *titles, last]
-    begin = ["The run", "What to doubt", "Ledger", "Timeline of 20 steady frames"]
+    begin = ["The run", "Caveats", "Ledger", "Timeline of 20 steady frames"]
     assert titles[:4] == begin
     assert {"Critical path", "What if", "Layers", "Energy", "Passes"} <= {*titles}
     assert browser.run("document.querySelector('h1').nextElementSibling.id") == "first"
@@ -141,7 +141,7 @@ def test_a_run_too_short_for_a_steady_part_is_shown_whole(tmp_path):
 @pytest.mark.slow
 def test_figures_that_may_not_hold_carry_a_warning(session, tmp_path):
     shutil.copytree(session, tmp_path / "copy")
-    reasons = ["the same run differed by 88% from turn to turn", "<7> frames are few"]
+    reasons = ["the same run varied by 88% between turns", "<7> frames are few"]
     facts = {**PASSES["what_if"], "available": True}
     for facts["doubts"] in (reasons, reasons[:1]):
         (tmp_path / "copy/passes/what_if.json").write_text(json.dumps(facts))

@@ -270,9 +270,9 @@ class Explanation:
         if one.stage in (INFER, READ, WRITE) and clock is not None:
             held_up = clock.held_up(one)
         waited = min(waited + held_up, _ms(one))
-        text = f"{waited:.1f} ms ready to run while other work had the core"
+        text = f"waited {waited:.1f} ms for a busy core"
         if held_up > HALF * waited:
-            text = f"threads of libraries were {text}"
+            text = f"library threads {text}"
         yield CORE, waited, text
         if clock is not None:
             yield from self._from_moments(one, took, clock)

@@ -38,7 +38,7 @@ def cores_taken(run: Summary) -> Iterator[Hit]:
 def waited_for_others(run: Summary) -> Iterator[Hit]:
     """Where nobody told whose the cores were, all of it may have been for others."""
     if said := _waits(run, lambda one: 1.0 if one.foreign_share is None else one.foreign_share):
-        yield Hit(f"{_taken(run)}waits for a core that others had, next to work: {said}")
+        yield Hit(f"{_taken(run)}threads waited for a core that others had: {said}")
 
 
 def waited_for_own(run: Summary) -> Iterator[Hit]:
@@ -48,9 +48,9 @@ def waited_for_own(run: Summary) -> Iterator[Hit]:
         return
     if said := _waits(run, lambda one: 0.0 if one.foreign_share is None else 1 - one.foreign_share):
         yield Hit(
-            f"{run.engine_threads} threads x {run.concurrency} requests plus reading and "
-            f"writing on {run.cpu.cores} cores; waits for a core that this run's own threads "
-            f"had, next to work: {said}"
+            f"{run.engine_threads} threads x {run.concurrency} requests plus reading and writing "
+            f"on {run.cpu.cores} cores; threads waited for a core that other threads of this run "
+            f"had: {said}"
         )
 
 
@@ -62,7 +62,8 @@ def _waits(run: Summary, share: Callable[[ThreadFigures], float]) -> str:
         if (ready := (one.ready_s or 0.0) * share(one)) > MUCH * one.busy_s and one.busy_s > LEAST_S
     }
     return ", ".join(
-        f"{name} {ready:.2f} s beside {busy:.2f} s" for name, (ready, busy) in waits.items()
+        f"{name} {ready:.2f} s waiting, {busy:.2f} s working"
+        for name, (ready, busy) in waits.items()
     )
 
 

@@ -127,11 +127,11 @@ FOUND = (
 def _found_section(session: SavedSession) -> str:
     classes = count_classes(session.document)
     if not classes:
-        return '<section id="found-part"><h2>What was found</h2><p>Nothing was found.</p></section>'
+        return '<section id="found-part"><h2>Detections</h2><p>Nothing was found.</p></section>'
     counts = table(Table("found", FOUND, classes, most=MOST_CLASSES, rest="classes"))
     return section(
         "found",
-        "What was found",
+        "Detections",
         f'<div class="found"><div>{counts}</div><div>{_over_time(session)}</div></div>',
     )
 
@@ -180,7 +180,7 @@ def _next(session: SavedSession) -> str:
 def _whole(session: SavedSession, facts: WhatIfFacts) -> str:
     if facts.frames >= session.document.frames.written:
         return "the whole run"
-    return f"its first {counted(facts.frames, 'frame')}"
+    return f"the first {counted(facts.frames, 'frame')}"
 
 
 def _step(step: NextStep, short: bool) -> str:
@@ -234,7 +234,7 @@ def _doubt(facts: WhatIfFacts | None) -> str:
     reasons = [] if facts is None else facts.doubts
     if not reasons:
         return ""
-    more = f" (and {len(reasons) - 1} more, below What if)" if len(reasons) > 1 else ""
+    more = f" (and {len(reasons) - 1} more, under What if)" if len(reasons) > 1 else ""
     return (
         '<p class="warning">These figures are unreliable; use them only as a ranking: '
         f"{escape(reasons[0])}{more}.</p>"

@@ -58,7 +58,7 @@ def _costs(facts: TargetFacts) -> str:
         costs.append(f"detections in {facts.frames_share:.0%} of the frames")
     if facts.video != "as asked":
         costs.append(f"video: {facts.video}")
-    return ", ".join(costs) or "nothing measurable"
+    return ", ".join(costs) or "no measurable cost"
 
 
 def target_says(facts: TargetFacts) -> Iterator[Table | str]:

@@ -55,7 +55,8 @@ def shown_parts(one: WhyFrame) -> list[WhyPart]:
 def where(one: WhyFrame) -> str:
     """The call that held the frame up."""
     cause = one.cause
-    return f"{cause.stage} of {'it' if cause.frame == one.frame else f'frame {cause.frame}'}"
+    own = cause.frame == one.frame
+    return f"its {cause.stage}" if own else f"{cause.stage} of frame {cause.frame}"
 
 
 def cause_text(one: WhyFrame) -> str:
