@@ -76,7 +76,7 @@ def test_two_streams_at_once_are_refused():
     with Detector(**QUICK, frames=3) as detector:
         first = detector.stream(CLIP)
         next(first)
-        with pytest.raises(DetectVideoError, match="streaming already"):
+        with pytest.raises(DetectVideoError, match="already streaming"):
             next(detector.stream(CLIP))
         first.close()
 

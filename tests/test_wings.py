@@ -48,7 +48,7 @@ def test_the_core_runs_alone(copied: Path) -> None:
     assert "\n  compare " not in run(copied, "--help").stdout
     tracked = run(copied, street, "--engine", "null", "--track")
     assert tracked.returncode == 2
-    assert "nothing here tracks" in tracked.stderr
+    assert "no tracker here" in tracked.stderr
     camera = run(copied, "rtsp://127.0.0.1/x", "--engine", "null")
     assert camera.returncode == 3
     assert "cannot read cameras" in camera.stderr

@@ -165,7 +165,7 @@ def test_a_name_that_is_too_long(tmp_path):
 def test_pictures_make_no_video(tmp_path):
     cv2.imwrite(str(tmp_path / "in.png"), picture(0))
     process = detect_video("in.png", "-o", "out.mp4", cwd=tmp_path)
-    assert_one_line_error(process, 2, "pictures make no video", "-o out/")
+    assert_one_line_error(process, 2, "cannot write pictures as video", "-o out/")
     assert final_files(tmp_path) == ["in.png"]
 
 

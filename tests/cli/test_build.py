@@ -42,9 +42,9 @@ def test_built_once_said_and_used_by_the_run(tmp_path):
     assert "fp32, 128x64 batch 1" in first.stdout
     assert "steps: 4" in first.stdout
     again = forged(tmp_path, env=env)
-    assert again.stdout.startswith("there already: ")
+    assert again.stdout.startswith("already built: ")
     manifest = json.loads(next((tmp_path / "engines").glob("*forging*.json")).read_text())
-    assert f", built in {manifest['build_s']:.1f} s\n" in again.stdout
+    assert f" in {manifest['build_s']:.1f} s\n" in again.stdout
     assert forged(tmp_path, env=env, command="detect").returncode == 0
     assert builds(tmp_path) == 1
 
@@ -53,7 +53,7 @@ def test_built_once_said_and_used_by_the_run(tmp_path):
 def test_a_run_builds_what_is_missing_by_itself(tmp_path):
     env = with_engines(tmp_path, "forging")
     assert forged(tmp_path, env=env, command="detect").returncode == 0
-    assert forged(tmp_path, env=env).stdout.startswith("there already: ")
+    assert forged(tmp_path, env=env).stdout.startswith("already built: ")
     assert builds(tmp_path) == 1
 
 
@@ -91,7 +91,7 @@ def test_a_range_of_batches_goes_to_the_engine_that_can(tmp_path):
     refused = detect_video(
         "build", "street", "--engine", "ort", "--batch", "1..8", cwd=tmp_path, env=env
     )
-    assert_one_line_error(refused, 2, "1..8", "forging", "ort runs one batch a file")
+    assert_one_line_error(refused, 2, "1..8", "forging", "ort builds one batch per file")
 
 
 @pytest.mark.slow

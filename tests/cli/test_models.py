@@ -192,7 +192,7 @@ def test_the_longest_side(tmp_path, size, model, wanted):
     said = [
         note
         for note in summary["notes"]
-        if "the input stays 128x128: fixed: the file is fixed" in note
+        if "keeping the input at 128x128: fixed: the file is fixed" in note
     ]
     assert len(said) == (size == "128")
 
@@ -254,18 +254,10 @@ def test_infer_raw_on_the_darknet_reference(shared, tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "code", "part"),
     [
-        (
-            {"input": np.zeros((1, 64, 64, 3), np.float32)},
-            2,
-            "holds no pictures: wanted are uint8 RGB arrays",
-        ),
-        (
-            {"input": np.zeros((1, 64, 64, 4), np.uint8)},
-            2,
-            "input is [1, 64, 64, 4]: wanted is RGB",
-        ),
+        ({"input": np.zeros((1, 64, 64, 3), np.float32)}, 2, "contains no pictures"),
+        ({"input": np.zeros((1, 64, 64, 4), np.uint8)}, 2, "input is [1, 64, 64, 4]"),
         ({"input": np.zeros((1, 48, 64, 3), np.uint8)}, 4, "both sides must be multiples of 32"),
-        (None, 2, "x.npz: is no .npz of arrays"),
+        (None, 2, "x.npz: not an .npz"),
     ],
 )
 def test_infer_raw_bad_input(tmp_path, arrays, code, part):

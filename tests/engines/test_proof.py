@@ -127,10 +127,10 @@ HARM: dict[Callable[[Path], None], str] = {
     cut_short: "its content does not match its manifest",
     link: "it is a link",
     link_manifest: "is a link|no readable manifest",
-    pipe: "it is no plain file",
+    pipe: "not a regular file",
     pipe_for_manifest: "it has no readable manifest",
-    of_everybody: "everybody may write there",
-    manifest_of_everybody: "everybody may write there",
+    of_everybody: "everyone may write there",
+    manifest_of_everybody: "everyone may write there",
 }
 harmed = pytest.mark.parametrize("harm", HARM, ids=lambda harm: harm.__name__)
 

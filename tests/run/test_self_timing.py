@@ -410,7 +410,7 @@ def test_the_command_takes_it_and_python_does_not(tmp_path, monkeypatch):
     for _ in range(2):
         result = detect([STREET], config, hooks=Hooks(timed=True))
         assert result.exit_code == 0
-        notes.append([note for note in result.summary.notes if "its engines were timed" in note])
+        notes.append([note for note in result.summary.notes if "benchmarked the engines" in note])
     assert [len(found) for found in notes] == [1, 0]
     (entry,) = json.loads((tmp_path / "engines/measured.json").read_text())["measurements"]
     assert (entry["rows"][0]["engine"], entry["rows"][0]["precision"]) == ("ort", "fp32")

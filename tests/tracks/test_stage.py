@@ -136,7 +136,7 @@ def test_wrong_trails(given: str) -> None:
 
 
 def test_trails_need_tracks() -> None:
-    with pytest.raises(UsageError, match="without --track"):
+    with pytest.raises(UsageError, match="needs --track"):
         Asked.of(resolve_config(None, {"trails": "2s"}))
 
 

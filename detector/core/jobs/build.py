@@ -124,9 +124,9 @@ def _with_engine(config: Config, batches: tuple[int, int]) -> Config:
             name for name in engines.names() if set(RANGE) <= engines.find(name).own_options.keys()
         ]
         if engine not in able:
-            there = " and ".join(able) or "no engine here"
+            there = " or ".join(able) or "trt"
             raise UsageError(
-                f"--batch {_range_text(batches)}: only {there} supports a range; {engine} builds "
+                f"--batch {_range_text(batches)}: a range needs engine {there}; {engine} builds "
                 "one batch per file"
             )
         own = (

@@ -169,7 +169,7 @@ def open_files(harm: Harm) -> None:
 def open_folder(harm: Harm) -> None:
     harm.tell(file_sha256=harm.poison())
     harm.modes[FOLDER] = harm.random.choice((0o777, 0o1777, 0o703))
-    harm.says = "everybody may write there"
+    harm.says = "everyone may write there"
 
 
 def folder_of_another(harm: Harm) -> None:

@@ -176,7 +176,7 @@ def test_a_gpu_its_counters_and_what_is_in_force_are_told(monkeypatch):
     print_findings(Console(file=out, width=200), findings)
     said = out.getvalue()
     (row,) = [line.split() for line in said.splitlines() if line.split()[:1] == ["ort"]]
-    assert (row, "  no int8 here\n" in said) == (["ort", "yes", "fp32", "bf16"], True)
+    assert (row, "\n  no int8 here " in said) == (["ort", "yes", "fp32", "bf16"], True)
     assert "0: NVIDIA H100, compute capability 9.0, driver 570.1, 80000 MiB of 81559 MiB" in said
     assert "1: NVIDIA H100" in said
     assert "RAPL: intel-rapl:0; NVML energy readable" in said

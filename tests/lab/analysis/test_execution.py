@@ -51,8 +51,8 @@ def test_the_sentence(layers, sentence):
     [
         ("fp32", "fp32", None),
         ("bf16", "bf16", None),
-        ("bf16", "fp32", "bf16 was asked for and changed nothing: executed fp32 100% of MACs"),
-        ("int8", "fp32", "int8 was asked for and changed nothing: executed fp32 100% of MACs"),
+        ("bf16", "fp32", "bf16 was requested but had no effect: executed as fp32 100% of MACs"),
+        ("int8", "fp32", "int8 was requested but had no effect: executed as fp32 100% of MACs"),
     ],
 )
 def test_a_request_that_changed_nothing_is_said(asked, ran, said):

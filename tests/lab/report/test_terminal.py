@@ -47,14 +47,14 @@ def test_every_fact_is_printed():
         "Inference limits this run",
         "11 read, 10 written, 1 dropped, 2 bad",
         "2 person, 1 car",
-        "4 more were cut by --max-det",
+        "4 more cut by --max-det",
         "exit 7",
         "boxes are meaningless",
         "in-ort-detected.jsonl",
         "x.partial.mp4",
         "runs/in-ort",
         "import 0.10",
-        "asked for",
+        "as requested",
     ):
         assert fact in text, fact
     assert "corrupt" not in text, "what did not happen is not mentioned"
@@ -246,7 +246,7 @@ def test_every_reason_of_a_dropped_picture_has_words():
 def test_classes_that_are_cut_are_counted():
     by_class = {f"class{at}": 20 - at for at in range(11)}
     text = printed(detections={"total": 165, "by_class": by_class, "cut_by_max_det": 0})
-    assert "33 in 3 more" in " ".join(text.split())
+    assert "33 in 3 other classes" in " ".join(text.split())
 
 
 def test_device_fps_only_where_the_device_tells():
@@ -354,7 +354,7 @@ def test_the_executed_precision_is_said_where_it_is_not_simply_fp32():
     out = io.StringIO()
     print_run(Console(file=out, width=140), document(**told))
     assert "of MACs" not in out.getvalue(), "what everybody expects"
-    assert "bf16: executed fp32 100%" in printed(**told, precision="bf16")
+    assert "bf16: executed as fp32 100%" in printed(**told, precision="bf16")
     assert "precision: changed nothing" in printed(
         **{**told, "precision_effect": "changed nothing"}, precision="bf16"
     )
