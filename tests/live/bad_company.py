@@ -122,7 +122,7 @@ def _end(found: Company, program: Program, word: str) -> None:
     found.exit_code, found.end_s = program.exit_code, program.end_s
     said = program.said()
     found.lines = sum(
-        (word in line and "trying on" in line) or "refused us" in line for line in said
+        (word in line and "retrying" in line) or "refused the" in line for line in said
     )
     if found.lines > 1:
         found.wrong.append(f"{found.lines} lines: {said[-3:]}")

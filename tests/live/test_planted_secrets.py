@@ -78,7 +78,7 @@ def test_a_webhook_that_no_command_line_tells(tmp_path: Path, wish: str) -> None
             run.wait_for_rows(20, "127-0-0-1")
             done = run.end()
     assert done.returncode == 143, done.stderr
-    assert "it answered 501" in done.stderr  # the receiver was reached: it takes no POST
+    assert "the server returned 501" in done.stderr  # the receiver was reached: it takes no POST
     told = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "hook"]
     assert not [path for path in told if HOOK.encode() in path.read_bytes()]
     assert HOOK not in done.stdout + done.stderr

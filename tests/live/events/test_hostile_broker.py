@@ -77,7 +77,7 @@ def test_one_that_leaves_after_a_minute_is_said_again(monkeypatch):
         began = time.monotonic()
         target.close()
     assert time.monotonic() - began < 30
-    assert all("trying on" in line for line in said)
+    assert all("retrying" in line for line in said)
 
 
 def test_a_refusal_is_said_once_behind_a_broker_that_broke_off():
@@ -91,4 +91,4 @@ def test_a_refusal_is_said_once_behind_a_broker_that_broke_off():
             target._connected(None, None, None, failure, None)
             target._left(None, None, None, failure, None)
         target.close()
-    assert ["refused us" in line for line in said] == [False, True]
+    assert ["refused the" in line for line in said] == [False, True]

@@ -81,7 +81,7 @@ def test_pictures_move_and_a_death_shows_within_three_seconds(browser, width):
             # Figures come once a second: it showed with the third of them at the latest.
             assert browser.run(f"window.death.filter((t) => t > {before}).length") <= 3
             assert browser.run("document.querySelector('#camera-gate').matches('.out')")
-            assert "1 of 2 out" in text(browser, "#health")
+            assert "1 of 2 down" in text(browser, "#health")
             assert HOSTILE in text(browser, "#camera-gate .why")
             assert HOSTILE in text(browser, "#events li .what")
             assert browser.run("document.title") != "owned"
@@ -125,7 +125,7 @@ def test_the_login(browser, monkeypatch):
         browser.run("document.querySelector('#token').focus()")
         browser.type("wrong-" * 5)
         browser.click("button")
-        wait_for(lambda: "not the token" in text(browser, ".wrong"))
+        wait_for(lambda: "Wrong token" in text(browser, ".wrong"))
         wait_for(lambda: browser.run("document.readyState") == "complete")
         browser.run("document.querySelector('#token').focus()")
         browser.type(RIGHT)
