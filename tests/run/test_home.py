@@ -199,7 +199,7 @@ def test_what_is_in_the_way_of_a_session_is_said(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").write_text("mine")
-    with pytest.raises(OutputError, match="with that name"):
+    with pytest.raises(OutputError, match="of that name"):
         Session.create(None, "in-ort", or_temporary=True)
 
 
