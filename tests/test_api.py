@@ -150,7 +150,7 @@ def test_messages_of_a_call_and_a_stream_do_too():
 @pytest.mark.parametrize(
     ("said", "python"),
     [
-        ("write one name per class", "give names=FILE"),
+        ("give --names FILE", "give names=FILE"),
         (
             "use a smaller --batch, --size or --concurrency",
             "use a smaller batch, size or concurrency",

@@ -257,7 +257,7 @@ def test_close_twice_and_infer_after_it(name):
     engine.close()
     engine.close()
     if name != "null":
-        with pytest.raises(EngineError, match=f"engine {name}: infer() called after close()"):
+        with pytest.raises(EngineError, match=f"engine {name}: infer.. called after close"):
             request.infer(1)
 
 

@@ -305,7 +305,7 @@ def test_the_note_tells_the_agreement_where_it_is_known():
 
 
 def test_a_type_for_float_layers_that_is_none_lists_the_types(tmp_path):
-    with pytest.raises(UsageError, match="float=half: what int8"):
+    with pytest.raises(UsageError, match="float=half: give auto"):
         engines.open(
             "openvino", small_network(tmp_path), EngineOptions(own={"float": "half"})
         ).close()

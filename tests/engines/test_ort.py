@@ -132,11 +132,7 @@ def without_cuda(monkeypatch):
             "it needs a GPU; use --precision fp32 .this build of onnxruntime has no CUDA",
         ),
         ("fp32", "cuda:1", "--device cuda:1: this build of onnxruntime has no CUDA provider"),
-        (
-            "bf16",
-            "auto",
-            "engine ort cannot run bf16; it runs fp32, tf32, fp16, int8; for bf16 use --engine ",
-        ),
+        ("bf16", "auto", "cannot run bf16; it runs fp32, tf32, fp16, int8; for bf16 use --engine "),
     ],
 )
 def test_a_precision_that_would_be_another_is_refused(without_cuda, precision, device, reason):

@@ -184,8 +184,8 @@ def test_an_address_where_a_name_belongs_is_shown_without_its_login(tmp_path: Pa
     ("text", "said"),
     [
         ("cameras: {a: 'srt://h:1'}", "a.url: srt://h:1: SRT cannot be read"),
-        ("cameras: {a: 'gopher://h/1'}", "is no address"),
-        ("cameras: {a: 'file:///etc/passwd'}", "is no address"),
+        ("cameras: {a: 'gopher://h/1'}", "is not a supported kind"),
+        ("cameras: {a: 'file:///etc/passwd'}", "is not a supported kind"),
         ("cameras: {a: 'rtsp://h:port/1'}", "check host and port"),
         ("cameras: {a: 'rtsp:///1'}", "has no host"),
         ("cameras: {a: {url: 'rtsp://h/1', record_url: 'srt://h:1'}}", "a.record_url: srt://h:1"),

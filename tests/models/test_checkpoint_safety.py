@@ -81,7 +81,7 @@ def test_a_name_outside_the_list_is_refused_by_name(tmp_path, home, name):
     canary = tmp_path / "ran"
     path = zipped(tmp_path / "x.pt", call(home, name, f"touch {canary}"))
     message = refusal(path)
-    assert "refused, " in message
+    assert "refused before " in message
     assert f"{home}.{name}" in message
     assert not canary.exists()
 
@@ -254,7 +254,7 @@ def test_entries_that_overlap_are_refused(tmp_path):
 
 
 def test_a_pickle_larger_than_any_networks_is_refused(tmp_path):
-    assert "data.pkl has 17 MB" in refusal(zipped(tmp_path / "x.pt", bytes(17 << 20)))
+    assert "data.pkl takes 17 MB" in refusal(zipped(tmp_path / "x.pt", bytes(17 << 20)))
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_zips_that_are_no_checkpoint(tmp_path):
     assert "TorchScript" in refusal(path)
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("readme.txt", "x")
-    assert "0 entries data.pkl" in refusal(path)
+    assert "0 entries called data.pkl" in refusal(path)
 
 
 @pytest.mark.parametrize(

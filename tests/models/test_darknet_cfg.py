@@ -61,8 +61,8 @@ def test_of_a_key_given_twice_the_first_counts_as_in_darknet():
             NET + "[lstm]\n",
             "x.cfg:4: section [lstm] is not supported; supported: convolutional, maxpool",
         ),
-        (NET, "x.cfg:1: no [yolo] section"),
-        (NET + CONV, "x.cfg:1: no [yolo] section"),
+        (NET, "x.cfg:1: there is no [yolo] section"),
+        (NET + CONV, "x.cfg:1: there is no [yolo] section"),
         (
             "[net]\nwidth=8\nheight=eight\n" + CONV + YOLO,
             "x.cfg:3: height=eight is not a whole number",
@@ -130,15 +130,15 @@ def test_of_a_key_given_twice_the_first_counts_as_in_darknet():
         ),
         (
             NET + CONV + CONV.replace("7", "8") + "[scale_channels]\nfrom=0\n",
-            "[scale_channels] multiplies layer 0, 8x8x7, by layer 1, 8x8x8; wanted is 1x1x7",
+            "[scale_channels] multiplies layer 0, 8x8x7, by layer 1, 8x8x8; expected 1x1x7",
         ),
         (
             NET + CONV + "[avgpool]\n[scale_channels]\nfrom=0\nscale_wh=1\n",
-            "[scale_channels] multiplies layer 0, 8x8x7, by layer 1, 1x1x7; wanted is 8x8x1",
+            "[scale_channels] multiplies layer 0, 8x8x7, by layer 1, 1x1x7; expected 8x8x1",
         ),
         (
             NET + CONV + CONV.replace("7", "8") + "[sam]\nfrom=0\n",
-            "[sam] multiplies layer 0, 8x8x7, by layer 1, 8x8x8; wanted is 8x8x7",
+            "[sam] multiplies layer 0, 8x8x7, by layer 1, 8x8x8; expected 8x8x7",
         ),
         (NET + CONV + "[sam]\nfrom=0,0\n", "[sam] takes from=NUMBER, one layer"),
         (NET + CONV + "[maxpool]\nsize=2\npadding=40\n", "x.cfg:9: padding=40 puts whole windows"),

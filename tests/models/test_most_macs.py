@@ -98,7 +98,7 @@ def test_rows_that_the_picture_decides_are_counted_at_their_most(tmp_path, case)
     network = open_network(path, family="torchvision")
     assert (network.macs, network.macs_at_most) == (macs, True)
     [note] = [line for line in network.warnings if "the picture decides" in line]
-    assert f" {macs / 1e9:.3g} GMACs " in note
+    assert f" {macs / 1e9:.3g} GMACs" in note
     found = detect(path, family="torchvision")
     assert sorted(row[2] for row in found) == sorted(BOTH)
     assert detect(path, picture((0, 0, 0)), family="torchvision") == []

@@ -343,7 +343,7 @@ REFUSED = {
         ("mmdet-caffe, mmdet-resnet, mmdet-rtmdet, mmdet-ssd, mmdet-yolox", "--family"),
     ),
     "two branches": ("best", lambda: two_branches(("a", "b")), ("2 branches", "--family yolov9")),
-    "keypoints": ("best", keypoints, ("yolov8", "joined of 4 + 1 + 51", "51 of them", "keypoints")),
+    "keypoints": ("best", keypoints, ("yolov8", "are 4 + 1 + 51", "last 51 are", "keypoints")),
     "keypoints, named": ("yolov8n-pose", keypoints, ("keypoints",)),
     "keypoints in one piece": ("best", one_piece(keypoints), ("scores of 40", "0..1", "keypoints")),
     "turned boxes": ("yolov8n-obb", angles, ("joined of 4 + 3 + 1", "an angle")),

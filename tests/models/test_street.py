@@ -72,7 +72,7 @@ def test_half_floats_are_read(tmp_path):
 
 def test_half_floats_of_another_cfg_are_refused(tmp_path):
     plan = read_architecture(parse_cfg(TINY.format(""), "t.cfg")[0])
-    with pytest.raises(ModelError, match="28 floats, found 27"):
+    with pytest.raises(ModelError, match="28 floats, this file has 27"):
         read_weights(half_file(tmp_path, 27), plan)
 
 

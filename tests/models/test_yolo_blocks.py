@@ -273,7 +273,7 @@ def test_the_checkpoints_own_modules_state_activation_and_epsilon(tmp_path):
     [
         (
             {"conv": {"stride": (2, 2)}},
-            "model.0.conv has stride (2, 2), the description makes it (1, 1)",
+            "model.0.conv has stride (2, 2), but the description makes it (1, 1)",
         ),
         ({"conv": {"dilation": (3, 3)}}, "model.0.conv has dilation (3, 3)"),
         ({"conv": {"groups": 2}}, "model.0.conv has groups 2"),

@@ -169,7 +169,7 @@ def test_stored_anchors_win_over_the_descriptions(described):
     )
     with pytest.raises(ModelError, match="have anchors"):
         described(tensors_of(), {**SMALL, "anchors": 2})
-    with pytest.raises(ModelError, match="no sizes"):
+    with pytest.raises(ModelError, match="not sizes"):
         described({**tensors_of(), "model.1.anchors": np.float32([[[0, 2], [3, np.inf]]])})
 
 

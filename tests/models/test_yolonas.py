@@ -102,7 +102,7 @@ def test_the_best_of_a_list_is_found_wherever_it_stands(tmp_path, graph):
 
 def test_rows_beside_boxes_are_no_yolox(tmp_path):
     """Scores of one row a cell: read as YOLOX, four of the classes would be a box."""
-    with pytest.raises(ModelError, match="for sure"):
+    with pytest.raises(ModelError, match="not certain"):
         open_network(raw().save(tmp_path / "best.onnx"))
     network = open_network(raw().save(tmp_path / "yolo_nas_s.onnx"))
     assert network.family == "yolonas-raw"

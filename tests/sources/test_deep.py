@@ -94,7 +94,7 @@ def test_the_bits_in_use_are_stretched_and_that_is_said(
     image, notes = read(tmp_path / f"a{suffix}", stored if suffix == ".png" else tiff(stored))
     assert far(image, np.rint(shown * 255)) <= 1
     (note,) = notes
-    assert note.startswith(f"{tmp_path}/a{suffix}: only {bits} of the 16 bits")
+    assert note.startswith(f"{tmp_path}/a{suffix}: its samples use only {bits} of 16 bits")
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
@@ -240,7 +240,7 @@ def test_a_folder_has_one_note_for_all_of_a_kind(tmp_path: Path) -> None:
     with sources.open(str(tmp_path)) as source:
         assert len(list(source)) == 5
     (note,) = source.notes
-    assert note.startswith(f"{tmp_path}/0.png (and 3 others): only 12 ")
+    assert note.startswith(f"{tmp_path}/0.png (and 3 others): its samples use only 12 ")
 
 
 @pytest.mark.parametrize("length", [8, 30, 60, 200])

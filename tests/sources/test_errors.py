@@ -103,7 +103,7 @@ def test_folders_and_globs_without_pictures(tmp_path):
     assert "nothing at all" in refused(tmp_path / "*.jpg")
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.txt").touch()
-    assert "1 left out: 1 .txt" in refused(tmp_path / "notes")
+    assert "1 skipped: 1 .txt" in refused(tmp_path / "notes")
 
 
 def test_links_that_lead_nowhere(tmp_path):

@@ -47,7 +47,7 @@ def notes(*specs: str) -> list[str]:
 
 
 def counted(said: str) -> list[str]:
-    """What a note counts, and what it says to type: ``["1 left", "1 .txt", "'P/**'"]``."""
+    """What a note counts, and what it says to type: ``["1 skipped", "1 .txt", "'P/**'"]``."""
     return re.findall(r"\d+ \.?\w+|'.*'", said)
 
 
@@ -60,14 +60,14 @@ def test_every_suffix_is_written_once_and_in_lower_case() -> None:
 LEFT_OUT = [
     # files -> what is counted
     (["a.jpg", "b.PPM", "c.jp2", "D.JPG"], []),
-    (["a.jpg", "n.txt", "m.TXT", "q.xyz"], ["3 left", "2 .txt", "1 .xyz"]),
+    (["a.jpg", "n.txt", "m.TXT", "q.xyz"], ["3 skipped", "2 .txt", "1 .xyz"]),
     (["a.jpg", "v.mxf", "w.OGV"], []),
-    (["v.h264", "README"], ["1 left", "1 without"]),
+    (["v.h264", "README"], ["1 skipped", "1 without"]),
     (["a.jpg", ".hidden", ".git/x.jpg"], []),
     (["a.jpg", "s/1.jpg", "s/t/2.PNG"], ["1 subfolder", "2 pictures", "'P/**'"]),
     (
         ["a.jpg", "n.txt", "s/1.jpg", "t/v.vob", "u/notes.md"],
-        ["1 left", "1 .txt", "2 subfolders", "1 picture", "1 video", "'P/**'"],
+        ["1 skipped", "1 .txt", "2 subfolders", "1 picture", "1 video", "'P/**'"],
     ),
 ]
 
@@ -82,7 +82,7 @@ def test_many_suffixes_are_summed_up() -> None:
     make("P/a.jpg", *(f"P/{n}.t{n:02d}" for n in range(20)), "P/x.t00")
     (note,) = notes("P")
     named = ["2 .t00", *(f"1 .t{n:02d}" for n in range(1, 7))]
-    assert counted(note) == ["21 left", *named, "13 with", "13 other"]
+    assert counted(note) == ["21 skipped", *named, "13 with", "13 other"]
 
 
 def test_links(place: Path) -> None:
@@ -91,7 +91,7 @@ def test_links(place: Path) -> None:
     (place / "P/s/up").symlink_to("..")
     (place / "P/again").symlink_to("s")
     (note,) = notes("P")
-    assert counted(note) == ["1 left", "1 link", "1 subfolder", "1 picture", "'P/**'"]
+    assert counted(note) == ["1 skipped", "1 link", "1 subfolder", "1 picture", "'P/**'"]
 
 
 def test_two_stars_walk(place: Path) -> None:
@@ -100,14 +100,14 @@ def test_two_stars_walk(place: Path) -> None:
     gathered = gather_sources(["P/**"])
     assert gathered == ["P/**", "P/s/v.mxf"]
     assert sources.pictures_of("P/**") == ["P/a.jpg", "P/s/b.jpg", "P/s/t/c.PNG"]
-    assert list(map(counted, notes("P/**"))) == [["1 left", "1 .txt"]]
+    assert list(map(counted, notes("P/**"))) == [["1 skipped", "1 .txt"]]
 
 
 def test_a_pattern_names_the_folders_that_it_matches() -> None:
     make("P/a.jpg", "P/s/b.jpg", "P/n.txt")
     assert notes("P/*.jpg") == []
     (note,) = notes("P/*")
-    assert counted(note) == ["1 left", "1 .txt", "1 subfolder", "1 picture"]
+    assert counted(note) == ["1 skipped", "1 .txt", "1 subfolder", "1 picture"]
     assert note.endswith(" P/s")
 
 
@@ -126,7 +126,7 @@ def test_what_runs_wrote_is_not_left_out() -> None:
     ("files", "told"),
     [
         ([], []),
-        (["n.txt"], ["1 left", "1 .txt"]),
+        (["n.txt"], ["1 skipped", "1 .txt"]),
         (["s/1.jpg", "t/2.jpg"], ["2 subfolders", "2 pictures", "'P/**'"]),
     ],
 )
@@ -144,14 +144,14 @@ def test_a_folder_that_is_opened_alone_names_its_videos_too() -> None:
     for frames in (None, 1):
         with sources.open("P", frames=frames) as source:
             list(source)
-            assert list(map(counted, source.notes)) == [["2 left", "1 .mkv", "1 .txt"]]
+            assert list(map(counted, source.notes)) == [["2 skipped", "1 .mkv", "1 .txt"]]
 
 
 def test_the_note_stands_in_the_summary() -> None:
     make("P/a.jpg", "P/n.txt")
     config = resolve_config(None, {"engine": "null", "save": "jsonl"})
     summary = detect(gather_sources(["P"]), config).summary
-    assert ["1 left", "1 .txt"] in map(counted, summary.notes)
+    assert ["1 skipped", "1 .txt"] in map(counted, summary.notes)
     json.dumps(summary.notes)
 
 

@@ -1,4 +1,4 @@
-"""Files with several video tracks: which one is read, what is said, and how another is chosen."""
+"""Files with several video tracks: which one is used, what is said, and how another is chosen."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_default_track_is_read_else_the_largest(
     with sources.open(str(path), decoder=decoder, pixels=pixels) as source:
         assert {frame.size for frame in source} == {SIZES[wanted]}
         assert (source.info.width, source.info.height) == SIZES[wanted][::-1]
-    assert source.notes[0].startswith(f"video track {number} of 2 is read (h264 {wanted}")
+    assert source.notes[0].startswith(f"video track {number} of 2 is used (h264 {wanted}")
     assert not source.damaged
 
 
@@ -93,7 +93,7 @@ def test_another_track_can_be_chosen(decoder: str, folder: Path) -> None:
     for number, size in enumerate([SMALL, LARGE, LARGE], 1):
         with sources.open(str(path), decoder=decoder, choice=Choice(track=number)) as source:
             assert {frame.size for frame in source} == {SIZES[size]}
-            assert f"video track {number} of 3 is read" in source.notes[0]
+            assert f"video track {number} of 3 is used" in source.notes[0]
     with pytest.raises(UsageError, match=r"--video-track 4.*1 to 3"):
         sources.open(str(path), choice=Choice(track=4))
 

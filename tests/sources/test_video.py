@@ -210,7 +210,7 @@ def test_cut_off_is_said(folder, decoder, suffix):
     assert 20 < len(frames) < 50
     assert source.counts.ended_early
     assert source.damaged
-    assert any("cut off" in note for note in source.notes)
+    assert any("its end is missing" in note for note in source.notes)
 
 
 def test_limit_before_the_cut_is_no_damage(folder):

@@ -235,7 +235,7 @@ def graph_wanted(name: str, precision: str, device: str = "auto") -> str:
             f"engine {name} does not run on {kind}; it runs on {' and '.join(engine.devices)}"
         )
     if precision not in engine.precisions:
-        able = [other for other, each in _all().items() if precision in each.precisions]
+        able = [other for other in rank_engines(precision) if precision in find(other).precisions]
         raise EngineError(
             f"engine {name} cannot run {precision}; it runs {', '.join(engine.precisions)}; for "
             f"{precision} use --engine {' or '.join(able)}"

@@ -106,14 +106,14 @@ def cache() -> Path:
 def absent_model(model: str | Path) -> ModelError:
     """For the path of a model file that is not there."""
     path = Path(model)
-    if path.suffix == ".pt" and NEWER.match(path.stem):
+    if path.suffix in (".pt", "") and NEWER.match(path.stem):
         return ModelError(
-            f"{model}: no such file. YOLOv8 and newer run as ONNX: yolo export model={path.name} "
-            f"format=onnx, then --model {path.stem}.onnx"
+            f"{model}: no such file. YOLOv8 and newer run as ONNX: "
+            f"yolo export model={path.stem}.pt format=onnx, then --model {path.stem}.onnx"
         )
+    name = f"the known name {path.stem}" if path.stem in known() else "a known name"
     return ModelError(
-        f"{model}: no such file; give the path of a model file, or a known name "
-        "(detect-video models)"
+        f"{model}: no such file; give the path of a model file, or {name} (detect-video models)"
     )
 
 
@@ -125,6 +125,8 @@ def known() -> list[str]:
 def known_model(name: str) -> KnownModel:
     """The description of a known model. Raises ModelError for any other name."""
     if name not in known():
+        if NEWER.match(name) and "," not in name:
+            raise absent_model(name)
         near = difflib.get_close_matches(name, known(), 1)
         cure = (
             f"did you mean {near[0]}? detect-video models lists all names"

@@ -48,7 +48,7 @@ def _read_exactly(classes: int, path: Path, model: Path) -> tuple[str, ...]:
     if len(names) != classes:
         raise ModelError(
             f"{path}: holds {counted(len(names), 'name')}, but {model.name} has "
-            f"{counted(classes, 'class')}; write one name per class and line"
+            f"{counted(classes, 'class')}; give --names FILE with one name per class"
         )
     return names
 

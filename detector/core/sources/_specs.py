@@ -134,5 +134,5 @@ def _select_pictures(spec: str, contents: Contents) -> list[str]:
         what = f"{what} has no picture but {len(videos)} video{'s'[:several]}"
         by_name = f"them by name, unquoted: {by_name}" if several else f"it by name: {videos[0]}"
         raise SourceError(f"{spec}: {what}; give {by_name}")
-    said = describe_left_out(spec, contents) or "nothing at all; check the path"
+    said = describe_left_out(spec, contents) or "no files at all; check the path"
     raise SourceError(f"{spec}: {what} has no picture and no video (.jpg, .mp4...): {said}")

@@ -114,7 +114,7 @@ def test_own_options_reach_the_builder(eleven, tmp_path):
         ({"min_batch": "2"}, "--batch 1 is outside the plan's batches 2..1"),
         ({"opt_batch": "3"}, "opt_batch=3: outside the plan's batches 1..1"),
         ({"hardware_compatible": "volta"}, "give same or ampere"),
-        ({"level": "6"}, "level=6: it is 0 to 5"),
+        ({"level": "6"}, "level=6: give 0 to 5"),
         ({"detailed": "maybe"}, "detailed=maybe:"),
         ({"colour": "1"}, "engine trt has no such option; its options: min_batch"),
     ],

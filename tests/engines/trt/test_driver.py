@@ -72,7 +72,7 @@ def test_who_has_no_gpu_is_not_told_to_install_tensorrt(monkeypatch, gpus, reaso
 def test_a_driver_that_is_too_old_for_the_package_is_said(monkeypatch):
     install(monkeypatch, 11, cuda=12040)
     monkeypatch.setattr(abilities, "version", lambda package: "11.4.0")
-    said = r"tensorrt 11\.4\.0 .*CUDA 13, .* 12\.4: .* tensorrt-cu12"
+    said = r"tensorrt 11\.4\.0 .*CUDA 13, .* 12\.4; .* tensorrt-cu12"
     assert re.fullmatch(said, engines.usable()["trt"])
 
 

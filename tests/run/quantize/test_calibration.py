@@ -251,7 +251,7 @@ def test_a_forged_calibration_is_not_used(video: Path, tmp_path: Path) -> None:
     told = store.read_manifest(path)
     told |= {"file_sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
     path.with_suffix(".json").write_text(json.dumps(told))
-    with pytest.raises(UsageError, match=r"not prove .*calibrate"):
+    with pytest.raises(UsageError, match=r"lacks proof .*calibrate"):
         quantize.quantize_network(branched(), "int8-u8", config(None), tmp_path)
 
 

@@ -81,7 +81,7 @@ def refusal(precision: str, device: Any) -> str | None:
 
 def _cpu_refusal(precision: str) -> str | None:
     if precision == "tf32":
-        return "TF32 is a format of NVIDIA GPUs, and torch runs on the CPU; use --precision bf16"
+        return "TF32 needs an NVIDIA GPU, but torch runs on the CPU; use --precision fp32 or bf16"
     if precision == "fp16" and not has_fp16():
         return (
             "this CPU has no fp16 arithmetic (AVX512-FP16 or AMX-FP16); "

@@ -269,8 +269,8 @@ def _refusal(evidence: Evidence) -> str:
         needed = f"these are {kind}"
     else:
         needed = (
-            "it is not certain which of them are boxes, and of what "
-            f"kind{_families_of_that_shape(evidence)}{seen_columns(evidence)}. Name its family "
+            "it is not certain where boxes and scores "
+            f"are{_families_of_that_shape(evidence)}{seen_columns(evidence)}. Name its family "
             f"with --family (detect-video models families lists {len(families())}), or "
             f"{evidence.how_to_say()}"
         )

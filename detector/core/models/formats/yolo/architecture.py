@@ -184,7 +184,8 @@ class Architecture:
     def stride(self) -> int:
         """Both sides of the input are multiples of it: the coarsest map's."""
         outputs = self.head.outputs if self.head else ()
-        return max((round(self.height / value.height) for value in outputs), default=1)
+        sides = [value.height for value in outputs]
+        return max((round(self.height / n) if n <= self.height else 0 for n in sides), default=1)
 
 
 @dataclass(slots=True)
