@@ -159,7 +159,7 @@ def test_a_call_whose_codec_had_no_core_did_not_wait_for_the_disk(stage, held_ms
     known = replace(known, threads={**known.threads, "library": library})
     told = Explanation(calls, made, Known(known)).explain(12)
     assert (told.cause.name, told.cause.stage) == (name, stage)
-    assert ("libraries" in told.cause.text) == (name == "core")
+    assert ("library" in told.cause.text) == (name == "core")
 
 
 def test_the_ledger_tells_a_wait_for_a_core_and_more_work_without_moments():

@@ -147,7 +147,7 @@ def test_the_gate(tmp_path):
     )  # the first three are all found
     assert detect_video(*arguments, "--min-ap50", 0.5, cwd=tmp_path).returncode == 0
     process = detect_video(*arguments, "--min-ap50", 0.999, cwd=tmp_path)
-    assert_one_line_error(process, 8, "gate failed", "AP50", "0.999", "it is 0.", "(ort)")
+    assert_one_line_error(process, 8, "gate failed", "AP50", "0.999", "AP50 is 0.", "(ort)")
 
 
 @pytest.mark.slow
@@ -202,7 +202,7 @@ def no_boxes(document):
         (
             no_boxes,
             ("a.jpg", "b.jpg"),
-            "no box of person in its 2 pictures, so there is nothing to score",
+            "no box of person in its 2 pictures, so nothing can be scored",
         ),
         (lambda document: None, ("a.jpg",), "1 of its 2 pictures is missing, first"),
     ],

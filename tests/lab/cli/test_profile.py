@@ -159,7 +159,7 @@ WRONG = [
     (["profile", STREET, "--only", "layer"], 2, "no such pass; passes are"),
     (["profile", "nothing.mp4"], 3, "nothing.mp4"),
     (["profile", "--nsys", "x.sqlite", "--csv"], 2, "--csv writes into"),
-    (["profile", "--nsys", STREET], 2, "no SQLite export of nsys"),
+    (["profile", "--nsys", STREET], 2, "not an SQLite export of nsys"),
     (["report", "."], 2, "no session.json in it"),
     (["diff", ".", "."], 2, "no session.json in it"),
     (["diff", ".", ".", "--max-regression", "lots"], 2, "not a share; write 5% or 0.05"),
