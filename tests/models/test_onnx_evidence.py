@@ -343,11 +343,11 @@ REFUSED = {
         ("mmdet-caffe, mmdet-resnet, mmdet-rtmdet, mmdet-ssd, mmdet-yolox", "--family"),
     ),
     "two branches": ("best", lambda: two_branches(("a", "b")), ("2 branches", "--family yolov9")),
-    "keypoints": ("best", keypoints, ("yolov8", "are 4 + 1 + 51", "last 51 are", "keypoints")),
+    "keypoints": ("best", keypoints, ("yolov8", "are 4 + 1 + 51", "the last 51", "keypoints")),
     "keypoints, named": ("yolov8n-pose", keypoints, ("keypoints",)),
     "keypoints in one piece": ("best", one_piece(keypoints), ("scores of 40", "0..1", "keypoints")),
-    "turned boxes": ("yolov8n-obb", angles, ("joined of 4 + 3 + 1", "an angle")),
-    "turned boxes in 0..1": ("best", lambda: angles(0.7), ("joined of 4 + 3 + 1", "an angle")),
+    "turned boxes": ("yolov8n-obb", angles, ("are 4 + 3 + 1", "an angle")),
+    "turned boxes in 0..1": ("best", lambda: angles(0.7), ("are 4 + 3 + 1", "an angle")),
 }
 
 

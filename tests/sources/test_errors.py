@@ -91,7 +91,7 @@ def test_a_cover_picture_is_no_video(tmp_path):
 
 
 def test_folders_and_globs_without_pictures(tmp_path):
-    assert "nothing at all" in refused(tmp_path)
+    assert "no files at all" in refused(tmp_path)
     assert "no picture" in refused(tmp_path)
     assert ".mp4" in refused(tmp_path)
     write_video(tmp_path / "a.mp4")
@@ -100,7 +100,7 @@ def test_folders_and_globs_without_pictures(tmp_path):
     write_video(tmp_path / "b.mp4")
     several = f"no picture but 2 videos; give them by name, unquoted: {tmp_path}/*.mp4"
     assert several in refused(tmp_path)
-    assert "nothing at all" in refused(tmp_path / "*.jpg")
+    assert "no files at all" in refused(tmp_path / "*.jpg")
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.txt").touch()
     assert "1 skipped: 1 .txt" in refused(tmp_path / "notes")

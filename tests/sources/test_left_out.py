@@ -91,7 +91,7 @@ def test_links(place: Path) -> None:
     (place / "P/s/up").symlink_to("..")
     (place / "P/again").symlink_to("s")
     (note,) = notes("P")
-    assert counted(note) == ["1 skipped", "1 link", "1 subfolder", "1 picture", "'P/**'"]
+    assert counted(note) == ["1 skipped", "1 neither", "1 subfolder", "1 picture", "'P/**'"]
 
 
 def test_two_stars_walk(place: Path) -> None:

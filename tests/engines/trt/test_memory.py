@@ -18,7 +18,7 @@ def test_auto_memory_takes_torch_when_it_is_loaded_then_pycuda_then_cuda_python(
     for wanted in ("pycuda", "cuda-python", "torch"):
         assert memory.choose_provider("auto") == wanted
         there.discard(wanted)
-    with pytest.raises(EngineError, match=r"GPU memory .*pip install"):
+    with pytest.raises(EngineError, match=r"GPU memory; .*pip install"):
         memory.choose_provider("auto")
     with pytest.raises(EngineError, match=r"--device-memory pycuda: .*pip"):
         memory.choose_provider("pycuda")

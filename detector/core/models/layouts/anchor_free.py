@@ -72,8 +72,8 @@ class AnchorFree(Layout):
             return None
         behind = sum(parts[ends.index(4) + 2 :])
         return (
-            f"its {4 + classes} columns are {' + '.join(map(str, parts))}, so the last {behind} "
-            "are not classes (but keypoints, an angle or masks)"
+            f"its {4 + classes} columns are {' + '.join(map(str, parts))}, with keypoints, an "
+            f"angle or masks (not classes) in the last {behind}"
         )
 
     def examples(self, height: int, width: int, classes: int) -> Iterator[Example]:
