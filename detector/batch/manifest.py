@@ -158,7 +158,7 @@ class Manifest:
             )
 
         if connection.execute(_SCHEMA_OF).fetchall() != _own_schema():
-            raise sqlite3.DatabaseError("its tables are not those of a manifest")
+            raise sqlite3.DatabaseError("it has other tables than a manifest")
         if (odd := connection.execute(_ODD).fetchone()) is not None:
             raise sqlite3.DatabaseError(f"it holds invalid values in table {odd[0]}")
 

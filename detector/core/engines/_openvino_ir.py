@@ -221,8 +221,8 @@ def _size(
         return own[0], own[1]
     if (chosen := size or told) is None:
         raise ModelError(
-            f"{path}: its input is {entry.describe()}, and the file does not say at which size it "
-            "was trained; give it: --size 640 (or WIDTHxHEIGHT)"
+            f"{path}: its input is {entry.describe()}, and the file does not give its training "
+            "size; give it: --size 640 (or WIDTHxHEIGHT)"
         )
     if any(side not in (-1, asked) for side, asked in zip(own, chosen, strict=True)):
         raise ModelError(

@@ -134,7 +134,7 @@ class PicturesSource(SteppingSource):
             return None
         if _is_animated(path):
             self._note(
-                f"{path}: an animation, of which only the first picture is used; convert it to a "
+                f"{path}: an animation: only its first picture is used; convert it to a "
                 "video to use all"
             )
         return Frame(index, index, float(index), image, path, name=self._names[index])

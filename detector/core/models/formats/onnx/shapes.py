@@ -153,7 +153,7 @@ def _wanted_size(graph: ForeignGraph, metadata: Metadata, size: Size | None, own
         if metadata.imgsz is None:
             raise ModelError(
                 f"{graph.name}: its input is {describe_tensor(graph.input)}, and the file does not "
-                "say at which size it was trained; give it: --size 640 (or WIDTHxHEIGHT)"
+                "give its training size; give it: --size 640 (or WIDTHxHEIGHT)"
             )
         size = metadata.imgsz
     stride = metadata.stride or STRIDE
