@@ -200,7 +200,7 @@ def check_pass(name, session, opened):
         ran = record["ran"]
         assert ran["execution"]["engine"] == run["engine"]
         again = opened[name] or name == "roofline"  # which is made of the layers
-        how = "as the run" if again else "the run itself"
+        how = "like the run" if again else "the run itself"
         assert ran["text"].startswith(f"{run['engine']} {run['precision']}, {how}"), ran["text"]
         assert {*ran["differs_in"]} <= {*varies}
     return record

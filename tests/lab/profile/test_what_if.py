@@ -327,7 +327,7 @@ def test_a_run_too_short_for_batches_says_so(tmp_path):
     assert facts["not_measured"]["annotate free"] == "this stage did not run"
     assert facts["frames"] == 12
     assert facts["rounds"] >= 3
-    assert facts["ran"]["text"].startswith("null, as the run, ")
+    assert facts["ran"]["text"].startswith("null, like the run, ")
     shown = detect_video("report", "run", "--format", "table", cwd=tmp_path).stdout
     assert "not measured: batch 4: " in shown
     assert "12 frames" in shown
