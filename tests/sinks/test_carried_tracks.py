@@ -292,7 +292,7 @@ def test_the_reported_file(shared: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a.m2v", "a.h264", "a.mjpeg"])
 def test_a_raw_stream_has_no_times_to_copy(name: str, folder: Path, tmp_path: Path) -> None:
     ffmpeg("-i", folder / "two.mp4", "-an", "-frames:v", "5", tmp_path / name)
-    with pytest.raises(UsageError, match="no times"):
+    with pytest.raises(UsageError, match="no time stamps"):
         fail_at_overlay(tmp_path / name)
 
 
