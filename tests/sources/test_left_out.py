@@ -209,7 +209,7 @@ def test_python_reads_the_videos_of_a_folder_too_and_warns(place: Path) -> None:
     (place / "P/v.mp4").symlink_to(CHECKOUT / "videos/street.mp4")
     with (
         Detector(engine="null", frames=2) as detector,
-        pytest.warns(UserWarning, match=r"P: 1 left .* 1 subfolder"),
+        pytest.warns(UserWarning, match=r"P: 1 skipped.* 1 subfolder"),
     ):
         seen = [frame.source or frame.path for frame, _ in detector.stream("P")]
     assert len(seen) == 3
