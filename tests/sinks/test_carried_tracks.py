@@ -168,7 +168,7 @@ def test_what_a_format_cannot_hold_is_said(folder: Path, tmp_path: Path) -> None
     assert "eng" not in left  # it is the default
     notes = run(folder / "two.mkv", tmp_path / "a.ts")
     assert [one[:2] for one in tracks(tmp_path / "a.ts")] == [("aac", "fra"), ("aac", "eng")]
-    (left,) = [note for note in notes if "no place" in note]
+    (left,) = [note for note in notes if "of the source" in note]
     assert set(TAGS) <= set(left.replace(",", "").split())
 
 
