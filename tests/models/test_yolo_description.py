@@ -120,6 +120,7 @@ DETECT = [[-1], 1, "Detect", ["nc", "anchors"]]
             "gives 65536 channels of 1024x1024; check channels, or use a smaller",
         ),
         ({**GOOD, "backbone": [[-1, 1, "Conv", [8, 31, 8, 0]]] * 5}, "makes an empty map"),
+        ({**GOOD, "backbone": [[-1, 1, "Conv", [64, 8, 8]]]}, "not a whole number of pixels"),
         (
             {
                 **GOOD,

@@ -58,10 +58,10 @@ NO_MEMORY = (
 def blame_limit(error: BaseException) -> DetectVideoError | None:
     """What the user can do about an error that a limit caused; None where no limit did.
 
-    Libraries report a limit in their own ways: an OSError, a RuntimeError, or an ImportError with
-    the system's words in it.
+    Libraries raise OSError, RuntimeError, or ImportError with the system's words in it.
     """
     code = error.errno if isinstance(error, OSError) else None
+    where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
     text = str(error)
 
     def says(*words: str) -> bool:
@@ -74,8 +74,9 @@ def blame_limit(error: BaseException) -> DetectVideoError | None:
     if code == errno.EAGAIN or says(*NO_THREAD):
         return _no_threads()
     if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):
-        where = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
         return OutputError(f"{where}cannot be written: {os.strerror(code)}; choose another with -o")
+    if code == errno.ENAMETOOLONG:
+        return UsageError(f"{where}the name is too long; use at most 255 bytes")
     if isinstance(error, FileNotFoundError) and "temporary directory" in text:
         return OutputError(
             "no folder for temporary files is writable; set TMPDIR to one that is: TMPDIR=DIR"
