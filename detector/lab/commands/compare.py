@@ -35,7 +35,7 @@ WITHOUT = (
     ),
 )
 @click.argument("source", type=Files(), metavar="SOURCE")
-@click.option("--engine", metavar="A,B", help="Engines, by commas; default: all usable here.")
+@click.option("--engine", metavar="A,B", help="Comma-separated engines; default: all usable.")
 @click.option(
     "--table",
     "tables",
@@ -51,11 +51,11 @@ WITHOUT = (
 @click.option(
     "--precision",
     metavar="A,B",
-    help="Precisions, by commas: fp32, tf32, bf16, fp16, int8; default: fp32 and what "
+    help="Comma-separated precisions: fp32, tf32, bf16, fp16, int8; default: fp32 and what "
     "a plain run uses.",
 )
 @click.option(
-    "--batch", metavar="A,B", default="1", show_default=True, help="Batch sizes, by commas."
+    "--batch", metavar="A,B", default="1", show_default=True, help="Comma-separated batch sizes."
 )
 @click.option(
     "--rounds",
