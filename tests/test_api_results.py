@@ -271,7 +271,7 @@ def test_threshold_and_classes_are_for_one_call(detector):
     np.testing.assert_array_equal(detector(image).boxes, usual.boxes)
     with pytest.raises(DetectVideoError, match="conf"):
         detector(image, conf=2)
-    with pytest.raises(DetectVideoError, match="near: person"):
+    with pytest.raises(DetectVideoError, match="did you mean person"):
         detector(image, classes=["persn"])
 
 

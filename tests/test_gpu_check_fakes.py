@@ -54,7 +54,7 @@ def test_the_check_of_tensorrt(monkeypatch):
     assert "ms device" in rows["trt fp32: speed, 200 calls"]["value"]
     assert rows["trt fp32: raw outputs against ort fp32"]["state"] == "pass"
     assert "'tf32'" in rows["trt tf32, 2 at once: layers"]["value"]
-    assert "11.4.0.106 refuses" in rows["tensorrt: plan, cut short"]["value"]
+    assert "11.4.0.106 rejects" in rows["tensorrt: plan, truncated"]["value"]
     assert rows["trt fp16: timed layers that the inspector does not know"]["value"] == "none"
     assert rows["trt fp16: convolutions in no timed layer"]["value"] == "none"
 

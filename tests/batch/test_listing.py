@@ -35,7 +35,7 @@ def test_a_folder_is_recursive_and_sorted_and_what_is_left_out_is_counted(tmp_pa
         "e.mxf",
     ]
     (note,) = listing.notes()
-    assert re.findall(r"\d \.?\w+", note) == ["4 left", "2 .txt", "1 without", "1 .xyz"]
+    assert re.findall(r"\d \.?\w+", note) == ["4 skipped", "2 .txt", "1 without", "1 .xyz"]
     assert list_sources(["in/*.mp4"], "out").notes() == []
 
 
@@ -164,7 +164,7 @@ def test_an_empty_folder_beside_a_full_one_is_told(tmp_path):
     with pytest.raises(SourceError, match="no video"):
         list_sources(["empty"], "out")
     make_sources(tmp_path, "texts/a.txt", "texts/b.md", "texts/c.md")
-    with pytest.raises(SourceError, match=r"3 left out: 2 \.md, 1 \.txt"):
+    with pytest.raises(SourceError, match=r"3 skipped: 2 \.md, 1 \.txt"):
         list_sources(["texts"], "out")
 
 

@@ -108,7 +108,7 @@ def test_what_is_left_out_of_a_prefix_is_counted(store, tmp_path):
         listing = list_sources([source], "s3://videos/in/out")
         assert [item.name for item in listing.items] == ["a.mp4"]
         (note,) = listing.notes()
-        assert re.findall(r"\d \.?\w+", note) == ["4 left", "2 .txt", "1 without", "1 .jpg"]
+        assert re.findall(r"\d \.?\w+", note) == ["4 skipped", "2 .txt", "1 without", "1 .jpg"]
 
 
 def test_listing_goes_by_pages(store, wire, monkeypatch):

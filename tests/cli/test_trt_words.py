@@ -95,7 +95,7 @@ def test_precisions_took_effect_and_where_not_it_is_said(monkeypatch, reference,
     if precision == "int8":
         machine.fake.int8_kernels = False
         summary = run(*asked, "--engine-options", "level=1")  # another plan
-        assert "executed fp32 100%" in summary["precision_effect"]
+        assert "executed as fp32 100%" in summary["precision_effect"]
 
 
 @pytest.mark.slow
@@ -145,7 +145,7 @@ def test_the_users_own_words(monkeypatch, place, reference, yaml):
     assert_same(rows(summary["outputs"]["jsonl"]), reference)
     # Beside the plan, the YAML is found by itself; and so is the engine.
     summary = run(STREET, "--model", name.with_suffix(".trt"), "--frames", 1, "--no-video")
-    assert summary["engine_reason"].startswith("engine trt: it alone")
+    assert summary["engine_reason"].startswith("engine trt: the only one")
 
 
 def one_line(result, code: int, *parts: str) -> None:
@@ -177,7 +177,7 @@ def test_a_plan_is_read_by_the_gpu_of_the_option(monkeypatch, place, reference):
     result = cli_runner().invoke(cli, [str(STREET), *map(str, plan)])
     one_line(result, 4, "x.trt: TensorRT ", "it was built for another GPU")
     result = cli_runner().invoke(cli, [str(STREET), *map(str, plan), "--device", "cpu"])
-    one_line(result, 5, "x.trt: a TensorRT plan runs on a GPU: --device cpu is no GPU")
+    one_line(result, 5, "x.trt: a TensorRT plan runs on a GPU: --device cpu is not a GPU")
 
 
 def test_a_plan_on_another_engine_ends_with_the_cure(monkeypatch, place):

@@ -150,7 +150,7 @@ def test_several_addresses_have_outputs_of_their_own(web, out):
 def test_outputs_that_need_a_file_are_refused(web, out):
     process = detect_video(web.url("/clip.mp4"), "--save", "overlay", *NULL, cwd=out)
     assert process.returncode == 2
-    assert "of this machine" in process.stderr
+    assert "local file" in process.stderr
 
 
 # Files and cameras.

@@ -166,7 +166,7 @@ def test_what_if_puts_a_stand_in_for_it(best: type[BestStage]) -> None:
     assert [len(one) for one in found] == [1] * FRAMES
     assert len(best.made[-1].seen) == before, "the stand-in took its place"
     assert timeline.tracks["writer"].spans["best", "work"].calls == FRAMES
-    assert "gave before" in what_replaces("best")
+    assert "earlier detections" in what_replaces("best")
 
 
 @pytest.mark.slow

@@ -175,7 +175,7 @@ def test_a_cpu_without_bf16_runs_it_and_says_that_nothing_got_faster(monkeypatch
             r"engine torch: fp16 cannot run here: this CPU has no fp16 arithmetic "
             r"\(AVX512-FP16",
         ),
-        ("tf32", True, "engine torch: tf32 cannot run here: TF32 is a format of NVIDIA GPUs"),
+        ("tf32", True, "engine torch: tf32 cannot run here: TF32 needs an NVIDIA GPU"),
     ],
 )
 def test_what_a_cpu_cannot_do_is_refused_with_the_reason(monkeypatch, precision, there, reason):

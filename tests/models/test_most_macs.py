@@ -216,6 +216,6 @@ def test_a_profile_shows_no_part_as_the_whole(tmp_path):
     assert made.returncode == 0, made.stderr
     said = " ".join(made.stdout.split())
     assert "0.000" in said
-    assert said.count("the rows of 1 node") == 2
+    assert said.count("output size of 1 node") == 2
     page = (tmp_path / "s/report.html").read_text()
-    assert page.count("the rows of 1 node") >= 1
+    assert page.count("output size of 1 node") >= 1

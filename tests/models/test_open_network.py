@@ -72,7 +72,7 @@ def test_the_packaged_coco_list_is_darknets():
     [
         ("absent.cfg", "absent.cfg: no such file; give the path of a model file, or a known name"),
         ("no/such/thing", "no/such/thing: no such file"),
-        ("yolo99", "did you mean yolov7?"),
+        ("yolo99", "YOLOv8 and newer run as ONNX"),
         ("cafe", "detect-video models"),
         ("../cfg", "../cfg: no such file"),
         ("", "is a folder"),

@@ -151,7 +151,7 @@ WRONG = {
     "other head": (lambda content: content.update(kind="rows"), "arguments"),
     "no reading": (lambda content: content.update(kind="list", arguments={}), "reading"),
     "no layers": (lambda content: content["arguments"].update(layers=[]), "a list []"),
-    "deep": (lambda content: "[" * 100_000, "nested too deep"),
+    "deep": (lambda content: "[" * 100_000, "nested more than"),
     "anchors": (of_layer("anchors", [[1, "x"], [1, 2]]), "anchors"),
     "infinite": (of_layer("anchors", [[1e400, 1], [1, 2]]), "Infinity"),
     "one anchor": (of_layer("anchors", [[1, 2]]), "not those of its darknet-yolo"),

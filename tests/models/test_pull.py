@@ -122,7 +122,7 @@ def test_the_licence_is_printed_before_anything_is_fetched(describe, server):
     server.status = 200
     first, second = cli_runner().invoke(models.pull, ["m"]).stdout.splitlines()
     assert first == failed.stdout.rstrip()
-    assert second.startswith(f"{target}: complete")
+    assert second.startswith(f"{target}: downloaded")
     assert cli_runner().invoke(models.pull, ["m", "--quiet"]).stdout == ""
 
 

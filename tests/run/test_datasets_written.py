@@ -250,7 +250,7 @@ def test_of_a_batch(place: Path) -> None:
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["items"]["done"] == 3
-    assert any(note.startswith("1 left out: 1 .txt") for note in result["notes"])
+    assert any(note.startswith("1 skipped: 1 .txt") for note in result["notes"])
     for name, count in (("a.jpg", 1), ("sub/a.jpg", 1), ("v.mp4", 2)):
         folder = place / "out/files" / name
         outputs = json.loads((folder / "done.json").read_text())["outputs"]

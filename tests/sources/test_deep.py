@@ -260,4 +260,4 @@ def test_the_reported_file(shared: Path) -> None:
     with sources.open(str(shared / "data/reports/g12in16.png")) as source:
         (frame,) = source
     assert frame.image.mean() == pytest.approx(106, abs=0.5)
-    assert "12 of the 16" in source.notes[0]
+    assert "12 of 16" in source.notes[0]

@@ -79,7 +79,8 @@ def choose(
         if "engine" in tuned:
             kept = []
         # Without an engine of its own it was measured with what auto took then, and takes now.
-    by_rank = _by_rank(config)
+    by_rank, runtime = _by_rank(config), config.runtime
+    hint = engines.suggest_library(runtime.device) if runtime.engine == "auto" else None
     comparisons = [record for record in kept if record.kind == "compare"]
     judged = (_judge(record, config, by_rank) for record in comparisons)
     choice, timed_s, now = next(filter(None, judged), None), 0.0, False
@@ -93,7 +94,7 @@ def choose(
             notes += filter(None, [timing.note])
             now = timing.note is not None
             choice = _judge(timing.measurement, config, by_rank, now)
-    if (hint := engines.suggest_library(config.runtime.device)) and config.runtime.engine == "auto":
+    if hint:
         notes.append(hint if now else Background(hint))
     choice = choice or by_rank
     reason = choice.reason if search is None else f"{describe(search)}; {UNDO} undoes it"

@@ -235,6 +235,6 @@ def test_the_pass_on_a_plan_from_elsewhere(eleven, tmp_path, monkeypatch):
     assert layers["macs"] is None
     assert {row["macs"] for row in layers["rows"]} == {0}
     assert any("x.engine was built without" in note for note in layers["notes"])
-    assert layers["notes"][-1].startswith("a plan holds no graph")
+    assert layers["notes"][-1].startswith("a TensorRT plan contains no graph")
     table = CliRunner().invoke(cli, ["report", "run", "--format", "table"]).stdout
     assert "x.engine was built without" in " ".join(table.split())

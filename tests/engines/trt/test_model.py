@@ -212,8 +212,8 @@ def test_it_is_read_by_the_gpu_that_runs_it(monkeypatch, place, memory):
     [
         ("cuda:1", r"x\.trt: .* there is no cuda:1; GPUs here: cuda:0 Fake L4"),
         ("cpu", r"x\.trt: a TensorRT plan runs on a GPU: --device cpu is not a GPU; give cuda"),
-        ("cuda:", "--device cuda: is no GPU"),
-        ("tpu", "--device tpu is no GPU"),
+        ("cuda:", "--device cuda: is not a GPU"),
+        ("tpu", "--device tpu is not a GPU"),
     ],
 )
 def test_a_device_that_is_none_is_refused(machine, place, device, message):

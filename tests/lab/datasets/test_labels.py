@@ -208,7 +208,7 @@ def test_a_wrong_json(tmp_path, document, message):
         (b'{"images": [', "labels.json:1: not valid JSON (Expecting value)"),
         (b"\xff\xfe\x00", "not text in UTF-8"),
         (b"", "labels.json:1: not valid JSON"),
-        (b"[" * 100_000, "nested too deep"),
+        (b"[" * 100_000, "nested more than"),
     ],
 )
 def test_a_corrupt_json(tmp_path, content, message):

@@ -87,7 +87,7 @@ def test_one_file_is_all_that_a_pass_takes(tmp_path):
     assert "by_hand" in command_with(folder, tmp_path, "--help")
     assert "counting frames by hand" in command_with(folder, tmp_path, "--help")
     table = detect_video("report", "run", "--format", "table", cwd=tmp_path).stdout
-    assert "nothing: it only counts" in table
+    assert "no overhead: it only counts" in table
 
 
 @pytest.mark.slow
