@@ -99,8 +99,8 @@ MORTAL = (
 NEWCOMER = """
 class NewcomerEngine(NullEngine):
     name = "newcomer"
-    library = "a_library_that_nobody_has"
-    install = "pip install a-library-that-nobody-has"
+    library = "an_absent_library"
+    install = "pip install an-absent-library"
     precisions = {"fp32": "fp32"}
     own_options = {"speed": "how fast"}
 """

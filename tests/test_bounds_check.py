@@ -20,7 +20,7 @@ NOT_PINNED = {
     "cuda-python": "needs a GPU; tests take the wheel that scripts/set_up.sh names",
     "pycuda": "is compiled against CUDA where it is installed",
     "mlflow": "tests take mlflow-skinny, less than half of the packages",
-    "atheris": "for scripts/attack --guided alone, which is no part of the tests",
+    "atheris": "for scripts/attack --guided alone, outside the tests",
 }
 SETUP = """
 from setuptools import setup

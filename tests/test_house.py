@@ -134,8 +134,8 @@ def complaint(room: str, name: str, package: str) -> str | None:
         return f"{room} must not import {other}"
     if other_wing != wing or wing not in LEVELS or RANK[other] > RANK[room]:
         return None
-    where = "beside" if RANK[other] == RANK[room] else "above"
-    return f"{room} must not import {other}: it stands {where} it"
+    where = "on the same level" if RANK[other] == RANK[room] else "on a higher level"
+    return f"{room} must not import {other}: it is {where}"
 
 
 def check(package: Path) -> list[str]:
@@ -306,14 +306,14 @@ def test_the_core_names_no_wing() -> None:
         (
             "core/sinks/video.py",
             "from detector.core.loop import sync",
-            "core/sinks must not import core/loop: it stands beside it",
+            "core/sinks must not import core/loop: it is on the same level",
         ),
         ("core/engines/ort.py", "from detector.core.engines.base import Engine", None),
         ("core/engines/ort.py", "from detector.core.models.base import Network", None),
         (
             "core/models/darknet.py",
             "from detector.core.engines import base",
-            "core/models must not import core/engines: it stands above",
+            "core/models must not import core/engines: it is on a higher level",
         ),
         (
             "core/analysis/ledger.py",
@@ -328,7 +328,7 @@ def test_the_core_names_no_wing() -> None:
         (
             "lab/analysis/ledger.py",
             "from detector.lab.report import html",
-            "lab/analysis must not import lab/report: it stands above it",
+            "lab/analysis must not import lab/report: it is on a higher level",
         ),
         ("lab/report/html.py", "import rich.table", None),
         (
@@ -339,7 +339,7 @@ def test_the_core_names_no_wing() -> None:
         (
             "core/config/levels.py",
             "from detector.core.cli import main",
-            "core/config must not import core/cli: it stands above it",
+            "core/config must not import core/cli: it is on a higher level",
         ),
         ("core/commands/detect.py", "from detector.core.run.detect import detect", None),
         ("core/run/detect.py", "from detector.live import hub", "core must not import live"),

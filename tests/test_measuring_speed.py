@@ -387,7 +387,7 @@ def test_a_curve_stands_beside_what_is_expected():
     assert "steeper than expected" in lines[-1]
     assert growth.conclusion(curve, {1: [5.0], 10: [5.0]}).endswith("kept")
     bends = {1: [100.0], 10: [100.0], 100: [100.0], 1000: [101.0], 10_000: [20_000.0]}
-    assert "steeper" in growth.conclusion(curve, bends), "the end of a curve counts by itself"
+    assert "steeper" in growth.conclusion(curve, bends), "the end of a curve counts alone"
 
 
 def test_a_cost_that_should_not_grow_is_expected_at_its_median():

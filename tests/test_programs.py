@@ -33,7 +33,7 @@ def run(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.name)
 def test_help_is_printed(program, tmp_path):
     if not (CHECKOUT / ".venv/bin/detect-video").exists():
-        pytest.skip("machine: there is no .venv in this checkout")
+        pytest.skip("machine: this checkout has no .venv")
     done = run(tmp_path, program, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert program.name in done.stdout

@@ -64,7 +64,7 @@ def forecast(facts: RunFacts) -> tuple[list[Forecast], str]:
     """
     walls, now = list(facts.walls), len(facts.workers)
     if not walls or not now:
-        return [], "no item was done, so there is no forecast"
+        return [], "no item was done, so none can be forecast"
     loads = [worker.load_s / worker.starts for worker in facts.workers if worker.starts]
     load_s = sum(loads) / len(loads) if loads else 0.0
     base = makespan(walls, now, load_s, facts.chain_s)

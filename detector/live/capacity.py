@@ -90,7 +90,7 @@ def sentence(load: Load) -> str:
     """What is fullest, and how many cameras this machine could take."""
     could = capacity(load)
     if could is None:
-        return "no camera is live, so there is nothing to judge"
+        return "no camera is live, so no verdict is possible"
     needed = shares_needed(load)
     fullest = max(needed, key=lambda name: needed[name])
     many = f"{could:.1f} such camera{'' if f'{could:.1f}' == '1.0' else 's'}"

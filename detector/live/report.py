@@ -37,7 +37,7 @@ def cameras(document: SessionDocument) -> Section | None:
     aged = [row for stream in streams for row in _ages(stream)]
     errors = [f"{stream.name}: {stream.error}" for stream in streams if stream.error]
     pieces: list[str | Rows | Curve] = [
-        "Rates cover only the time in which the camera was live: averages exclude outages.",
+        "Rates cover only the time while the camera was live: averages exclude outages.",
         Rows("cameras", columns, came, most=SHOWN, rest="cameras"),
         *errors,
         "Age of frames, in milliseconds since arrival:",

@@ -98,7 +98,7 @@ def table(steps: Sequence[Step], seconds: float) -> Iterator[str]:
 
 
 Start = Callable[[Step, float, Tell], bool]
-"""(step, seconds, where its rows go) -> whether it ended by itself."""
+"""(step, seconds, where its rows go) -> whether it ended before its limit."""
 
 
 def go_through(

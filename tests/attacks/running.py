@@ -339,7 +339,7 @@ def _judge_prints(case: Case, outcome: Outcome) -> Iterator[tuple[str, str]]:
         if code in (2, 3, 4, 5, 6) and 2 not in case.closed and not said:
             yield "other", f"exit code {code} without a message"
         if case.says.encode() not in b" ".join((err + out).split()):  # a line may be folded
-            yield "other", f"nothing was said of: {case.says}"
+            yield "other", f"the output does not mention: {case.says}"
         texts = (text for text in (err, out) if _is_plain_text(case, text))
         if steers := next(filter(None, map(_STEERS.search, texts)), None):
             yield "other", f"what steers a terminal was printed: {steers[0]!r}"
@@ -347,7 +347,7 @@ def _judge_prints(case: Case, outcome: Outcome) -> Iterator[tuple[str, str]]:
             try:
                 json.loads(out)
             except ValueError:
-                yield "other", "--json printed something that is no document"
+                yield "other", "--json did not print a document"
 
 
 # Escape, bell, backspace, the first byte of C1 in UTF-8, and what turns the direction of letters.

@@ -115,9 +115,9 @@ def judge_answer(
     if b"Traceback" in answer or str(root).encode() in answer:
         yield "secrets", f"a place in our files was told to {asked!r}"
     if locked and TOKEN.encode() not in b"".join(pieces) and CAMERA in answer:
-        yield "secrets", f"a camera was told without the token to {asked!r}"
+        yield "secrets", f"a camera was shown without the token to {asked!r}"
     if b"root:" in answer or b"Dear Ada" in answer:
-        yield "secrets", f"a file that is no recording was given to {asked!r}"
+        yield "secrets", f"a file other than a recording was sent to {asked!r}"
 
 
 def _as_ever(place: Place, locked: bool) -> Iterator[tuple[str, str]]:

@@ -611,7 +611,7 @@ def _faults_of_results(made: Made) -> Iterator[str]:
     for name, rows in made.rows.items():
         path = made.out / FILES / name / ROWS
         if path.is_symlink() or not path.is_file() or path.read_bytes() != rows:
-            yield f"{name}: called done, and its rows are not those of the undisturbed job"
+            yield f"{name}: called done, but its rows differ from the undisturbed job's"
         if not is_installed():
             continue
         wanted = sum(len(json.loads(line)["detections"]) for line in rows.splitlines())

@@ -23,7 +23,7 @@ from detector.core.types import Detections, Frame, FrameTimes
 from tests.cli.command import detect_video
 from tests.covering import covering
 
-NAMES = ("person", "bus", "a class with a name that nobody would expect to be so long")
+NAMES = ("person", "bus", "a class with a name that is much longer than most names are")
 
 
 def seen(name: str, counts: list[int], times: FrameTimes | None) -> tuple[Frame, Detections]:

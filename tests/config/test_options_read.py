@@ -92,7 +92,7 @@ def test_a_run_asks_its_options_once(
 ) -> None:
     write_video(tmp_path / "in.mp4", 12)
     reads = reads_of(tmp_path, "in.mp4", "--engine", "ort", *words)
-    assert reads.late == set(), "nobody asks an option once the loop runs"
+    assert reads.late == set(), "no option is read once the loop runs"
     assert len(reads.files) <= files, sorted(reads.files)
     assert reads.returns <= returns, reads.turns
     assert "core/run/reading.py" in reads.files, "the telling works"

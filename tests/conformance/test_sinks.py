@@ -115,7 +115,7 @@ def check_output(sink: Sink, given: Iterator[Frame], counts: tuple[int, ...]) ->
     made = sink.close()
     assert made == target
     assert sink.close() == target
-    assert target.exists(), "its name is given, and there is nothing"
+    assert target.exists(), "it names a file that does not exist"
     assert all(isinstance(note, str) for note in sink.notes)
     others = {str(path.relative_to(place)) for path in sink.beside}
     written = below(place)

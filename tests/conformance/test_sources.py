@@ -245,6 +245,6 @@ def test_damage_is_counted_or_one_line_and_never_a_traceback(
         except SourceError as caught:
             error = str(caught)
         is_said = error or (source and (source.damaged or source.notes))
-        assert is_said, f"{spec}: nothing is said of its damage"
+        assert is_said, f"{spec}: its damage is not reported"
         assert "\n" not in error
         assert not error or os.path.basename(spec) in error

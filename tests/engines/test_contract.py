@@ -85,12 +85,12 @@ def test_a_new_file_is_a_new_engine(tmp_path):
     found = detect_video_anew("doctor", "--quick", "--json", cwd=tmp_path, env=env)
     judged = {engine["name"]: engine for engine in json.loads(found.stdout)["engines"]}
     assert set(judged) == {*engines.names(), "newcomer"}
-    assert judged["newcomer"]["install"] == "pip install a-library-that-nobody-has"
-    assert "a_library_that_nobody_has" in judged["newcomer"]["reason"]
+    assert judged["newcomer"]["install"] == "pip install an-absent-library"
+    assert "an_absent_library" in judged["newcomer"]["reason"]
     write_video(tmp_path / "in.mp4", 3)
     process = detect_video_anew("in.mp4", "--engine", "newcomer", cwd=tmp_path, env=env)
     assert process.returncode == 5
-    assert "pip install a-library-that-nobody-has" in process.stderr
+    assert "pip install an-absent-library" in process.stderr
     collected = subprocess.run(
         [
             sys.executable,

@@ -104,7 +104,7 @@ def test_a_list_is_asked_for_once_a_writer_comes(model: Path, block: None) -> No
         return [model, model.parent]
 
     def broken() -> list[Path]:
-        raise ModelError("whoever reads it says so")
+        raise ModelError("the reader reports this")
 
     keep_listed("a list", broken)
     keep_listed("the pictures", paths)

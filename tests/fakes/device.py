@@ -61,7 +61,7 @@ class Device:
     def free(self, address: int) -> None:
         with self.lock:
             if self.allocations.pop(address, None) is None:
-                raise DeviceFaultError(f"free of {address:#x}, which is no allocation")
+                raise DeviceFaultError(f"free of {address:#x}: not an allocation")
 
     def at(self, address: int, size: int, number: int | None = None) -> np.ndarray:
         """The bytes of an allocation; only its first byte has an address here.

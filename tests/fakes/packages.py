@@ -239,7 +239,7 @@ def fake_cuda_python(  # noqa: C901
         for start, block in host.items():
             if start <= address and address + count <= start + len(block):
                 return np.frombuffer(block, np.uint8)[address - start : address - start + count]
-        raise DeviceFaultError(f"{address:#x} is no page-locked host memory")
+        raise DeviceFaultError(f"{address:#x} is not page-locked host memory")
 
     def cudaMemcpyAsync(dst, src, count, kind, stream):  # noqa: N802
         queue = device.streams[int(stream)]

@@ -63,12 +63,12 @@ MASKS = [
         "*.reason reason *.error *.warning warning *_reason *.text *_text *.flag flag "
         "*.precision_effect "
         "precision_effect engine_reason",
-        SENTENCE + "; null where there is nothing to say",
+        SENTENCE + "; null if not applicable",
     ),
     Mask(
         "keys",
         "*.notes notes *.warnings warnings not_the_same doubts *.doubts not_available.*",
-        "sentences; some are said on some machines only",
+        "sentences; some appear on some machines only",
     ),
     Mask("type", "tree *.tree", "pyinstrument's drawing"),
     # ---- time
@@ -92,7 +92,7 @@ MASKS = [
     Mask(
         "keys",
         "python.folded folded python.functions functions",
-        "a profile's functions are those that were seen",
+        "a profile lists the functions that it saw",
     ),
     Mask("may", "*.bottleneck bottleneck *.verdict", "follows from the times"),
     Mask("type", "*.comparable comparable others.differs", "follows from the noise"),
@@ -101,9 +101,7 @@ MASKS = [
     Mask("type", "rounds what_if.rounds", "as many as there was time for", only="profile"),
     Mask("type", "what_if.rounds", "as many as there was time for"),
     Mask("keys", "fastest.*", "follows from the times"),
-    Mask(
-        "each", "critical_path.stages", "the stages of the critical path are those that cost time"
-    ),
+    Mask("each", "critical_path.stages", "the critical path lists the stages that cost time"),
     Mask("each", "stages", "in passes/critical_path.json", only="profile"),
     Mask(
         "may",

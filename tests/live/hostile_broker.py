@@ -191,7 +191,7 @@ KINDS: dict[str, Callable[[Visit], None]] = {
     "messages to keep": _flood(lambda: (published(n, 2, bytes(4000)) for n in count(1))),
     "messages of quality 3": _flood(_repeat(published(1, 3, b""))),
     "a topic that is too long": _answer_each(b"\x30\x04\xff\xfftt"),
-    "a topic that is no text": _answer_each(published(0, 0, b"", b"\xff\xfe")),
+    "a topic of invalid UTF-8": _answer_each(published(0, 0, b"", b"\xff\xfe")),
     "pings": _flood(_repeat(b"\xc0\x00")),
     "answers to pings": _flood(_repeat(b"\xd0\x00")),
     "acknowledgements of nothing": _flood(
@@ -207,7 +207,7 @@ KINDS: dict[str, Callable[[Visit], None]] = {
 # Those whose connection may stand, for it harms nobody.
 PATIENT = {
     "never answers", "never reads", "never acknowledges", "drips", "cut greeting",
-    "a topic that is too long", "a topic that is no text",
+    "a topic that is too long", "a topic of invalid UTF-8",
 }  # fmt: skip
 
 

@@ -180,7 +180,7 @@ def check_kills(
             else:
                 time.sleep(moments.uniform(EARLIEST_S, LATEST_S))
             if program.process.poll() is not None:
-                left.wrong.append(f"it ended by itself: {program.errors()}")
+                left.wrong.append(f"it ended before the kill: {program.errors()}")
             if found.rows() > rows:  # it records: what was left has been seen to
                 _check_adopted(before, left)
             _end(program, left) if is_last else program.kill()

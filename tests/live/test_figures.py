@@ -154,7 +154,7 @@ class TestCapacity:
     @pytest.mark.parametrize("more", [{"cameras": 0}, {"processed": 0.0}])
     def test_nothing_is_said_where_nothing_is_known(self, more):
         assert capacity(self.load(**more)) is None
-        assert "nothing to judge" in sentence(self.load(**more))
+        assert "no verdict is possible" in sentence(self.load(**more))
 
 
 class TestSelection:

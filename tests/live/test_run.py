@@ -276,7 +276,7 @@ def test_reports_show_the_cameras(feeds):
     told_again = _printed_after_a_bad_day(result.summary)
     assert "7 reconnects, 2 stalls" in told_again[True]
     assert "12.5 MB" in told_again[False]
-    assert "end to end" not in told_again[False], "no picture was processed: there are no rates"
+    assert "end to end" not in told_again[False], "no picture was processed, so it has no rates"
     assert "session: " not in told_again[True]
 
 

@@ -106,7 +106,7 @@ def external(folder, location="m.onnx.data", keep=False):
 
 
 def text(folder):
-    (folder / "m.onnx").write_text("this is no protobuf\n" * 40)
+    (folder / "m.onnx").write_text("plain text\n" * 40)
     return str(folder / "m.onnx")
 
 

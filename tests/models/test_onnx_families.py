@@ -230,7 +230,7 @@ def test_finished_boxes_keep_their_class_filter_and_limit(tmp_path):
     assert [name for name, *_ in detect(path, classes=["blue"])] == ["blue"]
     assert [name for name, *_ in detect(path, max_det=1)] == ["green"]
     assert detect(path, conf=0.61) == []
-    assert len(detect(path, conf=0.0)) == 2, "rows that fill the list up are no detections"
+    assert len(detect(path, conf=0.0)) == 2, "padding rows are not detections"
 
 
 @pytest.mark.parametrize("stated", [{"args": "{'nms': True}"}, {"end2end": "True"}, {}])

@@ -178,7 +178,7 @@ def test_int8_comes_with_the_calibration_that_was_measured(tmp_path, by):
     own = take(tmp_path, calibration=CalibrationConfig(calibrate="own.mp4")).config.calibration
     assert own.calibrate == "own.mp4"
     clip.unlink()
-    assert chosen(tmp_path)[:2] == ("ort", "fp32"), "it could not be calibrated anew"
+    assert chosen(tmp_path)[:2] == ("ort", "fp32"), "it could not be calibrated again"
 
 
 def test_the_newest_of_both_counts(tmp_path):

@@ -346,7 +346,7 @@ def test_lines_zones_and_trails_lie_where_they_are(planes: bool) -> None:
     assert changed[200, 105:495].all()
     assert changed[400, 55:245].all()
     ys, xs = np.nonzero(changed[60:190, 280:500])
-    assert (xs.min() + 280, ys.max() + 61) == (300, 120), "the text stands on its point"
+    assert (xs.min() + 280, ys.max() + 61) == (300, 120), "the text begins at its point"
     changed[190:211, 90:511] = changed[390:411, 40:261] = False
     changed[60:130, 290:500] = changed[340:430, 250:420] = False
     assert not changed.any()

@@ -190,7 +190,7 @@ def test_finished_detections_come_through_as_they_are(form):
     np.testing.assert_array_equal(found.boxes, boxes[:2])
     assert found.class_ids.tolist() == [1, 1]
     assert len(read_list(outputs, 0.0, reading=finished(form)).scores) == 3, (
-        "what fills the list up is no detection"
+        "padding rows are not detections"
     )
     kept = nms(found, iou=None, max_det=300, names=("a", "b"))
     assert len(kept) == 2, "twins stay: the network has chosen"

@@ -76,7 +76,7 @@ def test_direction_and_place() -> None:
     _, events, _ = walk(straight(200, 400), LINE)
     assert names(events) == ["door crosses in"]
     assert (events[0].track, events[0].class_name, events[0].x) == (1, "person", 300)
-    assert 2.0 < events[0].time_s < 2.2, "when it is surely behind the line"
+    assert 2.0 < events[0].time_s < 2.2, "when it has clearly passed the line"
     assert names(walk(straight(400, 200), LINE)[1]) == ["door crosses out"]
     assert names(walk(straight(200, 400, x=520), LINE)[1]) == [], "past the line's end"
 
@@ -85,7 +85,7 @@ def test_one_sure_sight_before_the_line_is_enough() -> None:
     assert names(walk([(0.0, 300, 280), (0.1, 300, 320)], LINE)[1]) == ["door crosses in"]
     assert names(walk([(0.0, 300, 297), (0.1, 300, 320)], LINE)[1]) == [], "first seen on it"
     assert names(walk([(0.0, 520, 280), (0.1, 520, 320)], LINE)[1]) == [], "past its end"
-    assert names(walk([(0.0, 300, 320), (0.1, 300, 330)], LINE)[1]) == [], "first seen behind it"
+    assert names(walk([(0.0, 300, 320), (0.1, 300, 330)], LINE)[1]) == [], "first seen past it"
 
 
 def test_a_box_that_trembles_on_the_line_crosses_once() -> None:

@@ -147,4 +147,4 @@ def test_the_command_says_it_in_a_line_and_writes_nothing(tmp_path: Path) -> Non
         assert len(done.stderr.strip().splitlines()) == 1
         assert [one.name for one in tmp_path.iterdir()] == ["zones.yaml"]
     done = detect_video(STREET, "--zones", "zones.yaml", "-o", "zones.yaml", cwd=tmp_path)
-    assert done.returncode == 2, "the file itself is no output"
+    assert done.returncode == 2, "an input cannot be the output"

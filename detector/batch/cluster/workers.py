@@ -404,7 +404,7 @@ def describe(error: Exception) -> str:
         used = USED.search(text)
         return (
             f"{NO_MEMORY}{f' ({used[0]})' if used else ''}; use fewer --workers, or nodes with "
-            "more memory (RAY_memory_usage_threshold sets the share at which Ray kills)"
+            "more memory (Ray kills tasks above RAY_memory_usage_threshold)"
         )
     cause = getattr(error, "cause", None)  # what was raised in an actor
     if isinstance(cause, Exception):

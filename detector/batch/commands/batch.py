@@ -52,8 +52,8 @@ PROGRESS_EVERY_S = 1.0
     metavar="WHERE",
     default="local",
     show_default=True,
-    help="Where to run. local: this machine; ray: the cluster of RAY_ADDRESS, or a new one here; "
-    "ray://HOST:PORT: a cluster, by its client port.",
+    help="Run on this machine (local), on the cluster of RAY_ADDRESS or a new one here (ray), or "
+    "on another cluster by its client port (ray://HOST:PORT).",
 )
 @click.option(
     "--workers",
@@ -72,8 +72,8 @@ PROGRESS_EVERY_S = 1.0
 @click.option(
     "--split",
     metavar="auto|off|S",
-    help="Split long files into parts for several workers: only those that would keep others "
-    "waiting (auto, the default), none (off), or all, into parts of about S seconds.",
+    help="Split long files into parts for several workers: the few that would delay the rest "
+    "(auto, the default), none (off), or all, into parts of about S seconds.",
 )
 @click.option(
     "--max-failures",

@@ -374,12 +374,12 @@ def judge(times: FrameTimes | None, choices: Choices = Choices()) -> Verdict:
     """The stage to change first, a sentence for the user, and the gains on which it stands."""
     if times is None:
         return Verdict(
-            bottleneck=None, sentence="no frame was processed, so there is nothing to judge"
+            bottleneck=None, sentence="no frame was processed, so no verdict is possible"
         )
     stage = _stage_to_change(times)
     if stage is None:
         return Verdict(
-            bottleneck=None, sentence="the instruments were off, so there is nothing to judge"
+            bottleneck=None, sentence="the instruments were off, so no verdict is possible"
         )
     gains = {
         name: gain_without(times, name)

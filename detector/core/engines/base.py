@@ -170,14 +170,14 @@ class Engine:
     """What it was measured to bring to runs on a CPU (docs/performance.md); "" for nothing."""
     auto: ClassVar[AutoChoice] = AutoChoice(0, "")
     auto_in: ClassVar[Mapping[str, AutoChoice]] = NONE
-    """Precision -> what stands in place of ``auto`` there."""
+    """Precision -> what replaces ``auto`` for it."""
     precisions: ClassVar[Mapping[str, str]]
     """Precision -> the graph that the engine wants for it: fp32 (as the front end made it), fp16 or
     bf16 (converted), int8-u8 or int8-s8 (with Q/DQ nodes, activations asymmetric u8 or symmetric
     s8).
     """
     devices: ClassVar[Sequence[str]] = ("cpu",)
-    """Of "cpu" and "cuda"."""
+    """Where it can run: "cpu", "cuda"."""
     own_options: ClassVar[Mapping[str, str]] = NONE
     """Options of this engine alone (``--engine-options NAME=VALUE``) -> what they do."""
     artefact: ClassVar[ArtefactBuilder | None] = None
@@ -185,11 +185,11 @@ class Engine:
     model_suffixes: ClassVar[Sequence[str]] = ()
     """Suffixes of model files that only this engine reads and runs (``Network.plan``)."""
     model_kind: ClassVar[str] = ""
-    """What they are, for messages."""
+    """What messages call these files."""
     model_front_end: ClassVar[str] = ""
     """The module whose FRONT_END (``models.base``) reads them."""
     not_timed: ClassVar[str] = "it has no profiler of its layers"
-    """Why there is no ``layer_profiler``, where there is none."""
+    """The reason to give if it has no ``layer_profiler``."""
 
     # ---- what an open engine knows
     requests: Sequence[Request]

@@ -76,8 +76,8 @@ class HeldFile:
         with suppress(OSError):
             if not os.path.samestat(os.stat(self.path), now):
                 said.append(
-                    f"{self.path} was replaced during the run; frames and sha256 are those of the "
-                    "file at the start"
+                    f"{self.path} was replaced during the run; frames and sha256 are from the file "
+                    "at the start"
                 )
         return said
 

@@ -70,7 +70,7 @@ class OwnFile(msgspec.Struct, frozen=True):
         given = self.decoder.at_size(self.arguments, rules)
         if not self.decoder.fits(shapes, given, rules, classes):
             seen = ", ".join("x".join(map(str, shape)) for shape in shapes)
-            raise _damaged(origin, f"its outputs {seen} are not those of its {self.kind} head")
+            raise _damaged(origin, f"its outputs {seen} do not fit its {self.kind} head")
         return self.decoder.heads(given, classes)
 
 

@@ -198,7 +198,7 @@ def explain(error: Exception, target: Path) -> str:
         )
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     cure = "write elsewhere with -o"
-    if code == errno.ENOENT:
+    if code == errno.ENOENT and not target.absolute().parent.is_dir():
         reason, cure = (
             f"the folder {target.absolute().parent} does not exist",
             "create it, or write elsewhere with -o",

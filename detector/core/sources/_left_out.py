@@ -27,7 +27,7 @@ def describe_left_out(spec: str, contents: Contents, *, videos: bool = False) ->
     others = [path for path in others if not is_output(path)]
     said = []
     if by_suffix := name_suffixes(Counter(map(suffix_of, others)), contents.strange):
-        said.append(f"{by_suffix} (to read such a file, give its name)")
+        said.append(f"{by_suffix} (if one is a picture or a video, give its path)")
     if below := _describe_below(spec, contents.folders):
         said.append(below)
     return "; ".join(said)

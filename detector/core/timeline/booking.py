@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 Tasks = Callable[[], Mapping[int, str]]
 """The engine's threads by the kernel's numbers, each with the name of the thread that made it; ""
-where nobody knows. Another mapping where they are others."""
+if unknown. Another mapping where they are others."""
 
 
 def clock_of(task: int) -> int:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 DOMAIN = "detect-video"
 
 TOOL = "NVTX_INJECTION64_PATH"
-"""The variable by which nsys and ncu name their library to the program that they run."""
+"""nsys and ncu put the path of their library into this variable."""
 
 _COLORS = {"work": "green", "wait_input": "yellow", "wait_output": "orange"}
 

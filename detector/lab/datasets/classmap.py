@@ -163,7 +163,7 @@ def _by_name(model: Sequence[str], labels: Sequence[str]) -> Bound:
     targets = tuple(dict.fromkeys(name for name in labels if name in set(model)))
     if not targets:
         raise UsageError(
-            f"the model's classes ({_some(model)}) and those of the labels ({_some(labels)}) "
+            f"the model's classes ({_some(model)}) and the labels' classes ({_some(labels)}) "
             "have no name in common; map them with --mapping FILE"
         )
     absent = [name for name in dict.fromkeys(labels) if name not in targets]

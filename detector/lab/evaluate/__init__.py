@@ -255,7 +255,7 @@ def _exit(results: Sequence[Result], runs: Sequence[RunResult], least: float | N
     for row in results:
         if isinstance(row, EngineResult | FileResult) and _is_below(row.ap50, least):
             who = row.engine if isinstance(row, EngineResult) else row.detections
-            reached = "there is no AP50" if row.ap50 is None else f"AP50 is {row.ap50:.4f}"
+            reached = "it has no AP50" if row.ap50 is None else f"AP50 is {row.ap50:.4f}"
             return Exit(
                 code=EXIT_GATE,
                 reason=f"gate failed: AP50 must be at least {least}, but {reached} ({who})",

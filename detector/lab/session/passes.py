@@ -460,7 +460,7 @@ FACTS: dict[str, type[Any]] = {
     "target": TargetFacts,
 }
 """Pass -> the type that its file is read as. Facts of any other pass are read as a dict. ``target``
-is no pass: it runs what the run did not."""
+is absent: it runs other settings than the run."""
 
 
 # ----------------------------------------------------------------------

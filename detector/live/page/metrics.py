@@ -102,7 +102,7 @@ def _of_run(figures: LiveFigures) -> Iterator[Metric]:
     )
     busy = GaugeMetricFamily(
         "detect_video_stage_busy_ratio",
-        "Share of the last few seconds in which the stage was busy.",
+        "Share of the last few seconds that the stage was busy.",
         labels=("stage",),
     )
     for stage, share in figures.busy.items():

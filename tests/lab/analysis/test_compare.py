@@ -64,7 +64,7 @@ def test_a_row_that_failed_keeps_its_error_and_the_next_one_is_the_baseline():
     assert made.baseline == "b"
     assert "signal 11" in str(made.rows[0].error)
     assert made.rows[0].fps == {"inference": None, "end_to_end": None}, (
-        "one round of three is no figure"
+        "one round of three gives no figure"
     )
     assert made.rows[1].ratio == {"inference": 1, "end_to_end": 1}
     assert document(failed).baseline is None

@@ -121,7 +121,7 @@ def test_the_document_and_what_stays(tmp_path, own_tmp):
     assert left_behind(tmp_path) == []
     kept = json.loads((tmp_path / "engines/measured.json").read_text())
     assert [row["engine"] for row in kept["measurements"][0]["rows"]] == ["ort", "ort"], (
-        "null is no measurement"
+        "null is not a measurement"
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["engines", "tmp"]
 

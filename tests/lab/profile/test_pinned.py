@@ -66,7 +66,7 @@ def noting(function):
 def marking(function):
     def marked(name, one, occasion):
         os.environ["DETECT_VIDEO_TEST_PASS"] = name
-        Path({kept!r}).unlink(missing_ok=True)  # whoever asks auto again gets another answer
+        Path({kept!r}).unlink(missing_ok=True)  # the next auto gives another answer
         try:
             return function(name, one, occasion)
         finally:

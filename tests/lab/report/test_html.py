@@ -501,7 +501,7 @@ def test_a_page_holds_no_file_but_the_sessions_own_pictures(session, tmp_path, f
     (folder / "passes/frames.json").write_text(json.dumps({"available": True, "rows": [row]}))
     shown = page(read_session(folder)).decode()
     assert "<img" not in shown
-    assert "frame 9: 9.0 ms" in shown, "it is said that there is one"
+    assert "frame 9: 9.0 ms" in shown, "the caption names the slow frame"
 
 
 def test_names_of_stages_cannot_become_markup(session, tmp_path):

@@ -249,7 +249,7 @@ RULES = (
         "several-changes-at-once",
         "warning",
         "several changes in one row: the gain cannot be credited to any of them",
-        "add a row for each change by itself",
+        "add a row for each change alone",
         several_changes,
         bad="model,FPS,changes\na,40,batch; onnx; int8\n",
         clean="model,FPS,changes\na,40,batch\na,45,batch; onnx\n",

@@ -165,7 +165,7 @@ def _slow_frame(session: SavedSession, row: SlowFrame, parts: Sequence[FramePart
 SPANS = How(
     "spans",
     "timeline, queues",
-    "From the recorded start and end of every call, without sampling. The depth of a queue "
+    "Every call's recorded start and end are shown; nothing is sampled. The depth of a queue "
     "follows from the calls before and after it.",
     "Spans, waits, other",
     "docs/measurement.md",

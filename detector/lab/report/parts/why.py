@@ -126,8 +126,8 @@ def moments_say(facts: MomentsFacts) -> list[str]:
 HOW = How(
     "why",
     "why frames were slow",
-    "Each slow frame is traced to the call that delayed it. A cause explains at least half "
-    "of the time by which that call exceeded its stage's median.",
+    "Each slow frame is traced to the call that delayed it. A cause is named if it explains "
+    "at least half of what that call took beyond its stage's median.",
     "Why a frame was slow",
 )
 PARTS = (
